@@ -75,7 +75,8 @@ def depthwise_formulation(
     groups = chunks // per_block
     slices = max(1, min(-(-work // lanes), _RESIDENT * machine.multiprocessors // groups))
     k_step, _, h_step, w_step = o.w.physical.strides
-    sizes = Sizes()
+    kind = index_type(max(o.x.numel, o.y.numel))
+    sizes = Sizes(known=kind != "i32")
     sizes.add(CT=per_block, LANES=lanes, GROUPS=groups, STRIPS=along, WORK=work)
     sizes.add(C=o.x.shape[1], H=o.x.shape[2], W=o.x.shape[3], OH=o.y.shape[2], OW=o.y.shape[3])
     sizes.add(W_K=k_step, W_H=h_step, W_W=w_step)
@@ -88,9 +89,9 @@ def depthwise_formulation(
         ConvDataGrad: ("depthwise_data_grad", (y, w, x)),
         ConvFilterGrad: ("depthwise_filter_grad", (x, y, scratch())),
     }[direction]
-    program = Program(name, "conv/depthwise.cu", _text(direction, o, vector or Vector(), sizes))
-    table = Table(tuple(sizes.values))
-    launch = Launch(program, (slices * groups,), (per_block * lanes,), (*places, table))
+    types = f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{sizes.text}"
+    program = Program(name, "conv/depthwise.cu", types + _constants(direction, o, vector or Vector()))
+    launch = Launch(program, (slices * groups,), (per_block * lanes,), (*places, Table(sizes.values)))
     if direction is ConvFilterGrad:
         spare = slices * o.w.numel * 4
         return Formulation("depthwise", steps=(launch, filter_sum(o, slices, w)), scratch=spare)
@@ -103,7 +104,7 @@ def _strips(made: Spec) -> tuple[int, int]:
     return along, made.shape[0] * made.shape[2] * along
 
 
-def _text(direction: Direction, o: Operands, vector: Vector, sizes: Sizes) -> str:
+def _constants(direction: Direction, o: Operands, vector: Vector) -> str:
     """The constants of depthwise.cu."""
     win, (kh, kw) = o.window, o.w.shape[2:]
     pad, stride = [lo for lo, _ in win.padding], win.stride
@@ -115,8 +116,7 @@ def _text(direction: Direction, o: Operands, vector: Vector, sizes: Sizes) -> st
         **{{Conv: "FORWARD", ConvDataGrad: "DATA_GRAD", ConvFilterGrad: "FILTER_GRAD"}[direction]: 1},
         **epilogue_constants(vector),
     }
-    kind = index_type(max(o.x.numel, o.y.numel))
-    return f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{sizes.text}{constants(**numbers)}"
+    return constants(**numbers)
 
 
 def epilogue_constants(vector: Vector) -> dict[str, int | str]:

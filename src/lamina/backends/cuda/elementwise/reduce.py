@@ -194,7 +194,7 @@ class Stage:
         """The launch; results are partial when there are several splits."""
         width = self.width(aligned)
         part, splits = self.splits(width)
-        sizes = Sizes()
+        sizes = Sizes(self._known(width))
         sizes.add(
             OUTPUTS=self.kept.count, COUNT=self.reduced.count, PART=part, SPLITS=splits, WHOLE=self.whole
         )
@@ -204,7 +204,7 @@ class Stage:
             f"typedef {self.kind.combine} F;\n#define POST(v) {self.kind.post if splits == 1 else '(v)'}\n"
         )
         text += constants(V=width, NEUTRAL=self.neutral) + self._reading(width, sizes)
-        places = (*(operand.place for operand in self.operands), to, Table(tuple(sizes.values)))
+        places = (*(operand.place for operand in self.operands), to, Table(sizes.values))
         if self.by_rows:
             group = 32 if self.reduced.count <= 1024 * width and splits == 1 else 256
             program = self._program("reduce_rows", text + constants(GROUP=group))
@@ -216,17 +216,19 @@ class Stage:
     def _program(self, name: str, text: str) -> Program:
         return Program(name, "elementwise/reduce.cu", text, self.stepwise)
 
-    def _reading(self, width: int, sizes: Sizes) -> str:
-        """The operands as the kernels' parameters, and how elements are made of them.
-
-        Offsets by numbers cost a few instructions more, for which there is time beside an access of 16 bytes.
+    def _known(self, width: int) -> bool:
+        """Whether sizes are constants. Offsets by numbers cost a few instructions more: there is time for them beside
+        an access of 16 bytes, and where one step leads from element to element.
         """
-        numbers = range(len(self.operands))
         whole = width * max(o.itemsize for o in self.operands) == VECTOR
-        known = self._index() != "i32" or not (whole or len(self.reduced.sizes) == 1)
+        return self._index() != "i32" or not (whole or len(self.reduced.sizes) == 1)
+
+    def _reading(self, width: int, sizes: Sizes) -> str:
+        """The operands as the kernels' parameters, and how elements are made of them."""
+        numbers = range(len(self.operands))
         for i in numbers:
-            sizes.add_offset(f"kept{i}", self.kept, i + 1, known)
-            sizes.add_offset(f"reduced{i}", self.reduced, i + 1, known)
+            sizes.add_offset(f"kept{i}", self.kept, i + 1)
+            sizes.add_offset(f"reduced{i}", self.reduced, i + 1)
         text = sizes.text
         together = [self._along.strides[i + 1][-1] != 0 for i in numbers]
         types = [operand.type for operand in self.operands]

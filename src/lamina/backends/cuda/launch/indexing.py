@@ -158,48 +158,58 @@ def offset_function(name: str, space: Space, operand: int = 0) -> str:
 class Sizes:
     """Numbers of 64 bits that a kernel gets as one parameter, `SIZES`, so that one text serves all sizes of a kind.
 
-    What is added stands in `text`: names of numbers, and functions of an index. Both read the parameter by its name,
+    What is added stands in `text`: names of numbers, and functions of an index. They read the parameter by its name,
     `sizes`, where they are used: a function that is given it as `const Sizes &sizes` knows them too.
+
+    known: all is constants of the text, as it must be where indexes take more than 32 bits.
     """
 
-    def __init__(self) -> None:
-        self.values: list[int] = []
+    def __init__(self, known: bool = False) -> None:
+        self.known = known
+        self._values: list[int] = []
         self._text = ""
 
-    def add(self, **numbers: int) -> None:
-        """Numbers of type `Index` by their names."""
-        for name, value in numbers.items():
-            self._text += f"#define {name} ((Index)sizes.v[{len(self.values)}])\n"
-            self.values.append(value)
-
-    def add_quotient(self, name: str, size: int) -> None:
-        """`int name(int n)`: n / size, for each n below 2**31."""
-        factor, shift = divisor(size) if size > 1 else (1 << 32, 0)
-        at = len(self.values)
-        self.values += [factor, shift]
-        whole = f"(u32)((u64)(u32)(n) * (u64)sizes.v[{at}] >> 32)"
-        self._text += f"#define {name}(n) ((int)({whole} >> (u32)sizes.v[{at + 1}]))\n"
-
-    def add_offset(self, name: str, space: Space, operand: int = 0, known: bool = False) -> None:
-        """`Index name(Index i)`: the offset of one operand for the i-th element of the space.
-
-        known: sizes and steps are constants of the text, as those must be that take more than 32 bits.
-        """
-        one = Space(space.sizes, (space.strides[operand],))
-        if known:
-            body, numbers = offset_code(one, ["offset_"]), tuple[int, ...]()
-        else:
-            body, numbers = table_offset_code(one, ["offset_"], "sizes.v", len(self.values))
-        self.values += numbers
-        self._text += f"__device__ __forceinline__ Index {name}_of(Index index, const Sizes &sizes)\n"
-        self._text += f"{{\n        {body}\n        return offset_;\n}}\n"
-        self._text += f"#define {name}(index) {name}_of(index, sizes)\n"
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The parameter's."""
+        return tuple(self._values) or (0,)
 
     @property
     def text(self) -> str:
         """The parameter's type and all that was added; `Index` must be known."""
-        head = f"struct Sizes {{ i64 v[{len(self.values)}]; }};\n#define SIZES const __grid_constant__ Sizes sizes\n"
-        return head + self._text
+        head = f"struct Sizes {{ i64 v[{len(self.values)}]; }};\n"
+        return f"{head}#define SIZES const __grid_constant__ Sizes sizes\n{self._text}"
+
+    def _number(self, value: int) -> str:
+        self._values.append(value)
+        return f"sizes.v[{len(self._values) - 1}]"
+
+    def add(self, **numbers: int) -> None:
+        """Numbers of type `Index` by their names."""
+        for name, value in numbers.items():
+            self._text += f"#define {name} ((Index){value if self.known else self._number(value)})\n"
+
+    def add_quotient(self, name: str, size: int) -> None:
+        """`Index name(Index n)`: n / size."""
+        if self.known:
+            self._text += f"#define {name}(n) ((n) / (Index){size})\n"
+            return
+        factor, shift = map(self._number, divisor(size) if size > 1 else (1 << 32, 0))
+        self._text += (
+            f"#define {name}(n) ((Index)((u32)((u64)(u32)(n) * (u64){factor} >> 32) >> (u32){shift}))\n"
+        )
+
+    def add_offset(self, name: str, space: Space, operand: int = 0) -> None:
+        """`Index name(Index i)`: the offset of one operand for the i-th element of the space."""
+        one = Space(space.sizes, (space.strides[operand],))
+        if self.known:
+            body = offset_code(one, ["offset_"])
+        else:
+            body, numbers = table_offset_code(one, ["offset_"], "sizes.v", len(self._values))
+            self._values += numbers
+        self._text += f"__device__ __forceinline__ Index {name}_of(Index index, const Sizes &sizes)\n"
+        self._text += f"{{\n        {body}\n        return offset_;\n}}\n"
+        self._text += f"#define {name}(index) {name}_of(index, sizes)\n"
 
 
 def offset_of(space: Space, operand: int, index: int) -> int:
