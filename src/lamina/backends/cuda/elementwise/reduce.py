@@ -27,6 +27,7 @@ from lamina.backends.cuda.launch.indexing import (
 )
 from lamina.backends.cuda.launch.program import (
     VECTOR,
+    Argument,
     Bindable,
     Launch,
     Place,
@@ -204,14 +205,14 @@ class Stage:
             f"typedef {self.kind.combine} F;\n#define POST(v) {self.kind.post if splits == 1 else '(v)'}\n"
         )
         text += constants(V=width, NEUTRAL=self.neutral) + self._reading(width, sizes)
-        places = (*(operand.place for operand in self.operands), to, Table(sizes.values))
+        places: list[Argument] = [*(operand.place for operand in self.operands), to, Table(sizes.values)]
         if self.by_rows:
             group = 32 if self.reduced.count <= 1024 * width and splits == 1 else 256
             program = self._program("reduce_rows", text + constants(GROUP=group))
             return looping(program, self.kept.count * splits * group, places)
         lanes, rows = self.lanes(width)
         program = self._program("reduce_columns", text + constants(LANES=lanes, ROWS=rows))
-        return Launch(program, (-(-self.kept.count // (lanes * width)), splits), (256,), places)
+        return Launch(program, (-(-self.kept.count // (lanes * width)), splits), (256,), tuple(places))
 
     def _program(self, name: str, text: str) -> Program:
         return Program(name, "elementwise/reduce.cu", text, self.stepwise)

@@ -7,6 +7,7 @@ which the compiler turns into multiplications; where the sizes come in a table, 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -188,6 +189,13 @@ class Sizes:
         """Numbers of type `Index` by their names."""
         for name, value in numbers.items():
             self._text += f"#define {name} ((Index){value if self.known else self._number(value)})\n"
+
+    def add_real(self, **numbers: float) -> None:
+        """Numbers of type f64 by their names."""
+        for name, value in numbers.items():
+            (bits,) = struct.unpack("<q", struct.pack("<d", value))
+            text = repr(float(value)) if self.known else f"__longlong_as_double({self._number(bits)})"
+            self._text += f"#define {name} {text}\n"
 
     def add_quotient(self, name: str, size: int) -> None:
         """`Index name(Index n)`: n / size."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lamina.backends.cuda.launch.program import (
     VECTOR,
+    Argument,
     Bindable,
     Number,
     Program,
@@ -134,7 +135,7 @@ def forward(
         return None
     places = [*(source(i) for i in range(5)), source(5 if op.residual else 0), scratch()]
     numbers = [Number(n, "f64") for n in (op.epsilon, op.momentum, found.rows / (found.rows - 1))]
-    results = [target(1), target(2), target(3), target(4), target(0), found.sizes, *numbers]
+    results: list[Argument] = [*(target(i) for i in (1, 2, 3, 4, 0)), found.sizes, *numbers]
     grid = (found.groups, found.splits)
     program = Program("batch_norm_resident", _FILE, found.text(x, activation, "FORWARD", machine))
     step = Together(program, grid, (_THREADS,), tuple(places), tuple(results), found.shared, otherwise)
@@ -151,8 +152,8 @@ def backward(
     last = source(5) if op.relu else source(2)  # y or the bias; else any address
     bias, y, dz = (source(2), last, target(3)) if op.residual else (last, source(0), target(0))
     places = [*(source(i) for i in range(5)), bias, y, dz, scratch()]
-    results = [target(1), target(2), target(0), found.sizes]
+    results = (target(1), target(2), target(0), found.sizes)
     grid = (found.groups, found.splits)
     program = Program("batch_norm_grad_resident", _FILE, found.text(x, activation, "BACKWARD", machine))
-    step = Together(program, grid, (_THREADS,), tuple(places), tuple(results), found.shared, otherwise)
+    step = Together(program, grid, (_THREADS,), tuple(places), results, found.shared, otherwise)
     return Formulation("resident", steps=(step,), scratch=max(found.workspace, spare))
