@@ -22,6 +22,7 @@ from lamina.backends.cuda.launch import indexing
 from lamina.backends.cuda.launch.program import Launch, Launches, Together, round_up, scratch
 from lamina.backends.cuda.matmul.matmul import as_convolution, tiled
 from lamina.backends.cuda.norm import norm
+from lamina.backends.cuda.pool import pool
 from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY, Array, Op, Sample
 from lamina.ops.primitives import (
@@ -323,7 +324,15 @@ def test_jumps_between_fibers_are_not_checked(monkeypatch: pytest.MonkeyPatch, t
     assert b"longjmp_chk" not in made.read_bytes()
 
 
-IMAGE_CASES = ("batch norm", "its gradient", "passes", "its gradient in passes", "columns", "transposition")
+SIZED = (
+    "batch norm",
+    "its gradient",
+    "passes",
+    "its gradient in passes",
+    "columns",
+    "transposition",
+    "max pool",
+)
 
 
 def steps_of(case: str, n: int) -> tuple[Any, ...]:
@@ -331,6 +340,7 @@ def steps_of(case: str, n: int) -> tuple[Any, ...]:
     shape = (64, 64 * n, 64, 64) if "passes" in case else (2 * n, 8 * n, 7, n + 2)
     image, channel = Spec(shape, bfloat16, channels_last(shape)), Spec(shape[1:2], float32)
     rows, scale = Spec((16 * n, 768), bfloat16), Spec((768,), float32)
+    window = Window((2, 1), ((0, 1), (1, 1)), (1, 1))
     if case == "depthwise convolution":
         win = Window((1, 1), ((1, 1), (1, 1)), (1, 1), shape[1])
         o = Operands(win, image, Spec((shape[1], 1, 3, 3), bfloat16), image)
@@ -341,13 +351,14 @@ def steps_of(case: str, n: int) -> tuple[Any, ...]:
         "columns": lambda: CUDA.plan(Reduce("mean", (2, 3)), (image,), Policy()),
         "rows": lambda: CUDA.plan(Reduce("sum", (1,)), (Spec((8 * n, 64 + 8 * n), float32),), Policy()),
         "transposition": lambda: CUDA.reorder(image, Spec(image.shape, bfloat16).fixed),
+        "max pool": lambda: CUDA.plan(MaxPool((2, 3), window, True), (image,), Policy()),
         "row norm": lambda: CUDA.plan(LayerNorm(1, 1e-5), (rows, scale, scale), Policy()),
     }[case.replace(" in passes", "").replace("passes", "batch norm")]()
     assert isinstance(plan.make, Launches)
     return plan.make.steps
 
 
-@pytest.mark.parametrize("case", [*IMAGE_CASES, "rows", "row norm", "depthwise convolution"])
+@pytest.mark.parametrize("case", [*SIZED, "rows", "row norm", "depthwise convolution"])
 def test_kernels_of_a_kind_are_one_for_all_sizes(case: str) -> None:
     """What is compiled for a network's first step does not grow with how many sizes it has."""
     found = [[s.program for s in steps_of(case, n) if isinstance(s, Launch | Together)] for n in (5, 6, 9)]
@@ -358,7 +369,7 @@ def test_kernels_of_a_kind_are_one_for_all_sizes(case: str) -> None:
 @pytest.mark.parametrize("last", [False, True])
 def test_indexes_of_64_bits(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 32 bits are not enough sizes are constants: the same results, of tensors that are small."""
-    for module in (indexing, norm, reduce):
+    for module in (indexing, norm, pool, reduce):
         monkeypatch.setattr(module, "index_type", lambda reach: "i64")
     rng, shape = np.random.default_rng(11), (3, 5, 6, 11)
     x = rng.standard_normal(shape).astype(np.float32)
@@ -371,6 +382,7 @@ def test_indexes_of_64_bits(last: bool, monkeypatch: pytest.MonkeyPatch) -> None
         (BatchNorm(1e-5, 0.1, True), [x, *small, positive]),
         (BatchNormGrad(True), [x, -x, *small[:2], positive, small[2]]),
         (LayerNorm(1, 1e-5), [x, *row]),
+        (MaxPool((2, 3), Window((2, 1), ((0, 1), (1, 1)), (1, 1)), True), [x]),
     ]
     for op, arrays in given:
         forget()
