@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from lamina.backends.cuda.launch.indexing import Sizes, Space, divisor, table_offset_code
+from lamina.backends.cuda.launch.indexing import KernelSizes, Space, divisor, table_offset_code
 
 LARGEST = 2**31 - 1
 
@@ -46,8 +46,8 @@ def test_sizes_are_numbers_and_the_text_is_that_of_a_kind() -> None:
 
 
 def test_numbers_of_a_kernel_are_in_one_parameter() -> None:
-    def made(size: int, known: bool = False) -> Sizes:
-        sizes = Sizes(known)
+    def made(size: int, known: bool = False) -> KernelSizes:
+        sizes = KernelSizes(known)
         sizes.add(COUNT=size, STEP=3)
         sizes.add_real(PER=1 / size)
         sizes.add_quotient("rows", size)
@@ -61,11 +61,11 @@ def test_numbers_of_a_kernel_are_in_one_parameter() -> None:
     for line in ("COUNT ((Index)24)", "PER 0.041666666666666664", "rows(n) ((n) / (Index)24)", "% 24;"):
         assert line in made(24, known=True).text
     assert made(24, known=True).values == (0,)
-    assert Sizes().values == (0,)
+    assert KernelSizes().values == (0,)
 
 
 def test_a_quotient_by_one_is_the_number() -> None:
-    sizes = Sizes()
+    sizes = KernelSizes()
     sizes.add_quotient("same", 1)
     factor, shift = sizes.values
     assert [(n * factor >> 32) >> shift for n in (0, 1, 7, LARGEST)] == [0, 1, 7, LARGEST]

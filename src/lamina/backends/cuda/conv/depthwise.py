@@ -11,7 +11,7 @@ from math import prod
 from lamina.backends.cuda.conv.depthwise_rows import filter_sum, rows_formulation, takes_rows
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
-from lamina.backends.cuda.launch.indexing import Sizes, index_type
+from lamina.backends.cuda.launch.indexing import KernelSizes, index_type
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Aligned,
@@ -76,7 +76,7 @@ def depthwise_formulation(
     slices = max(1, min(-(-work // lanes), _RESIDENT * machine.multiprocessors // groups))
     k_step, _, h_step, w_step = o.w.physical.strides
     kind = index_type(max(o.x.numel, o.y.numel))
-    sizes = Sizes(known=kind != "i32")
+    sizes = KernelSizes(known=kind != "i32")
     sizes.add(CT=per_block, LANES=lanes, GROUPS=groups, STRIPS=along, WORK=work)
     sizes.add(C=o.x.shape[1], H=o.x.shape[2], W=o.x.shape[3], OH=o.y.shape[2], OW=o.y.shape[3])
     sizes.add(W_K=k_step, W_H=h_step, W_W=w_step)

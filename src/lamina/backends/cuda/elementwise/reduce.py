@@ -17,7 +17,7 @@ from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full, literal
 from lamina.backends.cuda.elementwise.shape import _constant, _dense, plain_layout, row_major
 from lamina.backends.cuda.launch.indexing import (
-    Sizes,
+    KernelSizes,
     Space,
     Strides,
     collapse,
@@ -195,7 +195,7 @@ class Stage:
         """The launch; results are partial when there are several splits."""
         width = self.width(aligned)
         part, splits = self.splits(width)
-        sizes = Sizes(self._known(width))
+        sizes = KernelSizes(self._known(width))
         sizes.add(
             OUTPUTS=self.kept.count, COUNT=self.reduced.count, PART=part, SPLITS=splits, WHOLE=self.whole
         )
@@ -224,7 +224,7 @@ class Stage:
         whole = width * max(o.itemsize for o in self.operands) == VECTOR
         return self._index() != "i32" or not (whole or len(self.reduced.sizes) == 1)
 
-    def _reading(self, width: int, sizes: Sizes) -> str:
+    def _reading(self, width: int, sizes: KernelSizes) -> str:
         """The operands as the kernels' parameters, and how elements are made of them."""
         numbers = range(len(self.operands))
         for i in numbers:

@@ -9,7 +9,7 @@ from math import prod
 from lamina.backends import Call, Plan, Run, passing_plan
 from lamina.backends.cuda.elementwise.pointwise import KernelOperand, elementwise, full, literal
 from lamina.backends.cuda.launch.indexing import (
-    Sizes,
+    KernelSizes,
     Space,
     Strides,
     collapse,
@@ -123,7 +123,7 @@ def _tiled(space: Space, axes: tuple[int, int], spec: Spec, origin: Place, to: P
     rows, columns = space.sizes[row], space.sizes[column]
     down, across = -(-rows // _TILE), -(-columns // _TILE)
     tiles = down * across * batch.count
-    sizes = Sizes(known=space.index_type != "i32")
+    sizes = KernelSizes(known=space.index_type != "i32")
     sizes.add(ROWS=rows, COLUMNS=columns, ACROSS=across, DOWN=down, TILES=tiles)
     sizes.add(SOURCE_ROW=space.strides[0][row], TARGET_COLUMN=space.strides[1][column])
     sizes.add_quotient("by_across", across)

@@ -2,7 +2,7 @@
 
 A loop over elements runs over a linear index; each operand's offset follows from it by divisions by constants,
 which the compiler turns into multiplications; where the sizes come in a table, so do the factors of these
-(`divisor`). `collapse` first joins axes that lie together in every operand.
+(`divisor`). `collapse` first joins axes that lie together in every operand. `KernelSizes` is such a table, with names.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def offset_function(name: str, space: Space, operand: int = 0) -> str:
     return f"__device__ __forceinline__ Index {name}(Index index)\n{{\n        {body}\n        return offset_;\n}}\n"
 
 
-class Sizes:
+class KernelSizes:
     """Numbers of 64 bits that a kernel gets as one parameter, `SIZES`, so that one text serves all sizes of a kind.
 
     What is added stands in `text`: names of numbers, and functions of an index. They read the parameter by its name,

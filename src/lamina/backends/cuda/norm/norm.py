@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from lamina.backends import Call, Plan
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.launch.indexing import Sizes, Space, collapse, index_type, memory_order
+from lamina.backends.cuda.launch.indexing import KernelSizes, Space, collapse, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
@@ -127,11 +127,11 @@ class Blocks:
         """The grid."""
         return self.across, self.split[1]
 
-    def head(self, spec: Spec) -> Head:
+    def head(self, spec: Spec) -> KernelHead:
         """Types, sizes and offsets."""
         part, splits = self.split
         shares = {"BLOCK_ROWS": 1} if self.by_rows else {"LANES": self.lanes, "ROWS": 256 // self.lanes}
-        head = Head.of(spec, self.width, self.kept, self.reduced)
+        head = KernelHead.of(spec, self.width, self.kept, self.reduced)
         head.types += constants(**shares)
         head.sizes.add(PART=part, SPLITS=splits)
         return head
@@ -149,20 +149,20 @@ def vector_width(along: Space, across: Space, itemsize: int) -> int:
 
 
 @dataclass
-class Head:
+class KernelHead:
     """What a kernel of norm.cu begins with: types and constants, then numbers that it is given."""
 
     types: str
-    sizes: Sizes
+    sizes: KernelSizes
 
     @classmethod
-    def of(cls, spec: Spec, width: int, kept: Space, reduced: Space) -> Head:
+    def of(cls, spec: Spec, width: int, kept: Space, reduced: Space) -> KernelHead:
         """That of a pass over a tensor. Offsets by numbers cost a few instructions more; there is time for these next
         to an access of 16 bytes, and where one step leads from element to element.
         """
         index = index_type(kept.reach + reduced.reach + spec.numel)
         whole = width * spec.dtype.itemsize == VECTOR or len(reduced.sizes) == 1
-        sizes = Sizes(known=index != "i32" or not whole)
+        sizes = KernelSizes(known=index != "i32" or not whole)
         sizes.add(OUTPUTS=kept.count, COUNT=reduced.count)
         sizes.add_real(PER=1 / reduced.count)
         sizes.add_offset("kept", kept)
@@ -183,7 +183,7 @@ def totals(
     spec: Spec, outputs: int, parts: int, places: Sequence[Place], *, centred: bool, scaled: bool
 ) -> Launch:
     """The gradients of scale and bias from partial sums [2, outputs, parts]. scaled: by r of each place."""
-    head = Head(_types("i32", spec), Sizes())
+    head = KernelHead(_types("i32", spec), KernelSizes())
     head.sizes.add(OUTPUTS=outputs, SPLITS=parts)
     switches = constants(V=1, GRAD_TOTALS=1) + flags(CENTRED=centred, SCALED=scaled)
     return head.launch("grad_totals", switches, (-(-outputs // 8),), places)
@@ -294,7 +294,7 @@ def _statistics(op: BatchNorm, x: Spec, given: Sequence[Place], sums: Blocks, pa
     """Mean, r and running statistics of each channel; arguments as those of `normalized`."""
     count, channels = sums.reduced.count, x.shape[1]
     index = index_type(sums.kept.reach + x.numel)
-    head = Head(_types(index, x), Sizes(known=index != "i32"))
+    head = KernelHead(_types(index, x), KernelSizes(known=index != "i32"))
     head.sizes.add(OUTPUTS=channels, COUNT=count, SPLITS=parts or sums.split[1])
     head.sizes.add_real(UNBIASED=count / (count - 1))
     head.sizes.add_offset("kept", sums.kept)
@@ -599,7 +599,7 @@ def _row_launch(
         width = 1
     group = 32 if inner.count <= 32 * width * _HELD else 256
     turns = -(-inner.count // (group * width))
-    held, head = turns * held_tensors <= _HELD * 2, Head.of(lines.x, width, kept, inner)
+    held, head = turns * held_tensors <= _HELD * 2, KernelHead.of(lines.x, width, kept, inner)
     head.sizes.add_offset("scale_kept", kept, 2)
     head.sizes.add_offset("scale_reduced", inner, 2)
     text = numbers + constants(GROUP=group, SCALE_STEP=step)

@@ -11,7 +11,7 @@ from math import prod
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.shape import _dense
-from lamina.backends.cuda.launch.indexing import Sizes, index_type, memory_order
+from lamina.backends.cuda.launch.indexing import KernelSizes, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Launch,
@@ -164,19 +164,19 @@ def _width(wide: Spec, narrow: Spec) -> int:
     return width
 
 
-def _add(sizes: Sizes, name: str, size: int) -> None:
+def _add(sizes: KernelSizes, name: str, size: int) -> None:
     """A size, and the quotient by it."""
     sizes.add(**{name: size})
     sizes.add_quotient(f"by_{name}", size)
 
 
-def _sizes(wide: Spec, narrow: Spec, width: int) -> tuple[Sizes, str]:
+def _sizes(wide: Spec, narrow: Spec, width: int) -> tuple[KernelSizes, str]:
     """The numbers of pool.cu, and its types. Divisions by numbers cost a few instructions more: there is time for
     them beside accesses of 16 bytes.
     """
     lead = 5 - wide.ndim
     kind = index_type(max(wide.nbytes, narrow.nbytes) // wide.dtype.itemsize)
-    sizes = Sizes(known=kind != "i32" or width * wide.dtype.itemsize != VECTOR)
+    sizes = KernelSizes(known=kind != "i32" or width * wide.dtype.itemsize != VECTOR)
     types = f"typedef {kind} Index;\ntypedef {c_type(wide.dtype)} T;\n"
     _add(sizes, "CHUNKS", wide.shape[1] // width)
     for prefix, letter, spec in (("", "X", wide), ("O", "Y", narrow)):
