@@ -2,7 +2,7 @@
 
 A loop over elements runs over a linear index; each operand's offset follows from it by divisions by constants,
 which the compiler turns into multiplications; where the sizes come in a table, so do the factors of these
-(`divisor`). `collapse` first joins axes that lie together in every operand. `KernelSizes` is such a table, with names.
+(`divisor`). `collapse` first joins axes that lie together in every operand. `KernelSizes` is a table with names.
 """
 
 from __future__ import annotations
