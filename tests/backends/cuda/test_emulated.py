@@ -324,15 +324,7 @@ def test_jumps_between_fibers_are_not_checked(monkeypatch: pytest.MonkeyPatch, t
     assert b"longjmp_chk" not in made.read_bytes()
 
 
-SIZED = (
-    "batch norm",
-    "its gradient",
-    "passes",
-    "its gradient in passes",
-    "columns",
-    "transposition",
-    "max pool",
-)
+SIZED = ("batch norm", "its gradient", "passes", "its gradient in passes", "columns", "max pool")
 
 
 def steps_of(case: str, n: int) -> tuple[Any, ...]:
@@ -350,7 +342,6 @@ def steps_of(case: str, n: int) -> tuple[Any, ...]:
         "its gradient": lambda: CUDA.plan(BatchNormGrad(), (image, image, *(channel,) * 3), Policy()),
         "columns": lambda: CUDA.plan(Reduce("mean", (2, 3)), (image,), Policy()),
         "rows": lambda: CUDA.plan(Reduce("sum", (1,)), (Spec((8 * n, 64 + 8 * n), float32),), Policy()),
-        "transposition": lambda: CUDA.reorder(image, Spec(image.shape, bfloat16).fixed),
         "max pool": lambda: CUDA.plan(MaxPool((2, 3), window, True), (image,), Policy()),
         "row norm": lambda: CUDA.plan(LayerNorm(1, 1e-5), (rows, scale, scale), Policy()),
     }[case.replace(" in passes", "").replace("passes", "batch norm")]()

@@ -8,14 +8,7 @@ from math import prod
 
 from lamina.backends import Call, Plan, Run, passing_plan
 from lamina.backends.cuda.elementwise.pointwise import KernelOperand, elementwise, full, literal
-from lamina.backends.cuda.launch.indexing import (
-    KernelSizes,
-    Space,
-    Strides,
-    collapse,
-    memory_order,
-    offset_function,
-)
+from lamina.backends.cuda.launch.indexing import Space, Strides, collapse, memory_order, offset_function
 from lamina.backends.cuda.launch.program import (
     LOOPING,
     VECTOR,
@@ -23,7 +16,6 @@ from lamina.backends.cuda.launch.program import (
     Launch,
     Place,
     Program,
-    Table,
     bits_type,
     c_type,
     constants,
@@ -120,19 +112,24 @@ def _tiled(space: Space, axes: tuple[int, int], spec: Spec, origin: Place, to: P
     batch = space.part([a for a in range(len(space.sizes)) if a not in axes])
     if not batch.sizes:
         batch = Space((1,), ((0,), (0,)))
-    rows, columns = space.sizes[row], space.sizes[column]
-    down, across = -(-rows // _TILE), -(-columns // _TILE)
-    tiles = down * across * batch.count
-    sizes = KernelSizes(known=space.index_type != "i32")
-    sizes.add(ROWS=rows, COLUMNS=columns, ACROSS=across, DOWN=down, TILES=tiles)
-    sizes.add(SOURCE_ROW=space.strides[0][row], TARGET_COLUMN=space.strides[1][column])
-    sizes.add_quotient("by_across", across)
-    sizes.add_quotient("by_down", down)
-    sizes.add_offset("source_batch", batch, 0)
-    sizes.add_offset("target_batch", batch, 1)
-    text = f"typedef {space.index_type} Index;\ntypedef {bits_type(spec.dtype)} T;\n{sizes.text}"
-    program = Program("transpose", "elementwise/transpose.cu", text)
-    return Launch(program, (tiles,), (256,), (origin, to, Table(sizes.values)), waves=LOOPING * 4)
+    text = constants(
+        T=bits_type(spec.dtype),
+        ROWS=space.sizes[row],
+        COLUMNS=space.sizes[column],
+        SOURCE_ROW=space.strides[0][row],
+        TARGET_COLUMN=space.strides[1][column],
+        BATCHES=batch.count,
+    )
+    text = f"typedef {space.index_type} Index;\n{text}"
+    text += offset_function("source_batch", batch, 0) + offset_function("target_batch", batch, 1)
+    tiles = -(-space.sizes[row] // _TILE) * -(-space.sizes[column] // _TILE) * batch.count
+    return Launch(
+        Program("transpose", "elementwise/transpose.cu", text),
+        (tiles,),
+        (256,),
+        (origin, to),
+        waves=LOOPING * 4,
+    )
 
 
 def copy_plan(given: Spec, out: Spec, read: Strides, offset: int, device: Device, label: str) -> Plan:

@@ -129,6 +129,8 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_grad_blocks(const T *
         Index rest = t;
         NEXT(chunk, CHUNKS, by_CHUNKS) NEXT(bw, BLOCKS_W, by_BLOCKS_W) NEXT(bh, BLOCKS_H, by_BLOCKS_H)
         const Index n = rest, c = chunk * V;
+        const Index top = bh * SH - PH, left = bw * SW - PW;
+        const Index from = n * Y_N + c * Y_C + bh * Y_H + bw * Y_W, to = n * X_N + c * X_C + top * X_H + left * X_W;
         A sum[SH][SW][V];
 #pragma unroll
         for (int i = 0; i < SH * SW * V; ++i) (&sum[0][0][0])[i] = 0;
@@ -138,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_grad_blocks(const T *
             for (int qw = 0; qw <= (KW - 1) / SW; ++qw) {
                 const Index oh = bh - qh, ow = bw - qw;
                 if (INSIDE(oh, OH) && INSIDE(ow, OW)) {
-                    const Index o = n * Y_N + c * Y_C + oh * Y_H + ow * Y_W;
+                    const Index o = from - qh * Y_H - qw * Y_W;
                     const auto places = load<V>(index + o);
                     const auto gradients = load<V>(g + o);
 #pragma unroll
@@ -159,12 +161,11 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_grad_blocks(const T *
         for (int rh = 0; rh < SH; ++rh)
 #pragma unroll
             for (int rw = 0; rw < SW; ++rw) {
-                const Index h = bh * SH + rh - PH, w = bw * SW + rw - PW;
-                if (INSIDE(h, H) && INSIDE(w, W)) {
+                if (INSIDE(top + rh, H) && INSIDE(left + rw, W)) {
                     Pack<T, V> result;
 #pragma unroll
                     for (int k = 0; k < V; ++k) result.v[k] = narrow<T>(sum[rh][rw][k]);
-                    store<V>(dx + n * X_N + c * X_C + h * X_H + w * X_W, result);
+                    store<V>(dx + to + rh * X_H + rw * X_W, result);
                 }
             }
     }
