@@ -4,28 +4,37 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lamina.backends import Call
 from lamina.backends.cuda import backend
+from lamina.backends.cuda.conv import depthwise
 from lamina.backends.cuda.conv.direct import direct
 from lamina.backends.cuda.conv.transforms import padded, space_to_depth, transformed
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
-from lamina.backends.cuda.launch.program import Launches, round_up, scratch
+from lamina.backends.cuda.elementwise import reduce
+from lamina.backends.cuda.launch import indexing
+from lamina.backends.cuda.launch.program import Launch, Launches, Together, round_up, scratch
 from lamina.backends.cuda.matmul.matmul import as_convolution, tiled
+from lamina.backends.cuda.norm import norm
+from lamina.backends.cuda.pool import pool
 from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY, Array, Op, Sample
 from lamina.ops.primitives import (
     Add,
+    BatchNorm,
+    BatchNormGrad,
     Conv,
     ConvDataGrad,
     ConvFilterGrad,
     Foreach,
     Fused,
+    LayerNorm,
     Matmul,
     MaxPool,
     MaxPoolGrad,
@@ -55,6 +64,7 @@ from tests.helpers.eager import mismatch
 from tests.helpers.emulator import Memory, run_launch, run_plan, run_steps
 from tests.helpers.own_programs import OWN
 from tests.helpers.planned import H200
+from tools.mutate import forget
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 CUDA = backend(H200)
@@ -312,3 +322,67 @@ def test_jumps_between_fibers_are_not_checked(monkeypatch: pytest.MonkeyPatch, t
     emulator._make(made, ["-shared", "-x", "c++", "-"], text)
     assert b"longjmp" in made.read_bytes()
     assert b"longjmp_chk" not in made.read_bytes()
+
+
+SIZED = ("batch norm", "its gradient", "passes", "its gradient in passes", "columns", "max pool")
+
+
+def steps_of(case: str, n: int) -> tuple[Any, ...]:
+    """What runs in a case whose sizes are made of `n`, all others being alike."""
+    shape = (64, 64 * n, 64, 64) if "passes" in case else (2 * n, 8 * n, 7, n + 2)
+    image, channel = Spec(shape, bfloat16, channels_last(shape)), Spec(shape[1:2], float32)
+    rows, scale = Spec((16 * n, 768), bfloat16), Spec((768,), float32)
+    window = Window((2, 1), ((0, 1), (1, 1)), (1, 1))
+    if case == "depthwise convolution":
+        win = Window((1, 1), ((1, 1), (1, 1)), (1, 1), shape[1])
+        o = Operands(win, image, Spec((shape[1], 1, 3, 3), bfloat16), image)
+        return depthwise.depthwise_formulation(Conv, o, None, H200.machine).steps
+    plan = {
+        "batch norm": lambda: CUDA.plan(BatchNorm(1e-5, 0.1, True), (image, *(channel,) * 4), Policy()),
+        "its gradient": lambda: CUDA.plan(BatchNormGrad(), (image, image, *(channel,) * 3), Policy()),
+        "columns": lambda: CUDA.plan(Reduce("mean", (2, 3)), (image,), Policy()),
+        "rows": lambda: CUDA.plan(Reduce("sum", (1,)), (Spec((8 * n, 64 + 8 * n), float32),), Policy()),
+        "max pool": lambda: CUDA.plan(MaxPool((2, 3), window, True), (image,), Policy()),
+        "row norm": lambda: CUDA.plan(LayerNorm(1, 1e-5), (rows, scale, scale), Policy()),
+    }[case.replace(" in passes", "").replace("passes", "batch norm")]()
+    assert isinstance(plan.make, Launches)
+    return plan.make.steps
+
+
+@pytest.mark.parametrize("case", [*SIZED, "rows", "row norm", "depthwise convolution"])
+def test_kernels_of_a_kind_are_one_for_all_sizes(case: str) -> None:
+    """What is compiled for a network's first step does not grow with how many sizes it has."""
+    found = [[s.program for s in steps_of(case, n) if isinstance(s, Launch | Together)] for n in (5, 6, 9)]
+    assert len({tuple(p.source for p in programs) for programs in found}) == 1
+    assert len(found[0]) == {"passes": 3, "its gradient in passes": 3}.get(case, 1)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_indexes_of_64_bits(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where 32 bits are not enough sizes are constants: the same results, of tensors that are small."""
+    for module in (indexing, norm, pool, reduce):
+        monkeypatch.setattr(module, "index_type", lambda reach: "i64")
+    rng, shape = np.random.default_rng(11), (3, 5, 6, 11)
+    x = rng.standard_normal(shape).astype(np.float32)
+    small = [rng.standard_normal(5).astype(np.float32) for _ in range(3)]
+    positive = np.ones(5, np.float32)
+    row = [rng.standard_normal(11).astype(np.float32) for _ in range(2)]
+    given: list[tuple[Op, list[Array]]] = [
+        (Reduce("mean", (1, 3)), [x]),
+        (Reduce("sum", (0, 2)), [x]),
+        (BatchNorm(1e-5, 0.1, True), [x, *small, positive]),
+        (BatchNormGrad(True), [x, -x, *small[:2], positive, small[2]]),
+        (LayerNorm(1, 1e-5), [x, *row]),
+        (MaxPool((2, 3), Window((2, 1), ((0, 1), (1, 1)), (1, 1)), True), [x]),
+    ]
+    for op, arrays in given:
+        forget()
+        plan = CUDA.plan(op, laid(arrays, last), Policy())
+        assert isinstance(plan.make, Launches)
+        assert any("typedef i64 Index" in program.text for program in plan.make.programs)
+        check(op, arrays, laid(arrays, last))
+    forget()
+    to = Spec(shape, float32, contiguous(shape) if last else channels_last(shape))
+    (found,) = run_plan(CUDA.reorder(laid([x], last)[0], to), [x])
+    np.testing.assert_array_equal(found, x)
+    forget()

@@ -65,6 +65,7 @@ OF_FLOAT(round) OF_FLOAT(sin) OF_FLOAT(sqrt) OF_FLOAT(tan) OF_FLOAT(tanh) OF_FLO
 OF_FLOATS(copysign) OF_FLOATS(fmax) OF_FLOATS(fmin) OF_FLOATS(fmod) OF_FLOATS(pow) OF_FLOATS(nextafter)
 
 static inline float __int_as_float(int v) { float f; memcpy(&f, &v, 4); return f; }
+static inline double __longlong_as_double(long long v) { double d; memcpy(&d, &v, 8); return d; }
 static inline float __uint_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
 static inline long long __double_as_longlong(double v) { long long u; memcpy(&u, &v, 8); return u; }
 static inline unsigned __float_as_uint(float v) { unsigned u; memcpy(&u, &v, 4); return u; }

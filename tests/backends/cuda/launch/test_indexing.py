@@ -1,9 +1,11 @@
 """Index arithmetic of own kernels: divisions by multiplication."""
 
+import struct
+
 import numpy as np
 import pytest
 
-from lamina.backends.cuda.launch.indexing import Space, divisor, table_offset_code
+from lamina.backends.cuda.launch.indexing import KernelSizes, Space, divisor, table_offset_code
 
 LARGEST = 2**31 - 1
 
@@ -41,3 +43,29 @@ def test_sizes_are_numbers_and_the_text_is_that_of_a_kind() -> None:
     assert same != text
     assert "const Index b = a;" in same
     assert code((7, 24), (24, 1), (0, 1))[0] not in (text, same)
+
+
+def test_numbers_of_a_kernel_are_in_one_parameter() -> None:
+    def made(size: int, known: bool = False) -> KernelSizes:
+        sizes = KernelSizes(known)
+        sizes.add(COUNT=size, STEP=3)
+        sizes.add_real(PER=1 / size)
+        sizes.add_quotient("rows", size)
+        sizes.add_offset("at", Space((7, size), ((2 * size, 1),)))
+        return sizes
+
+    (per,) = struct.unpack("<q", struct.pack("<d", 1 / 24))
+    assert made(24).values == (24, 3, per, *divisor(24), *divisor(24), 24, 48)
+    assert made(24).text == made(3000).text
+    assert "struct Sizes { i64 v[9]; };" in made(24).text
+    for line in ("COUNT ((Index)24)", "PER 0.041666666666666664", "rows(n) ((n) / (Index)24)", "% 24;"):
+        assert line in made(24, known=True).text
+    assert made(24, known=True).values == (0,)
+    assert KernelSizes().values == (0,)
+
+
+def test_a_quotient_by_one_is_the_number() -> None:
+    sizes = KernelSizes()
+    sizes.add_quotient("same", 1)
+    factor, shift = sizes.values
+    assert [(n * factor >> 32) >> shift for n in (0, 1, 7, LARGEST)] == [0, 1, 7, LARGEST]

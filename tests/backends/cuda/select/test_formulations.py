@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call
-from lamina.backends.cuda.conv import transforms
+from lamina.backends.cuda.conv import depthwise, transforms
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthwise
 from lamina.backends.cuda.conv.small_channels import (
@@ -28,6 +28,7 @@ from lamina.backends.cuda.conv.transforms import (
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, is_channels_last, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.launch.program import Launch
 from lamina.backends.cuda.matmul.cublaslt import matrices
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.backends.reference import run_reference
@@ -114,6 +115,7 @@ DEPTHWISE = {
     "stride 2": operands((2, 24, 9, 10), (24, 1, 3, 3), square(3, 2, 1, 24), float16),
     "uneven": operands((1, 8, 6, 5), (8, 1, 3, 2), Window((2, 1), ((0, 1), (1, 0)), (1, 1), 8)),
     "many channels": operands((1, 264, 3, 4), (264, 1, 3, 3), square(3, 1, 1, 264)),
+    "one place": operands((3, 8, 1, 1), (8, 1, 3, 3), square(3, 1, 1, 8)),
 }
 
 
@@ -133,6 +135,20 @@ def test_depthwise(case: str, direction: Direction) -> None:
         list(given),
         result,
     )
+
+
+@emulated
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_depthwise_with_indexes_of_64_bits(direction: Direction, monkeypatch: pytest.MonkeyPatch) -> None:
+    o = DEPTHWISE["stride 2"]
+    monkeypatch.setattr(depthwise, "index_type", lambda reach: "i32" if reach < o.y.numel else "i64")
+    result, given = sides(direction, o)
+    formulation = depthwise_formulation(direction, o, Vector(), H200.machine)
+    first = next(step for step in formulation.steps if isinstance(step, Launch))
+    assert first.program.file == "conv/depthwise.cu"
+    assert "i64 Index" in first.program.text
+    arrays = [draw(s, i) for i, s in enumerate(given)]
+    check(formulation, op_of(direction, o), arrays, list(given), result)
 
 
 SMALL_CHANNELS = {

@@ -4,43 +4,56 @@
 // output, or of the input for the data gradient, where TW is a multiple of the stride so that which taps meet is known
 // when the kernel is compiled. A block has CT chunks of channels times LANES strips; GROUPS blocks cover all channels.
 //
-// Constants: Index, T, V, TW, CT, LANES, GROUPS, N, C, H, W, OH, OW, KH, KW, SH, SW (stride), PH, PW (padding before),
-// W_K W_H W_W (strides of the filter), BIAS, RELU (whether to add, to clip), UPPER (what relu clips to), FIRST (data
-// gradient: the first column of g that a strip meets, from its own first place / SW on), COLUMNS (how many).
-#define THREADS (CT * LANES)
-#define CHANNEL ((int)(blockIdx.x % GROUPS * CT + threadIdx.x % CT) * V)
-#define FOR_STRIPS(count)                                                                                            \
-    for (Index strip = (Index)(blockIdx.x / GROUPS) * LANES + threadIdx.x / CT; strip < (Index)(count);              \
-         strip += (Index)(gridDim.x / GROUPS) * LANES)
+// Constants: Index, T, V, TW, KH, KW, SH, SW (stride), PH, PW (padding before), BIAS, RELU (whether to add, to clip),
+// UPPER (what relu clips to), FIRST (data gradient: the first column of g that a strip meets, from its own first place /
+// SW on), COLUMNS (how many).
+// Numbers of the parameter SIZES: CT, LANES, GROUPS, C, H, W, OH, OW, W_K W_H W_W (strides of the filter), WORK (strips
+// in all), and quotients: strip_row(n) = n / strips along W, row_image(n) = n / rows of an image.
+#include "words.cuh"
+#define MOST_THREADS 128
 
-__device__ __forceinline__ void read_filter(const T *filter, int channel, f32 (&f)[KH][KW][V])
+// A thread's channels, its strip among those of a block, and the block among those of its group.
+#define PLACE                                                                                                        \
+    const int chunks = (int)CT, lanes = (int)LANES, groups = (int)GROUPS, lane = threadIdx.x / chunks;               \
+    const int group = blockIdx.x % groups, slice = blockIdx.x / groups, slices = gridDim.x / groups;                 \
+    const int channel = (group * chunks + threadIdx.x - lane * chunks) * V, work = (int)WORK, across = slices * lanes;
+#define FOR_STRIPS for (int strip = slice * lanes + lane; strip < work; strip += across)
+// The strip's first place along W, its row and its image.
+#define STRIP(row_of_image, rows)                                                                                    \
+    const int line = strip_row(strip), first = (strip - line * (int)STRIPS) * TW, image = row_image(line);           \
+    const int row_of_image = line - image * (int)(rows);
+// The offset of the thread's channels at place (n, h, w) of a tensor [N, height, width, C].
+#define AT(n, h, w, height, width) ((((Index)(n) * (height) + (h)) * (width) + (w)) * C + channel)
+
+#define FILTER filter + channel * W_K, W_K, W_H, W_W
+__device__ __forceinline__ void read_filter(const T *filter, Index w_k, Index w_h, Index w_w, f32 (&f)[KH][KW][V])
 {
 #pragma unroll
     for (int kh = 0; kh < KH; ++kh)
 #pragma unroll
         for (int kw = 0; kw < KW; ++kw)
 #pragma unroll
-            for (int v = 0; v < V; ++v) f[kh][kw][v] = widen(filter[(channel + v) * W_K + kh * W_H + kw * W_W]);
+            for (int v = 0; v < V; ++v) f[kh][kw][v] = widen(filter[v * w_k + kh * w_h + kw * w_w]);
 }
 
-__device__ __forceinline__ Pack<T, V> load_if(bool inside, const T *p)
+__device__ __forceinline__ Words read_if(bool inside, const T *p)
 {
-    Pack<T, V> found;
-#pragma unroll
-    for (int v = 0; v < V; ++v) found.v[v] = narrow<T>(0.0f);
-    if (inside) found = load<V>(p);
+    Words found = {};
+    if (inside) found = read_words(p);
     return found;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 3) depthwise(const T *x, const T *filter, const T *bias, T *y)
+#ifdef FORWARD
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 3)
+    depthwise(const T *x, const T *filter, const T *bias, T *y, SIZES)
 {
-    const int channel = CHANNEL, strips = (OW + TW - 1) / TW;
+    PLACE
     f32 f[KH][KW][V], base[V];
-    read_filter(filter, channel, f);
+    read_filter(FILTER, f);
 #pragma unroll
     for (int v = 0; v < V; ++v) base[v] = BIAS ? widen(bias[channel + v]) : 0.0f;
-    FOR_STRIPS((Index)N * OH * strips) {
-        const Index first = strip % strips * TW, oh = strip / strips % OH, n = strip / strips / OH;
+    FOR_STRIPS {
+        STRIP(oh, OH)
         f32 sum[TW][V];
 #pragma unroll
         for (int j = 0; j < TW; ++j)
@@ -48,12 +61,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) depthwise(const T *x, c
             for (int v = 0; v < V; ++v) sum[j][v] = base[v];
 #pragma unroll
         for (int kh = 0; kh < KH; ++kh) {
-            const Index h = oh * SH - PH + kh;
+            const int h = oh * SH - PH + kh, left = first * SW - PW;
+            const bool meets = h >= 0 && h < (int)H;
+            const T *row = x + AT(image, h, left, H, W);
 #pragma unroll
             for (int e = 0; e < (TW - 1) * SW + KW; ++e) {
-                const Index w = first * SW - PW + e;
-                const bool inside = h >= 0 && h < H && w >= 0 && w < W;
-                const Pack<T, V> p = load_if(inside, x + ((n * H + h) * W + w) * C + channel);
+                const bool inside = meets && left + e >= 0 && left + e < (int)W;
+                const auto p = elements_of<T>(read_if(inside, row + e * C));
 #pragma unroll
                 for (int j = 0; j < TW; ++j)
                     if (e - j * SW >= 0 && e - j * SW < KW)
@@ -61,25 +75,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) depthwise(const T *x, c
                         for (int v = 0; v < V; ++v) sum[j][v] += widen(p.v[v]) * f[kh][e - j * SW][v];
             }
         }
+        T *to = y + AT(image, oh, first, OH, OW);
 #pragma unroll
         for (int j = 0; j < TW; ++j) {
-            if (first + j >= OW) continue;
+            if (first + j >= (int)OW) continue;
             Pack<T, V> pack;
 #pragma unroll
             for (int v = 0; v < V; ++v)
                 pack.v[v] = narrow<T>(RELU ? smaller(larger(sum[j][v], 0.0f), UPPER) : sum[j][v]);
-            store<V>(y + ((n * OH + oh) * OW + first + j) * C + channel, pack);
+            store<V>(to + j * C, pack);
         }
     }
 }
+#endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, 3) depthwise_data_grad(const T *g, const T *filter, T *dx)
+#ifdef DATA_GRAD
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 3)
+    depthwise_data_grad(const T *g, const T *filter, T *dx, SIZES)
 {
-    const int channel = CHANNEL, strips = (W + TW - 1) / TW;
+    PLACE
     f32 f[KH][KW][V];
-    read_filter(filter, channel, f);
-    FOR_STRIPS((Index)N * H * strips) {
-        const Index first = strip % strips * TW, h = strip / strips % H, n = strip / strips / H;
+    read_filter(FILTER, f);
+    FOR_STRIPS {
+        STRIP(h, H)
         f32 sum[TW][V];
 #pragma unroll
         for (int j = 0; j < TW; ++j)
@@ -87,13 +105,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) depthwise_data_grad(con
             for (int v = 0; v < V; ++v) sum[j][v] = 0.0f;
 #pragma unroll
         for (int kh = 0; kh < KH; ++kh) {
-            const Index row = h + PH - kh, oh = row / SH;
-            const bool meets = row >= 0 && row % SH == 0 && oh < OH;
+            const int meeting = h + PH - kh, oh = meeting / SH, left = first / SW + FIRST;
+            const bool meets = meeting >= 0 && meeting % SH == 0 && oh < (int)OH;
+            const T *row = g + AT(image, oh, left, OH, OW);
 #pragma unroll
             for (int e = 0; e < COLUMNS; ++e) {
-                const Index ow = first / SW + FIRST + e;
-                const bool inside = meets && ow >= 0 && ow < OW;
-                const Pack<T, V> p = load_if(inside, g + ((n * OH + oh) * OW + ow) * C + channel);
+                const bool inside = meets && left + e >= 0 && left + e < (int)OW;
+                const auto p = elements_of<T>(read_if(inside, row + e * C));
 #pragma unroll
                 for (int j = 0; j < TW; ++j)
 #pragma unroll
@@ -103,22 +121,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) depthwise_data_grad(con
                             for (int v = 0; v < V; ++v) sum[j][v] += widen(p.v[v]) * f[kh][kw][v];
             }
         }
+        T *to = dx + AT(image, h, first, H, W);
 #pragma unroll
         for (int j = 0; j < TW; ++j) {
-            if (first + j >= W) continue;
+            if (first + j >= (int)W) continue;
             Pack<T, V> pack;
 #pragma unroll
             for (int v = 0; v < V; ++v) pack.v[v] = narrow<T>(sum[j][v]);
-            store<V>(dx + ((n * H + h) * W + first + j) * C + channel, pack);
+            store<V>(to + j * C, pack);
         }
     }
 }
+#endif
 
+#ifdef FILTER_GRAD
 // What the blocks of one group of channels found: partial [slices, KH * KW, C].
-extern "C" __global__ void __launch_bounds__(THREADS, 3) depthwise_filter_grad(const T *x, const T *g, f32 *partial)
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, 3)
+    depthwise_filter_grad(const T *x, const T *g, f32 *partial, SIZES)
 {
-    __shared__ f32 part[THREADS * V];
-    const int channel = CHANNEL, strips = (OW + TW - 1) / TW;
+    __shared__ f32 part[KW][MOST_THREADS * V];
+    PLACE
     f32 sum[KH][KW][V];
 #pragma unroll
     for (int kh = 0; kh < KH; ++kh)
@@ -126,42 +148,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) depthwise_filter_grad(c
         for (int kw = 0; kw < KW; ++kw)
 #pragma unroll
             for (int v = 0; v < V; ++v) sum[kh][kw][v] = 0.0f;
-    FOR_STRIPS((Index)N * OH * strips) {
-        const Index first = strip % strips * TW, oh = strip / strips % OH, n = strip / strips / OH;
-        Pack<T, V> gradient[TW];
+    FOR_STRIPS {
+        STRIP(oh, OH)
+        const T *of = g + AT(image, oh, first, OH, OW);
+        Words gradient[TW];
 #pragma unroll
-        for (int j = 0; j < TW; ++j)
-            gradient[j] = load_if(first + j < OW, g + ((n * OH + oh) * OW + first + j) * C + channel);
+        for (int j = 0; j < TW; ++j) gradient[j] = read_if(first + j < (int)OW, of + j * C);
 #pragma unroll
         for (int kh = 0; kh < KH; ++kh) {
-            const Index h = oh * SH - PH + kh;
+            const int h = oh * SH - PH + kh, left = first * SW - PW;
+            const bool meets = h >= 0 && h < (int)H;
+            const T *row = x + AT(image, h, left, H, W);
 #pragma unroll
             for (int e = 0; e < (TW - 1) * SW + KW; ++e) {
-                const Index w = first * SW - PW + e;
-                const bool inside = h >= 0 && h < H && w >= 0 && w < W;
-                const Pack<T, V> p = load_if(inside, x + ((n * H + h) * W + w) * C + channel);
+                const bool inside = meets && left + e >= 0 && left + e < (int)W;
+                const auto p = elements_of<T>(read_if(inside, row + e * C));
 #pragma unroll
                 for (int j = 0; j < TW; ++j)
                     if (e - j * SW >= 0 && e - j * SW < KW)
 #pragma unroll
                         for (int v = 0; v < V; ++v)
-                            sum[kh][e - j * SW][v] += widen(p.v[v]) * widen(gradient[j].v[v]);
+                            sum[kh][e - j * SW][v] += widen(p.v[v]) * widen(elements_of<T>(gradient[j]).v[v]);
             }
         }
     }
-    f32 *own = partial + (Index)(blockIdx.x / GROUPS) * KH * KW * C + blockIdx.x % GROUPS * CT * V;
+    f32 *own = partial + (Index)slice * KH * KW * C + group * chunks * V;
+    const int columns = chunks * V;
 #pragma unroll
-    for (int kh = 0; kh < KH; ++kh)
+    for (int kh = 0; kh < KH; ++kh) {
+        __syncthreads();
 #pragma unroll
-        for (int kw = 0; kw < KW; ++kw) {
-            __syncthreads();
+        for (int kw = 0; kw < KW; ++kw)
 #pragma unroll
-            for (int v = 0; v < V; ++v) part[threadIdx.x * V + v] = sum[kh][kw][v];
-            __syncthreads();
-            for (int i = threadIdx.x; i < CT * V; i += THREADS) {
-                f32 total = 0;
-                for (int lane = 0; lane < LANES; ++lane) total += part[lane * CT * V + i];
-                own[(kh * KW + kw) * C + i] = total;
-            }
+            for (int v = 0; v < V; ++v) part[kw][threadIdx.x * V + v] = sum[kh][kw][v];
+        __syncthreads();
+#pragma unroll 1
+        for (int i = threadIdx.x; i < KW * columns; i += blockDim.x) {
+            const int kw = i / columns, at = i - kw * columns;
+            f32 total = 0;
+#pragma unroll 8
+            for (int other = 0; other < lanes; ++other) total += part[kw][other * columns + at];
+            own[(kh * KW + kw) * C + at] = total;
         }
+    }
 }
+#endif

@@ -11,21 +11,22 @@ from math import prod
 from lamina.backends.cuda.conv.depthwise_rows import filter_sum, rows_formulation, takes_rows
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
-from lamina.backends.cuda.launch.indexing import index_type
+from lamina.backends.cuda.launch.indexing import KernelSizes, index_type
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Aligned,
     Launch,
     Program,
+    Table,
     c_type,
     constants,
     scratch,
     source,
 )
 from lamina.backends.cuda.select.formulations import Formulation
-from lamina.ops.primitives.conv import Conv, ConvDataGrad
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Machine
-from lamina.spec import bfloat16, float16
+from lamina.spec import Spec, bfloat16, float16
 
 #: Places along W per thread and step; strides must divide it.
 _STRIP = 4
@@ -51,6 +52,7 @@ def is_depthwise(direction: Direction, o: Operands, vector: Vector | None) -> bo
 def _takes_vectors(o: Operands) -> bool:
     """Whether depthwise.cu takes it: few taps, channels in multiples of an access, strides that divide a strip."""
     divides = all(_STRIP % s == 0 for s in o.window.stride)
+    divides = divides and all(index_type(_strips(made)[1]) == "i32" for made in (o.x, o.y))
     return divides and o.x.shape[1] % _width(o) == 0 and prod(o.w.shape[2:]) <= _MOST_TAPS
 
 
@@ -65,52 +67,56 @@ def depthwise_formulation(
     """The own kernel of one direction; the filter gradient sums the blocks' parts in a second one."""
     if not _takes_vectors(o):
         return rows_formulation(direction, o, vector, epilogue_constants(vector or Vector()), machine)
-    strip = o.x.shape[3] if direction is ConvDataGrad else o.y.shape[3]
-    rows = o.x.shape[0] * (o.x if direction is ConvDataGrad else o.y).shape[2]
+    made = o.x if direction is ConvDataGrad else o.y
+    along, work = _strips(made)
     chunks = o.x.shape[1] // _width(o)
     per_block = max(n for n in range(1, 33) if chunks % n == 0)
     lanes = _THREADS // per_block
     groups = chunks // per_block
-    work = -(-rows * -(-strip // _STRIP) // lanes)
-    slices = max(1, min(work, _RESIDENT * machine.multiprocessors // groups))
-    text = _text(o, vector or Vector(), per_block, lanes, groups)
-    block, grid = (per_block * lanes,), (slices * groups,)
+    slices = max(1, min(-(-work // lanes), _RESIDENT * machine.multiprocessors // groups))
+    k_step, _, h_step, w_step = o.w.physical.strides
+    kind = index_type(max(o.x.numel, o.y.numel))
+    sizes = KernelSizes(known=kind != "i32")
+    sizes.add(CT=per_block, LANES=lanes, GROUPS=groups, STRIPS=along, WORK=work)
+    sizes.add(C=o.x.shape[1], H=o.x.shape[2], W=o.x.shape[3], OH=o.y.shape[2], OW=o.y.shape[3])
+    sizes.add(W_K=k_step, W_H=h_step, W_W=w_step)
+    sizes.add_quotient("strip_row", along)
+    sizes.add_quotient("row_image", made.shape[2])
     x, w, y = places_of(direction)
-    if direction is Conv:
-        bias = w if vector is None or vector.bias is None else source(vector.bias)
-        launch = Launch(Program("depthwise", "conv/depthwise.cu", text), grid, block, (x, w, bias, y))
-        return Formulation("depthwise", steps=(Aligned(), launch))
-    if direction is ConvDataGrad:
-        program = Program("depthwise_data_grad", "conv/depthwise.cu", text)
-        return Formulation("depthwise", steps=(Launch(program, grid, block, (y, w, x)),))
-    first = Launch(
-        Program("depthwise_filter_grad", "conv/depthwise.cu", text), grid, block, (x, y, scratch())
-    )
-    return Formulation("depthwise", steps=(first, filter_sum(o, slices, w)), scratch=slices * o.w.numel * 4)
+    bias = w if vector is None or vector.bias is None else source(vector.bias)
+    name, places = {
+        Conv: ("depthwise", (x, w, bias, y)),
+        ConvDataGrad: ("depthwise_data_grad", (y, w, x)),
+        ConvFilterGrad: ("depthwise_filter_grad", (x, y, scratch())),
+    }[direction]
+    types = f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{sizes.text}"
+    program = Program(name, "conv/depthwise.cu", types + _constants(direction, o, vector or Vector()))
+    launch = Launch(program, (slices * groups,), (per_block * lanes,), (*places, Table(sizes.values)))
+    if direction is ConvFilterGrad:
+        spare = slices * o.w.numel * 4
+        return Formulation("depthwise", steps=(launch, filter_sum(o, slices, w)), scratch=spare)
+    return Formulation("depthwise", steps=(Aligned(), launch) if direction is Conv else (launch,))
 
 
-def _text(o: Operands, vector: Vector, per_block: int, lanes: int, groups: int) -> str:
+def _strips(made: Spec) -> tuple[int, int]:
+    """Strips along a row of what a kernel goes over, and in all."""
+    along = -(-made.shape[3] // _STRIP)
+    return along, made.shape[0] * made.shape[2] * along
+
+
+def _constants(direction: Direction, o: Operands, vector: Vector) -> str:
     """The constants of depthwise.cu."""
     win, (kh, kw) = o.window, o.w.shape[2:]
     pad, stride = [lo for lo, _ in win.padding], win.stride
     columns = range(-(-(pad[1] - kw + 1) // stride[1]), (_STRIP - 1 + pad[1]) // stride[1] + 1)
-    strides = o.w.physical.strides
     numbers: dict[str, int | str | float] = {
-        "V": _width(o),
-        "TW": _STRIP,
-        "CT": per_block,
-        "LANES": lanes,
-        "GROUPS": groups,
-        **dict(zip(("N", "C", "H", "W"), o.x.shape, strict=True)),
-        **{"OH": o.y.shape[2], "OW": o.y.shape[3], "KH": kh, "KW": kw},
+        **{"V": _width(o), "TW": _STRIP, "KH": kh, "KW": kw},
         **{"SH": stride[0], "SW": stride[1], "PH": pad[0], "PW": pad[1]},
-        **{"W_K": strides[0], "W_H": strides[2], "W_W": strides[3]},
-        "FIRST": f"({columns.start})",
-        "COLUMNS": len(columns),
+        **{"FIRST": f"({columns.start})", "COLUMNS": len(columns)},
+        **{{Conv: "FORWARD", ConvDataGrad: "DATA_GRAD", ConvFilterGrad: "FILTER_GRAD"}[direction]: 1},
         **epilogue_constants(vector),
     }
-    kind = index_type(max(o.x.numel, o.y.numel))
-    return f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{constants(**numbers)}"
+    return constants(**numbers)
 
 
 def epilogue_constants(vector: Vector) -> dict[str, int | str]:

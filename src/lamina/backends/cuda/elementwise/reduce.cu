@@ -1,20 +1,26 @@
 // Reductions. One text is compiled per use, with these constants:
-//   Index, A (accumulator), R (elements written), V (elements per access), OUTPUTS, COUNT (elements per output), PART
-//   (elements per output and split), SPLITS, F (Sum, Product, Larger or Smaller), NEUTRAL, POST(v) on each result.
+//   Index, A (accumulator), R (elements written), V (elements per access), F (Sum, Product, Larger or Smaller), NEUTRAL,
+//   POST(v) on each result.
+//   Numbers of the parameter SIZES: OUTPUTS, COUNT (elements per output), PART (elements per output and split), SPLITS,
+//   WHOLE (elements that a mean is of).
 //   Of what is read: PARAMETERS, LOCATE(o) (pointers to what output o needs), LOAD(r) (V elements of each operand, from
 //   element r on), ELEMENT(k) (what the k-th of them give).
 // With SPLITS > 1 results are partial: reduce_rows writes [OUTPUTS, SPLITS], reduce_columns [SPLITS, OUTPUTS].
 
 #ifdef GROUP
 // The reduced elements lie together: GROUP threads (32, or 256 = the block) share one output.
-extern "C" __global__ void __launch_bounds__(256) reduce_rows(PARAMETERS, R *y)
+extern "C" __global__ void __launch_bounds__(256) reduce_rows(PARAMETERS, R *y, SIZES)
 {
     const F combine;
     const int lane = threadIdx.x % GROUP;
-    const Index groups = (Index)OUTPUTS * SPLITS, step = (Index)gridDim.x * (256 / GROUP);
+    const Index count = COUNT, groups = OUTPUTS * SPLITS, step = (Index)gridDim.x * (256 / GROUP);
     for (Index g = (Index)blockIdx.x * (256 / GROUP) + threadIdx.x / GROUP; g < groups; g += step) {
-        const Index o = g / SPLITS, begin = g % SPLITS * (Index)PART;
-        const Index end = begin + (Index)PART < (Index)COUNT ? begin + (Index)PART : (Index)COUNT;
+        Index o = g, begin = 0, end = count;
+        if (SPLITS > 1) {
+            o = g / SPLITS;
+            begin = (g - o * SPLITS) * PART;
+            end = begin + PART < count ? begin + PART : count;
+        }
         LOCATE(o)
         A sum = NEUTRAL;
 #pragma unroll 4
@@ -35,17 +41,17 @@ extern "C" __global__ void __launch_bounds__(256) reduce_rows(PARAMETERS, R *y)
 
 #ifdef LANES
 // The outputs lie together: LANES * V of them per block, whose ROWS = 256 / LANES rows of threads share the elements.
-extern "C" __global__ void __launch_bounds__(256) reduce_columns(PARAMETERS, R *y)
+extern "C" __global__ void __launch_bounds__(256) reduce_columns(PARAMETERS, R *y, SIZES)
 {
     const F combine;
     __shared__ A part[ROWS][LANES * V];
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
-    const Index o = ((Index)blockIdx.x * LANES + lane) * V, begin = (Index)blockIdx.y * (Index)PART;
-    const Index end = begin + (Index)PART < (Index)COUNT ? begin + (Index)PART : (Index)COUNT;
+    const Index o = ((Index)blockIdx.x * LANES + lane) * V, begin = (Index)blockIdx.y * PART;
+    const Index end = begin + PART < COUNT ? begin + PART : COUNT;
     A sum[V];
 #pragma unroll
     for (int k = 0; k < V; ++k) sum[k] = NEUTRAL;
-    if (o < (Index)OUTPUTS) {
+    if (o < OUTPUTS) {
         LOCATE(o)
 #pragma unroll 4
         for (Index r = begin + row; r < end; r += ROWS) {
@@ -60,10 +66,10 @@ extern "C" __global__ void __launch_bounds__(256) reduce_columns(PARAMETERS, R *
     // LANES * V results, each from ROWS partial ones; 256 threads, so perhaps several results per thread.
     for (int c = threadIdx.x; c < LANES * V; c += 256) {
         const Index place = (Index)blockIdx.x * LANES * V + c;
-        if (place >= (Index)OUTPUTS) break;
+        if (place >= OUTPUTS) break;
         A total = part[0][c];
         for (int k = 1; k < ROWS; ++k) total = combine(total, part[k][c]);
-        y[(Index)blockIdx.y * (Index)OUTPUTS + place] = narrow<R>(POST(total));
+        y[(Index)blockIdx.y * OUTPUTS + place] = narrow<R>(POST(total));
     }
 }
 #endif

@@ -17,6 +17,7 @@ from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full, literal
 from lamina.backends.cuda.elementwise.shape import _constant, _dense, plain_layout, row_major
 from lamina.backends.cuda.launch.indexing import (
+    KernelSizes,
     Space,
     Strides,
     collapse,
@@ -26,10 +27,12 @@ from lamina.backends.cuda.launch.indexing import (
 )
 from lamina.backends.cuda.launch.program import (
     VECTOR,
+    Argument,
     Bindable,
     Launch,
     Place,
     Program,
+    Table,
     c_type,
     constants,
     kernel_plan,
@@ -58,9 +61,9 @@ class Kind:
     post: str = "(v)"
 
 
-def _kind(name: str, count: int, accumulator: str) -> Kind:
+def _kind(name: str, accumulator: str) -> Kind:
     root = "sqrtf(v)" if accumulator == "f32" else "sqrt(v)"
-    mean = f"((v) / ({accumulator}){count})"
+    mean = f"((v) / ({accumulator})WHOLE)"
     infinity = float("inf")
     return {
         "sum": Kind("Sum", 0),
@@ -93,7 +96,7 @@ def _accumulator(op: str, dtype: DType) -> str:
 def reduction_text(op: Reduce, dtype: DType, out: DType) -> str:
     """A, F, NEUTRAL, PRE(v) and POST(v) of a reduction of elements of a dtype to results of another; no mean."""
     accumulator = _accumulator(op.kind, dtype)
-    kind = _kind(op.kind, 1, accumulator)
+    kind = _kind(op.kind, accumulator)
     neutral = _neutral(kind, dtype if accumulator != "i64" else out, accumulator)
     text = f"typedef {accumulator} A;\ntypedef {kind.combine} F;\n#define NEUTRAL {neutral}\n"
     return f"{text}#define PRE(v) {kind.pre}\n#define POST(v) {kind.post}\n"
@@ -127,6 +130,7 @@ class Stage:
     write: str
     kind: Kind
     neutral: str
+    whole: int  # elements that a result is of, all splits together
     enough: int  # blocks that keep the GPU busy
     stepwise: bool = False  # see `Program`
 
@@ -191,38 +195,42 @@ class Stage:
         """The launch; results are partial when there are several splits."""
         width = self.width(aligned)
         part, splits = self.splits(width)
-        text = f"typedef {self._index()} Index;\ntypedef {self.accumulator} A;\n"
+        sizes = KernelSizes(self._known(width))
+        sizes.add(
+            OUTPUTS=self.kept.count, COUNT=self.reduced.count, PART=part, SPLITS=splits, WHOLE=self.whole
+        )
+        written = self.write if splits == 1 else self.accumulator
+        text = f"typedef {self._index()} Index;\ntypedef {self.accumulator} A;\ntypedef {written} R;\n"
         text += (
-            f"typedef {self.write if splits == 1 else self.accumulator} R;\ntypedef {self.kind.combine} F;\n"
+            f"typedef {self.kind.combine} F;\n#define POST(v) {self.kind.post if splits == 1 else '(v)'}\n"
         )
-        text += f"#define POST(v) {self.kind.post if splits == 1 else '(v)'}\n"
-        text += constants(
-            V=width,
-            OUTPUTS=self.kept.count,
-            COUNT=self.reduced.count,
-            PART=part,
-            SPLITS=splits,
-            NEUTRAL=self.neutral,
-        )
-        text += self._reading(width)
-        places = (*(operand.place for operand in self.operands), to)
+        text += constants(V=width, NEUTRAL=self.neutral) + self._reading(width, sizes)
+        places: list[Argument] = [*(operand.place for operand in self.operands), to, Table(sizes.values)]
         if self.by_rows:
             group = 32 if self.reduced.count <= 1024 * width and splits == 1 else 256
             program = self._program("reduce_rows", text + constants(GROUP=group))
             return looping(program, self.kept.count * splits * group, places)
         lanes, rows = self.lanes(width)
         program = self._program("reduce_columns", text + constants(LANES=lanes, ROWS=rows))
-        return Launch(program, (-(-self.kept.count // (lanes * width)), splits), (256,), places)
+        return Launch(program, (-(-self.kept.count // (lanes * width)), splits), (256,), tuple(places))
 
     def _program(self, name: str, text: str) -> Program:
         return Program(name, "elementwise/reduce.cu", text, self.stepwise)
 
-    def _reading(self, width: int) -> str:
+    def _known(self, width: int) -> bool:
+        """Whether sizes are constants. Offsets by numbers cost a few instructions more: there is time for them beside
+        an access of 16 bytes, and where one step leads from element to element.
+        """
+        whole = width * max(o.itemsize for o in self.operands) == VECTOR
+        return self._index() != "i32" or not (whole or len(self.reduced.sizes) == 1)
+
+    def _reading(self, width: int, sizes: KernelSizes) -> str:
         """The operands as the kernels' parameters, and how elements are made of them."""
-        numbers, text = range(len(self.operands)), ""
+        numbers = range(len(self.operands))
         for i in numbers:
-            text += offset_function(f"kept{i}", self.kept, i + 1)
-            text += offset_function(f"reduced{i}", self.reduced, i + 1)
+            sizes.add_offset(f"kept{i}", self.kept, i + 1)
+            sizes.add_offset(f"reduced{i}", self.reduced, i + 1)
+        text = sizes.text
         together = [self._along.strides[i + 1][-1] != 0 for i in numbers]
         types = [operand.type for operand in self.operands]
         accesses = [f"load<{width if together[i] else 1}>(at{i} + reduced{i}(r))" for i in numbers]
@@ -342,9 +350,8 @@ def reduction_plan(
     result = reduced_spec(out, axes, op.keepdims)
     if out.numel == 0:
         return kernel_plan(device, inputs, [result], [], label=label)
-    count = prod(x.shape[a] for a in op.axes)
     accumulator = _accumulator(op.kind, x.dtype)
-    kind = _kind(op.kind, count, accumulator)
+    kind = _kind(op.kind, accumulator)
     if x.numel == 0:
         value = float("nan") if op.kind == "mean" else kind.neutral
         flat = full(result, result.physical)
@@ -358,6 +365,7 @@ def reduction_plan(
         c_type(out.dtype),
         kind,
         _neutral(kind, x.dtype if accumulator != "i64" else out.dtype, accumulator),
+        prod(x.shape[a] for a in op.axes),
         ENOUGH * device.machine.multiprocessors,
         stepwise=bool(body),
     )

@@ -34,7 +34,7 @@ __device__ __forceinline__ bool passes(A v, A upper)
 #ifdef ROWS
 // Blocks of ROWS rows of LANES threads, each with V places (channels) side by side: two sums of each place over the
 // block's rows, to partial[sum][place][split].
-__device__ __forceinline__ void sums_of_rows(A *partial, const A (&s)[V], const A (&q)[V])
+__device__ __forceinline__ void sums_of_rows(A *partial, const A (&s)[V], const A (&q)[V], i64 outputs, i64 splits)
 {
     __shared__ A part[2][ROWS][LANES * V];
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
@@ -43,10 +43,10 @@ __device__ __forceinline__ void sums_of_rows(A *partial, const A (&s)[V], const 
     for (int c = threadIdx.x; c < 2 * LANES * V; c += 256) {
         const int which = c / (LANES * V), column = c % (LANES * V);
         const i64 place = (i64)blockIdx.x * LANES * V + column;
-        if (place >= OUTPUTS) continue;
+        if (place >= outputs) continue;
         A total = part[which][0][column];
         for (int k = 1; k < ROWS; ++k) total += part[which][k][column];
-        partial[((i64)which * OUTPUTS + place) * SPLITS + blockIdx.y] = total;
+        partial[(which * outputs + place) * splits + blockIdx.y] = total;
     }
 }
 #endif

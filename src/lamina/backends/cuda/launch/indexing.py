@@ -2,11 +2,12 @@
 
 A loop over elements runs over a linear index; each operand's offset follows from it by divisions by constants,
 which the compiler turns into multiplications; where the sizes come in a table, so do the factors of these
-(`divisor`). `collapse` first joins axes that lie together in every operand.
+(`divisor`). `collapse` first joins axes that lie together in every operand. `KernelSizes` is a table with names.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -117,8 +118,10 @@ def divisor(size: int) -> tuple[int, int]:
     return -(-(1 << 32 + shift) // size), shift
 
 
-def table_offset_code(space: Space, names: Sequence[str], table: str) -> tuple[str, tuple[int, ...]]:
-    """`offset_code` for 32-bit indexes, and the numbers that it reads as `table[0]`, `table[1]`, …
+def table_offset_code(
+    space: Space, names: Sequence[str], table: str, first: int = 0
+) -> tuple[str, tuple[int, ...]]:
+    """`offset_code` for 32-bit indexes, and the numbers that it reads as `table[first]`, `table[first + 1]`, …
 
     The text is one for all spaces of a rank in which the same operands are repeated along the same axes, lie together
     along the last one, and go the same way as another one.
@@ -127,7 +130,7 @@ def table_offset_code(space: Space, names: Sequence[str], table: str) -> tuple[s
 
     def number(value: int) -> str:
         numbers.append(value % (1 << 32))  # steps backwards, too
-        return f"(u32){table}[{len(numbers) - 1}]"
+        return f"(u32){table}[{first + len(numbers) - 1}]"
 
     for axis in range(len(space.sizes) - 1, 0, -1):
         size = space.sizes[axis]
@@ -151,6 +154,70 @@ def offset_function(name: str, space: Space, operand: int = 0) -> str:
     one = Space(space.sizes, (space.strides[operand],))
     body = offset_code(one, ["offset_"])
     return f"__device__ __forceinline__ Index {name}(Index index)\n{{\n        {body}\n        return offset_;\n}}\n"
+
+
+class KernelSizes:
+    """Numbers of 64 bits that a kernel gets as one parameter, `SIZES`, so that one text serves all sizes of a kind.
+
+    What is added stands in `text`: names of numbers, and functions of an index. They read the parameter by its name,
+    `sizes`, where they are used: a function that is given it as `const Sizes &sizes` knows them too.
+
+    known: all is constants of the text, as it must be where indexes take more than 32 bits.
+    """
+
+    def __init__(self, known: bool = False) -> None:
+        self.known = known
+        self._values: list[int] = []
+        self._text = ""
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The parameter's."""
+        return tuple(self._values) or (0,)
+
+    @property
+    def text(self) -> str:
+        """The parameter's type and all that was added; `Index` must be known."""
+        head = f"struct Sizes {{ i64 v[{len(self.values)}]; }};\n"
+        return f"{head}#define SIZES const __grid_constant__ Sizes sizes\n{self._text}"
+
+    def _number(self, value: int) -> str:
+        self._values.append(value)
+        return f"sizes.v[{len(self._values) - 1}]"
+
+    def add(self, **numbers: int) -> None:
+        """Numbers of type `Index` by their names."""
+        for name, value in numbers.items():
+            self._text += f"#define {name} ((Index){value if self.known else self._number(value)})\n"
+
+    def add_real(self, **numbers: float) -> None:
+        """Numbers of type f64 by their names."""
+        for name, value in numbers.items():
+            (bits,) = struct.unpack("<q", struct.pack("<d", value))
+            text = repr(float(value)) if self.known else f"__longlong_as_double({self._number(bits)})"
+            self._text += f"#define {name} {text}\n"
+
+    def add_quotient(self, name: str, size: int) -> None:
+        """`Index name(Index n)`: n / size."""
+        if self.known:
+            self._text += f"#define {name}(n) ((n) / (Index){size})\n"
+            return
+        factor, shift = map(self._number, divisor(size) if size > 1 else (1 << 32, 0))
+        self._text += (
+            f"#define {name}(n) ((Index)((u32)((u64)(u32)(n) * (u64){factor} >> 32) >> (u32){shift}))\n"
+        )
+
+    def add_offset(self, name: str, space: Space, operand: int = 0) -> None:
+        """`Index name(Index i)`: the offset of one operand for the i-th element of the space."""
+        one = Space(space.sizes, (space.strides[operand],))
+        if self.known:
+            body = offset_code(one, ["offset_"])
+        else:
+            body, numbers = table_offset_code(one, ["offset_"], "sizes.v", len(self._values))
+            self._values += numbers
+        self._text += f"__device__ __forceinline__ Index {name}_of(Index index, const Sizes &sizes)\n"
+        self._text += f"{{\n        {body}\n        return offset_;\n}}\n"
+        self._text += f"#define {name}(index) {name}_of(index, sizes)\n"
 
 
 def offset_of(space: Space, operand: int, index: int) -> int:

@@ -270,7 +270,7 @@ pool_norm_grad_sums(const T *g, const I *index, const T *x, const A *scale, cons
             }
         }
     }
-    sums_of_rows(partial, s, q);
+    sums_of_rows(partial, s, q, OUTPUTS, SPLITS);
 }
 #else
 // dx = r scale (d - mean(d) - n mean(d n)), n = (x - mean) r; without MOVING only r scale d. ELEMENTS: of a channel.

@@ -36,10 +36,11 @@ from lamina.backends.cuda.norm.norm import (
     activation,
     channel_blocks,
     flags,
-    launch,
+    moments,
     normalized,
     resident,
     sums_bytes,
+    totals,
 )
 from lamina.backends.cuda.pool.pool import stride_blocks
 from lamina.backends.cuda.registry import kernels
@@ -184,8 +185,7 @@ def _head(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec, index: str, width: int)
 def _statistics(op: NormPool, x: Spec, aligned: bool, machine: Machine) -> tuple[Bindable, ...]:
     """What comes first: the norm's own kernels for the sums of each channel, and for mean and r from them."""
     sums, given = channel_blocks(x, aligned, machine), [source(i) for i in range(5)]
-    moments = launch("batch_moments", sums.text(x) + constants(MOMENTS=1), sums.grid, (source(0), scratch()))
-    return moments, normalized(op.norm, x, given, machine, aligned)[0]
+    return moments(x, sums), normalized(op.norm, x, given, machine, aligned)[0]
 
 
 def forward(op: NormPool, x: Spec, y: Spec, aligned: bool, machine: Machine) -> Launch:
@@ -287,13 +287,12 @@ def backward(
     groups = Groups.of(op, x, aligned, machine)
     text = _head(op.pool, x, g, c_type(index.dtype), groups.width) + groups.text + activation(op.norm)
     read = [source(i) for i in (0, 1, 2, 3, 4, 5, 6 if op.norm.relu else 3)]
-    totals = f"typedef i32 Index;\ntypedef {c_type(x.dtype)} T;\n" + flags(CENTRED=True, SCALED=True)
-    totals += constants(V=1, GRAD_TOTALS=1, OUTPUTS=x.shape[1], SPLITS=groups.grid[1])
+    summed = (scratch(), source(5), target(1), target(2))
     last = text + flags(MOVING=op.norm.moving) + constants(ELEMENTS=x.numel // x.shape[1])
     sums = Program("pool_norm_grad_sums", _FILE, text + constants(SUMS=1))
     apply, block = Program("pool_norm_grad_apply", _FILE, last), (_THREADS,)
     return (
         Launch(sums, groups.grid, block, (*read, scratch())),
-        launch("grad_totals", totals, (-(-x.shape[1] // 8),), (scratch(), source(5), target(1), target(2))),
+        totals(x, x.shape[1], groups.grid[1], summed, centred=True, scaled=True),
         Launch(apply, groups.grid, block, (*read, target(1), target(2), target(0))),
     )

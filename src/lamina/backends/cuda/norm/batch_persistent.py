@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from lamina.backends.cuda.launch.program import (
     VECTOR,
+    Argument,
     Bindable,
+    Number,
     Program,
+    Table,
     Together,
     c_type,
     constants,
@@ -95,18 +98,15 @@ class BatchNormTiling:
         """Bytes for the sums of all blocks."""
         return 2 * self.splits * self.channels * 4
 
-    def text(self, x: Spec, stream: bool) -> str:
-        """Types and sizes."""
-        return f"typedef {c_type(x.dtype)} T;\n" + constants(
-            V=self.width,
-            COUNT=self.rows,
-            CHANNELS=self.channels,
-            LANES=self.lanes,
-            PART=self.part,
-            SPLITS=self.splits,
-            HELD=self.held,
-            STREAM=int(stream),
-        )
+    @property
+    def sizes(self) -> Table:
+        """The kernels' sizes."""
+        return Table((self.rows, self.channels, self.lanes, self.part, self.splits, self.held))
+
+    def text(self, x: Spec, activation: str, direction: str, machine: Machine) -> str:
+        """What a kernel is compiled for: types, and what is done beside the norm. direction: FORWARD or BACKWARD."""
+        types = f"typedef {c_type(x.dtype)} T;\n" + constants(V=self.width, MOST_LANES=_MOST_LANES)
+        return types + activation + constants(STREAM=int(_streams(x, machine)), **{direction: 1})
 
 
 def tiling(x: Spec, arrays: int, machine: Machine) -> BatchNormTiling | None:
@@ -133,17 +133,11 @@ def forward(
     found = tiling(x, 1, machine)
     if found is None:
         return None
-    text = found.text(x, _streams(x, machine)) + activation
-    text += constants(
-        FORWARD=1,
-        EPSILON=repr(op.epsilon),
-        MOMENTUM=repr(op.momentum),
-        UNBIASED=repr(found.rows / (found.rows - 1)),
-    )
     places = [*(source(i) for i in range(5)), source(5 if op.residual else 0), scratch()]
-    results = [target(1), target(2), target(3), target(4), target(0)]
+    numbers = [Number(n, "f64") for n in (op.epsilon, op.momentum, found.rows / (found.rows - 1))]
+    results: list[Argument] = [*(target(i) for i in (1, 2, 3, 4, 0)), found.sizes, *numbers]
     grid = (found.groups, found.splits)
-    program = Program("batch_norm_resident", _FILE, text)
+    program = Program("batch_norm_resident", _FILE, found.text(x, activation, "FORWARD", machine))
     step = Together(program, grid, (_THREADS,), tuple(places), tuple(results), found.shared, otherwise)
     return Formulation("resident", steps=(step,), scratch=max(found.workspace, spare))
 
@@ -155,12 +149,11 @@ def backward(
     found = tiling(x, 2, machine) if op.moving else None
     if found is None:
         return None
-    text = found.text(x, _streams(x, machine)) + activation + constants(BACKWARD=1)
     last = source(5) if op.relu else source(2)  # y or the bias; else any address
     bias, y, dz = (source(2), last, target(3)) if op.residual else (last, source(0), target(0))
     places = [*(source(i) for i in range(5)), bias, y, dz, scratch()]
-    results = [target(1), target(2), target(0)]
+    results = (target(1), target(2), target(0), found.sizes)
     grid = (found.groups, found.splits)
-    program = Program("batch_norm_grad_resident", _FILE, text)
-    step = Together(program, grid, (_THREADS,), tuple(places), tuple(results), found.shared, otherwise)
+    program = Program("batch_norm_grad_resident", _FILE, found.text(x, activation, "BACKWARD", machine))
+    step = Together(program, grid, (_THREADS,), tuple(places), results, found.shared, otherwise)
     return Formulation("resident", steps=(step,), scratch=max(found.workspace, spare))

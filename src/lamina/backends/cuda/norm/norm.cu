@@ -1,8 +1,8 @@
 // Normalization: sums over what shares a mean or a scale, then one pass that applies them. One text is compiled per
-// kernel, with these constants:
-//   Index, T (elements), V (elements per access), OUTPUTS (kept places: channels, rows or scales), COUNT (elements at
-//   each), PART and SPLITS (elements of a kept place per block, and such parts), and functions kept(o) and reduced(r):
-//   offsets in the big tensors, which all lie alike.
+// kernel, with these constants: Index, T (elements), V (elements per access).
+// Of the parameter SIZES: OUTPUTS (kept places: channels, rows or scales), COUNT (elements at each) and PER (1 / COUNT),
+//   PART and SPLITS (elements of a kept place per block, and such parts), and functions kept(o) and reduced(r): offsets
+//   in the big tensors, which all lie alike.
 // Statistics and sums are of type A: f32, or f64 for f64. Every sum is taken in a fixed order.
 #include "norm.cuh"
 
@@ -29,9 +29,9 @@ __device__ __forceinline__ f64 root(f64 v) { return sqrt(v); }
 
 // Within: `o` the first kept place, `base` its offset, then each `at` (offset) and `r` of the block's part.
 #define BLOCK(part)                                                                                                  \
-    const Index o = PLACE, begin = (Index)(part) * (Index)PART;                                                      \
-    const Index end = begin + (Index)PART < (Index)COUNT ? begin + (Index)PART : (Index)COUNT;                       \
-    const bool inside = o < (Index)OUTPUTS;                                                                          \
+    const Index o = PLACE, begin = (Index)(part) * PART;                                                             \
+    const Index end = begin + PART < COUNT ? begin + PART : COUNT;                                                   \
+    const bool inside = o < OUTPUTS;                                                                                 \
     const Index base = inside ? kept(o) : 0;
 #define EACH _Pragma("unroll 4") for (Index r = begin + FIRST; r < end; r += STEP)
 
@@ -42,7 +42,7 @@ __device__ __forceinline__ f64 root(f64 v) { return sqrt(v); }
 #define IN_BATCH(p) if (r + (p) * STEP < end)
 
 // Two sums of each kept place of the block, over its threads, to partial[sum][place][split].
-__device__ __forceinline__ void write_sums(A *partial, A (&s)[WIDTH], A (&q)[WIDTH])
+__device__ __forceinline__ void write_sums(A *partial, A (&s)[WIDTH], A (&q)[WIDTH], const Sizes &sizes)
 {
 #ifdef BLOCK_ROWS
     const A a = over_block(s[0], Sum(), (A)0), b = over_block(q[0], Sum(), (A)0);
@@ -52,7 +52,7 @@ __device__ __forceinline__ void write_sums(A *partial, A (&s)[WIDTH], A (&q)[WID
         partial[to + (i64)OUTPUTS * SPLITS] = b;
     }
 #else
-    sums_of_rows(partial, s, q);
+    sums_of_rows(partial, s, q, OUTPUTS, SPLITS);
 #endif
 }
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ void fetch(A (&to)[WIDTH], const A *from, Index o, bo
 
 #ifdef SPLITS
 // One warp per kept place: the sum of its partial results, in f64.
-__device__ __forceinline__ f64 total_of(const A *partial, Index place)
+__device__ __forceinline__ f64 total_of(const A *partial, Index place, const Sizes &sizes)
 {
     f64 sum = 0;
     _Pragma("unroll 8") for (int k = threadIdx.x & 31; k < SPLITS; k += 32)
@@ -76,12 +76,12 @@ __device__ __forceinline__ f64 total_of(const A *partial, Index place)
 
 #ifdef MOMENTS
 // Sums of x - shift and its square, the shift being each channel's first element: no digits are lost to a large mean.
-extern "C" __global__ void __launch_bounds__(256) batch_moments(const T *x, A *partial)
+extern "C" __global__ void __launch_bounds__(256) batch_moments(const T *x, A *partial, SIZES)
 {
     BLOCK(blockIdx.y)
     A shift[WIDTH], s[WIDTH], q[WIDTH];
     REPEAT(k, WIDTH) {
-        shift[k] = inside ? (A)widen(x[base + reduced(0) + k]) : (A)0;
+        shift[k] = inside ? (A)widen(x[base + k]) : (A)0;
         s[k] = q[k] = 0;
     }
     if (inside) EACH {
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(256) batch_moments(const T *x, A *p
             q[OF(k)] += v * v;
         }
     }
-    write_sums(partial, s, q);
+    write_sums(partial, s, q, sizes);
 }
 #endif
 
@@ -101,14 +101,14 @@ extern "C" __global__ void __launch_bounds__(256) batch_moments(const T *x, A *p
 // the sums are of x less each channel's first element.
 extern "C" __global__ void __launch_bounds__(256)
 batch_statistics(const T *x, const A *partial, const A *running_mean, const A *running_var, A *mean, A *r, A *next_mean,
-                 A *next_var)
+                 A *next_var, SIZES)
 {
     const Index c = (Index)blockIdx.x * 8 + (threadIdx.x >> 5);
-    if (c >= (Index)OUTPUTS) return;
-    const f64 first = total_of(partial, c) / COUNT, second = total_of(partial, (Index)OUTPUTS + c) / COUNT;
+    if (c >= OUTPUTS) return;
+    const f64 first = total_of(partial, c, sizes) / COUNT, second = total_of(partial, OUTPUTS + c, sizes) / COUNT;
     if (threadIdx.x & 31) return;
     const f64 var = larger(second - first * first, 0.0);
-    const f64 middle = first + (SHIFTED ? (f64)widen(x[kept(c) + reduced(0)]) : 0);
+    const f64 middle = first + (SHIFTED ? (f64)widen(x[kept(c)]) : 0);
     mean[c] = (A)middle;
     r[c] = (A)(1 / sqrt(var + EPSILON));
     next_mean[c] = (A)((1 - MOMENTUM) * (f64)running_mean[c] + MOMENTUM * middle);
@@ -121,7 +121,8 @@ batch_statistics(const T *x, const A *partial, const A *running_mean, const A *r
 // the last to the first, since the sums that came before leave the last ones in the cache. SIGNS: a bit for each
 // element says whether it is positive.
 extern "C" __global__ void __launch_bounds__(256)
-batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *spread, const T *z, T *y, u8 *signs)
+batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *spread, const T *z, T *y, u8 *signs,
+            SIZES)
 {
     BLOCK(gridDim.y - 1 - blockIdx.y)
     if (!inside) return;
@@ -173,7 +174,7 @@ batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *s
 // Sums of g and of g * (x - mean), g being masked by relu; with RESIDUAL the masked g is written to dz.
 extern "C" __global__ void __launch_bounds__(256)
 batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const T *y,
-                T *dz, A *partial)
+                T *dz, A *partial, SIZES)
 {
     BLOCK(blockIdx.y)
     A middle[WIDTH], s[WIDTH], q[WIDTH];
@@ -209,17 +210,18 @@ batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *
         store<V>(dz + at, masked);
 #endif
     }
-    write_sums(partial, s, q);
+    write_sums(partial, s, q, sizes);
 }
 #endif
 
 #ifdef GRAD_TOTALS
 // One warp per channel: dbias, and dscale, which is the other sum times r (SCALED) or as it is.
-extern "C" __global__ void __launch_bounds__(256) grad_totals(const A *partial, const A *spread, A *dscale, A *dbias)
+extern "C" __global__ void __launch_bounds__(256)
+grad_totals(const A *partial, const A *spread, A *dscale, A *dbias, SIZES)
 {
     const Index c = (Index)blockIdx.x * 8 + (threadIdx.x >> 5);
-    if (c >= (Index)OUTPUTS) return;
-    const f64 first = total_of(partial, c), second = total_of(partial, (Index)OUTPUTS + c);
+    if (c >= OUTPUTS) return;
+    const f64 first = total_of(partial, c, sizes), second = total_of(partial, OUTPUTS + c, sizes);
     if (threadIdx.x & 31) return;
 #if CENTRED
     dbias[c] = (A)first;
@@ -229,10 +231,11 @@ extern "C" __global__ void __launch_bounds__(256) grad_totals(const A *partial, 
 #endif
 
 #ifdef GRAD_APPLY
-// dx = r scale (g - mean(g) - n mean(g n)), n = (x - mean) r; without MOVING only r scale g.
-extern "C" __global__ void __launch_bounds__(256)
+// dx = r scale (g - mean(g) - n mean(g n)), n = (x - mean) r; without MOVING only r scale g. What masks needs registers
+// that only two blocks have.
+extern "C" __global__ void __launch_bounds__(256, RELU && !RESIDUAL ? 2 : 3)
 batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const A *dscale,
-                 const A *dbias, T *dx)
+                 const A *dbias, T *dx, SIZES)
 {
     BLOCK(gridDim.y - 1 - blockIdx.y)
     if (!inside) return;
@@ -243,8 +246,8 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
     fetch(tilt, dscale, o, true);
     fetch(shift, bias, o, true);
     REPEAT(k, WIDTH) {
-        level[k] *= (A)(1.0 / COUNT);
-        tilt[k] *= slope[k] * (A)(1.0 / COUNT);
+        level[k] *= (A)PER;
+        tilt[k] *= slope[k] * (A)PER;
         slope[k] *= scale[o + k];
     }
     const bool needs_x = MOVING || (RELU && !RESIDUAL);
@@ -274,7 +277,7 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
 // Sums of g and of g * (x - mean) * r over what shares a scale, mean and r being those of the row that an element
 // belongs to: stat_kept(o) + stat_reduced(r) [+ k * STAT_STEP].
 extern "C" __global__ void __launch_bounds__(256)
-row_scale_sums(const T *g, const T *x, const A *mean, const A *spread, A *partial)
+row_scale_sums(const T *g, const T *x, const A *mean, const A *spread, A *partial, SIZES)
 {
     BLOCK(blockIdx.y)
     A s[WIDTH], q[WIDTH];
@@ -293,14 +296,15 @@ row_scale_sums(const T *g, const T *x, const A *mean, const A *spread, A *partia
             q[OF(k)] += d * v * spread[row + k * STAT_STEP];
         }
     }
-    write_sums(partial, s, q);
+    write_sums(partial, s, q, sizes);
 }
 #endif
 
 #ifdef GROUP
 // -------------------------------------------------------------------------------------------------------------- rows
 // GROUP threads (up to 32, or 256 = the block) share a row; its elements stay in registers if they fit (HELD). The number
-// of an element's scale is scale_kept(o) + scale_reduced(r) [+ k * SCALE_STEP]. TURNS: accesses of a thread per row.
+// of an element's scale is scale_kept(o) + scale_reduced(r) [+ k * SCALE_STEP]. TURNS: accesses of a thread per row, a
+// constant with HELD; EVEN: each thread has one in each.
 template <class F> __device__ __forceinline__ A over_group(A v, F combine)
 {
 #if GROUP <= 32
@@ -331,7 +335,7 @@ template <class F> __device__ __forceinline__ A over_group(A v, F combine)
 #define EACH_TURN _Pragma("unroll 4") for (int turn = 0; turn < TURNS; ++turn)
 #define ELEMENTS(array, pointer) load<V>(pointer + base + reduced(r))
 #endif
-#define AT const Index r = ((Index)turn * GROUP + lane) * V; if (r < (Index)COUNT)
+#define AT const Index r = ((Index)turn * GROUP + lane) * V; if (EVEN || r < COUNT)
 
 // V numbers of type A, 16 bytes at a time where they lie together.
 __device__ __forceinline__ void fetch(A (&to)[V], const A *from)
@@ -349,17 +353,19 @@ __device__ __forceinline__ void fetch(A (&to)[V], const A *from)
 
 #ifdef ROW_NORM
 // Of rows that are a few accesses the next one is read before this one is written.
-#define NEXT (HELD && TURNS <= 2)
 #if HELD
-__device__ __forceinline__ void read_row(Pack<T, V> (&to)[TURNS], const T *x, Index o, int lane)
+#define NEXT (TURNS <= 2)
+__device__ __forceinline__ void read_row(Pack<T, V> (&to)[TURNS], const T *x, Index o, int lane, const Sizes &sizes)
 {
     const Index base = kept(o);
     EACH_TURN { AT to[turn] = load<V>(x + base + reduced(r)); }
 }
+#else
+#define NEXT 0
 #endif
 
 extern "C" __global__ void __launch_bounds__(256)
-row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread)
+row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread, SIZES)
 {
 #if SAME_SCALE
     // Every row has the same scales, of which a thread keeps its own.
@@ -376,7 +382,7 @@ row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread)
 #if NEXT
     Pack<T, V> next[TURNS];
     const Index start = ((Index)blockIdx.x * 256 + threadIdx.x) / GROUP;
-    read_row(next, x, smaller(start, (Index)OUTPUTS - 1), threadIdx.x % GROUP);
+    read_row(next, x, smaller(start, (Index)OUTPUTS - 1), threadIdx.x % GROUP, sizes);
 #endif
     ROWS_OF_BLOCK {
         ROW_OF_GROUP
@@ -386,14 +392,14 @@ row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread)
         Pack<T, V> held[TURNS];
 #if NEXT
         REPEAT(turn, TURNS) held[turn] = next[turn];
-        read_row(next, x, smaller(own + (Index)gridDim.x * (256 / GROUP), (Index)OUTPUTS - 1), lane);
+        read_row(next, x, smaller(own + (Index)gridDim.x * (256 / GROUP), (Index)OUTPUTS - 1), lane, sizes);
 #else
-        read_row(held, x, o, lane);
+        read_row(held, x, o, lane, sizes);
 #endif
 #endif
 #if CENTRED
         EACH_TURN { AT { const auto some = ELEMENTS(held, x); REPEAT(k, V) sum += (A)widen(some.v[k]); } }
-        const A middle = over_group(sum, Sum()) * (A)(1.0 / COUNT);
+        const A middle = over_group(sum, Sum()) * (A)PER;
 #else
         const A middle = 0;
 #endif
@@ -403,7 +409,7 @@ row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread)
                 REPEAT(k, V) { const A v = (A)widen(some.v[k]) - middle; square += v * v; }
             }
         }
-        const A slope = (A)1 / root(over_group(square, Sum()) * (A)(1.0 / COUNT) + (A)EPSILON);
+        const A slope = (A)1 / root(over_group(square, Sum()) * (A)PER + (A)EPSILON);
         if (real && lane == 0) {
 #if CENTRED
             mean[o] = middle;
@@ -438,7 +444,7 @@ row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread)
 #ifdef ROW_NORM_GRAD
 // dx = r (w - mean(w) - n mean(w n)) with w = g * scale, n = (x - mean) r; without CENTRED no mean is subtracted.
 extern "C" __global__ void __launch_bounds__(256)
-row_norm_grad(const T *g, const T *x, const A *scale, const A *mean, const A *spread, T *dx)
+row_norm_grad(const T *g, const T *x, const A *scale, const A *mean, const A *spread, T *dx, SIZES)
 {
     ROWS_OF_BLOCK {
         ROW_OF_GROUP
@@ -473,11 +479,11 @@ row_norm_grad(const T *g, const T *x, const A *scale, const A *mean, const A *sp
             }
         }
 #if CENTRED
-        const A level = over_group(sum, Sum()) * (A)(1.0 / COUNT);
+        const A level = over_group(sum, Sum()) * (A)PER;
 #else
         const A level = 0;
 #endif
-        const A tilt = over_group(inner, Sum()) * (A)(1.0 / COUNT);
+        const A tilt = over_group(inner, Sum()) * (A)PER;
         EACH_TURN {
             AT {
                 const auto elements = ELEMENTS(held_x, x);

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from lamina.backends import Call, Plan
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.launch.indexing import Space, collapse, index_type, memory_order, offset_function
+from lamina.backends.cuda.launch.indexing import KernelSizes, Space, collapse, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
@@ -27,6 +27,7 @@ from lamina.backends.cuda.launch.program import (
     Launches,
     Place,
     Program,
+    Table,
     c_type,
     constants,
     kernel_plan,
@@ -127,14 +128,14 @@ class Blocks:
         """The grid."""
         return self.across, self.split[1]
 
-    def text(self, spec: Spec) -> str:
+    def head(self, spec: Spec) -> KernelHead:
         """Types, sizes and offsets."""
         part, splits = self.split
-        text = head(spec, self.width, self.kept, self.reduced)
-        text += constants(PART=part, SPLITS=splits)
-        return text + (
-            constants(BLOCK_ROWS=1) if self.by_rows else constants(LANES=self.lanes, ROWS=256 // self.lanes)
-        )
+        shares = {"BLOCK_ROWS": 1} if self.by_rows else {"LANES": self.lanes, "ROWS": 256 // self.lanes}
+        head = KernelHead.of(spec, self.width, self.kept, self.reduced)
+        head.types += constants(**shares)
+        head.sizes.add(PART=part, SPLITS=splits)
+        return head
 
 
 def vector_width(along: Space, across: Space, itemsize: int) -> int:
@@ -148,12 +149,45 @@ def vector_width(along: Space, across: Space, itemsize: int) -> int:
     return width
 
 
-def head(spec: Spec, width: int, kept: Space, reduced: Space) -> str:
-    """What every kernel of norm.cu needs."""
-    index = index_type(kept.reach + reduced.reach + spec.numel)
-    text = f"typedef {index} Index;\ntypedef {c_type(spec.dtype)} T;\n"
-    text += constants(V=width, OUTPUTS=kept.count, COUNT=reduced.count)
-    return text + offset_function("kept", kept) + offset_function("reduced", reduced)
+@dataclass
+class KernelHead:
+    """What a kernel of norm.cu begins with: types and constants, then numbers that it is given."""
+
+    types: str
+    sizes: KernelSizes
+
+    @classmethod
+    def of(cls, spec: Spec, width: int, kept: Space, reduced: Space) -> KernelHead:
+        """That of a pass over a tensor. Offsets by numbers cost a few instructions more; there is time for these next
+        to an access of 16 bytes, and where one step leads from element to element.
+        """
+        index = index_type(kept.reach + reduced.reach + spec.numel)
+        whole = width * spec.dtype.itemsize == VECTOR or len(reduced.sizes) == 1
+        sizes = KernelSizes(known=index != "i32" or not whole)
+        sizes.add(OUTPUTS=kept.count, COUNT=reduced.count)
+        sizes.add_real(PER=1 / reduced.count)
+        sizes.add_offset("kept", kept)
+        sizes.add_offset("reduced", reduced)
+        return cls(f"{_types(index, spec)}{constants(V=width)}", sizes)
+
+    def launch(self, name: str, switches: str, grid: Sequence[int], places: Sequence[Place]) -> Launch:
+        """A launch of 256 threads per block."""
+        program = Program(name, _FILE, f"{self.types}{self.sizes.text}{switches}")
+        return Launch(program, tuple(grid), (256,), (*places, Table(self.sizes.values)))
+
+
+def _types(index: str, spec: Spec) -> str:
+    return f"typedef {index} Index;\ntypedef {c_type(spec.dtype)} T;\n"
+
+
+def totals(
+    spec: Spec, outputs: int, parts: int, places: Sequence[Place], *, centred: bool, scaled: bool
+) -> Launch:
+    """The gradients of scale and bias from partial sums [2, outputs, parts]. scaled: by r of each place."""
+    head = KernelHead(_types("i32", spec), KernelSizes())
+    head.sizes.add(OUTPUTS=outputs, SPLITS=parts)
+    switches = constants(V=1, GRAD_TOTALS=1) + flags(CENTRED=centred, SCALED=scaled)
+    return head.launch("grad_totals", switches, (-(-outputs // 8),), places)
 
 
 def resident(*specs: Spec) -> Layout:
@@ -162,11 +196,6 @@ def resident(*specs: Spec) -> Layout:
         if spec.layout is not None and spec.tag is not None and not spec.physical.is_blocked:
             return spec.physical
     return channels_last(specs[0].shape)
-
-
-def launch(name: str, text: str, grid: Sequence[int], places: Sequence[Place]) -> Launch:
-    """A launch of 256 threads per block; the kernel's part of the file is switched on by its own name."""
-    return Launch(Program(name, _FILE, text), tuple(grid), (256,), tuple(places))
 
 
 def flags(**values: bool) -> str:
@@ -193,11 +222,6 @@ def channel_blocks(x: Spec, aligned: bool, machine: Machine, waves: int = _SUMMI
     return Blocks(kept, rest, x.dtype.itemsize, aligned, waves * machine.multiprocessors)
 
 
-def _warps(x: Spec) -> tuple[int]:
-    """Blocks of eight warps, one for each channel."""
-    return (-(-x.shape[1] // 8),)
-
-
 def sums_bytes(x: Spec, machine: Machine) -> int:
     """Workspace for partial sums, whether addresses are aligned or not."""
     most = max(channel_blocks(x, aligned, machine).split[1] for aligned in (True, False))
@@ -218,9 +242,7 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums, given = channel_blocks(x, aligned, machine), [source(i) for i in range(len(inputs))]
-        text = sums.text(x) + constants(MOMENTS=1)
-        moments = launch("batch_moments", text, sums.grid, (source(0), scratch()))
-        return (moments, *normalized(op, x, given, machine, aligned))
+        return (moments(x, sums), *normalized(op, x, given, machine, aligned))
 
     aliases = {3: 3, 4: 4} | ({0: 5} if op.residual else {})
     own = kernel_plan(
@@ -240,10 +262,9 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
     return _best(op, own, formulations, device, policy)
 
 
-def _sums_text(x: Spec, aligned: bool, parts: int, machine: Machine) -> str:
-    """Sizes for kernels that read partial sums [2, C, parts]; parts 0: those that this file's kernels leave."""
-    sums = channel_blocks(x, aligned, machine)
-    return head(x, 1, sums.kept, sums.reduced) + constants(SPLITS=parts) if parts else sums.text(x)
+def moments(x: Spec, sums: Blocks) -> Launch:
+    """Each channel's sums, to the start of the workspace."""
+    return sums.head(x).launch("batch_moments", constants(MOMENTS=1), sums.grid, (source(0), scratch()))
 
 
 def normalized(
@@ -261,24 +282,27 @@ def normalized(
     signs: gets a bit for each element of the result; x is of a half type, channels last, eight at a time.
     """
     passes = channel_blocks(x, aligned, machine, _WRITING)
-    count = passes.reduced.count
-    numbers = constants(
-        STATISTICS=1,
-        SHIFTED=int(not parts),
-        EPSILON=repr(op.epsilon),
-        MOMENTUM=repr(op.momentum),
-        UNBIASED=repr(count / (count - 1)),
-    )
-    statistics = [given[0], scratch(), given[3], given[4], *(target(i) for i in (1, 2, 3, 4))]
-    write = (
-        passes.text(x) + constants(APPLY=1) + flags(INFERENCE=False, SIGNS=signs is not None) + activation(op)
-    )
     residual = given[5 if op.residual else 0]
     applied = [*given[:3], target(1), target(2), residual, target(0), signs or target(0)]
+    switches = constants(APPLY=1) + flags(INFERENCE=False, SIGNS=signs is not None) + activation(op)
     return (
-        launch("batch_statistics", _sums_text(x, aligned, parts, machine) + numbers, _warps(x), statistics),
-        launch("batch_apply", write, passes.grid, applied),
+        _statistics(op, x, given, channel_blocks(x, aligned, machine), parts),
+        passes.head(x).launch("batch_apply", switches, passes.grid, applied),
     )
+
+
+def _statistics(op: BatchNorm, x: Spec, given: Sequence[Place], sums: Blocks, parts: int) -> Launch:
+    """Mean, r and running statistics of each channel; arguments as those of `normalized`."""
+    count, channels = sums.reduced.count, x.shape[1]
+    index = index_type(sums.kept.reach + x.numel)
+    head = KernelHead(_types(index, x), KernelSizes(known=index != "i32"))
+    head.sizes.add(OUTPUTS=channels, COUNT=count, SPLITS=parts or sums.split[1])
+    head.sizes.add_real(UNBIASED=count / (count - 1))
+    head.sizes.add_offset("kept", sums.kept)
+    numbers = constants(V=1, STATISTICS=1, EPSILON=repr(op.epsilon), MOMENTUM=repr(op.momentum))
+    places = [given[0], scratch(), given[3], given[4], *(target(i) for i in (1, 2, 3, 4))]
+    switches = numbers + flags(SHIFTED=not parts)
+    return head.launch("batch_statistics", switches, (-(-channels // 8),), places)
 
 
 def _residual(op: BatchNorm | BatchNormInfer) -> Place:
@@ -304,10 +328,10 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         passes = channel_blocks(x, aligned, machine, _WRITING)
-        text = passes.text(x) + constants(APPLY=1, EPSILON=repr(op.epsilon))
-        text += flags(INFERENCE=True, SIGNS=False) + activation(op)
+        switches = constants(APPLY=1, EPSILON=repr(op.epsilon)) + activation(op)
+        switches += flags(INFERENCE=True, SIGNS=False)
         places = [*(source(i) for i in range(5)), _residual(op), target(), target()]
-        return (launch("batch_apply", text, passes.grid, places),)
+        return (passes.head(x).launch("batch_apply", switches, passes.grid, places),)
 
     return kernel_plan(
         device, inputs, [y], steps(True), label=_label(op), aliases={0: 0}, plain=lambda: steps(False)
@@ -315,7 +339,7 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
 
 
 def _grad_switches(op: BatchNormGrad) -> str:
-    return activation(op) + flags(MOVING=op.moving, CENTRED=True, SCALED=True)
+    return activation(op) + flags(MOVING=op.moving)
 
 
 def grad_applied(
@@ -331,13 +355,14 @@ def grad_applied(
     given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu, any).
     parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
     """
-    passes, switches = channel_blocks(x, aligned, machine, _WRITING), _grad_switches(op)
-    totals = [scratch(), given[4], target(1), target(2)]
-    text = _sums_text(x, aligned, parts, machine) + switches + constants(GRAD_TOTALS=1)
-    write = passes.text(x) + switches + constants(GRAD_APPLY=1)
+    passes = channel_blocks(x, aligned, machine, _WRITING)
+    parts = parts or channel_blocks(x, aligned, machine).split[1]
+    summed = [scratch(), given[4], target(1), target(2)]
+    places = [*given, target(1), target(2), target(0)]
+    switches = _grad_switches(op) + constants(GRAD_APPLY=1)
     return (
-        launch("grad_totals", text, _warps(x), totals),
-        launch("batch_grad_apply", write, passes.grid, [*given, target(1), target(2), target(0)]),
+        totals(x, x.shape[1], parts, summed, centred=True, scaled=True),
+        passes.head(x).launch("batch_grad_apply", switches, passes.grid, places),
     )
 
 
@@ -359,10 +384,10 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums = channel_blocks(x, aligned, machine)
-        text = sums.text(x) + _grad_switches(op) + constants(GRAD_SUMS=1)
+        switches = activation(op) + constants(GRAD_SUMS=1)
         read = [source(0), source(1), source(2), source(3), source(4), bias, y, dz, scratch()]
         applied = grad_applied(op, x, given, machine, aligned)
-        return (launch("batch_grad_sums", text, sums.grid, read), *applied)
+        return (sums.head(x).launch("batch_grad_sums", switches, sums.grid, read), *applied)
 
     own = kernel_plan(
         device,
@@ -577,13 +602,19 @@ def _row_launch(
     group, turns = lanes_of(accesses, _HELD)
     if turns > _HELD:
         group, turns = 256, -(-accesses // 256)
-    held = turns * held_tensors <= _HELD * 2
+    held, head = turns * held_tensors <= _HELD * 2, KernelHead.of(lines.x, width, kept, inner)
     same = held and turns * width <= _SAME and not any(kept.strides[2])
-    text = head(lines.x, width, kept, inner) + offset_function("scale_kept", kept, 2)
-    text += offset_function("scale_reduced", inner, 2) + numbers
-    text += constants(GROUP=group, TURNS=turns, SCALE_STEP=step)
-    text += flags(HELD=held, SAME_SCALE=same, **{name.upper(): True})
-    return looping(Program(name, _FILE, text), kept.count * group, places)
+    head.sizes.add_offset("scale_kept", kept, 2)
+    head.sizes.add_offset("scale_reduced", inner, 2)
+    text = numbers + constants(GROUP=group, SCALE_STEP=step)
+    even = inner.count == turns * group * width
+    text += flags(HELD=held, EVEN=even, SAME_SCALE=same, **{name.upper(): True})
+    if held:
+        text += constants(TURNS=turns)
+    else:
+        head.sizes.add(TURNS=turns)
+    made = head.launch(name, text, (), places)
+    return looping(made.program, kept.count * group, made.arguments)
 
 
 @kernels(LayerNorm, RmsNorm, GroupNorm, source="kernel")
@@ -623,7 +654,7 @@ def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy:
     x = lines.x
     inputs = [full(specs[0], x.physical), x, *(s.open.fixed for s in specs[2:])]
     outputs = [full(outs[0], x.physical), *(s.fixed for s in outs[1:])]
-    switches = flags(CENTRED=op.centred, SCALED=False)
+    switches = flags(CENTRED=op.centred)
     if x.numel == 0:
         zeros = [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs[1:], 1) if s.nbytes]
         return kernel_plan(device, inputs, outputs, zeros, label=op.name)
@@ -631,15 +662,16 @@ def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy:
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums = lines.scales(aligned, device.machine)
-        text = sums.text(x) + switches
-        text += offset_function("stat_kept", sums.kept, 1) + offset_function("stat_reduced", sums.reduced, 1)
-        text += constants(STAT_STEP=0 if sums.by_rows else sums.kept.strides[1][-1])
+        head, step = sums.head(x), 0 if sums.by_rows else sums.kept.strides[1][-1]
+        head.sizes.add_offset("stat_kept", sums.kept, 1)
+        head.sizes.add_offset("stat_reduced", sums.reduced, 1)
+        summing = switches + constants(SCALE_SUMS=1, STAT_STEP=step)
         read = [source(0), source(1), source(3), spread]
-        warps = (-(-sums.kept.count // 8),)
-        totals = [scratch(), spread, target(1), dbias]
+        outputs, parts = sums.kept.count, sums.split[1]
+        places = [scratch(), spread, target(1), dbias]
         return (
-            launch("row_scale_sums", text + constants(SCALE_SUMS=1), sums.grid, [*read, scratch()]),
-            launch("grad_totals", text + constants(GRAD_TOTALS=1), warps, totals),
+            head.launch("row_scale_sums", summing, sums.grid, [*read, scratch()]),
+            totals(x, outputs, parts, places, centred=op.centred, scaled=False),
             _row_launch(
                 "row_norm_grad", lines, aligned, switches, [*read[:2], source(2), *read[2:], target(0)], 2
             ),

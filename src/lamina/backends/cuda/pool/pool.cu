@@ -1,30 +1,32 @@
 // Pooling over one to three spatial axes (unused ones have size 1).
 //
 // Constants: Index, T, I (type of the index), V (elements per thread: channels where they lie together, else 1),
-// CHANNELS_INSIDE (whether they do), CHUNKS (accesses along the channels), X_TOTAL and Y_TOTAL (accesses in all),
-// D H W (input), OD OH OW (output), KD KH KW (kernel), SD SH SW (stride), PD PH PW (padding before), JD JH JW
-// (dilation), X_N X_C X_D X_H X_W and Y_N ... (strides in elements), HAS_INDEX, MODE of the average (0 counts padding,
-// 1 does not, 2 only sums).
+// CHANNELS_INSIDE (whether they do), KD KH KW (kernel), SD SH SW (stride), PD PH PW (padding before), JD JH JW (dilation),
+// ALL_WITHIN (whether no window reaches over an edge: then nothing has to be asked at run time), HAS_INDEX, MODE of the
+// average (0 counts padding, 1 does not, 2 only sums), and which kernel it is.
+// Of the parameter SIZES, but for axes that are unused: CHUNKS (accesses along the channels), TOTAL (what is looped over:
+// accesses in all), D H W (input), OD OH OW (output), X_N X_C X_D X_H X_W and Y_N ... (strides in elements), and quotients
+// by_D(n), ... of these.
 typedef Wide<T>::type A;
 
+// The last of the sizes that `rest` is still made of, and what is left.
+#define NEXT(v, size, quotient)                                                                                      \
+    const Index over_##v = quotient(rest), v = rest - over_##v * size;                                               \
+    rest = over_##v;
+#define AXES(O) NEXT(w, O##W, by_##O##W) NEXT(h, O##H, by_##O##H) NEXT(d, O##D, by_##O##D)
+// The place t among those of the input, or with O those of the output.
 #if CHANNELS_INSIDE
 // (n, d, h, w, chunk of channels), chunk innermost
-#define SPLIT(SIZE_D, SIZE_H, SIZE_W)                                                                                \
+#define SPLIT(O)                                                                                                     \
     Index rest = t;                                                                                                  \
-    const Index c = rest % CHUNKS * V; rest /= CHUNKS;                                                               \
-    const Index w = rest % SIZE_W; rest /= SIZE_W;                                                                   \
-    const Index h = rest % SIZE_H; rest /= SIZE_H;                                                                   \
-    const Index d = rest % SIZE_D;                                                                                   \
-    const Index n = rest / SIZE_D;
+    NEXT(chunk, CHUNKS, by_CHUNKS) AXES(O)                                                                           \
+    const Index n = rest, c = chunk * V;
 #else
 // (n, c, d, h, w), w innermost
-#define SPLIT(SIZE_D, SIZE_H, SIZE_W)                                                                                \
+#define SPLIT(O)                                                                                                     \
     Index rest = t;                                                                                                  \
-    const Index w = rest % SIZE_W; rest /= SIZE_W;                                                                   \
-    const Index h = rest % SIZE_H; rest /= SIZE_H;                                                                   \
-    const Index d = rest % SIZE_D; rest /= SIZE_D;                                                                   \
-    const Index c = rest % CHUNKS * V;                                                                               \
-    const Index n = rest / CHUNKS;
+    AXES(O) NEXT(chunk, CHUNKS, by_CHUNKS)                                                                           \
+    const Index n = rest, c = chunk * V;
 #endif
 
 #define WINDOWS                                                                                                      \
@@ -34,17 +36,13 @@ typedef Wide<T>::type A;
 
 #define INSIDE(v, size) ((v) >= 0 && (v) < (Index)(size))
 
-// Whether no window reaches over the edge along an axis: then nothing has to be asked at run time.
-#define WITHIN(P, O, S, K, J, SIZE) ((P) == 0 && ((O) - 1) * (S) + ((K) - 1) * (J) < (SIZE))
-#define ALL_WITHIN                                                                                                   \
-    (WITHIN(PD, OD, SD, KD, JD, D) && WITHIN(PH, OH, SH, KH, JH, H) && WITHIN(PW, OW, SW, KW, JW, W))
-
-extern "C" __global__ void __launch_bounds__(256) max_pool(const T *x, T *y, I *index)
+#ifdef MAX_POOL
+extern "C" __global__ void __launch_bounds__(256, 8) max_pool(const T *x, T *y, I *index, SIZES)
 {
-    FOR_EACH(t, Y_TOTAL) {
-        SPLIT(OD, OH, OW)
+    FOR_EACH(t, TOTAL) {
+        SPLIT(O)
         const Index d0 = d * SD - PD, h0 = h * SH - PH, w0 = w * SW - PW;
-        const T *base = x + n * (Index)X_N + c * (Index)X_C;
+        const T *base = x + n * X_N + c * X_C;
         A best[V];
         int at[V];
 #pragma unroll
@@ -52,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) max_pool(const T *x, T *y, I *
         WINDOWS {
             const Index xd = d0 + kd * JD, xh = h0 + kh * JH, xw = w0 + kw * JW;
             if (ALL_WITHIN || (INSIDE(xd, D) && INSIDE(xh, H) && INSIDE(xw, W))) {
-                const auto elements = load<V>(base + xd * (Index)X_D + xh * (Index)X_H + xw * (Index)X_W);
+                const auto elements = load<V>(base + xd * X_D + xh * X_H + xw * X_W);
                 const int tap = (kd * KH + kh) * KW + kw;
 #pragma unroll
                 for (int k = 0; k < V; ++k) {
@@ -66,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(256) max_pool(const T *x, T *y, I *
                 }
             }
         }
-        const Index o = n * (Index)Y_N + c * (Index)Y_C + d * (Index)Y_D + h * (Index)Y_H + w * (Index)Y_W;
+        const Index o = n * Y_N + c * Y_C + d * Y_D + h * Y_H + w * Y_W;
         Pack<T, V> largest;
         Pack<I, V> places;
 #pragma unroll
@@ -80,6 +78,7 @@ extern "C" __global__ void __launch_bounds__(256) max_pool(const T *x, T *y, I *
 #endif
     }
 }
+#endif
 
 // The windows that cover position v along one axis: outputs first ... last, before dilation is looked at.
 #define FIRST(v, P, K, J, S) ((v) + (P) < ((K) - 1) * (J) ? (Index)0 : ((v) + (P) - ((K) - 1) * (J) + (S) - 1) / (S))
@@ -95,12 +94,13 @@ extern "C" __global__ void __launch_bounds__(256) max_pool(const T *x, T *y, I *
     const Index td = d + PD - od * SD, th = h + PH - oh * SH, tw = w + PW - ow * SW;                                 \
     const bool hit = td % JD == 0 && th % JH == 0 && tw % JW == 0;                                                   \
     const int tap = hit ? (int)((td / JD * KH + th / JH) * KW + tw / JW) : -1;                                       \
-    const Index o = n * (Index)Y_N + c * (Index)Y_C + od * (Index)Y_D + oh * (Index)Y_H + ow * (Index)Y_W;
+    const Index o = n * Y_N + c * Y_C + od * Y_D + oh * Y_H + ow * Y_W;
 
-extern "C" __global__ void __launch_bounds__(256) max_pool_grad(const T *g, const I *index, T *dx)
+#ifdef MAX_POOL_GRAD
+extern "C" __global__ void __launch_bounds__(256) max_pool_grad(const T *g, const I *index, T *dx, SIZES)
 {
-    FOR_EACH(t, X_TOTAL) {
-        SPLIT(D, H, W)
+    FOR_EACH(t, TOTAL) {
+        SPLIT()
         A sum[V];
 #pragma unroll
         for (int k = 0; k < V; ++k) sum[k] = 0;
@@ -115,22 +115,22 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_grad(const T *g, cons
         Pack<T, V> result;
 #pragma unroll
         for (int k = 0; k < V; ++k) result.v[k] = narrow<T>(sum[k]);
-        store<V>(dx + n * (Index)X_N + c * (Index)X_C + d * (Index)X_D + h * (Index)X_H + w * (Index)X_W, result);
+        store<V>(dx + n * X_N + c * X_C + d * X_D + h * X_H + w * X_W, result);
     }
 }
+#endif
 
 // The gradient in blocks of one stride: the SH x SW positions of a block are covered by the same few windows, which are
-// read once for all of them. BLOCKS_H, BLOCKS_W: blocks per image; BLOCKS: accesses in all. Two axes, no dilation,
-// channels inside.
-#ifdef BLOCKS
-extern "C" __global__ void __launch_bounds__(256) max_pool_grad_blocks(const T *g, const I *index, T *dx)
+// read once for all of them. BLOCKS_H, BLOCKS_W: blocks per image, and quotients. Two axes, no dilation, channels inside.
+#ifdef MAX_POOL_GRAD_BLOCKS
+extern "C" __global__ void __launch_bounds__(256) max_pool_grad_blocks(const T *g, const I *index, T *dx, SIZES)
 {
-    FOR_EACH(t, BLOCKS) {
+    FOR_EACH(t, TOTAL) {
         Index rest = t;
-        const Index c = rest % CHUNKS * V; rest /= CHUNKS;
-        const Index bw = rest % BLOCKS_W; rest /= BLOCKS_W;
-        const Index bh = rest % BLOCKS_H;
-        const Index n = rest / BLOCKS_H;
+        NEXT(chunk, CHUNKS, by_CHUNKS) NEXT(bw, BLOCKS_W, by_BLOCKS_W) NEXT(bh, BLOCKS_H, by_BLOCKS_H)
+        const Index n = rest, c = chunk * V;
+        const Index top = bh * SH - PH, left = bw * SW - PW;
+        const Index from = n * Y_N + c * Y_C + bh * Y_H + bw * Y_W, to = n * X_N + c * X_C + top * X_H + left * X_W;
         A sum[SH][SW][V];
 #pragma unroll
         for (int i = 0; i < SH * SW * V; ++i) (&sum[0][0][0])[i] = 0;
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_grad_blocks(const T *
             for (int qw = 0; qw <= (KW - 1) / SW; ++qw) {
                 const Index oh = bh - qh, ow = bw - qw;
                 if (INSIDE(oh, OH) && INSIDE(ow, OW)) {
-                    const Index o = n * (Index)Y_N + c * (Index)Y_C + oh * (Index)Y_H + ow * (Index)Y_W;
+                    const Index o = from - qh * Y_H - qw * Y_W;
                     const auto places = load<V>(index + o);
                     const auto gradients = load<V>(g + o);
 #pragma unroll
@@ -161,24 +161,24 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_grad_blocks(const T *
         for (int rh = 0; rh < SH; ++rh)
 #pragma unroll
             for (int rw = 0; rw < SW; ++rw) {
-                const Index h = bh * SH + rh - PH, w = bw * SW + rw - PW;
-                if (INSIDE(h, H) && INSIDE(w, W)) {
+                if (INSIDE(top + rh, H) && INSIDE(left + rw, W)) {
                     Pack<T, V> result;
 #pragma unroll
                     for (int k = 0; k < V; ++k) result.v[k] = narrow<T>(sum[rh][rw][k]);
-                    store<V>(dx + n * (Index)X_N + c * (Index)X_C + h * (Index)X_H + w * (Index)X_W, result);
+                    store<V>(dx + to + rh * X_H + rw * X_W, result);
                 }
             }
     }
 }
 #endif
 
+#ifdef MAX_POOL_GATHER
 // t at the place of each maximum; 0 where that is padding.
-extern "C" __global__ void __launch_bounds__(256) max_pool_gather(const T *t_, const I *index, T *y)
+extern "C" __global__ void __launch_bounds__(256) max_pool_gather(const T *t_, const I *index, T *y, SIZES)
 {
-    FOR_EACH(t, Y_TOTAL) {
-        SPLIT(OD, OH, OW)
-        const Index o = n * (Index)Y_N + c * (Index)Y_C + d * (Index)Y_D + h * (Index)Y_H + w * (Index)Y_W;
+    FOR_EACH(t, TOTAL) {
+        SPLIT(O)
+        const Index o = n * Y_N + c * Y_C + d * Y_D + h * Y_H + w * Y_W;
         const auto places = load<V>(index + o);
         Pack<T, V> result;
 #pragma unroll
@@ -187,12 +187,13 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_gather(const T *t_, c
             const int kw = place % KW, kh = place / KW % KH, kd = place / (KW * KH);
             const Index xd = d * SD - PD + kd * JD, xh = h * SH - PH + kh * JH, xw = w * SW - PW + kw * JW;
             const bool real = place >= 0 && kd < KD && INSIDE(xd, D) && INSIDE(xh, H) && INSIDE(xw, W);
-            const Index i = n * (Index)X_N + (c + k) * (Index)X_C + xd * (Index)X_D + xh * (Index)X_H + xw * (Index)X_W;
+            const Index i = n * X_N + (c + k) * X_C + xd * X_D + xh * X_H + xw * X_W;
             result.v[k] = real ? t_[i] : narrow<T>((A)0);
         }
         store<V>(y + o, result);
     }
 }
+#endif
 
 // How many elements of a window are not padding along one axis.
 #define COUNT(o, S, P, K, J, SIZE, count)                                                                            \
@@ -210,19 +211,20 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_gather(const T *t_, c
 #define DIVISOR(od, oh, ow) const A divisor = (A)1;
 #endif
 
-extern "C" __global__ void __launch_bounds__(256) avg_pool(const T *x, T *y)
+#ifdef AVG_POOL
+extern "C" __global__ void __launch_bounds__(256) avg_pool(const T *x, T *y, SIZES)
 {
-    FOR_EACH(t, Y_TOTAL) {
-        SPLIT(OD, OH, OW)
+    FOR_EACH(t, TOTAL) {
+        SPLIT(O)
         const Index d0 = d * SD - PD, h0 = h * SH - PH, w0 = w * SW - PW;
-        const T *base = x + n * (Index)X_N + c * (Index)X_C;
+        const T *base = x + n * X_N + c * X_C;
         A sum[V];
 #pragma unroll
         for (int k = 0; k < V; ++k) sum[k] = 0;
         WINDOWS {
             const Index xd = d0 + kd * JD, xh = h0 + kh * JH, xw = w0 + kw * JW;
-            if (INSIDE(xd, D) && INSIDE(xh, H) && INSIDE(xw, W)) {
-                const auto elements = load<V>(base + xd * (Index)X_D + xh * (Index)X_H + xw * (Index)X_W);
+            if (ALL_WITHIN || (INSIDE(xd, D) && INSIDE(xh, H) && INSIDE(xw, W))) {
+                const auto elements = load<V>(base + xd * X_D + xh * X_H + xw * X_W);
 #pragma unroll
                 for (int k = 0; k < V; ++k) sum[k] += (A)widen(elements.v[k]);
             }
@@ -231,14 +233,16 @@ extern "C" __global__ void __launch_bounds__(256) avg_pool(const T *x, T *y)
         Pack<T, V> result;
 #pragma unroll
         for (int k = 0; k < V; ++k) result.v[k] = narrow<T>(sum[k] / divisor);
-        store<V>(y + n * (Index)Y_N + c * (Index)Y_C + d * (Index)Y_D + h * (Index)Y_H + w * (Index)Y_W, result);
+        store<V>(y + n * Y_N + c * Y_C + d * Y_D + h * Y_H + w * Y_W, result);
     }
 }
+#endif
 
-extern "C" __global__ void __launch_bounds__(256) avg_pool_grad(const T *g, T *dx)
+#ifdef AVG_POOL_GRAD
+extern "C" __global__ void __launch_bounds__(256) avg_pool_grad(const T *g, T *dx, SIZES)
 {
-    FOR_EACH(t, X_TOTAL) {
-        SPLIT(D, H, W)
+    FOR_EACH(t, TOTAL) {
+        SPLIT()
         A sum[V];
 #pragma unroll
         for (int k = 0; k < V; ++k) sum[k] = 0;
@@ -254,6 +258,7 @@ extern "C" __global__ void __launch_bounds__(256) avg_pool_grad(const T *g, T *d
         Pack<T, V> result;
 #pragma unroll
         for (int k = 0; k < V; ++k) result.v[k] = narrow<T>(sum[k]);
-        store<V>(dx + n * (Index)X_N + c * (Index)X_C + d * (Index)X_D + h * (Index)X_H + w * (Index)X_W, result);
+        store<V>(dx + n * X_N + c * X_C + d * X_D + h * X_H + w * X_W, result);
     }
 }
+#endif

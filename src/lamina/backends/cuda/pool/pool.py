@@ -11,12 +11,13 @@ from math import prod
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.shape import _dense
-from lamina.backends.cuda.launch.indexing import index_type, memory_order
+from lamina.backends.cuda.launch.indexing import KernelSizes, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Launch,
     Place,
     Program,
+    Table,
     c_type,
     constants,
     kernel_plan,
@@ -123,15 +124,18 @@ def _plan(
 
     def steps(aligned: bool) -> tuple[Launch, ...]:
         width = _width(wide, narrow) if aligned else 1
-        total = outputs[0].numel // width
-        text = _text(op, wide, narrow, index, width)
-        program = Program(name, "pool/pool.cu", text)
         blocks = stride_blocks(op, wide) if isinstance(op, MaxPoolGrad) else None
-        if blocks is not None:
-            total = wide.shape[0] * wide.shape[1] // width * blocks[0] * blocks[1]
-            text += constants(BLOCKS=f"{total}LL", BLOCKS_H=blocks[0], BLOCKS_W=blocks[1])
-            program = Program("max_pool_grad_blocks", "pool/pool.cu", text)
-        return (looping(program, total, places, each=4),)
+        sizes, kind = _sizes(wide, narrow, width)
+        if blocks is None:
+            function, total = name, outputs[0].numel // width
+        else:
+            function, total = "max_pool_grad_blocks", wide.shape[0] * wide.shape[1] // width * prod(blocks)
+            for axis, size in zip("HW", blocks, strict=True):
+                _add(sizes, f"BLOCKS_{axis}", size)
+        sizes.add(TOTAL=total)
+        text = f"{kind}typedef {c_type(index)} I;\n{sizes.text}{_constants(op, wide, narrow, width)}"
+        program = Program(function, "pool/pool.cu", text + constants(**{function.upper(): 1}))
+        return (looping(program, total, [*places, Table(sizes.values)], each=4),)
 
     return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
 
@@ -160,35 +164,54 @@ def _width(wide: Spec, narrow: Spec) -> int:
     return width
 
 
-def _text(op: Pool, wide: Spec, narrow: Spec, index: DType, width: int) -> str:
+def _add(sizes: KernelSizes, name: str, size: int) -> None:
+    """A size, and the quotient by it."""
+    sizes.add(**{name: size})
+    sizes.add_quotient(f"by_{name}", size)
+
+
+def _sizes(wide: Spec, narrow: Spec, width: int) -> tuple[KernelSizes, str]:
+    """The numbers of pool.cu, and its types. Divisions by numbers cost a few instructions more: there is time for
+    them beside accesses of 16 bytes.
+    """
+    lead = 5 - wide.ndim
+    kind = index_type(max(wide.nbytes, narrow.nbytes) // wide.dtype.itemsize)
+    sizes = KernelSizes(known=kind != "i32" or width * wide.dtype.itemsize != VECTOR)
+    types = f"typedef {kind} Index;\ntypedef {c_type(wide.dtype)} T;\n"
+    _add(sizes, "CHUNKS", wide.shape[1] // width)
+    for prefix, letter, spec in (("", "X", wide), ("O", "Y", narrow)):
+        for axis in _NAMES[:lead]:
+            types += constants(**{prefix + axis: 1, f"{letter}_{axis}": 0})
+            types += f"#define by_{prefix}{axis}(n) (n)\n"
+        for axis, size in zip(_NAMES[lead:], spec.shape[2:], strict=True):
+            _add(sizes, prefix + axis, size)
+        for axis, step in zip(("N", "C", *_NAMES[lead:]), spec.physical.strides, strict=True):
+            sizes.add(**{f"{letter}_{axis}": step})
+    return sizes, types
+
+
+def _constants(op: Pool, wide: Spec, narrow: Spec, width: int) -> str:
     """The constants of pool.cu."""
-    win, rank = op.window, op.window.rank
-    lead = (1,) * (3 - rank)
-    inside = wide.physical.strides[1] == 1 and wide.shape[1] > 1
-    reach = max(wide.nbytes, narrow.nbytes) // wide.dtype.itemsize
+    win, lead = op.window, (1,) * (3 - op.window.rank)
+    padding = tuple(lo for lo, _ in win.padding)
+    ends = [
+        (n - 1) * stride + (k - 1) * step
+        for n, stride, k, step in zip(narrow.shape[2:], win.stride, op.kernel, win.dilation, strict=True)
+    ]
+    within = max(padding) == 0 and all(end < n for end, n in zip(ends, wide.shape[2:], strict=True))
     numbers: dict[str, int | str | float] = {
         "V": width,
-        "CHANNELS_INSIDE": int(inside),
-        "CHUNKS": wide.shape[1] // width,
-        "X_TOTAL": f"{wide.numel // width}LL",
-        "Y_TOTAL": f"{narrow.numel // width}LL",
+        "CHANNELS_INSIDE": int(wide.physical.strides[1] == 1 and wide.shape[1] > 1),
+        "ALL_WITHIN": int(within),
         "HAS_INDEX": int(getattr(op, "index", False)),
         "MODE": MODES.index(getattr(op, "mode", "sum")),
     }
     groups: dict[str, Sequence[int]] = {
-        "": lead + wide.shape[2:],
-        "O": lead + narrow.shape[2:],
         "K": lead + op.kernel,
         "S": lead + win.stride,
-        "P": (0,) * (3 - rank) + tuple(lo for lo, _ in win.padding),
+        "P": (0,) * (3 - win.rank) + padding,
         "J": lead + win.dilation,
     }
     for prefix, values in groups.items():
         numbers |= {f"{prefix}{axis}": value for axis, value in zip(_NAMES, values, strict=True)}
-    for prefix, spec in (("X", wide), ("Y", narrow)):
-        strides = spec.physical.strides
-        own = (*strides[:2], *((0,) * (3 - rank)), *strides[2:])
-        numbers |= {f"{prefix}_{axis}": s for axis, s in zip(("N", "C", *_NAMES), own, strict=True)}
-    kind = index_type(reach)
-    head = f"typedef {kind} Index;\ntypedef {c_type(wide.dtype)} T;\ntypedef {c_type(index)} I;\n"
-    return head + constants(**numbers)
+    return constants(**numbers)
