@@ -16,7 +16,8 @@ from lamina.graph.ir.graph import Graph, Node, Value, reachable
 from lamina.graph.planning.memory import Lifetime, Placement, place
 from lamina.graph.planning.schedule import schedule
 from lamina.ops.core import Op
-from lamina.spec import Policy, Spec, uint8
+from lamina.spec import Layout, Policy, Spec, uint8
+from lamina.spec.layout import plainest
 from lamina.tensors import plan_of, reorder_of
 
 Kind = Literal["input", "resident", "constant", "temporary"]
@@ -129,7 +130,7 @@ class _Planner:
         self.donor = {o: i for i, o in donate.items()}  # output index -> the input that it replaces
         self.resident = set(resident) | set(donate)
         self.home: dict[Value, Slot] = {}  # the slot that a value was made in
-        self.copies: dict[tuple[Slot, Spec], Slot] = {}  # reordered forms of a slot
+        self.copies: dict[tuple[Slot, Layout], Slot] = {}  # reordered forms of a slot
         self.packs: dict[tuple[Slot, Plan], Slot] = {}  # what was prepared of a slot
         self.program = PlannedGraph([], [], {}, name=graph.name)
         self.frozen: set[Slot] = set()  # values that stay the same from run to run
@@ -217,10 +218,10 @@ class _Planner:
             slot.spec = wanted.fixed
         if slot.spec.same_memory(wanted):
             return slot
-        copy = self.copies.get((slot, wanted))
-        if copy is None:
-            copy = self.copies[slot, wanted] = self.reorder(slot, wanted)
-        return copy
+        form = slot, plainest(wanted.physical, wanted.shape)
+        if form not in self.copies:
+            self.copies[form] = self.reorder(slot, wanted)
+        return self.copies[form]
 
     def reorder(self, slot: Slot, wanted: Spec) -> Slot:
         plan = self.plans.reorder(slot.spec, wanted.fixed)
