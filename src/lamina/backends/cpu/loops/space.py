@@ -12,6 +12,8 @@ from lamina.spec.layout import block_sizes, outer_shape, physical_elements
 
 #: Steps of the outermost loop that are enough for the threads of any machine.
 _SHARED = 64
+#: Elements of a run from which on copies of runs are faster than what oneDNN generates.
+_RUN = 8
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,14 @@ def space(shape: Shape, layout: Layout, operands: Sequence[Spec]) -> LoopSpace:
     rows = [_strides(spec, shape, layout) for spec in operands]
     order = sorted(range(len(sizes)), key=lambda a: (-own[a], a))
     return _collapsed([sizes[a] for a in order], [[row[a] for a in order] for row in rows])
+
+
+def has_runs(shape: Shape, operands: Sequence[Spec]) -> bool:
+    """Whether neighbours in the last operand, over `shape`, are neighbours in all the others, or one that repeats."""
+    if any(s.physical.is_blocked for s in operands):
+        return False
+    nested = space(shape, operands[-1].physical, operands)
+    return all(row[-1] in (0, 1) for row in nested.strides) and nested.sizes[-1] >= _RUN
 
 
 def _strides(spec: Spec, shape: Shape, layout: Layout) -> tuple[int, ...]:

@@ -559,19 +559,59 @@ def chain_plan(
     """The plan of a body over broadcast inputs with one output."""
     layout = result_layout(out.shape, specs)
     inputs = align_operands(specs, out.shape, layout)
-    output = full(out, layout)
-    aliases = {o: i for o, i in aliases.items() if inputs[i].same_memory(output)}
-    if out.numel == 0:
-        return kernel_plan(device, inputs, [output], [], label=label, aliases=aliases)
     operands = [
         KernelOperand(s.dtype, broadcast_strides(s, out.shape), source(i)) for i, s in enumerate(inputs)
     ]
-    written = KernelOperand(out.dtype, output.physical.strides, target())
-    order = memory_order(out.shape, output.physical.strides)
+    loop = Loop(inputs, operands, body, result, label)
+    return loop.plan(full(out, layout), device, aliases)
 
-    def steps(vector: bool) -> tuple[Launch, ...]:
-        return (elementwise(out.shape, order, operands, [written], body, [result], vector=vector),)
 
-    return kernel_plan(
-        device, inputs, [output], steps(True), label=label, aliases=aliases, plain=lambda: steps(False)
-    )
+@dataclass(frozen=True)
+class Loop:
+    """A body over operands with one result, in whatever layout that is written.
+
+    inputs: as they lie. operands: what is read of them, in the order of the names a0, a1, …
+    """
+
+    inputs: Sequence[Spec]
+    operands: Sequence[KernelOperand]
+    body: Sequence[Statement]
+    result: str
+    label: str
+    stepwise: bool = False
+
+    def plan(self, out: Spec, device: Device, aliases: dict[int, int]) -> Plan:
+        """The plan. aliases: where the output may lie, as far as an input lies as it does."""
+        fits = {o: i for o, i in aliases.items() if self.inputs[i].same_memory(out)}
+        if out.numel == 0:
+            return kernel_plan(device, self.inputs, [out], [], label=self.label, aliases=fits)
+        written = KernelOperand(out.dtype, out.physical.strides, target())
+        order = memory_order(out.shape, written.strides)
+
+        def steps(vector: bool) -> tuple[Launch, ...]:
+            rest = [written], self.body, [self.result]
+            return (
+                elementwise(out.shape, order, self.operands, *rest, vector=vector, stepwise=self.stepwise),
+            )
+
+        def relaid(layout: Layout) -> Plan | None:
+            other = full(out, layout)
+            return self.plan(other, device, aliases) if self._is_fast(other) else None
+
+        return kernel_plan(
+            device,
+            self.inputs,
+            [out],
+            steps(True),
+            label=self.label,
+            aliases=fits,
+            plain=lambda: steps(False),
+            relaid=relaid,
+        )
+
+    def _is_fast(self, out: Spec) -> bool:
+        """Whether accesses are of 16 bytes, of what is not repeated along the innermost axis."""
+        every = (*self.operands, KernelOperand(out.dtype, out.physical.strides, target()))
+        order = memory_order(out.shape, out.physical.strides)
+        space = collapse(out.shape, [o.strides for o in every], order)
+        return _width(space, every) * max(o.dtype.itemsize for o in every) == VECTOR

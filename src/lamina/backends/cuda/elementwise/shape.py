@@ -141,7 +141,20 @@ def copy_plan(given: Spec, out: Spec, read: Strides, offset: int, device: Device
     def steps(vector: bool) -> tuple[Bindable, ...]:
         return (strided_copy(out.shape, out, read, write, origin, target(), vector=vector),)
 
-    return kernel_plan(device, [given], [out], steps(True), label=label, plain=lambda: steps(False))
+    def relaid(layout: Layout) -> Plan | None:
+        if not _is_fast(out.shape, read, layout.strides):
+            return None
+        return copy_plan(given, full(out, layout), read, offset, device, label)
+
+    return kernel_plan(
+        device, [given], [out], steps(True), label=label, plain=lambda: steps(False), relaid=relaid
+    )
+
+
+def _is_fast(shape: Shape, read: Strides, write: Strides) -> bool:
+    """Whether a copy reads and writes whole lines of memory: along one axis, or tile by tile along two."""
+    space = collapse(shape, [read, write], memory_order(shape, write))
+    return space.strides[0][-1] in (0, 1) or _transposed(space) is not None
 
 
 def reorder(given: Spec, wanted: Spec, device: Device) -> Plan:
@@ -197,24 +210,31 @@ def transpose(op: shape_ops.Transpose, specs: tuple[Spec, ...], device: Device, 
 def concat(op: shape_ops.Concat, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """One copy per input into its part of the output."""
     (out,) = op.infer(*specs)
-    axis = op.axis % out.ndim
-    layout = _common_layout(specs, out)
-    result = full(out, layout)
-    given = [plain_layout(s) for s in specs]
+    given = tuple(plain_layout(s) for s in specs)
+    return _joined(given, full(out, _common_layout(specs, out)), op.axis % out.ndim, device, op.name)
+
+
+def _joined(given: Sequence[Spec], out: Spec, axis: int, device: Device, label: str) -> Plan:
+    """The plan that writes inputs one behind the other along an axis."""
+    write = out.physical.strides
 
     def steps(vector: bool) -> tuple[Bindable, ...]:
         made, start = [], 0
         for i, spec in enumerate(given):
-            to = target(0, start * layout.strides[axis] * out.dtype.itemsize)
+            to = target(0, start * write[axis] * out.dtype.itemsize)
             start += spec.shape[axis]
             if spec.numel:
                 read = spec.physical.strides
-                made.append(
-                    strided_copy(spec.shape, spec, read, layout.strides, source(i), to, vector=vector)
-                )
+                made.append(strided_copy(spec.shape, spec, read, write, source(i), to, vector=vector))
         return tuple(made)
 
-    return kernel_plan(device, given, [result], steps(True), label=op.name, plain=lambda: steps(False))
+    def relaid(layout: Layout) -> Plan | None:
+        fast = all(_is_fast(s.shape, s.physical.strides, layout.strides) for s in given if s.numel)
+        return _joined(given, full(out, layout), axis, device, label) if fast else None
+
+    return kernel_plan(
+        device, given, [out], steps(True), label=label, plain=lambda: steps(False), relaid=relaid
+    )
 
 
 def _common_layout(specs: Sequence[Spec], out: Spec) -> Layout:
@@ -270,22 +290,29 @@ def pad(op: shape_ops.Pad, specs: tuple[Spec, ...], device: Device, policy: Poli
     """The constant everywhere, then the input into its place."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
-    result = _alike(given, out)
+    return _padded(op, given, _alike(given, out), device)
+
+
+def _padded(op: shape_ops.Pad, given: Spec, out: Spec, device: Device) -> Plan:
     if out.numel == 0:
-        return kernel_plan(device, [given], [result], [], label=op.name)
-    write = result.physical.strides
+        return kernel_plan(device, [given], [out], [], label=op.name)
+    read, write = given.physical.strides, out.physical.strides
     start = sum(lo * s for (lo, _), s in zip(op.pairs, write, strict=True))
 
     def steps(vector: bool) -> tuple[Bindable, ...]:
-        made: list[Bindable] = [_constant(result, op.value, vector)]
+        made: list[Bindable] = [_constant(out, op.value, vector)]
         if given.numel:
             to = target(0, start * out.dtype.itemsize)
-            made.append(
-                strided_copy(given.shape, given, given.physical.strides, write, source(), to, vector=vector)
-            )
+            made.append(strided_copy(given.shape, given, read, write, source(), to, vector=vector))
         return tuple(made)
 
-    return kernel_plan(device, [given], [result], steps(True), label=op.name, plain=lambda: steps(False))
+    def relaid(layout: Layout) -> Plan | None:
+        fast = given.numel == 0 or _is_fast(given.shape, read, layout.strides)
+        return _padded(op, given, full(out, layout), device) if fast else None
+
+    return kernel_plan(
+        device, [given], [out], steps(True), label=op.name, plain=lambda: steps(False), relaid=relaid
+    )
 
 
 def _constant(spec: Spec, value: float, vector: bool) -> Launch:
