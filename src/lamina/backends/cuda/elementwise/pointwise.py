@@ -14,6 +14,7 @@ from typing import Any
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.elementwise import elementary
+from lamina.backends.cuda.elementwise.interleave import interleaved, interleaves
 from lamina.backends.cuda.launch.indexing import (
     Space,
     Strides,
@@ -589,6 +590,8 @@ class Loop:
         order = memory_order(out.shape, written.strides)
 
         def steps(vector: bool) -> tuple[Launch, ...]:
+            if vector and self._interleaves(out):
+                return (self._interleaved(out),)
             rest = [written], self.body, [self.result]
             return (
                 elementwise(out.shape, order, self.operands, *rest, vector=vector, stepwise=self.stepwise),
@@ -611,7 +614,29 @@ class Loop:
 
     def _is_fast(self, out: Spec) -> bool:
         """Whether accesses are of 16 bytes, of what is not repeated along the innermost axis."""
+        every, space = self._space(out)
+        widest = max(o.dtype.itemsize for o in every)
+        return _width(space, every) * widest == VECTOR or self._interleaves(out)
+
+    def _space(self, out: Spec) -> tuple[Sequence[KernelOperand], Space]:
+        """All that is read and written, and the loops over it."""
         every = (*self.operands, KernelOperand(out.dtype, out.physical.strides, target()))
         order = memory_order(out.shape, out.physical.strides)
-        space = collapse(out.shape, [o.strides for o in every], order)
-        return _width(space, every) * max(o.dtype.itemsize for o in every) == VECTOR
+        return every, collapse(out.shape, [o.strides for o in every], order)
+
+    def _interleaves(self, out: Spec) -> bool:
+        """Whether it makes a few planes the innermost axis."""
+        every, space = self._space(out)
+        width = VECTOR // max(o.dtype.itemsize for o in every)
+        return len(every) == 2 and interleaves(space, width, [o.place for o in every])
+
+    def _interleaved(self, out: Spec) -> Launch:
+        every, space = self._space(out)
+        given, made = every
+        lines = [f"const {wide_type(given.dtype)} a0 = widen(e0);"]
+        lines += [f"const {v.type} {v.name} = {v.expression};" for v in self.body]
+        lines.append(f"return narrow<{c_type(made.dtype)}>({self.result});")
+        width = VECTOR // max(o.dtype.itemsize for o in every)
+        types = c_type(given.dtype), c_type(made.dtype)
+        places = [o.place for o in every]
+        return interleaved(space, width, types, " ".join(lines), places, stepwise=self.stepwise)

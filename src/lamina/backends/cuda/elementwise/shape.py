@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from lamina.backends import Call, Plan, Run, passing_plan
+from lamina.backends.cuda.elementwise.interleave import interleaved, interleaves
 from lamina.backends.cuda.elementwise.pointwise import KernelOperand, elementwise, full, literal
 from lamina.backends.cuda.launch.indexing import Space, Strides, collapse, memory_order, offset_function
 from lamina.backends.cuda.launch.program import (
@@ -30,8 +31,6 @@ from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Shape, Spec, contiguous
 
 _TILE = 32
-#: Planes that are interleaved by threads of their own, and the accesses of a block to each of them.
-_MOST_PLANES, _RUN = 4, 256
 
 
 # ------------------------------------------------------------------------------------------------------ copies
@@ -43,8 +42,9 @@ def strided_copy(
     """One launch that copies elements of `shape` from strides `read` to strides `write`."""
     order = memory_order(shape, write)
     space = collapse(shape, [read, write], order)
-    if vector and _interleaves(space, VECTOR // spec.dtype.itemsize, (origin, to)):
-        return _interleaved(space, spec, origin, to)
+    kind, width, places = bits_type(spec.dtype), VECTOR // spec.dtype.itemsize, (origin, to)
+    if vector and interleaves(space, width, places):
+        return interleaved(space, width, (kind, kind), "return e0;", places)
     axes = _transposed(space)
     if axes is not None:
         return _tiled(space, axes, spec, origin, to)
@@ -56,41 +56,7 @@ def strided_copy(
         [],
         ["a0"],
         vector=vector,
-        raw=bits_type(spec.dtype),
-    )
-
-
-def _interleaves(space: Space, width: int, places: tuple[Place, Place]) -> bool:
-    """Whether a few planes that are read become the innermost axis, all of it in accesses of 16 bytes."""
-    if len(space.sizes) < 2 or 0 in space.sizes or width == 1 or any(p.offset % VECTOR for p in places):
-        return False
-    (*_, columns, planes), (read, write) = space.sizes, space.strides
-    if not 1 < planes <= _MOST_PLANES or read[-2] != 1 or write[-2:] != (planes, 1):
-        return False
-    return all(n % width == 0 for n in (columns, read[-1], *read[:-2], *write[:-2]))
-
-
-def _interleaved(space: Space, spec: Spec, origin: Place, to: Place) -> Launch:
-    *outer, columns, planes = range(len(space.sizes))
-    batch = space.part(outer) if outer else Space((1,), ((0,), (0,)))
-    width = VECTOR // spec.dtype.itemsize
-    text = constants(
-        T=bits_type(spec.dtype),
-        V=width,
-        PLANES=space.sizes[planes],
-        COLUMNS=space.sizes[columns],
-        SOURCE_PLANE=space.strides[0][planes],
-        BATCHES=batch.count,
-    )
-    text = f"typedef {space.index_type} Index;\n{text}"
-    text += offset_function("source_batch", batch, 0) + offset_function("target_batch", batch, 1)
-    runs = -(-space.sizes[columns] // (width * _RUN)) * batch.count
-    return Launch(
-        Program("interleave", "elementwise/interleave.cu", text),
-        (runs,),
-        (_RUN,),
-        (origin, to),
-        waves=LOOPING * 4,
+        raw=kind,
     )
 
 
