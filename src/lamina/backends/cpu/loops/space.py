@@ -44,9 +44,14 @@ def common_layout(shape: Shape, specs: Sequence[Spec]) -> Layout:
 
 
 def operand(spec: Spec, shape: Shape, layout: Layout) -> Spec:
-    """The spec as a kernel over `shape` reads it: in the common layout where it is dense, else where it lies."""
+    """The spec as a kernel over `shape` reads it: in the common layout where it is dense, else where it lies.
+
+    So is a dense one in another order whose neighbours are neighbours there, too.
+    """
+    wanted = Spec(shape, spec.dtype, layout)
     if spec.shape == shape and (spec.layout is None or spec.tag is not None):
-        return Spec(shape, spec.dtype, layout)
+        is_read = spec.layout is not None and spec.numel and has_runs(shape, [spec, wanted])
+        return spec if is_read else wanted
     return spec.open.fixed if spec.physical.is_blocked else spec.fixed
 
 

@@ -471,18 +471,30 @@ def _dense(spec: Spec) -> bool:
 def align_operands(specs: Sequence[Spec], shape: Shape, layout: Layout) -> tuple[Spec, ...]:
     """Operand specs as the kernel reads them: full-size dense ones are asked for in the result's layout.
 
-    A tensor that lies in another dense order is worth a tiled reorder by whoever runs the plan; a strided read
-    would touch a memory line per element. Broadcast operands are read where they lie.
+    A tensor that lies in another dense order is worth a tiled reorder by whoever runs the plan, as a strided read
+    would touch a memory line per element, unless its innermost axis is the result's, in whole accesses. Broadcast
+    operands are read where they lie.
     """
     wanted = []
     for spec in specs:
         if spec.physical.is_blocked:
             wanted.append(Spec(spec.shape, spec.dtype, contiguous(spec.shape)))
-        elif spec.shape == shape and (spec.layout is None or _dense(spec)):
+        elif spec.shape == shape and (spec.layout is None or _dense(spec)) and not _has_runs(spec, layout):
             wanted.append(Spec(shape, spec.dtype, layout))
         else:
             wanted.append(spec.fixed)
     return tuple(wanted)
+
+
+def _has_runs(spec: Spec, layout: Layout) -> bool:
+    """Whether a tensor in another order than a layout has the same neighbours, in accesses of 16 bytes."""
+    if spec.layout is None or spec.same_memory(full(spec, layout)) or spec.numel == 0:
+        return False
+    operands = [KernelOperand(spec.dtype, s, source()) for s in (spec.layout.strides, layout.strides)]
+    order = memory_order(spec.shape, layout.strides)
+    space = collapse(spec.shape, [o.strides for o in operands], order)
+    is_run = all(row[-1] == 1 for row in space.strides)
+    return is_run and _width(space, operands) * spec.dtype.itemsize == VECTOR
 
 
 def full(spec: Spec, layout: Layout) -> Spec:
