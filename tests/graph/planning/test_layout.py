@@ -282,3 +282,20 @@ def test_what_is_read_stays_as_it_is() -> None:
     assert copies(program) == ["f32[2,16,4,48]:acbd -> f32[2,16,4,48]"]
     for found, wanted in zip(run_laid(program, [x]), graph(x), strict=True):
         np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 4, 3), (1, 1, 1, 1), (4, 1, 6, 1)])
+def test_nothing_and_axes_of_one(shape: tuple[int, ...]) -> None:
+    def f(x: Any, y: Any) -> list[Any]:
+        z = ops.cat([x.permute(3, 1, 0, 2) + y, x.permute(3, 1, 0, 2)], 3)
+        z = z.reshape((shape[3], shape[1] * shape[0], 2 * shape[2])).transpose(0, 1) * 2.0
+        return [z.flatten(1), *gradients(ops.sum(z * z), [x, y])]
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (shape, (1, 1, shape[2]))]
+    graph = trace(f, *arrays)
+    wanted = [y.numpy() for y in graph(*arrays)]
+    for found, y in zip(run_laid(compile(graph, H200).program, arrays), wanted, strict=True):
+        np.testing.assert_allclose(found, y, rtol=1e-5)
+    for found, y in zip(compile(graph, "cpu")(*arrays), wanted, strict=True):
+        np.testing.assert_allclose(found.numpy(), y, rtol=1e-5)
