@@ -790,6 +790,12 @@ def reorder_of(backend: Backend, source: Spec, target: Spec) -> Plan:
     return backend.reorder(source, target)
 
 
+@lru_cache(maxsize=4096)
+def relaid_of(plan: Plan, layout: Layout) -> Plan | None:
+    """The plan with its output in another layout (`Plan.relaid`), made once."""
+    return None if plan.relaid is None else plan.relaid(layout)
+
+
 class _Bound(threading.local):
     """What each thread bound lately: ops in a loop get the same memory again, and binding costs more than looking up.
 

@@ -39,6 +39,7 @@ from lamina.ops.primitives import (
     AttentionGrad,
     BatchNorm,
     BatchNormGrad,
+    Cast,
     Matmul,
     QuantizedConv,
     Window,
@@ -160,6 +161,11 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
         image = Spec((2, 3, 16, 24), dtype)
         last = Spec(image.shape, dtype, channels_last(image.shape))
         found[f"interleave {dtype}"] = programs(cuda.reorder(image, last))[0]
+    rounded = cuda.plan(Cast(bfloat16), [Spec((2, 3, 16, 24), float32).fixed], Policy())
+    assert rounded.relaid is not None
+    converted = rounded.relaid(channels_last((2, 3, 16, 24)))
+    assert converted is not None
+    found["interleave float32 as bfloat16"] = programs(converted)[0]
     return found
 
 

@@ -1,12 +1,23 @@
 """Layouts: tags, strides and blocks; packing and unpacking are inverse whatever the layout."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.spec import Layout, ShapeError, channels_last, contiguous, dense, from_tag, pack, unpack
-from lamina.spec.layout import outer_shape, physical_elements, tag, view
+from lamina.spec.layout import (
+    outer_shape,
+    physical_elements,
+    plainest,
+    reshaped,
+    reshaped_strides,
+    same_memory,
+    tag,
+    view,
+)
 
 Blocks = tuple[tuple[int, int], ...]
 
@@ -88,6 +99,86 @@ def test_tags_of_axes_of_size_one() -> None:
     assert tag(channels_last((2, 1, 3, 3)), (2, 1, 3, 3)) == "abcd"
     assert tag(channels_last((2, 5, 1, 1)), (2, 5, 1, 1)) == "abcd"
     assert tag(Layout((99, 1)), (1, 4)) == "ab"
+
+
+@st.composite
+def reshapes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """A shape, an order of its axes, and another shape of as many elements: factors are joined anew."""
+    factors = draw(st.lists(st.sampled_from([1, 1, 2, 2, 3, 4]), max_size=6))
+    shapes = [_joined(factors, draw(st.sets(st.integers(0, len(factors))))) for _ in range(2)]
+    return shapes[0], tuple(draw(st.permutations(range(len(shapes[0]))))), shapes[1]
+
+
+def _joined(factors: list[int], cuts: set[int]) -> tuple[int, ...]:
+    """The product of each run of factors between two cuts."""
+    edges = sorted({0, len(factors), *cuts})
+    return tuple(int(np.prod(factors[a:b])) for a, b in pairwise(edges))
+
+
+@given(reshapes())
+def test_a_reshape_is_a_view_of_the_same_memory(
+    case: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+) -> None:
+    """Of the layout that is there, wherever NumPy has a view, too; elsewhere of one that both shapes have."""
+    shape, order, new = case
+    x = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    layout = dense(shape, order)
+    given, made = reshaped(layout, shape, new)
+    np.testing.assert_array_equal(unpack(pack(x, given), made, new), x.reshape(new))
+    lying = unpack(pack(x, layout), layout, shape)
+    assert np.shares_memory(lying, lying.reshape(new)) == same_memory(given, layout, shape)
+    assert tag(given, shape) is not None
+    assert tag(made, new) is not None
+    assert made == plainest(made, new)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tag_", "new", "read", "written"),
+    [
+        ((64, 512, 196), "acb", (64, 512, 14, 14), "acb", "acdb"),  # tokens as an image, and back
+        ((64, 512, 14, 14), "acdb", (64, 512, 196), "acdb", "acb"),
+        ((4, 6, 8, 10), "abdc", (4, 6, 80), "abcd", "abc"),  # what is joined lies the other way round
+        ((4, 6, 8, 10), "adcb", (4, 6, 80), "acdb", "acb"),
+        ((4, 6, 8, 10), "cabd", (24, 8, 10), "cabd", "bac"),
+        ((4, 6, 8), "bac", (24, 8), "abc", "ab"),
+        ((16, 24, 8, 10), "aBcd16b", (16, 24, 80), "abcd", "abc"),  # blocks are undone
+        ((2, 0, 3), "cba", (0, 4), "abc", "ab"),
+    ],
+)
+def test_layouts_of_reshapes(
+    shape: tuple[int, ...], tag_: str, new: tuple[int, ...], read: str, written: str
+) -> None:
+    given, made = reshaped(from_tag(tag_, shape), shape, new)
+    assert (tag(given, shape), tag(made, new)) == (read, written)
+
+
+def test_reshapes_of_gaps_and_repeats() -> None:
+    """Rows of a wider array split and join as they lie; what is repeated is repeated under another shape."""
+    assert reshaped(Layout((32, 1)), (6, 8), (2, 3, 4, 2)) == (Layout((32, 1)), Layout((96, 32, 2, 1)))
+    assert reshaped(Layout((0, 0)), (6, 8), (48,)) == (Layout((0, 0)), Layout((0,)))
+    assert reshaped(Layout((32, 1)), (6, 8), (48,)) == (Layout((8, 1)), Layout((1,)))
+    assert reshaped_strides((6, 8), (32, 1), (3, 16)) is None
+
+
+@given(layouts(), st.data())
+def test_layouts_of_the_same_memory_have_one_tag(
+    case: tuple[tuple[int, ...], tuple[int, ...], Blocks], data: st.DataObject
+) -> None:
+    """Whatever the strides of axes of size 1 are."""
+    shape, order, blocks = case
+    layout = dense(shape, order, blocks)
+    outer = outer_shape(shape, blocks)
+    moved = [
+        data.draw(st.integers(0, 99)) if n == 1 else s for n, s in zip(outer, layout.strides, strict=True)
+    ]
+    other = Layout(tuple(moved), blocks)
+    assert same_memory(layout, other, shape)
+    assert tag(layout, shape) == tag(other, shape)
+    assert plainest(layout, shape) == plainest(other, shape)
+    if any(n > 1 for n in outer):
+        longest = outer.index(max(outer))
+        apart = tuple(s + (axis == longest) for axis, s in enumerate(layout.strides))
+        assert not same_memory(layout, Layout(apart, blocks), shape)
 
 
 def test_layouts_without_a_tag() -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from lamina.backends.pattern import Pattern, PatternMatch, Results
 from lamina.ops.core import REGISTRY, Op
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec
+from lamina.spec import Layout, Policy, Spec
 
 Run = Callable[[], None]
 
@@ -94,6 +94,7 @@ class Plan:
     parts: for an op that stands for several, the plans of these, where running them one after the other is what was
         chosen; () where one formulation does it all.
     open: what may be learnt of it while programs run, where it was chosen without being measured.
+    relaid: the same with output 0 in another layout of the same inputs, or None where a copy behind it is as fast.
     """
 
     inputs: tuple[Spec, ...]
@@ -109,6 +110,7 @@ class Plan:
     parts: tuple[Plan, ...] = ()
     packed: Packed | None = None
     open: OpenChoice | None = None
+    relaid: Callable[[Layout], Plan | None] | None = None
 
     @property
     def latest(self) -> Plan:

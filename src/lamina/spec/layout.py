@@ -11,8 +11,10 @@ blocked, then the blocks: "abcd" is NCHW, "acdb" is NHWC, "aBcd16b" is NCHW in b
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -94,22 +96,112 @@ def tag(layout: Layout, shape: Shape) -> str | None:
     Axes of size 1 may stand anywhere; they are named where row-major order would put them, so that a
     layout which is contiguous or channels-last up to such axes has the plain tag.
     """
-    blocked = {axis for axis, _ in layout.blocks}
-    for order in _orders(layout, shape):
+    blocked, outer = {axis for axis, _ in layout.blocks}, outer_shape(shape, layout.blocks)
+    for order in _orders(layout, outer):
         fits = dense(shape, order, layout.blocks)
-        outer = outer_shape(shape, layout.blocks)
         if all(s == f or n == 1 for s, f, n in zip(layout.strides, fits.strides, outer, strict=True)):
             letters = "".join(chr(ord("A" if axis in blocked else "a") + axis) for axis in order)
             return letters + "".join(f"{size}{chr(ord('a') + axis)}" for axis, size in layout.blocks)
     return None
 
 
-def _orders(layout: Layout, shape: Shape) -> list[tuple[int, ...]]:
-    """Row-major, channels-last, and the order by falling stride: the orders that a dense layout may have."""
-    rank = len(shape)
-    by_stride = tuple(sorted(range(rank), key=lambda a: (-layout.strides[a], a)))
+def plainest(layout: Layout, shape: Shape) -> Layout:
+    """The layout of the same memory in which axes of size 1 have the strides that the tag gives them."""
+    name = tag(layout, shape)
+    return layout if name is None else from_tag(name, shape)
+
+
+def _orders(layout: Layout, outer: Shape) -> list[tuple[int, ...]]:
+    """The orders that a dense layout may have: row-major, channels-last, and by falling stride.
+
+    In the last an axis of size 1 stands behind the one before it, whatever its stride: layouts of the same memory
+    have one tag.
+    """
+    rank = len(outer)
+    by_stride = sorted((a for a, n in enumerate(outer) if n != 1), key=lambda a: (-layout.strides[a], a))
+    for axis in (a for a, n in enumerate(outer) if n == 1):
+        by_stride.insert(by_stride.index(axis - 1) + 1 if axis else 0, axis)
     last = (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
-    return [tuple(range(rank)), last, by_stride]
+    return [tuple(range(rank)), last, tuple(by_stride)]
+
+
+def reshaped_strides(before: Shape, strides: tuple[int, ...], after: Shape) -> tuple[int, ...] | None:
+    """The strides in another shape; None where elements that are neighbours then do not lie at equal distances."""
+    if before == after or 0 in before:
+        return strides if before == after else (1,) * len(after)
+    runs: list[tuple[int, int]] = []  # axes that are as one: how many elements, and their distance
+    for n, s in zip(before, strides, strict=True):
+        if n > 1 and runs and runs[-1][1] == n * s:
+            runs[-1] = runs[-1][0] * n, s
+        elif n > 1:
+            runs.append((n, s))
+    found: list[int] = []
+    count = distance = 1
+    for n in reversed(after):  # from the innermost axis on, each within one run
+        if n > 1 and count == 1:
+            count, distance = runs.pop()
+        if n > 1 and count % n:
+            return None
+        found.append(distance)
+        count, distance = (count // n, distance * n) if n > 1 else (count, distance)
+    return tuple(reversed(found))
+
+
+@lru_cache(maxsize=4096)
+def reshaped(layout: Layout, before: Shape, after: Shape) -> tuple[Layout, Layout]:
+    """Two layouts of the same memory, of a shape and of the one that it is reshaped to: a view between them.
+
+    The first is the given one wherever a view of it exists. Elsewhere axes that are split or joined lie row-major
+    beside each other, and the groups of these in the order in which they lay, so that a copy changes the least.
+    """
+    if 0 in before:
+        return contiguous(before), contiguous(after)
+    if not layout.blocks:
+        strides = reshaped_strides(before, layout.strides, after)
+        if strides is not None:
+            return layout, plainest(Layout(strides), after)
+    groups = _axis_groups(before, after)
+    lying = None if layout.blocks else _lying_order(layout, before, [old for old, _ in groups])
+    order = lying if lying is not None else list(range(len(groups)))
+    lies, becomes = (tuple(a for g in order for a in groups[g][side]) for side in (0, 1))
+    return dense(before, lies), dense(after, becomes)
+
+
+def _lying_order(layout: Layout, shape: Shape, groups: Sequence[Sequence[int]]) -> list[int] | None:
+    """The groups of axes from outer to inner as they lie; None where axes of one lie around those of another."""
+    of = {axis: g for g, axes in enumerate(groups) for axis in axes if shape[axis] > 1}
+    axes = sorted(of, key=lambda axis: (-layout.strides[axis], axis))
+    runs = [g for g, _ in groupby(of[axis] for axis in axes)]
+    if len(runs) != len(set(runs)):
+        return None
+    return [*(g for g in range(len(groups)) if g not in runs), *runs]
+
+
+def _axis_groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
+    """The smallest runs of axes of two shapes that hold equally many elements."""
+    found: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        group: tuple[list[int], list[int]] = ([], [])
+        a = b = 1
+        while a != b or not (group[0] or group[1]):
+            if j == len(new) or (i < len(old) and a <= b):
+                a, i = a * old[i], i + 1
+                group[0].append(i - 1)
+            else:
+                b, j = b * new[j], j + 1
+                group[1].append(j - 1)
+        found.append(group)
+    return found
+
+
+def same_memory(a: Layout, b: Layout, shape: Shape) -> bool:
+    """Whether both put every element of a shape at the same place."""
+    outer = outer_shape(shape, a.blocks)
+    return a == b or (
+        a.blocks == b.blocks
+        and all(n == 1 or s == t for n, s, t in zip(outer, a.strides, b.strides, strict=True))
+    )
 
 
 def overlaps(layout: Layout, shape: Shape) -> bool:

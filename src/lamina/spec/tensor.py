@@ -95,11 +95,16 @@ class Spec:
         """The same shape and dtype in the dense layout that a tag names."""
         return replace(self, layout=layouts.from_tag(tag, self.shape))
 
+    def reshaped(self, shape: Shape) -> tuple[Spec, Spec]:
+        """Itself as it lies, or has to lie, and the view of that memory in another shape of as many elements."""
+        given, made = layouts.reshaped(self.physical, self.shape, shape)
+        return Spec(self.shape, self.dtype, given), Spec(shape, self.dtype, made)
+
     def same_memory(self, other: Spec) -> bool:
         """Whether both put every element at the same place, so that no copy is needed between them."""
         if self.shape != other.shape or self.dtype != other.dtype:
             return False
-        return self.physical == other.physical or (self.tag is not None and self.tag == other.tag)
+        return self.numel == 0 or layouts.same_memory(self.physical, other.physical, self.shape)
 
     def __str__(self) -> str:
         text = f"{self.dtype.short}[{','.join(map(str, self.shape))}]"

@@ -27,6 +27,7 @@ CPU = Device("cpu")
             "acdb",
         ),  # joined in another order: one copy before
         ((2, 12, 5, 6), "acdb", (2, 12, 30), "acdb", "acb"),
+        ((2, 12, 30), "acb", (2, 12, 5, 6), "acb", "acdb"),
         ((2, 12, 5, 6), "acdb", (2, 360), "abcd", "ab"),
         ((2, 3, 4, 5), "acdb", (6, 20), "abcd", "ab"),  # the first two lie around the others
         ((2, 12, 1, 1), "acdb", (2, 12), "abcd", "ab"),

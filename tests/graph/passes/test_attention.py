@@ -82,3 +82,28 @@ def test_parts_of_a_longer_sum_are_joined() -> None:
 def test_a_reshape_of_a_reshape_is_one() -> None:
     graph = trace(lambda x: ops.exp(ops.reshape(ops.reshape(x, (6,)), (3, 2))), rng.standard_normal((2, 3)))
     assert names(reshape_behind(graph))["reshape"] == 1
+
+
+def step_order(f: Any, *arrays: Any) -> list[str]:
+    """The names of a function's ops after the pass, which gives the same values."""
+    graph = trace(f, *arrays)
+    better = reshape_behind(graph)
+    same(graph, better, arrays)
+    return [node.op.name for node in better.nodes]
+
+
+def test_steps_move_before_a_reshape_that_copies_rows() -> None:
+    """Windows of an image, joined: a step, or several of one tensor, may write the copy."""
+    x = rng.standard_normal((2, 4, 3, 5))
+    found = step_order(lambda x: [ops.exp(ops.tanh(x.transpose(1, 2).flatten(0, 1)) * 2.0)], x)
+    assert found == ["transpose", "tanh", "mul", "exp", "reshape"]
+
+
+def test_steps_stay_behind_other_reshapes() -> None:
+    """Of a view, of columns (whose copy goes tile by tile), and where another whole tensor is read."""
+    x, y = rng.standard_normal((2, 4, 3, 5)), rng.standard_normal((6, 4, 5))
+    tokens = rng.standard_normal((2, 9, 5))
+    assert step_order(lambda x: [ops.tanh(x.transpose(1, 2).reshape((2, 5, 3, 3)))], tokens)[-1] == "tanh"
+    assert step_order(lambda x: [ops.tanh(x.transpose(1, 3).flatten(0, 1))], x)[-1] == "tanh"
+    assert step_order(lambda x, y: [x.transpose(1, 2).flatten(0, 1) + y], x, y)[-1] == "add"
+    assert step_order(lambda x: [ops.tanh(x.flatten(0, 1))], x)[-1] == "tanh"

@@ -3,6 +3,7 @@
 import cProfile
 import pstats
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from lamina.graph.ir import serialize
 from lamina.graph.planning.layout import Plans, Slot
 from lamina.graph.run.html import html_page
 from lamina.graph.run.profile import profile
-from lamina.spec import Policy, Spec, float32, uint8
+from lamina.spec import Policy, Spec, bfloat16, float32, uint8
+from tests.helpers.laid import copies, run_laid
+from tests.helpers.planned import H200
 from tests.helpers.stand_in import CUDA
 
 X = Spec((4, 8), float32)
@@ -129,3 +132,170 @@ def test_what_stays_is_prepared_once(resident: list[int]) -> None:
     assert len(prepared) == (1 if resident and conv.inputs[1].spec.dtype == uint8 else 0)
     found = executable(x) if resident else executable(x, w)
     np.testing.assert_allclose(found[0].numpy(), graph(x, w)[0].numpy(), rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------- layouts and copies
+
+
+def moved(rng: np.random.Generator, x: Any) -> Any:
+    """A value under another shape, in another order, in part, beside itself, or with steps applied."""
+    shape = x.shape
+    kind = rng.integers(0, 9)
+    if kind < 3:
+        return x.permute(*(int(a) for a in rng.permutation(x.ndim)))
+    if kind < 5:
+        factors = [p for n in shape for p in _factors(n)]
+        cuts = sorted({int(c) for c in rng.integers(0, len(factors) + 1, rng.integers(0, 5))})
+        edges = [0, *cuts, len(factors)]
+        return x.reshape(tuple(int(np.prod(factors[a:b], dtype=int)) for a, b in pairwise(edges)))
+    axis = int(rng.integers(0, x.ndim)) if x.ndim else 0
+    if kind == 5 and x.ndim and shape[axis] > 1:
+        return ops.cat([x[(slice(None),) * axis + (slice(1, None),)], x], axis)
+    if kind == 6:
+        return ops.gelu(x) + 1.0
+    if kind == 7 and x.ndim:
+        return x * ops.mean(x, dim=axis, keepdim=True)
+    return ops.tanh(x)
+
+
+def _factors(n: int) -> list[int]:
+    found = [p for p in (2, 3, 5, 7) if n % p == 0][:1]
+    return [1] if n == 1 else [*found, *(_factors(n // found[0]) if n > found[0] else [])] if found else [n]
+
+
+def moving(seed: int) -> tuple[lm.graph.Graph, list[np.ndarray]]:  # type: ignore[type-arg]
+    """A program of such steps on two tensors, joined at the end, and its gradients."""
+    rng = np.random.default_rng(seed)
+    sizes = [1, 2, 2, 3, 4, 6]
+    shapes = [tuple(int(n) for n in rng.choice(sizes, rng.integers(2, 5))) for _ in range(2)]
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+    def f(*inputs: Any) -> list[Any]:
+        loss, made = None, []
+        for x in inputs:
+            y = x
+            for _ in range(int(rng.integers(3, 9))):
+                y = moved(rng, y)
+            made.append(y)
+            part = ops.sum(y * ops.tanh(y))
+            loss = part if loss is None else loss + part
+        return [*made, loss, *gradients(loss, inputs)]
+
+    return trace(f, *arrays), arrays
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("improved", [False, True])
+def test_moved_values_lie_where_they_are_read(seed: int, improved: bool) -> None:
+    """On a GPU that is not there: with every value at its place in memory a program gives what its graph does."""
+    graph, arrays = moving(seed)
+    planned = compile(graph, H200, optimize=improved)
+    for found, wanted in zip(run_laid(planned.program, arrays), graph(*arrays), strict=True):
+        np.testing.assert_allclose(found, wanted.numpy(), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("seed", range(60, 90))
+def test_moved_values_on_a_cpu(seed: int) -> None:
+    graph, arrays = moving(seed)
+    for found, wanted in zip(compile(graph, "cpu", poison=True)(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=2e-4, atol=2e-4)
+
+
+def tokens_and_images(x: Any, w: Any) -> Any:
+    """(N, L, C): a depthwise convolution of the tokens as an image, as hierarchical transformers have it."""
+    n, length, channels = x.shape
+    side = int(length**0.5)
+    y = ops.conv2d(x.transpose(1, 2).reshape((n, channels, side, side)), w, padding=1, groups=channels)
+    return ops.gelu(y.flatten(2).transpose(1, 2))
+
+
+def parts_joined(x: Any) -> Any:
+    """The gradient of what was split into heads: three parts, stacked, in the order of a product's rows."""
+    n, length, width = x.shape
+    parts = [ops.tanh(x).reshape((n, length, 4, width // 4)).transpose(1, 2) for _ in range(3)]
+    return ops.stack(parts).permute(1, 3, 0, 2, 4).reshape((n, length, 3 * width)) @ lm.ones(
+        (3 * width, 8), dtype=x.dtype
+    )
+
+
+def turned_behind_a_step(x: Any) -> Any:
+    """Heads, scaled, for a product that takes rows."""
+    n, length, width = x.shape
+    return ops.matmul(
+        (x.reshape((n, length, 4, width // 4)).transpose(1, 2) * 0.5).contiguous(),
+        lm.ones((width // 4, 8), dtype=x.dtype),
+    )
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes", "needed"),
+    [
+        (tokens_and_images, [(2, 64, 32), (32, 1, 3, 3)], []),
+        (parts_joined, [(2, 16, 64)], []),
+        # The gradient, a product's result, has its heads in front.
+        (turned_behind_a_step, [(2, 16, 64)], ["bf16[2,16,4,16]:acbd -> bf16[2,16,4,16]"]),
+    ],
+    ids=lambda f: getattr(f, "__name__", ""),
+)
+def test_no_copy_where_layouts_agree(
+    f: Callable[..., Any], shapes: list[tuple[int, ...]], needed: list[str]
+) -> None:
+    """On a GPU that is not there, forward and backward."""
+
+    def with_gradients(*inputs: Any) -> list[Any]:
+        y = f(*inputs)
+        loss = ops.sum(y * y)
+        return [ops.cast(loss, float32), *gradients(loss, inputs)]
+
+    found = compile(trace(with_gradients, *[Spec(s, bfloat16) for s in shapes]), H200)
+    assert copies(found.program) == needed
+
+
+@pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")
+def test_no_copy_behind_a_step_on_a_cpu() -> None:
+    """What nobody has read yet is written as the first reader wants it, which sees it through views."""
+    heads = (4, 6, 32, 48)
+    x = np.random.default_rng(0).standard_normal(heads).astype(np.float32)
+    steps: list[Callable[[Any], Any]] = [
+        lambda x: ops.cat([x, x], 3),
+        lambda x: ops.pad(x, (1, 7)),
+        lambda x: x[:, :, 1:],
+        lambda x: ops.where(x > 0, ops.tanh(x) * 2.0, x),
+    ]
+    for step in steps:
+        graph = trace(lambda x: step(x).transpose(1, 2).flatten(2), x)  # noqa: B023
+        found = compile(graph, "cpu")
+        assert not copies(found.program)
+        np.testing.assert_allclose(found(x)[0].numpy(), graph(x)[0].numpy(), rtol=1e-6)
+
+
+def test_what_is_read_stays_as_it_is() -> None:
+    """A second reader that wants another layout gets a copy; what a program returns is not written otherwise."""
+
+    def f(x: Any) -> list[Any]:
+        y = ops.cat([x, x], 3)
+        return [ops.exp(y), y.transpose(1, 2).flatten(2)]
+
+    x = np.random.default_rng(0).standard_normal((2, 4, 16, 24)).astype(np.float32)
+    graph = trace(f, x)
+    program = compile(graph, H200).program
+    assert copies(program) == ["f32[2,16,4,48]:acbd -> f32[2,16,4,48]"]
+    for found, wanted in zip(run_laid(program, [x]), graph(x), strict=True):
+        np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 4, 3), (1, 1, 1, 1), (4, 1, 6, 1)])
+def test_nothing_and_axes_of_one(shape: tuple[int, ...]) -> None:
+    def f(x: Any, y: Any) -> list[Any]:
+        z = ops.cat([x.permute(3, 1, 0, 2) + y, x.permute(3, 1, 0, 2)], 3)
+        z = z.reshape((shape[3], shape[1] * shape[0], 2 * shape[2])).transpose(0, 1) * 2.0
+        return [z.flatten(1), *gradients(ops.sum(z * z), [x, y])]
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (shape, (1, 1, shape[2]))]
+    graph = trace(f, *arrays)
+    wanted = [y.numpy() for y in graph(*arrays)]
+    for found, y in zip(run_laid(compile(graph, H200).program, arrays), wanted, strict=True):
+        np.testing.assert_allclose(found, y, rtol=1e-5)
+    for found, y in zip(compile(graph, "cpu")(*arrays), wanted, strict=True):
+        np.testing.assert_allclose(found.numpy(), y, rtol=1e-5)

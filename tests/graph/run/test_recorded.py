@@ -1,20 +1,21 @@
 """Executables as data: what has no form of its own is planned anew, and must fit."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import ops
+from lamina import backends, onednn, ops
 from lamina.backends import Plan
 from lamina.graph import compile, trace
-from lamina.graph.run.recorded import Recording
+from lamina.graph.run.recorded import Recording, _laid_as
 from lamina.replay.file import Parts
 from lamina.replay.host import HostSteps
 from lamina.replay.player import Player
 from lamina.runtime import Device
-from lamina.spec import Spec, float32
+from lamina.spec import Policy, Spec, float32, float64
 
 CPU = Device("cpu")
 
@@ -57,6 +58,24 @@ def test_steps_without_a_form_are_planned_anew(monkeypatch: pytest.MonkeyPatch) 
     assert {step[0] for step in data["steps"]} == {"anew"}
     x = np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32)
     np.testing.assert_array_equal(played(data, parts)(x)[0], run(x)[0].numpy())
+
+
+@pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")
+def test_a_layout_that_a_reader_wanted_is_planned_again() -> None:
+    """A step without a form that writes its result as the next one takes it, not as it would by itself."""
+    spec = Spec((4, 6, 32, 48), float32)
+    run = compile(trace(lambda x: x[:, :, 2:].transpose(1, 2).flatten(2), spec), "cpu")
+    (part,) = (s for s in run.program.steps if not s.plan.view)
+    assert part.plan.outputs[0].tag == "acbd"
+    parts = Parts()
+    data = Recording(run, parts).data
+    x = np.random.default_rng(0).standard_normal(spec.shape).astype(np.float32)
+    np.testing.assert_array_equal(played(data, parts)(x)[0], run(x)[0].numpy())
+    plan = backends.get(CPU).plan(part.node.op, [spec.fixed], Policy())
+    (wanted,) = part.plan.outputs
+    assert _laid_as(plan, [wanted]).outputs == (wanted,)
+    for other in (wanted.open.fixed, wanted.with_tag("aBcd8b"), replace(wanted, dtype=float64)):
+        assert _laid_as(plan, [other]) is plan
 
 
 def test_what_updates_state_or_cannot_run_is_refused() -> None:

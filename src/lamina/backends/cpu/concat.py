@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from lamina import onednn
 from lamina.backends import NoKernel, Plan
@@ -20,10 +21,11 @@ from lamina.backends.cpu.library import (
     single,
 )
 from lamina.backends.cpu.loops import table
+from lamina.backends.cpu.loops.space import has_runs
 from lamina.onednn import ARG
 from lamina.ops.primitives.shape import Concat
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec
+from lamina.spec import Layout, Policy, Spec
 from lamina.spec.layout import dense
 
 #: Bytes of a run below which oneDNN's copies take longer than loops of our own (half a cache line), and the elements
@@ -45,13 +47,30 @@ def concat(op: Concat, specs: Sequence[Spec], device: Device, policy: Policy) ->
             continue
         if y.numel >= _MANY and table.answers(op) and min(_run(inputs[i], axis) for i in parts) < _SHORT:
             raise NoKernel(f"cpu: oneDNN copies element by element where {op} joins short runs")
-        sources = [desc(inputs[i]) for i in parts]
-        made = attempt(onednn.concat, axis, sources, desc(joined))
-        if made is not None:
-            places = enumerate(zip(sources, parts, strict=True))
-            operands = {ARG.MULTIPLE_SRC + n: (source, at_input(i)) for n, (source, i) in places}
-            return single(made, inputs, [joined], operands | {ARG.DST: (desc(joined), at_output())})
+        found = _joined(axis, inputs, joined)
+        if found is not None:
+            return found
     raise NoKernel(f"cpu: oneDNN has no kernel that joins {', '.join(map(str, specs))} along axis {axis}")
+
+
+def _joined(axis: int, inputs: Sequence[Spec], y: Spec) -> Plan | None:
+    """The plan that joins operands where they lie; None where oneDNN has no kernel."""
+    parts = [i for i, x in enumerate(inputs) if x.numel]
+    sources = [desc(inputs[i]) for i in parts]
+    made = attempt(onednn.concat, axis, sources, desc(y))
+    if made is None:
+        return None
+
+    def relaid(layout: Layout) -> Plan | None:
+        other = Spec(y.shape, y.dtype, layout)
+        runs = all(has_runs(x.shape, [x, Spec(x.shape, x.dtype, layout)]) for x in inputs if x.numel)
+        return _joined(axis, inputs, other) if runs else None
+
+    operands = {
+        ARG.MULTIPLE_SRC + n: (d, at_input(i)) for n, (d, i) in enumerate(zip(sources, parts, strict=True))
+    }
+    plan = single(made, inputs, [y], operands | {ARG.DST: (desc(y), at_output())})
+    return replace(plan, relaid=relaid)
 
 
 def _run(spec: Spec, axis: int) -> int:

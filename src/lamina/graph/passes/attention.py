@@ -12,7 +12,9 @@ from lamina.graph.passes.pattern import Match, Report, RewriteRule, Rewriting, r
 from lamina.ops.core import Op
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.pointwise import Add
-from lamina.ops.primitives.shape import Concat, Pad, Reshape
+from lamina.ops.primitives.shape import Concat, Pad, Reshape, Transpose
+from lamina.spec import contiguous
+from lamina.spec.layout import reshaped_strides
 
 #: How many elementwise steps behind a product are looked through.
 _REACH = 4
@@ -21,7 +23,8 @@ _REACH = 4
 def reshape_behind(graph: Graph, report: Report | None = None) -> Graph:
     """step(reshape(product), other) -> reshape(step(product, reshape(other))), and one reshape for two in a row.
 
-    The step may then be computed where the product is.
+    The step may then be computed where the product is. So does a step of one tensor behind transposed rows that a
+    reshape has to copy: it writes the copy.
     """
     return rewrite(graph, _RESHAPES, report)
 
@@ -46,6 +49,9 @@ def _moved(match: Match) -> Results | None:
     node, inputs = match.root, match.inputs(match.root)
     shape = node.outputs[0].shape
     flat = next((found for v in inputs if (found := _product_behind(v, shape, match)) is not None), None)
+    whole = [v for v in inputs if v.shape == shape]
+    if flat is None and len(whole) == 1:
+        flat = _rows_behind(whole[0], match)
     if flat is None or not all(_follows(v, shape, flat.shape) for v in inputs):
         return None
     moved = (_as(v, flat.shape, match) if v.shape == shape else v for v in inputs)
@@ -68,6 +74,31 @@ def _product_behind(value: Value, shape: tuple[int, ...], match: Match) -> Value
         return None
     (flat,) = match.inputs(node)
     return flat if _is_product(flat, _REACH, match.rewriting) else None
+
+
+def _rows_behind(value: Value, match: Match) -> Value | None:
+    """What `value` is a reshape of, if that is transposed, rows staying rows, such that the reshape is no view."""
+    node = value.node
+    if node is None or not isinstance(node.op, Reshape):
+        return None
+    (flat,) = match.inputs(node)
+    order = _order(flat, _REACH, match.rewriting)
+    if order is None or order[-1] != len(order) - 1:
+        return None
+    lying = contiguous(tuple(flat.shape[order.index(axis)] for axis in range(flat.ndim))).strides
+    strides = tuple(lying[axis] for axis in order)
+    return flat if reshaped_strides(flat.shape, strides, value.shape) is None else None
+
+
+def _order(value: Value, reach: int, rewriting: Rewriting) -> tuple[int, ...] | None:
+    """How a value is transposed, with elementwise steps of one tensor behind that; None where it is not."""
+    node = value.node
+    if node is None or reach == 0:
+        return None
+    if isinstance(node.op, Transpose):
+        return node.op.order
+    whole = [v for v in rewriting.inputs(node) if v.shape == value.shape]
+    return _order(whole[0], reach - 1, rewriting) if node.op.elementwise and len(whole) == 1 else None
 
 
 def _is_product(value: Value, reach: int, rewriting: Rewriting) -> bool:

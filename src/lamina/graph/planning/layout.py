@@ -16,8 +16,10 @@ from lamina.graph.ir.graph import Graph, Node, Value, reachable
 from lamina.graph.planning.memory import Lifetime, Placement, place
 from lamina.graph.planning.schedule import schedule
 from lamina.ops.core import Op
-from lamina.spec import Policy, Spec, uint8
-from lamina.tensors import plan_of, reorder_of
+from lamina.ops.primitives.shape import Reshape, Transpose
+from lamina.spec import Layout, Policy, Spec, uint8
+from lamina.spec.layout import plainest
+from lamina.tensors import plan_of, relaid_of, reorder_of
 
 Kind = Literal["input", "resident", "constant", "temporary"]
 
@@ -129,8 +131,12 @@ class _Planner:
         self.donor = {o: i for i, o in donate.items()}  # output index -> the input that it replaces
         self.resident = set(resident) | set(donate)
         self.home: dict[Value, Slot] = {}  # the slot that a value was made in
-        self.copies: dict[tuple[Slot, Spec], Slot] = {}  # reordered forms of a slot
+        self.copies: dict[tuple[Slot, Layout], Slot] = {}  # reordered forms of a slot
         self.packs: dict[tuple[Slot, Plan], Slot] = {}  # what was prepared of a slot
+        self.makers: dict[
+            Slot, PlannedStep
+        ] = {}  # of temporaries whose layout may change: nobody reads them yet
+        self.views: dict[Slot, list[PlannedStep]] = {}  # by whose memory they show, in their order
         self.program = PlannedGraph([], [], {}, name=graph.name)
         self.frozen: set[Slot] = set()  # values that stay the same from run to run
         self.donors: set[Slot] = set()  # inputs whose memory is written
@@ -185,7 +191,9 @@ class _Planner:
         if plan.packed is not None and sources[plan.packed.index] in self.frozen:
             at, pack, plan = plan.packed.index, plan.packed.pack, plan.packed.plan
             sources[at] = self.prepared(sources[at], pack)
-        inputs = tuple(self.in_layout(s, w) for s, w in zip(sources, plan.inputs, strict=True))
+        inputs = tuple(
+            self.in_layout(s, w, settles=not plan.view) for s, w in zip(sources, plan.inputs, strict=True)
+        )
         once = node.op.effect != "collective" and self.stays(inputs, plan.outputs)
         outputs = tuple(Slot(spec, "resident" if once else "temporary") for spec in plan.outputs)
         if plan.view:
@@ -194,7 +202,17 @@ class _Planner:
         if once:
             self.frozen.update(outputs)
         steps = self.program.prologue if once else self.program.steps
-        steps.append(PlannedStep(plan, inputs, outputs, node, _workspace(plan)))
+        step = PlannedStep(plan, inputs, outputs, node, _workspace(plan))
+        steps.append(step)
+        if plan.view:
+            self.views.setdefault(outputs[0].base, []).append(step)
+        elif not once:
+            self.may_change(step)
+
+    def may_change(self, step: PlannedStep) -> None:
+        """Its output gets another layout if that is what the first reader wants which does not take any."""
+        if step.plan.relaid is not None:
+            self.makers[step.outputs[0]] = step
 
     def prepared(self, slot: Slot, pack: Plan) -> Slot:
         """What a plan makes, in the prologue, of a value that stays the same."""
@@ -211,25 +229,67 @@ class _Planner:
             return False
         return sum(s.numel for s in outputs) <= sum(s.spec.numel for s in inputs)
 
-    def in_layout(self, slot: Slot, wanted: Spec) -> Slot:
-        """The slot itself when it lies as wanted, else a reordered copy of it."""
+    def in_layout(self, slot: Slot, wanted: Spec, *, settles: bool = True) -> Slot:
+        """The slot itself when it lies as wanted, or can be made so; else a reordered copy of it.
+
+        settles: whether it is read, and not only shown in another way.
+        """
         if slot.spec.layout is None:
             slot.spec = wanted.fixed
-        if slot.spec.same_memory(wanted):
-            return slot
-        copy = self.copies.get((slot, wanted))
-        if copy is None:
-            copy = self.copies[slot, wanted] = self.reorder(slot, wanted)
+        if not slot.spec.same_memory(wanted) and not self.made_so(slot, wanted):
+            slot = self.copied(slot, wanted)
+        if settles:
+            self.makers.pop(slot.base, None)
+        return slot
+
+    def copied(self, slot: Slot, wanted: Spec) -> Slot:
+        """A copy in another layout, made once."""
+        form = slot, plainest(wanted.physical, wanted.shape)
+        if form not in self.copies:
+            self.copies[form] = self.reorder(slot, wanted)
+        copy = self.copies[form]
+        if not copy.spec.same_memory(wanted):  # it was made so for another reader since
+            copy = self.copies[form] = self.reorder(slot, wanted)
         return copy
+
+    def made_so(self, slot: Slot, wanted: Spec) -> bool:
+        """Let the step that makes the slot's memory, which nobody reads yet, write it as is wanted, where it can."""
+        step, views = self.makers.get(slot.base), self.views.get(slot.base, [])
+        if step is None:
+            return False
+        layout = _seen_through(slot, wanted, views)
+        plan = None if layout is None else relaid_of(step.plan, layout)
+        if plan is None:
+            return False
+        shown = {slot.base: plan.outputs[0]}
+        again = list[Plan]()
+        for view in views:
+            (source,), (out,) = view.inputs, view.outputs
+            assert view.node is not None
+            again.append(self.plans.plan(view.node.op, [shown[source]], view.node.policy))
+            if not again[-1].view or not again[-1].inputs[0].same_memory(shown[source]):
+                return False
+            shown[out] = again[-1].outputs[0]
+        step.plan = plan
+        step.workspace = _workspace(plan)
+        for view, made in zip(views, again, strict=True):
+            view.plan = made
+        for changed, spec in shown.items():
+            changed.spec = spec
+        return True
 
     def reorder(self, slot: Slot, wanted: Spec) -> Slot:
         plan = self.plans.reorder(slot.spec, wanted.fixed)
         once = slot in self.frozen
         copy = Slot(wanted.fixed, "resident" if once else "temporary", slot.name)
         steps = self.program.prologue if once else self.program.steps
-        steps.append(PlannedStep(plan, (slot,), (copy,), None, _workspace(plan)))
+        step = PlannedStep(plan, (slot,), (copy,), None, _workspace(plan))
+        steps.append(step)
+        self.makers.pop(slot.base, None)
         if once:
             self.frozen.add(copy)
+        else:
+            self.may_change(step)
         return copy
 
     def finish(self, index: int, value: Value) -> Slot:
@@ -340,6 +400,29 @@ def _alike(old: Plan, new: Plan) -> bool:
     """Whether one plan can stand for another."""
     pairs = [*zip(old.inputs, new.inputs, strict=True), *zip(old.outputs, new.outputs, strict=True)]
     return all(a.same_memory(b) for a, b in pairs) and dict(old.aliases) == dict(new.aliases) and not old.view
+
+
+def _seen_through(slot: Slot, wanted: Spec, views: Sequence[PlannedStep]) -> Layout | None:
+    """The layout of what a slot shows such that the slot lies as wanted; None where no layout does that."""
+    makers = {view.outputs[0]: view for view in views}
+    if wanted.physical.is_blocked:
+        return None
+    while slot.shares is not None:
+        view = makers[slot]
+        assert view.node is not None
+        (source,), op = view.inputs, view.node.op
+        if isinstance(op, Transpose):
+            strides = wanted.physical.strides
+            layout = Layout(tuple(strides[op.order.index(axis)] for axis in range(len(op.order))))
+        elif isinstance(op, Reshape):
+            given, before = wanted.reshaped(source.spec.shape)
+            if not given.same_memory(wanted):
+                return None
+            layout = before.physical
+        else:
+            return None
+        slot, wanted = source, Spec(source.spec.shape, source.spec.dtype, layout)
+    return wanted.physical
 
 
 def _workspace(plan: Plan) -> Slot | None:

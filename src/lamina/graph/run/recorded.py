@@ -18,6 +18,7 @@ from lamina.replay.file import Parts
 from lamina.replay.specs import decode_spec, encode_spec
 from lamina.runtime import Device, to_host
 from lamina.spec import Policy, Spec
+from lamina.tensors import relaid_of
 
 
 class Recording:
@@ -90,13 +91,11 @@ class Recording:
     def _planned_anew(self, step: PlannedStep, call: Call) -> list[Any]:
         """A step whose kernels have no form as data: the op, or the reorder."""
         backend, plan = self._from.backend, step.plan
-        if step.node is None:
-            what: list[Any] = ["reorder"]
-            again = backend.reorder(plan.inputs[0], plan.outputs[0])
-        else:
+        what: list[Any] = ["reorder"]
+        if step.node is not None:
             op, policy = step.node.op, step.node.policy
             what = ["op", op.name, encode_op(op), dataclasses.asdict(policy)]
-            again = backend.plan(op, plan.inputs, policy)
+        again = _plan(backend, what, plan.inputs, plan.outputs)
         if not _fits(again, plan.inputs, plan.outputs, plan.workspace):
             raise ValueError(
                 f"{plan.label} cannot be saved: planned again, it is {again.label}, on other layouts"
@@ -175,9 +174,19 @@ def _plan(planner: Backend, what: Any, inputs: Sequence[Spec], outputs: Sequence
         return planner.reorder(inputs[0], outputs[0])
     _, name, fields, policy = what
     try:
-        return planner.plan(decode_op(name, fields), inputs, _policy(policy))
+        plan = planner.plan(decode_op(name, fields), inputs, _policy(policy))
     except NoKernel as error:
         raise OtherMachineError(str(error)) from None
+    return _laid_as(plan, outputs)
+
+
+def _laid_as(plan: Plan, outputs: Sequence[Spec]) -> Plan:
+    """The plan with its output in the layout that a reader wanted, where it has such a form."""
+    if not outputs or outputs[0].open != plan.outputs[0].open or outputs[0].same_memory(plan.outputs[0]):
+        return plan
+    is_dense = outputs[0].tag is not None and not outputs[0].physical.is_blocked
+    relaid = relaid_of(plan, outputs[0].physical) if is_dense else None
+    return plan if relaid is None else relaid
 
 
 def _policy(fields: Mapping[str, Any]) -> Policy:

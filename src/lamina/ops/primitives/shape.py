@@ -26,6 +26,7 @@ from lamina.spec import (
     normalize_axis,
     promote,
 )
+from lamina.spec.layout import reshaped_strides
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Reshape(Op):
         return (grads[0].reshape(inputs[0].shape),)
 
     def strides_within(self, shape: Shape, strides: Shape) -> Shape | None:
-        return _reshaped_strides(shape, strides, self.shape)
+        return reshaped_strides(shape, strides, self.shape)
 
     def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
         return (x.reshape(self.shape),)
@@ -67,28 +68,6 @@ class Reshape(Op):
         ]  # fmt: skip
         for x, shape in cases:
             yield Sample.of(cls(shape), x)
-
-
-def _reshaped_strides(before: Shape, strides: Shape, after: Shape) -> Shape | None:
-    """The strides in another shape; None where elements that are neighbours then do not lie at equal distances."""
-    if before == after or prod(before) == 0:
-        return strides if before == after else (1,) * len(after)
-    runs: list[tuple[int, int]] = []  # axes that are as one: how many elements, and their distance
-    for n, s in zip(before, strides, strict=True):
-        if n > 1 and runs and runs[-1][1] == n * s:
-            runs[-1] = runs[-1][0] * n, s
-        elif n > 1:
-            runs.append((n, s))
-    found: list[int] = []
-    count = distance = 1
-    for n in reversed(after):  # from the innermost axis on, each within one run
-        if n > 1 and count == 1:
-            count, distance = runs.pop()
-        if n > 1 and count % n:
-            return None
-        found.append(distance)
-        count, distance = (count // n, distance * n) if n > 1 else (count, distance)
-    return tuple(reversed(found))
 
 
 def _reshaped_axis(before: Shape, after: Shape, b: BatchAxis) -> BatchAxes | None:

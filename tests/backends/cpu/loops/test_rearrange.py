@@ -6,10 +6,10 @@ import pytest
 from lamina.backends import Call, NoKernel
 from lamina.backends.cpu.loops import table
 from lamina.backends.cpu.loops.rearrange import relaid
-from lamina.ops.core import REGISTRY
-from lamina.ops.primitives import Concat, Pad, Slice
+from lamina.ops.core import REGISTRY, Op
+from lamina.ops.primitives import Add, Concat, Flip, Pad, Slice, Tanh
 from lamina.runtime import Device
-from lamina.spec import Layout, Spec, float32
+from lamina.spec import Layout, Spec, float32, from_tag
 from tests.helpers.eager import execute
 from tests.helpers.loops import check_samples, needs_llvm, plan, reference_of
 
@@ -68,3 +68,29 @@ def test_layouts_change_by_runs() -> None:
     for target in (Spec(x.shape, float32).with_tag("acdb"), Spec(x.shape, float32).with_tag("aBcd16b")):
         with pytest.raises(NoKernel, match="no copy of runs"):
             relaid(rows, target)
+
+
+@pytest.mark.parametrize(
+    ("op", "count", "written"),
+    [
+        (Concat(1), 2, "acbd"),
+        (Slice((0, 1, 0, 2), (3, 5, 4, 19), (1, 2, 1, 1)), 1, "bacd"),
+        (Flip((2,)), 1, "cabd"),
+        (Pad(((0, 0), (1, 2), (0, 1), (2, 0)), 1.5), 1, "acbd"),
+        (Tanh(), 1, "bacd"),
+        (Add(), 2, "acbd"),
+    ],
+    ids=str,
+)
+def test_results_written_as_a_reader_wants_them(op: Op, count: int, written: str) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 5, 4, 19)).astype(np.float32)
+    found = plan(op, [Spec(x.shape, float32).fixed] * count)
+    assert found.relaid is not None
+    (out,) = found.outputs
+    other = found.relaid(from_tag(written, out.shape))
+    assert other is not None
+    assert (other.inputs, [s.tag for s in other.outputs]) == (found.inputs, [written])
+    (y,) = execute(Device("cpu"), other, [x] * count)
+    np.testing.assert_allclose(y, reference_of(op, [x] * count)[0], rtol=1e-6)
+    assert found.relaid(from_tag("acdb", out.shape)) is None  # neighbours would not stay neighbours
+    assert found.relaid(from_tag("aBcd8b", out.shape)) is None

@@ -57,3 +57,13 @@ def test_the_common_layout_is_dense_and_without_padding() -> None:
     assert common_layout(last.shape, [padded]) == contiguous(last.shape)
     assert operand(padded, last.shape, contiguous(last.shape)) == spec(last.shape)
     assert operand(last.open, last.shape, contiguous(last.shape)) == spec(last.shape)
+
+
+def test_operands_in_another_order_are_read_where_their_runs_are_the_same() -> None:
+    shape = (3, 4, 5, 16)
+    for tag, layout in (("bacd", "abcd"), ("abcd", "acbd")):
+        assert operand(spec(shape, tag), shape, spec(shape, layout).physical) == spec(shape, tag)
+    for tag, layout in (("acdb", "abcd"), ("abcd", "acdb")):
+        assert operand(spec(shape, tag), shape, spec(shape, layout).physical) == spec(shape, layout)
+    short = (3, 4, 5, 7)
+    assert operand(spec(short, "acbd"), short, contiguous(short)) == spec(short)

@@ -10,7 +10,7 @@ from lamina.backends.cuda.launch.program import Launch, Launches, Program
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array
 from lamina.ops.primitives import Mul
-from lamina.spec import Policy, Shape, Spec, as_dtype, bfloat16, channels_last, float32, float64
+from lamina.spec import Policy, Shape, Spec, as_dtype, bfloat16, channels_last, float32, float64, from_tag
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import run_plan
 from tests.helpers.planned import H200
@@ -59,3 +59,28 @@ def test_indexes_of_64_bits_keep_their_sizes() -> None:
     _, program = planned([Spec(shape, float32).fixed, Spec((1, 1 << 16, 1), float32).fixed])
     assert "typedef i64 Index;" in program.text
     assert "Sizes" not in program.text
+
+
+@pytest.mark.parametrize(
+    ("tags", "read"),
+    [
+        (("abcd", "bacd"), ("abcd", "bacd")),  # rows of 16 elements lie together in both
+        (("acbd", "abcd"), ("acbd", "abcd")),
+        (("abcd", "acdb"), ("abcd", "abcd")),  # a line of memory for each element
+        (("abcd", None), ("abcd", "abcd")),
+    ],
+)
+def test_operands_in_another_order_are_read_where_whole_accesses_are_left(
+    tags: tuple[str | None, ...], read: tuple[str, ...]
+) -> None:
+    shape = (3, 4, 5, 16)
+    specs = [Spec(shape, bfloat16, from_tag(t, shape) if t else None) for t in tags]
+    plan, _ = planned(specs)
+    assert tuple(s.tag for s in plan.inputs) == read
+    check(specs)
+
+
+def test_operands_whose_rows_are_no_whole_accesses_are_laid_alike() -> None:
+    shape = (3, 4, 5, 7)
+    plan, _ = planned([Spec(shape, bfloat16).fixed, Spec(shape, bfloat16).with_tag("bacd")])
+    assert [s.tag for s in plan.inputs] == ["abcd", "abcd"]

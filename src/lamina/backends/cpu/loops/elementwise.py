@@ -14,10 +14,10 @@ from lamina.backends import Plan
 from lamina.backends.cpu.library import Location, at_input, at_output
 from lamina.backends.cpu.loops import table
 from lamina.backends.cpu.loops.code import INDEX, KNOWN, Code, Scalar
-from lamina.backends.cpu.loops.formula import Formula, computed, has_instructions
+from lamina.backends.cpu.loops.formula import Formula, LaidOperands, computed, has_instructions
 from lamina.backends.cpu.loops.kernel import LoopKernel
 from lamina.backends.cpu.loops.reduce import reduce
-from lamina.backends.cpu.loops.space import LoopSpace, common_layout, space
+from lamina.backends.cpu.loops.space import LoopSpace, common_layout, has_runs, space
 from lamina.backends.cpu.loops.table import loops, worthwhile
 from lamina.backends.reference import by_numpy
 from lamina.ops.core import Op
@@ -27,7 +27,7 @@ from lamina.ops.primitives.pointwise import Identity
 from lamina.ops.primitives.reduce import Reduce
 from lamina.ops.primitives.shape import Expand
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Spec
+from lamina.spec import DType, Layout, Policy, Spec
 
 #: Strides that a kernel is made for; others are parameters.
 _FIXED = (0, 1)
@@ -40,18 +40,30 @@ def elementwise(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -
     worthwhile(op, specs, [out])
     label = "+".join(step.name for step in (op.ops if isinstance(op, (Fused, FusedElementwise)) else (op,)))
     formula = Formula.of(op, specs)
-    doubts = formula.check(out.dtype)
     layout = common_layout(out.shape, formula.wholes)
-    inputs, operands, places = formula.laid(out.shape, layout)
-    output = Spec(out.shape, out.dtype, layout)
-    nested = space(out.shape, layout, [*operands, output])
+    return _laid_plan(
+        op, formula, formula.laid(out.shape, layout), Spec(out.shape, out.dtype, layout), f"loops {label}"
+    )
+
+
+def _laid_plan(op: Op, formula: Formula, laid: LaidOperands, output: Spec, label: str) -> Plan:
+    """The plan that reads operands as they are laid, in the order in which the output lies."""
+    inputs, operands, places = laid
+    doubts = formula.check(output.dtype)
+    nested = space(output.shape, output.physical, [*operands, output])
     kernel = nest(formula.op, nested, operands, output, [*places, at_output()])
     if doubts:
         kernel = replace(kernel, refused=partial(by_numpy, op, tuple(inputs), (output,)))
     parted = {leaf.number for leaf in formula.leaves if leaf.part}
     fits = (i for i, s in enumerate(inputs) if s.same_memory(output) and i not in parted)
     aliases = {} if doubts else next(({0: i} for i in fits), {})
-    return Plan(tuple(inputs), (output,), kernel, aliases=aliases, label=f"loops {label}")
+
+    def relaid(layout: Layout) -> Plan | None:
+        other = Spec(output.shape, output.dtype, layout)
+        runs = has_runs(other.shape, [*operands, other])
+        return _laid_plan(op, formula, laid, other, label) if runs else None
+
+    return Plan(tuple(inputs), (output,), kernel, aliases=aliases, label=label, relaid=relaid)
 
 
 @loops(FusedElementwise, source="loops")

@@ -9,7 +9,7 @@ from lamina.backends.cpu.library import Location, at_input, at_output
 from lamina.backends.cpu.loops import compiler
 from lamina.backends.cpu.loops.elementwise import nest
 from lamina.backends.cpu.loops.kernel import InOrder, LoopKernel
-from lamina.backends.cpu.loops.space import space
+from lamina.backends.cpu.loops.space import has_runs, space
 from lamina.backends.cpu.loops.table import loops, worthwhile
 from lamina.ops.primitives.full_like import FullLike
 from lamina.ops.primitives.pointwise import Identity
@@ -19,10 +19,6 @@ from lamina.spec import DType, Layout, Policy, Shape, Spec, dense, int16, int32,
 
 #: By bytes the type that elements are moved as.
 RAW: dict[int, DType] = {1: uint8, 2: int16, 4: int32, 8: int64}
-
-
-#: Elements of a run from which on copies of runs are faster than what oneDNN generates.
-_RUN = 8
 
 
 def copied(shape: Shape, x: StridedPart, y: StridedPart) -> LoopKernel:
@@ -38,8 +34,7 @@ def relaid(source: Spec, target: Spec) -> Plan:
     if source.physical.is_blocked or target.physical.is_blocked or not compiler.available():
         raise NoKernel(f"cpu: {source} to {target} is no copy of runs")
     worthwhile(Identity(), [source], [target])
-    nested = space(source.shape, target.physical, [source, target])
-    if any(row[-1] != 1 for row in nested.strides) or nested.sizes[-1] < _RUN:
+    if not has_runs(source.shape, [source, target]):
         raise NoKernel(f"cpu: {source} to {target} is no copy of runs")
     kernel = copied(source.shape, StridedPart(at_input(0), source), StridedPart(at_output(), target))
     return Plan((source,), (target,), kernel, label="loops copy")
@@ -71,14 +66,25 @@ def _alike(x: Spec, shape: Shape, dtype: DType) -> Spec:
     return Spec(shape, dtype, dense(shape, tuple(order)))
 
 
+def _part_plan(x: Spec, y: Spec, start: Sequence[int], step: Sequence[int], label: str) -> Plan:
+    """The plan that writes the elements of x from `start` on, step by step."""
+    part = StridedPart(at_input(0), x, start, step)
+
+    def relaid(layout: Layout) -> Plan | None:
+        other, read = Spec(y.shape, y.dtype, layout), Spec(y.shape, y.dtype, Layout(part.strides))
+        return _part_plan(x, other, start, step, label) if has_runs(y.shape, [read, other]) else None
+
+    kernel = copied(y.shape, part, StridedPart(at_output(), y))
+    return Plan((x,), (y,), kernel, label=label, relaid=relaid)
+
+
 @loops(Slice, source="loops")
 def sliced(op: Slice, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """Elements from start on, step by step."""
     x, (y,) = _read(specs[0]), op.infer(specs[0])
     y = _alike(x, y.shape, y.dtype)
     worthwhile(op, [y], [y])
-    kernel = copied(y.shape, StridedPart(at_input(0), x, op.start, op.step), StridedPart(at_output(), y))
-    return Plan((x,), (y,), kernel, label="loops slice")
+    return _part_plan(x, y, op.start, op.step, "loops slice")
 
 
 @loops(Flip, source="loops")
@@ -89,18 +95,21 @@ def flipped(op: Flip, specs: Sequence[Spec], device: Device, policy: Policy) -> 
     worthwhile(op, [x], [y])
     axes = {a % x.ndim for a in op.axes}
     start = [n - 1 if a in axes else 0 for a, n in enumerate(x.shape)]
-    part = StridedPart(at_input(0), x, start, [-1 if a in axes else 1 for a in range(x.ndim)])
-    return Plan((x,), (y,), copied(y.shape, part, StridedPart(at_output(), y)), label="loops flip")
+    return _part_plan(x, y, start, [-1 if a in axes else 1 for a in range(x.ndim)], "loops flip")
 
 
 @loops(Concat, source="loops")
 def joined(op: Concat, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """Each input to its part of the output."""
-    axis = op.axis % specs[0].ndim
     inputs = [_read(s) for s in specs]
     (out,) = op.infer(*(s.open for s in specs))
     y = _alike(inputs[0], out.shape, out.dtype)
     worthwhile(op, inputs, [y])
+    return _joined_plan(inputs, y, op.axis % y.ndim)
+
+
+def _joined_plan(inputs: Sequence[Spec], y: Spec, axis: int) -> Plan:
+    """The plan that writes inputs one behind the other along an axis."""
     kernels, start = list[LoopKernel](), 0
     for number, x in enumerate(inputs):
         place = [start if a == axis else 0 for a in range(x.ndim)]
@@ -109,7 +118,12 @@ def joined(op: Concat, specs: Sequence[Spec], device: Device, policy: Policy) ->
                 copied(x.shape, StridedPart(at_input(number), x), StridedPart(at_output(), y, place))
             )
         start += x.shape[axis]
-    return Plan(tuple(inputs), (y,), InOrder(kernels), label="loops concat")
+
+    def relaid(layout: Layout) -> Plan | None:
+        runs = all(has_runs(x.shape, [x, Spec(x.shape, x.dtype, layout)]) for x in inputs if x.numel)
+        return _joined_plan(inputs, Spec(y.shape, y.dtype, layout), axis) if runs else None
+
+    return Plan(tuple(inputs), (y,), InOrder(kernels), label="loops concat", relaid=relaid)
 
 
 @loops(Pad, source="loops")
@@ -120,13 +134,22 @@ def padded(op: Pad, specs: Sequence[Spec], device: Device, policy: Policy) -> Pl
     worthwhile(op, [x], [y])
     if x.numel == 0:
         raise NoKernel(f"cpu: {op} of {x} is left to NumPy")
+    return _padded_plan(op, x, y)
+
+
+def _padded_plan(op: Pad, x: Spec, y: Spec) -> Plan:
     before = [pair[0] for pair in op.pairs]
     kernels = [copied(x.shape, StridedPart(at_input(0), x), StridedPart(at_output(), y, before))]
     for axis, (low, high) in enumerate(op.pairs):
         for start, size in ((0, low), (low + x.shape[axis], high)):
             if size:
                 kernels.append(_slab(op, x, y, axis, start, size))
-    return Plan((x,), (y,), InOrder(kernels), label="loops pad")
+
+    def relaid(layout: Layout) -> Plan | None:
+        runs = has_runs(x.shape, [x, Spec(x.shape, x.dtype, layout)])
+        return _padded_plan(op, x, Spec(y.shape, y.dtype, layout)) if runs else None
+
+    return Plan((x,), (y,), InOrder(kernels), label="loops pad", relaid=relaid)
 
 
 def _slab(op: Pad, x: Spec, y: Spec, axis: int, start: int, size: int) -> LoopKernel:

@@ -12,6 +12,8 @@ from lamina.spec.layout import block_sizes, outer_shape, physical_elements
 
 #: Steps of the outermost loop that are enough for the threads of any machine.
 _SHARED = 64
+#: Elements of a run from which on copies of runs are faster than what oneDNN generates.
+_RUN = 8
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,14 @@ def common_layout(shape: Shape, specs: Sequence[Spec]) -> Layout:
 
 
 def operand(spec: Spec, shape: Shape, layout: Layout) -> Spec:
-    """The spec as a kernel over `shape` reads it: in the common layout where it is dense, else where it lies."""
+    """The spec as a kernel over `shape` reads it: in the common layout where it is dense, else where it lies.
+
+    So is a dense one in another order whose neighbours are neighbours there, too.
+    """
+    wanted = Spec(shape, spec.dtype, layout)
     if spec.shape == shape and (spec.layout is None or spec.tag is not None):
-        return Spec(shape, spec.dtype, layout)
+        is_read = spec.layout is not None and spec.numel and has_runs(shape, [spec, wanted])
+        return spec if is_read else wanted
     return spec.open.fixed if spec.physical.is_blocked else spec.fixed
 
 
@@ -55,6 +62,14 @@ def space(shape: Shape, layout: Layout, operands: Sequence[Spec]) -> LoopSpace:
     rows = [_strides(spec, shape, layout) for spec in operands]
     order = sorted(range(len(sizes)), key=lambda a: (-own[a], a))
     return _collapsed([sizes[a] for a in order], [[row[a] for a in order] for row in rows])
+
+
+def has_runs(shape: Shape, operands: Sequence[Spec]) -> bool:
+    """Whether neighbours in the last operand, over `shape`, are neighbours in all the others, or one that repeats."""
+    if any(s.physical.is_blocked for s in operands):
+        return False
+    nested = space(shape, operands[-1].physical, operands)
+    return all(row[-1] in (0, 1) for row in nested.strides) and nested.sizes[-1] >= _RUN
 
 
 def _strides(spec: Spec, shape: Shape, layout: Layout) -> tuple[int, ...]:

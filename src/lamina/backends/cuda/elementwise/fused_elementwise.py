@@ -12,23 +12,20 @@ from dataclasses import dataclass, replace
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.elementwise.pointwise import (
     KernelOperand,
+    Loop,
     Statement,
     align_operands,
-    elementwise,
     expression_of,
     full,
     op_value,
     result_layout,
 )
 from lamina.backends.cuda.elementwise.reduce import ReducedOperand, reduction_plan
-from lamina.backends.cuda.launch.indexing import Strides, memory_order
+from lamina.backends.cuda.launch.indexing import Strides
 from lamina.backends.cuda.launch.program import (
-    Launch,
     Place,
     c_type,
-    kernel_plan,
     source,
-    target,
     wide_type,
 )
 from lamina.backends.cuda.registry import kernels
@@ -87,33 +84,11 @@ def fused_elementwise(op: FusedElementwise, specs: tuple[Spec, ...], device: Dev
 
 def _elementwise_plan(body: FusedBody, out: Spec, device: Device, label: str) -> Plan:
     """The plan without a reduction."""
-    result = body.value(-len(body.op.ops))
-    output = full(out, body.layout)
-    aliases = body.in_place(output)
-    if out.numel == 0:
-        return kernel_plan(device, body.inputs, [output], [], label=label, aliases=aliases)
-    order = memory_order(out.shape, output.physical.strides)
+    result, output = body.value(-len(body.op.ops)), full(out, body.layout)
     pairs = zip(body.operands, body.strides(), strict=True)
     read = [KernelOperand(v.dtype, strides, v.place) for v, strides in pairs]
-    written = KernelOperand(out.dtype, output.physical.strides, target())
-
-    def steps(vector: bool) -> tuple[Launch, ...]:
-        return (
-            elementwise(
-                out.shape,
-                order,
-                read,
-                [written],
-                body.statements,
-                [result.name],
-                vector=vector,
-                stepwise=True,
-            ),
-        )
-
-    return kernel_plan(
-        device, body.inputs, [output], steps(True), label=label, aliases=aliases, plain=lambda: steps(False)
-    )
+    loop = Loop(body.inputs, read, body.statements, result.name, label, stepwise=True)
+    return loop.plan(output, device, body.in_place(output))
 
 
 @dataclass(frozen=True)

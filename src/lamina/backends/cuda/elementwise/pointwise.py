@@ -14,6 +14,7 @@ from typing import Any
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.elementwise import elementary
+from lamina.backends.cuda.elementwise.interleave import interleaved, interleaves
 from lamina.backends.cuda.launch.indexing import (
     Space,
     Strides,
@@ -470,18 +471,30 @@ def _dense(spec: Spec) -> bool:
 def align_operands(specs: Sequence[Spec], shape: Shape, layout: Layout) -> tuple[Spec, ...]:
     """Operand specs as the kernel reads them: full-size dense ones are asked for in the result's layout.
 
-    A tensor that lies in another dense order is worth a tiled reorder by whoever runs the plan; a strided read
-    would touch a memory line per element. Broadcast operands are read where they lie.
+    A tensor that lies in another dense order is worth a tiled reorder by whoever runs the plan, as a strided read
+    would touch a memory line per element, unless its innermost axis is the result's, in whole accesses. Broadcast
+    operands are read where they lie.
     """
     wanted = []
     for spec in specs:
         if spec.physical.is_blocked:
             wanted.append(Spec(spec.shape, spec.dtype, contiguous(spec.shape)))
-        elif spec.shape == shape and (spec.layout is None or _dense(spec)):
+        elif spec.shape == shape and (spec.layout is None or _dense(spec)) and not _has_runs(spec, layout):
             wanted.append(Spec(shape, spec.dtype, layout))
         else:
             wanted.append(spec.fixed)
     return tuple(wanted)
+
+
+def _has_runs(spec: Spec, layout: Layout) -> bool:
+    """Whether a tensor in another order than a layout has the same neighbours, in accesses of 16 bytes."""
+    if spec.layout is None or spec.same_memory(full(spec, layout)) or spec.numel == 0:
+        return False
+    operands = [KernelOperand(spec.dtype, s, source()) for s in (spec.layout.strides, layout.strides)]
+    order = memory_order(spec.shape, layout.strides)
+    space = collapse(spec.shape, [o.strides for o in operands], order)
+    is_run = all(row[-1] == 1 for row in space.strides)
+    return is_run and _width(space, operands) * spec.dtype.itemsize == VECTOR
 
 
 def full(spec: Spec, layout: Layout) -> Spec:
@@ -559,19 +572,83 @@ def chain_plan(
     """The plan of a body over broadcast inputs with one output."""
     layout = result_layout(out.shape, specs)
     inputs = align_operands(specs, out.shape, layout)
-    output = full(out, layout)
-    aliases = {o: i for o, i in aliases.items() if inputs[i].same_memory(output)}
-    if out.numel == 0:
-        return kernel_plan(device, inputs, [output], [], label=label, aliases=aliases)
     operands = [
         KernelOperand(s.dtype, broadcast_strides(s, out.shape), source(i)) for i, s in enumerate(inputs)
     ]
-    written = KernelOperand(out.dtype, output.physical.strides, target())
-    order = memory_order(out.shape, output.physical.strides)
+    loop = Loop(inputs, operands, body, result, label)
+    return loop.plan(full(out, layout), device, aliases)
 
-    def steps(vector: bool) -> tuple[Launch, ...]:
-        return (elementwise(out.shape, order, operands, [written], body, [result], vector=vector),)
 
-    return kernel_plan(
-        device, inputs, [output], steps(True), label=label, aliases=aliases, plain=lambda: steps(False)
-    )
+@dataclass(frozen=True)
+class Loop:
+    """A body over operands with one result, in whatever layout that is written.
+
+    inputs: as they lie. operands: what is read of them, in the order of the names a0, a1, …
+    """
+
+    inputs: Sequence[Spec]
+    operands: Sequence[KernelOperand]
+    body: Sequence[Statement]
+    result: str
+    label: str
+    stepwise: bool = False
+
+    def plan(self, out: Spec, device: Device, aliases: dict[int, int]) -> Plan:
+        """The plan. aliases: where the output may lie, as far as an input lies as it does."""
+        fits = {o: i for o, i in aliases.items() if self.inputs[i].same_memory(out)}
+        if out.numel == 0:
+            return kernel_plan(device, self.inputs, [out], [], label=self.label, aliases=fits)
+        written = KernelOperand(out.dtype, out.physical.strides, target())
+        order = memory_order(out.shape, written.strides)
+
+        def steps(vector: bool) -> tuple[Launch, ...]:
+            if vector and self._interleaves(out):
+                return (self._interleaved(out),)
+            rest = [written], self.body, [self.result]
+            return (
+                elementwise(out.shape, order, self.operands, *rest, vector=vector, stepwise=self.stepwise),
+            )
+
+        def relaid(layout: Layout) -> Plan | None:
+            other = full(out, layout)
+            return self.plan(other, device, aliases) if self._is_fast(other) else None
+
+        return kernel_plan(
+            device,
+            self.inputs,
+            [out],
+            steps(True),
+            label=self.label,
+            aliases=fits,
+            plain=lambda: steps(False),
+            relaid=relaid,
+        )
+
+    def _is_fast(self, out: Spec) -> bool:
+        """Whether accesses are of 16 bytes, of what is not repeated along the innermost axis."""
+        every, space = self._space(out)
+        widest = max(o.dtype.itemsize for o in every)
+        return _width(space, every) * widest == VECTOR or self._interleaves(out)
+
+    def _space(self, out: Spec) -> tuple[Sequence[KernelOperand], Space]:
+        """All that is read and written, and the loops over it."""
+        every = (*self.operands, KernelOperand(out.dtype, out.physical.strides, target()))
+        order = memory_order(out.shape, out.physical.strides)
+        return every, collapse(out.shape, [o.strides for o in every], order)
+
+    def _interleaves(self, out: Spec) -> bool:
+        """Whether it makes a few planes the innermost axis."""
+        every, space = self._space(out)
+        width = VECTOR // max(o.dtype.itemsize for o in every)
+        return len(every) == 2 and interleaves(space, width, [o.place for o in every])
+
+    def _interleaved(self, out: Spec) -> Launch:
+        every, space = self._space(out)
+        given, made = every
+        lines = [f"const {wide_type(given.dtype)} a0 = widen(e0);"]
+        lines += [f"const {v.type} {v.name} = {v.expression};" for v in self.body]
+        lines.append(f"return narrow<{c_type(made.dtype)}>({self.result});")
+        width = VECTOR // max(o.dtype.itemsize for o in every)
+        types = c_type(given.dtype), c_type(made.dtype)
+        places = [o.place for o in every]
+        return interleaved(space, width, types, " ".join(lines), places, stepwise=self.stepwise)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from lamina.backends import Call, Plan, Run, passing_plan
+from lamina.backends.cuda.elementwise.interleave import interleaved, interleaves
 from lamina.backends.cuda.elementwise.pointwise import KernelOperand, elementwise, full, literal
 from lamina.backends.cuda.launch.indexing import Space, Strides, collapse, memory_order, offset_function
 from lamina.backends.cuda.launch.program import (
@@ -30,8 +31,6 @@ from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Shape, Spec, contiguous
 
 _TILE = 32
-#: Planes that are interleaved by threads of their own, and the accesses of a block to each of them.
-_MOST_PLANES, _RUN = 4, 256
 
 
 # ------------------------------------------------------------------------------------------------------ copies
@@ -43,8 +42,9 @@ def strided_copy(
     """One launch that copies elements of `shape` from strides `read` to strides `write`."""
     order = memory_order(shape, write)
     space = collapse(shape, [read, write], order)
-    if vector and _interleaves(space, VECTOR // spec.dtype.itemsize, (origin, to)):
-        return _interleaved(space, spec, origin, to)
+    kind, width, places = bits_type(spec.dtype), VECTOR // spec.dtype.itemsize, (origin, to)
+    if vector and interleaves(space, width, places):
+        return interleaved(space, width, (kind, kind), "return e0;", places)
     axes = _transposed(space)
     if axes is not None:
         return _tiled(space, axes, spec, origin, to)
@@ -56,41 +56,7 @@ def strided_copy(
         [],
         ["a0"],
         vector=vector,
-        raw=bits_type(spec.dtype),
-    )
-
-
-def _interleaves(space: Space, width: int, places: tuple[Place, Place]) -> bool:
-    """Whether a few planes that are read become the innermost axis, all of it in accesses of 16 bytes."""
-    if len(space.sizes) < 2 or 0 in space.sizes or width == 1 or any(p.offset % VECTOR for p in places):
-        return False
-    (*_, columns, planes), (read, write) = space.sizes, space.strides
-    if not 1 < planes <= _MOST_PLANES or read[-2] != 1 or write[-2:] != (planes, 1):
-        return False
-    return all(n % width == 0 for n in (columns, read[-1], *read[:-2], *write[:-2]))
-
-
-def _interleaved(space: Space, spec: Spec, origin: Place, to: Place) -> Launch:
-    *outer, columns, planes = range(len(space.sizes))
-    batch = space.part(outer) if outer else Space((1,), ((0,), (0,)))
-    width = VECTOR // spec.dtype.itemsize
-    text = constants(
-        T=bits_type(spec.dtype),
-        V=width,
-        PLANES=space.sizes[planes],
-        COLUMNS=space.sizes[columns],
-        SOURCE_PLANE=space.strides[0][planes],
-        BATCHES=batch.count,
-    )
-    text = f"typedef {space.index_type} Index;\n{text}"
-    text += offset_function("source_batch", batch, 0) + offset_function("target_batch", batch, 1)
-    runs = -(-space.sizes[columns] // (width * _RUN)) * batch.count
-    return Launch(
-        Program("interleave", "elementwise/interleave.cu", text),
-        (runs,),
-        (_RUN,),
-        (origin, to),
-        waves=LOOPING * 4,
+        raw=kind,
     )
 
 
@@ -141,7 +107,20 @@ def copy_plan(given: Spec, out: Spec, read: Strides, offset: int, device: Device
     def steps(vector: bool) -> tuple[Bindable, ...]:
         return (strided_copy(out.shape, out, read, write, origin, target(), vector=vector),)
 
-    return kernel_plan(device, [given], [out], steps(True), label=label, plain=lambda: steps(False))
+    def relaid(layout: Layout) -> Plan | None:
+        if not _is_fast(out.shape, read, layout.strides):
+            return None
+        return copy_plan(given, full(out, layout), read, offset, device, label)
+
+    return kernel_plan(
+        device, [given], [out], steps(True), label=label, plain=lambda: steps(False), relaid=relaid
+    )
+
+
+def _is_fast(shape: Shape, read: Strides, write: Strides) -> bool:
+    """Whether a copy reads and writes whole lines of memory: along one axis, or tile by tile along two."""
+    space = collapse(shape, [read, write], memory_order(shape, write))
+    return space.strides[0][-1] in (0, 1) or _transposed(space) is not None
 
 
 def reorder(given: Spec, wanted: Spec, device: Device) -> Plan:
@@ -174,9 +153,8 @@ def _unused(call: Call) -> Run:
 
 @kernels(shape_ops.Reshape, source="view")
 def reshape(op: shape_ops.Reshape, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """Row-major elements under another shape: no work, but for a reorder of an input that is not row-major."""
-    (out,) = op.infer(*specs)
-    return view(row_major(specs[0]), out.fixed, op.name)
+    """The same memory under another shape: no work, but for a reorder where axes that are joined lie apart."""
+    return view(*specs[0].reshaped(op.shape), op.name)
 
 
 @kernels(shape_ops.After, source="view")
@@ -198,24 +176,31 @@ def transpose(op: shape_ops.Transpose, specs: tuple[Spec, ...], device: Device, 
 def concat(op: shape_ops.Concat, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """One copy per input into its part of the output."""
     (out,) = op.infer(*specs)
-    axis = op.axis % out.ndim
-    layout = _common_layout(specs, out)
-    result = full(out, layout)
-    given = [plain_layout(s) for s in specs]
+    given = tuple(plain_layout(s) for s in specs)
+    return _joined(given, full(out, _common_layout(specs, out)), op.axis % out.ndim, device, op.name)
+
+
+def _joined(given: Sequence[Spec], out: Spec, axis: int, device: Device, label: str) -> Plan:
+    """The plan that writes inputs one behind the other along an axis."""
+    write = out.physical.strides
 
     def steps(vector: bool) -> tuple[Bindable, ...]:
         made, start = [], 0
         for i, spec in enumerate(given):
-            to = target(0, start * layout.strides[axis] * out.dtype.itemsize)
+            to = target(0, start * write[axis] * out.dtype.itemsize)
             start += spec.shape[axis]
             if spec.numel:
                 read = spec.physical.strides
-                made.append(
-                    strided_copy(spec.shape, spec, read, layout.strides, source(i), to, vector=vector)
-                )
+                made.append(strided_copy(spec.shape, spec, read, write, source(i), to, vector=vector))
         return tuple(made)
 
-    return kernel_plan(device, given, [result], steps(True), label=op.name, plain=lambda: steps(False))
+    def relaid(layout: Layout) -> Plan | None:
+        fast = all(_is_fast(s.shape, s.physical.strides, layout.strides) for s in given if s.numel)
+        return _joined(given, full(out, layout), axis, device, label) if fast else None
+
+    return kernel_plan(
+        device, given, [out], steps(True), label=label, plain=lambda: steps(False), relaid=relaid
+    )
 
 
 def _common_layout(specs: Sequence[Spec], out: Spec) -> Layout:
@@ -271,22 +256,29 @@ def pad(op: shape_ops.Pad, specs: tuple[Spec, ...], device: Device, policy: Poli
     """The constant everywhere, then the input into its place."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
-    result = _alike(given, out)
+    return _padded(op, given, _alike(given, out), device)
+
+
+def _padded(op: shape_ops.Pad, given: Spec, out: Spec, device: Device) -> Plan:
     if out.numel == 0:
-        return kernel_plan(device, [given], [result], [], label=op.name)
-    write = result.physical.strides
+        return kernel_plan(device, [given], [out], [], label=op.name)
+    read, write = given.physical.strides, out.physical.strides
     start = sum(lo * s for (lo, _), s in zip(op.pairs, write, strict=True))
 
     def steps(vector: bool) -> tuple[Bindable, ...]:
-        made: list[Bindable] = [_constant(result, op.value, vector)]
+        made: list[Bindable] = [_constant(out, op.value, vector)]
         if given.numel:
             to = target(0, start * out.dtype.itemsize)
-            made.append(
-                strided_copy(given.shape, given, given.physical.strides, write, source(), to, vector=vector)
-            )
+            made.append(strided_copy(given.shape, given, read, write, source(), to, vector=vector))
         return tuple(made)
 
-    return kernel_plan(device, [given], [result], steps(True), label=op.name, plain=lambda: steps(False))
+    def relaid(layout: Layout) -> Plan | None:
+        fast = given.numel == 0 or _is_fast(given.shape, read, layout.strides)
+        return _padded(op, given, full(out, layout), device) if fast else None
+
+    return kernel_plan(
+        device, [given], [out], steps(True), label=op.name, plain=lambda: steps(False), relaid=relaid
+    )
 
 
 def _constant(spec: Spec, value: float, vector: bool) -> Launch:

@@ -21,7 +21,7 @@ import numpy as np
 from lamina.backends import Call, NoKernel, Plan, PlanTape, Run
 from lamina.runtime import Buffer, Device, Kernel, Machine, Stream, compile_cubin, compile_kernel
 from lamina.runtime.ahead import compilers
-from lamina.spec import DType, Spec
+from lamina.spec import DType, Layout, Spec
 
 #: The folder of the families; a kernel file is named from here: "conv/direct.cu".
 KERNELS = Path(__file__).parents[1]
@@ -602,6 +602,7 @@ def kernel_plan(
     workspace: int = 0,
     aliases: Mapping[int, int] | None = None,
     plain: Callable[[], tuple[Bindable, ...]] | None = None,
+    relaid: Callable[[Layout], Plan | None] | None = None,
 ) -> Plan:
     """The plan that runs `steps`."""
     return Plan(
@@ -611,6 +612,7 @@ def kernel_plan(
         workspace=workspace,
         aliases=dict(aliases or {}),
         label=f"kernel {label}",
+        relaid=relaid,
     )
 
 

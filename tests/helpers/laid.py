@@ -1,0 +1,48 @@
+"""Planned programs with each value at its place: what views show, what copies make, what is computed in place.
+
+Ops are computed by their NumPy meaning, so that a program for a GPU runs without one; where values lie, and which
+step reads what, is as it was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.backends.reference import run_reference
+from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Slot
+from lamina.ops.core import Array
+from lamina.spec import pack, unpack
+
+
+def run_laid(program: PlannedGraph, arrays: Sequence[Array]) -> list[Array]:
+    """The outputs of a program, donated ones too."""
+    memory = {s: pack(a, s.spec.physical) for s, a in zip(program.inputs, arrays, strict=True)}
+    for value, slot in program.constants.items():
+        assert value.constant is not None
+        memory[slot] = pack(value.constant.numpy(), slot.spec.physical)
+    for step in (*program.prologue, *program.steps):
+        _run(step, memory)
+    return [_shown(slot, memory) for slot in program.outputs]
+
+
+def _run(step: PlannedStep, memory: dict[Slot, Array]) -> None:
+    for slot, spec in zip(
+        (*step.inputs, *step.outputs), (*step.plan.inputs, *step.plan.outputs), strict=True
+    ):
+        assert slot.spec.same_memory(spec), f"{step.label}: {slot.spec} is planned as {spec}"
+    if step.plan.view:
+        assert step.outputs[0].base is step.inputs[0].base
+        return
+    given = [_shown(slot, memory) for slot in step.inputs]
+    found = given if step.node is None else run_reference(step.node.op, given)
+    for slot, y in zip(step.outputs, found, strict=True):
+        memory[slot.base] = pack(y, slot.spec.physical)
+
+
+def _shown(slot: Slot, memory: dict[Slot, Array]) -> Array:
+    return unpack(memory[slot.base], slot.spec.physical, slot.spec.shape)
+
+
+def copies(program: PlannedGraph) -> list[str]:
+    """The reorders that every run makes, as text."""
+    return [f"{s.inputs[0].spec} -> {s.outputs[0].spec}" for s in program.steps if s.node is None]
