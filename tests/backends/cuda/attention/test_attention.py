@@ -386,11 +386,11 @@ def test_dropout_of_the_weights_on_cuda(
 @pytest.mark.feature("B022")
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("sizes", [(2, 4, 128, 64), (2, 3, 33, 16), (1, 2, 70, 10)], ids=str)
+@pytest.mark.parametrize("sizes", [(2, 4, 128, 64), (2, 3, 33, 16), (1, 2, 70, 10), (2, 4, 49, 36)], ids=str)
 @pytest.mark.parametrize("algorithm", ["heuristic", "fastest"])
-@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(("batch_first", "stacked"), [(False, False), (True, False), (True, True)])
 def test_attention_on_a_projection_on_cuda(
-    sizes: Any, causal: bool, dtype: DType, algorithm: str, batch_first: bool
+    sizes: Any, causal: bool, dtype: DType, algorithm: str, batch_first: bool, stacked: bool
 ) -> None:
     """q, k and v are read where the projection has them, and their gradients are written so."""
     b, h, s, d = sizes
@@ -400,7 +400,10 @@ def test_attention_on_a_projection_on_cuda(
     x, g = (rng.standard_normal((*lead, n * h * d)).astype(dtype.numpy) for n in (3, 1))
 
     def f(x: Any, g: Any) -> Any:
-        q, k, v = (ops.permute(p.reshape((*lead, h, d)), order) for p in ops.chunk(x, 3, -1))
+        if stacked:
+            q, k, v = ops.unbind(ops.permute(x.reshape((*lead, 3, h, d)), (2, 0, 3, 1, 4)), 0)
+        else:
+            q, k, v = (ops.permute(p.reshape((*lead, h, d)), order) for p in ops.chunk(x, 3, -1))
         y = ops.permute(ops.attention(q, k, v, causal=causal), back).reshape((*lead, h * d))
         return [y, *gradients(y, [x], [g])]
 

@@ -8,13 +8,19 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.backends import get
-from lamina.backends.cuda.attention.joint_attention_fusion import JOINT_ATTENTION, JOINT_ATTENTION_GRAD
-from lamina.graph import Graph, trace
+from lamina.backends.cuda.attention.joint_attention_fusion import (
+    JOINT_ATTENTION,
+    JOINT_ATTENTION_GRAD,
+    STACKED_ATTENTION,
+    STACKED_ATTENTION_GRAD,
+)
+from lamina.graph import Graph, gradients, trace
 from lamina.graph.passes.attention import join_parts, reshape_behind
 from lamina.graph.passes.canonicalize import drop_identities
 from lamina.graph.passes.fusion import fuse_patterns
 from lamina.graph.passes.manager import optimize
 from lamina.graph.passes.pattern import Report
+from lamina.ops.core import Array
 from tests.helpers.encoder import layer, names, same
 from tests.helpers.stand_in import StandIn
 
@@ -22,7 +28,7 @@ rng = np.random.default_rng(0)
 
 
 def joined(graph: Graph, backend: StandIn | None = None, report: Report | None = None) -> Graph:
-    fusions = [JOINT_ATTENTION, JOINT_ATTENTION_GRAD]
+    fusions = [JOINT_ATTENTION, JOINT_ATTENTION_GRAD, STACKED_ATTENTION, STACKED_ATTENTION_GRAD]
     better = fuse_patterns(
         join_parts(reshape_behind(graph)), fusions, backend or StandIn(), report or Report()
     )
@@ -75,3 +81,48 @@ def test_thirds_of_several_projections_stay() -> None:
 
     graph = trace(f, *(rng.standard_normal((2, 3, 24)) for _ in range(2)))
     assert joined(graph).nodes == graph.nodes
+
+
+def stacked(order: tuple[int, int, int] = (0, 1, 2), causal: bool = False) -> tuple[Graph, list[Array]]:
+    """Attention to the parts of one projection as [3, B, H, S, D], and its gradient."""
+
+    def f(x: Any, g: Any) -> Any:
+        parts = ops.unbind(ops.permute(x.reshape((2, 5, 3, 2, 4)), (2, 0, 3, 1, 4)), 0)
+        y = ops.attention(*(parts[i] for i in order), causal=causal)
+        y = ops.permute(y, (0, 2, 1, 3)).reshape((2, 5, 8))
+        return [y, *gradients(y, [x], [g])]
+
+    arrays = [rng.standard_normal((2, 5, n)) for n in (24, 8)]
+    return trace(f, *arrays), arrays
+
+
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("causal", [False, True])
+def test_parts_of_a_stack_are_read_where_they_lie(causal: bool) -> None:
+    graph, arrays = stacked(causal=causal)
+    better = joined(optimize(graph, get(lm.device("cpu"), "reference")))
+    found = names(better)
+    assert found["joint_attention"] == found["joint_attention_grad"] == 1
+    assert not {"slice", "pad", "concat", "attention", "attention_grad"} & set(found)
+    same(graph, better, arrays)
+
+
+def test_parts_of_a_stack_in_another_order_stay() -> None:
+    graph, arrays = stacked((1, 0, 2))
+    better = joined(optimize(graph, get(lm.device("cpu"), "reference")))
+    assert names(better)["attention"] == names(better)["attention_grad"] == 1
+    same(graph, better, arrays)
+
+
+def test_parts_of_several_stacks_stay() -> None:
+    def f(x: Any, y: Any) -> Any:
+        q, k, v = x[0], x[1], y[2]
+        return [ops.attention(q, k, v)]
+
+    graph = trace(f, *(rng.standard_normal((3, 2, 2, 5, 4)) for _ in range(2)))
+    assert "joint_attention" not in names(joined(graph))
+
+
+def test_a_part_of_four_stays() -> None:
+    graph = trace(lambda x: [ops.attention(x[0], x[1], x[2])], rng.standard_normal((4, 2, 2, 5, 4)))
+    assert "joint_attention" not in names(joined(graph))

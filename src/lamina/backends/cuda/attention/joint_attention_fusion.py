@@ -1,7 +1,8 @@
 """Attention on one projection as it is: q, k and v are read where they lie, and their gradients written so.
 
-Networks cut one projection [., ., 3 H D] into thirds, and join the gradients of these again. cuDNN takes any strides,
-so that neither the cuts nor the joint gradient have to be copied together.
+Networks cut one projection [., ., 3 H D] into thirds, and join the gradients of these again; or they bring it to
+[3, B, H, S, D], of which q, k and v are the parts, and stack the gradients. cuDNN takes any strides, so that neither
+the parts nor the joint gradient have to be copied together.
 """
 
 from __future__ import annotations
@@ -203,6 +204,50 @@ JOINT_ATTENTION = fusions.add(
 )
 
 
+def _is_part(node: Any) -> bool:
+    """Whether a slice is one of three parts along the first of five axes."""
+    (whole,), (part,) = node.inputs, node.outputs
+    return bool(whole.ndim == 5 and whole.shape[0] == 3 and part.shape == (1, *whole.shape[1:]))
+
+
+def _unstacked(node: Any) -> bool:
+    (part,), (y,) = node.inputs, node.outputs
+    return bool(part.shape == (1, *y.shape))
+
+
+def _part_of(number: int) -> MadeBy:
+    """Heads [B, H, S, D] as a part of [3, B, H, S, D]."""
+    part = made_by(Slice, operand("joint"), name=f"part{number}", where=_is_part, same_policy=False)
+    return made_by(Reshape, part, where=_unstacked, same_policy=False)
+
+
+_PARTS = [_part_of(i) for i in range(3)]
+
+
+def _are_in_order(match: PatternMatch) -> bool:
+    """Whether q, k and v are the parts in this order."""
+    return all(match.node(f"part{i}").op.start[0] == i for i in range(3))
+
+
+def _attended_to_parts(match: PatternMatch) -> Results | None:
+    """attention(q, k, v) of the parts of one value -> attention on that value."""
+    node = match.root
+    if not _are_in_order(match):
+        return None
+    op = JointAttention(node.op.scale, node.op.causal, node.op.stats)
+    return dict(zip(node.outputs, match.apply(op, match["joint"], at=node), strict=True))
+
+
+STACKED_ATTENTION = fusions.add(
+    Fusion(
+        "stacked_attention",
+        made_by(Attention, *_PARTS, where=_has_no_bias),
+        _attended_to_parts,
+        JointAttention,
+    )
+)
+
+
 def _joins_three(node: Any) -> bool:
     return len(node.inputs) == 3 and bool(node.op.axis % node.outputs[0].ndim == 2)
 
@@ -224,6 +269,7 @@ def _is_merge(node: Any) -> bool:
 
 _others = (operand("o"), operand("stats"), operand("do"))
 _grad = made_by(AttentionGrad, *_THIRDS, *_others, name="grad", where=_has_six, same_policy=False)
+_parts_grad = made_by(AttentionGrad, *_PARTS, *_others, name="grad", where=_has_six, same_policy=False)
 
 
 def _merged(number: int) -> MadeBy:
@@ -254,6 +300,42 @@ JOINT_ATTENTION_GRAD = fusions.add(
         "joint_attention_grad",
         made_by(Concat, *map(_merged, range(3)), where=_joins_three),
         _gradient_joined,
+        JointAttentionGrad,
+    )
+)
+
+
+def _stacks_three(node: Any) -> bool:
+    return len(node.inputs) == 3 and node.op.axis == 0 and node.outputs[0].ndim == 5
+
+
+def _is_stacked(node: Any) -> bool:
+    (part,), (y,) = node.inputs, node.outputs
+    return bool(y.shape == (1, *part.shape))
+
+
+def _gradient_stacked(match: PatternMatch) -> Results | None:
+    """The gradients of the parts of one value, stacked -> that value's gradient, made as one."""
+    node, grad = match.root, match.node("grad")
+    if not _are_in_order(match):
+        return None
+    op = JointAttentionGrad(grad.op.scale, grad.op.causal)
+    (made,) = match.apply(op, match["joint"], match["o"], match["stats"], match["do"], at=grad)
+    return {node.outputs[0]: made}
+
+
+STACKED_ATTENTION_GRAD = fusions.add(
+    Fusion(
+        "stacked_attention_grad",
+        made_by(
+            Concat,
+            *(
+                made_by(Reshape, _parts_grad.output(i), where=_is_stacked, same_policy=False)
+                for i in range(3)
+            ),
+            where=_stacks_three,
+        ),
+        _gradient_stacked,
         JointAttentionGrad,
     )
 )
