@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 
 from lamina import ops
@@ -153,6 +154,11 @@ def find(node: Node) -> Callable[..., Any] | None:
         if key in HANDLERS:
             return HANDLERS[key]
     return _function(_plain_name(node), node)
+
+
+def is_known(operator: Any) -> bool:
+    """Whether one of PyTorch's operators has a counterpart."""
+    return find(FxGraph().call_function(operator)) is not None
 
 
 def _of_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
