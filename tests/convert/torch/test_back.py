@@ -60,6 +60,35 @@ LAYERS = {
 }
 
 
+def test_complex_parameters_and_buffers_come_back() -> None:
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch, to_torch
+
+    class Modes(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(3, 4, dtype=torch.complex64))
+            self.register_buffer("turn", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * self.weight * self.turn).real.sum(-1)
+
+    net, x = Modes(), torch.randn(2, 3, 4)
+    wanted = net(x).detach()
+    converted = from_torch(net, x, share=False)
+    module = to_torch(converted)
+    torch.testing.assert_close(module(x), wanted, rtol=0, atol=0)
+    assert [(v.shape, v.dtype) for v in module.state_dict().values()] == [
+        (v.shape, v.dtype) for v in net.state_dict().values()
+    ]
+    step = lm.train_step(converted, lambda y, _: lm.ops.mean(lm.ops.square(y)), lm.optim.SGD(lr=0.1))
+    losses = [float(step(x.numpy())) for _ in range(3)]
+    trained = to_torch(converted)
+    assert trained(x).square().mean().item() < losses[-1] < losses[0]
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_become_those_of_torch(name: str) -> None:
     import lamina as lm

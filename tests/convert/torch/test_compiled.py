@@ -119,16 +119,91 @@ def test_state_is_saved_loaded_and_moved() -> None:
         torch.testing.assert_close(run(x), copy.deepcopy(model)(x), atol=1e-4, rtol=1e-4)
 
 
-def test_second_derivatives_are_refused() -> None:
+@pytest.mark.parametrize("kind", ["convolutions", "products"])
+def test_second_and_third_derivatives(kind: str) -> None:
+    """A gradient penalty, as GANs have it, and (of products: PyTorch's batch norm has a wrong third derivative) a
+    gradient of it that is differentiated again.
+    """
     import torch
+    from torch import nn
 
-    from lamina.convert.torch.compiled import DoubleBackwardError
     from tests.helpers.torch_training import compiled
 
+    torch.manual_seed(0)
+    first, shape = (nn.Conv2d(2, 4, 3), (2, 2, 6, 6)) if kind == "convolutions" else (nn.Linear(3, 4), (4, 3))
+    last = [nn.BatchNorm2d(4), nn.Conv2d(4, 1, 3)] if kind == "convolutions" else [nn.Linear(4, 1)]
+    net, x0 = nn.Sequential(first, nn.Softplus(), *last), torch.randn(shape)
+    found = []
+    for run in (net, compiled(copy.deepcopy(net))):
+        for _ in range(2):
+            x = x0.clone().requires_grad_()
+            y = run(x)
+            (g,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+            penalty = (g.flatten(1).norm(dim=1) - 1).square().mean() + y.mean()
+            second = torch.autograd.grad(penalty, [x, *run.parameters()], create_graph=True)
+        if kind == "products":
+            run.zero_grad()
+            sum(s.square().sum() for s in second).backward()
+        given = [p.grad for p in run.parameters() if p.grad is not None]
+        found.append([g, *second, *given[:2], *run.buffers()])
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-3 * float(wanted.detach().abs().max()))
+
+
+def test_a_second_derivative_drops_what_the_first_one_dropped() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    run, x = compiled(torch.nn.Dropout(0.5)), torch.linspace(1, 2, 50, requires_grad=True)
+    y = run(x.pow(3))
+    kept = (y / x.pow(3)).detach()
+    assert 5 < (kept == 0).sum() < 45
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    torch.testing.assert_close(g, 3 * x.square() * kept)
+    (second,) = torch.autograd.grad(g.sum(), x)
+    torch.testing.assert_close(second, 6 * x * kept)
+
+
+def test_a_second_derivative_of_what_was_overwritten_is_refused() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    x = torch.randn(4, 3)
+    y = compiled(torch.nn.Linear(3, 2))(x).square().sum()
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="overwritten since"):
+        y.backward(create_graph=True)
+
+
+def test_a_gradient_that_is_the_same_everywhere_has_zeros_for_its_own() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    x = torch.linspace(-1, 1, 8).reshape(1, 8).requires_grad_()
+    run = compiled(torch.nn.Sequential(torch.nn.MaxPool1d(2), torch.nn.LeakyReLU(0.1)))
+    (g,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(g.sum(), x)
+    assert torch.equal(g.sort().values[0, :4], torch.zeros(4))
+    assert torch.equal(second, torch.zeros(1, 8))
+
+
+def test_what_has_no_second_derivative_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from lamina.convert.torch import compiled as own
+    from tests.helpers.torch_training import compiled
+
+    def refuses(*args: Any) -> Any:
+        raise NotImplementedError("an_op has no gradient")
+
+    monkeypatch.setattr(own, "derivative", refuses)
     layer, x = torch.nn.Linear(3, 2), torch.randn(4, 3, requires_grad=True)
-    y = compiled(layer)(x).square().sum()
-    (g,) = torch.autograd.grad(y, x, create_graph=True)
-    with pytest.raises(DoubleBackwardError, match="create_graph=True"):
+    (g,) = torch.autograd.grad(compiled(layer)(x).square().sum(), x, create_graph=True)
+    torch.testing.assert_close(g, torch.autograd.grad(layer(x).square().sum(), x)[0])
+    with pytest.raises(own.DoubleBackwardError, match=r"create_graph=True.*: an_op has no gradient"):
         g.square().sum().backward()
 
 

@@ -16,6 +16,10 @@ CASES = [
     "F.layer_norm(x, (6, 6))",
     "F.group_norm(x, 3, w, b)",
     "F.rms_norm(x, (6,))",
+    "torch.native_layer_norm(x, (6, 6), None, None, 1e-5)",
+    "torch.native_group_norm(x, w, b, 2, 3, 36, 3, 1e-5)",
+    "torch.native_batch_norm(x, w, b, None, None, True, 0.1, 1e-5)",
+    "torch.native_batch_norm(x, w, b, m, v, False, 0.1, 1e-5)",
     "F.local_response_norm(x, 3)",
     "F.normalize(x, dim=1)",
 ]
@@ -29,7 +33,7 @@ def test_values_are_those_of_torch(text: str) -> None:
     from tests.helpers.torch_functions import agree, exported
 
     x, m, v, w, b = torch.randn(2, 3, 6, 6), torch.zeros(3), torch.ones(3), torch.rand(3), torch.rand(3)
-    agree(eval("lambda x, m, v, w, b: " + text, {"F": F}), x, m, v, w, b, ways=(exported,))
+    agree(eval("lambda x, m, v, w, b: " + text, {"F": F, "torch": torch}), x, m, v, w, b, ways=(exported,))
 
 
 def test_statistics_of_the_batch_alone_differentiate() -> None:

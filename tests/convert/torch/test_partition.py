@@ -101,16 +101,28 @@ def test_writes_to_what_needs_a_gradient() -> None:
     )
 
 
-def test_levels_of_torch_func_stay_with_pytorch(caplog: Any) -> None:
+def test_levels_of_torch_func_without_gradients_stay_with_pytorch_whole() -> None:
+    """No part of ours lies between the calls that enter and leave a level."""
     import torch
 
     from tests.helpers.torch_training import compiled
 
-    def program(x: torch.Tensor) -> torch.Tensor:
-        return torch.func.grad(lambda z: (z**3).sum())(x) + torch.vmap(torch.sum)(x.expand(2, 3)).sum()
+    def one(z: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = torch.linalg.svdvals(z.outer(z)).sum()
+        return (z * 2).tanh() * scale
 
-    x = torch.randn(3)
-    torch.testing.assert_close(compiled(program)(x), program(x))
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (torch.vmap(one)(x * 2) + 1).sin()
+
+    x = torch.randn(2, 3, requires_grad=True)
+    run, wanted = compiled(program), program(x)
+    for _ in range(2):
+        found = run(x)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(
+            *[torch.autograd.grad(y.sum(), x, retain_graph=True) for y in (found, wanted)]
+        )
 
 
 def test_regions_without_gradients_in_parts() -> None:

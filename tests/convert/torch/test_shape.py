@@ -26,6 +26,7 @@ CASES = [
     "x.expand(2, 2, 3, 6, 6)",
     "x.to(torch.float64)",
     "(x > 0).float() + x.type_as(x)",
+    "x.long().type(x.type()) + x.type(torch.DoubleTensor)",
     "x.mT + x.transpose(-1, -2)",
     "torch.as_strided(x, (2, 3), (4, 1), 5)",
     "x.transpose(1, 3).as_strided((2, 4, 3), (108, 6, 1))",

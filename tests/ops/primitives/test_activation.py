@@ -46,6 +46,11 @@ def test_nan_stays(name: str) -> None:
     assert np.isnan(run(getattr(ops, name), np.array([np.nan, 1.0]))).tolist() == [True, False]
 
 
+def test_the_gradient_of_what_is_shrunk_to_0_is_0_whatever_arrives() -> None:
+    (found,) = grad(lambda x: ops.softshrink(ops.sqrt(ops.softshrink(x))) * math.inf, np.array([0.25, 9.0]))
+    assert found.tolist() == [0.0, math.inf]
+
+
 def test_glu() -> None:
     x = np.random.default_rng(0).standard_normal((2, 6))
     np.testing.assert_allclose(run(ops.glu, x), x[:, :3] / (1 + np.exp(-x[:, 3:])))

@@ -36,6 +36,11 @@ def test_ends_and_gradients_as_torch(name: str) -> None:
     np.testing.assert_allclose(found[finite], x.grad.numpy()[finite], rtol=1e-9, atol=1e-12)
 
 
+def test_the_angle_of_the_origin_has_the_gradient_0() -> None:
+    found = grad(ops.atan2, np.array([0.0, 3.0]), np.array([0.0, 4.0]))
+    np.testing.assert_allclose(found, [[0, 4 / 25], [0, -3 / 25]])
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("name", OF_FLOATS)
 def test_pairs_of_ends_as_torch(name: str) -> None:

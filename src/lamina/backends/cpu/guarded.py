@@ -1,7 +1,8 @@
 """Kernels of oneDNN that lose NaN or an infinity: they run where their operand holds none, else NumPy does.
 
 Its max-pooling passes over NaN and gives the lowest finite number for -inf, its softmax gives 0 for NaN and for
-+inf, its exp gives inf for NaN. One pass over the operand, the least or the largest element, tells them all.
++inf, its exp gives inf for NaN, its gradient of relu multiplies by 0 where it should give 0. One pass over the
+operand, the least or the largest element, tells them all.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from lamina.backends import Call, Meaning, Plan, PlanTape, Run
 from lamina.backends.reference import by_numpy
 from lamina.ops.core import Array, Op
 from lamina.runtime import host_array
+from lamina.spec import Spec
 from lamina.spec.layout import physical_elements
 
 #: Whether a kernel may run on an operand with this least, or largest, element.
 Allowed = Callable[[Array], bool]
 
 
-def guarded(plan: Plan, op: Op, allowed: Allowed) -> Plan:
-    """The plan of `op`, whose inputs are looked at in each run: NumPy computes what is not `allowed`."""
-    return replace(plan, make=Guarded(plan, op, allowed))
+def guarded(plan: Plan, op: Op, allowed: Allowed, first: int = 0) -> Plan:
+    """The plan of `op`, whose inputs from the `first` on are looked at in each run: NumPy computes what is not
+    `allowed`.
+    """
+    return replace(plan, make=Guarded(plan, op, allowed, first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +36,14 @@ class Guarded:
     plan: Plan
     op: Op
     allowed: Allowed
+    first: int
 
     def __call__(self, call: Call) -> Run:
         """Bind to addresses."""
         plan, allowed = self.plan, self.allowed
         fast, slow = plan.bind(call), by_numpy(self.op, plan.inputs, plan.outputs, call)
         read = [
-            host_array(address, (count,), spec.dtype.numpy)
-            for address, count, spec in zip(call.inputs, self._counts(), plan.inputs, strict=True)
+            host_array(address, (count,), spec.dtype.numpy) for address, count, spec in self._watched(call)
         ]
 
         def run() -> None:
@@ -47,18 +51,17 @@ class Guarded:
 
         return run
 
-    def _counts(self) -> list[int]:
-        """Elements of each input, padding included."""
-        return [physical_elements(spec.physical, spec.shape) for spec in self.plan.inputs]
+    def _watched(self, call: Call) -> list[tuple[int, int, Spec]]:
+        """Of each input that is looked at, the address, how many elements lie there with padding, and the spec."""
+        specs = self.plan.inputs[self.first :]
+        counts = [physical_elements(spec.physical, spec.shape) for spec in specs]
+        return list(zip(call.inputs[self.first :], counts, specs, strict=True))
 
     def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
         """As data; what runs elsewhere is the whole op, planned when it is needed."""
         fast = self.plan.recorded(call, tape)
         if fast is None:
             return None
-        operands = [
-            [address, count, spec.dtype.name]
-            for address, count, spec in zip(call.inputs, self._counts(), self.plan.inputs, strict=True)
-        ]
+        operands = [[address, count, spec.dtype.name] for address, count, spec in self._watched(call)]
         slow = Meaning(self.op, self.plan.inputs, self.plan.outputs, call)
         return [["guard", self.allowed.__name__, operands, fast, slow]]

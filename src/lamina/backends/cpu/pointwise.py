@@ -37,7 +37,7 @@ from lamina.ops.primitives.pointwise import (
     SigmoidGrad,
     TanhGrad,
 )
-from lamina.replay.guards import no_nan
+from lamina.replay.guards import finite, no_nan
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
@@ -97,7 +97,9 @@ def exp(op: Exp, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
 def from_output(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """The gradient of an activation from its output y and the gradient g of y."""
     upper = op.hi if isinstance(op, ClippedReluGrad) else 0.0
-    return _gradient(op, Eltwise(_FROM_OUTPUT[type(op)], 0.0, upper), ARG.DST, specs)
+    plan = _gradient(op, Eltwise(_FROM_OUTPUT[type(op)], 0.0, upper), ARG.DST, specs)
+    masks = isinstance(op, ReluGrad | ClippedReluGrad)
+    return guarded(plan, op, finite, first=1) if masks else plan
 
 
 @kernels(GeluGrad, source="onednn")

@@ -10,7 +10,7 @@ import torch
 from lamina import ops
 from lamina.convert.free_axes import Free
 from lamina.convert.torch.converted import ConvertedModule
-from lamina.convert.torch.memory import copied, torch_tensor
+from lamina.convert.torch.memory import copied, real_form, torch_tensor
 from lamina.convert.torch.network import WrittenNetwork, WrittenPart, signature_of, write_network
 from lamina.convert.torch.node import TorchConversionError
 from lamina.nn import Dropout, Module
@@ -36,7 +36,9 @@ def to_torch(network: Module, *examples: Any, dynamic: Free | None = None) -> to
     made = copied(network.source) if came else _made(network, examples, dynamic)
     state = network.state_dict()
     own = made.state_dict()
-    differing = sorted(own.keys() ^ state.keys()) or [k for k in own if own[k].shape != state[k].shape]
+    differing = sorted(own.keys() ^ state.keys()) or [
+        k for k in own if real_form(own[k]).shape != state[k].shape
+    ]
     if differing:
         raise TorchConversionError(f"to_torch: torch.nn keeps other states: {', '.join(differing[:5])}")
     placed: dict[int, torch.nn.Parameter] = {}
@@ -158,11 +160,18 @@ def _place(module: torch.nn.Module, name: str, held: Tensor, placed: dict[int, t
     """Give a parameter or buffer these values. placed: the parameters that have theirs, by the ids of ours."""
     path, _, own = name.rpartition(".")
     part = module.get_submodule(path)
-    parameter = placed.get(id(held), part._parameters.get(own))
+    before = part._parameters.get(own)
+    parameter = placed.get(id(held), before)
     if parameter is None:
-        part._buffers[own] = torch_tensor(held)
+        part._buffers[own] = _values(held, part._buffers[own])
         return
     if id(held) not in placed:
-        parameter.data = torch_tensor(held)
+        parameter.data = _values(held, before)
         placed[id(held)] = parameter
     part._parameters[own] = parameter
+
+
+def _values(held: Tensor, like: torch.Tensor | None) -> torch.Tensor:
+    """A tensor of PyTorch's with these numbers, complex where the one in its place is: pairs are its elements."""
+    found = torch_tensor(held)
+    return torch.view_as_complex(found) if like is not None and like.is_complex() else found

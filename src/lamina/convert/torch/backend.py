@@ -21,6 +21,7 @@ from lamina.convert.torch.compiled import CompiledGraph
 from lamina.convert.torch.complexes import is_complex
 from lamina.convert.torch.frames import take_recurrent_layers
 from lamina.convert.torch.interpreter import FxProgram
+from lamina.convert.torch.levels import flattened, levels
 from lamina.convert.torch.memory import device_of_tensors, real_form
 from lamina.convert.torch.opening import opened
 from lamina.convert.torch.partition import (
@@ -72,7 +73,9 @@ def lamina(
         raise ValueError(f"backend='lamina': unknown options {unknown}; there are {', '.join(_OPTIONS)}")
     tuned = (mode or "").startswith("max-autotune")
     return GraphFunction(
-        with_casts(opened(graph_module)), **given, policies={"algorithm": "fastest"} if tuned else {}
+        with_casts(opened(flattened(graph_module))),
+        **given,
+        policies={"algorithm": "fastest"} if tuned else {},
     )
 
 
@@ -204,7 +207,8 @@ class GraphFunction:
         nodes = {n.name: n for n in self.graph_module.graph.nodes}
         for line in self.notes.left.add((nodes[n], reason) for n, reason in self.left.items() if n in nodes):
             _say(line)
-        left = left_with(self.graph_module, self.left)
+        within = {n.name for stretch in levels(self.graph_module) for n in stretch}
+        left = left_with(self.graph_module, within | set(self.left))
         calls = [n.name for n in nodes.values() if n.op.startswith("call")]
         left = set(calls) if is_sized_within(self.graph_module) else left
         self.notes.left.add((nodes[n], _DRAWN) for n in sorted(left - set(self.left)) if n in nodes)

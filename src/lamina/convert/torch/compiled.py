@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from lamina.backends import NoKernel
 from lamina.convert.torch.memory import current_stream, is_lendable, lent, shown
-from lamina.convert.torch.recording import RecordedGraph
+from lamina.convert.torch.recording import RecordedGraph, derivative
+from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.two_pass import TwoPassContext, TwoPassProgram
 from lamina.runtime import Device, Stream
 
@@ -25,7 +27,7 @@ _SEEDS = 1 << 53
 
 
 class DoubleBackwardError(RuntimeError):
-    """A second derivative was asked of a program that gives first ones."""
+    """A second derivative was asked of a program with an op that has a first one alone."""
 
 
 class CompiledGraph:
@@ -52,6 +54,22 @@ class CompiledGraph:
         self.fixed = [i for i in range(recorded.results) if i not in recorded.arriving]
         self._free: dict[int, list[_CallMemory]] = {}
         self._moves = 0
+        self._derivatives: dict[tuple[bool, ...], CompiledGraph] = {}
+
+    def derivative(self, tensors: Sequence[torch.Tensor]) -> CompiledGraph:
+        """The gradients as a function that has gradients itself: of the tensors, the random generator's state as the
+        forward pass found it, and the gradients that arrive, of which those that need a gradient get one.
+
+        Raises what ops raise that have no second derivative.
+        """
+        needs = tuple([g.requires_grad for g in tensors[self.recorded.late.start :]])
+        found = self._derivatives.get(needs)
+        if found is None:
+            with collector_paused(), torch.no_grad():
+                recorded = derivative(self.recorded, needs)
+                found = CompiledGraph(recorded, tensors, self.stays, self.device)
+            self._derivatives[needs] = found
+        return found
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The results. With gradients, where the graph was recorded with them."""
@@ -215,8 +233,9 @@ class _TwoPasses(torch.autograd.Function):
         """The results."""
         context = compiled.take(tensors)
         results = context.forward(tensors)
-        ctx.ticket, ctx.recorded = _Ticket(context), compiled.recorded
+        ctx.ticket, ctx.compiled = _Ticket(context), compiled
         ctx.stays = [tensors[i] for i in compiled.stays]
+        ctx.tensors, ctx.versions = tensors, _versions(tensors, compiled.recorded)
         ctx.save_for_backward(*[tensors[i] for i in compiled.read_late])
         if compiled.fixed:
             ctx.mark_non_differentiable(*[results[i] for i in compiled.fixed])
@@ -228,14 +247,15 @@ class _TwoPasses(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """The gradients of the tensors that want one."""
         ctx.saved_tensors  # noqa: B018 - raises where a tensor was overwritten, or the graph is freed
-        recorded = ctx.recorded
+        recorded = ctx.compiled.recorded
         arriving = [grads[i] for i in recorded.arriving]
+        found: Sequence[Any]
         if torch.is_grad_enabled():
-            with torch.no_grad():
-                found: Sequence[Any] = ctx.ticket.backward(arriving, ctx.stays)
-            found = _Once.apply(*[g.requires_grad_() for g in found])
+            found = _differentiable(ctx, arriving)
         else:
             found = ctx.ticket.backward(arriving, ctx.stays)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.tensors = ()
         made: list[Any] = [None] * (1 + recorded.tensors)
         for i, g in zip(recorded.wanted, found, strict=True):
             made[1 + i] = g
@@ -246,21 +266,74 @@ class _TwoPasses(torch.autograd.Function):
 _apply = super(torch.autograd.Function, _TwoPasses).apply
 
 
+def _differentiable(ctx: Any, arriving: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """The gradients of a call, as a function of all that they depend on; where an op has no second derivative, as
+    numbers that raise when they are differentiated.
+    """
+    recorded, context = ctx.compiled.recorded, ctx.ticket.context
+    if _versions(ctx.tensors, recorded) != ctx.versions:
+        raise RuntimeError(
+            "backward with create_graph=True: a tensor that the compiled model read was overwritten since; call the "
+            "model again"
+        )
+    tensors = list(ctx.tensors)
+    for i in recorded.overwritten:  # what the forward pass wrote over lies in its context as it was
+        tensors[i] = context.given[context.copied.index(i)].clone()
+    given = [*tensors, *(x.clone() for x in context.states), *arriving]
+    try:
+        gradients = ctx.compiled.derivative(given)
+    except (TypeError, ValueError, NotImplementedError, NoKernel) as error:
+        with torch.no_grad():
+            found = ctx.ticket.backward(arriving, ctx.stays)
+        made: Sequence[torch.Tensor] = _Once.apply(str(error), *[g.requires_grad_() for g in found])
+        return made
+    if not torch._C._autograd._get_current_graph_task_keep_graph():
+        ctx.ticket.give_back()
+    found = gradients(given)
+    return [g if g.requires_grad else _Constant.apply(g, *ctx.tensors) for g in found]
+
+
+def _versions(tensors: Sequence[torch.Tensor], recorded: RecordedGraph) -> list[int]:
+    """How often each argument was written, but for those that the graph writes itself."""
+    return [x._version for i, x in enumerate(tensors) if i not in recorded.written]
+
+
+class _Constant(torch.autograd.Function):
+    """A gradient that does not change with what it is the gradient of, as where a network is linear piece by piece:
+    PyTorch differentiates it all the same, to zeros.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        """The gradient as it is."""
+        ctx.kinds = [(x.shape, x.dtype, x.device) for x in tensors]
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Zeros for all that want a gradient."""
+        made: list[torch.Tensor | None] = [None]
+        for needs, (shape, dtype, device) in zip(ctx.needs_input_grad[1:], ctx.kinds, strict=True):
+            made.append(torch.zeros(shape, dtype=dtype, device=device) if needs else None)
+        return tuple(made)
+
+
 class _Once(torch.autograd.Function):
     """Gradients that have none themselves."""
 
     @staticmethod
-    def forward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def forward(ctx: Any, reason: str, *grads: torch.Tensor) -> Any:
         """The gradients as they are."""
+        ctx.reason = reason
         return tuple(g.view_as(g) for g in grads)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """Raises DoubleBackwardError."""
         raise DoubleBackwardError(
-            "torch.compile(backend='lamina') gives first derivatives, and a gradient was differentiated again "
-            "(create_graph=True): call the model without compiling it for that term (torch.compiler.disable, or "
-            "compiled._orig_mod), or convert it (lamina.convert.from_torch) and use lamina.grad of lamina.grad"
+            "torch.compile(backend='lamina'): a gradient was differentiated again (create_graph=True), which has no "
+            f"gradient: {ctx.reason}; call the model without compiling it for that term (torch.compiler.disable, or "
+            "compiled._orig_mod)"
         )
 
 

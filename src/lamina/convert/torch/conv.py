@@ -8,6 +8,7 @@ from typing import Any
 
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, converts
+from lamina.graph.transforms.derivatives import vjp
 
 CONV: dict[int, Callable[..., Any]] = {1: ops.conv1d, 2: ops.conv2d, 3: ops.conv3d}
 TRANSPOSED: dict[int, Callable[..., Any]] = {
@@ -24,6 +25,25 @@ def convolution(call: TorchCall) -> Any:
         more = (tuple(call["output_padding"]), call["groups"], tuple(call["dilation"]))
         return TRANSPOSED[rank](*given, *more)
     return CONV[rank](*given, tuple(call["dilation"]), call["groups"])
+
+
+@converts("convolution_backward")
+def convolution_backward(call: TorchCall) -> Any:
+    """The gradients of input, weight and bias, None where they are not asked for."""
+    g, x, weight = call["grad_output"], call["input"], call["weight"]
+    rank = weight.ndim - 2
+    sizes = [tuple(call[name]) for name in ("stride", "padding", "dilation", "output_padding")]
+
+    def forward(x: Any, weight: Any) -> Any:
+        stride, padding, dilation, more = sizes
+        if call["transposed"]:
+            return TRANSPOSED[rank](x, weight, None, stride, padding, more, call["groups"], dilation)
+        return CONV[rank](x, weight, None, stride, padding, dilation, call["groups"])
+
+    of_x, of_weight, of_bias = call["output_mask"]
+    made = vjp(forward, x, weight)[1](g) if of_x or of_weight else (None, None)
+    axes = tuple(i for i in range(g.ndim) if i != 1)
+    return made[0] if of_x else None, made[1] if of_weight else None, ops.sum(g, axes) if of_bias else None
 
 
 @converts("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")

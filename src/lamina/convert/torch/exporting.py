@@ -22,6 +22,7 @@ from lamina._tree import Structure, flatten, unflatten
 from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.causal import without_numbers
 from lamina.convert.torch.interpreter import FxProgram
+from lamina.convert.torch.levels import flattened, levels
 from lamina.convert.torch.loss import LossMode
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
@@ -224,6 +225,8 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
     any_size = {0: torch.export.Dim.AUTO}
     free = [any_size if dynamic and x.ndim and x.shape[0] > 1 else None for x in tensors]
     made = torch.export.export(flat, (list(tensors),), dynamic_shapes=(free,), strict=flat.strict)
+    if levels(flattened(made.graph_module)) and dynamic:
+        raise TorchConversionError("a transformation of torch.func over an axis of any size")
     sources: list[tuple[str, Any]] = []
     shapes: list[tuple[Axis, ...]] = []
     for spec, node in zip(made.graph_signature.input_specs, made.graph.nodes, strict=False):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 
 from lamina import ops
@@ -27,6 +28,7 @@ from lamina.convert.torch.node import (
     is_operand,
     read,
 )
+from lamina.convert.torch.selecting import Selection, has_selections, of_selections, refuse_selections
 from lamina.convert.torch.targets import (
     defaults,
     full_name,
@@ -155,6 +157,11 @@ def find(node: Node) -> Callable[..., Any] | None:
     return _function(_plain_name(node), node)
 
 
+def is_known(operator: Any) -> bool:
+    """Whether one of PyTorch's operators has a counterpart."""
+    return find(FxGraph().call_function(operator)) is not None
+
+
 def _of_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A function of NumPy of numbers, which Dynamo keeps in its graphs. Raises TorchConversionError for tensors."""
     if any(map(is_operand, (*args, *kwargs.values()))):
@@ -189,6 +196,7 @@ class _Run:
         self.values: dict[Node, Any] = {}
         self.held: dict[str, Cell] = {}
         self.device: Device | None = outer.device if outer else None
+        self.selects: bool = outer.selects if outer else False
         self.with_gradient: bool = outer.with_gradient if outer else True
         self.autocast: Autocast = outer.autocast if outer else Autocast()
 
@@ -207,8 +215,11 @@ class _Run:
                 self.values[node] = ComplexCell.of(value) if is_complex(node) else value
             elif node.op == "output":
                 outputs = self._of(node.args[0])
+                if self.selects:
+                    refuse_selections(outputs)
             else:
-                self.values[node] = self._step(node)
+                self.values[node] = found = self._step(node)
+                self.selects |= isinstance(found, Selection)
         changed = {n: c.read() for n, (c, version) in before.items() if c.version != version}
         changed |= {n: c.read() for n, c in self.held.items() if c.version}
         return FxResult(outputs if self.outer else read(outputs), changed)
@@ -225,6 +236,8 @@ class _Run:
             raise TorchConversionError(f"{full_name(node)}: {self.program._why_not(node)}{where(node)}")
         try:
             run = partial(self._called, node, function)
+            if self.selects and has_selections(args, kwargs):
+                return of_selections(node, args, kwargs, run)
             return called(node, args, kwargs, run) if involved(node) else run(args, kwargs)
         except Exception as error:
             error.add_note(f"in {full_name(node)}, node {node.name!r}{where(node)}")

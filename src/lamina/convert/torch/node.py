@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,7 +132,13 @@ def read(value: Any) -> Any:
 
 
 def dtype_of(dtype: Any) -> DType:
-    """Lamina's dtype of a torch.dtype. Raises DTypeError for those that it does not have (complex, quantized)."""
+    """Lamina's dtype of a torch.dtype, or of a type of tensors (torch.FloatTensor, or its name, as `x.type()` gives
+    it). Raises DTypeError for those that it does not have (complex, quantized).
+    """
+    if isinstance(dtype, str) and dtype.startswith("torch.") and dtype.endswith("Tensor"):
+        dtype = functools.reduce(getattr, dtype.split(".")[1:], torch)
+    if isinstance(dtype, type(torch.FloatTensor)):
+        dtype = dtype.dtype
     if isinstance(dtype, torch.dtype):
         return as_dtype(str(dtype).removeprefix("torch."))
     return as_dtype(dtype)

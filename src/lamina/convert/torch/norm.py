@@ -8,7 +8,7 @@ from lamina import ops
 from lamina.convert.torch.node import TorchCall, converts
 
 
-@converts("batch_norm", "cudnn_batch_norm", "native_batch_norm", "_native_batch_norm_legit")
+@converts("batch_norm")
 def batch_norm(call: TorchCall) -> Any:
     """x over the statistics of the batch, or the running ones; without running ones always those of the batch."""
     x, mean, var = call["input"], call.get("running_mean"), call.get("running_var")
@@ -20,6 +20,21 @@ def batch_norm(call: TorchCall) -> Any:
     call.write("running_mean", mean)
     call.write("running_var", var)
     return y
+
+
+@converts("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")
+def native_batch_norm(call: TorchCall) -> Any:
+    """The same, with the mean of each channel and 1 / sqrt(variance + eps), of the batch where it trains."""
+    x, training = call["input"], bool(call.get("training", False))
+    axes = tuple(i for i in range(x.ndim) if i != 1)
+    statistics = _statistics(x, axes, call.either("eps", "epsilon"), False)
+    return batch_norm(call), *(v if training else v[:0] for v in statistics)
+
+
+def _statistics(x: Any, axes: tuple[int, ...], eps: float, keepdim: bool = True) -> tuple[Any, Any]:
+    """Mean and 1 / sqrt(variance + eps) along axes."""
+    var = ops.var(x, axes, correction=0, keepdim=keepdim)
+    return ops.mean(x, axes, keepdim), ops.rsqrt(var + eps)
 
 
 @converts("instance_norm")
@@ -36,7 +51,7 @@ def instance_norm(call: TorchCall) -> Any:
     return y
 
 
-@converts("layer_norm", "native_layer_norm")
+@converts("layer_norm")
 def layer_norm(call: TorchCall) -> Any:
     """Over the last axes."""
     return ops.layer_norm(
@@ -48,12 +63,27 @@ def layer_norm(call: TorchCall) -> Any:
     )
 
 
+@converts("native_layer_norm")
+def native_layer_norm(call: TorchCall) -> Any:
+    """The same, with each row's mean and 1 / sqrt(variance + eps)."""
+    x, rank = call["input"], len(call["normalized_shape"])
+    return layer_norm(call), *_statistics(x, tuple(range(x.ndim - rank, x.ndim)), call["eps"])
+
+
 @converts("group_norm")
 def group_norm(call: TorchCall) -> Any:
     """Over groups of channels."""
     return ops.group_norm(
         call["input"], call["num_groups"], call.get("weight"), call.get("bias"), call.get("eps", 1e-5)
     )
+
+
+@converts("native_group_norm")
+def native_group_norm(call: TorchCall) -> Any:
+    """The same, with each group's mean and 1 / sqrt(variance + eps), both [N, groups]."""
+    x, groups, eps = call["input"], call["group"], call["eps"]
+    y = ops.group_norm(x, groups, call.get("weight"), call.get("bias"), eps)
+    return y, *_statistics(x.reshape((x.shape[0], groups, -1)), (2,), eps, False)
 
 
 @converts("_weight_norm", "_weight_norm_interface")

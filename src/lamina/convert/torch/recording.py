@@ -84,11 +84,7 @@ def record(
     written = {i: v for i, v in changed.items() if v is not values[i]}
     states, outputs = _states(capture), [y if isinstance(y, Value) else constant(y) for y in outputs]
     wrt = [values[i] for i, needs in zip(places, needs_gradient, strict=True) if needs]
-    dependent = _dependent(outputs, wrt)
-    arriving = [i for i, y in enumerate(outputs) if y in dependent]
-    grads = [Value(outputs[i].spec, name=f"gradient{i}") for i in arriving]
-    made = gradients_or_none([outputs[i] for i in arriving], wrt, grads) if wrt and arriving else []
-    pulled = dict(zip(wrt, made, strict=True)) if made else {}
+    arriving, pulled, grads = _pulled_back(outputs, wrt)
     wanted = tuple(n for n, i in enumerate(places) if pulled.get(values[i]) is not None)
     inputs = [*values.values(), *states, *(grads if wanted else [])]
     leaving = [pulled[values[places[n]]] for n in wanted]
@@ -103,6 +99,50 @@ def record(
         tuple(arriving) if wanted else (),
         wanted,
     )
+
+
+def derivative(recorded: RecordedGraph, needs_gradient: Sequence[bool]) -> RecordedGraph:
+    """The backward pass of a recorded graph as a graph with a backward pass of its own.
+
+    Its arguments are the graph's tensors and the random generator's state, as the forward pass found them, and the
+    gradients that arrived; its results the gradients that left. needs_gradient: whether each of the gradients that
+    arrived wants one; of the tensors those do that had one.
+
+    Raises what ops raise that have no second derivative.
+    """
+    graph = recorded.graph
+    inputs, outputs = list(graph.inputs), list(graph.outputs[recorded.early :])
+    wrt = [inputs[n] for n in recorded.wanted]
+    wrt += [inputs[n] for n, needs in zip(recorded.late, needs_gradient, strict=True) if needs]
+    return _differentiated(inputs, outputs, wrt)
+
+
+def _differentiated(inputs: list[Value], outputs: list[Value], wrt: list[Value]) -> RecordedGraph:
+    """The graph of outputs that are all results of inputs that are all arguments, and its gradients."""
+    arriving, pulled, grads = _pulled_back(outputs, wrt)
+    found = [pulled.get(x) for x in inputs]
+    wanted = tuple(n for n, g in enumerate(found) if g is not None)
+    leaving = [g for g in found if g is not None]
+    return RecordedGraph(
+        Graph([*inputs, *(grads if wanted else [])], [*outputs, *leaving], "torch"),
+        len(inputs),
+        0,
+        len(outputs),
+        (),
+        tuple(arriving) if wanted else (),
+        wanted,
+    )
+
+
+def _pulled_back(
+    outputs: Sequence[Value], wrt: Sequence[Value]
+) -> tuple[list[int], dict[Value, Value | None], list[Value]]:
+    """(the outputs whose gradient arrives, the gradients that leave by what they are of, those that arrive)."""
+    dependent = _dependent(outputs, wrt)
+    arriving = [i for i, y in enumerate(outputs) if y in dependent]
+    grads = [Value(outputs[i].spec, name=f"gradient{i}") for i in arriving]
+    made = gradients_or_none([outputs[i] for i in arriving], wrt, grads) if wrt and arriving else []
+    return arriving, dict(zip(wrt, made, strict=True)) if made else {}, grads
 
 
 class _GraphCapture(Capture):

@@ -13,6 +13,7 @@ from torch.fx import Node
 from lamina import ops
 from lamina.convert.torch.cells import Cell, View
 from lamina.convert.torch.node import TorchCall, aliases, converts, dtype_of, is_operand, known, read
+from lamina.convert.torch.selecting import selected
 from lamina.convert.torch.targets import example
 from lamina.ops.primitives.arrange import windows
 from lamina.spec import bool_
@@ -285,7 +286,7 @@ def getitem(call: TorchCall) -> Any:
         return x[key]
     if _is_basic(key):
         return View(x, lambda whole: ops.getitem(whole, key), lambda whole, value: whole.at[key].set(value))
-    return ops.getitem(x.read(), key)
+    return selected(x.read(), key) or ops.getitem(x.read(), key)
 
 
 @converts("setitem", "__setitem__")
@@ -326,7 +327,7 @@ def where(call: TorchCall) -> Any:
 def index(call: TorchCall) -> Any:
     """x[i, :, j]: arrays of indices for some axes, None for those that stay whole."""
     key: Any = tuple(slice(None) if i is None else i for i in call["indices"])
-    return ops.getitem(call["input"], key)
+    return selected(call["input"], key) or ops.getitem(call["input"], key)
 
 
 @converts("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")

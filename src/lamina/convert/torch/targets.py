@@ -31,6 +31,7 @@ SYNONYMS = {
     "swapdims": "transpose", "row_stack": "vstack", "special_expit": "sigmoid", "special_gammaln": "lgamma",
     "log_sigmoid": "logsigmoid", "clip": "clamp", "linalg_matmul": "matmul", "linalg_cross": "cross",
     "linalg_diagonal": "diagonal", "trapz": "trapezoid", "fake_quantize": "quantize",
+    "_efficientzerotensor": "zeros",
 }  # fmt: skip
 #: Namespaces that stand in front of the names of built-in functions.
 PREFIXES = ("special_", "fft_")

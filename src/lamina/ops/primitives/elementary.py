@@ -185,7 +185,8 @@ class BinaryFormula:
 
 
 def _circle(g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
-    share = g / (a * a + b * b)
+    square = a * a + b * b
+    share = where(square == 0, 0.0, g / where(square == 0, 1.0, square))  # at the origin 0, as in torch
     return share * b, -(share * a)
 
 

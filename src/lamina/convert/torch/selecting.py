@@ -1,0 +1,179 @@
+"""What a mask selects, x[mask], where a graph is recorded and nobody knows how many elements that are.
+
+All elements are computed, and the mask is kept: elementwise functions, `x[mask] = values` with the same mask, the sum
+and the mean of what was selected have the shapes of the whole. What else reads a selection is refused as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch.fx import Node
+
+from lamina import ops
+from lamina.convert.torch.cells import Cell
+from lamina.convert.torch.node import is_operand, known
+from lamina.convert.torch.targets import name_of
+from lamina.graph import Value
+from lamina.graph.ir.graph import reachable
+from lamina.ops.primitives.marker import Marker
+from lamina.spec import bool_
+
+_WRITES = ("index_put", "index_put_", "_index_put_impl_", "setitem", "__setitem__")
+_SIZES = ("sym_size", "sym_numel", "numel")
+
+
+@dataclass(eq=False)
+class Selection:
+    """The elements of a tensor (`source`) at which a mask over its first axes is true.
+
+    values: the whole tensor, or what was computed of it; where the mask is false the source holds one of the selected
+    elements, for which whatever is computed of the selection is finite if that is.
+    """
+
+    source: Any
+    mask: Any
+    values: Any
+
+    @classmethod
+    def of(cls, source: Any, mask: Any) -> Selection:
+        """source[mask]."""
+        rows = source.reshape((mask.spec.numel, *source.shape[mask.ndim :]))
+        one = rows[ops.argmax(ops.cast(mask.reshape((-1,)), "int32"))]
+        found = cls(source, mask, source)
+        one = ops.stop_gradient(one) if one.dtype.is_float else one
+        found.values = ops.where(found._over(source), source, one)
+        return found
+
+    def _over(self, x: Any) -> Any:
+        """The mask, with an axis for each of a tensor's."""
+        return self.mask.reshape(self.mask.shape + (1,) * (x.ndim - self.mask.ndim))
+
+    def into(self, x: Any) -> Any:
+        """x with the selected elements in their places."""
+        return ops.where(self._over(x), ops.cast(self.values, x.dtype), x)
+
+    def reduced(self, mean: bool) -> Any:
+        """The sum, or the mean, of all selected elements."""
+        total = ops.sum(ops.where(self._over(self.values), self.values, 0))
+        if not mean:
+            return total
+        count = ops.sum(ops.cast(self.mask, total.dtype))
+        return total / (count * (self.values.spec.numel / self.mask.spec.numel))
+
+    def refuse(self) -> None:
+        """Raises the TypeError of a result whose shape nobody knows."""
+        ops.getitem(self.source, self.mask)
+
+
+def selected(x: Any, key: Any) -> Selection | None:
+    """x[key] where key is one mask whose numbers are not known; None elsewhere."""
+    if isinstance(key, tuple):
+        key = key[0] if len(key) == 1 else None
+    if not (is_operand(key) and is_operand(x) and key.dtype == bool_ and key.ndim and key.spec.numel):
+        return None
+    return Selection.of(x, key) if known(key) is None and x.shape[: key.ndim] == key.shape else None
+
+
+def of_selections(node: Node, args: Any, kwargs: Any, run: Callable[[Any, Any], Any]) -> Any:
+    """What a call gives of arguments of which some are selections.
+
+    Raises TypeError for what only their sizes tell.
+    """
+    parts = _within((args, kwargs))
+    first, name = parts[0], name_of(node)
+    if name in _WRITES:
+        return _written(name, args, first)
+    if name in _SIZES and _is_only_checked(node):
+        return first.mask.spec.numel
+    if name in ("sum", "mean") and len(args) == 1 and not any(v is not None for v in kwargs.values()):
+        return Cell(first.reduced(name == "mean"))
+    within = len(parts) > sum(isinstance(a, Selection) for a in (*args, *kwargs.values()))
+    if within or not all(_same(s.mask, first.mask) for s in parts):
+        first.refuse()
+    held = {id(s): Cell(s.values) for s in parts}
+    whole = run([held.get(id(a), a) for a in args], {k: held.get(id(v), v) for k, v in kwargs.items()})
+    y = whole.read() if isinstance(whole, Cell) else None
+    if not isinstance(y, Value) or not _each_by_itself(y, [s.values for s in parts]):
+        first.refuse()
+    if args and isinstance(args[0], Selection) and whole is held[id(args[0])]:  # written in place
+        args[0].values = y
+        return args[0]
+    return replace(first, values=y)
+
+
+def _is_only_checked(node: Node) -> bool:
+    """Whether a size goes into nothing but what PyTorch makes sure of, by way of arithmetic."""
+    return all(
+        name_of(user).startswith(("_assert", "_check", "sym_constrain"))
+        or (getattr(user.target, "__module__", "") in ("_operator", "math") and _is_only_checked(user))
+        for user in node.users
+    )
+
+
+def _written(name: str, args: Any, values: Selection) -> Any:
+    """x[mask] = what the same mask selected."""
+    target, key, given = args[:3]
+    key = key if name.endswith("setitem__") or name == "setitem" else tuple(key)
+    mask = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    mask = mask.read() if isinstance(mask, Cell) else mask
+    if given is not values or not isinstance(target, Cell) or len(args) > 3 or not is_operand(mask):
+        values.refuse()
+    if not _same(mask, values.mask):
+        values.refuse()
+    made = values.into(target.read())
+    if name == "index_put":
+        return Cell(made)
+    target.write(made)
+    return target
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are the same number by number: they are one, or were made by the same steps of the same."""
+    if a is b:
+        return True
+    one, other = getattr(a, "node", None), getattr(b, "node", None)
+    if one is None or other is None:
+        x, y = known(a), known(b)
+        return x is not None and y is not None and x.dtype == y.dtype and np.array_equal(x, y)
+    if one.op != other.op or a.spec != b.spec:
+        return False
+    return a.index == b.index and all(map(_same, one.inputs, other.inputs))
+
+
+def _each_by_itself(y: Value, sources: Sequence[Any]) -> bool:
+    """Whether each element of y depends on the element in its place of the sources alone."""
+    found = set(sources)
+    for node in reachable([y]):
+        if any(v in found for v in node.inputs):
+            if not (node.op.elementwise or isinstance(node.op, Marker)):
+                return False
+            if any(
+                v.shape != sources[0].shape for v in (*node.outputs, *(x for x in node.inputs if x in found))
+            ):
+                return False
+            found |= set(node.outputs)
+    return y in found
+
+
+def _within(given: Any) -> list[Selection]:
+    """The selections in nested arguments."""
+    if isinstance(given, Selection):
+        return [given]
+    if isinstance(given, dict):
+        given = list(given.values())
+    return [s for part in given for s in _within(part)] if isinstance(given, (tuple, list)) else []
+
+
+def has_selections(*given: Any) -> bool:
+    """Whether any of nested arguments is one."""
+    return bool(_within(list(given)))
+
+
+def refuse_selections(*given: Any) -> None:
+    """Raises TypeError where there is one among nested results."""
+    for selection in _within(list(given)):
+        selection.refuse()

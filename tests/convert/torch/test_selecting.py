@@ -1,0 +1,128 @@
+"""What masks select, in graphs that are recorded: assignments, elementwise functions, sums and means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {}
+
+
+def program(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+@program
+def what_one_mask_selects_is_assigned(y: Any, x: Any) -> Any:
+    """As PointNet++ groups its points."""
+    import torch
+
+    nearest, best = torch.full_like(y, 1e10), torch.zeros_like(y, dtype=torch.int64)
+    for i in range(3):
+        distance = (y - x[:, i : i + 1]) ** 2
+        mask = distance < nearest
+        nearest[mask] = distance[mask]
+        best[mask] = i
+    best[best == 2] = best[:, :1].expand_as(best)[best == 2]
+    return nearest, best.float()
+
+
+@program
+def elementwise_functions_of_selections(y: Any, x: Any) -> Any:
+    """The logarithm is of what was selected alone, in the gradient as well."""
+    import torch
+
+    z, mask = torch.zeros_like(y), x > 0
+    z[mask] = (x[mask].log() * y[mask].exp() + 2).clamp(max=1.5)
+    z[~mask] = (-x[~mask] * 3).sqrt() - y[~mask]
+    z[mask] += 1
+    return z, (y * x)[mask].sum()
+
+
+@program
+def rows_and_means(y: Any, x: Any) -> Any:
+    import torch
+
+    mask = x[:, 0] > 0
+    z = torch.zeros_like(y)
+    z[mask] = y[mask].tanh() * x.mean(0)
+    return z, (y[mask] ** 2).mean(), y[x > 9].sum()
+
+
+def network(function: Callable[[Any, Any], Any]) -> Any:
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(self.line(x), x)
+
+    return Net()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_recorded_step_trains_as_pytorch(name: str) -> None:
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import check, from_torch
+
+    torch.manual_seed(0)
+    net, x = network(PROGRAMS[name]), torch.randn(6, 4)
+    converted = from_torch(net, x, share=False)
+    found = check(net, converted, x)
+    assert found.output < 1e-5, found
+    assert found.gradient < 1e-4, found
+    step = lm.train_step(
+        converted, lambda y, _: sum(lm.ops.mean(v) for v in y), lm.optim.SGD(lr=0.1), keep_grads=True
+    )
+    for _ in range(3):
+        net.zero_grad()
+        loss = sum(v.mean() for v in net(x))
+        loss.backward()
+        assert float(step(x.numpy())) == pytest.approx(loss.item(), rel=1e-4)
+        for key, p in net.named_parameters():
+            assert p.grad is not None
+            np.testing.assert_allclose(step.grads[key].numpy(), p.grad.numpy(), rtol=1e-3, atol=1e-5)
+        with torch.no_grad():
+            for p in net.parameters():
+                p -= 0.1 * p.grad
+
+
+def joined(y: Any, x: Any) -> Any:
+    import torch
+
+    return torch.cat([y[x > 0], x[0]]).mean()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y, x: y[x > 0].cumsum(0).sum(),
+        lambda y, x: y[x > 0],
+        lambda y, x: (y[x > 0] + x[y > 0][:1]).sum(),
+        lambda y, x: y[x > 0].sort().values.mean(),
+        joined,
+    ],
+    ids=["sums in order", "the selection", "part of another", "sorted", "joined with others"],
+)
+def test_what_only_its_size_tells_is_refused(function: Any) -> None:
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    net, x = network(function), torch.linspace(-1, 1, 24).reshape(6, 4)
+    converted = from_torch(net, x)
+    compiled = lm.jit(lambda x: converted(x))
+    with pytest.raises(TypeError, match="shape of the result depends on the numbers in the mask"):
+        compiled(lm.tensor(x.numpy()))
