@@ -30,6 +30,7 @@ from lamina.ops.finite import check_results, is_finite
 from lamina.ops.operators import InPlace
 from lamina.ops.origin import current_origin
 from lamina.ops.part import TensorPart
+from lamina.ops.primitives.marker import Clone
 from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, human_bytes, is_array, share
 from lamina.runtime.arrays import device_of
 from lamina.runtime.memory import lend
@@ -182,7 +183,8 @@ class Tensor(InPlace["Tensor"]):
     def clone(self) -> Any:
         """A copy of the values; gradients go through."""
         by = recorder()
-        return tensor(self) if by is None else by.read(self)
+        found: Any = self if by is None else by.call_op(Clone(), [self])
+        return tensor(found) if isinstance(found, Tensor) else found
 
     def copy_(self, values: Any) -> Self:
         """Overwrite the values with those of a tensor or array of the same shape; dtypes are converted.

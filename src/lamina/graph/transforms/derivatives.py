@@ -256,7 +256,16 @@ def _parts(result: Any, has_aux: bool, what: str) -> tuple[Any, Any]:
         return result, None
     if not isinstance(result, tuple) or len(result) != 2:
         raise TypeError(f"{what}: with has_aux fn must give (result, aux), got {shown(result)}")
-    return result[0], result[1]
+    return result[0], _as_left(result[1])
+
+
+def _as_left(aux: Any) -> Any:
+    """The tree with what its values hold when the function has returned."""
+    by = recorder()
+    if by is None or aux is None:
+        return aux
+    found, structure = _tree.flatten(aux)
+    return _tree.unflatten(structure, [by.read(x) if isinstance(x, Value) else x for x in found])
 
 
 def _scalar(value: Any, what: str) -> Value:
