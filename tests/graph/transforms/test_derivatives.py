@@ -467,3 +467,14 @@ def test_a_physics_informed_network_against_torch() -> None:
                 close(slopes[name].numpy(), q.grad.numpy(), 1e-4)
                 p.copy_(p - 1e-2 * slopes[name])
                 q -= 1e-2 * q.grad
+
+
+def test_functions_get_tensors_in_place_of_arrays_as_when_they_are_compiled() -> None:
+    """`std` of an array is another number than of a tensor."""
+    x, other = np.array([1.0, 2.0]), np.array([1.0, 3.0, 8.0])
+
+    def f(x: Any, other: Any) -> Any:
+        return ops.sum(x) * other["of"].std()
+
+    for way in (lm.grad(f), lm.jit(lm.grad(f))):
+        np.testing.assert_allclose(way(x, {"of": other}).numpy(), [other.std(ddof=1)] * 2, rtol=1e-12)
