@@ -435,7 +435,7 @@ def tensor(data: Any, dtype: DType | str | None = None, device: Device | str | N
 
     Python floats become float32; other dtypes are kept unless `dtype` asks for another. device: default "cpu".
     """
-    if not isinstance(data, Tensor) and not is_array(data):
+    if not isinstance(data, Tensor | np.generic) and not is_array(data):
         data = np.asarray(data)
         if data.dtype == np.float64 and dtype is None:
             data = data.astype(np.float32)
@@ -490,14 +490,15 @@ def empty(
 
 @checked
 def full(
-    shape: int | Sequence[int],
-    value: complex,
-    dtype: DTypeLike = "float32",
+    size: int | Sequence[int],
+    fill_value: complex,
+    dtype: DTypeLike | None = None,
     device: Device | str | None = None,
 ) -> Tensor:
-    """A tensor with the same value everywhere."""
-    made = empty(shape, dtype=dtype)
-    made._values()[...] = value
+    """A tensor with the same value everywhere, without a dtype of the value's kind: float32, int64 or bool."""
+    kind = np.asarray(fill_value).dtype.kind if dtype is None else ""
+    made = empty(size, dtype=dtype or {"b": "bool", "i": "int64", "u": "int64"}.get(kind, "float32"))
+    made._values()[...] = fill_value
     return made.to(_device(device))
 
 

@@ -248,6 +248,7 @@ def test_what_a_traced_value_has_not() -> None:
         ("backward", "take lamina.grad or lamina.value_and_grad of a function, or lamina.train_step"),
         ("multiply", "Tensor has no attribute 'multiply'; it is mul"),
         ("moveaxis", "it is movedim"),
+        ("clip_", "Tensor has no attribute 'clip_'; it is clamp_$"),
         ("anything", "^Tensor has no attribute 'anything'$"),
     ],
 )

@@ -428,3 +428,28 @@ def test_parameters_without_a_gathered_gradient_are_left_alone() -> None:
     optimizer.step()
     after = values(net)
     assert [name for name in before if np.any(before[name] != after[name])] == ["0.bias"]
+
+
+def test_compiled_steps_leave_parameters_without_a_gathered_gradient_alone() -> None:
+    net = network()
+    optimizer = optim.SGD(net.parameters(), lr=0.5, weight_decay=0.5, momentum=0.9)
+    grads = lm.grad(loss_of)(net)
+    gather = lm.jit(lambda: optimizer.accumulate(grads))
+    some = lm.jit(lambda: optimizer.accumulate({"1": grads["0.bias"]}))
+    update = lm.jit(lambda: optimizer.step())
+
+    @lm.jit
+    def both() -> None:
+        optimizer.accumulate({"1": grads["0.bias"]})
+        optimizer.step()
+
+    for first, after in ((gather, update), (some, update), (gather, update), (both, None), (some, both)):
+        before = values(net)
+        first()
+        if after is not None:
+            after()
+        now = values(net)
+        changed = {name for name in before if np.any(before[name] != now[name])}
+        assert changed == (set(before) if first is gather else {"0.bias"})
+    with pytest.raises(ValueError, match="there are no gradients"):
+        update()

@@ -680,8 +680,10 @@ def sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
 
 def _without(x: Operand, name: str) -> str:
     """What an operand without an attribute is told."""
-    base = f"{type(x).__name__} has no attribute {name!r}"
-    instead = INSTEAD.get(name) or (f"it is {ops.RENAMED[name]}" if name in ops.RENAMED else "")
+    base, plain = f"{type(x).__name__} has no attribute {name!r}", name.removesuffix("_")
+    instead = INSTEAD.get(name, "")
+    if not instead and plain in ops.RENAMED:
+        instead = f"it is {ops.RENAMED[plain]}{'_' * (plain != name)}"
     return f"{base}; {instead}" if instead else base
 
 

@@ -296,6 +296,7 @@ class Capture:
         self.guards: list[Callable[[], bool]] = []
         self.feeds: list[tuple[Value, Callable[[], Any]]] = []
         self.finals: list[Callable[[], None]] = []
+        self.notes: dict[int, tuple[object, Any]] = {}  # by the owner's id
 
     def read(self, x: Any) -> Value:
         """What stands for an operand now."""
@@ -433,6 +434,12 @@ class Capture:
         """Let each call do something at its end; how often it does that already."""
         self.finals.append(done)
         return self.finals.count(done) - 1
+
+    def note(self, owner: object, make: Callable[[], Any]) -> Any:
+        """What an owner keeps for the time of the trace."""
+        if id(owner) not in self.notes:
+            self.notes[id(owner)] = owner, make()
+        return self.notes[id(owner)][1]
 
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Value, ...]:
         """Record op as a node."""
