@@ -453,3 +453,23 @@ def test_compiled_steps_leave_parameters_without_a_gathered_gradient_alone() -> 
         assert changed == (set(before) if first is gather else {"0.bias"})
     with pytest.raises(ValueError, match="there are no gradients"):
         update()
+
+
+def test_gradients_of_a_compiled_function_are_those_of_their_parameters() -> None:
+    """Whatever the optimizer calls them, and in a function that is compiled itself."""
+    net, twin = network(), network()
+    slope = lm.jit(lm.value_and_grad(loss_of))
+    for make in (optim.SGD, optim.Adam):
+        second = list(net.parameters())[::-1]
+        first, other = make(second, lr=0.1), make(list(twin.parameters())[::-1], lr=0.1)
+        apply = lm.jit(lambda grads, first=first: first.step(grads))
+        for _ in range(2):
+            first.step(slope(net)[1])
+            apply(slope(net)[1])
+            other.step(lm.grad(loss_of)(twin))
+            other.step(lm.grad(loss_of)(twin))
+    for name, value in values(net).items():
+        np.testing.assert_allclose(value, values(twin)[name], rtol=1e-5, atol=1e-6)
+    nearest = optim.LBFGS(net.parameters(), lr=1.0, max_iter=5)
+    before = nearest.step(lambda: slope(net))
+    assert loss_of(net).item() < before.item()
