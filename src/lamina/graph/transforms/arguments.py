@@ -64,8 +64,9 @@ def is_nested(*trees: Any) -> bool:
 
 
 def tensors(tree: Any) -> Any:
-    """The tree with the tensors of the values in it; values that are not known stay."""
-    if tree is None or isinstance(tree, Tensor):
+    """The tree with the tensors of the values in it. Those that are not known stay, and all of them where something
+    records: a derivative of these is still to come."""
+    if tree is None or isinstance(tree, Tensor) or recorder() is not None:
         return tree
     found, structure = _tree.flatten(tree)
     return _tree.unflatten(structure, [_known(x) for x in found])
