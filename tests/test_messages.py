@@ -143,7 +143,7 @@ def test_a_format_for_several_numbers() -> None:
 
 
 def test_sizes_that_are_none() -> None:
-    with pytest.raises(TypeError, match=r"shape must be an int or a sequence of ints, got \(1, '2'\)"):
+    with pytest.raises(TypeError, match=r"size must be an int or a sequence of ints, got \(1, '2'\)"):
         lm.zeros(1, "2")  # type: ignore[arg-type]
 
 

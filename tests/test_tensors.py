@@ -69,6 +69,11 @@ def test_makers() -> None:
     assert lm.zeros((2, 2)).tolist() == [[0, 0], [0, 0]]
     assert lm.ones(2, dtype="int32").tolist() == [1, 1]
     assert lm.full((), 2.5).item() == 2.5
+    for value, dtype in ((1, lm.int64), (True, lm.bool_), (2.5, lm.float32), (np.float64(1), lm.float32)):
+        assert lm.full(size=(2,), fill_value=value).dtype == dtype
+    assert lm.full((2,), 1, dtype="float16").dtype == lm.float16
+    assert lm.tensor(np.float64(1)).dtype == lm.float64
+    assert lm.tensor(1.0).dtype == lm.float32
     assert lm.empty((3, 0)).numel() == 0
 
 
@@ -309,7 +314,7 @@ def test_sizes_are_given_one_by_one_or_as_a_sequence() -> None:
     assert [x.shape for x in (lm.zeros(1, 2), lm.ones((1, 2)), lm.empty([3]), lm.zeros(3), lm.ones())] == [
         (1, 2), (1, 2), (3,), (3,), (),
     ]  # fmt: skip
-    with pytest.raises(TypeError, match="shape must be an int or a sequence of ints"):
+    with pytest.raises(TypeError, match="size must be an int or a sequence of ints"):
         lm.zeros(1, 2.5)  # type: ignore[arg-type]
 
 

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lamina import _tree
+import lamina as lm
+from lamina import _tree, nn
 
 
 class Pair(NamedTuple):
@@ -96,3 +97,18 @@ def test_objects_of_a_dataclass_are_leaves_or_containers() -> None:
     assert _tree.unflatten(structure, ["x", "y", "z"])["a"].logits == "x"  # as it was, not made anew
     assert _tree.names(structure, "r") == ["r['a']['logits']", "r['a']['more'][0]", "r['b']"]
     assert structure == _tree.flatten({"a": Result(5, [6, None]), "b": 3}, open_dataclasses=True)[1]
+
+
+def test_gradients_stay_those_of_their_module_in_trees() -> None:
+    net, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    grads = lm.grad(lambda net: (net.weight**2).sum() + net.bias.sum())(net)
+    found, structure = _tree.flatten((grads, 1))
+    made, one = _tree.unflatten(structure, found)
+    assert (type(made), one) == (type(grads), 1)
+    assert made.parameters["weight"] is net.weight
+    again = lm.grad(lambda net: (net.weight**2).sum() + net.bias.sum())(net)
+    theirs = lm.grad(lambda net: (net.weight**2).sum() + net.bias.sum())(other)
+    assert _tree.flatten((again, 1))[1] == structure
+    assert hash(_tree.flatten((again, 1))[1]) == hash(structure)
+    assert _tree.flatten((theirs, 1))[1] != structure
+    assert _tree.flatten((dict(grads), 1))[1] != structure

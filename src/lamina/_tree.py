@@ -18,11 +18,13 @@ class Structure:
 
     kind: tuple, list, dict, a named tuple's or a dataclass; NoneType for None; None where a leaf stands.
     keys: of a dict, the names of a dataclass's fields, in order. branches: what lies within, in order.
+    like: what makes a dict of a class of its own, which has it as its `like`, of a plain one.
     """
 
     kind: type | None = None
     keys: tuple[Any, ...] = ()
     branches: tuple[Structure, ...] = ()
+    like: Callable[[dict[Any, Any]], dict[Any, Any]] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -32,7 +34,7 @@ class Structure:
         return hash((self.kind, self.keys, self.branches))
 
     def __reduce__(self) -> tuple[type[Structure], tuple[Any, ...]]:
-        return Structure, (self.kind, self.keys, self.branches)  # a hash holds in one process only
+        return Structure, (self.kind, self.keys, self.branches, self.like)  # a hash holds in one process only
 
     @property
     def is_leaf(self) -> bool:
@@ -91,6 +93,8 @@ def _flatten(
         return LEAF
     if isinstance(tree, dict):
         branches = tuple([_flatten(b, found, is_leaf, opened) for b in tree.values()])
+        if type(tree) is not dict and (like := getattr(tree, "like", None)) is not None:
+            return Structure(dict, tuple(tree), branches, like)
         if all(type(key) is str for key in tree):  # others may be equal and yet not the same: 1, 1.0 and True
             return _same(dict, branches, tuple(tree))
         return Structure(dict, tuple(tree), branches)
@@ -122,7 +126,8 @@ def _unflatten(structure: Structure, rest: Iterator[Any]) -> Any:
     if kind is type(None):
         return None
     if kind is dict:
-        return dict(zip(structure.keys, inside, strict=True))
+        plain = dict(zip(structure.keys, inside, strict=True))
+        return plain if structure.like is None else structure.like(plain)
     if is_dataclass(kind):
         made = object.__new__(kind)  # as it was: what its constructor makes of fields is in them already
         for name, value in zip(structure.keys, inside, strict=True):

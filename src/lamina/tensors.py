@@ -30,6 +30,7 @@ from lamina.ops.finite import check_results, is_finite
 from lamina.ops.operators import InPlace
 from lamina.ops.origin import current_origin
 from lamina.ops.part import TensorPart
+from lamina.ops.primitives.marker import Clone
 from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, human_bytes, is_array, share
 from lamina.runtime.arrays import device_of
 from lamina.runtime.memory import lend
@@ -182,7 +183,8 @@ class Tensor(InPlace["Tensor"]):
     def clone(self) -> Any:
         """A copy of the values; gradients go through."""
         by = recorder()
-        return tensor(self) if by is None else by.read(self)
+        found: Any = self if by is None else by.call_op(Clone(), [self])
+        return tensor(found) if isinstance(found, Tensor) else found
 
     def copy_(self, values: Any) -> Self:
         """Overwrite the values with those of a tensor or array of the same shape; dtypes are converted.
@@ -433,7 +435,7 @@ def tensor(data: Any, dtype: DType | str | None = None, device: Device | str | N
 
     Python floats become float32; other dtypes are kept unless `dtype` asks for another. device: default "cpu".
     """
-    if not isinstance(data, Tensor) and not is_array(data):
+    if not isinstance(data, Tensor | np.generic) and not is_array(data):
         data = np.asarray(data)
         if data.dtype == np.float64 and dtype is None:
             data = data.astype(np.float32)
@@ -488,14 +490,15 @@ def empty(
 
 @checked
 def full(
-    shape: int | Sequence[int],
-    value: complex,
-    dtype: DTypeLike = "float32",
+    size: int | Sequence[int],
+    fill_value: complex,
+    dtype: DTypeLike | None = None,
     device: Device | str | None = None,
 ) -> Tensor:
-    """A tensor with the same value everywhere."""
-    made = empty(shape, dtype=dtype)
-    made._values()[...] = value
+    """A tensor with the same value everywhere, without a dtype of the value's kind: float32, int64 or bool."""
+    kind = np.asarray(fill_value).dtype.kind if dtype is None else ""
+    made = empty(size, dtype=dtype or {"b": "bool", "i": "int64", "u": "int64"}.get(kind, "float32"))
+    made._values()[...] = fill_value
     return made.to(_device(device))
 
 

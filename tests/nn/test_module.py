@@ -529,3 +529,19 @@ def test_attributes_of_a_users_own_have_any_names() -> None:
 def test_methods_of_torch_that_are_something_else_say_what(block: Block) -> None:
     with pytest.raises(AttributeError, match="'register_full_backward_hook'; .* by lamina.custom_vjp"):
         block.register_full_backward_hook(lambda *given: None)
+
+
+def test_forward_gets_tensors_in_place_of_arrays() -> None:
+    class Spread(nn.Module):
+        def __init__(self) -> None:
+            self.scale = nn.Parameter(lm.ones(1))
+
+        def forward(self, x: Any, *, mask: Any) -> Any:
+            return self.scale * x.unsqueeze(0).std(-1)[:, mask]
+
+    net, x, mask = Spread(), np.arange(6.0).reshape(2, 3), np.array([True, False])
+    wanted = [[x[0].std(ddof=1)]]
+    assert net(x, mask=mask).tolist() == wanted
+    assert lm.jit(lambda x: net(x, mask=mask))(x).tolist() == wanted
+    slope = lm.grad(lambda net: ops.sum(net(x, mask=mask)))(net)
+    assert slope["scale"].tolist() == wanted[0]

@@ -237,9 +237,7 @@ def test_draws_are_written() -> None:
     assert abs(float(x.mean()) - 0.25) < 0.01
 
 
-def test_traced_values_are_not_written() -> None:
-    with pytest.raises(AttributeError, match=r"relu_: a traced value is computed once.*x = x\.relu\(…\)"):
-        lm.jit(lambda x: x.relu_())(A)
+def test_what_a_traced_value_has_not() -> None:
     with pytest.raises(AttributeError, match=r"^Value has no attribute 'rlu'$"):
         lm.jit(lambda x: x.rlu())(lm.ones(3, 4))
 
@@ -250,6 +248,7 @@ def test_traced_values_are_not_written() -> None:
         ("backward", "take lamina.grad or lamina.value_and_grad of a function, or lamina.train_step"),
         ("multiply", "Tensor has no attribute 'multiply'; it is mul"),
         ("moveaxis", "it is movedim"),
+        ("clip_", "Tensor has no attribute 'clip_'; it is clamp_$"),
         ("anything", "^Tensor has no attribute 'anything'$"),
     ],
 )

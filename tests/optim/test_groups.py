@@ -428,3 +428,48 @@ def test_parameters_without_a_gathered_gradient_are_left_alone() -> None:
     optimizer.step()
     after = values(net)
     assert [name for name in before if np.any(before[name] != after[name])] == ["0.bias"]
+
+
+def test_compiled_steps_leave_parameters_without_a_gathered_gradient_alone() -> None:
+    net = network()
+    optimizer = optim.SGD(net.parameters(), lr=0.5, weight_decay=0.5, momentum=0.9)
+    grads = lm.grad(loss_of)(net)
+    gather = lm.jit(lambda: optimizer.accumulate(grads))
+    some = lm.jit(lambda: optimizer.accumulate({"1": grads["0.bias"]}))
+    update = lm.jit(lambda: optimizer.step())
+
+    @lm.jit
+    def both() -> None:
+        optimizer.accumulate({"1": grads["0.bias"]})
+        optimizer.step()
+
+    for first, after in ((gather, update), (some, update), (gather, update), (both, None), (some, both)):
+        before = values(net)
+        first()
+        if after is not None:
+            after()
+        now = values(net)
+        changed = {name for name in before if np.any(before[name] != now[name])}
+        assert changed == (set(before) if first is gather else {"0.bias"})
+    with pytest.raises(ValueError, match="there are no gradients"):
+        update()
+
+
+def test_gradients_of_a_compiled_function_are_those_of_their_parameters() -> None:
+    """Whatever the optimizer calls them, and in a function that is compiled itself."""
+    net, twin = network(), network()
+    slope = lm.jit(lm.value_and_grad(loss_of))
+    for make in (optim.SGD, optim.Adam):
+        second = list(net.parameters())[::-1]
+        first, other = make(second, lr=0.1), make(list(twin.parameters())[::-1], lr=0.1)
+        apply = lm.jit(lambda grads, first=first: first.step(grads))
+        for _ in range(2):
+            first.step(slope(net)[1])
+            apply(slope(net)[1])
+            other.step(lm.grad(loss_of)(twin))
+            other.step(lm.grad(loss_of)(twin))
+    for name, value in values(net).items():
+        np.testing.assert_allclose(value, values(twin)[name], rtol=1e-5, atol=1e-6)
+    nearest = optim.LBFGS(net.parameters(), lr=1.0, max_iter=5)
+    before = nearest.step(lambda: slope(net))
+    assert loss_of(net).item() < before.item()

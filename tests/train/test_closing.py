@@ -202,3 +202,54 @@ def test_a_tensor_that_forward_makes_may_be_filled() -> None:
         assert net.calls.item() == 3
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
     assert found[0][2] < found[0][0]
+
+
+def test_forward_writes_parts_of_values_and_of_buffers() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.head = nn.Linear(3, 3, bias=False)
+            self.register_buffer("seen", lm.zeros(2, 3))
+
+        def forward(self, x: Any) -> Any:
+            y = self.head(x)
+            y[0] = 1
+            scores = y @ y.T
+            scores.masked_fill_(scores < 0, -1e9)
+            self.seen[1].add_(x.detach().sum(0))
+            self.seen.data[0] = 4
+            return y * scores.softmax(-1)[:, :1]
+
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    net = Net()
+    before = net.head.weight.numpy().copy()
+
+    def formula(weight: Any) -> Any:
+        y = ops.cat([lm.ones(1, 3), (lm.tensor(x) @ weight.T)[1:]])
+        scores = y @ y.T
+        return ops.mean(y * ops.where(scores < 0, -1e9, scores).softmax(-1)[:, :1])
+
+    loss, slope = lm.value_and_grad(formula)(lm.tensor(before))
+    step = lm.train_step(net, lambda y, _: ops.mean(y), optim.SGD(lr=0.5))
+    assert step(x, None).item() == pytest.approx(loss.item(), rel=1e-5)
+    np.testing.assert_allclose(net.head.weight.numpy(), before - 0.5 * slope.numpy(), rtol=1e-5, atol=1e-6)
+    step(x, None)
+    np.testing.assert_allclose(net.seen.numpy(), [[4] * 3, 2 * x.sum(0)], rtol=1e-5)
+
+
+def test_forward_writes_neither_inputs_nor_parameters() -> None:
+    class Net(nn.Module):
+        def __init__(self, write: Any) -> None:
+            self.head = nn.Linear(3, 3)
+            self.write = write
+
+        def forward(self, x: Any) -> Any:
+            self.write(self, x)
+            return self.head(x)
+
+    def run(write: Any) -> None:
+        lm.train_step(Net(write), lambda y, _: ops.mean(y), optim.SGD(lr=0.5))(X, None)
+
+    with pytest.raises(TypeError, match="argument is its caller's"):
+        run(lambda net, x: x[0].zero_())
+    with pytest.raises(TypeError, match="are updated by it alone"):
+        run(lambda net, x: net.head.weight.data.clamp_(-1, 1))

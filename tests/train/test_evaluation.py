@@ -229,6 +229,11 @@ def test_predict_names_what_is_wrong() -> None:
     given = (np.ones((2, n), np.float32) for n in (3, 4))
     with pytest.raises(lm.ShapeError, match=r"cannot be joined .*: f32\[2,3\], f32\[2,4\]"):
         lm.predict(Fixed(), given, device="cpu", backend="reference")
+    with pytest.raises(TypeError) as raised:
+        lm.predict(net, iter([(IMAGES, np.zeros(len(IMAGES)))]), device="cpu")
+    assert "predict: batch 0 is a pair; labelled=True leaves out its targets" in raised.value.__notes__
+    with pytest.raises(ValueError, match=r"a batch is a pair.*whole arrays are \[\(inputs, targets\)\]"):
+        lm.evaluate(net, (IMAGES, np.zeros(len(IMAGES))), ops.mse_loss, device="cpu")
     with pytest.raises(ValueError, match="predict: batch 0 is a ndarray; a batch is a pair"):
         lm.predict(net, iter([IMAGES]), labelled=True, device="cpu")
 

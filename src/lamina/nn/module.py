@@ -24,6 +24,8 @@ from typing import (
     overload,
 )
 
+import numpy as np
+
 from lamina.graph.ir.graph import Value
 from lamina.nn.hooks import Hook, HookHandle, Hooks
 from lamina.nn.mixed_precision import computed, in_compute_type
@@ -32,7 +34,7 @@ from lamina.nn.random import Generator, default_generator
 from lamina.nn.settings import SameSettings
 from lamina.nn.state import Mismatch, WithState, loaded, saved
 from lamina.ops.arguments import Checked, DTypeLike, checked
-from lamina.ops.core import Operand, recorder
+from lamina.ops.core import Operand, Recorder, recorder
 from lamina.ops.destination import destination
 from lamina.ops.origin import enter, explain, leave
 from lamina.runtime import Device
@@ -111,11 +113,17 @@ class Module(WithState, Checked):
     else:
 
         def __call__(self, *inputs: Any, **options: Any) -> Any:
-            """`forward`."""
+            """`forward`, of tensors: NumPy's arrays among the arguments become such, on the same memory."""
             token = enter(self)
             try:
                 hooks: Hooks | None = self.__dict__.get("_lamina_hooks")
-                if (by := recorder()) is None:
+                by = recorder()
+                inputs = tuple([_of_array(x, by) if isinstance(x, np.ndarray) else x for x in inputs])
+                if options:
+                    options = {
+                        k: _of_array(x, by) if isinstance(x, np.ndarray) else x for k, x in options.items()
+                    }
+                if by is None:
                     return self._between_hooks(hooks, inputs, options)
                 by.guard(same := SameSettings(self))
                 found = self._between_hooks(hooks, inputs, options)
@@ -606,6 +614,12 @@ def functional_call(module: Module, values: Mapping[str, Any], inputs: Sequence[
     arguments = inputs if isinstance(inputs, tuple | list) else (inputs,)
     with substitute(module, values):
         return module(*arguments)
+
+
+def _of_array(x: np.ndarray[Any, Any], by: Recorder | None) -> Any:
+    """A tensor on the memory of an array; where a trace would ask for its numbers when it runs, the array itself."""
+    made = as_tensor(x)
+    return made if by is None or by.knows(made) else x
 
 
 def _modules_in(value: Any) -> str:

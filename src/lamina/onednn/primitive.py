@@ -13,6 +13,7 @@ from lamina.onednn.attributes import Attributes, Binary, post_op_argument
 from lamina.onednn.engine import Stream, default_stream
 from lamina.onednn.memory import Memory, MemoryDesc
 from lamina.onednn.owned import Owned
+from lamina.onednn.threads import alone, is_small, run_alone
 
 Query = dnnl.dnnl_query_t
 #: The execution arguments of a recipe's operands.
@@ -47,6 +48,11 @@ class Recipe:
     hint: PrimitiveDesc | None
     sources: Sequence[MemoryDesc] | None
     settings: Mapping[str, Any]
+
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether a second thread would not pay: what it describes is made for one, and run by one."""
+        return is_small(self.operands, self.sources)
 
     @cached_property
     def text(self) -> str:
@@ -160,7 +166,9 @@ class Primitive(Owned):
     __slots__ = ("desc",)
 
     def __init__(self, desc: PrimitiveDesc) -> None:
-        super().__init__(dnnl.dnnl_primitive_create(desc.handle), dnnl.dnnl_primitive_destroy, desc.owner)
+        with alone(desc.recipe.is_small):
+            handle = dnnl.dnnl_primitive_create(desc.handle)
+        super().__init__(handle, dnnl.dnnl_primitive_destroy, desc.owner)
         self.desc = desc
 
     def bind(self, args: Mapping[int, Memory], stream: Stream | None = None) -> Callable[[], None]:
@@ -186,7 +194,7 @@ class Primitive(Owned):
             if status:
                 raise failed(status, "dnnl_primitive_execute", recipe.text)
 
-        return run
+        return run_alone(run) if self.desc.recipe.is_small else run
 
     def execute(self, args: Mapping[int, Memory], stream: Stream | None = None) -> None:
         """Run once. Raises DnnlError."""

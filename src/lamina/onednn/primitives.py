@@ -17,6 +17,7 @@ from lamina.onednn.attributes import Attributes, binary_kind, eltwise_kind
 from lamina.onednn.engine import default_engine
 from lamina.onednn.memory import MemoryDesc
 from lamina.onednn.primitive import PrimitiveDesc, Recipe, failed
+from lamina.onednn.threads import alone
 
 Dims = Sequence[int]
 Algorithm = dnnl.dnnl_alg_kind_t
@@ -655,7 +656,8 @@ def _describe(
         more: dict[str, Any] = {} if hint is None else {"hint_fwd_pd": hint.handle}
         if sources is not None:
             more |= {"n": len(sources), "src_descs": tuple(s.handle for s in sources)}
-        made = create(**engine, **handles, **settings, **more, attr=attr.handle)
+        with alone(recipe.is_small):
+            made = create(**engine, **handles, **settings, **more, attr=attr.handle)
     except DnnlError as error:
         raise failed(error.status, error.function, recipe.text) from None
     return PrimitiveDesc(made, attr, recipe)

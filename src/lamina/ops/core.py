@@ -451,6 +451,9 @@ class Recorder(Protocol):
     def finally_(self, done: Callable[[], None]) -> int:
         """Call `done` after each call of what is recorded; returns how often it was asked for before."""
 
+    def note(self, owner: object, make: Callable[[], Any]) -> Any:
+        """What an owner keeps for as long as this records, made when it is first asked for."""
+
 
 _recorder: ContextVar[Recorder | None] = ContextVar("lamina_recorder", default=None)
 

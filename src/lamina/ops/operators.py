@@ -680,15 +680,10 @@ def sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
 
 def _without(x: Operand, name: str) -> str:
     """What an operand without an attribute is told."""
-    if name in vars(InPlace):
-        method = name.removesuffix("_")
-        use = f"use the result, x = x.{method}(…)" if method in METHODS else "assign its next value, x = …"
-        return (
-            f"{name}: a traced value is computed once and never written; {use}; what x.new_zeros(…) and the like "
-            "give is the function's own and may be written"
-        )
-    base = f"{type(x).__name__} has no attribute {name!r}"
-    instead = INSTEAD.get(name) or (f"it is {ops.RENAMED[name]}" if name in ops.RENAMED else "")
+    base, plain = f"{type(x).__name__} has no attribute {name!r}", name.removesuffix("_")
+    instead = INSTEAD.get(name, "")
+    if not instead and plain in ops.RENAMED:
+        instead = f"it is {ops.RENAMED[plain]}{'_' * (plain != name)}"
     return f"{base}; {instead}" if instead else base
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from lamina import ops
 from lamina.graph.transforms.arguments import Gradients, HasParameters
 from lamina.ops.arguments import shown
-from lamina.ops.core import Array, Operand, recorder, recording
+from lamina.ops.core import Array, Operand, Recorder, recorder, recording
 from lamina.optim.schedule import Schedule
 from lamina.runtime import is_array
 from lamina.spec import ShapeError, Spec, float32, float64
@@ -390,6 +390,7 @@ class ParameterGroups:
         if by is None:
             self._with_gradient.update(names)
         else:
+            self._gathered_within(by).update(names)
             by.finally_(partial(self._with_gradient.update, names))
         count = self._counted()
         count.copy_(ops.add(count, 1.0))
@@ -403,15 +404,15 @@ class ParameterGroups:
     def _gathered(self) -> Iterator[tuple[TrainedParameter, Any]]:
         """The means of what was gathered, which is forgotten.
 
-        Parameters that got no gradient since the last update have none; a program that is recorded, which does not
-        know what others gather, takes all that ever had one.
+        Parameters that got no gradient since the last update have none. A program that is recorded serves as long as
+        others gather those of the same parameters.
         """
         count, by = self._counted(), recorder()
         held = [e for e in self.entries.values() if e.sum is not None and e.is_trained]
-        found = [e for e in held if by is not None or e.name in self._with_gradient]
-        if by is None:
-            self._with_gradient.clear()
-        else:
+        names = self._with_gradient if by is None else self._gathered_within(by)
+        found = [e for e in held if e.name in names]
+        names.clear()
+        if by is not None:
             by.finally_(self._with_gradient.clear)
         if not found:
             raise ValueError(
@@ -423,6 +424,17 @@ class ParameterGroups:
             e.gathered().copy_(_zeros(e.gathered()))
         count.copy_(_zeros(count))
         return iter(means)
+
+    def _gathered_within(self, by: Recorder) -> set[str]:
+        """The parameters with gradients at this place of a trace, which begins with those that have one now."""
+
+        def begun() -> set[str]:
+            before = frozenset(self._with_gradient)
+            by.guard(lambda: self._with_gradient == before)
+            return set(before)
+
+        found: set[str] = by.note(self, begun)
+        return found
 
     # ---- which gradient is whose
     def _pairs(self, grads: Any) -> list[tuple[TrainedParameter, Any]]:

@@ -26,6 +26,7 @@ class StepCapture(Capture):
     def __init__(self) -> None:
         super().__init__()
         self.own: MutableMapping[int, Any] = {}
+        self.parameters: frozenset[int] = frozenset()  # those of `own` that are trained
         self._constants: dict[int, tuple[ReferenceType[Tensor], Value]] = {}  # by id
         self._overwritten: list[ReferenceType[Tensor]] = []  # constants that were written
 
@@ -61,13 +62,25 @@ class StepCapture(Capture):
             self.hold(target)
         if id(target) not in self.own:
             super().write(target, values)
-        elif isinstance(target, Parameter):
+        else:
+            self._write_own(id(target), self.rewritten(target, values))
+
+    def replace(self, holder: Value, made: Value) -> None:
+        """As in any trace; what stands for a tensor of the network is written as that is."""
+        for key, standing in self.own.items():
+            if isinstance(standing, Value) and self.holders.get(standing, standing) is holder:
+                self._write_own(key, made)
+                return
+        super().replace(holder, made)
+
+    def _write_own(self, key: int, made: Value) -> None:
+        if key in self.parameters:
             raise TypeError(
                 "copy_: the parameters of the network that a training step trains are updated by it alone; what "
                 "forward updates is a buffer (register_buffer)"
             )
-        else:
-            self.own[id(target)] = self.rewritten(target, values)
+        standing = self.own[key]
+        self.own[key] = self.keep(self.holders.get(standing, standing), made)
 
     def stands_for(self, x: Operand) -> bool:
         """Whether it is a tensor of the network that is trained."""
@@ -85,7 +98,10 @@ class StepCapture(Capture):
 
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
         """Record op where an operand is known only when the step runs, else compute it."""
-        read = [self.read(x) if isinstance(x, Tensor) and not self.knows(x) else x for x in operands]
+        read = [
+            self.read(x) if isinstance(x, Value) or (isinstance(x, Tensor) and not self.knows(x)) else x
+            for x in operands
+        ]
         if any(isinstance(x, Value) for x in read):
             return Value.bind_op(op, [self.read(x) if isinstance(x, Tensor) else x for x in read])
         return computed(op, operands)

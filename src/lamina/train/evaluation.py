@@ -154,7 +154,12 @@ def predict(
     for number, batch in enumerate(batches):
         inputs = pair_of(batch, f"predict: batch {number}")[0] if labelled else batch
         for part in _parts(inputs, batch_size) if whole else [inputs]:
-            outputs, structure = flatten_arrays(predictor(part), "predict: outputs")
+            try:
+                outputs, structure = flatten_arrays(predictor(part), "predict: outputs")
+            except TypeError as error:
+                if not (whole or labelled) and isinstance(batch, tuple | list) and len(batch) == 2:
+                    error.add_note(f"predict: batch {number} is a pair; labelled=True leaves out its targets")
+                raise
             found.append([as_tensor(x).to("cpu") for x in outputs])
     if structure is None:
         raise ValueError("predict: the data has no batches")
@@ -202,7 +207,10 @@ def pair_of(batch: Any, where: str) -> tuple[Any, Any]:
         return batch[0], batch[1]
     kind = f"a {type(batch).__name__}"
     found = f"{kind} of {len(batch)}" if isinstance(batch, tuple | list) else kind
-    raise ValueError(f"{where} is {found}; a batch is a pair (inputs, targets), of which each may be a tuple")
+    raise ValueError(
+        f"{where} is {found}; a batch is a pair (inputs, targets), of which each may be a tuple; whole arrays are "
+        "[(inputs, targets)], or data.DataLoader(data.TensorDataset(inputs, targets), batch_size)"
+    )
 
 
 def samples_of(inputs: Any) -> int:

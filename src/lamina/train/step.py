@@ -602,6 +602,7 @@ class Step:
         standing |= {id(x): values[name] for name, x in states}
         with standing_in(standing, capture.hold) as mapping, recording(capture):
             capture.own = mapping
+            capture.parameters = frozenset(map(id, self.state.parameters.values()))
             inputs, targets = kind.trees([values[name] for name in kind.names], compute)
             positional, named = _tree.arguments(inputs, self.net.forward)
             found, structure = _tree.flatten(self.net(*positional, **named))
@@ -617,6 +618,8 @@ class Step:
                 (id(self.state.parameters[n]), _cast(written.get(n, v), master)) for n, v in wide.items()
             )
             loss = self.loss_fn(outputs, targets)
+            loss = capture.read(loss) if isinstance(loss, Value) else loss
+            after = {name: capture.read(mapping[id(x)]) for name, x in states}
         capture.leave_behind()
         if not isinstance(loss, Operand):
             raise TypeError(f"train_step: loss_fn must give a scalar tensor, it gave {shown(loss)}")
@@ -624,7 +627,7 @@ class Step:
             raise ValueError(
                 f"train_step: loss_fn must give a scalar, it gave shape {loss.shape}; use a mean"
             )
-        return loss, outputs, targets, {name: mapping[id(x)] for name, x in states}, written
+        return loss, outputs, targets, after, written
 
     def _update(
         self,

@@ -8,6 +8,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph import Executable, compile, trace
+from lamina.graph.run import prologue
 from lamina.graph.run.prologue import derivations, lasting, part
 from lamina.spec import Spec, float32
 
@@ -132,3 +133,28 @@ def test_jitted_functions_share_what_was_made_too() -> None:
         np.testing.assert_allclose(run(ones(n)).numpy(), [WANTED] * n, rtol=1e-6)
     first, second = (p.executable for p in run._programs)
     assert made(first) == made(second) != []
+
+
+def test_what_is_made_again_and_again_stays_bound_where_it_lies() -> None:
+    """A plan is bound again for other memory alone; numbers are those of the weights as they are."""
+    run, w = scaled(1), lm.tensor(W)
+    run.load({0: w})
+    first = run._prologue._bound
+    assert first is not None
+    for factor in (1.0, 4.0, 9.0):
+        w.copy_(W * factor)
+        np.testing.assert_allclose(run(ones(1))[0].numpy()[0], 2 / (np.sqrt(W * factor) + 1), rtol=1e-6)
+        assert run._prologue._bound is first
+    other = lm.tensor(W * 16)
+    run.load({0: other})
+    assert run._prologue._bound is not first
+    np.testing.assert_allclose(run(ones(1))[0].numpy()[0], 2 / (4 * np.sqrt(W) + 1), rtol=1e-6)
+
+
+def test_what_takes_much_memory_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prologue, "_KEPT", 64)
+    run, w = scaled(1), lm.tensor(W)
+    run.load({0: w})
+    assert run._prologue._bound is None
+    w.copy_(W * 4)
+    np.testing.assert_allclose(run(ones(1))[0].numpy()[0], 2 / (2 * np.sqrt(W) + 1), rtol=1e-6)

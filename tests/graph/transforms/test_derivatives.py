@@ -467,3 +467,47 @@ def test_a_physics_informed_network_against_torch() -> None:
                 close(slopes[name].numpy(), q.grad.numpy(), 1e-4)
                 p.copy_(p - 1e-2 * slopes[name])
                 q -= 1e-2 * q.grad
+
+
+def test_functions_get_tensors_in_place_of_arrays_as_when_they_are_compiled() -> None:
+    """`std` of an array is another number than of a tensor."""
+    x, other = np.array([1.0, 2.0]), np.array([1.0, 3.0, 8.0])
+
+    def f(x: Any, other: Any) -> Any:
+        return ops.sum(x) * other["of"].std()
+
+    for way in (lm.grad(f), lm.jit(lm.grad(f))):
+        np.testing.assert_allclose(way(x, {"of": other}).numpy(), [other.std(ddof=1)] * 2, rtol=1e-12)
+
+
+def _by_jvp(f: Any) -> Any:
+    return lambda x: lm.jvp(f, (x,), (np.ones(2),))[1]
+
+
+def _by_vjp(f: Any) -> Any:
+    return lambda x: lm.vjp(f, x)[1](np.ones(2))[0]
+
+
+def _by_grad(f: Any) -> Any:
+    return lm.grad(lambda x: ops.sum(f(x)))
+
+
+@pytest.mark.parametrize("outer", [_by_jvp, _by_vjp, _by_grad])
+@pytest.mark.parametrize("inner", [_by_jvp, _by_vjp, _by_grad])
+@pytest.mark.parametrize("inmost", [_by_jvp, _by_vjp, _by_grad])
+def test_a_derivative_of_a_derivative_at_once_and_compiled(outer: Any, inner: Any, inmost: Any) -> None:
+    x = np.array([0.7, 0.2])
+    for run in (lambda f: f, lm.jit):
+        np.testing.assert_allclose(run(outer(inner(ops.sin)))(x).numpy(), -np.sin(x), rtol=1e-12)
+        np.testing.assert_allclose(run(outer(inner(inmost(ops.sin))))(x).numpy(), -np.cos(x), rtol=1e-12)
+
+
+def test_a_gradient_of_what_products_with_a_hessian_give() -> None:
+    x, v = np.array([0.7, 0.2]), np.array([1.0, 2.0])
+
+    def f(x: Any) -> Any:
+        value, product = lm.hvp(lambda x: ops.sum(ops.sin(x)), (x,), (v,))
+        return value + ops.sum(product[0])
+
+    for run in (lambda f: f, lm.jit):
+        np.testing.assert_allclose(run(lm.grad(f))(x).numpy(), np.cos(x) - v * np.cos(x), rtol=1e-12)

@@ -143,6 +143,13 @@ def test_errors(call: Any, error: type[Exception], match: str) -> None:
         call(lm.ones(2))
 
 
+def test_booleans_to_the_power_of_an_int_are_integers() -> None:
+    flags = lm.tensor([True, False])
+    for power, wanted in ((0, [1, 1]), (2, [1, 0])):
+        assert (flags**power).dtype == lm.int64
+        assert (flags**power).tolist() == wanted
+
+
 def test_powers_and_quotients_of_integers() -> None:
     a, b = np.array([3, -2, 5, -1, 1]), np.array([39, 3, -1, -3, -2])
     assert run(ops.pow, a, b).tolist() == [3**39, -8, 0, -1, 1]

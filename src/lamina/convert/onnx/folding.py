@@ -63,3 +63,7 @@ class Folding:
     def finally_(self, done: Callable[[], None]) -> int:
         """Raises OnnxError: nothing is called later."""
         raise OnnxError("nothing can be done after each call of a constant")
+
+    def note(self, owner: object, make: Callable[[], Any]) -> Any:
+        """Nothing is kept: it is made anew."""
+        return make()

@@ -12,7 +12,7 @@ import numpy as np
 
 from lamina import ops
 from lamina._tree import leaves
-from lamina.graph.ir.graph import EagerTape, Node, Value, constant, reachable, tensor_of
+from lamina.graph.ir.graph import EagerTape, Node, Value, as_recorded, constant, reachable, tensor_of
 from lamina.graph.ir.pullback import pulled
 from lamina.ops.arguments import shown
 from lamina.ops.core import Operand, bind, call, recorder, recording
@@ -45,7 +45,8 @@ def gradients_or_none(
 ) -> list[Value | None]:
     """The same, where the gradient that arrives at each output is given: None for what outputs do not depend on."""
     _check_floats(wrt)
-    found = _pull(outputs, grads, wrt, _recorded)
+    with as_recorded():
+        found = _pull(outputs, grads, wrt, _recorded)
     return [None if g is None else _as_value(g, v.spec) for g, v in zip(found, wrt, strict=True)]
 
 

@@ -22,12 +22,13 @@ import numpy as np
 from lamina._tree import leaves
 from lamina.graph.ir.picture import picture
 from lamina.ops.arguments import DTypeLike
-from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand
+from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand, recorder
 from lamina.ops.destination import destination
-from lamina.ops.operators import Operators
+from lamina.ops.operators import InPlace
 from lamina.ops.origin import Origin, current_origin
 from lamina.ops.primitives.cast import Cast
-from lamina.ops.primitives.marker import Marker
+from lamina.ops.primitives.marker import Alias, Clone, CustomGradient, Marker, StopGradient
+from lamina.ops.primitives.pointwise import where
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, ShapeError, Spec, current_policy
 from lamina.spec.policies import policy as use_policy
@@ -50,7 +51,7 @@ def traced_for(device: Device | None) -> Iterator[None]:
         _place.reset(token)
 
 
-class Value(Operators["Value"]):
+class Value(InPlace["Value"]):
     """A traced value: an input of a graph, a constant, or one output of a node.
 
     spec: shape and dtype (the layout is chosen when the graph is compiled).
@@ -149,14 +150,38 @@ class Value(Operators["Value"]):
         return self._number(why).__array__(*args, **kwargs)
 
     def __setitem__(self, key: Any, values: Any) -> None:
+        """Let it hold other elements where a key names them (see `getitem`)."""
+        self.copy_(self.at[key].set(values))
+
+    def copy_(self, values: Any) -> Value:
+        """Let it hold other values from now on, and what it is a part of, or a part of it, with it.
+
+        The graph has a value of its own for each: what was recorded before reads the one before. Raises ShapeError
+        for another shape, TypeError for an argument, which is its caller's, and within `lamina.trace`.
+        """
+        by = recorder()
+        if by is None:
+            raise TypeError(
+                f"copy_: a value {self.spec} of lamina.trace is never written; use the result of the method without "
+                "the _, or x = x.at[key].set(values), or lamina.jit"
+            )
+        by.write(self, values)
+        return self
+
+    def clone(self) -> Value:
+        """The same values, which nothing that is written to this one changes; gradients go through."""
+        by = recorder()
+        return self if by is None else by.call_op(Clone(), [self])  # type: ignore[return-value]
+
+    def _become(self, name: str, made: Any) -> Value:
         raise TypeError(
-            "a traced value is computed once and never written: x[key] = values is x = x.at[key].set(values), and a "
-            "module's buffer is given a new value by assignment"
+            f"{name}: a shape is settled when a function is traced; use the result, x = x.{name.removesuffix('_')}(…)"
         )
 
     def _number(self, why: str = "") -> Tensor:
         """The tensor. Raises TypeError: there is no number before the graph runs."""
-        found = tensor_of(self)
+        by = recorder()
+        found = tensor_of(self if by is None else by.read(self))  # type: ignore[arg-type]
         if found is None:
             raise TypeError(
                 why
@@ -257,20 +282,26 @@ class Capture:
     tensors: those that were read or written, in order of first use, by id; inputs: what stands for each.
     written: id -> its value after the function. guards: what the record depends on beside its arguments.
     feeds: inputs of which each call asks anew. finals: what each call does at its end.
+    contents: what values hold that were written over; holders: the other way round. What surrounds it began them.
     """
 
     def __init__(self) -> None:
         self.tensors: dict[int, Tensor] = {}
         self.inputs: dict[int, Value] = {}
         self.written: dict[int, Value] = {}
+        around = recorder()
+        self.contents: dict[Value, Value] = dict(around.contents) if isinstance(around, Capture) else {}
+        self.holders: dict[Value, Value] = dict(around.holders) if isinstance(around, Capture) else {}
+        self.start = mark()
         self.guards: list[Callable[[], bool]] = []
         self.feeds: list[tuple[Value, Callable[[], Any]]] = []
         self.finals: list[Callable[[], None]] = []
+        self.notes: dict[int, tuple[object, Any]] = {}  # by the owner's id
 
     def read(self, x: Any) -> Value:
         """What stands for an operand now."""
         if isinstance(x, Value):
-            return x
+            return self._now(x) if self.contents else x
         if not isinstance(x, Tensor):
             return constant(x)
         if id(x) in self.written:
@@ -285,8 +316,71 @@ class Capture:
         return Value(x.spec, name=f"held{len(self.inputs)}")
 
     def write(self, target: Operand, values: Any) -> None:
-        """Let a tensor hold other values from now on, converted to its dtype. Raises ShapeError."""
-        self.written[id(target)] = self.rewritten(target, values)
+        """Let a tensor or a value hold other values from now on, converted to its dtype. Raises ShapeError, and
+        TypeError for a value that is the caller's."""
+        made = self.rewritten(target, values)
+        if isinstance(target, Value):
+            self._overwrite(target, made)
+        else:
+            self.written[id(target)] = self.keep(self.inputs[id(target)], made)
+
+    def _now(self, x: Value) -> Value:
+        """What a value holds: what was written over it, or over what it is a part of, since it was recorded."""
+        parts: list[Node] = []
+        value = x
+        while value not in self.contents:
+            holder = self.holders.get(value)
+            if holder is not None:
+                if self.contents[holder] is value:
+                    return x
+                value = holder
+            elif _is_part(value):
+                parts.append(value.node)  # type: ignore[arg-type]
+                value = parts[-1].inputs[0]
+            else:
+                return x
+        found = self.contents[value]
+        for node in reversed(parts):
+            with use_policy(node.policy):
+                found = self.bind_op(node.op, (found,))[0]
+        return found
+
+    def _overwrite(self, target: Value, made: Value) -> None:
+        """Write over what a value is a part of, or over itself."""
+        value = self.holders.get(target, target)
+        while value not in self.contents and _is_part(value):
+            node = value.node
+            assert node is not None
+            whole = node.inputs[0]
+            made = _put_back(node.op, made, self.read(whole))
+            value = self.holders.get(whole, whole)
+        self.replace(value, made)
+
+    def replace(self, holder: Value, made: Value) -> None:
+        """Let a value that is no part of another one hold other values. Raises TypeError where they are not the
+        function's own."""
+        for key, standing in self.inputs.items():
+            if standing is holder:
+                self.tensors[key].copy_(made)
+                return
+        node = holder.node
+        if node is None or isinstance(node.op, Alias):
+            raise TypeError(
+                f"copy_: a traced value {holder.spec} that is an argument is its caller's, who does not see what is "
+                "written: write a copy, x = x.clone()"
+            )
+        if node.serial < self.start:
+            raise TypeError(
+                f"copy_: a value {holder.spec} of a surrounding trace is not written within vmap: give the new "
+                "values as a result"
+            )
+        self.keep(holder, made)
+
+    def keep(self, holder: Value, made: Value) -> Value:
+        """From now on a value holds another one, which gets an identity of its own: it may be held elsewhere too."""
+        found = self.contents[holder] = self.bind_op(Clone(), (made,))[0]
+        self.holders[found] = holder
+        return found
 
     def rewritten(self, target: Operand, values: Any) -> Value:
         """What a tensor holds when values were written over it. Raises ShapeError."""
@@ -294,6 +388,16 @@ class Capture:
         if after.shape != before.shape:
             raise ShapeError(f"copy_: cannot write shape {after.shape} into a tensor of shape {before.shape}")
         return after if after.dtype == before.dtype else bind(Cast(before.dtype), after)[0]
+
+    @contextmanager
+    def as_recorded(self) -> Iterator[None]:
+        """Within the block values are what they were when they were recorded, whatever was written over them."""
+        held = self.contents, self.holders
+        self.contents, self.holders = {}, {}
+        try:
+            yield
+        finally:
+            self.contents, self.holders = held
 
     def stands_for(self, x: Operand) -> bool:
         """Never: what is read of modules are the tensors that they hold."""
@@ -331,6 +435,12 @@ class Capture:
         self.finals.append(done)
         return self.finals.count(done) - 1
 
+    def note(self, owner: object, make: Callable[[], Any]) -> Any:
+        """What an owner keeps for the time of the trace."""
+        if id(owner) not in self.notes:
+            self.notes[id(owner)] = owner, make()
+        return self.notes[id(owner)][1]
+
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Value, ...]:
         """Record op as a node."""
         return Value.bind_op(op, [self.read(x) for x in operands])
@@ -338,6 +448,35 @@ class Capture:
     def call_op(self, op: Op, operands: Sequence[Any]) -> Value:
         """Record op as a node; its first output."""
         return self.bind_op(op, operands)[0]
+
+
+def _is_part(value: Value) -> bool:
+    """Whether what is written over a value is written over the one that it was taken of."""
+    node = value.node
+    return node is not None and (node.op.takes_part or isinstance(node.op, StopGradient))
+
+
+def _put_back(op: Op, made: Value, whole: Value) -> Value:
+    """What a value holds when `made` was written over the part that an op takes of it."""
+    if isinstance(op, StopGradient):  # what is written past a derivative, x.data, leaves that as it was
+        rule = CustomGradient(lambda kept, grads: grads, 1, 1)
+        return bind(rule, whole, made)[0]  # type: ignore[no-any-return]
+    found = op.vjp((made,), (whole.spec,), ())[0]
+    if made.spec.numel == whole.spec.numel:
+        return found  # type: ignore[no-any-return]
+    place = op.vjp((constant(np.ones(made.shape, np.bool_)),), (whole.spec,), ())[0]
+    return where(place, found, whole)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def as_recorded() -> Iterator[None]:
+    """Within the block values are what they were when they were recorded (see `Capture.as_recorded`)."""
+    by = recorder()
+    if not isinstance(by, Capture) or not by.contents:
+        yield
+        return
+    with by.as_recorded():
+        yield
 
 
 class EagerTape(Capture):
@@ -592,7 +731,7 @@ def _check_operand(name: str, value: Value, x: Any) -> None:
     )
     if shape != value.shape:
         raise ValueError(f"{name}: input {value.name} has shape {value.shape}, got {shape}")
-    if isinstance(x, Operators) and dtype != value.dtype:
+    if isinstance(x, Operand) and dtype != value.dtype:
         raise TypeError(f"{name}: input {value.name} is {value.dtype}, got {dtype}")
 
 

@@ -243,10 +243,17 @@ class Executable:
     def _settle(self, tensors: Mapping[int, Tensor]) -> bool:
         """Bring the state to where it is read; whether any of it lies elsewhere than before."""
         moved = False
+        lying: dict[int, list[tuple[int, Tensor]]] = {}  # by their memory
+        for i, x in self._state.items():
+            lying.setdefault(id(x.buffer), []).append((i, x))
         for i, x in tensors.items():
             slot = self.program.inputs[i]
             lies_well = x.device == self.device and x.spec.same_memory(slot.spec)
-            if not lies_well or (i in self.donate and x.read_only) or _shares(x, self._state, i):
+            if (
+                not lies_well
+                or (i in self.donate and x.read_only)
+                or _shares(x, lying.get(id(x.buffer), ()), i)
+            ):
                 x.move_into(self.device.allocate(slot.spec.nbytes), slot.spec)
             moved |= self._shared.get(slot) is not x.buffer
             self._shared[slot] = x.buffer
@@ -419,9 +426,9 @@ def _row_major(name: str, slot: Slot, x: np.ndarray[Any, Any]) -> np.ndarray[Any
     return np.ascontiguousarray(x)
 
 
-def _shares(x: Tensor, state: Mapping[int, Tensor], index: int) -> bool:
-    """Whether another input of the same state lies in the same memory as x."""
-    return any(y is not x and y.buffer is x.buffer for i, y in state.items() if i != index)
+def _shares(x: Tensor, others: Sequence[tuple[int, Tensor]], index: int) -> bool:
+    """Whether one of the others, which is another input than that at `index`, lies in the same memory as x."""
+    return any(y is not x and y.buffer is x.buffer for i, y in others if i != index)
 
 
 def _check_contexts(contexts: Any, donate: Mapping[int, int]) -> None:

@@ -7,11 +7,12 @@ Programs for other shapes of the same network make much the same of the same wei
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from lamina.backends import Plan
+from lamina.backends import Plan, Run
 from lamina.graph.planning.layout import PlannedGraph, Slot
 from lamina.graph.planning.memory import Lifetime, place
 from lamina.graph.run.context import ExecutionContext
@@ -19,6 +20,8 @@ from lamina.runtime import Buffer, Device
 
 #: Constants of more bytes are their program's alone.
 _SMALL = 4096
+#: Bytes of temporaries up to which steps stay bound.
+_KEPT = 1 << 20
 
 
 class Prologue:
@@ -33,6 +36,7 @@ class Prologue:
         self._program, self._memory, self._device = program, memory, device
         self._slots = lasting(program)
         self._made: dict[Slot, _Made] = {}
+        self._bound: _BoundPart | None = None
 
     @property
     def borrowed(self) -> set[Slot]:
@@ -62,11 +66,39 @@ class Prologue:
         self._made = made
         return any(self._memory[slot] is not buffer for slot, buffer in before.items())
 
-    def _make(self, wanted: Collection[Slot]) -> None:
-        context = ExecutionContext(part(self._program, wanted), (), self._memory, self._device, poison=False)
-        for step in context.program.steps:
-            if not step.plan.view:
-                context.bound(step)()
+    def _make(self, wanted: Sequence[Slot]) -> None:
+        """Run the steps that make what is wanted.
+
+        Where weights change between calls the same are run again and again: on a CPU they stay bound to their
+        addresses, unless their temporaries take much memory.
+        """
+        bound = self._bound
+        if bound is None or not bound.serves(wanted, self._memory):
+            context = ExecutionContext(
+                part(self._program, wanted), (), self._memory, self._device, poison=False
+            )
+            runs = [context.bound(step) for step in context.program.steps if not step.plan.view]
+            bound = _BoundPart(tuple(wanted), dict(self._memory), context, runs)
+            stays = self._device.kind == "cpu" and context.program.placement.nbytes <= _KEPT
+            self._bound = bound if stays else None
+        for run in bound.runs:
+            run()
+
+
+class _BoundPart(NamedTuple):
+    """Steps of a prologue at their addresses. memory: where all lay; context: has their temporaries."""
+
+    wanted: tuple[Slot, ...]
+    memory: dict[Slot, Buffer]
+    context: ExecutionContext
+    runs: list[Run]
+
+    def serves(self, wanted: Sequence[Slot], memory: Mapping[Slot, Buffer]) -> bool:
+        """Whether it makes what is wanted, where memory has it now."""
+        same = len(wanted) == len(self.wanted) and all(
+            a is b for a, b in zip(wanted, self.wanted, strict=True)
+        )
+        return same and all(memory.get(slot) is buffer for slot, buffer in self.memory.items())
 
 
 @dataclass(frozen=True, eq=False)

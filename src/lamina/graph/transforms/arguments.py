@@ -33,6 +33,30 @@ class Gradients(dict[str, Any]):
         super().__init__(values)
         self.parameters = parameters
 
+    @property
+    def like(self) -> GradientsOf:
+        """What makes such a dict of a plain one: trees keep whose the gradients are."""
+        return GradientsOf(self.parameters)
+
+
+class GradientsOf:
+    """Makes gradients of the parameters of one module; equal for the same parameters."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self.parameters = parameters
+
+    def __call__(self, values: dict[str, Any]) -> Gradients:
+        """The gradients with these values."""
+        return Gradients(values, self.parameters)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GradientsOf) or self.parameters.keys() != other.parameters.keys():
+            return False
+        return all(p is other.parameters[n] for n, p in self.parameters.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.parameters.values())))
+
 
 def is_nested(*trees: Any) -> bool:
     """Whether a transformation stands within another, or within a trace: then it is recorded there."""
@@ -40,8 +64,9 @@ def is_nested(*trees: Any) -> bool:
 
 
 def tensors(tree: Any) -> Any:
-    """The tree with the tensors of the values in it; values that are not known stay."""
-    if tree is None or isinstance(tree, Tensor):
+    """The tree with the tensors of the values in it. Those that are not known stay, and all of them where something
+    records: a derivative of these is still to come."""
+    if tree is None or isinstance(tree, Tensor) or recorder() is not None:
         return tree
     found, structure = _tree.flatten(tree)
     return _tree.unflatten(structure, [_known(x) for x in found])

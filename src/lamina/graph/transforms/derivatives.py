@@ -67,6 +67,9 @@ def _differentiated(
     @wraps(fn, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         positions = as_positions(argnums, len(args), what)
+        nested = is_nested(args, kwargs)
+        if not nested:
+            args, kwargs = _of_tensors((args, kwargs))
 
         def call() -> tuple[Value, Any, list[Variables]]:
             own = [Variables(args[i], what, f"args[{i}]") for i in positions]
@@ -76,7 +79,7 @@ def _differentiated(
             )
             return _scalar(value, what), aux, own
 
-        if is_nested(args, kwargs):
+        if nested:
             value, aux, own = call()
             found = gradients(value, _values(own))
         else:
@@ -89,6 +92,14 @@ def _differentiated(
         return (value, aux) if has_aux else value, slopes if isinstance(argnums, Sequence) else slopes[0]
 
     return run
+
+
+def _of_tensors(tree: Any) -> Any:
+    """The tree with tensors on the memory of NumPy's arrays, so that a function gets what it gets when compiled."""
+    found, structure = _tree.flatten(tree)
+    if not any([isinstance(x, np.ndarray) for x in found]):  # noqa: C419 - every call asks
+        return tree
+    return _tree.unflatten(structure, [as_tensor(x) if isinstance(x, np.ndarray) else x for x in found])
 
 
 def _backwards(value: Value, aux: Any, wrt: Sequence[Value]) -> tuple[Any, Any, list[Any]]:
@@ -256,7 +267,16 @@ def _parts(result: Any, has_aux: bool, what: str) -> tuple[Any, Any]:
         return result, None
     if not isinstance(result, tuple) or len(result) != 2:
         raise TypeError(f"{what}: with has_aux fn must give (result, aux), got {shown(result)}")
-    return result[0], result[1]
+    return result[0], _as_left(result[1])
+
+
+def _as_left(aux: Any) -> Any:
+    """The tree with what its values hold when the function has returned."""
+    by = recorder()
+    if by is None or aux is None:
+        return aux
+    found, structure = _tree.flatten(aux)
+    return _tree.unflatten(structure, [by.read(x) if isinstance(x, Value) else x for x in found])
 
 
 def _scalar(value: Any, what: str) -> Value:

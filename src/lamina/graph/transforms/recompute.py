@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from lamina import _tree
-from lamina.graph.ir.graph import EagerTape, Node, Value, constant, mark, reachable, tensor_of
+from lamina.graph.ir.graph import EagerTape, Node, Value, as_recorded, constant, mark, reachable, tensor_of
 from lamina.graph.transforms.arguments import is_nested, named_function
 from lamina.graph.transforms.derivatives import vjp
 from lamina.ops.core import Operand, bind, call, recorder
@@ -78,9 +78,10 @@ def _marked(outputs: Sequence[Value], start: float) -> Sequence[Value]:
     read = (v for n in nodes for v in n.inputs if v not in own)
     kept = list(dict.fromkeys(v for v in read if not (fixed and v.constant is not None)))
     segment = _Segment(nodes, kept, outputs)
-    marked: Sequence[Value] = bind(
-        CustomGradient(segment.gradients, len(kept), len(outputs)), *kept, *outputs, *kept
-    )
+    with as_recorded():
+        marked: Sequence[Value] = bind(
+            CustomGradient(segment.gradients, len(kept), len(outputs)), *kept, *outputs, *kept
+        )
     return marked
 
 

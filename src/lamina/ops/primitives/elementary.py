@@ -588,11 +588,16 @@ def _power_of(x: Any, exponent: Any) -> Any:
     if not x.dtype.is_float and isinstance(number, int):
         if number < 0:
             raise ValueError(f"pow: integers to the power of {number} are not whole; cast with ops.cast")
-        return _whole_power(x, number)
+        return _whole_power(_in_kind_of(x, number), number)
     x = floating(x, "pow")
     if number in _POWERS:
         return _POWERS[number](x)
     return call(Pow(), *together("pow", x, exponent))
+
+
+def _in_kind_of(x: Any, number: int) -> Any:
+    """x, but booleans beside an int, which is of a higher kind, as int64."""
+    return cast(x, int64) if x.dtype == bool_ and not isinstance(number, bool) else x
 
 
 def _whole_power(x: Any, exponent: int) -> Any:

@@ -42,6 +42,14 @@ class Alias(Marker, abstract=True):
 
 
 @dataclass(frozen=True)
+class Clone(Marker, abstract=True):
+    """x itself, as a tensor of its own: what is written over either is not seen in the other."""
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return grads
+
+
+@dataclass(frozen=True)
 class StopGradient(Marker, abstract=True):
     """x itself, through which no gradient goes."""
 

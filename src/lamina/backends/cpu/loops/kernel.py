@@ -12,9 +12,7 @@ from lamina.backends import Call, Run
 from lamina.backends.cpu.library import Held, Location, sequence
 from lamina.backends.cpu.loops import compiler
 from lamina.c import dnnl
-
-#: Less work than this (about elements that are read and written) is not worth a second thread.
-SHARED = 1 << 15
+from lamina.onednn.threads import SHARED
 
 #: Each thread of an OpenMP team runs its part of {kernel, arguments, steps}.
 _TEAM = """

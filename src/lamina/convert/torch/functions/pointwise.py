@@ -15,7 +15,7 @@ from lamina.ops.primitives import pointwise as p
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.check_index import CheckIndex
 from lamina.ops.primitives.full_like import FullLike
-from lamina.ops.primitives.marker import Alias, StopGradient
+from lamina.ops.primitives.marker import Alias, Clone, StopGradient
 from lamina.ops.primitives.shape import After
 
 #: Python's operators, which take numbers on either side.
@@ -31,7 +31,7 @@ def by_operator(step: TorchStep, a: Any, b: Any) -> Any:
     return OPERATORS[type(step.nodes[0].op)](a, b)
 
 
-@writes(After, Alias, CheckIndex, p.Identity)
+@writes(After, Alias, CheckIndex, Clone, p.Identity)
 def passed_on(step: TorchStep, x: Any, *others: Any) -> Any:
     """The first operand as it is."""
     return x
