@@ -21,9 +21,10 @@ INTEROP = "memset_of or protocol or printed or priorities or tensors_move"
 @pytest.mark.parametrize(
     ("file", "chosen", "passed", "skipped"),
     [
-        ("runtime/test_gpu.py", "", 30, "1 skipped"),
+        ("runtime/test_gpu.py", "", 31, "1 skipped"),
         ("runtime/test_gpu_interop.py", INTEROP, 10, ""),
         ("nn/test_gpu_module.py", "moves", 1, ""),
+        ("graph/run/test_gpu_captured.py", "not layouts", 20, ""),
     ],
 )
 def test_the_way_through_the_bindings(

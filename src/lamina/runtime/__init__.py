@@ -37,6 +37,7 @@ from lamina.runtime.printing import fetch, show
 from lamina.runtime.random import DeviceGenerator
 from lamina.runtime.shared_libraries import Library, libraries
 from lamina.runtime.stream import (
+    CapturedCopy,
     CapturedGraph,
     CudaStream,
     Event,
@@ -54,6 +55,7 @@ __all__ = [
     "Arena",
     "Buffer",
     "CaptureInvalidated",
+    "CapturedCopy",
     "CapturedGraph",
     "CompileError",
     "CudaStream",
