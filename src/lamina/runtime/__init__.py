@@ -5,7 +5,7 @@ without a GPU everything here works on the CPU.
 """
 
 from lamina._lazy import listing
-from lamina.runtime._cuda import open_beside
+from lamina.runtime._cuda import import_beside, open_beside
 from lamina.runtime.arrays import as_buffer, is_array, share
 from lamina.runtime.atomic_file import check_writable, write_atomically
 from lamina.runtime.cache import DiskCache, cache_directory, digest, distrust, make_private, open_private
@@ -96,6 +96,7 @@ __all__ = [
     "from_host",
     "host_array",
     "human_bytes",
+    "import_beside",
     "is_array",
     "launch_shape",
     "libraries",

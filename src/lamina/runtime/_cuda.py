@@ -13,6 +13,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -147,6 +148,14 @@ def open_beside() -> threading.Thread:
     thread = threading.Thread(target=_open_context, daemon=True)
     thread.start()
     return thread
+
+
+def import_beside() -> None:
+    """Import NVIDIA's modules for who has had a thread open the driver, without waiting for that. Where they are not
+    installed, the device says so when it is used."""
+    with suppress(ImportError):
+        _import_core()
+        importlib.import_module("cuda.bindings.driver")
 
 
 def _open_context() -> None:
