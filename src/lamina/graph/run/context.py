@@ -56,6 +56,8 @@ from lamina.tensors import Tensor, relayout
 _IN_PLACE, _BOUND = 1 << 18, 16
 #: Where memory that a GPU's kernels read in place begins: for wide accesses, and as libraries were told of operands.
 _GPU_ALIGNMENT = 256
+#: Bytes that take a GPU as long to copy as the host takes to launch a kernel.
+_MUCH = 4 << 20
 #: For how many combinations of ways in which inputs come a graph is kept.
 _MOST_WAYS = 4
 #: An input of a call: a tensor, a row-major array where the device is the host, or one on its way to the device.
@@ -557,11 +559,15 @@ class ExecutionContext:
         return frozenset(read), frozenset(alone.intersection(large))
 
     def _is_short(self) -> bool:
-        """Whether to launch the kernels one by one is no more work for the host than to copy what a call is given and
-        returns, and to launch a graph."""
-        given = sum(slot.kind == "input" for slot in self.program.inputs)
+        """Whether to launch the kernels one by one, where operands lie, is less work than to launch a graph that
+        copies operands and results: for the host one kernel is, for the device a few that touch much memory."""
+        given = [slot for slot in self.program.inputs if slot.kind == "input"]
         updates = len(self._results) != len(self.program.outputs)
-        return not (updates or self._together) and len(self._kernels()) <= given + len(self._results) + 1
+        if updates or self._together:
+            return False
+        moved = [*given, *self._results]
+        most = len(moved) + 1 if sum(slot.spec.nbytes for slot in moved) > _MUCH else 1
+        return len(self._kernels()) <= most
 
     def _readable(self, slot: Slot, x: Given) -> Buffer | None:
         """Where kernels may read x as it lies; None where it has to be copied."""
