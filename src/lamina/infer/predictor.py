@@ -67,7 +67,7 @@ class Predictor(Checked):
             max_programs, max_program_bytes, type(self).__name__
         )
         self._uses: dict[_InputKind, _Use] = {}
-        self._known: dict[int, _KnownUse] = {}  # some of the uses, by the id of a single tensor's spec
+        self._known: dict[int, _KnownUse] = {}  # some of the uses, by the id of a single input's spec
         self._compiling = threading.RLock()
         renew_after_fork(self)
 
@@ -80,9 +80,9 @@ class Predictor(Checked):
         if self._settings[0] != settings_version():
             self.renewed()
         policy, found = current_policy(), self._known
-        alone = isinstance(inputs, Tensor) and not more
+        alone = not more and (isinstance(inputs, Tensor) or _is_plain(inputs))
         if alone:
-            spec = inputs.spec
+            spec = inputs.spec if isinstance(inputs, Tensor) else array_spec(inputs)
             known = found.get(id(spec))
             if known is not None and known.policy is policy:
                 self._programs.touch(known.use.program)
@@ -215,12 +215,12 @@ class Predictor(Checked):
         return _Use(program)
 
 
-#: Kinds of single tensors that are known by the spec's identity.
+#: Kinds of single tensors and arrays that are known by the spec's identity.
 _MOST_KNOWN = 64
 
 
 class _KnownUse(NamedTuple):
-    """What serves tensors of a spec under a policy: the same objects, which it keeps alive."""
+    """What serves tensors and arrays of a spec under a policy: the same objects, which it keeps alive."""
 
     spec: Spec
     policy: Policy
@@ -262,6 +262,11 @@ class _Use:
             results = self.program.executable(*filled)
             found = [_first(y, b, self.batch.small) for y, b in zip(results, self.axes, strict=True)]
         return _tree.unflatten(self.program.outputs, found)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether it is an array of NumPy in the machine's byte order."""
+    return type(x) is np.ndarray and x.dtype.isnative
 
 
 def flat_outputs(

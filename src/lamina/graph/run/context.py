@@ -95,6 +95,10 @@ class ExecutionContext:
         self._results, self._shared, self._poison = results, shared, poison
         self._own: dict[Slot, Buffer] = {}
         self._read, self._written = self._moving()  # inputs and outputs that lie elsewhere at each call
+        self._elsewhere = (*self._read, *self._written)
+        self._fresh = [
+            (s, shelf) for s, shelf in zip(results, self._shelves, strict=True) if s in self._written
+        ]
         self._runs: list[Run] = []  # every step at its addresses
         # Whether kernels run one by one, not as a graph.
         self._in_turn = not self._stream.queues or bool(self._read | self._written)
@@ -140,8 +144,12 @@ class ExecutionContext:
     def record(self) -> None:
         """Record the program now, where the next call would. Raises CaptureInvalidated where that is not possible."""
         if self._rehearsed and not self._captured and not self._in_turn:
-            for ways in self._known_ways or [None]:
-                self._capture(ways)
+            try:
+                for ways in self._known_ways or [None]:
+                    self._capture(ways)
+            except CannotMove:
+                self._carries = False
+                self._capture(None)
 
     def _adopt(self, program: PlannedGraph) -> None:
         """Place a program's temporaries, where those of the one before lay if that fits."""
@@ -217,11 +225,10 @@ class ExecutionContext:
                 return found
         if not (self._read or self._written):
             return self._results_of(inputs, timeline, watched)
-        home = {slot: self._own[slot] for slot in (*self._read, *self._written)}
+        home = {slot: self._own[slot] for slot in self._elsewhere}
         try:
-            for slot, shelf in zip(self._results, self._shelves, strict=True):
-                if slot in self._written:
-                    self._own[slot] = shelf.take()
+            for slot, shelf in self._fresh:
+                self._own[slot] = shelf.take()
             return self._results_of(inputs, timeline, watched)
         finally:
             self._own |= home
@@ -588,8 +595,7 @@ class ExecutionContext:
             self._runs = self._runs or self._bound_runs(self._stream)
             return self._runs
         state = library_state()
-        lies = [self._own[s].pointer for moving in (self._read, self._written) for s in moving]
-        places = (id(state) if self._stream.queues else 0, *lies)
+        places = (id(state) if self._stream.queues else 0, *[self._own[s].pointer for s in self._elsewhere])
         found = self._bound.get(places)
         if found is None:
             runs = self._rebound() if self._runs else self._bound_runs(self._stream)

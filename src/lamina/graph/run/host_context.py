@@ -18,6 +18,7 @@ from lamina.graph.run.context import ExecutionContext, Given
 from lamina.graph.run.staging import Staged
 from lamina.graph.run.timeline import Timeline, next_call
 from lamina.runtime import Buffer, Device, LibraryState, pinned
+from lamina.runtime.memory import Shelf
 from lamina.runtime.shared_lock import recording
 from lamina.spec import current_policy
 from lamina.tensors import Tensor
@@ -40,14 +41,23 @@ class HostContext(ExecutionContext):
         # Pinned memory of inputs that come in other memory, and the same as an array.
         self._arriving: dict[Slot, tuple[Buffer, np.ndarray[Any, Any]]] = {}
         self._leaving = [pinned(slot.spec.nbytes) for slot in results]
+        arena, stream = _HOST.platform.arena, _HOST.default_stream
+        self._kept = [Shelf(arena, stream.device, slot.spec.nbytes, stream) for slot in results]
         self._libraries = LibraryState()  # what its graph goes on using is no other context's
 
     def __call__(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
         """Run on these inputs, and wait for the outputs; beside other calls once the program is recorded."""
         with recording.shared() if self.is_captured else recording.exclusive():
             self._run(inputs)
-        pairs = zip(self._results, self._leaving, strict=True)
-        return tuple([Tensor(_copied(place, slot.spec.nbytes), slot.spec) for slot, place in pairs])
+        results = []
+        for i, slot in enumerate(self._results):
+            kept = self._kept[i].take()  # pageable memory; the next call writes the other
+            if slot.spec.nbytes:
+                _HOST.platform.copy(
+                    kept.pointer, self._leaving[i].pointer, slot.spec.nbytes, _HOST.default_stream
+                )
+            results.append(Tensor(kept, slot.spec))
+        return tuple(results)
 
     def _moving(self) -> tuple[frozenset[Slot], frozenset[Slot]]:
         """Nothing: what comes from the host and goes there is copied, and calls beside each other launch graphs."""
@@ -57,18 +67,20 @@ class HostContext(ExecutionContext):
         """The results lie in pinned memory then."""
         timeline, watched = next_call(), current_policy().check_finite
         sources = [self._arrived(slot, x) for slot, x in inputs]
-        with self._libraries.used():
-            if not (timeline is None and not watched and self._carries and self._replayed(sources)):
+        plain = timeline is None and not watched
+        if not (plain and self._carries and self._rehearsed and self._replayed(sources)):
+            with self._libraries.used():
                 self._send(inputs, sources, timeline, watched)
         self._stream.synchronize()
 
     def _replayed(self, sources: Sequence[Buffer | None]) -> bool:
         """Launch a graph that copies operands and results; whether there is one."""
-        if not self._rehearsed:
-            return False
+        ways = tuple([WRITTEN if source is None else PINNED for source in sources])
         try:
-            ways = tuple([WRITTEN if source is None else PINNED for source in sources])
-            captured = self._captured.get(ways) or self._captured_for(ways)
+            captured = self._captured.get(ways)
+            if captured is None:
+                with self._libraries.used():
+                    captured = self._captured_for(ways)
             captured.move(sources, self._leaving)
         except CannotMove:
             self._carries = False
@@ -113,11 +125,3 @@ class HostContext(ExecutionContext):
             place = self._arriving[slot] = buffer, buffer.array(slot.spec.shape, slot.spec.dtype.numpy)
         place[1][...] = x
         return place[0]
-
-
-def _copied(place: Buffer, nbytes: int) -> Buffer:
-    """Pageable memory with the bytes of a place that the next call writes."""
-    buffer = _HOST.allocate(nbytes)
-    if nbytes:
-        _HOST.platform.copy(buffer.pointer, place.pointer, nbytes, _HOST.default_stream)
-    return buffer
