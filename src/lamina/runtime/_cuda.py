@@ -129,7 +129,7 @@ def open_cuda() -> Cuda:
     if state.count == 0:
         raise NoGpuError(f"no usable GPU: {state.reason}", (DRIVER, "cuInit", "cuDeviceGetCount"))
     try:
-        core, driver = _import_core(), importlib.import_module("cuda.bindings.driver")
+        core, driver = _import_modules()
     except ImportError as error:
         raise NoGpuError(
             f"a GPU is present ({state.path}) but cuda-core cannot be imported ({error}); "
@@ -154,8 +154,7 @@ def import_beside() -> None:
     """Import NVIDIA's modules for who has had a thread open the driver, without waiting for that. Where they are not
     installed, the device says so when it is used."""
     with suppress(ImportError):
-        _import_core()
-        importlib.import_module("cuda.bindings.driver")
+        _import_modules()
 
 
 def _open_context() -> None:
@@ -193,6 +192,10 @@ def _import_core() -> Any:
         core = importlib.import_module("cuda.core")
     # Before 1.0 the same names lived one package deeper.
     return core if hasattr(core, "Device") else importlib.import_module("cuda.core.experimental")
+
+
+def _import_modules() -> tuple[Any, Any]:
+    return _import_core(), importlib.import_module("cuda.bindings.driver")
 
 
 @lru_cache(maxsize=1)
