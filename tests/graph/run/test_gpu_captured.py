@@ -1,6 +1,6 @@
 """Programs that are one launch: graphs that copy operands from where they lie and results to where they stay.
 
-All of it also runs on the driver in software (tests/runtime/test_fake_driver.py): the program is copies alone.
+Most of it also runs on the driver in software (tests/runtime/test_fake_driver.py): the program is copies alone.
 """
 
 import gc
@@ -289,3 +289,20 @@ def test_memory_of_results_goes_round_and_comes_back(run: Executable) -> None:
     del held
     gc.collect()
     assert device.statistics().live <= before + 8
+
+
+def test_a_program_that_updates_what_it_is_given_reads_what_was_there_before() -> None:
+    """The operand is copied before the graph writes over the state that it is."""
+    p, now = there(values(0)), values(0)
+    run = compile(
+        trace(lambda p, x: (rolled(p), rolled(x, TURNS + 1)), Spec(SHAPE, float32), Spec(SHAPE, float32)),
+        "cuda:0",
+        donate={0: 0},
+    )
+    run.load({0: p})
+    for _ in range(5):
+        (y,) = run(p)
+        np.testing.assert_array_equal(y.numpy(), np.roll(now, TURNS + 1, 0))
+        now = wanted(now)
+        np.testing.assert_array_equal(p.numpy(), now)
+    assert run.is_captured
