@@ -1,13 +1,13 @@
 """What serving costs: threads, batches, cancellations, and the first answer of a saved plan.
 
-    python -m benchmarks.serving [--device cuda] [--network resnet50] [--precision bf16] [--out DIR]
+    python -m benchmarks.serving [--device cuda] [--network resnet50] [--precision bf16] [--host] [--out DIR]
 
 One network answers requests of one sample: from one thread; from several threads, each request alone; from several
 threads, gathered into batches. Every answer is compared, bit by bit, with what one thread got from the same Inferer.
 Then requests are cancelled at random, and counted: none may be lost, none told twice. Then the plan is saved, and
 processes are started that load it: seconds from the start of the process to its first answer, part by part. The
 host's part by itself: microseconds of calls on a tiny network, and what it hands over for threads where a stand-in
-that sleeps takes the device's place. Where
+that sleeps takes the device's place; on a GPU what of it the driver takes (`--host`: that alone). Where
 PyTorch is installed, the same network is served by it, eagerly and as CUDA graphs. With `--out` (or `--json`, into
 benchmarks/results/) everything is written as JSON. Ends with status 1 where an answer was wrong, lost or told twice.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -221,6 +222,7 @@ def host_microseconds(device: str, seconds: float) -> Record:
     given, targets = (lm.tensor(a, device=device) for a in (x, labels))
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     predictor, function = Predictor(net, device=device), lm.jit(lambda a, b: ops.relu(a) + b, device=device)
+    chain = lm.jit(_chain, device=device)
     trained = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     step = lm.train_step(trained, ops.cross_entropy, optim.SGD(lr=1e-3), device=device)
     with Inferer(net, device=device) as inferer:
@@ -229,11 +231,40 @@ def host_microseconds(device: str, seconds: float) -> Record:
             "Predictor, from and to host arrays": lambda: predictor(x).numpy(),
             "Inferer, one thread": lambda: inferer(x).numpy(),
             "compiled function, tensors on the device": lambda: function(given, given),
+            "compiled function of a few kernels": lambda: chain(given),
             "training step, tensors on the device": lambda: step(given, targets),
             "training step, host arrays": lambda: step(x, labels),
         }
         wait = lm.device(device).synchronize
         return {name: _microseconds(run, wait, seconds / 4) for name, run in cases.items()}
+
+
+def driver_microseconds(seconds: float) -> Record:
+    """What of that is the driver's, of a GPU: a launch of the graph of a call, operands of a copy in it set anew, a
+    copy, and the wait for one that is done."""
+    device = lm.device("cuda")
+    given = [lm.tensor(np.zeros((64, 64), np.float32), device=device) for _ in range(2)]
+    function = lm.jit(_chain, device=device)
+    for _ in range(3):
+        function(given[0])
+    (captured,) = function.program(given[0])._contexts.items[0]._captured.values()
+    ((_, copy),) = captured.arriving
+    turns = itertools.cycle([x.buffer.pointer for x in given])
+    transfer, stream, a, b = device.platform.copy, device.default_stream, *(x.buffer.pointer for x in given)
+    cases: dict[str, Callable[[], Any]] = {
+        "launch of a graph": captured.launch,
+        "operand of a captured copy set": lambda: copy.read_from(next(turns)),
+        "copy queued": lambda: transfer(a, b, 1 << 10, stream),
+        "wait for what is done": stream.synchronize,
+    }
+    return {name: _microseconds(run, device.synchronize, seconds / 4) for name, run in cases.items()}
+
+
+def _chain(x: Any) -> Any:
+    """More kernels than are launched one by one."""
+    for _ in range(6):
+        x = ops.cumsum(x, 1)
+    return x
 
 
 def _microseconds(run: Callable[[], Any], wait: Callable[[], None], seconds: float) -> Record:
@@ -388,8 +419,16 @@ def measured(options: argparse.Namespace) -> Record:
         name: round(record[name]["per_second"] / one, 2) for name in ("threads", "threads, batches")
     }
     print(f"times one thread: {record['times_one_thread']}", flush=True)
-    record["host_us"] = host_microseconds(options.device, options.seconds)
+    return record | host_part(options)
+
+
+def host_part(options: argparse.Namespace) -> Record:
+    """What the host alone takes, printed as it comes."""
+    record: Record = {"host_us": host_microseconds(options.device, options.seconds)}
     print(f"host, us: {record['host_us']}", flush=True)
+    if options.device != "cpu":
+        record["driver_us"] = driver_microseconds(options.seconds)
+        print(f"the driver's part, us: {record['driver_us']}", flush=True)
     record["stand-in"] = [handed_over(options.threads, n, options.seconds) for n in (0, 4)]
     print(f"a device that sleeps: {record['stand-in']}", flush=True)
     return record
@@ -417,15 +456,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-wait-ms", type=float, default=2.0)
     parser.add_argument("--requests", type=int, default=10_000, help="of which some are cancelled")
     parser.add_argument("--runs", type=int, default=5, help="processes that answer from the saved plan")
+    parser.add_argument("--host", action="store_true", help="the host's part alone")
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out")
     parser.add_argument("--json", action="store_true", help="write to benchmarks/results/")
     parser.add_argument("--out", type=Path, help="the folder for the JSON instead")
     options = parser.parse_args(arguments)
     options.precision = options.precision or ("fp32" if options.device == "cpu" else "bf16")
     begin = time.perf_counter()
-    record = measured(options)
-    wrong = failures(record)
-    if not options.no_torch and options.network in NETWORKS:
+    record = host_part(options) if options.host else measured(options)
+    wrong = [] if options.host else failures(record)
+    if not (options.no_torch or options.host) and options.network in NETWORKS:
         try:
             rng = np.random.default_rng(0)
             shape = _NETWORKS[options.network][1]

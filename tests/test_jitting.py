@@ -213,6 +213,26 @@ def test_the_cache_has_a_bound() -> None:
     assert [h() for h in held] == [None] * 4
 
 
+def test_programs_that_are_known_by_the_identity_of_arguments_are_those_that_hold() -> None:
+    """The same tensors again: another mode of a module, another policy, dropped programs."""
+    net = nn.Dropout(0.5)
+    f = lm.jit(lambda x, y: net(x) + y, max_programs=2)
+    x, y = lm.ones((64,)), lm.zeros((64,))
+    for training in (True, False, True, False):
+        net.train(training)
+        for _ in range(3):
+            assert (0.0 in f(x, y).tolist()) == training
+    with lm.policy(deterministic=True):
+        assert f(x, y).tolist() == [1.0] * 64
+    kept = weakref.ref(f.program(x, y))
+    f.clear()
+    gc.collect()
+    assert kept() is None
+    assert f(x, y).tolist() == [1.0] * 64
+    assert f(x.to(dtype="float64"), y).dtype.name == "float64"
+    assert f(y=y, x=x).tolist() == [1.0] * 64
+
+
 def test_options_and_the_decorator() -> None:
     @lm.jit(backend="reference", max_programs=3)
     def double(a: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import lamina as lm
 from lamina import nn, ops
 from lamina.spec import FLOATS, DTypeError, Layout, ShapeError, Spec, float32
-from lamina.tensors import Tensor, as_tensor, relayout
+from lamina.tensors import Tensor, as_tensor, relayout, tensors_version
 from tests.helpers.second_device import SECOND, known
 
 
@@ -366,3 +366,25 @@ def test_an_array_that_is_not_row_major_is_copied_right_while_a_derivative_recor
     assert value.item() == x[:, 0].sum()
     np.testing.assert_array_equal(slope.numpy(), x[:, 0].sum(0))
     np.testing.assert_array_equal(lm.jit(lm.grad(f))(lm.ones(4)).numpy(), x[:, 0].sum(0))
+
+
+def test_the_version_of_all_tensors_tells_of_every_write_and_move() -> None:
+    x, y = lm.tensor(np.zeros((4, 3), np.float32)), lm.ones((4, 3))
+    part = x[1]
+
+    def changes(do: Any) -> bool:
+        before = tensors_version()
+        do()
+        return tensors_version() != before
+
+    assert not changes(lambda: (x + y).numpy())
+    assert not changes(lambda: lm.tensor(x).contiguous())
+    assert changes(lambda: x.copy_(y))
+    assert changes(lambda: part.fill_(2))
+    assert changes(lambda: x.add_(y))
+    assert changes(lambda: x.t_())
+    assert changes(lambda: y.move_into(lm.runtime.Device("cpu").allocate(y.nbytes), y.spec))
+    assert changes(lambda: nn.Linear(2, 2).to(dtype="float64"))
+    step = lm.compile(lm.trace(lambda p: (p + 1.0,), y), "cpu", donate={0: 0})
+    step.load({0: y})
+    assert changes(step)

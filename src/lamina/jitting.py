@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
@@ -19,7 +20,7 @@ from lamina.graph.run.programs import MOST, Programs
 from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
-from lamina.spec import Spec, current_policy
+from lamina.spec import Policy, Spec, current_policy
 from lamina.tensors import Tensor, array_spec, as_tensor
 
 P = ParamSpec("P")
@@ -120,17 +121,31 @@ class Jitted(Generic[P, R]):
         self.device = None if device is None else _where(device)
         self.backend, self.memory_limit = backend, memory_limit
         self._programs: Programs[Traced] = Programs(max_programs, max_program_bytes, "jit")
+        self._known: dict[
+            tuple[int, ...], _KnownTrace
+        ] = {}  # some of the programs, by `_identity` of the arguments
         self._lock = threading.RLock()
         renew_after_fork(self)
         functools.update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What fn gives for these arguments, as tensors in fn's own structure."""
+        found, policy = self._known, current_policy()
+        key = None if kwargs or recorder() is not None else _identity(args)
+        if key is not None:
+            known = found.get(key)
+            if known is not None and known.policy is policy and known.program.holds():
+                self._programs.touch(known.program)
+                return known.program.run(args)  # type: ignore[no-any-return]
         given = _Arguments.of(args, kwargs)
         if recorder() is not None or any(isinstance(x, Value) for x in given.leaves):
             return self.fn(*args, **kwargs)
         arrays = [x if isinstance(x, np.ndarray) else as_tensor(x) for x in given.arrays]
-        return self._program(given).run(arrays)  # type: ignore[no-any-return]
+        program = self._program(given)
+        if key is not None and len(found) < _MOST_KNOWN:
+            kept = [(x.spec, x.device) for x in given.leaves]
+            found[key] = _KnownTrace(kept, policy, program)
+        return program.run(arrays)  # type: ignore[no-any-return]
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Executable:
         """The executable for arguments of these shapes, compiled if there is none yet, not run."""
@@ -140,6 +155,7 @@ class Jitted(Generic[P, R]):
         """Drop all programs."""
         with self._lock:
             self._programs.clear()
+            self._known = {}  # who looks up now writes into the one that was there before
 
     def renew(self) -> None:
         """In a forked child: another thread may have been compiling."""
@@ -163,6 +179,7 @@ class Jitted(Generic[P, R]):
                 with collector_paused():
                     found = self._compile(given)
                 self._programs.add(key, found, Traced.may_hold_again)
+                self._known = {}
             return found
 
     def _compile(self, arguments: _Arguments) -> Traced:
@@ -258,8 +275,13 @@ class Traced:
         if self.result is _PLACE:
             return made[0]
         rest = iter(made)
-        found, structure = _tree.flatten(self.result)
+        found, structure = self.results
         return _tree.unflatten(structure, [next(rest) if x is _PLACE else x for x in found])
+
+    @cached_property
+    def results(self) -> tuple[list[Any], Structure]:
+        """The marks and values in the result, and its structure."""
+        return _tree.flatten(self.result)
 
     def _outputs(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
         if not self.finals:
@@ -278,6 +300,30 @@ class Traced:
     def may_hold_again(self) -> bool:
         """Whether what fn closes over still is of the same dtype and on the same device."""
         return all(x.spec.open == spec and x.device == where for x, spec, where in self.state)
+
+
+#: How many kinds of arguments are known by identity.
+_MOST_KNOWN = 64
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _KnownTrace:
+    """A program for arguments with these very specs and devices, under this very policy."""
+
+    kept: list[tuple[Spec, Device]]
+    policy: Policy
+    program: Traced
+
+
+def _identity(args: tuple[Any, ...]) -> tuple[int, ...] | None:
+    """Which specs and devices positional tensors have; None where an argument is something else."""
+    found = []
+    for x in args:
+        if not isinstance(x, Tensor):
+            return None
+        found.append(id(x.spec))
+        found.append(id(x.device))
+    return tuple(found)
 
 
 #: Where a tensor is among the results.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from copy import deepcopy
@@ -34,6 +35,7 @@ from lamina.ops.primitives.marker import Clone
 from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, human_bytes, is_array, share
 from lamina.runtime.arrays import device_of
 from lamina.runtime.memory import lend
+from lamina.runtime.transfer import values_of
 from lamina.spec import (
     DType,
     Layout,
@@ -51,6 +53,22 @@ from lamina.spec import contiguous as row_major
 CPU = Device("cpu")
 #: Elements shown at each end of an axis, and the size from which an axis is shortened.
 EDGE, SHORTEN = 3, 8
+
+
+_changes = itertools.count(1)
+_changed = 0
+
+
+def tensors_changed() -> None:
+    """The values or the memory of a tensor that there was are other ones now."""
+    global _changed
+    _changed = next(_changes)
+
+
+def tensors_version() -> int:
+    """A number that changes whenever a tensor is overwritten or moved: who keeps what was made of many compares it
+    before looking at each. Every number is there once."""
+    return _changed
 
 
 class SupportsDLPack(Protocol):
@@ -137,8 +155,9 @@ class Tensor(InPlace["Tensor"]):
         return self._values()
 
     def _values(self) -> np.ndarray[Any, Any]:
-        if self._spec.is_contiguous and self.device.kind == "cpu":
-            return self.buffer.array(self.shape, self.dtype.numpy)
+        if self._spec.is_contiguous:
+            place = values_of if self.device.kind == "cuda" else Buffer.array
+            return place(self.buffer, self._spec.shape, self._spec.dtype.numpy)
         found = unpack(_flat(self), self._spec.physical, self.shape)
         if self._spec.overlaps:
             found.flags.writeable = False
@@ -208,6 +227,7 @@ class Tensor(InPlace["Tensor"]):
             same = source if source._spec.same_memory(self._spec) else relayout(source, self._spec)
             copy(self._buffer, same.buffer, self.nbytes)
         self.version += 1
+        tensors_changed()
         if self._part is not None:
             self._part.write(self)
         return self
@@ -226,6 +246,7 @@ class Tensor(InPlace["Tensor"]):
             )
         self._buffer, self._spec = made.buffer, made.spec
         self.version += 1
+        tensors_changed()
         return self
 
     def _strides(self) -> tuple[int, ...]:
@@ -246,6 +267,7 @@ class Tensor(InPlace["Tensor"]):
             same = found if found._spec.same_memory(self._spec) else relayout(found, self._spec)
             self._buffer = same._buffer
             self.version += 1
+            tensors_changed()
 
     def move_into(self, buffer: Buffer, spec: Spec) -> None:
         """Move this tensor to other memory, in another layout, with the values it has now."""
@@ -256,6 +278,7 @@ class Tensor(InPlace["Tensor"]):
         values = self if self._spec.same_memory(spec) else relayout(self, spec.fixed)
         copy(buffer, values.buffer, spec.fixed.nbytes)
         self._buffer, self._spec = buffer, spec.fixed
+        tensors_changed()
 
     def _attributes(self) -> dict[str, Any]:
         """What a copy takes over beside the values."""
@@ -842,9 +865,7 @@ def _flat(x: Tensor) -> np.ndarray[Any, Any]:
     count = x.nbytes // x.dtype.itemsize
     if x.device.kind == "cpu":
         return x.buffer.array((count,), x.dtype.numpy)
-    values = np.empty(count, x.dtype.numpy)
-    copy(values, x.buffer, values.nbytes)
-    return values
+    return values_of(x.buffer, (count,), x.dtype.numpy)
 
 
 def _values_text(x: Tensor) -> str:

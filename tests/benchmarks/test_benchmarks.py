@@ -313,7 +313,7 @@ def test_serving_on_a_cpu(tmp_path: Path) -> None:
     for name in ("one thread", "threads", "threads, batches"):
         assert record[name]["per_second"] > 0
         assert record[name]["other_bits"] == 0
-    assert len(record["host_us"]) == 6
+    assert len(record["host_us"]) == 7
     assert all(0 < row["least"] <= row["median"] for row in record["host_us"].values())
     for row, in_flight in zip(record["stand-in"], (0, 4), strict=True):
         assert row["in_flight"] == in_flight

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lamina.infer.batching import RequestQueue
+from lamina.infer.batching import Gathering, Request, RequestQueue
 from tests.helpers.many_threads import in_threads
 
 
@@ -280,3 +280,27 @@ def test_a_worker_that_collects_the_owner_waits_for_nothing() -> None:
     for worker in queue._workers:
         worker.join(10)
         assert not worker.is_alive()
+
+
+def test_callers_wake_each_other_past_those_that_have_left() -> None:
+    """A caller that left while its batch ran (by an error that was thrown into its thread) breaks no chain."""
+    batch = Gathering(Doubling(4), [0] * 4, 0.0)
+    requests = [Request(k, 1, 0.0, runs=True) for k in range(3)]
+    requests[0].withdrawn = requests[1].withdrawn = True
+    batch.told.extend(requests)
+    batch.wake_next()
+    assert [r.woken.locked() for r in requests] == [True, True, False]
+    batch.wake_next()  # nobody is left
+
+
+def test_every_caller_is_answered_with_and_without_a_timeout() -> None:
+    queue, to = RequestQueue(2, 100, 1e-3, "test"), Doubling(4)
+
+    def work(k: int) -> None:
+        for i in range(150):
+            timeout = 10.0 if (i + k) % 3 == 0 else None
+            assert queue.call(to, [i], 1, block=True, timeout=timeout) == [2 * i]
+
+    in_threads(work, 7)
+    assert queue.waiting == 0
+    queue.close(cancel=False)

@@ -2,6 +2,9 @@
 
 import platform
 
+import pytest
+
+from lamina.replay import gpu
 from lamina.replay.machine import LIBRARIES, differences, kinds, machine_of
 from lamina.runtime import Device
 
@@ -26,3 +29,17 @@ def test_kinds_of_steps_within_steps() -> None:
         "onednn",
         "fill",
     }
+
+
+def test_libraries_are_opened_before_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread may be opening it meanwhile."""
+    order: list[str] = []
+    for name in ("cuDNN", "cuBLASLt"):
+        monkeypatch.setattr(gpu, name, lambda name=name: order.append(name) or "9.0")
+    monkeypatch.setattr(gpu, "gpu", lambda device: order.append(str(device)) or {"device": "cuda"})
+    assert machine_of(Device("cuda"), ["cuBLASLt", "cuDNN"]) == {
+        "device": "cuda",
+        "cuDNN": "9.0",
+        "cuBLASLt": "9.0",
+    }
+    assert order == ["cuDNN", "cuBLASLt", "cuda:0"]

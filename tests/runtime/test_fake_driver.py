@@ -21,9 +21,11 @@ INTEROP = "memset_of or protocol or printed or priorities or tensors_move"
 @pytest.mark.parametrize(
     ("file", "chosen", "passed", "skipped"),
     [
-        ("runtime/test_gpu.py", "", 30, "1 skipped"),
+        ("runtime/test_gpu.py", "", 31, "1 skipped"),
         ("runtime/test_gpu_interop.py", INTEROP, 10, ""),
         ("nn/test_gpu_module.py", "moves", 1, ""),
+        ("replay/test_gpu_player.py", "", 2, ""),
+        ("graph/run/test_gpu_captured.py", "not layouts and not updates", 20, ""),
     ],
 )
 def test_the_way_through_the_bindings(
@@ -56,10 +58,11 @@ def test_the_way_through_the_bindings(
 
 
 def test_a_thread_opens_the_device_for_who_imports_meanwhile(tmp_path: Path) -> None:
-    """The device works as if nobody had; in a process without a driver nothing happens."""
+    """The device works as if nobody had, and NVIDIA's modules are there; without a driver nothing happens."""
     build_libcuda_stub(tmp_path, FAKE)
     code = (
-        "import lamina.runtime as r; r.open_beside(); d = r.device('auto'); "
+        "import sys, lamina.runtime as r; r.open_beside(); r.import_beside(); assert 'cuda.core' in sys.modules; "
+        "d = r.device('auto'); "
         "print(d.kind, d.allocate(64).nbytes if d.kind == 'cuda' else '')"
     )
     for folder, wanted in ((str(tmp_path), ["cuda 64"]), ("", ["cpu", "cuda 64"])):

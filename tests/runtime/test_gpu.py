@@ -384,6 +384,37 @@ def test_a_captured_graph_is_replayed(gpu: Device) -> None:
 
 
 @pytest.mark.feature("F037")
+def test_copies_of_a_captured_graph_move(gpu: Device) -> None:
+    """To and from other memory of the same kinds at each launch; what was launched keeps its addresses."""
+    stream = gpu.stream()
+    sources = [from_host(np.full(MIB, k, np.uint8), gpu, stream=stream) for k in range(3)]
+    place, ends = gpu.allocate(MIB, stream=stream), [pinned(MIB) for _ in range(3)]
+    with stream.capture() as graph:
+        copy(place, sources[0], stream=stream)
+        memset(place.view(0, 1), 9, stream)
+        copy(ends[0], place, stream=stream)
+    there, back = graph.copy_to(place.pointer), graph.copy_to(ends[0].pointer)
+    assert (there.source, there.destination) == (sources[0].pointer, place.pointer)
+    for source, end in zip(sources, ends, strict=True):
+        there.read_from(source.pointer)
+        back.write_to(end.pointer)
+        graph.launch()
+    stream.synchronize()
+    assert [end.array((MIB,), np.uint8)[[0, 1, -1]].tolist() for end in ends] == [[9, k, k] for k in range(3)]
+    with pytest.raises(DeviceError, match="cuGraphExecMemcpyNodeSetParams failed"):
+        there.read_from(0)
+    assert there.source == sources[2].pointer
+    graph.launch()
+    with pytest.raises(DeviceError, match="the graph has no copy to"):
+        graph.copy_to(sources[0].pointer)
+    graph.close()
+    with pytest.raises(DeviceError, match="closed"):
+        there.read_from(sources[1].pointer)
+    with pytest.raises(DeviceError, match="closed"):
+        graph.copy_to(place.pointer)
+
+
+@pytest.mark.feature("F037")
 def test_memory_may_be_allocated_while_capturing(gpu: Device) -> None:
     gpu.empty_cache()
     stream = gpu.stream()

@@ -75,15 +75,16 @@ def test_a_stream_of_another_library_is_never_closed(owned: bool, monkeypatch: p
     called: list[str] = []
     native = SimpleNamespace(
         handle=77, priority=0, device=SimpleNamespace(device_id=0),
-        sync=lambda: called.append("sync"), close=lambda: called.append("close"),
+        close=lambda: called.append("close"),
     )  # fmt: skip
+    monkeypatch.setattr(_cuda, "direct", lambda name: lambda handle: called.append(f"{name}({handle})"))
     core = SimpleNamespace(Stream=SimpleNamespace(from_handle=lambda address: native))
     monkeypatch.setattr(_cuda, "open_cuda", lambda: SimpleNamespace(core=core))
     device: Any = SimpleNamespace(kind="cuda", index=0, current=nullcontext)
     stream = CudaStream(device, native) if owned else _borrow(77, device)
     stream.close()
     stream.close()
-    assert called == (["sync", "close"] if owned else [])
+    assert called == (["cuStreamSynchronize(77)", "close"] if owned else [])
     assert stream.closed == owned
     with pytest.raises(ValueError, match="stream 0x4d belongs to cuda:0, and the work is on"):
         _borrow(77, SimpleNamespace(kind="cuda", index=1, current=nullcontext))  # type: ignore[arg-type]

@@ -123,7 +123,8 @@ class Gathering:
 
     memory: of its inputs. until: when it begins although it is not full. used: samples. writing: requests whose
     samples are not written yet. due: its time is up. leader: the caller that sees to that. begun: takes no more.
-    runner: the caller whose thread runs it. done: it has run. outputs, error: how that ended.
+    runner: the caller whose thread runs it. done: it has run. told: callers that wake each other then.
+    outputs, error: how it ended.
     """
 
     to: Answering
@@ -137,13 +138,31 @@ class Gathering:
     begun: bool = False
     runner: Request | None = None
     done: bool = False
+    told: deque[Request] = field(default_factory=deque)
     outputs: Sequence[Any] | None = None
     error: BaseException | None = None
+
+    def wake_next(self) -> None:
+        """Let the next caller look at its answer; that one wakes the one behind it, so that Python's lock, which all
+        of them need, is nearly free when each comes to it."""
+        while self.told:
+            try:
+                request = self.told.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            if not request.withdrawn:
+                request.wake()
+                return
 
     def is_ready(self, now: float) -> bool:
         """Whether it is to run now."""
         self.due = self.due or now >= self.until
-        return (self.due or self.used >= self.to.most or not self.to.together) and not self.writing
+        return self.may_begin
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether nothing but a look at the clock, and at free contexts, is missing."""
+        return not self.writing and (self.due or self.used >= self.to.most or not self.to.together)
 
     def begin(self, mine: Request | None) -> None:
         """It takes no more; a caller runs it if one may, best the one that asks. What is told by futures, whose
@@ -236,9 +255,13 @@ class RequestQueue:
         except BaseException:
             with self._lock:
                 request.withdrawn = True
+            if batch.done:
+                batch.wake_next()
             raise
         if request.withdrawn:
             raise CancelledError
+        if batch.told:
+            batch.wake_next()
         return self._answered(batch, request)
 
     def _join(self, to: Answering, given: Sequence[Any], request: Request, block: bool) -> Gathering:
@@ -255,12 +278,18 @@ class RequestQueue:
         finally:
             with self._lock:
                 batch.writing -= 1
-                if batch.leader is request and request.withdrawn:
-                    self._lead(batch)
-                    if batch.leader is not None:
-                        batch.leader.wake()
-                self._begin_ready(request)
+                if request.withdrawn:
+                    self._pass_on(batch, request)
+                if batch.may_begin or request.withdrawn or self._closed:
+                    self._begin_ready(request)
         return batch
+
+    def _pass_on(self, batch: Gathering, request: Request) -> None:
+        """Have somebody else see to a batch, where a request did that is not there any more."""
+        if batch.leader is request:
+            self._lead(batch)
+            if batch.leader is not None:
+                batch.leader.wake()
 
     def _admit(self, block: bool) -> None:
         """Wait until there is room for a request. Raises QueueFull, RuntimeError."""
@@ -284,6 +313,7 @@ class RequestQueue:
                     break
         if batch is None:
             batch = Gathering(to, to.memory(), time.perf_counter() + (self._seconds if to.together else 0.0))
+            batch.due = not self._seconds
             self._batches.append(batch)
         request.start = batch.used
         batch.requests.append(request)
@@ -354,11 +384,17 @@ class RequestQueue:
                     self._release()
 
     def _tell(self, batch: Gathering, live: Sequence[Request]) -> None:
-        """Wake the callers, whose threads take their answers themselves, and tell futures theirs."""
+        """Wake the callers, whose threads take their answers themselves, and tell futures theirs.
+
+        Who may leave before (the main thread, by Ctrl-C, and who has a timeout) is woken here, the others in a chain.
+        """
+        waiting = [r for r in live if r.future is None and r is not batch.runner]
+        batch.told.extend(r for r in waiting if r.runs)
         batch.done = True
-        for r in live:
-            if r.future is None and r is not batch.runner:
+        for r in waiting:
+            if not r.runs:
                 r.wake()
+        batch.wake_next()
         for r in live:
             if r.future is not None:
                 with suppress(InvalidStateError):  # set by somebody else

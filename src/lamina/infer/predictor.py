@@ -67,6 +67,7 @@ class Predictor(Checked):
             max_programs, max_program_bytes, type(self).__name__
         )
         self._uses: dict[_InputKind, _Use] = {}
+        self._known: dict[int, _KnownUse] = {}  # some of the uses, by the id of a single input's spec
         self._compiling = threading.RLock()
         renew_after_fork(self)
 
@@ -78,10 +79,20 @@ class Predictor(Checked):
         """
         if self._settings[0] != settings_version():
             self.renewed()
+        policy, found = current_policy(), self._known
+        alone = not more and (isinstance(inputs, Tensor) or _is_plain(inputs))
+        if alone:
+            spec = inputs.spec if isinstance(inputs, Tensor) else array_spec(inputs)
+            known = found.get(id(spec))
+            if known is not None and known.policy is policy:
+                self._programs.touch(known.use.program)
+                return known.use((inputs,))
         given, structure = flatten_arrays((inputs, *more) if more else inputs, type(self).__name__)
-        kind = _InputKind(structure, tuple([array_spec(x) for x in given]), current_policy())
+        kind = _InputKind(structure, tuple([array_spec(x) for x in given]), policy)
         use = self._uses.get(kind) or self._use(kind)
         self._programs.touch(use.program)
+        if alone and len(found) < _MOST_KNOWN:
+            found[id(spec)] = _KnownUse(spec, policy, use)
         return use(given)
 
     def renew(self) -> None:
@@ -120,6 +131,7 @@ class Predictor(Checked):
                 self._held = self._weights_of_net()
                 self._programs.clear()
                 self._uses = {}
+                self._known = {}  # after the uses: who looks up writes into the one that was there before
             self._settings = now
             return changed
 
@@ -199,7 +211,20 @@ class Predictor(Checked):
         self._programs.add(kind, program)
         kept = {id(p) for p in self._programs}
         self._uses = {k: use for k, use in self._uses.items() if id(use.program) in kept}
+        self._known = {}
         return _Use(program)
+
+
+#: Kinds of single tensors and arrays that are known by the spec's identity.
+_MOST_KNOWN = 64
+
+
+class _KnownUse(NamedTuple):
+    """What serves tensors and arrays of a spec under a policy: the same objects, which it keeps alive."""
+
+    spec: Spec
+    policy: Policy
+    use: _Use
 
 
 class _InputKind(NamedTuple):
@@ -237,6 +262,11 @@ class _Use:
             results = self.program.executable(*filled)
             found = [_first(y, b, self.batch.small) for y, b in zip(results, self.axes, strict=True)]
         return _tree.unflatten(self.program.outputs, found)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether it is an array of NumPy in the machine's byte order."""
+    return type(x) is np.ndarray and x.dtype.isnative
 
 
 def flat_outputs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -210,7 +211,12 @@ def _cut(y: Array, axis: SamplesAlong | None, start: int, count: int) -> Array:
 
 def spec_of(x: Array) -> Spec:
     """Shape and dtype of an array."""
-    return Spec(x.shape, as_dtype(x.dtype))
+    return _spec(x.shape, x.dtype)
+
+
+@lru_cache(maxsize=1024)
+def _spec(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Spec:
+    return Spec(shape, as_dtype(dtype))
 
 
 def resized(spec: Spec, axis: int, count: int) -> Spec:

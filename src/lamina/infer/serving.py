@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+
 from lamina._lazy import lazy
 from lamina._tree import Structure
 from lamina.infer.batching import RequestQueue
@@ -21,6 +23,8 @@ from lamina.spec import Policy, Spec
 
 #: Calls at a time on a GPU where requests are not gathered, and where they are.
 _ON_GPU, _BATCHES_ON_GPU = 8, 2
+#: Of how many shapes of single arrays the kind is known at once.
+_MOST_PLAIN = 256
 #: asyncio takes long to import, and most programs do without it.
 _late = lazy(__name__, {"asked": "lamina.infer.asking"})
 
@@ -62,6 +66,7 @@ class Serving(ABC):
     ) -> None:
         self.max_batch, self.max_wait_ms, self.batch_axis = max_batch, max_wait_ms, batch_axis
         self.contexts, self.queue_limit, self.when_full = contexts, queue_limit, when_full
+        self._plain: dict[Any, RequestKind] = {}  # by shape and dtype of a single array
         self.queue = RequestQueue(contexts, queue_limit, max_wait_ms / 1e3, name)
         self._end = weakref.finalize(self, RequestQueue.abandon, self.queue)
 
@@ -154,7 +159,16 @@ class Serving(ABC):
         return RequestKind(structure, specs, self.policy()), given, counts.pop() if len(counts) == 1 else 0
 
     def _asked(self, inputs: Any) -> tuple[list[Any], ProgramUse]:
+        plain = type(inputs) is np.ndarray and inputs.dtype.isnative
+        if plain and not self.queue.closed:
+            asked = self._plain.get((inputs.shape, inputs.dtype))
+            if asked is not None and asked.policy is self.policy():
+                use = self.known(asked)
+                if use is not None:
+                    return [inputs], use
         kind, given, count = self.kind_of(inputs)
+        if plain and len(self._plain) < _MOST_PLAIN:
+            self._plain[inputs.shape, inputs.dtype] = kind
         return given, self.known(kind) or self.made(kind, given, count)
 
 

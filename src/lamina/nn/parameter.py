@@ -11,7 +11,7 @@ from typing import Any, Self
 from lamina.ops.core import recorder
 from lamina.runtime import Device
 from lamina.spec import DType
-from lamina.tensors import Tensor, writable
+from lamina.tensors import Tensor, tensors_changed, writable
 
 
 class Parameter(Tensor):
@@ -71,6 +71,7 @@ def become(held: Tensor, where: Device | str | None, dtype: DType | str | None) 
     moved = held.to(where, dtype)
     if moved is not held:
         Tensor.__init__(held, moved.buffer, moved.spec)
+        tensors_changed()
 
 
 _changes = itertools.count(1)

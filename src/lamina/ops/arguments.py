@@ -119,7 +119,8 @@ def checked_method(method: F) -> F:
     def door(self: Any, *args: Any, **options: Any) -> Any:
         if not found:
             found.append(Rules.of(method))
-        found[0].check(type(self).__name__, (self, *args), options)
+        if found[0].by_name:
+            found[0].check(type(self).__name__, (self, *args), options)
         return method(self, *args, **options)
 
     return cast(F, door)
@@ -132,8 +133,14 @@ class Checked:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in ("__init__", "__call__"):
-            if cls.__module__.startswith("lamina.") and name in vars(cls):
+            if cls.__module__.startswith("lamina.") and name in vars(cls) and _says_anything(vars(cls)[name]):
                 setattr(cls, name, checked_method(vars(cls)[name]))
+
+
+def _says_anything(method: Callable[..., Any]) -> bool:
+    """Whether annotations of the parameters may be rules; they are read when the method is called first."""
+    notes = method.__annotations__
+    return any(note not in ("Any", Any) for name, note in notes.items() if name != "return")
 
 
 def refusal(what: str, name: str, value: Any, allowed: str) -> Exception:

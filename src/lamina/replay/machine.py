@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lamina._lazy import lazy
-from lamina.runtime import Device, open_beside
+from lamina.runtime import Device, import_beside, open_beside
 
 #: Libraries by the kind of step that calls them; they are opened where there is such a step.
 LIBRARIES = {"onednn": "oneDNN", "cudnn": "cuDNN", "cublaslt": "cuBLASLt"}
@@ -26,14 +26,18 @@ _late = lazy(
 
 def machine_of(device: Device, libraries: Iterable[str]) -> dict[str, Any]:
     """The facts that must be the same where a plan is made and where it runs."""
+    wanted = set(libraries)
+    # Libraries before the device, which a thread may be opening.
+    versions = {name: _late(name)() for name in LIBRARIES.values() if name in wanted}
     facts: dict[str, Any] = _late("cpu" if device.kind == "cpu" else "gpu")(device)
-    return facts | {name: _late(name)() for name in LIBRARIES.values() if name in set(libraries)}
+    return facts | versions
 
 
 def open_gpu() -> None:
     """Import what reads a GPU's steps while a thread opens the first GPU: both take tenths of a second."""
     open_beside()
     _late("GpuSteps")
+    import_beside()
 
 
 def steps_of(device: Device, stored: Callable[[Any], memoryview]) -> Any:

@@ -182,29 +182,32 @@ class _GpuContext(_Context):
 
     def _run(self, arrays: Sequence[Array]) -> None:
         """The results lie in pinned memory then."""
-        platform, stream = self.device.platform, self.stream
-        for place, way, x in zip(self._given, self._arriving, arrays, strict=True):
-            if place.nbytes:
-                copy(way, np.ascontiguousarray(x), place.nbytes)
-                platform.copy(place.pointer, way.pointer, place.nbytes, stream)
-        self._launch()
-        for (address, spec), way in zip(self._sources, self._leaving, strict=True):
-            if spec.nbytes:
-                platform.copy(way.pointer, address, spec.nbytes, stream)
-        stream.synchronize()
-
-    def _launch(self) -> None:
+        for way, x in zip(self._arriving, arrays, strict=True):
+            if way.nbytes:
+                copy(way, np.ascontiguousarray(x), way.nbytes)
         if self._captured is not None:
             self._replay()
         elif self._rehearsed:
             self._capture()
         else:
-            for run in self._runs:
-                run()
+            self._queue(self._runs, self.stream)
             self._rehearsed = True
+        self.stream.synchronize()
+
+    def _queue(self, runs: Sequence[Run], stream: Stream) -> None:
+        """Copies of what arrives, the steps, and copies of what leaves."""
+        transfer = self.device.platform.copy
+        for place, way in zip(self._given, self._arriving, strict=True):
+            if place.nbytes:
+                transfer(place.pointer, way.pointer, place.nbytes, stream)
+        for run in runs:
+            run()
+        for (address, spec), way in zip(self._sources, self._leaving, strict=True):
+            if spec.nbytes:
+                transfer(way.pointer, address, spec.nbytes, stream)
 
     def _capture(self) -> None:
-        """Record the steps on a stream of its own: what others queue meanwhile is not part of it."""
+        """Record it all on a stream of its own: what others queue meanwhile is not part of it."""
         with self._libraries.used():
             self._runs, self._captured = retry_capture(self._recorded)
         self._replay = self._captured.bind()
@@ -214,8 +217,7 @@ class _GpuContext(_Context):
         with self.device.stream() as side:
             runs = self._bound_to(side)
             with side.capture(home=self.stream) as captured:
-                for run in runs:
-                    run()
+                self._queue(runs, side)
         return runs, captured
 
 

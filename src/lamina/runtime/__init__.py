@@ -5,7 +5,7 @@ without a GPU everything here works on the CPU.
 """
 
 from lamina._lazy import listing
-from lamina.runtime._cuda import open_beside
+from lamina.runtime._cuda import import_beside, open_beside
 from lamina.runtime.arrays import as_buffer, is_array, share
 from lamina.runtime.atomic_file import check_writable, write_atomically
 from lamina.runtime.cache import DiskCache, cache_directory, digest, distrust, make_private, open_private
@@ -37,6 +37,7 @@ from lamina.runtime.printing import fetch, show
 from lamina.runtime.random import DeviceGenerator
 from lamina.runtime.shared_libraries import Library, libraries
 from lamina.runtime.stream import (
+    CapturedCopy,
     CapturedGraph,
     CudaStream,
     Event,
@@ -54,6 +55,7 @@ __all__ = [
     "Arena",
     "Buffer",
     "CaptureInvalidated",
+    "CapturedCopy",
     "CapturedGraph",
     "CompileError",
     "CudaStream",
@@ -94,6 +96,7 @@ __all__ = [
     "from_host",
     "host_array",
     "human_bytes",
+    "import_beside",
     "is_array",
     "launch_shape",
     "libraries",

@@ -13,8 +13,9 @@ import importlib
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -128,7 +129,7 @@ def open_cuda() -> Cuda:
     if state.count == 0:
         raise NoGpuError(f"no usable GPU: {state.reason}", (DRIVER, "cuInit", "cuDeviceGetCount"))
     try:
-        core, driver = _import_core(), importlib.import_module("cuda.bindings.driver")
+        core, driver = _import_modules()
     except ImportError as error:
         raise NoGpuError(
             f"a GPU is present ({state.path}) but cuda-core cannot be imported ({error}); "
@@ -149,6 +150,13 @@ def open_beside() -> threading.Thread:
     return thread
 
 
+def import_beside() -> None:
+    """Import NVIDIA's modules for who has had a thread open the driver, without waiting for that. Where they are not
+    installed, the device says so when it is used."""
+    with suppress(ImportError):
+        _import_modules()
+
+
 def _open_context() -> None:
     if probe().count:
         library, context, device = ctypes.CDLL(DRIVER), ctypes.c_void_p(), ctypes.c_int()
@@ -163,7 +171,7 @@ _lost: list[int] = []
 def _after_fork() -> None:
     if probe.cache_info().currsize and probe().count:
         _lost.append(os.getpid())
-        for opened in (open_cuda, graph_launch):
+        for opened in (open_cuda, direct):
             opened.cache_clear()
 
 
@@ -184,6 +192,10 @@ def _import_core() -> Any:
         core = importlib.import_module("cuda.core")
     # Before 1.0 the same names lived one package deeper.
     return core if hasattr(core, "Device") else importlib.import_module("cuda.core.experimental")
+
+
+def _import_modules() -> tuple[Any, Any]:
+    return _import_core(), importlib.import_module("cuda.bindings.driver")
 
 
 @lru_cache(maxsize=1)
@@ -222,15 +234,56 @@ def header_options() -> dict[str, Any]:
     return {"use_bundled_headers": True} if known else {}
 
 
-@lru_cache(maxsize=1)
-def graph_launch() -> Callable[[int, int], int]:
-    """cuGraphLaunch of the driver itself: addresses of the executable graph and the stream -> status.
+@cache
+def direct(name: str) -> Callable[..., int]:
+    """A function of the driver itself, by ctypes, which answers with its status: for calls whose time counts.
 
-    Called by ctypes: cuda.bindings makes an enum and a tuple for each launch.
+    cuda.bindings makes an enum and a tuple for each call.
     """
-    function = open_cuda().library.cuGraphLaunch
-    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
-    return cast("Callable[[int, int], int]", function)
+    function = getattr(open_cuda().library, name)
+    function.argtypes, function.restype = _ARGUMENTS[name], ctypes.c_int
+    return cast("Callable[..., int]", function)
+
+
+class CopyParams(ctypes.Structure):
+    """CUDA_MEMCPY3D: what a copy of a graph does."""
+
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in ("srcXInBytes", "srcY", "srcZ", "srcLOD")),
+        ("srcMemoryType", ctypes.c_uint),
+        *((name, ctypes.c_size_t) for name in ("srcHost", "srcDevice", "srcArray", "reserved0")),
+        *((name, ctypes.c_size_t) for name in ("srcPitch", "srcHeight")),
+        *((name, ctypes.c_size_t) for name in ("dstXInBytes", "dstY", "dstZ", "dstLOD")),
+        ("dstMemoryType", ctypes.c_uint),
+        *((name, ctypes.c_size_t) for name in ("dstHost", "dstDevice", "dstArray", "reserved1")),
+        *((name, ctypes.c_size_t) for name in ("dstPitch", "dstHeight", "WidthInBytes", "Height", "Depth")),
+    )
+
+    def address(self, side: str) -> int:
+        """Where the bytes of a side, "src" or "dst", begin."""
+        return int(getattr(self, side + self._place(side)) + getattr(self, f"{side}XInBytes"))
+
+    def set_address(self, side: str, address: int) -> None:
+        """Let the bytes of a side begin elsewhere."""
+        setattr(self, f"{side}XInBytes", 0)
+        setattr(self, side + self._place(side), address)
+
+    def _place(self, side: str) -> str:
+        return "Host" if getattr(self, f"{side}MemoryType") == _HOST_MEMORY else "Device"
+
+
+_HOST_MEMORY = 1  # CU_MEMORYTYPE_HOST
+_ADDRESS = ctypes.c_void_p
+#: The parameters of the driver's functions that are called directly.
+_ARGUMENTS: dict[str, list[Any]] = {
+    "cuGraphLaunch": [_ADDRESS, _ADDRESS],  # the executable graph, the stream
+    "cuGraphNodeGetType": [_ADDRESS, ctypes.POINTER(ctypes.c_int)],
+    "cuGraphMemcpyNodeGetParams": [_ADDRESS, ctypes.POINTER(CopyParams)],
+    "cuGraphExecMemcpyNodeSetParams": [_ADDRESS, _ADDRESS, ctypes.POINTER(CopyParams), _ADDRESS],
+    "cuStreamSynchronize": [_ADDRESS],
+    "cuEventRecord": [_ADDRESS, _ADDRESS],  # the event, the stream
+    "cuEventQuery": [_ADDRESS],
+}
 
 
 def call(name: str, *arguments: Any) -> Any:

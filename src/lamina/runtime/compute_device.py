@@ -164,10 +164,12 @@ class Device:
             OutOfMemoryError: with the figures, after the cache was freed and the request tried again.
         """
         platform = self.platform
-        where = platform.default_stream if stream is None else as_stream(stream, self)
-        if stream is not None and where.device != self:
+        default = platform.default_stream
+        where = default if stream is None or stream is default else as_stream(stream, self)
+        here = default.device  # one object for all memory of a device
+        if where.device is not here and where.device != self:
             raise ValueError(f"allocate: {where!r} is not a stream of {self}")
-        return allocate(platform.arena, self, nbytes, where, host=self.kind == "cpu")
+        return allocate(platform.arena, here, nbytes, where, host=self.kind == "cpu")
 
     def memory_info(self) -> MemoryInfo:
         """(free, total) bytes of the device; what an arena caches counts as taken."""

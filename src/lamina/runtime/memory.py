@@ -210,6 +210,50 @@ class _Lease:
         self.arena._returned.append((self.block, self.stream, self.users))
 
 
+class _Loan(_Lease):
+    """Ownership of a block that goes back to a shelf."""
+
+    __slots__ = ("lease", "shelf")
+
+    def __init__(self, shelf: Shelf, lease: _Lease) -> None:
+        self.shelf, self.lease = shelf, lease
+        self.stream = shelf.stream
+        self.users = set()
+
+    def __del__(self) -> None:
+        # As above: no lock is taken. One block too many on the shelf, where two threads meet here, does no harm.
+        if self.users:
+            self.lease.users |= self.users
+        elif len(self.shelf.free) < self.shelf.most:
+            self.shelf.free.append(self.lease)
+
+
+class Shelf:
+    """Blocks of one size that go round: for what is allocated again and again on one stream, such as the results of
+    a program. Without a lock: a few that were freed stay here, in use as the arena counts them.
+
+    What other streams used goes back to the arena, and so do large ones, which others may need.
+    """
+
+    _MOST, _LARGE = 4, 1 << 20
+
+    def __init__(self, arena: Arena, device: Device, nbytes: int, stream: Stream) -> None:
+        self._arena, self._device, self._nbytes, self.stream = arena, device, nbytes, stream
+        self._host = device.kind == "cpu"
+        self.free: list[_Lease] = []
+        self.most = self._MOST if nbytes <= self._LARGE else 0
+
+    def take(self) -> Buffer:
+        """A buffer. Raises OutOfMemoryError."""
+        try:
+            lease = self.free.pop()
+        except IndexError:
+            if not self._nbytes:
+                return Buffer(0, 0, self._device, None, host=self._host)
+            lease = self._arena.allocate(self._nbytes, self.stream)
+        return Buffer(lease.block.pointer, self._nbytes, self._device, _Loan(self, lease), host=self._host)
+
+
 @dataclass(slots=True)
 class _Resting:
     """A freed block that other streams may still be using."""
@@ -241,7 +285,7 @@ class Arena:
 
     def __init__(self, name: str, resource: Resource, cap: int | None = None) -> None:
         self.name = name
-        self._resource = resource
+        self._resource, self._quantum = resource, resource.quantum
         self._lock = threading.RLock()
         self._returned: deque[tuple[_Block, Stream | None, set[Stream]]] = deque()
         self._bins: dict[tuple[Stream | None, int], list[_Block]] = {}
@@ -263,25 +307,25 @@ class Arena:
         Raises:
             OutOfMemoryError: cap or memory exhausted, after the cache was freed and one more try.
         """
-        size = size_class(nbytes, self._resource.quantum)
+        size = size_class(nbytes, self._quantum)
         with self._lock:
-            self._drain()
-            block = self._reuse(size, stream) or self._carve(size)
-            self._hits += block is not None
-            block = block or self._obtain(size, nbytes)
+            if self._returned or self._resting:
+                self._drain()
+            blocks = self._bins.get((stream, size))
+            if blocks:
+                block = blocks.pop()
+                self._cached -= size
+                self._hits += 1
+            else:
+                found = self._carve(size)
+                self._hits += found is not None
+                block = found or self._obtain(size, nbytes)
             self._allocations += 1
             self._live += 1
-            self._in_use += block.nbytes
+            self._in_use += size
             if self._in_use > self._peak:
                 self._peak = self._in_use
             return _Lease(self, block, stream)
-
-    def _reuse(self, size: int, stream: Stream | None) -> _Block | None:
-        blocks = self._bins.get((stream, size))
-        if not blocks:
-            return None
-        self._cached -= size
-        return blocks.pop()
 
     def _carve(self, size: int) -> _Block | None:
         for region in self._regions:
@@ -332,7 +376,11 @@ class Arena:
             self._wake()
 
     def _shelve(self, block: _Block, stream: Stream | None) -> None:
-        self._bins.setdefault((stream, block.nbytes), []).append(block)
+        blocks = self._bins.get((stream, block.nbytes))
+        if blocks is None:
+            self._bins[stream, block.nbytes] = [block]
+        else:
+            blocks.append(block)
 
     def _wake(self, wait: bool = False) -> None:
         """Shelve resting blocks whose users have passed (`wait`: wait for them)."""
@@ -554,8 +602,11 @@ class Buffer:
 
         Needed only for streams other than the one the buffer was allocated for.
         """
-        if isinstance(self._owner, _Lease):
-            self._owner.users.update(streams)
+        lease = self._owner
+        if isinstance(lease, _Lease):
+            for stream in streams:
+                if stream is not lease.stream:
+                    lease.users.add(stream)
 
     def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
         """A NumPy array over this host-accessible memory; it shares ownership, and is writable if the memory is.
@@ -569,6 +620,17 @@ class Buffer:
             raise ValueError(
                 f"array: {self.device} memory is not accessible to the CPU; copy it with to_host"
             )
+        owner = self._owner
+        if (
+            type(owner) is np.ndarray
+            and owner.nbytes == self.nbytes
+            and owner.shape == shape
+            and owner.dtype == dtype
+            and owner.flags.c_contiguous
+            and not offset
+            and not self.read_only
+        ):
+            return owner.view()  # the very array that was borrowed
         part = self.view(offset, prod(map(operator.index, shape)) * np.dtype(dtype).itemsize)
         found = host_array(part.pointer, shape, dtype, owner=part._owner)
         if self.read_only:

@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
 from lamina.runtime import _cuda
 from lamina.runtime.errors import DeviceError, NoGpuError
 from lamina.runtime.fork import renew_after_fork
@@ -20,6 +22,7 @@ from lamina.runtime.stream import CudaStream, Stream, no_capture
 
 if TYPE_CHECKING:
     from lamina.runtime.compute_device import Device
+    from lamina.runtime.memory import Buffer
 
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
 _ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL: every stream may use it
@@ -39,6 +42,8 @@ class Platform(Protocol):
     pinned: Arena
     managed: Arena
     default_stream: Stream
+    #: Pinned memory of one size, as an array too, for values on their way to the host; `append` and `pop` are atomic.
+    landing: list[tuple[Buffer, np.ndarray[Any, Any]]]
 
     def name(self) -> str:
         """The model, as the vendor calls it."""
@@ -111,6 +116,7 @@ class HostPlatform:
         self.arena = Arena(str(device), HostResource(), cap_from_environment(str(device)))
         self.pinned = self.managed = self.arena
         self.default_stream = Stream(device)
+        self.landing: list[tuple[Buffer, np.ndarray[Any, Any]]] = []
         self._device = device
 
     def name(self) -> str:
@@ -276,6 +282,7 @@ class CudaPlatform:
         self.pinned = Arena(f"pinned host memory of {name}", PinnedResource(self))
         self.managed = Arena(f"managed memory of {name}", ManagedResource(self), cap_from_environment(name))
         self.default_stream: Stream = self._make_stream(0, owned=False)
+        self.landing: list[tuple[Buffer, np.ndarray[Any, Any]]] = []
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -299,7 +306,10 @@ class CudaPlatform:
 
         A thread that had no device keeps this one.
         """
-        before = self._current()
+        status, context = self._get_current()
+        if status:
+            _cuda.raise_status(int(status), "cuCtxGetCurrent")
+        before = int(context)
         if before == self._address:
             return 0
         self.make_current()

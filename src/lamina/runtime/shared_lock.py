@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from lamina.runtime.fork import renew_after_fork
 
@@ -13,6 +13,7 @@ class SharedLock:
     """Any number of threads hold it shared, or one has it exclusively; who waits for that goes before newcomers."""
 
     def __init__(self) -> None:
+        self._side = _SharedSide(self)
         self.renew()
         renew_after_fork(self)
 
@@ -23,9 +24,11 @@ class SharedLock:
         self._claims = 0  # threads that have it exclusively, or wait for that
         self._writing = False
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
+    def shared(self) -> AbstractContextManager[None]:
         """Within the block nobody holds it exclusively. While nobody wants that it costs no lock."""
+        return self._side
+
+    def _enter(self) -> None:
         self._readers.append(None)  # before the look at claims: who claims looks at readers afterwards
         while self._claims:
             self._leave()
@@ -33,10 +36,6 @@ class SharedLock:
                 while self._claims:
                     self._changed.wait()
             self._readers.append(None)
-        try:
-            yield
-        finally:
-            self._leave()
 
     def _leave(self) -> None:
         self._readers.pop()
@@ -64,6 +63,19 @@ class SharedLock:
                 self._writing = False
                 self._claims -= 1
                 self._changed.notify_all()
+
+
+class _SharedSide:
+    """What `SharedLock.shared` gives: one object for all that hold it."""
+
+    def __init__(self, lock: SharedLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock._enter()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock._leave()
 
 
 #: Held shared while one of several contexts replays a recorded program, exclusively by the calls before, in which

@@ -6,6 +6,7 @@ not ask which one it holds.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -165,6 +166,7 @@ class Event:
         self._stream: Stream | None = None
         self._time_ns = 0  # host streams
         self._native: Any = None  # cuda.core's event, once recorded on a CUDA stream
+        self._address = 0  # its address, once `record` was asked for it
 
     @property
     def recorded(self) -> bool:
@@ -235,7 +237,9 @@ class CudaStream(Stream):
 
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
-        self._open_native().sync()
+        self._open_native()
+        if status := _cuda.direct("cuStreamSynchronize")(self.handle):
+            _cuda.raise_status(status, "cuStreamSynchronize")
 
     def query(self) -> bool:
         """Whether all queued work is done."""
@@ -249,10 +253,14 @@ class CudaStream(Stream):
     def record(self, event: Event | None = None) -> Event:
         """Mark this point of the queue with `event` (a new one, without timing, by default) and return it."""
         event = event or Event()
-        if event._native is None or event._stream is None or event._stream.device != self.device:
-            with self.device.current():
-                event._native = _new_event(self.device, event.timing)
-        self._open_native().record(event._native)
+        if event._stream is not self:
+            if event._native is None or event._stream is None or event._stream.device != self.device:
+                with self.device.current():
+                    event._native = _new_event(self.device, event.timing)
+            event._address = int(event._native.handle)
+        self._open_native()
+        if status := _cuda.direct("cuEventRecord")(event._address, self.handle):
+            _cuda.raise_status(status, "cuEventRecord")
         event._stream = self
         return event
 
@@ -344,6 +352,7 @@ class CapturedGraph:
         self._executable: Any = None
         self._kept: list[object] = []
         self._lock = threading.Lock()  # the driver wants one launch of a graph at a time
+        self._copies: dict[int, tuple[Any, _cuda.CopyParams]] | None = None  # by destination
         self.node_count = 0
 
     def _instantiate(self, graph: Any) -> None:
@@ -364,29 +373,48 @@ class CapturedGraph:
         """
         self.bind(stream)()
 
-    def bind(self, stream: StreamLike | None = None) -> Callable[[], None]:
+    def bind(self, stream: StreamLike | None = None, *, alone: bool = False) -> Callable[[], None]:
         """`launch` with everything fixed: calling the result queues the graph with the least host work.
 
+        alone: one thread at a time launches and closes the graph, as the caller sees to.
         Raises DeviceError as `launch` does; so does the result once the graph is closed.
         """
         if self._executable is None:
             raise DeviceError("launch: the graph is closed, or its capture has not ended")
         where = self._stream if stream is None else as_stream(stream, self._stream.device)
-        launch, executable, handle = _cuda.graph_launch(), int(self._executable), where.handle
+        launch, executable, handle = _cuda.direct("cuGraphLaunch"), int(self._executable), where.handle
         enter, leave, lock = where.device.platform.enter, where.device.platform.leave, self._lock
 
         def run() -> None:
-            with lock:
-                if self._executable is None:
-                    raise DeviceError("launch: the graph is closed")
-                before = enter()
-                status = launch(executable, handle)
-                if before:
-                    leave(before)
-                if status:
-                    _cuda.raise_status(status, "cuGraphLaunch")
+            if self._executable is None:
+                raise DeviceError("launch: the graph is closed")
+            before = enter()
+            status = launch(executable, handle)
+            if before:
+                leave(before)
+            if status:
+                _cuda.raise_status(status, "cuGraphLaunch")
 
-        return run
+        def run_in_turn() -> None:
+            with lock:
+                run()
+
+        return run if alone else run_in_turn
+
+    def copy_to(self, destination: int) -> CapturedCopy:
+        """The one copy to an address that was captured, which may have other operands at each launch.
+
+        Raises DeviceError where there is none, or the graph is closed.
+        """
+        if self._executable is None:
+            raise DeviceError("copy_to: the graph is closed, or its capture has not ended")
+        if self._copies is None:
+            with self._stream.device.current():
+                self._copies = _copies_of(self._graph)
+        found = self._copies.get(destination)
+        if found is None:
+            raise DeviceError(f"copy_to: the graph has no copy to {destination:#x}")
+        return CapturedCopy(self, self._stream.device, *found)
 
     @property
     def closed(self) -> bool:
@@ -403,6 +431,7 @@ class CapturedGraph:
             graph, self._graph = self._graph, None
             _cuda.call("cuGraphDestroy", graph)
         self._kept.clear()
+        self._copies = None
 
     def __enter__(self) -> CapturedGraph:
         return self
@@ -419,6 +448,66 @@ class CapturedGraph:
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.node_count} nodes"
         return f"CapturedGraph({state}, from {self._stream!r})"
+
+
+class CapturedCopy:
+    """A copy of a captured graph, whose operands may lie elsewhere at each launch: memory of the same kinds, and as
+    many bytes. Launches that were queued before keep theirs. One thread at a time moves operands and launches.
+
+    source, destination: where the next launch copies from and to.
+    """
+
+    __slots__ = ("_bound", "_graph", "_params", "_platform", "destination", "source")
+
+    def __init__(self, graph: CapturedGraph, device: Device, node: Any, params: _cuda.CopyParams) -> None:
+        self._graph, self._params, self._platform = graph, params, device.platform
+        self.source, self.destination = params.address("src"), params.address("dst")
+        context = int(self._platform.context)  # type: ignore[attr-defined]
+        self._bound = int(graph._executable), int(node), ctypes.byref(params), context
+
+    def read_from(self, source: int) -> None:
+        """Let launches from now on copy from another address. Raises DeviceError where the driver refuses it."""
+        self._set("src", source, self.source)
+        self.source = source
+
+    def write_to(self, destination: int) -> None:
+        """Let launches from now on copy to another address. Raises DeviceError where the driver refuses it."""
+        self._set("dst", destination, self.destination)
+        self.destination = destination
+
+    def _set(self, side: str, address: int, before: int) -> None:
+        if self._graph.closed:
+            raise DeviceError("a copy of a graph: the graph is closed")
+        self._params.set_address(side, address)
+        entered = self._platform.enter()
+        status = _cuda.direct("cuGraphExecMemcpyNodeSetParams")(*self._bound)
+        if entered:
+            self._platform.leave(entered)
+        if status:
+            self._params.set_address(side, before)
+            _cuda.raise_status(status, "cuGraphExecMemcpyNodeSetParams")
+
+
+_COPY_NODE = 1  # CU_GRAPH_NODE_TYPE_MEMCPY
+
+
+def _copies_of(graph: Any) -> dict[int, tuple[Any, _cuda.CopyParams]]:
+    """The nodes of a graph that copy, with what they copy, by where to; without those that share a destination."""
+    nodes, count = _cuda.call("cuGraphGetNodes", graph, int(_cuda.call("cuGraphGetNodes", graph, 0)[1]))
+    found: dict[int, list[tuple[Any, _cuda.CopyParams]]] = {}
+    for node in list(nodes)[:count]:
+        kind, params = ctypes.c_int(), _cuda.CopyParams()
+        _check(_cuda.direct("cuGraphNodeGetType")(int(node), ctypes.byref(kind)), "cuGraphNodeGetType")
+        if kind.value == _COPY_NODE:
+            ask = _cuda.direct("cuGraphMemcpyNodeGetParams")
+            _check(ask(int(node), ctypes.byref(params)), "cuGraphMemcpyNodeGetParams")
+            found.setdefault(params.address("dst"), []).append((node, params))
+    return {address: each[0] for address, each in found.items() if len(each) == 1}
+
+
+def _check(status: int, call: str) -> None:
+    if status:
+        _cuda.raise_status(status, call)
 
 
 def _new_event(device: Device, timing: bool) -> Any:

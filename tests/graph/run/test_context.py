@@ -207,9 +207,9 @@ def test_a_recording_that_is_broken_off_is_tried_again(
 ) -> None:
     """Three times in all."""
     left, replays = [failures], list[str]()
-    graph = SimpleNamespace(bind=lambda: lambda: replays.append("run"))
+    graph = SimpleNamespace(bind=lambda alone: lambda: replays.append("run"))
 
-    def recorded(self: ExecutionContext, steps: object, stream: object) -> tuple[Any, list[Any]]:
+    def recorded(self: ExecutionContext, *_: object) -> tuple[Any, list[Any]]:
         if left[0]:
             left[0] -= 1
             raise CaptureInvalidated("broken off")
@@ -219,6 +219,6 @@ def test_a_recording_that_is_broken_off_is_tried_again(
     program = compile(trace(lambda x: x + 1, Spec((3,), float32)), "cpu")
     context = program._contexts.take()
     with pytest.raises(CaptureInvalidated) if failures == 3 else nullcontext():
-        context._capture()
+        context._capture(None)
     assert context.is_captured == (failures < 3)
     assert not replays

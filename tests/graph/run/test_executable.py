@@ -10,7 +10,7 @@ from lamina import ops
 from lamina.backends import NoKernel
 from lamina.graph import compile, gradients, trace
 from lamina.graph.run.turn import turns_of
-from lamina.runtime import Device
+from lamina.runtime.memory import Shelf
 from lamina.spec import ShapeError, Spec, bfloat16, float32
 from tests.helpers.random_graphs import random_graph
 
@@ -274,15 +274,15 @@ def test_a_kept_result_stays_when_there_is_no_memory_for_the_next(monkeypatch: p
     x = np.ones((512, 1024), np.float32)
     run = compile(trace(lambda v: (v * 2.0, v * 3.0), x), "cpu")
     kept = run(x)
-    allocate, calls = Device.allocate, iter([True, False])
+    take, calls = Shelf.take, iter([True, False])
 
     def once(*arguments: Any) -> Any:
         if not next(calls):
             raise MemoryError
-        return allocate(*arguments)
+        return take(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Device, "allocate", once)
+        patch.setattr(Shelf, "take", once)
         with pytest.raises(MemoryError):
             run(2 * x)
     again = run(5 * x)

@@ -54,6 +54,18 @@ def test_a_short_program_reads_and_writes_in_place() -> None:
 
 
 @pytest.mark.feature("B016")
+@pytest.mark.parametrize(("rows", "captured"), [(1 << 12, False), (4, True)])
+def test_a_few_kernels_on_much_memory_work_where_it_lies(rows: int, captured: bool) -> None:
+    run = lm.jit(lambda x: ops.cumsum(ops.cumsum(x, 1), 1))
+    values = np.random.default_rng(0).integers(0, 3, (rows, 512)).astype(np.float32)
+    x = lm.tensor(values, device="cuda:0")
+    held = [run(x) for _ in range(6)]
+    for y in held:
+        np.testing.assert_array_equal(y.numpy(), values.cumsum(1).cumsum(1))
+    assert run.program(x).is_captured == captured
+
+
+@pytest.mark.feature("B016")
 def test_results_of_a_short_program_are_memory_of_their_own() -> None:
     """A result that is an input's value, or another result's, or written afterwards, changes nothing else."""
     run = lm.jit(lambda x: (x, x + 1.0, x + 1.0))

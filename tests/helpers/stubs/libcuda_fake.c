@@ -83,11 +83,13 @@ Status cuMemAllocManaged(void **out, size_t bytes, unsigned flags)
 }
 Status cuMemGetInfo_v2(size_t *left, size_t *total) { *left = TOTAL - used; *total = TOTAL; return OK; }
 
-/* ---- graphs: a list of copies, fills and stores */
-enum { COPY, FILL, STORE };
+/* ---- graphs: a list of copies, fills, stores and events */
+enum { COPY, FILL, STORE, STAMP };
 typedef struct { int kind, value; void *to; const void *from; size_t bytes; } Node;
-typedef struct { int count; Node nodes[64]; } Graph;
-typedef struct { int priority; Graph *capture; } Stream;
+typedef struct Stream Stream;
+typedef struct Graph { int count, streams; struct Graph *from; Stream *stream[8]; Node nodes[64]; } Graph;
+struct Stream { int priority; Graph *capture; };
+typedef struct { double ms; Graph *capture; } Event; /* of a stream that captures: who waits for it joins */
 
 /* The default streams go by the numbers 0, 1 and 2. */
 static Stream *real(Stream *stream)
@@ -96,9 +98,17 @@ static Stream *real(Stream *stream)
     return (Pointer)stream < 3 ? &defaults[(Pointer)stream] : stream;
 }
 
+static void stamp(Event *event)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    event->ms = now.tv_sec * 1e3 + now.tv_nsec / 1e6;
+}
+
 static void run(const Node *node)
 {
-    if (node->kind == STORE) *(int *)node->to = node->value;
+    if (node->kind == STAMP) stamp(node->to);
+    else if (node->kind == STORE) *(int *)node->to = node->value;
     else if (node->kind == FILL) memset(node->to, node->value, node->bytes);
     else memmove(node->to, node->from, node->bytes);
 }
@@ -204,45 +214,82 @@ Status cuStreamQuery(Stream *stream) { (void)stream; return OK; }
 Status cuStreamGetPriority(Stream *stream, int *priority) { *priority = real(stream)->priority; return OK; }
 Status cuStreamGetFlags(Stream *stream, unsigned *flags) { (void)stream; *flags = 1; return OK; }
 Status cuStreamGetCtx(Stream *stream, void **ctx) { (void)stream; *ctx = context; return OK; }
-Status cuStreamWaitEvent(Stream *stream, void *event, unsigned flags)
+static void join(Stream *stream, Graph *capture)
 {
-    (void)stream; (void)event;
+    if (!capture || stream->capture) return;
+    stream->capture = capture;
+    capture->stream[capture->streams++] = stream;
+}
+Status cuStreamWaitEvent(Stream *stream, Event *event, unsigned flags)
+{
+    join(real(stream), event->capture);
     return flags > 1 ? INVALID_VALUE : OK;
 }
 
-Status cuEventCreate(double **out, unsigned flags)
+Status cuEventCreate(Event **out, unsigned flags)
 {
     if (flags > 7) return INVALID_VALUE;
     *out = calloc(1, sizeof **out);
     return OK;
 }
-Status cuEventDestroy_v2(double *event) { free(event); return OK; }
-Status cuEventRecord(double *event, Stream *stream)
+Status cuEventDestroy_v2(Event *event) { free(event); return OK; }
+Status cuEventRecord(Event *event, Stream *stream)
 {
-    struct timespec now;
-    (void)stream;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    *event = now.tv_sec * 1e3 + now.tv_nsec / 1e6;
+    event->capture = real(stream)->capture;
+    stamp(event);
     return OK;
 }
-Status cuEventSynchronize(double *event) { (void)event; return OK; }
-Status cuEventQuery(double *event) { (void)event; return OK; }
-Status cuEventElapsedTime(float *ms, double *start, double *end) { *ms = *end - *start; return OK; }
-Status cuEventElapsedTime_v2(float *ms, double *start, double *end) { *ms = *end - *start; return OK; }
+Status cuEventRecordWithFlags(Event *event, Stream *stream, unsigned flags)
+{
+    return flags > 1 ? INVALID_VALUE : queue(stream, (Node){ STAMP, 0, event, 0, 0 });
+}
+Status cuEventSynchronize(Event *event) { (void)event; return OK; }
+Status cuEventQuery(Event *event) { (void)event; return OK; }
+Status cuEventElapsedTime(float *ms, Event *start, Event *end) { *ms = end->ms - start->ms; return OK; }
+Status cuEventElapsedTime_v2(float *ms, Event *start, Event *end) { return cuEventElapsedTime(ms, start, end); }
 
 /* ---- capture */
 Status cuStreamBeginCapture_v2(Stream *stream, int mode)
 {
     if (mode < 0 || mode > 2 || stream->capture) return INVALID_VALUE;
-    stream->capture = calloc(1, sizeof *stream->capture);
+    join(stream, calloc(1, sizeof *stream->capture));
     return OK;
 }
-Status cuStreamEndCapture(Stream *stream, Graph **out) { *out = stream->capture; stream->capture = 0; return OK; }
+Status cuStreamEndCapture(Stream *stream, Graph **out)
+{
+    *out = stream->capture;
+    for (int i = 0; i < (*out)->streams; i++) (*out)->stream[i]->capture = 0;
+    return OK;
+}
 Status cuStreamIsCapturing(Stream *stream, int *status) { *status = real(stream)->capture != 0; return OK; }
 Status cuGraphGetNodes(Graph *graph, void **nodes, size_t *count)
 {
-    (void)nodes;
+    for (size_t i = 0; nodes && i < *count && i < (size_t)graph->count; i++) nodes[i] = &graph->nodes[i];
     *count = graph->count;
+    return OK;
+}
+Status cuGraphNodeGetType(const Node *node, int *type)
+{
+    *type = node->kind == COPY ? 1 : node->kind == FILL ? 2 : 0;
+    return OK;
+}
+Status cuGraphMemcpyNodeGetParams(const Node *node, Block *b)
+{
+    if (node->kind != COPY) return INVALID_VALUE;
+    memset(b, 0, sizeof *b);
+    b->to.type = b->from.type = UNIFIED;
+    b->to.device = (Pointer)node->to;
+    b->from.device = (Pointer)node->from;
+    b->to.pitch = b->from.pitch = b->width = node->bytes;
+    b->to.height = b->from.height = b->height = b->depth = 1;
+    return OK;
+}
+Status cuGraphExecMemcpyNodeSetParams(Graph *exec, const Node *node, const Block *b, void *ctx)
+{
+    Node *mine = &exec->nodes[node - exec->from->nodes];
+    if (ctx != context || mine->kind != COPY || !is_good(&b->to, b) || !is_good(&b->from, b)) return INVALID_VALUE;
+    if (b->height != 1 || b->depth != 1 || !b->width) return INVALID_VALUE; /* 1-dimensional operands alone */
+    *mine = (Node){ COPY, 0, (void *)b->to.device, (void *)b->from.device, b->width };
     return OK;
 }
 Status cuGraphGetEdges_v2(Graph *graph, void **from, void **to, void *data, size_t *count)
@@ -256,6 +303,7 @@ Status cuGraphInstantiateWithFlags(Graph **out, Graph *graph, unsigned long long
     if (flags > 15) return INVALID_VALUE;
     *out = malloc(sizeof **out);
     **out = *graph;
+    (*out)->from = graph;
     return OK;
 }
 Status cuGraphLaunch(Graph *graph, Stream *stream)

@@ -15,6 +15,16 @@ from lamina.backends import Call, Run
 from lamina.graph.planning.cost import least_seconds
 from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.streams import Footprint, assign_streams, waits
+from lamina.graph.run.captured import (
+    LYING,
+    PINNED,
+    WRITTEN,
+    CannotMove,
+    Captured,
+    GraphCopy,
+    Ways,
+    queue_copies,
+)
 from lamina.graph.run.staging import Staged
 from lamina.graph.run.timeline import StepTime, Timeline, next_call
 from lamina.ops.finite import check_fused, check_given, check_results, is_finite
@@ -32,11 +42,13 @@ from lamina.runtime import (
     copy,
     library_state,
     memset,
+    pinned,
     retry_capture,
 )
+from lamina.runtime.memory import Shelf
 from lamina.runtime.ranks import current_world
 from lamina.runtime.ranks.progress import group_name, progress
-from lamina.spec import current_policy, pack
+from lamina.spec import Spec, current_policy, pack
 from lamina.tensors import Tensor, relayout
 
 #: Bytes from which on a CPU an input is read where it lies and an output written where it stays: a copy of less costs
@@ -44,6 +56,10 @@ from lamina.tensors import Tensor, relayout
 _IN_PLACE, _BOUND = 1 << 18, 16
 #: Where memory that a GPU's kernels read in place begins: for wide accesses, and as libraries were told of operands.
 _GPU_ALIGNMENT = 256
+#: Bytes that take a GPU as long to copy as the host takes to launch a kernel.
+_MUCH = 4 << 20
+#: For how many combinations of ways in which inputs come a graph is kept.
+_MOST_WAYS = 4
 #: An input of a call: a tensor, a row-major array where the device is the host, or one on its way to the device.
 Given = Tensor | np.ndarray[Any, Any] | Staged
 
@@ -71,17 +87,28 @@ class ExecutionContext:
         self._together = _together(program)  # what other ranks take part in
         self._is_known = False  # by the others' watchdogs
         self._platform, self._stream = device.platform, stream or device.default_stream
+        self._here = device.default_stream.device  # the device as buffers name it
+        self._shelves = [
+            Shelf(self._platform.arena, self._here, s.spec.nbytes, self._stream) for s in results
+        ]
+        self._lying: dict[Slot, Spec] = {}  # of inputs that came last where they could be read as they lay
         self._results, self._shared, self._poison = results, shared, poison
         self._own: dict[Slot, Buffer] = {}
         self._read, self._written = self._moving()  # inputs and outputs that lie elsewhere at each call
+        self._elsewhere = (*self._read, *self._written)
+        self._fresh = [
+            (s, shelf) for s, shelf in zip(results, self._shelves, strict=True) if s in self._written
+        ]
         self._runs: list[Run] = []  # every step at its addresses
         # Whether kernels run one by one, not as a graph.
         self._in_turn = not self._stream.queues or bool(self._read | self._written)
         # The same, by the addresses of what moves; with whose handles they work.
         self._bound: dict[tuple[int, ...], tuple[list[Run], LibraryState]] = {}
-        self._captured: CapturedGraph | None = None
-        self._replay: Run | None = None  # launches it
+        # Whether the recorded graph copies a call's operands and results itself, so that a call is one launch.
+        self._carries = self._stream.queues and not (poison or self._in_turn or self._together)
+        self._captured: dict[Ways | None, Captured] = {}  # by how inputs come; None: copied beside the graph
         self._stamped: _Stamped | None = None  # likewise, for timelines
+        self._known_ways: list[Ways | None] = []  # what was captured when it was last unbound
         self._rehearsed = (
             False  # whether every kernel ran once: libraries load lazily, and not while capturing
         )
@@ -116,8 +143,13 @@ class ExecutionContext:
 
     def record(self) -> None:
         """Record the program now, where the next call would. Raises CaptureInvalidated where that is not possible."""
-        if self._rehearsed and self._captured is None and not self._in_turn:
-            self._capture()
+        if self._rehearsed and not self._captured and not self._in_turn:
+            try:
+                for ways in self._known_ways or [None]:
+                    self._capture(ways)
+            except CannotMove:
+                self._carries = False
+                self._capture(None)
 
     def _adopt(self, program: PlannedGraph) -> None:
         """Place a program's temporaries, where those of the one before lay if that fits."""
@@ -132,7 +164,7 @@ class ExecutionContext:
     @property
     def is_captured(self) -> bool:
         """Whether calls launch one CUDA graph."""
-        return self._captured is not None
+        return bool(self._captured)
 
     # ---- addresses
     def bound(self, step: PlannedStep, stream: Stream | None = None) -> Run:
@@ -152,11 +184,12 @@ class ExecutionContext:
 
     def unbind(self) -> None:
         """Shared memory lies elsewhere: what holds its addresses is dropped, and made anew by the next call."""
-        if self._captured is not None:
-            self._captured.close()
+        for captured in self._captured.values():
+            captured.graph.close()
         if self._stamped is not None:
             self._stamped.graph.close()
-        self._captured, self._replay, self._stamped, self._rehearsed = None, None, None, False
+        self._known_ways = list(self._captured)
+        self._captured, self._stamped, self._rehearsed = {}, None, False
         self._runs = []
         self._bound.clear()
 
@@ -185,17 +218,24 @@ class ExecutionContext:
     # ---- one call
     def __call__(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
         """Run on these inputs: the slot of each, and a tensor or array of its shape and dtype."""
+        timeline, watched = next_call(), current_policy().check_finite
+        if self._carries and self._rehearsed and timeline is None and not watched:
+            found = self._carried(inputs)
+            if found is not None:
+                return found
         if not (self._read or self._written):
-            return self._results_of(inputs)
-        home = {slot: self._own[slot] for slot in (*self._read, *self._written)}
+            return self._results_of(inputs, timeline, watched)
+        home = {slot: self._own[slot] for slot in self._elsewhere}
         try:
-            for slot in self._written:
-                self._own[slot] = self.device.allocate(slot.spec.nbytes)
-            return self._results_of(inputs)
+            for slot, shelf in self._fresh:
+                self._own[slot] = shelf.take()
+            return self._results_of(inputs, timeline, watched)
         finally:
             self._own |= home
 
-    def _results_of(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
+    def _results_of(
+        self, inputs: Sequence[tuple[Slot, Given]], timeline: Timeline | None, watched: bool
+    ) -> tuple[Tensor, ...]:
         for slot, x in inputs:
             there = self._readable(slot, x) if slot in self._read else None
             if there is None:
@@ -204,10 +244,79 @@ class ExecutionContext:
                 self._own[slot] = there
                 if self._stream.queues:
                     there.used_on(self._stream)
-        self._launch()
+        self._launch(timeline, watched)
         return tuple(
             [Tensor(self._own[s] if s in self._written else self._copied(s), s.spec) for s in self._results]
         )
+
+    # ---- a call that is one launch
+    def _carried(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...] | None:
+        """Launch a graph that copies operands from where they lie, and results to memory of their own; None where
+        the driver does not let graphs do that."""
+        ways, sources, here = [], list[Buffer | None](), self._here
+        for slot, x in inputs:
+            way, source = WRITTEN, None
+            if isinstance(x, Tensor):
+                buffer, spec = x.buffer, x.spec
+                if (buffer.device is here or buffer.device == here) and (
+                    spec is self._lying.get(slot) or self._lies(slot, spec)
+                ):
+                    way, source = LYING, buffer
+                    buffer.used_on(self._stream)
+            elif isinstance(x, Staged) and x.is_direct:
+                way, source = PINNED, x.buffer
+            ways.append(way)
+            sources.append(source)
+        try:
+            return self._sent(inputs, tuple(ways), sources)
+        except CannotMove:  # the memory of an operand is of a kind that is not copied so
+            try:
+                return self._sent(inputs, (WRITTEN,) * len(ways), [None] * len(ways))
+            except CannotMove:
+                self._carries = False
+                return None
+
+    def _lies(self, slot: Slot, spec: Spec) -> bool:
+        """Whether the elements of an input lie as its place has them, and there are any."""
+        if spec.nbytes and spec.same_memory(slot.spec):
+            self._lying[slot] = spec
+            return True
+        return False
+
+    def _sent(
+        self, inputs: Sequence[tuple[Slot, Given]], ways: Ways, sources: Sequence[Buffer | None]
+    ) -> tuple[Tensor, ...]:
+        """Launch the graph for inputs that come so. Raises CannotMove before anything is written or launched."""
+        captured = self._captured.get(ways) or self._captured_for(ways)
+        places = self._destinations()
+        captured.move(sources, places)
+        if WRITTEN in ways:
+            for (slot, x), way in zip(inputs, ways, strict=True):
+                if way == WRITTEN:
+                    self._write(slot, self._own[slot], x)
+        captured.launch()
+        if PINNED in ways:
+            for (_, x), way in zip(inputs, ways, strict=True):
+                if way == PINNED:
+                    x.is_read_on(self._stream)  # type: ignore[union-attr]
+        results = []
+        for i, slot in enumerate(self._results):
+            results.append(Tensor(places[i], slot.spec))
+        return tuple(results)
+
+    def _captured_for(self, ways: Ways) -> Captured:
+        """The graph for inputs that come so. Raises CannotMove where there are enough for other ways."""
+        if len(self._captured) >= _MOST_WAYS and any(ways):
+            raise CannotMove
+        self._capture(ways)
+        return self._captured[ways]
+
+    def _destinations(self) -> list[Buffer]:
+        """Memory for the results of a call."""
+        places = []
+        for shelf in self._shelves:
+            places.append(shelf.take())
+        return places
 
     def _write(self, slot: Slot, place: Buffer, x: Given) -> None:
         """Copy x into its place, where its elements lie row-major."""
@@ -238,24 +347,22 @@ class ExecutionContext:
         return buffer
 
     # ---- kernels
-    def _launch(self) -> None:
-        timeline = next_call()
+    def _launch(self, timeline: Timeline | None, watched: bool) -> None:
         if self._together:
             self._tell_ranks()
-        if current_policy().check_finite:
+        if watched:
             self._watch()
         elif timeline is not None and (self._rehearsed or not self._stream.queues):
             self._launch_timed(timeline)
-        elif self._replay is not None:
-            self._replay()
+        elif None in self._captured:
+            self._captured[None].launch()
         elif self._in_turn:
             for run in self._runs_here():
                 run()
             self._rehearsed = True
         elif self._rehearsed:
-            self._capture()
-            assert self._replay is not None
-            self._replay()
+            self._capture(None)
+            self._captured[None].launch()
         else:
             self._runs = self._bound_runs(self._stream)
             for run in self._runs:
@@ -299,22 +406,51 @@ class ExecutionContext:
         self.synchronize()
         return Tensor(self._memory(slot), slot.spec).numpy()
 
-    def _capture(self) -> None:
+    def _capture(self, ways: Ways | None) -> None:
         """Record all steps as one CUDA graph: those off the longest chain on a second stream beside it.
 
-        Recorded on streams of its own: what other threads queue meanwhile is not part of it.
+        Recorded on streams of its own: what other threads queue meanwhile is not part of it. ways: how inputs come
+        that the graph copies; None: what comes and goes is copied beside it. Raises CannotMove.
         """
         steps = self._kernels()
         stream = [0] * len(steps) if self._poison else self._assign_streams(steps)
-        captured, runs = retry_capture(lambda: self._recorded(steps, stream))
-        self._runs = runs  # what they hold (tables of addresses) the graph reads
-        self._captured, self._replay = captured, captured.bind()
+        before, behind = ([], []) if ways is None else (self._arrivals(ways), self._departures())
+        graph, runs = retry_capture(lambda: self._recorded(steps, stream, before, behind))
+        # What runs hold (tables of addresses) the graph reads.
+        self._captured[ways] = Captured.of(graph, runs, before, behind)
         self._announce(steps)
 
+    def _arrivals(self, ways: Ways) -> list[GraphCopy | None]:
+        """The copies of operands to their places, from memory of the kind that they come in."""
+        found: list[GraphCopy | None] = []
+        for slot, way in zip(self._given_slots(), ways, strict=True):
+            nbytes = slot.spec.nbytes
+            if way == WRITTEN:
+                found.append(None)
+            else:
+                source = self.device.allocate(nbytes) if way == LYING else pinned(nbytes)
+                found.append(GraphCopy(self._own[slot], source, nbytes))
+        return found
+
+    def _departures(self) -> list[GraphCopy | None]:
+        """The copies of results to where they stay."""
+        pairs = zip(self._results, self._destinations(), strict=True)
+        return [
+            GraphCopy(place, self._memory(slot), slot.spec.nbytes) if slot.spec.nbytes else None
+            for slot, place in pairs
+        ]
+
+    def _given_slots(self) -> list[Slot]:
+        return [slot for slot in self.program.inputs if slot.kind == "input"]
+
     def _recorded(
-        self, steps: Sequence[PlannedStep], stream: Sequence[int]
+        self,
+        steps: Sequence[PlannedStep],
+        stream: Sequence[int],
+        before: Sequence[GraphCopy | None],
+        behind: Sequence[GraphCopy | None],
     ) -> tuple[CapturedGraph, list[Run]]:
-        """All steps as one CUDA graph, each on the stream of its number; what was queued for it."""
+        """All steps as one CUDA graph, each on the stream of its number, between copies; what was queued for it."""
         with self.device.stream() as main, self.device.stream() as beside:
             streams = (main, beside)
             if any(stream):
@@ -322,11 +458,13 @@ class ExecutionContext:
             else:
                 runs = self._bound_runs(main)
             with main.capture(home=self._stream) as captured:
+                queue_copies(before, main)
                 if any(stream):
                     self._run_on_streams(steps, runs, stream, streams)
                 else:
                     for run in runs:
                         run()
+                queue_copies(behind, main)
         return captured, runs
 
     def _kernels(self) -> list[PlannedStep]:
@@ -428,18 +566,23 @@ class ExecutionContext:
         return frozenset(read), frozenset(alone.intersection(large))
 
     def _is_short(self) -> bool:
-        """Whether to launch the kernels one by one is no more work for the host than to copy what a call is given and
-        returns, and to launch a graph."""
-        given = sum(slot.kind == "input" for slot in self.program.inputs)
+        """Whether to launch the kernels one by one, where operands lie, is less work than to launch a graph that
+        copies operands and results: for the host one kernel is, for the device a few that touch much memory."""
+        given = [slot for slot in self.program.inputs if slot.kind == "input"]
         updates = len(self._results) != len(self.program.outputs)
-        return not (updates or self._together) and len(self._kernels()) <= given + len(self._results) + 1
+        if updates or self._together:
+            return False
+        moved = [*given, *self._results]
+        most = len(moved) + 1 if sum(slot.spec.nbytes for slot in moved) > _MUCH else 1
+        return len(self._kernels()) <= most
 
     def _readable(self, slot: Slot, x: Given) -> Buffer | None:
         """Where kernels may read x as it lies; None where it has to be copied."""
         least = _GPU_ALIGNMENT if self._stream.queues else slot.spec.dtype.itemsize
         if isinstance(x, Tensor):
-            fits = x.device == self.device and x.spec.same_memory(slot.spec)
-            there = x.buffer if fits else None
+            buffer, spec = x.buffer, x.spec
+            here = buffer.device is self._here or buffer.device == self.device
+            there = buffer if here and (spec is self._lying.get(slot) or self._lies(slot, spec)) else None
         elif isinstance(x, np.ndarray) and not self._stream.queues:
             there = Buffer.borrow(x.ctypes.data, x.nbytes, _HOST, x)
         else:
@@ -452,8 +595,7 @@ class ExecutionContext:
             self._runs = self._runs or self._bound_runs(self._stream)
             return self._runs
         state = library_state()
-        lies = [self._own[s].pointer for moving in (self._read, self._written) for s in moving]
-        places = (id(state) if self._stream.queues else 0, *lies)
+        places = (id(state) if self._stream.queues else 0, *[self._own[s].pointer for s in self._elsewhere])
         found = self._bound.get(places)
         if found is None:
             runs = self._rebound() if self._runs else self._bound_runs(self._stream)

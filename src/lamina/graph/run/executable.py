@@ -6,7 +6,9 @@ graph, and every later call launches that graph.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,11 +34,12 @@ from lamina.runtime import (
     Stream,
     device,
     human_bytes,
+    renew_after_fork,
     usable_cores,
 )
 from lamina.runtime.pool import Pool
 from lamina.spec import ShapeError, Spec
-from lamina.tensors import Tensor, as_tensor
+from lamina.tensors import Tensor, as_tensor, tensors_changed, tensors_version
 
 _where = device  # the argument of `compile` has the same name
 
@@ -149,15 +152,19 @@ class Executable:
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
         self._free = sorted({*range(len(self.graph.inputs))} - {*self.resident})
+        self._ready = False  # whether `check_ready` has nothing to say
         self._poison = poison
         self._state: dict[int, Tensor] = {}
         self._turns = Turns()  # of the state
         self._places: list[tuple[Tensor, Buffer]] = []  # where the state lies, as kernels are bound to it
         self._versions: list[tuple[Tensor, int]] = []  # of what stays and is not updated, when last read
+        self._seen = -1  # the `tensors_version` for which the state was found to be settled
         self._updated: list[Tensor] = []  # the state that each call updates
         self._shared: dict[Slot, Buffer] = {}  # state, constants, and what is made of them
         self._prologue = Prologue(self.program, self._shared, where)
-        self._staging: dict[int, Staging] = {}
+        self._wants = [_Wanted(self.program.inputs[i], self.graph.inputs[i].name) for i in self._free]
+        self._staging = threading.Lock()  # who makes one has it
+        renew_after_fork(self)
         self._contexts: Pool[ExecutionContext]
         self._serves = contexts is not None
         self._runs = self.backend.name != "null" and where.planned is None
@@ -166,6 +173,10 @@ class Executable:
             most = contexts or (1 if donate or self._queues else usable_cores())
             self._contexts = Pool(self._context, most)
             self._place_constants()
+
+    def renew(self) -> None:
+        """In a forked child: another thread may have had the lock."""
+        self._staging = threading.Lock()
 
     def _context(self) -> ExecutionContext:
         donated = set(self.donate.values())
@@ -259,6 +270,7 @@ class Executable:
             self._shared[slot] = x.buffer
         self._state = dict(tensors)
         self._places = [(x, x.buffer) for x in tensors.values()]
+        self._seen = -1
         self._versions = [(x, x.version) for i, x in tensors.items() if i not in self.donate]
         self._updated = [x for i, x in tensors.items() if i in self.donate]
         return moved
@@ -271,12 +283,16 @@ class Executable:
     def is_settled(self) -> bool:
         """Whether the state lies, and holds, what it did at `load`: another executable, or the user, may have moved
         or overwritten it."""
+        now = tensors_version()
+        if now == self._seen:  # no tensor was moved or overwritten since
+            return True
         for x, buffer in self._places:
             if x.buffer is not buffer:
                 return False
-        for x, version in self._versions:  # noqa: SIM110 - twice as fast as all() of a generator
+        for x, version in self._versions:
             if x.version != version:
                 return False
+        self._seen = now
         return True
 
     def change_plans(self, better: Mapping[Plan, Plan]) -> bool:
@@ -307,7 +323,8 @@ class Executable:
     # ---- running
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
         """Run on the inputs that are not resident, in order. Returns the outputs that are not donated."""
-        self.check_ready()
+        if not self._ready:
+            self.check_ready()
         given = self._given(inputs)
         if not self.donate:
             return self._run(given)
@@ -319,8 +336,10 @@ class Executable:
         try:
             return context(given)
         finally:
-            for x in self._updated:
-                x.version += 1
+            if self._updated:
+                for x in self._updated:
+                    x.version += 1
+                tensors_changed()
             self._contexts.give(context)
 
     def _take(self) -> ExecutionContext:
@@ -354,6 +373,7 @@ class Executable:
             raise RuntimeError(
                 f"call load() first: inputs {self.resident} are resident and have no values yet"
             )
+        self._ready = True
 
     def shared(self, slot: Slot) -> Buffer:
         """The memory of a weight, a constant, or what was made of them."""
@@ -394,36 +414,42 @@ class Executable:
         if len(inputs) != len(self._free):
             raise TypeError(f"{self.graph.name} takes {len(self._free)} inputs, got {len(inputs)}")
         given: list[tuple[Slot, Given]] = []
-        for i, x in zip(self._free, inputs, strict=True):
-            slot, name = self.program.inputs[i], self.graph.inputs[i].name
+        for i, x in enumerate(inputs):
+            want = self._wants[i]
+            slot = want.slot
             if isinstance(x, np.ndarray):
-                array = _row_major(name, slot, x)
+                if x.shape != slot.spec.shape or x.dtype != slot.spec.dtype.numpy:
+                    raise ShapeError(
+                        f"input {want.name} is {slot.spec}, got an array {x.dtype}{list(x.shape)}"
+                    )
                 staged = self._queues and not self._serves
-                given.append((slot, self._way(i, slot).fill(array) if staged else array))
-            else:
-                given.append((slot, _fitting(name, slot, as_tensor(x))))
+                given.append((slot, self._way(want).fill(x) if staged else np.ascontiguousarray(x)))
+                continue
+            found = x if isinstance(x, Tensor) else as_tensor(x)
+            spec = found.spec
+            if spec is not want.seen:
+                if spec.open != slot.spec.open:
+                    raise ShapeError(f"input {want.name} is {slot.spec}, got {spec}")
+                want.seen = spec
+            given.append((slot, found))
         return given
 
-    def _way(self, i: int, slot: Slot) -> Staging:
-        """The staging of input i."""
-        found = self._staging.get(i)
-        if found is None:
-            found = self._staging.setdefault(i, Staging(self.device, slot.spec.nbytes))
-        return found
+    def _way(self, want: _Wanted) -> Staging:
+        """The staging of an input."""
+        if want.staging is None:
+            with self._staging:
+                want.staging = want.staging or Staging(self.device, want.slot.spec.nbytes)
+        return want.staging
 
 
-def _fitting(name: str, slot: Slot, x: Tensor) -> Tensor:
-    """The tensor, of the slot's shape and dtype."""
-    if x.spec.open is not slot.spec.open and x.spec.open != slot.spec.open:
-        raise ShapeError(f"input {name} is {slot.spec}, got {x.spec}")
-    return x
+@dataclass(eq=False, slots=True)
+class _Wanted:
+    """An input of each call. seen: a spec of what came for it and fits. staging: of host arrays, once there were."""
 
-
-def _row_major(name: str, slot: Slot, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A host array of the slot's shape and dtype, row-major."""
-    if x.shape != slot.spec.shape or x.dtype != slot.spec.dtype.numpy:
-        raise ShapeError(f"input {name} is {slot.spec}, got an array {x.dtype}{list(x.shape)}")
-    return np.ascontiguousarray(x)
+    slot: Slot
+    name: str
+    seen: Spec | None = None
+    staging: Staging | None = None
 
 
 def _shares(x: Tensor, others: Sequence[tuple[int, Tensor]], index: int) -> bool:

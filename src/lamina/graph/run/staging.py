@@ -1,4 +1,4 @@
-"""Host arrays on their way to a GPU: through pinned memory, on a stream of their own, beside the call before."""
+"""Host arrays on their way to a GPU: through pinned memory, large ones on a stream beside the call before."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ from lamina.runtime import Buffer, Device, Event, Stream, copy, pinned
 _SMALL = 1 << 16
 
 
+class _Turn(NamedTuple):
+    """Pinned memory, as an array of bytes too, and the event behind what read it last."""
+
+    buffer: Buffer
+    memory: np.ndarray[Any, Any]
+    sent: Event
+
+
 class Staging:
     """The way of one input to the device. `fill` may be called by several threads at once, `send` by one at a time.
 
@@ -24,55 +32,78 @@ class Staging:
 
     def __init__(self, device: Device, nbytes: int) -> None:
         self._nbytes, self._platform = nbytes, device.platform
-        self._turns: deque[tuple[Buffer, Event]] = deque(self._pair() for _ in range(2))
-        self._large = nbytes > _SMALL
-        if self._large:
+        self._turns = deque(self._new() for _ in range(2))  # the one used last at the end
+        self.is_large = nbytes > _SMALL
+        if self.is_large:
             self._arrived = device.allocate(nbytes)
             self._way = device.stream()
             self._free = Event()  # the call has taken the last array over
 
-    def _pair(self) -> tuple[Buffer, Event]:
-        return pinned(self._nbytes), Event()
+    def _new(self) -> _Turn:
+        buffer = pinned(self._nbytes)
+        return _Turn(buffer, buffer.array((self._nbytes,), np.uint8), Event())
+
+    def _turn(self) -> _Turn:
+        """Memory that nothing reads any more: the one used last, where it can be, since a graph knows its address."""
+        try:
+            newest = self._turns.pop()
+            if newest.sent.query():
+                return newest
+            self._turns.append(newest)
+            oldest = self._turns.popleft()
+        except IndexError:  # other threads have them all
+            return self._new()
+        oldest.sent.synchronize()
+        return oldest
 
     def fill(self, array: np.ndarray[Any, Any]) -> Staged:
-        """Copy array into pinned memory; it may change when this returns."""
-        try:
-            buffer, sent = self._turns.popleft()
-        except IndexError:  # other threads have them all
-            buffer, sent = self._pair()
-        if sent.recorded:
-            sent.synchronize()
+        """Copy array, row-major, into pinned memory; it may change when this returns."""
+        turn = self._turn()
         if self._nbytes:
-            _HOST.platform.copy(buffer.pointer, array.ctypes.data, self._nbytes, _HOST.default_stream)
-        return Staged(self, buffer, sent)
+            np.ndarray(array.shape, array.dtype, turn.memory)[...] = array
+        return Staged(self, turn)
 
     def send(self, staged: Staged, target: Buffer, stream: Stream) -> None:
         """Queue the copy to target; `stream` waits for it."""
-        buffer, sent = staged.buffer, staged.sent
-        if not self._large:
+        buffer, sent = staged.buffer, staged.turn.sent
+        if not self.is_large:
             if self._nbytes:
                 self._platform.copy(target.pointer, buffer.pointer, self._nbytes, stream)
-            stream.record(sent)
-            self._turns.append((buffer, sent))
+            self.is_read(staged, stream)
             return
         self._way.wait(self._free)
         copy(self._arrived, buffer, self._nbytes, stream=self._way)
         stream.wait(self._way.record(sent))
-        self._turns.append((buffer, sent))
+        self._turns.append(staged.turn)
         copy(target, self._arrived, self._nbytes, stream=stream)
         stream.record(self._free)
+
+    def is_read(self, staged: Staged, stream: Stream) -> None:
+        """What reads the pinned memory is queued: it is free behind that."""
+        stream.record(staged.turn.sent)
+        self._turns.append(staged.turn)
 
 
 class Staged(NamedTuple):
     """A host array in pinned memory, its turn to come."""
 
     staging: Staging
-    buffer: Buffer
-    sent: Event
+    turn: _Turn
+
+    @property
+    def buffer(self) -> Buffer:
+        """The pinned memory."""
+        return self.turn.buffer
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it goes straight to its place."""
+        return not self.staging.is_large
 
     def send(self, target: Buffer, stream: Stream) -> None:
         """Queue the copy to target; `stream` waits for it."""
         self.staging.send(self, target, stream)
 
-
-_HOST = Device("cpu")
+    def is_read_on(self, stream: Stream) -> None:
+        """What copies it is queued on a stream."""
+        self.staging.is_read(self, stream)

@@ -154,8 +154,11 @@ def recording() -> Timeline | None:
 
 def next_call() -> Timeline | None:
     """The timeline that is to record the call that begins."""
-    found, open = _RECORDING.get(), recording()
-    if found is not None and found.skip:
+    found = _RECORDING.get()
+    if found is None:
+        return None
+    open = recording()
+    if found.skip:
         found.skip -= 1
     return open
 
