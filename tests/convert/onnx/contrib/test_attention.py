@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+import lamina as lm
 from lamina.convert.onnx import OnnxError, from_onnx
 from tests.helpers.onnx_models import beside_onnxruntime, contributed
 
@@ -186,3 +187,21 @@ def test_rotary_positions(x: Any, places: Any, options: dict[str, int]) -> None:
     half = options.get("rotary_embedding_dim", E) // 2
     tables = (COS[:, :half].copy(), SIN[:, :half].copy())
     beside_onnxruntime("RotaryEmbedding", (_normal(*x), places.copy(), *tables), held=(2, 3), **options)
+
+
+def test_its_weights_train_by_their_gradients() -> None:
+    """A step along the gradient of the loss moves it by the square of the gradient's length."""
+    x = _normal(B, S, D)
+    weights = (_normal(D, 3 * D) * np.float32(0.1), _normal(3 * D))
+    proto, _ = contributed("Attention", (x, *weights, MARKS), held=(1, 2), num_heads=H, unidirectional=1)
+    target, rate = _normal(B, S, D), 1e-2
+    net = from_onnx(proto)
+    step = lm.train_step(
+        net, lambda y, t: lm.ops.mean(lm.ops.square(y - t)), lm.optim.SGD(lr=rate), device="cpu"
+    )
+    first = float(step((x, MARKS), target))
+    moved = {n: p.numpy() - w for (n, p), w in zip(step.net.state_dict().items(), weights, strict=True)}
+    squares = sum(float((v.astype(np.float64) ** 2).sum()) for v in moved.values())
+    second = float(step((x, MARKS), target))
+    assert squares > 0
+    np.testing.assert_allclose(first - second, squares / rate, rtol=0.02)
