@@ -160,11 +160,18 @@ def test_a_chain_of_doublings_stays_small(tmp_path: Path) -> None:
 
 
 def test_numpys_archives_say_who_reads_them(tmp_path: Path) -> None:
-    np.savez(tmp_path / "w.npz", weight=np.ones((2, 3), np.float32), bias=np.zeros(2, np.float32))
+    arrays = {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(2, np.float32)}
+    for save in (np.savez_compressed, np.savez):
+        save(tmp_path / "w.npz", **arrays)
+        with pytest.raises(
+            WeightsError, match=r"of NumPy's arrays: net.load_state_dict\(dict\(numpy.load\(path\)\)\)"
+        ):
+            load_weights(tmp_path / "w.npz")
+    np.save(tmp_path / "w.npy", arrays["bias"])
     with pytest.raises(
-        WeightsError, match=r"of NumPy's arrays: net.load_state_dict\(dict\(numpy.load\(path\)\)\)"
+        WeightsError, match=r"an array of NumPy's, without a name: lm.tensor\(numpy.load\(path\)\)"
     ):
-        load_weights(tmp_path / "w.npz")
+        load_weights(tmp_path / "w.npy")
     net = nn.Linear(3, 2)
     net.load_state_dict(dict(np.load(tmp_path / "w.npz")))
     assert net.weight.numpy().all()

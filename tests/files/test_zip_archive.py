@@ -49,6 +49,22 @@ LIES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("net/code/__torch__/net.py", r"a program of TorchScript; save the state_dict\(\) of torch.jit.load"),
+        ("weight.npy", "of NumPy's arrays"),
+        ("net/data/0", "which torch.save never writes"),
+    ],
+)
+def test_a_compressed_member_says_who_writes_such(name: str, hint: str) -> None:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(name, bytes(1000))
+    with pytest.raises(WeightsError, match=hint):
+        members(Source("f", held.getvalue()))
+
+
 @pytest.mark.parametrize("name", LIES)
 def test_lies_are_refused(name: str) -> None:
     content, error = LIES[name]

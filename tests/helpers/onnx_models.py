@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from lamina.convert.onnx import HANDLERS, OnnxGraph
+from lamina import jit
+from lamina.convert.onnx import HANDLERS, OnnxGraph, from_onnx
 from tests.judges import onnx_nodes
 
 #: How many of an operator's own tests the quick suite runs; the judge's table holds all of them.
@@ -55,3 +57,49 @@ def _info(name: str, shape: Any) -> Any:
     if len(shape) == 2 and isinstance(shape[1], tuple):
         kind, shape = shape
     return helper.make_tensor_value_info(name, kind, list(shape))
+
+
+def contributed(
+    operator: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[str] = ("y",),
+    *,
+    held: Sequence[int] = (),
+    domain: str = "com.microsoft",
+    **attributes: Any,
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
+    """A model of one operator of ONNX Runtime's, and its inputs by name.
+
+    inputs: arrays, None where one is left out; those whose places are in `held` are initializers. outputs: their
+    names, "" where one is not asked for.
+    """
+    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
+    node = helper.make_node(operator, names, list(outputs), domain=domain, **attributes)
+    given = {n: x for i, (n, x) in enumerate(zip(names, inputs, strict=True)) if n and i not in held}
+    weights = [
+        numpy_helper.from_array(x, n) for n, x in zip(names, inputs, strict=True) if n and n not in given
+    ]
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for n, x in given.items()
+    ]
+    made = [onnx.ValueInfoProto(name=n) for n in outputs if n]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "net", infos, made, weights)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10), given
+
+
+def beside_onnxruntime(
+    operator: str, inputs: Sequence[Any], *args: Any, tol: float = 1e-5, **more: Any
+) -> None:
+    """An operator of `contributed` gives what onnxruntime gives, op by op and compiled."""
+    proto, given = contributed(operator, inputs, *args, **more)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = session.run(None, given)
+    net = from_onnx(proto).eval()
+    for run in (net, jit(net)) if given else (net,):
+        found = run(*given.values())
+        for mine, theirs in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
+            assert mine.dtype.numpy == theirs.dtype
+            scale = max(1.0, float(np.abs(theirs.astype(np.float64)).max(initial=0)))
+            np.testing.assert_allclose(mine.numpy() / scale, theirs / scale, rtol=0, atol=tol)

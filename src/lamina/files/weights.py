@@ -28,6 +28,8 @@ Array = np.ndarray[Any, Any]
 Renames = Mapping[str, str | None]
 
 _INDEX = ".index.json"
+#: How a file of one array of NumPy's begins.
+_NUMPY = b"\x93NUMPY"
 _SAFETENSORS, _TORCH = ".safetensors", (".pt", ".pth", ".bin", ".ckpt")
 #: Rules, or what gives them for the names of a file.
 Renaming = Renames | Callable[[Iterable[str]], Renames]
@@ -96,6 +98,8 @@ def _scanned(source: Source, key: str | None, opened: ExitStack) -> StoredWeight
         return _of_index(source, opened)
     if is_torch(source):
         return StoredWeights(_picked(scan_torch(source), key, source.path), {}, "torch")
+    if source.read(0, min(source.size, len(_NUMPY))).tobytes() == _NUMPY:
+        raise WeightsError(f"{source.path}: an array of NumPy's, without a name: lm.tensor(numpy.load(path))")
     contents = scan_safetensors(source)
     _no_key(key, source.path)
     return StoredWeights(contents.tensors, contents.texts, "safetensors")

@@ -100,13 +100,20 @@ def _entries(source: Source, directory: bytes, count: int) -> Iterator[tuple[str
         at += name_size + extra_size + comment_size
         nbytes, packed, header = _wide(extra, (nbytes, packed, header))
         if method != 0 or packed != nbytes or flags & _ENCRYPTED:
-            raise _unsound(
-                source, f"the member {name!r} is compressed or encrypted, which torch never writes"
-            )
+            raise _unsound(source, f"the member {name!r} is compressed or encrypted{_written_by(name)}")
         offset = _data_of(source, name, header, crc, flags)
         if not offset <= offset + nbytes <= source.size:
             raise _unsound(source, f"the member {name!r} of {nbytes} bytes ends behind the file")
         yield name, Member(offset, nbytes, crc), header
+
+
+def _written_by(name: str) -> str:
+    """What to do with an archive that has such a member, by who writes these."""
+    if name.endswith(".npy"):
+        return "; of NumPy's arrays: net.load_state_dict(dict(numpy.load(path)))"
+    if "/code/" in name:
+        return ": it is a program of TorchScript; save the state_dict() of torch.jit.load(path)"
+    return ", which torch.save never writes"
 
 
 def _wide(extra: bytes, sizes: Iterable[int]) -> Iterator[int]:

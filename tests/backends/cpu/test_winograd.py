@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from lamina import backends, onednn
+from lamina import backends, nn, onednn
 from lamina.backends.cpu import conv, winograd
 from lamina.backends.cpu import window as windows
 from lamina.backends.cpu.library import at_output
@@ -13,11 +13,13 @@ from lamina.backends.cpu.winograd import (
     Axis,
     WinogradConv,
     _plain_product,
+    bands,
     filter_matrix,
     output_matrix,
     plain,
 )
 from lamina.backends.reference import run_reference
+from lamina.infer import Predictor
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, Relu, Window
 from lamina.runtime import Device
@@ -85,7 +87,8 @@ def test_matrices_of_the_paper() -> None:
         ((6, 96, 14, 15), 128, 5, ((0, 3), (2, 1))),  # ragged tiles, uneven padding
         ((5, 96, 29, 31), 72, 3, ((0, 1), (2, 0))),
         ((8, 256, 12, 12), 256, 3, ((1, 1), (1, 1))),
-        ((18, 64, 28, 32), 64, 3, ((1, 1), (1, 1))),  # more than one chunk of images
+        ((18, 96, 28, 32), 96, 3, ((1, 1), (1, 1))),  # more than one chunk of images
+        ((2, 64, 57, 46), 192, 3, ((1, 1), (0, 2))),  # transforms in more than one part along both axes
     ],
 )
 def test_values(x: tuple[int, ...], k: int, r: int, pads: Pads) -> None:
@@ -112,6 +115,50 @@ def test_values(x: tuple[int, ...], k: int, r: int, pads: Pads) -> None:
         assert np.array_equal(found, again)
         for policy in (DIRECT, Policy(workspace_limit=plan.workspace - 1)):
             assert "winograd" not in BACKEND.plan(case, specs, policy).label
+
+
+@pytest.mark.parametrize("lo", [0, 1, 2])
+@pytest.mark.parametrize("rows", [4, 7, 42, 1000])
+def test_parts_of_a_band_matrix_are_all_of_it(lo: int, rows: int) -> None:
+    for matrix in (Axis(30, 31, 4, lo).inputs(), Axis(30, 31, 4, lo).results()):
+        whole = np.zeros_like(matrix)
+        for band in bands(matrix, rows):
+            high, wide = band.values.shape
+            assert high <= rows
+            whole[band.row : band.row + high, band.column : band.column + wide] = band.values
+        assert np.array_equal(whole, matrix)
+
+
+@pytest.mark.parametrize("k", [96, 100])
+def test_filters_that_stay_are_transformed_once(k: int) -> None:
+    """The plan for filters that change is the direct one; that for those that stay reads their transforms."""
+    op = Fused((Conv(window(((1, 1), (1, 1)))), Add(), Add(), Relu()))
+    arrays = [
+        normal(1, 96, 28, 28),
+        normal(k, 96, 3, 3, seed=1),
+        normal(1, k, 1, 1),
+        normal(1, k, 28, 28, seed=2),
+    ]
+    plan = BACKEND.plan(op, [Spec(a.shape, float32) for a in arrays], Policy())
+    assert "winograd" not in plan.label
+    assert plan.packed is not None
+    assert plan.packed.plan.label == "onednn winograd by matmul"
+    (held,) = execute(CPU, plan.packed.pack, arrays[1:2])
+    found = execute(CPU, plan.packed.plan, [arrays[0], held, *arrays[2:]])[0]
+    exact = run_reference(op, arrays, float64)[0]
+    assert np.abs(found - exact).max() < 5e-5 * np.abs(exact).max()
+    small = BACKEND.plan(op, [Spec(a.shape, float32) for a in arrays], DIRECT)
+    assert small.packed is None or "winograd" not in small.packed.plan.label
+
+
+def test_a_network_reads_transforms_of_its_weights_as_they_are_now() -> None:
+    net = nn.Sequential(nn.Conv2d(96, 96, 3, padding=1), nn.ReLU()).eval()
+    x = normal(1, 96, 28, 28)
+    predictor = Predictor(net, device="cpu")
+    for factor in (1.0, -2.0):
+        net[0].weight.copy_(normal(96, 96, 3, 3, seed=3) * np.float32(factor * 0.05))
+        predictor.refresh()
+        np.testing.assert_allclose(predictor(x).numpy(), net(x).numpy(), atol=5e-4)
 
 
 def test_chunks_divide_the_batch() -> None:
@@ -147,7 +194,8 @@ def test_other_convolutions_stay_direct(change: str, x: tuple[int, ...], w: tupl
 @pytest.mark.parametrize(
     ("x", "k", "r", "chosen"),
     [
-        ((1, 64, 56, 56), 192, 3, False),  # transforms of long axes cost as much as they save
+        ((1, 64, 56, 56), 192, 3, True),
+        ((1, 64, 112, 112), 64, 3, False),  # the transforms cost as much as they save
         ((8, 64, 56, 56), 64, 3, False),
         ((1, 256, 56, 56), 256, 3, True),
         ((4, 256, 14, 14), 256, 3, True),

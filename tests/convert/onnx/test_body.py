@@ -1,9 +1,11 @@
 """Graphs and functions as they are read: attributes, references, subgraphs."""
 
 import numpy as np
+import pytest
 from onnx import helper
 
-from lamina.convert.onnx.body import body_of_function, body_of_graph, domain
+from lamina.convert.onnx import OnnxError, OnnxGraph
+from lamina.convert.onnx.body import body_of_function, body_of_graph, domain, read_by
 from tests.helpers.onnx_models import model
 
 
@@ -34,3 +36,26 @@ def test_functions_hold_defaults_and_references() -> None:
 
 def test_the_own_domain_has_two_names() -> None:
     assert (domain("ai.onnx"), domain(""), domain("mine")) == ("", "", "mine")
+
+
+def test_nodes_stand_behind_those_that_make_what_they_read() -> None:
+    """Programs that rewrite models append what they add; subgraphs read from around them."""
+    info = helper.make_tensor_value_info("z", 1, None)
+    branch = helper.make_graph([helper.make_node("Relu", ["late"], ["z"])], "b", [], [info])
+    nodes = [
+        helper.make_node("Identity", ["x"], ["a"]), helper.make_node("If", ["c"], ["y"], then_branch=branch,
+        else_branch=branch), helper.make_node("Neg", ["later"], ["late"]), helper.make_node("Abs", ["a"], ["b"]),
+        helper.make_node("Exp", ["b"], ["later"]),
+    ]  # fmt: skip
+    proto = model(nodes, {"x": (1,)}, {"y": (1,)}, c=np.array(True)).graph
+    order = [step.operator for step in body_of_graph(proto).steps]
+    assert order == ["Identity", "Abs", "Exp", "Neg", "If"]
+    assert read_by(body_of_graph(proto).steps[-1]) == {"c", "late"}
+
+
+def test_nodes_in_a_circle_stay() -> None:
+    nodes = [helper.make_node("Neg", ["b"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    graph = model(nodes, {"x": (1,)}, {"b": (1,)})
+    assert [step.inputs for step in body_of_graph(graph.graph).steps] == [("b",), ("a",)]
+    with pytest.raises(OnnxError, match="no node before it makes its inputs"):
+        OnnxGraph(graph)({"x": np.ones(1, np.float32)})

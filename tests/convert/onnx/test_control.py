@@ -37,15 +37,52 @@ def test_a_loop_runs_while_its_condition_holds_and_stacks_what_each_run_gives() 
     assert found["all"].numpy().tolist() == [[2], [4], [8]]
 
 
-def test_a_loop_that_never_runs_has_no_shape_for_what_each_run_gives() -> None:
+def test_a_loop_that_never_runs_gives_no_rows_of_what_a_run_would_give() -> None:
+    make = onnx.helper.make_node
     body = _body(
-        onnx.helper.make_node("Identity", ["go"], ["on"]), onnx.helper.make_node("Identity", ["i"], ["each"]),
-        inputs=["i", "go"], outputs=["on", "each"],
+        make("Identity", ["go"], ["on"]), make("Mul", ["a", "a"], ["b"]),
+        make("Concat", ["b", "b"], ["each"], axis=0), inputs=["i", "go", "a"], outputs=["on", "b", "each"],
     )  # fmt: skip
-    node = onnx.helper.make_node("Loop", ["count"], ["all"], body=body)
-    proto = model([node], {}, {"all": (0,)}, count=np.array(0))
-    with pytest.raises(OnnxError, match="Loop: runs no time"):
-        OnnxGraph(proto)({})
+    node = make("Loop", ["count", "", "x"], ["last", "all"], body=body)
+    proto = model([node], {"x": (3,)}, {"last": (3,), "all": (0, 6)}, count=np.array(0))
+    found = OnnxGraph(proto)({"x": np.array([1, 2, 3], np.float32)})
+    assert found["last"].numpy().tolist() == [1, 2, 3]
+    assert found["all"].shape == (0, 6)
+
+
+def _halving(bound: int | None, **more: onnx.NodeProto) -> onnx.ModelProto:
+    """x halved until its sum is less than 1, `bound` times at most."""
+    make = onnx.helper.make_node
+    body = _body(
+        make("Mul", ["a", "half"], ["b"]), make("ReduceSum", ["b"], ["s"], keepdims=0),
+        make("GreaterOrEqual", ["s", "one"], ["on"]), *more.values(),
+        inputs=["i", "go", "a"], outputs=["on", "b", *more],
+    )  # fmt: skip
+    outputs = ["y", *(f"all_{name}" for name in more)]
+    node = make("Loop", ["count" if bound else "", "", "x"], outputs, body=body)
+    held = {"half": np.float32(0.5), "one": np.float32(1)} | ({"count": np.array(bound)} if bound else {})
+    return model([node], {"x": (2,)}, dict.fromkeys(outputs, (2,)), **held)
+
+
+def test_a_condition_that_numbers_decide_ends_a_bounded_loop() -> None:
+    net = lm.convert.from_onnx(_halving(6))
+    for run in (net, lm.jit(net)):
+        for start, wanted in ((6.0, 0.375), (0.5, 0.25), (1000.0, 1000 / 64)):
+            np.testing.assert_array_equal(run(np.full(2, start, np.float32)).numpy(), [wanted, wanted])
+
+
+def test_a_loop_without_a_bound_runs_op_by_op_and_says_so_when_it_is_compiled() -> None:
+    x = np.full(2, 6, np.float32)
+    net = lm.convert.from_onnx(_halving(None))
+    np.testing.assert_array_equal(net(x).numpy(), [0.375, 0.375])
+    with pytest.raises(
+        OnnxError, match=r"Loop: with more than 1000 runs the condition \('on'\) decides shapes"
+    ):
+        lm.jit(net)(x)
+    each = lm.convert.from_onnx(_halving(6, each=onnx.helper.make_node("Identity", ["b"], ["each"])))
+    assert each(x)[1].shape == (4, 2)
+    with pytest.raises(OnnxError, match="Loop: with a result for each run the condition"):
+        lm.jit(each)(x)
 
 
 def test_a_condition_that_numbers_decide_chooses_between_both_branches() -> None:

@@ -103,6 +103,18 @@ def test_it_trains_and_goes_back_with_its_weights(by_batch: bool) -> None:
     np.testing.assert_allclose(theirs(net.to_onnx(), X), wanted, atol=1e-5)
 
 
+def test_a_model_in_half_precision_takes_floats_of_any_width() -> None:
+    """What it is given is cast to the type that the file asks for, also where a predictor computes in float32."""
+    x, w = numbers(4, 6).astype(np.float16), numbers(6, 3).astype(np.float16)
+    kind = onnx.TensorProto.FLOAT16
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    net = from_onnx(model(nodes, {"x": (kind, (4, 6))}, {"y": (kind, (4, 3))}, w=w)).eval()
+    wanted = np.maximum(x.astype(float) @ w, 0)
+    for found in (net(x), net(x.astype(np.float32)), Predictor(net, device="cpu")(x)):
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=2e-3, atol=2e-3)
+    assert net(x.astype(np.float64)).dtype.name == "float16"
+
+
 def test_batch_statistics_are_those_of_a_layer() -> None:
     proto = model(
         [helper.make_node("BatchNormalization", ["x", "w", "b", "m", "v"], ["y"], momentum=0.8)],

@@ -54,6 +54,16 @@ def test_integers_are_summed_in_int64() -> None:
 
 
 @pytest.mark.feature("F065")
+@pytest.mark.parametrize("name", ["int8", "int32", "float32", "bool"])
+def test_the_dtype_that_is_asked_for_is_the_results(name: str) -> None:
+    """Numbers that do not fit wrap, as torch's do."""
+    x = np.array([[100, 100], [1, 0]], np.int32)
+    found = [f(ops.operand(x), 1, dtype=name) for f in (ops.sum, ops.prod)]
+    assert [y.dtype.name for y in found] == [name, name]
+    kept = {"int8": ([-56, 1], [16, 0]), "bool": ([1, 1], [1, 0])}.get(name, ([200, 1], [10000, 0]))
+    assert [y.numpy().tolist() for y in found] == list(kept)
+
+
 def test_gradient_of_products_with_zeros() -> None:
     """d prod / dx_i is the product of the others: with one zero only there, with two nowhere."""
     x = np.array([[2.0, 3.0, 4.0], [2.0, 0.0, 4.0], [0.0, 0.0, 4.0]])

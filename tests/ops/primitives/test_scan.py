@@ -30,6 +30,13 @@ def test_integers_are_summed_in_int64() -> None:
     assert run(ops.cumsum, np.array([1, 2]), 0, dtype="float32").dtype == np.float32
 
 
+def test_the_dtype_that_is_asked_for_is_the_results() -> None:
+    x = ops.operand(np.array([100, 100, -1], np.int32))
+    for function, wanted in ((ops.cumsum, [100, -56, -57]), (ops.cumprod, [100, 16, -16])):
+        found = function(x, 0, dtype="int8")
+        assert (found.dtype.name, found.numpy().tolist()) == ("int8", wanted)
+
+
 def test_half_types_are_summed_in_float32() -> None:
     found = run(ops.cumsum, np.ones(4096, np.float16), 0)
     assert (found.dtype, float(found[-1])) == (np.float16, 4096)

@@ -58,9 +58,14 @@ def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], 
 def _forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], policy: Policy) -> Plan:
     x, w = specs
     computes(x, w)
-    found = winograd.forward(op, specs, post, extra, policy)
-    if found is not None:
-        return found
+    found = winograd.forward(op, specs, post, extra, policy) or _direct(op, specs, post, extra, policy)
+    prepared = winograd.prepared(op, specs, post, extra, policy)
+    return found if prepared is None else replace(found, packed=prepared)
+
+
+def _direct(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], policy: Policy) -> Plan:
+    """oneDNN's convolution."""
+    x, w = specs
     (y,) = op.infer(x.open, w.open)
     filters = Filter.of(w, op.window)
     made = _chosen(

@@ -36,6 +36,13 @@ from lamina.convert.onnx import (
     text,
     update,
 )
+from lamina.convert.onnx.contrib import attention as contrib_attention
+from lamina.convert.onnx.contrib import conv as contrib_conv
+from lamina.convert.onnx.contrib import matmul as contrib_matmul
+from lamina.convert.onnx.contrib import norm as contrib_norm
+from lamina.convert.onnx.contrib import pointwise as contrib_pointwise
+from lamina.convert.onnx.contrib import quantize as contrib_quantize
+from lamina.convert.onnx.contrib import shape as contrib_shape
 from lamina.convert.onnx.graph import OnnxGraph
 from lamina.convert.onnx.module import OnnxModule, from_onnx
 from lamina.convert.onnx.node import HANDLERS, OnnxError, OnnxNode, UnknownValueError
@@ -44,6 +51,7 @@ from lamina.convert.onnx.node import HANDLERS, OnnxError, OnnxNode, UnknownValue
 FAMILIES = (
     attention, control, conv, image, indexing, linear_attention, loss, matmul, norm, pointwise, pool, quantize,
     random, reduction, rnn, sequence, shape, signal, softmax, text, update,
+    contrib_attention, contrib_conv, contrib_matmul, contrib_norm, contrib_pointwise, contrib_quantize, contrib_shape,
 )  # fmt: skip
 
 __all__ = [

@@ -143,20 +143,24 @@ def rotary_embedding(node: OnnxNode) -> Any:
     """Pairs of features turned by angles that grow with the position (https://arxiv.org/abs/2104.09864)."""
     x, cos, sin, places = node.input(0), node.input(1), node.input(2), node.optional(3)
     wide = x if x.ndim == 4 else heads(x, node.needed("num_heads"))
-    turned = node.get("rotary_embedding_dim", 0) or wide.shape[-1]
-    cos, sin = (_angles(table, places) for table in (cos, sin))
-    moved, rest = wide[..., :turned], wide[..., turned:]
-    if node.get("interleaved", 0):
-        a, b = moved[..., 0::2], moved[..., 1::2]
-    else:
-        a, b = moved[..., : turned // 2], moved[..., turned // 2 :]
-    real, imaginary = ops.sub(ops.mul(cos, a), ops.mul(sin, b)), ops.add(ops.mul(sin, a), ops.mul(cos, b))
-    if node.get("interleaved", 0):
-        moved = ops.stack([real, imaginary], -1).reshape(moved.shape)
-    else:
-        moved = ops.cat([real, imaginary], -1)
-    found = moved if turned == wide.shape[-1] else ops.cat([moved, rest], -1)
+    width = node.get("rotary_embedding_dim", 0) or wide.shape[-1]
+    cos, sin = (_angles(table, places)[..., : width // 2] for table in (cos, sin))
+    found = turned(wide, cos, sin, bool(node.get("interleaved", 0)))
     return found if x.ndim == 4 else ops.transpose(found, 1, 2).reshape(x.shape)
+
+
+def turned(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
+    """[..., E] with as many pairs of features turned as the tables [..., n] have angles; the rest stays.
+
+    A pair are neighbours (interleaved), or feature i and feature i + n.
+    """
+    n = cos.shape[-1]
+    moved, rest = x[..., : 2 * n], x[..., 2 * n :]
+    a, b = (moved[..., 0::2], moved[..., 1::2]) if interleaved else (moved[..., :n], moved[..., n:])
+    real, imaginary = ops.sub(ops.mul(cos, a), ops.mul(sin, b)), ops.add(ops.mul(sin, a), ops.mul(cos, b))
+    apart = ops.stack([real, imaginary], -1).reshape(moved.shape) if interleaved else None
+    moved = ops.cat([real, imaginary], -1) if apart is None else apart
+    return moved if 2 * n == x.shape[-1] else ops.cat([moved, rest], -1)
 
 
 def _angles(table: Any, places: Any) -> Any:

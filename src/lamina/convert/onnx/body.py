@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import onnx
 
 from lamina.convert.onnx.node import OnnxError
 from lamina.convert.onnx.proto import External, attribute, tensor
+from lamina.convert.onnx.wider import WIDER, check_readers, widened
 from lamina.tensors import Tensor
 
 #: Names that the specification gives to its own operators' domain.
@@ -21,6 +23,7 @@ class OnnxStep:
     """A node: its operator, the names that it reads and makes, its attributes.
 
     references: attributes that a function's node takes from the caller: own name -> the caller's.
+    declared: ONNX's element types of inputs that are held in a wider one (`wider`), by place.
     """
 
     operator: str
@@ -30,6 +33,7 @@ class OnnxStep:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     references: Mapping[str, str]
+    declared: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -69,13 +73,32 @@ def body_of_graph(proto: onnx.GraphProto, external: External | None = None) -> B
     if proto.sparse_initializer:
         name = proto.sparse_initializer[0].values.name
         raise OnnxError(f"initializer {name!r} is sparse; store it as a dense tensor")
+    codes = {t.name: t.data_type for t in proto.initializer if t.data_type in WIDER}
+    steps = _steps(proto.node, external)
+    if codes:
+        check_readers(codes, _readers(steps))
+        steps = tuple(
+            replace(s, declared={i: codes[n] for i, n in enumerate(s.inputs) if n in codes}) for s in steps
+        )
     return Body(
         tuple(v.name for v in proto.input),
         tuple(v.name for v in proto.output),
-        {t.name: tensor(t, external) for t in proto.initializer},
-        _steps(proto.node, external),
+        {t.name: (widened if t.name in codes else tensor)(t, external) for t in proto.initializer},
+        steps,
         {},
     )
+
+
+def _readers(steps: Sequence[OnnxStep]) -> dict[str, list[OnnxStep]]:
+    """The nodes that read each name, in the graph and in its subgraphs."""
+    found: dict[str, list[OnnxStep]] = {}
+    for step in steps:
+        for name in step.inputs:
+            found.setdefault(name, []).append(step)
+        for inner in step.bodies:
+            for name, own in _readers(inner.steps).items():
+                found.setdefault(name, []).extend(own)
+    return found
 
 
 def body_of_function(proto: onnx.FunctionProto, external: External | None = None) -> Body:
@@ -85,7 +108,44 @@ def body_of_function(proto: onnx.FunctionProto, external: External | None = None
 
 
 def _steps(nodes: Sequence[onnx.NodeProto], external: External | None) -> tuple[OnnxStep, ...]:
-    return tuple(_step(n, external) for n in nodes)
+    return _ordered([_step(n, external) for n in nodes])
+
+
+def _ordered(steps: Sequence[OnnxStep]) -> tuple[OnnxStep, ...]:
+    """The steps, each behind those that make what it reads, else in the file's order.
+
+    The specification asks for that order, but programs that rewrite models append what they add. Steps in a circle
+    come last: the first of them that runs is an error.
+    """
+    maker = {name: i for i, step in enumerate(steps) for name in step.outputs if name}
+    needs = [{maker[n] for n in read_by(step) if n in maker} - {i} for i, step in enumerate(steps)]
+    if all(j < i for i, before in enumerate(needs) for j in before):
+        return tuple(steps)
+    readers: list[list[int]] = [[] for _ in steps]
+    for i, before in enumerate(needs):
+        for j in before:
+            readers[j].append(i)
+    left = [len(before) for before in needs]
+    ready, found = [i for i, n in enumerate(left) if not n], []
+    heapify(ready)
+    while ready:
+        i = heappop(ready)
+        found.append(i)
+        for reader in readers[i]:
+            left[reader] -= 1
+            if not left[reader]:
+                heappush(ready, reader)
+    circle = sorted(set(range(len(steps))) - set(found))
+    return tuple(steps[i] for i in (*found, *circle))
+
+
+def read_by(step: OnnxStep) -> set[str]:
+    """The names that a node reads, and those that its subgraphs read from around them."""
+    found = {name for name in step.inputs if name}
+    for inner in step.bodies:
+        own = {*inner.inputs, *inner.initializers, *(n for s in inner.steps for n in s.outputs)}
+        found |= {*inner.outputs, *(n for s in inner.steps for n in read_by(s))} - own
+    return found
 
 
 def _step(node: onnx.NodeProto, external: External | None) -> OnnxStep:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,9 @@ import numpy as np
 from lamina import ops
 from lamina.convert.onnx.node import OnnxNode, as_tensor, converts, numbers
 from lamina.ops.core import Operand
+
+#: Runs of a loop that are all recorded because nothing tells which is the last one.
+_MOST_MASKED = 1000
 
 
 @converts("If", known=(0,))
@@ -30,33 +32,65 @@ def _chosen(node: OnnxNode, truth: Any, *given: Sequence[Any]) -> list[Any]:
     if any(not isinstance(x, Operand) for pair in pairs for x in pair) or any(
         a.spec != b.spec for a, b in pairs
     ):
-        node.number(0)  # its error: the condition must be known
+        raise node.unknown("the condition, for results of two shapes or without one,", node.input_names[0])
     return [a if a is b else ops.where(ops.reshape(truth, ()), a, b) for a, b in pairs]
 
 
 @converts("Loop", known=(0, 1))
 def loop(node: OnnxNode) -> Any:
-    """A body run while its own condition, which must be known, holds: (carried values, what each run gave)."""
+    """A body run while its own condition holds: (carried values, what each run gave).
+
+    A condition that is not known while the graph is recorded takes a number of runs that is: all of them are
+    recorded, and each leaves the carried values as they are where the condition held no more.
+    """
     body, most = node.needed("body"), node.number(0)
-    goes = node.number(1, True)
+    goes = node.input(1) if node.optional(1) is not None else as_tensor(np.array(True))
     carried, scanned = list(node.inputs[2:]), []
     count = 0
-    while goes and (most is None or count < most):
-        made = node.run_graph(body, [as_tensor(np.array(count)), as_tensor(np.array(goes)), *carried])
-        goes = bool(_condition(node, made[0]))
-        carried, each = made[1 : 1 + len(carried)], made[1 + len(carried) :]
+    while most is None or count < most:
+        known = numbers(goes)
+        if known is None:
+            return _masked_loop(node, most, count, goes, carried)
+        if known.size != 1:
+            raise node.error(f"the condition must be one number, got shape {known.shape}")
+        if not known.item():
+            break
+        made = node.run_graph(body, [as_tensor(np.array(count)), as_tensor(np.array(True)), *carried])
+        goes, carried, each = made[0], made[1 : 1 + len(carried)], made[1 + len(carried) :]
         scanned.append(each)
         count += 1
     if not scanned:
-        extra = len(body.outputs) - 1 - len(carried)
-        if extra:
-            raise node.error("runs no time, so that the shapes of what each run gives are unknown")
-        return carried
+        return [*carried, *_of_no_run(node, body, carried)]
     return [*carried, *(ops.stack(list(kind), 0) for kind in zip(*scanned, strict=True))]
 
 
-def _condition(node: OnnxNode, value: Any) -> Any:
-    return replace(node, inputs=(value,), input_names=("the body's condition",)).number(0)
+def _masked_loop(node: OnnxNode, most: Any, count: int, goes: Any, carried: list[Any]) -> list[Any]:
+    """The runs from `count` on of a loop whose condition is known when the program runs: it chooses between values.
+
+    What each run gives besides has as many rows as there were runs: it must not be asked for.
+    """
+    body = node.needed("body")
+    if most is None or most > _MOST_MASKED or len(body.outputs) > 1 + len(carried):
+        per_run = len(body.outputs) > 1 + len(carried)
+        why = "a result for each run" if per_run else f"more than {_MOST_MASKED} runs"
+        raise node.unknown(f"with {why} the condition", body.outputs[0])
+    goes = ops.reshape(goes, ())
+    for i in range(count, int(most)):
+        made = node.run_graph(body, [as_tensor(np.array(i)), goes, *carried])
+        carried = _chosen(node, goes, made[1:], carried)
+        goes = ops.logical_and(goes, ops.reshape(made[0], ()))
+    return carried
+
+
+def _of_no_run(node: OnnxNode, body: Any, carried: list[Any]) -> list[Any]:
+    """What a loop that never runs gives besides the carried values: no rows of what its first run would give."""
+    if len(body.outputs) == 1 + len(carried):
+        return []
+    try:
+        made = node.run_graph(body, [as_tensor(np.array(0)), as_tensor(np.array(True)), *carried])
+    except (ValueError, LookupError, TypeError) as error:
+        raise node.error("runs no time, so that the shapes of what each run gives are unknown") from error
+    return [ops.unsqueeze(x, 0)[:0] for x in made[1 + len(carried) :]]
 
 
 @converts("Scan")

@@ -72,7 +72,8 @@ def _cut(
         sizes = [n * s for n, s in zip(spatial, stride, strict=True)]
     if sizes is not None:
         total = [t + m - n for t, m, n in zip(whole, more, sizes[-rank:], strict=True)]
-        lo = [max(0, t) // 2 if mode != "SAME_LOWER" else max(0, t) - max(0, t) // 2 for t in total]
+        odd = mode != "SAME_UPPER"  # the side of the odd element that is cut: the front but for this
+        lo = [(max(0, t) + odd) // 2 for t in total]
         return lo, list(sizes[-rank:])
     pads = node.get("pads", (0,) * 2 * rank) if mode == "NOTSET" else (0,) * 2 * rank
     kept = [t + m - a - b for t, m, a, b in zip(whole, more, pads[:rank], pads[rank:], strict=True)]

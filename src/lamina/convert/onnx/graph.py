@@ -166,7 +166,7 @@ class _Call:
             operands = tuple(constant(x) if isinstance(x, Tensor) else x for x in operands)
         node = OnnxNode(
             step.operator, step.name, opsets.get(step.domain, 1), attributes, operands, step.inputs, step.outputs,
-            run_body, self.mode, values,
+            run_body, self.mode, values, step.declared,
         )  # fmt: skip
         with _typed(step):
             if not folds:

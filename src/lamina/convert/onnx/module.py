@@ -12,8 +12,9 @@ from lamina import ops
 from lamina.convert.onnx.analysis import beside_statistics, decisive, statistics
 from lamina.convert.onnx.graph import OnnxGraph
 from lamina.convert.onnx.node import Mode, OnnxError, OnnxTexts, is_text
-from lamina.convert.onnx.proto import RENAMED, External, dtype_of, tensor
+from lamina.convert.onnx.proto import RENAMED, External, dtype_of, external_bytes
 from lamina.convert.onnx.reading import Source, read_model
+from lamina.convert.onnx.wider import WIDER
 from lamina.nn.mixed_precision import in_compute_type
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter, read, write
@@ -82,6 +83,8 @@ class OnnxModule(Module):
             raise OnnxError(f"operators without a handler: {', '.join(unknown)}")
         self._train_batch_norm = train_batch_norm
         self._ranks = {v.name: _rank(v) for v in model.graph.input}
+        #: The inputs that the file has in a half type.
+        self._half_inputs = {v.name: half for v in model.graph.input if (half := _half(v)) is not None}
         self._places: dict[str, tuple[str, str]] = {}
         #: The weights that the file has in a half type.
         self._halves: dict[str, DType] = {}
@@ -132,13 +135,16 @@ class OnnxModule(Module):
         if len(inputs) > len(self.input_names):
             raise OnnxError(f"takes {len(self.input_names)} inputs {self.input_names}, got {len(inputs)}")
         given = {**dict(zip(self.input_names, inputs, strict=False)), **named}
-        for name, x in given.items():
+        for name, x in list(given.items()):
             rank = self._ranks.get(name)
             if rank is None or isinstance(x, list):
                 continue
             found = x if is_text(x) else ops.operand(x).spec
             if found.ndim != rank:
                 raise OnnxError(f"input {name!r} has {rank} axes in the model, got {found}")
+            half = self._half_inputs.get(name, found.dtype)  # the file's operators take no other
+            if found.dtype.is_float and found.dtype != half:
+                given[name] = ops.cast(x, half)
         mode = Mode(self.training, self._train_batch_norm, self._write, self._drop)
         outputs = self._graph(given, weights=self._standing(), mode=mode)
         listed = tuple(outputs[n] for n in self.output_names)
@@ -218,9 +224,10 @@ class OnnxModule(Module):
         functions = (t for f in model.functions for t in _attribute_tensors(f.node))
         for proto in (*_tensors_of(model.graph), *functions):
             if proto.data_location == onnx.TensorProto.EXTERNAL:
-                values = tensor(proto, external).numpy()
+                held = WIDER.get(proto.data_type)
+                data = bytes(external_bytes(proto, external, held.bits if held else None))
                 _clear(proto)
-                proto.raw_data = values.tobytes()
+                proto.raw_data = data
         found = onnx.ModelProto()  # another one: messages give memory back as a whole
         found.ParseFromString(model.SerializeToString())
         return found
@@ -275,6 +282,14 @@ def _rank(info: onnx.ValueInfoProto) -> int | None:
     """How many axes an input has; None where the model does not say."""
     kind = info.type.tensor_type
     return len(kind.shape.dim) if info.type.HasField("tensor_type") and kind.HasField("shape") else None
+
+
+def _half(info: onnx.ValueInfoProto) -> DType | None:
+    """The type of an input of floats of fewer than 32 bits, else None."""
+    code = info.type.tensor_type.elem_type
+    if code not in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16):
+        return None
+    return dtype_of(code)
 
 
 def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

@@ -136,6 +136,7 @@ class OnnxNode:
     """An operator with its attributes, as Python values, and what its inputs are; None where one is left out.
 
     opset: the version of the operator's domain that the model asks for. values: all values by name so far.
+    declared: ONNX's element types of inputs that are held in a wider one, by place.
     """
 
     operator: str
@@ -148,6 +149,7 @@ class OnnxNode:
     run_graph: RunGraph = field(repr=False)
     mode: Mode = Mode()
     values: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    declared: Mapping[int, int] = field(default_factory=dict, repr=False)
 
     def error(self, text: str) -> OnnxError:
         """What to raise: the text with the operator and the node's name in front."""
@@ -186,13 +188,17 @@ class OnnxNode:
         value = self.input(index)
         found = numbers(value)
         if found is None:
-            name = self.input_names[index]
-            raise UnknownValueError(
-                f"{self}: input {index} ({name!r}) decides shapes, so its numbers must be known while the graph "
-                "is recorded; give it as an array or store it in the model as an initializer",
-                name,
-            )
+            raise self.unknown(f"input {index}", self.input_names[index])
         return found
+
+    def unknown(self, what: str, name: str) -> UnknownValueError:
+        """What to raise where a value that is known only when the program runs decides shapes."""
+        return UnknownValueError(
+            f"{self}: {what} ({name!r}) decides shapes, so its numbers must be known while the graph is recorded; "
+            "give it as an array, store it in the model as an initializer, or call the network on tensors without "
+            "compiling it: op by op shapes may depend on numbers",
+            name,
+        )
 
     def known_or_none(self, index: int) -> Array | None:
         """`known`, None where the input is left out."""

@@ -99,13 +99,16 @@ def layer_normalization(node: OnnxNode) -> Any:
     return found if bias is None else ops.add(found, bias), mean, inverse
 
 
-@converts("RMSNormalization")
+@converts("RMSNormalization", "SimplifiedLayerNormalization")
 def rms_normalization(node: OnnxNode) -> Any:
-    """x / sqrt(mean(x^2) + eps) scale over the axes from `axis` on."""
+    """(x / sqrt(mean(x^2) + eps) scale over the axes from `axis` on, 1 / that root).
+
+    The second name is ONNX Runtime's.
+    """
     x, scale = node.input(0), node.input(1)
     wide, axes = _working(node, x)
     inverse = ops.rsqrt(ops.add(ops.mean(ops.square(wide), axes, True), node.get("epsilon", 1e-5)))
-    return ops.mul(ops.cast(ops.mul(wide, inverse), x.dtype), scale)
+    return ops.mul(ops.cast(ops.mul(wide, inverse), x.dtype), scale), inverse
 
 
 @converts("LRN")

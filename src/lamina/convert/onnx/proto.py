@@ -55,37 +55,57 @@ def tensor(proto: onnx.TensorProto, external: External | None = None) -> Any:
     """
     if proto.data_type == onnx.TensorProto.STRING:
         return texts(proto)
-    dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
-    if any(n < 0 for n in shape) or len(shape) > 64 or proto.HasField("segment"):
-        raise OnnxError(f"tensor {proto.name!r} has no sound sizes: {list(shape)[:64]}")
+    dtype, shape = dtype_of(proto.data_type), shape_of(proto)
     count = prod(shape)
     if proto.data_location == onnx.TensorProto.EXTERNAL:
-        if external is None:
-            raise OnnxError(
-                f"tensor {proto.name!r} is kept in another file; load the model with onnx.load(path)"
-            )
-        found = np.frombuffer(external(proto, count * dtype.itemsize), dtype.numpy)
+        found = np.frombuffer(external_bytes(proto, external), dtype.numpy)
     elif proto.HasField("raw_data"):
-        _require(proto, len(proto.raw_data), count * dtype.itemsize, "bytes")
+        require_count(proto, len(proto.raw_data), count * dtype.itemsize, "bytes")
         found = np.frombuffer(proto.raw_data, dtype.numpy)
     else:
         found = _listed(proto, dtype, count)
     return ops.operand(np.array(found.reshape(shape), order="C", copy=True))
 
 
+def external_bytes(proto: onnx.TensorProto, external: External | None, bits: int | None = None) -> Any:
+    """The bytes of a tensor in another file; bits: how many an element takes, by default those of its dtype.
+
+    Raises OnnxError where nothing reads other files, and what `external` raises.
+    """
+    if external is None:
+        raise OnnxError(f"tensor {proto.name!r} is kept in another file; load the model with onnx.load(path)")
+    bits = bits or 8 * dtype_of(proto.data_type).itemsize
+    return external(proto, -(-prod(shape_of(proto)) * bits // 8))
+
+
+def shape_of(proto: onnx.TensorProto) -> tuple[int, ...]:
+    """A tensor's sizes. Raises OnnxError for negative ones, for more than 64, and for a part of a tensor."""
+    shape = tuple(proto.dims)
+    if any(n < 0 for n in shape) or len(shape) > 64 or proto.HasField("segment"):
+        raise OnnxError(f"tensor {proto.name!r} has no sound sizes: {list(shape)[:64]}")
+    return shape
+
+
 def _listed(proto: onnx.TensorProto, dtype: DType, count: int) -> Any:
     """Numbers that stand in a list; half types stand there as their bits."""
-    listed = getattr(proto, _FIELDS.get(dtype.name, "int32_data"))
-    _require(proto, len(listed), count, "numbers")
-    if dtype.name in _FIELDS:
-        return np.fromiter(listed, dtype.numpy, count)
-    wide = np.fromiter(listed, np.int32, count)
+    field = _FIELDS.get(dtype.name)
+    if field is not None:
+        return listed(proto, field, count, dtype.numpy)
+    wide = listed(proto, "int32_data", count, np.int32)
     if dtype.is_float:
         return wide.astype(np.uint16 if dtype.itemsize == 2 else np.uint8).view(dtype.numpy)
     return wide.astype(dtype.numpy)
 
 
-def _require(proto: onnx.TensorProto, found: int, wanted: int, what: str) -> None:
+def listed(proto: onnx.TensorProto, field: str, count: int, kind: Any) -> Any:
+    """The numbers of a field that lists them. Raises OnnxError where they are not `count`."""
+    numbers = getattr(proto, field)
+    require_count(proto, len(numbers), count, "numbers")
+    return np.fromiter(numbers, kind, count)
+
+
+def require_count(proto: onnx.TensorProto, found: int, wanted: int, what: str) -> None:
+    """Raises OnnxError where a tensor's data are not as many as its sizes say."""
     if found != wanted:
         shape = list(proto.dims)
         raise OnnxError(

@@ -9,6 +9,7 @@ import numpy as np
 from lamina import ops
 from lamina.convert.onnx.node import OnnxNode, as_tensor, converts
 from lamina.convert.onnx.proto import dtype_of
+from lamina.convert.onnx.wider import WIDER
 from lamina.spec import DType, float32, int8, int16, int32, uint8
 
 #: What a quantized tensor can be.
@@ -26,11 +27,12 @@ def centred(x: Any, zero: Any, axis: int) -> Any:
     return ops.sub(wide, zero)
 
 
-def rounded(x: Any, zero: Any, dtype: DType) -> Any:
-    """x to the nearest even integer, moved by the zero point, within the dtype's numbers."""
-    bounds = np.iinfo(dtype.numpy)
+def rounded(x: Any, zero: Any, dtype: DType, bounds: tuple[int, int] | None = None) -> Any:
+    """x to the nearest even integer, moved by the zero point, within bounds: by default the dtype's."""
+    info = np.iinfo(dtype.numpy)
+    low, high = bounds or (int(info.min), int(info.max))
     moved = ops.round(x) if zero is None else ops.add(ops.round(x), ops.cast(zero, x.dtype))
-    return ops.cast(ops.clamp(moved, float(bounds.min), float(bounds.max)), dtype)
+    return ops.cast(ops.clamp(moved, float(low), float(high)), dtype)
 
 
 def requantized(total: Any, scale: Any, y_scale: Any, y_zero: Any) -> Any:
@@ -55,16 +57,18 @@ def spread(node: OnnxNode, scale: Any, x: Any) -> Any:
 
 @converts("QuantizeLinear", statistics=(1, 2))
 def quantize_linear(node: OnnxNode) -> Any:
-    """round(x / scale) + zero point, within the type's numbers."""
+    """round(x / scale) + zero point, within the type's numbers; types that Lamina lacks are held in a wider one."""
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
-    code = node.get("output_dtype", 0)
-    dtype = zero.dtype if zero is not None else dtype_of(code) if code else uint8
-    if dtype not in QUANTIZED:
+    code = node.declared.get(2, 0) or (node.get("output_dtype", 0) if zero is None else 0)
+    held = WIDER.get(code)
+    dtype = held.dtype if held else zero.dtype if zero is not None else dtype_of(code) if code else uint8
+    if held is None and dtype not in QUANTIZED:
         raise node.error(f"quantized types are {', '.join(map(str, QUANTIZED))}, got {dtype}")
     precision = node.get("precision", 0)
     working = dtype_of(precision) if precision else scale.dtype
     real = ops.div(ops.cast(x, working), ops.cast(spread(node, scale, x), working))
-    return rounded(ops.cast(real, float32), None if zero is None else spread(node, zero, x), dtype)
+    moved = None if zero is None else spread(node, zero, x)
+    return rounded(ops.cast(real, float32), moved, dtype, held.bounds if held else None)
 
 
 @converts("DequantizeLinear", statistics=(1, 2))

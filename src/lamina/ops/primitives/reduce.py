@@ -227,7 +227,7 @@ def reduce(kind: str, input: Any, dim: Dims = None, keepdim: bool = False, dtype
     """The reduction of one of KINDS along dim (an int, several; None or none of them: all), of input in `dtype`."""
     x = operand(input, kind)
     if dtype is not None:
-        x = cast(x, dtype)
+        return cast(reduce(kind, cast(x, dtype), dim, keepdim), dtype)
     op, is_truth = Reduce(kind, dims(dim, x.ndim, kind), bool(keepdim)), x.dtype.kind == "b"
     if is_truth and kind in ("max", "min"):
         return cast(call(op, cast(x, uint8)), x.dtype)
@@ -243,7 +243,7 @@ def dims(dim: Dims, rank: int, what: str) -> tuple[int, ...]:
 
 @checked
 def sum(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Any:
-    """The sum along dim; of integers and booleans in int64. dtype: input is cast to it first."""
+    """The sum along dim; of integers and booleans in int64. dtype: input is cast to it first; the sum is of it."""
     return reduce("sum", input, dim, keepdim, dtype)
 
 
@@ -255,7 +255,7 @@ def mean(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLik
 
 @checked
 def prod(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Any:
-    """The product along dim; of integers and booleans in int64. dtype: input is cast to it first."""
+    """The product along dim; of integers and booleans in int64. dtype: input is cast to it; so is the product."""
     return reduce("prod", input, dim, keepdim, dtype)
 
 

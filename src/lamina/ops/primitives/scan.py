@@ -143,16 +143,16 @@ class CumMin(NamedTuple, Generic[T]):
 def cumsum(input: Any, dim: int, *, dtype: DTypeLike | None = None) -> Any:
     """The sums of the elements up to each one along an axis, as torch.cumsum.
 
-    dtype: input is cast to it first; integers and booleans become int64 without it. A number has one sum, itself.
-    Raises ShapeError for an axis that does not exist.
+    dtype: input is cast to it first, and the sums are of it; integers and booleans become int64 without it. A number
+    has one sum, itself. Raises ShapeError for an axis that does not exist.
     """
-    return _scan("cumsum", "sum", _summable("cumsum", input, dtype), dim)
+    return _of_type(_scan("cumsum", "sum", _summable("cumsum", input, dtype), dim), dtype)
 
 
 @checked
 def cumprod(input: Any, dim: int, *, dtype: DTypeLike | None = None) -> Any:
     """The products of the elements up to each one along an axis; dtype as for `cumsum`. torch.cumprod."""
-    return _scan("cumprod", "prod", _summable("cumprod", input, dtype), dim)
+    return _of_type(_scan("cumprod", "prod", _summable("cumprod", input, dtype), dim), dtype)
 
 
 @checked
@@ -178,6 +178,10 @@ def _summable(what: str, input: Any, dtype: DTypeLike | None) -> Any:
     if dtype is not None:
         x = cast(x, dtype)
     return x if x.dtype.is_float else cast(x, int64)
+
+
+def _of_type(x: Any, dtype: DTypeLike | None) -> Any:
+    return x if dtype is None else cast(x, dtype)
 
 
 def _scan(what: str, kind: ScanKind, x: Any, dim: int) -> Any:
