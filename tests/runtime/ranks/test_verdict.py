@@ -219,3 +219,29 @@ def test_only_so_many_operations_are_kept(monkeypatch: pytest.MonkeyPatch) -> No
         courses.differ(rank(1, courses={"world": [[0, 7, "barrier"], [1, 7, "barrier"]]})) is None
     )  # forgotten
     assert courses.differ(rank(2, courses={"world": [[1, 9, "barrier"]]})) is not None
+
+
+def test_patience_is_counted_from_the_word() -> None:
+    found = rank(0, 100.0, patience=5.0)
+    assert [found.is_patient(now) for now in (99.0, 104.9, 105.0)] == [True, True, False]
+
+
+def test_a_rank_and_seconds_are_named_as_they_are() -> None:
+    assert str(Blame.of(rank(0, 3.0), "is bad", 5.0)) == (
+        "rank 0 (process 40 on node) is bad; it was in step 4, in no collective operation, as it said 2.0 s before"
+    )
+    assert str(Blame(-1, "all hang")) == "all hang"
+    assert str(Blame(2, "is bad", where="in step 1", ago=0.04)) == "rank 2 is bad; it was in step 1"
+    found = judge([waiting(0, 22.0), waiting(1, 21.0)], 0.0, LIMITS)
+    assert found is None
+    found = judge([waiting(0, 22.0), waiting(1, 21.5)], 0.0, LIMITS)
+    assert found is not None
+    assert (found.rank, found.step, found.op) == (-1, 4, "all_reduce")
+
+
+def test_of_two_that_stand_still_the_time_of_the_later_one_counts() -> None:
+    ranks = [rank(0, 100.0, step=5), rank(1, 100.0, step=4)]
+    ranks[0].moved, ranks[1].moved = 70.0, 79.0
+    assert text(ranks, 100.0) == ""
+    ranks[1].moved = 78.0
+    assert "waited for 22 s" in text(ranks, 100.0)
