@@ -6,7 +6,7 @@ import pytest
 from lamina import backends
 from lamina.backends import Call, NoKernel
 from lamina.backends.cpu.library import at_input, at_output
-from lamina.backends.cpu.loops import kernel
+from lamina.backends.cpu.loops import kernel, table
 from lamina.backends.cpu.loops.code import Code
 from lamina.backends.cpu.loops.kernel import LoopKernel
 from lamina.ops.core import REGISTRY
@@ -61,19 +61,24 @@ def test_what_a_kernel_refuses_runs_elsewhere() -> None:
     assert refused == [1]
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_no_loop_has_more_steps_than_there_are_elements(name: str) -> None:
-    """Nor counts less work than its results are."""
-    op_class = REGISTRY[name]
-    if not op_class.__module__.startswith("lamina.ops."):
-        return
-    for sample in op_class.samples():
-        dtypes = sample.dtypes or op_class.dtypes
-        specs = [Spec(a.shape, a.dtype or (float32 if float32 in dtypes else dtypes[0])) for a in sample.args]
-        try:
-            plan = BACKEND.plan(sample.op, specs, Policy())
-        except NoKernel:
+def test_no_loop_has_more_steps_than_there_are_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "LEAST", 0)
+    seen = 0
+    for op_class in REGISTRY.values():
+        if not op_class.__module__.startswith("lamina.ops."):
             continue
-        if isinstance(plan.make, LoopKernel):
-            elements = sum(s.numel for s in (*plan.inputs, *plan.outputs))
-            assert plan.make.steps <= max(elements, 1), sample
+        dtype = float32 if float32 in op_class.dtypes else op_class.dtypes[0]
+        for sample in op_class.samples():
+            if sample.dtypes is not None and dtype not in sample.dtypes:
+                continue
+            try:
+                plan = BACKEND.plan(
+                    sample.op, [Spec(a.shape, a.dtype or dtype) for a in sample.args], Policy()
+                )
+            except NoKernel:
+                continue
+            if isinstance(plan.make, LoopKernel):
+                elements = sum(s.numel for s in (*plan.inputs, *plan.outputs))
+                assert plan.make.steps <= max(elements, 1), sample
+                seen += 1
+    assert seen > 200
