@@ -89,3 +89,62 @@ def test_what_the_library_refuses_is_an_error_and_the_context_is_left(
 ) -> None:
     with pytest.raises(products.c.CublasError, match="cublasLtMatmul"):
         run(Library(status=7), monkeypatch, 0)
+
+
+class Calls:
+    """cublasLt's functions that make, describe and destroy: what they were called with; each object is a number."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[tuple[Any, ...]] = []
+        ways = ("Create", "Destroy", "SetAttribute")
+        names = [f"cublasLtMat{what}{how}" for what in ("rixLayout", "mulDesc") for how in ways]
+        for name in names:
+            monkeypatch.setattr(products.c, name, self.of(name.removeprefix("cublasLt")))
+
+    def of(self, name: str) -> Any:
+        def call(*given: Any) -> int:
+            self.done.append((name, *given))
+            return len(self.done)
+
+        return call
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_how_matrices_are_described(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, kind = Calls(monkeypatch), products.c.DATA_TYPES["bfloat16"]
+    made = Matrices(batch, 3, 4, 5, True, False, False, "bfloat16", "float32", "", False).layouts()
+    assert [call for call in calls.done if call[0].endswith("Create")] == [
+        ("MatrixLayoutCreate", kind, rows, columns, rows)
+        for rows, columns in ((5, 3), (5, 4), (3, 4), (3, 4))
+    ]
+    several = [call[1:] for call in calls.done if call[0].endswith("SetAttribute")]
+    wanted = [
+        (layout, name, value)
+        for layout, size in zip(made, (15, 20, 12, 12), strict=True)
+        for name, value in (("batch_count", 2), ("strided_batch_offset", size))
+    ]
+    assert several == (wanted if batch > 1 else [])
+
+
+@pytest.mark.parametrize(("bias", "aux"), [(0, 0), (21, 0), (0, 22), (21, 22)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_how_a_product_is_described(
+    bias: int, aux: int, turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, c = Calls(monkeypatch), products.c
+    found = Matrices(1, 3, 4, 5, turned, not turned, False, "bfloat16", "float32", "gelu_aux_bias", False)
+    held = products.Descriptors(found, bias, aux)
+    made = held.description
+    described = [call for call in calls.done if call[0].startswith("MatmulDesc")]
+    assert described == [
+        ("MatmulDescCreate", c.COMPUTE["float32"], c.SCALE["float32"]),
+        ("MatmulDescSetAttribute", made, "transa", c.OP_T if turned else c.OP_N),
+        ("MatmulDescSetAttribute", made, "transb", c.OP_N if turned else c.OP_T),
+        ("MatmulDescSetAttribute", made, "epilogue", c.EPILOGUES["gelu_aux_bias"]),
+        *([("MatmulDescSetAttribute", made, "bias_pointer", bias)] if bias else []),
+        *([("MatmulDescSetAttribute", made, "epilogue_aux_pointer", aux)] if aux else []),
+        *([("MatmulDescSetAttribute", made, "epilogue_aux_ld", 3)] if aux else []),
+    ]
+    layouts, calls.done = held.layouts, []
+    del held
+    assert calls.done == [*(("MatrixLayoutDestroy", x) for x in layouts), ("MatmulDescDestroy", made)]
