@@ -29,7 +29,8 @@ there the next time. Test files that are new or have changed by then are run aga
 is not noticed. A process that a test starts counts as the test. What is missed: what another test of the file has
 computed before, or one of another file imported (functions' caches are emptied between files), and processes that
 run another copy of the package. So the tests named after the module follow, all of them, and behind those of a line
-that runs at import the whole chapter, the quickest file first; what none of these finds is a survivor.
+that runs at import the whole chapter, first the files of the whole package (tables of defaults), then the quickest;
+what none of these finds is a survivor.
 """
 
 from __future__ import annotations
@@ -387,9 +388,18 @@ def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> I
     others = [test for test in files if test not in own]
     for some in filter(None, (own, others[:FEW], others[FEW:])):
         yield [test for test in near if test.partition("::")[0] in some]
-    if IMPORT in reaching:  # files follow behind the tests, the quickest first
+    if (
+        IMPORT in reaching
+    ):  # files follow behind the tests, the quickest first; defaults are in tables of the package
         late = {test: place for place, test in enumerate(reaching)}
-        yield sorted(chapter, key=lambda test: (not _named_after(file, Path(test)), late.get(test, -1)))
+        yield sorted(
+            chapter,
+            key=lambda test: (
+                not _named_after(file, Path(test)),
+                Path(test).parent != Path("tests"),
+                late.get(test, -1),
+            ),
+        )
     else:
         yield [test for test in chapter if _named_after(file, Path(test))]
 

@@ -365,6 +365,11 @@ def test_the_reach_is_kept_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         )
     )
     assert stages == [[own], near[:16], near[16:], [door]]  # files stay together, few are read at first
+    known_defaults = [*by_time, "tests/test_defaults.py"]
+    (last,) = mutate._stages(
+        faults[0].file, known_defaults, [mutate.IMPORT, *by_time, "tests/test_defaults.py"]
+    )
+    assert last == [door, "tests/test_defaults.py", bell, window]
     chapter = [f"tests/room/test_{n}.py" for n in range(10)]
     assert list(mutate._stages(faults[0].file, chapter, None)) == [chapter[:8], chapter[8:]]
     assert list(mutate._stages(faults[0].file, chapter[:8], None)) == [chapter[:8]]
