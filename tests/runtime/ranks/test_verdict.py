@@ -231,7 +231,8 @@ def test_a_rank_and_seconds_are_named_as_they_are() -> None:
         "rank 0 (process 40 on node) is bad; it was in step 4, in no collective operation, as it said 2.0 s before"
     )
     assert str(Blame(-1, "all hang")) == "all hang"
-    assert str(Blame(2, "is bad", where="in step 1", ago=0.04)) == "rank 2 is bad; it was in step 1"
+    for ago, told in ((0.04, ""), (0.05, ", as it said 0.1 s before")):
+        assert str(Blame(2, "is bad", where="in step 1", ago=ago)) == f"rank 2 is bad; it was in step 1{told}"
     found = judge([waiting(0, 22.0), waiting(1, 21.0)], 0.0, LIMITS)
     assert found is None
     found = judge([waiting(0, 22.0), waiting(1, 21.5)], 0.0, LIMITS)
