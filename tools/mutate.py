@@ -22,15 +22,15 @@ A fault whose tests take longer than `--timeout`, or than what is left of `--sec
 the longest, so that the share of those that were tried is a bound from below. The figure comes with its 95 % interval
 (Wilson's). The exit status is 1 where fewer than `--least` percent are found.
 
-With `--reach` each fault first runs only those tests of its chapter that execute its expression, the quickest first,
-and last, for a minute, those of other chapters that do.
-Which these are tells one run of the tests in a copy where each such expression is a probe; it is kept in the
-named file and taken from there the next time. Test files that are new or have changed by then are run again, alone; a
-helper that has changed is not noticed. A process that a test starts counts as the test. What is missed: what
-another test of the file has computed before, or one of another file imported (functions' caches are emptied between
-files), and processes that run another copy of the package. So the tests named after the module follow, all of them,
-and behind those of a line that runs at import the whole chapter, the quickest file first; what none of these finds is
-a survivor.
+With `--reach` each fault first runs only those tests of its chapter that execute its expression, those named after
+the module first, then the quickest; and last, for a minute, those of other chapters that do. Which these are tells
+one run of the tests in a copy where each such expression is a probe; it is kept in the named file and taken from
+there the next time. Test files that are new or have changed by then are run again, alone; a helper that has changed
+is not noticed. A process that a test starts counts as the test. What is missed: what another test of the file has
+computed before, or one of another file imported (functions' caches are emptied between files), and processes that
+run another copy of the package. So the tests named after the module follow, all of them, and behind those of a line
+that runs at import the whole chapter, first the files of the whole package (tables of defaults), then the quickest;
+what none of these finds is a survivor.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ MARKS = "not gpu" + ("" if importlib.util.find_spec("torch") else " and not torc
 EXAMPLES = ("samples", "variants", "domains")
 #: In place of a test's name. On a busy machine it need not be the fault's doing, so it counts for neither side.
 TIMEOUT = "TIMEOUT"
+#: Test files that are read at first, before all others of a chapter.
+FEW = 8
 #: Seconds for tests of other chapters that reach a fault: what they do not find by then is a survivor.
 ELSEWHERE = 60.0
 #: What was not tried: the time was over.
@@ -251,7 +253,8 @@ def _changes(node: ast.AST, text: str) -> Iterator[tuple[Place, str]]:
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield (node.lineno, node.col_offset, node.col_offset + len("not")), ""
     elif isinstance(node, ast.If | ast.IfExp | ast.While) and _one_line(node.test):
-        yield _place(node.test), f"(not ({ast.get_source_segment(text, node.test)}))"
+        line, start, end = _place(node.test)
+        yield (line, start, end), f"(not ({_lines(text)[line - 1][start:end].decode()}))"
     elif isinstance(node, ast.Constant):
         yield from _constant(node)
 
@@ -269,10 +272,16 @@ def _operator(
     """The operator that stands between two operands on one line; parentheses may stand there, too."""
     if names is None or left.end_lineno != right.lineno or left.end_col_offset is None:
         return
-    between = text.splitlines()[right.lineno - 1].encode()[left.end_col_offset : right.col_offset].decode()
+    between = _lines(text)[right.lineno - 1][left.end_col_offset : right.col_offset].decode()
     if match := re.search(r"\s+".join(map(re.escape, names[0].split())), between):
         first = left.end_col_offset + len(between[: match.start()].encode())
         yield (right.lineno, first, first + len(match[0].encode())), names[1]
+
+
+@functools.lru_cache(maxsize=2)
+def _lines(text: str) -> list[bytes]:
+    """Columns of the syntax tree count bytes."""
+    return [line.encode() for line in text.splitlines()]
 
 
 def _one_line(node: ast.expr) -> bool:
@@ -355,9 +364,10 @@ def found_by(
     marks: what is selected of them.
     """
     broken = set() if broken is None else broken
-    chapter = tests_for(root, fault.file)
+    chapter, end = tests_for(root, fault.file), time.monotonic() + timeout
     for tests in _stages(fault.file, chapter, reaching):
-        if by := _found_among(root, fault, tests, timeout, broken, marks):
+        left = max(end - time.monotonic(), 1.0)
+        if by := _found_among(root, fault, tests, left, broken, marks):
             return by
     others = [t for t in reaching or () if "::" in t and t.partition("::")[0] not in chapter]
     by = _found_among(root, fault, others, min(timeout, ELSEWHERE), broken, marks)
@@ -365,14 +375,31 @@ def found_by(
 
 
 def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> Iterator[list[str]]:
-    """What is run of a chapter, one after the other: tests that reach the fault, then files."""
+    """What is run of a chapter, one after the other: tests that reach the fault, then files.
+
+    Few files at first: they find most faults, and reading the tests of a chapter takes longer than many of them do.
+    """
     if reaching is None:
-        yield chapter
+        yield from filter(None, (chapter[:FEW], chapter[FEW:]))
         return
-    yield [test for test in reaching if "::" in test and test.partition("::")[0] in chapter]
-    if IMPORT in reaching:  # files follow behind the tests, the quickest first
+    near = [test for test in reaching if "::" in test and test.partition("::")[0] in chapter]
+    files = list(dict.fromkeys(test.partition("::")[0] for test in near))
+    own = [test for test in files if _named_after(file, Path(test))]
+    others = [test for test in files if test not in own]
+    for some in filter(None, (own, others[:FEW], others[FEW:])):
+        yield [test for test in near if test.partition("::")[0] in some]
+    if (
+        IMPORT in reaching
+    ):  # files follow behind the tests, the quickest first; defaults are in tables of the package
         late = {test: place for place, test in enumerate(reaching)}
-        yield sorted(chapter, key=lambda test: (not _named_after(file, Path(test)), late.get(test, -1)))
+        yield sorted(
+            chapter,
+            key=lambda test: (
+                not _named_after(file, Path(test)),
+                Path(test).parent != Path("tests"),
+                late.get(test, -1),
+            ),
+        )
     else:
         yield [test for test in chapter if _named_after(file, Path(test))]
 

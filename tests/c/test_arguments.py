@@ -122,3 +122,25 @@ def test_short_shows_values_compactly() -> None:
     assert a.short(np.zeros((2, 3))) == "<ndarray (2, 3) float64>"
     assert a.short((ctypes.c_int * 2)(1, 2)) == "[1, 2]"
     assert len(a.short("x" * 500)) == 60
+
+
+@pytest.mark.parametrize(
+    ("code", "low", "high"),
+    [
+        ("i", -(2**31), 2**31 - 1), ("I", 0, 2**32 - 1), ("q", -(2**63), 2**63 - 1), ("Q", 0, 2**64 - 1),
+        ("N", 0, 2**64 - 1), ("b", -128, 127), ("B", 0, 255), ("an enumeration", -(2**31), 2**31 - 1),
+    ],
+)  # fmt: skip
+def test_integers_are_taken_up_to_what_their_type_holds(code: str, low: int, high: int) -> None:
+    assert [a.converted(n, code) for n in (low, high)] == [low, high]
+    for n in (low - 1, high + 1):
+        with pytest.raises(OverflowError, match=rf"^{n} does not fit \({low} to {high}\)$"):
+            a.converted(n, code)
+    with pytest.raises(TypeError, match="an integer is wanted, not float"):
+        a.converted(1.0, code)
+
+
+def test_floats_and_texts_are_converted() -> None:
+    assert [a.converted(2, code) for code in ("f", "d")] == [2.0, 2.0]
+    assert [a.converted(given, "s") for given in ("text", b"text", None)] == [b"text", b"text", None]
+    assert a.converted("+", "c") == b"+"

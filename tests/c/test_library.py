@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lamina.c import _cudnn, cublaslt, cudnn, dnnl
+from lamina.c import _cudnn, _library, cublaslt, cudnn, dnnl
 from lamina.c._library import (
     Library,
     LibraryConflict,
@@ -202,3 +202,21 @@ def test_wheels_for_two_versions_of_cuda_are_looked_at(monkeypatch: pytest.Monke
         assert holder._wheel() == (asked[-1] if installed < 2 else None)
         assert len(asked) == min(installed + 1, 2)
     assert asked[1] == asked[0].removesuffix("-cu13") + "-cu12"
+
+
+def test_a_platform_name_is_found_at_the_path_that_the_loader_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or keeps its name, where nobody tells what was loaded."""
+    opened: list[str] = []
+
+    def load(name: str) -> object:
+        opened.append(name)
+        if name == "libnothing.so.9":
+            raise OSError("no such file")
+        return "the library"
+
+    monkeypatch.setattr(_library.ctypes, "CDLL", load)
+    for loaded, path in (([], "libnothing.so"), (["/lib/libnothing.so"], "/lib/libnothing.so")):
+        monkeypatch.setattr(_library, "loaded_libraries", lambda pattern, found=loaded: found)
+        found = make()._first_that_opens()
+        assert found == ("the library", path, "platform name libnothing.so")
+    assert opened == ["libnothing.so.9", "libnothing.so"] * 2

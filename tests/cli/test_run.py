@@ -3,10 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lamina.cli import main
+from lamina.cli import run as command
 from lamina.cli.status import ExitStatus
 from tests.helpers import ROOT
 
@@ -55,3 +57,22 @@ def test_a_rank_that_raises_ends_all(tmp_path: Path) -> None:
 def test_gpus_that_are_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--gpus", "1000", "x.py"]) == ExitStatus.FAILED
     assert "--gpus 1000: this machine has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "count"),
+    [(3, None, 3), (3, "all", 3), (3, "2", 2), (3, "3", 3), (1, "1", 1), (3, "4", 0), (3, "0", 0), (3, "-1", 0),
+     (3, "x", 0), (0, None, 0), (0, "all", 0), (0, "1", 0)],
+)  # fmt: skip
+def test_as_many_gpus_as_are_asked_for(
+    there: int, asked: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = ["cpu", *["cuda"] * there]
+    monkeypatch.setattr(command, "devices", lambda: [SimpleNamespace(kind=kind) for kind in kinds])
+    if count:
+        assert command._gpus(asked) == count
+        return
+    with pytest.raises(
+        ValueError, match=f"^--gpus {asked or 'all'}: this machine has {there} GPUs; --ranks N runs"
+    ):
+        command._gpus(asked)

@@ -12,10 +12,11 @@ memory, what the kernel's text defines and where its arguments lie. What kernels
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from itertools import product
@@ -187,6 +188,49 @@ def enlarged_plans(name: str) -> Iterator[Row]:
             yield op.name, f"{op} {' '.join(map(str, specs))}", plan_text(plan, device.machine)
 
 
+def huge() -> Iterator[Row]:
+    """Samples of which one operand has just more than 2³¹ elements, by its first or its second axis."""
+    cuda = backend(H200)
+    for op, specs in beyond_32_bits():
+        yield (
+            op.name,
+            f"{op} {' '.join(map(str, specs))}",
+            plan_text(cuda.plan(op, specs, Policy()), H200.machine),
+        )
+
+
+def beyond_32_bits() -> Iterator[tuple[Op, list[Spec]]]:
+    """A few problems of each op whose elements no 32-bit integer counts."""
+    for name in OWN:
+        found = (
+            (op, longer)
+            for op, specs in cases(name, few=True)
+            if all(s.layout is None for s in specs)
+            for axis in (0, 1)
+            if (longer := _lengthened(op, specs, axis)) is not None
+        )
+        yield from itertools.islice(found, 3)
+
+
+def _lengthened(op: Op, specs: Sequence[Spec], axis: int) -> list[Spec] | None:
+    """The specs with an axis of the largest, and those of its size, as long as is needed; None if the op refuses."""
+    largest = max(specs, key=lambda s: s.numel, default=Spec((), float32))
+    if largest.ndim <= axis or largest.numel == 0 or (n := largest.shape[axis]) < 2:
+        return None
+    more = -(-((1 << 31) + 1) // largest.numel)
+    made = [
+        Spec(
+            tuple(size * more if (a, size) == (axis, n) else size for a, size in enumerate(s.shape)), s.dtype
+        )
+        for s in specs
+    ]
+    try:
+        op.infer(*made)
+    except (TypeError, ValueError):
+        return None  # a field says a size
+    return made
+
+
 def convolutions() -> Iterator[Row]:
     """Which formulations convolutions have, in their order, with the kernels that are around each.
 
@@ -292,6 +336,7 @@ def tilings() -> Iterator[Row]:
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "samples": samples,
     **{f"enlarged {name}": partial(enlarged_plans, name) for name in MACHINES},
+    "huge": huge,
     "convolutions": convolutions,
     "libraries": libraries,
     "kernels": kernels,

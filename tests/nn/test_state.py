@@ -249,3 +249,19 @@ def test_values_are_assigned_by_data() -> None:
         layer.bias.data = lm.zeros(2, dtype="float64")
     slope = lm.grad(lambda x: (x * x.data).sum())(lm.tensor([3.0]))
     assert slope.tolist() == [3]
+
+
+def test_what_a_hook_leaves_is_told_with_shapes_and_the_nearest_names() -> None:
+    """As without a hook."""
+    texts = []
+    for hooked in (False, True):
+        net = nn.Linear(2, 3)
+        if hooked:
+            net.register_load_state_dict_post_hook(lambda module, keys: None)
+        state = net.state_dict()
+        state["weigth"] = state.pop("weight")
+        with pytest.raises(KeyError) as caught:
+            net.load_state_dict(state)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert "missing weight [3, 2] (nearest: weigth [3, 2])" in texts[0]

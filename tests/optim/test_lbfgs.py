@@ -14,6 +14,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"line_search_fn": "strong_wolfe", "max_iter": 4},
     {"line_search_fn": "strong_wolfe", "lr": 0.1, "max_iter": 7, "history_size": 2},
     {"line_search_fn": "strong_wolfe", "lr": 50.0, "max_iter": 3, "max_eval": 9},
+    {"line_search_fn": "strong_wolfe", "lr": 5e-4, "max_iter": 6},  # lengths have to grow
+    {"lr": 0.01, "max_iter": 30, "tolerance_change": 0.1},
+    {"line_search_fn": "strong_wolfe", "max_iter": 30, "tolerance_change": 0.01, "history_size": 3},
+    {"lr": 0.01, "max_iter": 9, "tolerance_grad": 30.0},
 ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from lamina.replay.addresses import ARENA, INPUTS, KEPT, virtual
 from lamina.replay.errors import PlanFileError
 from lamina.replay.host import HostSteps
-from lamina.replay.player import Player
+from lamina.replay.player import Player, _GpuContext
 from lamina.runtime import Device
 from lamina.spec import ShapeError
 from tests.helpers.many_threads import in_threads
@@ -81,3 +81,23 @@ def test_other_inputs_are_refused(given: tuple[Any, ...]) -> None:
 def test_what_does_not_fit_is_refused(more: dict[str, Any]) -> None:
     with pytest.raises(PlanFileError):
         player(**more)
+
+
+def test_a_gpus_steps_run_once_and_then_as_a_graph() -> None:
+    """Libraries load at the first call, the second is recorded, all later ones replay it."""
+    done: list[str] = []
+
+    class Context(_GpuContext):
+        def __init__(self) -> None:
+            self._captured, self._rehearsed = None, False
+            self._runs = [lambda: done.append("one"), lambda: done.append("two")]
+
+        def _capture(self) -> None:
+            done.append("capture")
+            self._captured: Any = object()
+            self._replay = lambda: done.append("replay")
+
+    context = Context()
+    for _ in range(4):
+        context._launch()
+    assert done == ["one", "two", "capture", "replay", "replay"]

@@ -53,6 +53,36 @@ def test_an_array_is_shared_without_a_copy() -> None:
     assert as_buffer(buffer) is buffer
 
 
+def test_either_interface_makes_an_array() -> None:
+    class Dlpack:
+        def __dlpack__(self) -> None:
+            """Never asked."""
+
+    class Cuda:
+        __cuda_array_interface__: Any = None
+
+    assert is_array(Dlpack())
+    assert is_array(Cuda())
+    assert not is_array(object())
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "dense"),
+    [
+        ((2, 3), None, True),
+        ((2, 3), (3, 1), True),
+        ((2, 3), (1, 2), False),
+        ((2, 3), (4, 1), False),
+        ((1, 3), (99, 1), True),
+        ((2, 0, 3), (7, 7, 7), True),
+        ((2, 3), (0, 1), False),
+    ],
+)
+def test_what_is_dense(shape: tuple[int, ...], strides: tuple[int, ...] | None, dense: bool) -> None:
+    shared: Any = SimpleNamespace(shape=shape, strides=strides)
+    assert lm.runtime.arrays.is_dense(shared) == dense
+
+
 @pytest.mark.feature("F011")
 def test_what_cannot_be_written_is_refused() -> None:
     array = np.arange(6)
@@ -171,6 +201,10 @@ def test_a_borrowed_buffer_spans_strided_memory() -> None:
     buffer = lm.runtime.arrays.borrow(share(array))
     assert isinstance(buffer, Buffer)
     assert buffer.nbytes == (2 * 4 + 1 + 1) * 2
+    repeated = lm.runtime.arrays.borrow(share(np.broadcast_to(np.arange(3.0), (5, 3))))
+    assert repeated.nbytes == 24
+    nothing = lm.runtime.arrays.borrow(share(np.zeros((3, 0, 2))))
+    assert nothing.nbytes == 0
     with pytest.raises(ValueError, match="negative strides"):
         lm.runtime.arrays.borrow(share(np.arange(4)[::-1]))
 

@@ -58,6 +58,25 @@ def test_a_pipe_is_written_directly(tmp_path: Path) -> None:
     assert stat.S_ISFIFO(os.stat(pipe).st_mode)
 
 
+def test_more_than_a_pipe_holds_waits_for_its_reader(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    ready = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(ready, True)
+    parts, found = [bytes([n]) * 300_000 for n in range(3)], bytearray()
+
+    def read() -> None:
+        while len(found) < 900_000:
+            found.extend(os.read(ready, 10_000))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    write_atomically(pipe, parts)
+    thread.join()
+    os.close(ready)
+    assert found == b"".join(parts)
+
+
 def test_a_device_is_written_directly() -> None:
     before = os.stat(os.devnull)
     check_writable(os.devnull)
@@ -139,11 +158,14 @@ def test_leftovers_of_killed_saves_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / f".f.{atomic_file._host()}-{dead}-ffffffff.part"
     folder.mkdir()
     os.utime(folder, (0, 0))
+    link = tmp_path / f".f.{atomic_file._host()}-{dead}-dddddddd.part"
+    link.symlink_to(tmp_path / ".f.part")
+    os.utime(link, (0, 0), follow_symlinks=False)
     fresh = tmp_path / f".f.{atomic_file._host()}-{dead}-eeeeeeee.part"
     fresh.touch()
     write_atomically(tmp_path / "f", [b"x"])
     assert not gone.exists()
-    assert all(path.exists() for path in (*kept, folder, fresh))
+    assert all(path.exists() for path in (*kept, folder, link, fresh))
 
 
 def test_a_long_name_is_no_obstacle(tmp_path: Path) -> None:

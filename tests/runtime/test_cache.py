@@ -112,6 +112,16 @@ def test_the_oldest_go_when_the_limit_is_reached(tmp_path: Path) -> None:
     assert {name for name in "012" if cache.get(name)} == {"0", "2"}
 
 
+def test_as_many_bytes_as_the_limit_stay(tmp_path: Path) -> None:
+    for number in range(3):
+        DiskCache(tmp_path).put(str(number), bytes(100))
+        os.utime(tmp_path / str(number), (number, number))
+    DiskCache(tmp_path)._prune(420)  # 140 bytes each on disk
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1", "2"}
+    DiskCache(tmp_path)._prune(419)
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}
+
+
 def test_a_folder_is_not_added_up_at_each_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only at the first one, and when a part of the limit has been written since."""
     looked, scandir = [], os.scandir

@@ -122,3 +122,41 @@ def test_jax_on_the_gpu() -> None:
     np.testing.assert_array_equal(ours.numpy().astype(np.float32), np.arange(6.0))
     back = jax.dlpack.from_dlpack(ours + ours)
     np.testing.assert_array_equal(np.asarray(back.astype(jax.numpy.float32)), np.arange(6.0) * 2)
+
+
+#: DLPack's header: kDLInt, kDLUInt, kDLFloat, kDLComplex, kDLBool by NumPy's kinds, and what NumPy does not have.
+CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+OTHERS = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12, "float8_e8m0fnu": 14}
+
+
+@pytest.mark.parametrize("name", dlpack.TYPES)
+def test_codes_and_bits_are_those_of_the_header(name: str) -> None:
+    kind = np.dtype(getattr(ml_dtypes, name, name))
+    assert dlpack.TYPES[name] == (OTHERS[name] if name in OTHERS else CODES[kind.kind], 8 * kind.itemsize)
+
+
+@pytest.mark.parametrize(("copied", "read_only", "flags"), [(0, 0, 0), (0, 1, 1), (1, 0, 2), (1, 1, 3)])
+def test_a_capsule_says_whether_it_is_a_copy_and_may_be_written(
+    copied: int, read_only: int, flags: int
+) -> None:
+    array = np.arange(6.0)
+    capsule = dlpack.export(
+        array.ctypes.data, (2, 3), (3, 1), "float64", (dlpack.CPU, 0), array,
+        max_version=(1, 0), copied=bool(copied), read_only=bool(read_only),
+    )  # fmt: skip
+    (managed, *_) = list(dlpack._exported.values())[-1]
+    assert (managed.flags, managed.major, managed.minor) == (flags, 1, 0)
+    shared = dlpack.adopt(capsule)
+    assert (shared.read_only, shared.shape, shared.pointer) == (bool(read_only), (2, 3), array.ctypes.data)
+
+
+def test_a_consumer_of_before_1_0_gets_a_plain_capsule_of_what_may_be_written() -> None:
+    array = np.arange(6.0)
+    where = array.ctypes.data, (6,), (1,), "float64", (dlpack.CPU, 0), array
+    for version in (None, (0, 9)):
+        assert "dltensor_versioned" not in repr(dlpack.export(*where, max_version=version))
+        with pytest.raises(BufferError, match="DLPack 1.0 or later only; share a copy"):
+            dlpack.export(*where, max_version=version, read_only=True)
+    assert "dltensor_versioned" in repr(dlpack.export(*where, max_version=(2, 0)))
+    with pytest.raises(BufferError, match="DLPack has no type for int4"):
+        dlpack.export(array.ctypes.data, (6,), (1,), "int4", (dlpack.CPU, 0), array)

@@ -106,6 +106,34 @@ def test_an_unknown_device_is_estimated() -> None:
     assert later.rate("bfloat16") > 0
 
 
+#: Architecture, multiprocessors, boost clock in MHz and dense peaks in TFLOP/s of a model: half types with float32
+#: sums, TF32, float32, float64 (NVIDIA's white papers of Volta, Turing, Ampere, Hopper and Blackwell). H100's peaks
+#: are given at two clocks; of B200 those without tensor cores are not given exactly.
+PEAKS = {
+    "Tesla V100": ("sm_70", 80, 1530, (125, 15.7, 15.7, 7.8)),
+    "Tesla T4": ("sm_75", 40, 1590, (65.1, 8.1, 8.1, 0.254)),
+    "A100": ("sm_80", 108, 1410, (312, 156, 19.5, 19.5)),
+    "GeForce RTX 3090": ("sm_86", 82, 1695, (71, 35.6, 35.6, 0.556)),
+    "GeForce RTX 4090": ("sm_89", 128, 2520, (165.2, 82.6, 82.6, 1.29)),
+    "H100, tensor cores": ("sm_90", 132, 1830, (989.4, 494.7)),
+    "H100": ("sm_90", 132, 1980, (1070.5, 535.2, 66.9, 66.9)),
+    "B200": ("sm_100", 148, 1856, (2250, 1125)),
+    "B300": ("sm_103", 148, 1856, (2250, 1125)),
+    "GeForce RTX 5090": ("sm_120", 170, 2407, (209.5, 104.8, 104.8, 1.637)),
+}
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_estimated_rates_are_parts_of_the_published_peaks(name: str) -> None:
+    arch, multiprocessors, clock, peaks = PEAKS[name]
+    found = Machine(name, arch, multiprocessors, clock=clock * 10**6, memory_clock=10**9, bus_bits=512)
+    for dtype, peak in zip(("bfloat16", "tf32", "float32", "float64"), peaks, strict=False):
+        assert found.flops[dtype] == pytest.approx(0.75e12 * peak, rel=0.02), dtype
+    assert found.flops["int8"] == found.flops["float8_e4m3fn"] == 2 * found.flops["float16"]
+    assert found.bandwidth == 0.875 * 128e9  # 64 bytes, twice per clock
+    assert found.launch_seconds == 3e-6
+
+
 def test_seconds() -> None:
     """The longer of arithmetic and memory traffic; TF32 only where it is allowed; other types count as float32."""
     found = Machine.named("h200")

@@ -138,6 +138,15 @@ def test_statistics_count_bytes() -> None:
     assert arena.statistics().peak == 0
 
 
+def test_statistics_read_well() -> None:
+    found = Statistics(3072, 4096, 1024, 512, 5120, None, 8, 2, 3)
+    assert str(found) == (
+        "in use 3 KiB (peak 4 KiB), cached 1 KiB, reserved 512 B, cap none, 8 allocations, "
+        "25% without asking the system"
+    )
+    assert "cap 1 MiB, 0 allocations, 0% without" in str(Statistics(0, 0, 0, 0, 0, MIB, 0, 0, 0))
+
+
 def test_empty_cache_gives_everything_back() -> None:
     arena, resource = limited()
     kept = take(arena, 64)
@@ -299,6 +308,38 @@ def test_a_reserve_is_whole_again_when_its_blocks_are_back() -> None:
     arena.empty_cache()
     assert not resource.blocks
     assert arena.statistics().held == 0
+
+
+def test_blocks_fill_a_reserve_from_its_first_byte_to_its_last() -> None:
+    arena, resource = limited()
+    arena.reserve(4 * KIB)
+    (start,) = resource.blocks
+    buffers = [take(arena, KIB) for _ in range(4)]
+    assert sorted(b.pointer - start for b in buffers) == [0, 1024, 2048, 3072]
+    assert arena.statistics().reserved == 0
+    assert resource.asked == 1
+
+
+def test_a_reserve_that_is_in_use_outlives_an_emptied_cache() -> None:
+    arena, resource = limited()
+    arena.reserve(4 * KIB)
+    (start,) = resource.blocks
+    kept = take(arena, KIB)
+    arena.empty_cache()
+    assert take(arena, KIB).pointer in range(start, start + 4 * KIB)
+    assert resource.asked == 1
+    kept.close()
+    arena.empty_cache()  # the whole reserve goes
+    assert (resource.blocks, arena.statistics().held) == ({}, 0)
+    take(arena, KIB)  # and nothing is carved from it any more
+    assert resource.asked == 2
+
+
+def test_a_reserve_that_is_too_small_is_added_to() -> None:
+    arena, resource = limited()
+    arena.reserve(4 * KIB)
+    arena.reserve(12 * KIB)
+    assert sorted(resource.blocks.values()) == [4 * KIB, 8 * KIB]
 
 
 def test_a_reserve_counts_against_the_cap() -> None:
@@ -486,6 +527,18 @@ def test_borrowed_memory_keeps_its_owner() -> None:
     assert view.array((3,), np.uint8).tolist() == [2, 3, 4]
     view.close()
     assert not Owner.alive
+
+
+def test_buffers_say_what_they_are() -> None:
+    data = np.arange(8, dtype=np.uint8)
+    own, lent = CPU.allocate(8), Buffer.borrow(data.ctypes.data, 8, CPU, data, read_only=True)
+    assert (own.borrowed, lent.borrowed) == (False, True)
+    assert repr(own) == f"Buffer(cpu, 8 bytes at {own.pointer:#x})"
+    assert repr(lent) == f"Buffer(cpu, 8 bytes at {data.ctypes.data:#x}, read-only)"
+    with pytest.raises(AttributeError, match="__cuda_array_interface__: the buffer is on cpu"):
+        own.__cuda_array_interface__  # noqa: B018
+    own.close()
+    assert repr(own) == "Buffer(cpu, 8 bytes at closed)"
 
 
 def test_pinned_memory_is_host_memory_anywhere() -> None:

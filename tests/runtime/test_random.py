@@ -107,7 +107,13 @@ def test_tensors_are_filled_in_place() -> None:
         (lambda g: g.uniform(np.zeros(2), 2, 1), ValueError, "finite low <= high, got 2 and 1"),
         (lambda g: g.normal(np.zeros(2), 0, -1), ValueError, "std >= 0"),
         (lambda g: g.normal(np.zeros((4, 4)).T[:2]), ValueError, "C-contiguous"),
-        (lambda g: g.integers(np.zeros(2, np.int8), 0, 200), ValueError, "int8's -128 to 127"),
+        (lambda g: g.integers(np.zeros(2, np.int8), 0, 129), ValueError, "int8's -128 to 127"),
+        (
+            lambda g: g.integers(np.zeros(2, np.int8), -129, 0),
+            ValueError,
+            r"\[-129, 0\) is not within int8's",
+        ),
+        (lambda g: g.uniform(np.broadcast_to(np.zeros(1), (1,))), BufferError, "read-only"),
         (lambda g: g.integers(np.zeros(2, np.int8), 3, 3), ValueError, "low < high"),
         (lambda g: g.uniform(Device("cpu").allocate(6), dtype="float32"), ValueError, "6 bytes"),
     ],
@@ -117,6 +123,14 @@ def test_bad_arguments(call: Any, error: type[Exception], reason: str) -> None:
     with pytest.raises(error, match=reason):
         call(generator)
     assert generator.state == (0, 0)
+
+
+def test_the_whole_range_of_a_type_may_be_drawn() -> None:
+    found = np.zeros(4000, np.int8)
+    DeviceGenerator(1).integers(found, -128, 128)
+    assert (found.min(), found.max()) == (-128, 127)
+    DeviceGenerator(1).integers(found, 5, 6)
+    assert set(found) == {5}
 
 
 @pytest.mark.feature("F041")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lamina.runtime import _cuda
-from lamina.runtime.stream import CudaStream, _borrow, _wait_for_ends
+from lamina.runtime import stream as module
+from lamina.runtime.stream import CudaStream, _borrow, _wait_for_ends, as_stream
 
 
 @dataclass(frozen=True)
@@ -102,3 +103,50 @@ def test_a_capture_goes_on_is_over_or_was_broken_off(
         _cuda, "call", lambda name, handle: {("cuStreamIsCapturing", 77): status}[name, handle]
     )
     assert (stream.capturing, stream._is_invalidated()) == (capturing, invalidated)
+
+
+class Place(SimpleNamespace):
+    """A device, as far as a borrowed stream looks at it."""
+
+    __hash__ = object.__hash__
+
+
+class Foreign:
+    """A stream of another library."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self.address)
+
+
+def test_a_stream_of_another_library_is_borrowed_once_and_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    def from_handle(address: int) -> Any:
+        opened.append(address)
+        return SimpleNamespace(handle=address, priority=0, device=SimpleNamespace(device_id=0))
+
+    core = SimpleNamespace(Stream=SimpleNamespace(from_handle=from_handle))
+    monkeypatch.setattr(_cuda, "open_cuda", lambda: SimpleNamespace(core=core))
+    monkeypatch.setattr(module, "_borrowed", {})
+    default = object()
+    device: Any = Place(kind="cuda", index=0, current=nullcontext, default_stream=default)
+    assert as_stream(None, device) is default
+    number, foreign = as_stream(77, device), Foreign(99)
+    assert (number.handle, number.owner) == (77, None)
+    assert as_stream(number, device) is number
+    found = as_stream(foreign, device)
+    assert (found.handle, found.owner) == (99, foreign)
+    assert as_stream(Foreign(99), device) is found
+    assert found.owner is foreign
+    known = as_stream(Foreign(77), device)  # the owner is known by now
+    assert known is number
+    assert known.owner is not None
+    usual = as_stream(0, device)
+    assert as_stream(1, device) is usual  # CUDA's legacy default stream
+    assert opened == [77, 99, 1]
+    host: Any = SimpleNamespace(kind="cpu", default_stream=default)
+    with pytest.raises(ValueError, match="it queues work of a GPU, and the work is on"):
+        as_stream(77, host)

@@ -100,3 +100,17 @@ def test_a_latency_is_never_negative() -> None:
 def test_what_cannot_be_is_named(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_where_latency_would_be_negative_the_bandwidth_fits_best_without_it() -> None:
+    """The sum of squared relative errors is the least that any bandwidth gives."""
+    points = [(2, 1e6, 0.9e-3), (2, 2e6, 2e-3), (2, 4e6, 4.4e-3)]
+    found, worst = fit_link(points)
+
+    def errors(bandwidth: float) -> list[float]:
+        return [all_reduce_seconds(s, n, Link(0.0, bandwidth)) / t - 1 for n, s, t in points]
+
+    least = min(sum(e * e for e in errors(b)) for b in np.linspace(0.5e9, 2e9, 3001))
+    assert found.latency == 0
+    assert sum(e * e for e in errors(found.bandwidth)) == pytest.approx(least, rel=1e-4)
+    assert worst == pytest.approx(max(map(abs, errors(found.bandwidth))))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lamina.spec import Layout, ShapeError, channels_last, contiguous, dense, from_tag, pack, unpack
 from lamina.spec.layout import (
     outer_shape,
+    overlaps,
     physical_elements,
     plainest,
     reshaped,
@@ -50,6 +51,32 @@ def test_elements_lie_where_the_strides_say(case: tuple[tuple[int, ...], tuple[i
     flat = pack(x, layout)
     for place in np.ndindex(*shape):
         assert flat[_offset(place, layout)] == x[place]
+
+
+@given(layouts(), st.lists(st.integers(0, 3), min_size=4, max_size=4))
+def test_what_does_not_overlap_has_one_element_at_each_address(
+    case: tuple[tuple[int, ...], tuple[int, ...], Blocks], factors: list[int]
+) -> None:
+    """Dense layouts do not, nor do those with gaps; axes of size 1 may have any stride."""
+    shape, order, blocks = case
+    found = dense(shape, order, blocks)
+    assert not overlaps(found, shape)
+    wide = Layout(tuple(s * f for s, f in zip(found.strides, factors, strict=False)), blocks)
+    places = [_offset(place, wide) for place in np.ndindex(*shape)]
+    if not overlaps(wide, shape):
+        assert len(set(places)) == len(places)
+    alone = Layout(tuple(0 if n == 1 else s for n, s in zip(shape, found.strides, strict=True)), blocks)
+    assert not overlaps(alone, shape)
+    assert not overlaps(Layout((0,) * len(shape), blocks), (0, *shape[1:]))
+
+
+def test_repeated_and_sliding_elements_overlap() -> None:
+    assert overlaps(Layout((0, 1)), (2, 3))
+    assert overlaps(Layout((1, 1)), (4, 3))
+    assert overlaps(Layout((2, 1)), (4, 3))
+    assert not overlaps(Layout((3, 1)), (4, 3))
+    assert overlaps(Layout((7,), ((0, 8),)), (16,))
+    assert not overlaps(Layout((8,), ((0, 8),)), (16,))
 
 
 def _offset(place: tuple[int, ...], layout: Layout) -> int:

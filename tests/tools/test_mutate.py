@@ -357,6 +357,22 @@ def test_the_reach_is_kept_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     bell, door, window = by_time
     assert stages == [["tests/room/test_door.py::slow"], [door, "tests/room/test_new.py", bell, window]]
     assert ran == [()]  # once, all
+    near = [f"tests/room/test_{n}.py::{t}" for n in range(10) for t in "ab"]
+    own = "tests/room/test_door.py::late"
+    stages = list(
+        mutate._stages(
+            faults[0].file, [f"tests/room/test_{n}.py" for n in (*range(10), "door")], [*near, own]
+        )
+    )
+    assert stages == [[own], near[:16], near[16:], [door]]  # files stay together, few are read at first
+    known_defaults = [*by_time, "tests/test_defaults.py"]
+    (last,) = mutate._stages(
+        faults[0].file, known_defaults, [mutate.IMPORT, *by_time, "tests/test_defaults.py"]
+    )
+    assert last == [door, "tests/test_defaults.py", bell, window]
+    chapter = [f"tests/room/test_{n}.py" for n in range(10)]
+    assert list(mutate._stages(faults[0].file, chapter, None)) == [chapter[:8], chapter[8:]]
+    assert list(mutate._stages(faults[0].file, chapter[:8], None)) == [chapter[:8]]
     (house / "tests/room/test_door.py").write_text("")
     del times["tests/room/test_door.py::slow"], times[mutate.IMPORT]
     assert mutate.reach_of(file, tmp_path, faults[:1]) == {faults[0].key: order[:2] + by_time}

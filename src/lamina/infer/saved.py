@@ -292,14 +292,14 @@ def _stored(reading: Reading, spec: Any, offset: Any) -> np.ndarray[Any, Any]:
     return np.frombuffer(part, found.dtype.numpy).reshape(found.shape)
 
 
-def _structure(data: Any, depth: int = 0) -> Structure:
+def _structure(data: Any) -> Structure:
     """A tree without its leaves. Raises PlanFileError."""
     if data == "*":
         return LEAF
     kind, keys, branches = data
     if kind == "dict" and len(keys) != len(branches):
         raise PlanFileError(f"a dict of {len(keys)} keys and {len(branches)} values")
-    return Structure(_KINDS[kind], tuple(keys), tuple([_structure(b, depth + 1) for b in branches]))
+    return Structure(_KINDS[kind], tuple(keys), tuple(map(_structure, branches)))
 
 
 def _planned_anew(

@@ -47,3 +47,15 @@ def test_three_axes_need_the_numbers_of_heads() -> None:
     graph = single("Attention", dict.fromkeys("qkv", (1, 2, 8)), opset=23)
     with pytest.raises(OnnxError, match="Attention: needs the attribute q_num_heads"):
         graph(dict.fromkeys("qkv", np.ones((1, 2, 8), np.float32)))
+
+
+@pytest.mark.parametrize("kind", [bool, np.float32])
+def test_keys_that_a_mask_does_not_name_are_hidden(kind: Any) -> None:
+    v = np.random.default_rng(0).normal(size=(1, 2, 5, 4)).astype(np.float32)
+    mask = np.ones((1, 1, 5, 3), bool) if kind is bool else np.zeros((1, 1, 5, 3), np.float32)
+    given = {"q": np.zeros((1, 2, 5, 4), np.float32), "k": v, "v": v}
+    shapes: dict[str, Any] = {n: a.shape for n, a in given.items()}
+    graph = single("Attention", {**shapes, "mask": (9 if kind is bool else 1, mask.shape)}, opset=24)
+    found = graph({**given, "mask": mask})["y0"].numpy()
+    wanted = np.broadcast_to(v[:, :, :3].mean(2, keepdims=True), v.shape)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

@@ -37,3 +37,8 @@ def test_padding_cuts_with_negative_numbers(mode: str) -> None:
 def test_a_shape_that_keeps_an_axis_that_is_not_there_is_refused() -> None:
     with pytest.raises(OnnxError, match=r"shape \(6, 0\) keeps the size of an axis"):
         single("Reshape", {"x": (6,), "s": (2,)})({"x": np.ones(6, np.float32), "s": np.array([6, 0])})
+
+
+def test_without_a_permutation_all_axes_are_turned_around() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    np.testing.assert_array_equal(single("Transpose", {"x": x.shape})({"x": x})["y0"].numpy(), x.T)

@@ -33,6 +33,10 @@ def test_what_is_lent_is_row_major_and_aligned() -> None:
     assert is_lendable(x)
     assert not is_lendable(x.t())
     assert not is_lendable(x.flatten()[1:])
+    assert not is_lendable(torch._neg_view(x))  # PyTorch negates when it is read
+    pairs = torch.complex(x, x)
+    assert is_lendable(pairs)
+    assert not is_lendable(pairs.conj())
     y: Any = shown(Tensor(lent(x, Device("cpu")), Spec((2, 3), float32)))
     x[0, 0] = 7
     assert y.data_ptr() == x.data_ptr()

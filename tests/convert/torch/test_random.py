@@ -100,3 +100,25 @@ def test_what_is_not_said_is_pytorchs(name: str) -> None:
     compiled = torch.compile(Net(), backend="lamina", fullgraph=True)
     assert torch.equal(compiled(x), x) != drops
     assert (from_torch(Net(), x)(x.numpy()).numpy() == x.numpy()).all() != drops
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("torch.bernoulli(x)", [0.0, 1.0, 0.0]),
+        ("torch.bernoulli(x, 1.0)", [1.0, 1.0, 1.0]),
+        ("torch.bernoulli(x, 0.0)", [0.0, 0.0, 0.0]),
+        ("x.clone().bernoulli_(1.0)", [1.0, 1.0, 1.0]),
+        ("x.clone().bernoulli_(0.0)", [0.0, 0.0, 0.0]),
+        ("torch.full_like(x, 7.0).bernoulli_(x)", [0.0, 1.0, 0.0]),
+    ],
+)
+def test_what_is_certain_is_drawn(text: str, wanted: list[float]) -> None:
+    """In place the tensor's own numbers are no probabilities."""
+    import torch
+
+    from tests.helpers.torch_functions import exported
+
+    x = torch.tensor([0.0, 1.0, 0.0])
+    y = exported(eval("lambda x: " + text, {"torch": torch}), x)(x).outputs[0].numpy()
+    assert y.tolist() == wanted

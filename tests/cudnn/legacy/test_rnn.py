@@ -310,3 +310,24 @@ def test_parameters_that_do_not_fit_are_named() -> None:
     assert layout.addresses(1000)["weight_ih_l0.i"] == 1000 + 4 * layout["weight_ih_l0.i"].offset
     assert len(layout) == len(layout.names) == 2 * 2 * 8
     assert "CUDNN_LSTM" in repr(layout)
+
+
+@pytest.mark.feature("F069", "F071")
+@pytest.mark.parametrize(
+    ("bias", "kept", "other"), [("single_input", "ih", "hh"), ("single_recurrent", "hh", "ih")]
+)
+def test_a_grus_new_gate_needs_the_bias_that_a_mode_lacks_to_be_zero(
+    bias: str, kept: str, other: str
+) -> None:
+    _, parameters = state("gru")
+    layout = plain(RNN(cell="gru", **SIZES, bias=bias))
+    with pytest.raises(ValueError, match=rf"bias_{other}_l0\.n is not zero"):
+        layout.from_torch(parameters)
+    parameters = {name: value.copy() for name, value in parameters.items()}
+    for suffix in ("l0", "l1"):
+        rows = parameters[f"bias_{other}_{suffix}"]
+        rows[2 * len(rows) // 3 :] = 0
+    back = layout.to_torch(layout.from_torch(parameters))
+    for suffix in ("l0", "l1"):
+        both = parameters[f"bias_ih_{suffix}"] + parameters[f"bias_hh_{suffix}"]
+        np.testing.assert_array_equal(back[f"bias_{kept}_{suffix}"], both)

@@ -6,6 +6,7 @@ import pytest
 
 from lamina import ops
 from lamina.graph import Graph, trace
+from lamina.graph.passes import verify
 from lamina.graph.passes.pattern import replace
 from lamina.graph.passes.verify import Checker, PassError, check_passes, checked_passes
 from lamina.ops.core import bind
@@ -71,6 +72,19 @@ def test_large_graphs_are_not_compared() -> None:
     """Nothing of the size of their tensors is made."""
     graph = trace(lambda x: ops.neg(x), Spec((1 << 20, 1 << 20), float32))
     Checker(graph).check("wrong", of(graph, lambda x: ops.exp(x)))
+
+
+def test_graphs_are_small_up_to_each_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = trace(lambda a, b: ops.relu(ops.matmul(a, b)), Spec((8, 3), float32), Spec((3, 16), float32))
+    reached = {"_MOST_NODES": 2, "_MOST_ELEMENTS": 8 * 16, "_MOST_FLOPS": 2 * 8 * 3 * 16}
+    for name, most in reached.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(verify, name, most)
+            assert verify._is_small(graph), name
+            patch.setattr(verify, name, most - 1)
+            assert not verify._is_small(graph), name
+    unread = trace(lambda a, b: ops.relu(a), Spec((8, 3), float32), Spec((1 << 20,), float32))
+    assert not verify._is_small(unread)  # it would be drawn
 
 
 def test_ops_for_other_types_are_not_compared() -> None:

@@ -1,5 +1,6 @@
 """Recomputation: graphs fit into the memory that is given to them, and give the same bits as with all of it."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,11 @@ import lamina as lm
 from lamina import nn, ops, optim
 from lamina.cli import main
 from lamina.graph import Executable, MemoryLimitError, compile, gradients, trace
+from lamina.graph.planning import rematerialize
 from lamina.graph.planning.rematerialize import as_bytes
+from lamina.runtime import Device, Machine
 from lamina.spec import Spec, float32, int64, policy
+from tests.helpers.planned import H200
 
 
 def deep(seed: int, depth: int = 12) -> tuple[Any, list[Any]]:
@@ -171,6 +175,40 @@ def test_sizes_have_units() -> None:
 
 
 @pytest.mark.feature("B020")
+@pytest.mark.parametrize(
+    ("unit", "factor"),
+    [
+        ("", 1),
+        ("b", 1),
+        ("KB", 10**3),
+        ("mb", 10**6),
+        ("GB", 10**9),
+        ("KiB", 2**10),
+        ("mib", 2**20),
+        ("GiB", 2**30),
+    ],
+)
+def test_every_unit_is_so_many_bytes(unit: str, factor: int) -> None:
+    assert as_bytes(f"3 {unit}") == 3 * factor
+    assert as_bytes(f"2.5{unit}") == int(2.5 * factor)
+
+
+def test_choices_on_a_cpu_depend_on_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And on a GPU on what is known of it."""
+    asked: list[Machine] = []
+
+    def first(graph: Any, program: Any, donate: Any, machine: Machine) -> Any:
+        asked.append(machine)
+        return SimpleNamespace(shrunk=lambda: None)
+
+    monkeypatch.setattr(rematerialize, "_Round", first)
+    graph = trace(lambda x: ops.softmax(ops.relu(x), 1), Spec((64, 64), float32))
+    for device in (Device("cpu"), H200):
+        with pytest.raises(MemoryLimitError):
+            compile(graph, device, memory_limit=1)
+    assert asked == [rematerialize._USUAL, H200.machine]
+
+
 def test_the_program_takes_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "resnet18", "--train", "--backend", "null", "--batch-size", "16", "--memory-limit"]
     assert main([*arguments, "240 MiB"]) == 0

@@ -65,6 +65,9 @@ def test_a_program_with_one_result_has_one_lane() -> None:
         (Footprint((), ((0, 4),)), Footprint(((3, 8),), ()), True),
         (Footprint((), ((0, 4),)), Footprint((), ((3, 8),)), True),
         (Footprint((), ((0, 4),)), Footprint((), ((4, 8),)), False),
+        (Footprint(((0, 4),), ((4, 8),)), Footprint(((8, 12),), ((12, 16),)), False),
+        (Footprint((), (), ordered=True), Footprint((), ()), False),
+        (Footprint((), (), ordered=True), Footprint((), (), ordered=True), True),
     ],
 )
 def test_footprints_clash_where_one_writes(a: Footprint, b: Footprint, clash: bool) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from html.parser import HTMLParser
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph import Executable, compile, html_page, profile, trace
+from lamina.graph.run import profile as profiling
+from lamina.graph.run.profile import Row
 from lamina.ops import primitives
 from lamina.ops.core import Op
 from lamina.spec import Spec, bfloat16, float32
@@ -153,3 +156,26 @@ def test_the_page_has_the_graph_where_it_is_given() -> None:
 def test_rounds_without_end_are_refused(rounds: int) -> None:
     with pytest.raises(ValueError, match=r"profile: rounds must be in \[0, 1e\+06\], got"):
         profile(small(), rounds=rounds)
+
+
+@pytest.mark.parametrize(("milliseconds", "fraction"), [(None, None), (0.0, None), (0.5, 0.5), (2.0, 0.125)])
+def test_the_part_of_the_roofline(milliseconds: float | None, fraction: float | None) -> None:
+    row = Row("relu()", "relu", "", "", 0, 0, 0, milliseconds, 0.25)
+    assert row.fraction == fraction
+    assert row.record["fraction"] == fraction
+
+
+def test_limits_are_of_the_times_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    executable = small()
+    count = len([s for s in executable.program.steps if not s.plan.view])
+    monkeypatch.setattr(profiling, "kernel_times", lambda made, rounds: [2.0] * count)
+
+    def least(steps: Any, seconds: list[float | None], machine: Any) -> list[float]:
+        asked.append(seconds)
+        return [1e-3] * len(steps)
+
+    monkeypatch.setattr(profiling, "least_times", least)
+    found = profile(executable, rounds=3)
+    assert asked == [[0.002] * count]
+    assert [(r.milliseconds, r.limit_ms, r.fraction) for r in found.rows] == [(2.0, 1.0, 0.5)] * count

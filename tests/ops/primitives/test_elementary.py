@@ -99,6 +99,23 @@ def test_rounding() -> None:
     assert run(ops.frac, np.array([1.25, -1.25])).tolist() == [0.25, -0.25]
 
 
+@pytest.mark.parametrize("exponent", [-3, -2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 7])
+def test_powers_of_floats(exponent: float) -> None:
+    """Numbers that are products, roots and quotients, and others."""
+    x = np.array([0.25, 0.5, 1.0, 1.75, 3.0])
+    for value in (exponent, float(exponent)):
+        np.testing.assert_allclose(run(ops.pow, x, value), x**value, rtol=1e-14)
+        (found,) = grad(lambda a, by=value: ops.pow(a, by), x)
+        np.testing.assert_allclose(found, exponent * x ** (exponent - 1.0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("exponent", range(8))
+def test_whole_powers_of_integers(exponent: int) -> None:
+    x = np.array([-3, -1, 0, 1, 2, 5])
+    found = run(ops.pow, x, exponent)
+    assert (found.dtype, found.tolist()) == (x.dtype, (x**exponent).tolist())
+
+
 def test_composites() -> None:
     a, b = np.array([1.0, 2.0]), np.array([3.0, 5.0])
     np.testing.assert_allclose(run(ops.lerp, a, b, 0.25), [1.5, 2.75])

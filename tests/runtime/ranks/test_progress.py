@@ -108,3 +108,17 @@ def test_what_was_decided_first_stays_until_this_rank_has_stopped() -> None:
     progress.decide(2, "SIGTERM")
     progress.begin_step(1)
     assert progress.is_over
+
+
+def test_who_asks_whether_it_is_over_waits_for_the_agreement() -> None:
+    progress = Progress()
+    progress.begin_step(0)
+    progress.hold()
+    said = list[bool]()
+    thread = threading.Thread(target=lambda: said.append(progress.is_over))
+    thread.start()
+    thread.join(0.05)
+    assert (thread.is_alive(), said) == (True, [])
+    progress.decide(1, "SIGTERM")
+    thread.join(10)
+    assert said == [True]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lamina.runtime.ranks import verdict
 from lamina.runtime.ranks.verdict import Blame, Courses, Limits, Rank, judge
 
 LIMITS = Limits(30.0)
@@ -140,3 +141,108 @@ def test_who_does_something_else_is_named_with_both_operations() -> None:
     assert str(courses.differ(third)).startswith(
         "rank 2 comes to operation 1 of ranks 1,2 by another way than rank 1:"
     )
+
+
+def test_nobody_is_blamed_at_a_limit() -> None:
+    """Limits are of what is well: a rank is to blame behind them."""
+    assert text([rank(0, 20.0), rank(1, 5.0)], 20.0) == ""
+    assert text([rank(0, 20.0), rank(1, 4.99)], 20.0) != ""
+    assert text([waiting(0, 21.0), rank(1)], 0.0) == ""
+    assert text([waiting(0, 21.01), rank(1)], 0.0) != ""
+    gone = rank(1)
+    gone.done = True
+    assert text([waiting(0, 2.0), gone], 0.0) == ""
+    assert text([waiting(0, 2.01), gone], 0.0) != ""
+    assert text([waiting(0, 21.0), waiting(1, 21.0)], 0.0) == ""
+    assert text([waiting(0, 21.01), waiting(1, 21.01)], 0.0) != ""
+    behind = [rank(0, step=5), rank(1, step=4)]
+    behind[0].heard = behind[1].heard = 21.0
+    assert text(behind, 21.0) == ""
+    assert text(behind, 21.01) != ""
+
+
+def test_who_is_ahead_and_has_ended_waits_for_nobody() -> None:
+    ranks = [rank(0, step=5), rank(1, step=4)]
+    for r in ranks:
+        r.heard = 22.0
+    ranks[0].done = True
+    assert text(ranks, 22.0) == ""
+    ranks[1].heard = ranks[0].heard
+    assert text([ranks[1]], 22.0) == ""  # alone
+    same = [rank(0, step=5), rank(1, step=5)]
+    for r in same:
+        r.heard = 22.0
+    assert text(same, 22.0) == ""
+
+
+def test_a_rank_that_has_not_joined_is_not_silent() -> None:
+    late = Rank(1, 0.0, 0.0)
+    assert text([rank(0, 100.0), late], 100.0) == ""
+    assert (late.where, late.step, late.op, late.waits(9.0)) == ("", -1, "", 0.0)
+
+
+def test_where_a_rank_is() -> None:
+    assert rank(0, step=0).where == "in step 0, in no collective operation"
+    assert rank(0, step=-1).where == "before the first step, in no collective operation"
+    assert rank(0, step=1, doing="planning").where == "in step 1, planning"
+
+
+def test_limits_are_parts_of_the_timeout() -> None:
+    short, usual, long = Limits(3.0), Limits(), Limits(600.0)
+    assert [(x.beat, x.silent, x.grace) for x in (short, usual, long)] == [
+        (0.1, 1.5, 0.5),
+        (1.0, 15.0, 5.0),
+        (1.0, 300.0, 5.0),
+    ]
+    assert [round(x.stalled, 9) for x in (short, usual, long)] == [2.1, 21.0, 420.0]
+
+
+def test_a_word_is_a_move_if_it_tells_something_new() -> None:
+    found = rank(0)
+    for change, moved in (
+        ({}, 0.0),
+        ({"since": 3.0}, 0.0),
+        ({"step": 5}, 3.0),
+        ({"op": "barrier"}, 4.0),
+        ({"patience": 2.0}, 5.0),
+    ):
+        now = moved or found.heard + 1
+        found.update({**found.facts, **change}, now)
+        assert (found.moved, found.heard) == (moved, now)
+
+
+def test_only_so_many_operations_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "_KEPT", 2)
+    courses = Courses()
+    assert courses.differ(rank(0, courses={"world": [[n, n, "barrier"] for n in range(4)]})) is None
+    assert (
+        courses.differ(rank(1, courses={"world": [[0, 7, "barrier"], [1, 7, "barrier"]]})) is None
+    )  # forgotten
+    assert courses.differ(rank(2, courses={"world": [[1, 9, "barrier"]]})) is not None
+
+
+def test_patience_is_counted_from_the_word() -> None:
+    found = rank(0, 100.0, patience=5.0)
+    assert [found.is_patient(now) for now in (99.0, 104.9, 105.0)] == [True, True, False]
+
+
+def test_a_rank_and_seconds_are_named_as_they_are() -> None:
+    assert str(Blame.of(rank(0, 3.0), "is bad", 5.0)) == (
+        "rank 0 (process 40 on node) is bad; it was in step 4, in no collective operation, as it said 2.0 s before"
+    )
+    assert str(Blame(-1, "all hang")) == "all hang"
+    for ago, told in ((0.04, ""), (0.05, ", as it said 0.1 s before")):
+        assert str(Blame(2, "is bad", where="in step 1", ago=ago)) == f"rank 2 is bad; it was in step 1{told}"
+    found = judge([waiting(0, 22.0), waiting(1, 21.0)], 0.0, LIMITS)
+    assert found is None
+    found = judge([waiting(0, 22.0), waiting(1, 21.5)], 0.0, LIMITS)
+    assert found is not None
+    assert (found.rank, found.step, found.op) == (-1, 4, "all_reduce")
+
+
+def test_of_two_that_stand_still_the_time_of_the_later_one_counts() -> None:
+    ranks = [rank(0, 100.0, step=5), rank(1, 100.0, step=4)]
+    ranks[0].moved, ranks[1].moved = 70.0, 79.0
+    assert text(ranks, 100.0) == ""
+    ranks[1].moved = 78.0
+    assert "waited for 22 s" in text(ranks, 100.0)

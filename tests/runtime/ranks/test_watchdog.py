@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from lamina.runtime.ranks import watchdog
 from lamina.runtime.ranks.monitor import RankMonitor
 from lamina.runtime.ranks.verdict import Limits, Rank
-from lamina.runtime.ranks.watchdog import Watchdog
+from lamina.runtime.ranks.watchdog import RankError, Watchdog
 from tests.helpers import ROOT
 
 pytestmark = pytest.mark.feature("B034")
@@ -130,8 +131,6 @@ def test_a_call_that_cannot_be_interrupted_is_ended_from_outside() -> None:
 
 
 def test_watching_twice_is_refused(monkeypatch: Any) -> None:
-    from lamina.runtime.ranks import watchdog
-
     monkeypatch.setattr(watchdog, "_current", [type("Held", (), {"rank": 4})()])
     with pytest.raises(RuntimeError, match="rank 4 is watched already"):
         watchdog.watch("127.0.0.1:1:x", 0)
@@ -157,3 +156,50 @@ def test_the_monitor_stays_until_the_others_have_ended() -> None:
     found._wait_for_others(20.0)
     assert 0.15 < time.monotonic() - now < 15
     found.close()
+
+
+def test_the_signal_raises_the_verdict_until_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    monitor = RankMonitor(1, Limits(30.0), holder=0)
+    monitor.start()
+    dog = Watchdog(monitor.address, 0, monitor)
+    nothing: Any = None
+    dog._raise(0, nothing)  # there is no verdict
+    dog.error = RankError("rank 1 is bad")
+    with pytest.raises(RankError, match="rank 1 is bad"):
+        dog._raise(0, nothing)
+    dog._tell()
+    dog._tell()
+    assert capsys.readouterr().err == "rank 0: RankError: rank 1 is bad\n"
+    dog._raise(0, nothing)
+    dog.error = None
+    dog.close()
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"step": -1, "op": ""}, "before the first step"),
+        ({"step": 0, "op": ""}, "in step 0"),
+        ({"step": 3, "op": "barrier"}, "in step 3, in barrier"),
+    ],
+)
+def test_an_error_says_where_this_rank_was(
+    facts: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog.progress, "facts", lambda: facts)
+    assert watchdog._here() == text
+
+
+def test_an_error_is_due_to_what_it_was_raised_from() -> None:
+    cause, other = OSError("gone"), OSError("else")
+    try:
+        try:
+            raise cause
+        except OSError as error:
+            raise ValueError("shut") from error
+    except ValueError as error:
+        shut = error
+    assert watchdog._is_due_to(shut, cause)
+    assert watchdog._is_due_to(cause, cause)
+    assert not watchdog._is_due_to(shut, other)
+    assert not watchdog._is_due_to(None, cause)

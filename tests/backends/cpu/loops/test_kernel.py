@@ -3,15 +3,19 @@
 import numpy as np
 import pytest
 
-from lamina.backends import Call
+from lamina import backends
+from lamina.backends import Call, NoKernel
 from lamina.backends.cpu.library import at_input, at_output
-from lamina.backends.cpu.loops import kernel
+from lamina.backends.cpu.loops import kernel, table
 from lamina.backends.cpu.loops.code import Code
 from lamina.backends.cpu.loops.kernel import LoopKernel
-from lamina.spec import float32, int64
+from lamina.ops.core import REGISTRY
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec, float32, int64
 from tests.helpers.loops import needs_llvm
 
 pytestmark = needs_llvm
+BACKEND = backends.get(Device("cpu"), "cpu")
 
 
 def doubled() -> str:
@@ -55,3 +59,26 @@ def test_what_a_kernel_refuses_runs_elsewhere() -> None:
     x[2] = 1
     run()
     assert refused == [1]
+
+
+def test_no_loop_has_more_steps_than_there_are_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "LEAST", 0)
+    seen = 0
+    for op_class in REGISTRY.values():
+        if not op_class.__module__.startswith("lamina.ops."):
+            continue
+        dtype = float32 if float32 in op_class.dtypes else op_class.dtypes[0]
+        for sample in op_class.samples():
+            if sample.dtypes is not None and dtype not in sample.dtypes:
+                continue
+            try:
+                plan = BACKEND.plan(
+                    sample.op, [Spec(a.shape, a.dtype or dtype) for a in sample.args], Policy()
+                )
+            except NoKernel:
+                continue
+            if isinstance(plan.make, LoopKernel):
+                elements = sum(s.numel for s in (*plan.inputs, *plan.outputs))
+                assert plan.make.steps <= max(elements, 1), sample
+                seen += 1
+    assert seen > 200

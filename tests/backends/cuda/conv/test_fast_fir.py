@@ -1,12 +1,15 @@
 """Convolutions as three of half as many taps on half as many rows: on the emulator, and what they are planned for."""
 
 import shutil
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.fast_fir import FastFir, fast_fir_formulation, takes_fast_fir
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, sides
+from lamina.backends.cuda.launch.program import SubPlan, source, target
 from lamina.backends.cuda.select.formulations import candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.ops.primitives import Conv, ConvDataGrad, Window
@@ -78,6 +81,35 @@ def test_parts_save_arithmetic() -> None:
     assert sum(part.flops for part in parts) == pytest.approx(whole.flops * 11 / 14, rel=0.01)
     assert [part.window.stride for part in parts] == [(2, 1), (2, 1), (1, 1)]
     assert [part.x.shape[2] for part in parts] == [112, 112, 59]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parts_are_padded_by_no_more_than_their_rows_need(case: str) -> None:
+    whole = FastFir(operands(*CASES[case]))
+    even, odd, _ = whole.parts
+    for part, needed in ((even, whole.rows), (odd, whole.whole.y.shape[2] // 2 + 1)):
+        low, high = part.window.padding[0]
+        rows = [
+            replace(part.window, padding=((low, more), *part.window.padding[1:])).output(
+                part.x.shape[2:], part.w.shape[2:]
+            )[0]
+            for more in range(high + 1)
+        ]
+        assert rows[-1] == part.y.shape[2] >= needed
+        assert all(number < needed for number in rows[:-1])
+
+
+def test_parts_share_the_memory_behind_what_is_between_them() -> None:
+    whole = FastFir(operands(*CASES["seven taps"]))
+    sizes = iter((3000, 7000, 100))
+    steps, size = whole.steps(
+        source(0), source(1), target(), lambda part: SimpleNamespace(workspace=next(sizes)), 512
+    )
+    offsets = {step.offset for step in steps if isinstance(step, SubPlan)}
+    p, q, s = whole.parts
+    between = sum(-(-x.nbytes // 256) * 256 for x in (p.w, q.w, s.w, s.x, p.y, q.y, s.y))
+    assert offsets == {512 + between}
+    assert size == 512 + between + 7000
 
 
 @pytest.mark.feature("B012")

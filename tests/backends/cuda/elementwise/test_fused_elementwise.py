@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.backends import NoKernel
 from lamina.backends.cuda import backend
 from lamina.backends.reference import run_reference
 from lamina.graph import compile, trace
 from lamina.ops.core import Array, Op
-from lamina.ops.primitives import Add, Cast, Expand, Mul, Reduce, Relu, Slice
+from lamina.ops.primitives import Add, Cast, Expand, Mul, Reduce, Relu, Reshape, Slice
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.quantize import Quantize
 from lamina.spec import (
@@ -159,3 +160,17 @@ def test_what_others_read_stays_in_memory() -> None:
         return y, ops.sum(y * 2.0)
 
     assert len(kernels(f, X)) == 2
+
+
+def test_computed_values_keep_their_places() -> None:
+    """They may be repeated, and one number may have other axes; what would move is refused."""
+    check(
+        expression((Mul(), (0, 0)), (Reshape((1, 1, 1)), (~0,)), (Add(), (~1, 1))),
+        [Spec((1,), float32), Spec((2, 3, 4), float32)],
+    )
+    for move in (Reshape((12,)), Slice((1, 0), (3, 4), (1, 1))):
+        op = expression((Mul(), (0, 0)), (move, (~0,)), (Add(), (~1, ~1)))
+        with pytest.raises(
+            NoKernel, match="cuda does not move computed values, .* within a fused elementwise op"
+        ):
+            CUDA.plan(op, [Spec((3, 4), float32)], Policy())

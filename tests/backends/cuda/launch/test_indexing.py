@@ -1,11 +1,20 @@
 """Index arithmetic of own kernels: divisions by multiplication."""
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from lamina.backends.cuda.launch.indexing import KernelSizes, Space, divisor, table_offset_code
+from lamina.backends.cuda.launch.indexing import (
+    KernelSizes,
+    Space,
+    collapse,
+    divisor,
+    index_type,
+    memory_order,
+    table_offset_code,
+)
 
 LARGEST = 2**31 - 1
 
@@ -69,3 +78,46 @@ def test_a_quotient_by_one_is_the_number() -> None:
     sizes.add_quotient("same", 1)
     factor, shift = sizes.values
     assert [(n * factor >> 32) >> shift for n in (0, 1, 7, LARGEST)] == [0, 1, 7, LARGEST]
+
+
+def test_indices_have_64_bits_where_a_step_beyond_the_last_needs_them() -> None:
+    assert [index_type(n) for n in (0, 2**31 - 2**26 - 1, 2**31 - 2**26, 2**40)] == [
+        "i32",
+        "i32",
+        "i64",
+        "i64",
+    ]
+
+
+def test_joined_axes_are_walked_in_the_same_places() -> None:
+    """For each operand, whatever its strides; no two axes that remain could be joined."""
+    rng = np.random.default_rng(0)
+    joined = 0
+    for _ in range(300):
+        rank = int(rng.integers(0, 5))
+        sizes = tuple(int(n) for n in rng.choice([1, 2, 3, 4], rank))
+        packed = [int(np.prod(sizes[a + 1 :], dtype=int)) for a in range(rank)]
+        rows = [
+            [0 if rng.random() < 0.2 else s * int(rng.choice([1, 1, 1, 2])) for s in packed] for _ in range(2)
+        ]
+        order = tuple(range(rank)) if rng.random() < 0.5 else tuple(int(a) for a in rng.permutation(rank))
+        found = collapse(sizes, rows, order)
+        joined += len(found.sizes) < sum(n > 1 for n in sizes)
+        assert all(n > 1 for n in found.sizes) or found.sizes == (1,)
+        for row, new in zip(rows, found.strides, strict=True):
+            places = _places([sizes[a] for a in order], [row[a] for a in order])
+            assert places == _places(found.sizes, new)
+        for k in range(len(found.sizes) - 1):
+            assert any(new[k] != new[k + 1] * found.sizes[k + 1] for new in found.strides)
+    assert joined > 20
+
+
+def _places(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """Where an operand is read, step by step."""
+    return [sum(i * s for i, s in zip(at, strides, strict=True)) for at in np.ndindex(*sizes)]
+
+
+def test_axes_are_ordered_by_their_strides() -> None:
+    assert memory_order((2, 3, 4), (12, 4, 1)) == (0, 1, 2)
+    assert memory_order((2, 3, 4), (1, -8, 2)) == (1, 2, 0)
+    assert memory_order((2, 3), (3, 3)) == (0, 1)

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -86,3 +87,12 @@ def test_the_emulator_widens_every_float16() -> None:
     )
     run_launch(launch, Call((halves.pointer,), (found.pointer,)))
     np.testing.assert_array_equal(found.bytes.view(np.float32), bits.view(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_a_sequence_runs_all_in_their_order(count: int) -> None:
+    done: list[int] = []
+    runs = [partial(done.append, i) for i in range(count)]
+    program.sequence([program.nothing, *runs, program.nothing])()
+    assert done == list(range(count))
+    assert program.sequence([program.nothing]) is program.nothing
