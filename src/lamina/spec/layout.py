@@ -164,7 +164,7 @@ def reshaped(layout: Layout, before: Shape, after: Shape) -> tuple[Layout, Layou
     lying = None if layout.blocks else _lying_order(layout, before, [old for old, _ in groups])
     order = lying if lying is not None else list(range(len(groups)))
     lies, becomes = (tuple(a for g in order for a in groups[g][side]) for side in (0, 1))
-    return dense(before, lies), dense(after, becomes)
+    return plainest(dense(before, lies), before), plainest(dense(after, becomes), after)
 
 
 def _lying_order(layout: Layout, shape: Shape, groups: Sequence[Sequence[int]]) -> list[int] | None:
