@@ -66,7 +66,7 @@ class TestStochasticDepth:
         assert seen == {(0.0,), (2.0,)}
 
     def test_inference_and_bounds(self) -> None:
-        x = np.ones((3, 2), np.float32)
+        x = lm.ones(3, 2)
         assert StochasticDepth(0.0)(x) is x
         assert StochasticDepth(0.5).eval()(x) is x
         assert not StochasticDepth(1.0)(x).numpy().any()
