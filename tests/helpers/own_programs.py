@@ -8,7 +8,7 @@ import pytest
 
 from lamina.backends import Plan
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.attention.attention import slopes_launch, weights_launch
+from lamina.backends.cuda.attention.attention import scaled, slopes_launch, weights_launch
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.direct import direct
 from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation
@@ -137,6 +137,8 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
         found[f"weights {dtype}"] = launch.program
         launch = slopes_launch(AttentionGrad(0.5), scores, [], (source(),) * 6)
         found[f"slopes {dtype}"] = launch.program
+        if dtype.itemsize == 2:
+            found[f"scaled {dtype}"] = scaled((scores, source()), target(), 0.5).program
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, device.machine)
         for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
             found[f"{launch.program.name} {dtype}"] = launch.program

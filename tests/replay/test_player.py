@@ -1,5 +1,6 @@
 """A program of a plan: its contexts, its inputs and outputs."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,13 @@ def test_a_gpus_steps_run_once_and_then_as_a_graph() -> None:
     class Context(_GpuContext):
         def __init__(self) -> None:
             self._captured, self._rehearsed = None, False
+            self._arriving = []
             self._runs = [lambda: done.append("one"), lambda: done.append("two")]
+            self.stream: Any = SimpleNamespace(synchronize=lambda: None)
+
+        def _queue(self, runs: Any, stream: Any) -> None:
+            for run in runs:
+                run()
 
         def _capture(self) -> None:
             done.append("capture")
@@ -99,5 +106,5 @@ def test_a_gpus_steps_run_once_and_then_as_a_graph() -> None:
 
     context = Context()
     for _ in range(4):
-        context._launch()
+        context._run([])
     assert done == ["one", "two", "capture", "replay", "replay"]

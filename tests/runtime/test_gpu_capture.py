@@ -20,7 +20,7 @@ def gpu() -> Device:
 def test_what_cannot_be_captured_breaks_a_capture_off(gpu: Device) -> None:
     stream = gpu.stream()
     with (
-        pytest.raises(CaptureInvalidated, match="not permitted when the stream is capturing"),
+        pytest.raises(CaptureInvalidated, match="not permitted when (the )?stream is capturing"),
         stream.capture(),
     ):
         stream.synchronize()

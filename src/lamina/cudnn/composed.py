@@ -28,7 +28,7 @@ class Dropout:
 
 
 @dataclass(frozen=True)
-class DropoutMask:
+class GivenMask:
     """Dropout of the attention weights by a mask of zeros and ones, [batch, heads, rows, columns].
 
     scale: one float32 number, by which weights that are kept grow.
@@ -56,7 +56,7 @@ def attention(
     *,
     scale: Tensor,
     stats: Tensor | None = None,
-    dropout: Dropout | DropoutMask | None = None,
+    dropout: Dropout | GivenMask | None = None,
     lengths: Lengths | None = None,
     bias: Tensor | None = None,
     causal: Tensor | None = None,
@@ -105,7 +105,7 @@ def attention_grad(
     one: Tensor,
     row_sum: Tensor,
     dq_sum: Tensor,
-    dropout: Dropout | DropoutMask | None = None,
+    dropout: Dropout | GivenMask | None = None,
     bias: Tensor | None = None,
     dbias: Tensor | None = None,
     causal: Tensor | None = None,
@@ -176,8 +176,8 @@ def _biased(graph: Operations, scores: Tensor, bias: Tensor | None, causal: Tens
     return graph.pointwise("binary_select", scores, causal, graph.like(scores), t=seen)
 
 
-def _mask(graph: Operations, shape: tuple[int, ...], dropout: Dropout | DropoutMask) -> Tensor:
-    if isinstance(dropout, DropoutMask):
+def _mask(graph: Operations, shape: tuple[int, ...], dropout: Dropout | GivenMask) -> Tensor:
+    if isinstance(dropout, GivenMask):
         return dropout.mask
     mask = graph.packed(shape, "float32", virtual=True)
     return graph.random(
@@ -208,6 +208,6 @@ def _softmax(graph: Operations, scores: Tensor, stats: Tensor | None, kind: str 
     return graph.pointwise("div", exponentials, total, graph.like(scores, kind))
 
 
-def _dropped(graph: Operations, weights: Tensor, dropout: Dropout | DropoutMask, kind: str | int) -> Tensor:
+def _dropped(graph: Operations, weights: Tensor, dropout: Dropout | GivenMask, kind: str | int) -> Tensor:
     kept = graph.pointwise("mul", weights, _mask(graph, weights.dimensions, dropout))
     return graph.pointwise("mul", kept, dropout.scale, graph.like(weights, kind))

@@ -617,7 +617,11 @@ def functional_call(module: Module, values: Mapping[str, Any], inputs: Sequence[
 
 
 def _of_array(x: np.ndarray[Any, Any], by: Recorder | None) -> Any:
-    """A tensor on the memory of an array; where a trace would ask for its numbers when it runs, the array itself."""
+    """A tensor on the memory of an array; the array itself where it holds no numbers, or a trace would ask for them
+    when it runs.
+    """
+    if x.dtype.kind in "OSU":
+        return x
     made = as_tensor(x)
     return made if by is None or by.knows(made) else x
 

@@ -88,13 +88,17 @@ def encode_op(op: Op) -> dict[str, Any]:
 
 
 def decode_op(name: str, values: Mapping[str, Any]) -> Op:
-    """The op of this name with these fields, each checked against its declared type."""
+    """The op of this name with these fields, each checked against its declared type.
+
+    A field that has a default may be missing: the op did not have it when the file was written.
+    """
     op_class = find_op(name)
     if op_class is None:
         raise GraphFileError(f"unknown op {name!r}: import the module that defines it first")
     hints = _declared(op_class)  # type: ignore[arg-type]  # mypy takes the hash of instances for the class'
     known = {f.name for f in dataclasses.fields(op_class)}
-    if set(values) != known:
+    needed = {f.name for f in dataclasses.fields(op_class) if f.default is dataclasses.MISSING}
+    if not needed <= set(values) <= known:
         raise GraphFileError(f"{name} has fields {sorted(known)}, the file gives {sorted(values)}")
     return op_class(**{k: _conform(_decode_value(v), hints[k], f"{name}.{k}") for k, v in values.items()})
 

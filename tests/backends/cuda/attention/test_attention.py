@@ -123,7 +123,7 @@ ROUNDINGS = 4
 def test_what_is_scaled_is_all_of_it() -> None:
     x = np.random.default_rng(0).standard_normal(8 * 300).astype(float16.numpy)
     held = [memory(x), memory(np.zeros_like(x))]
-    launch = attention._scaled((Spec(x.shape, float16).fixed, source(0)), target(), 0.75)
+    launch = attention.scaled((Spec(x.shape, float16).fixed, source(0)), target(), 0.75)
     run_launch(launch, Call((held[0].pointer,), (held[1].pointer,)))
     np.testing.assert_array_equal(read(held[1], x), (x.astype(np.float32) * 0.75).astype(float16.numpy))
 
@@ -312,7 +312,7 @@ def test_gradients_with_a_bias_on_cuda(
     )
     g = rng.standard_normal(o.shape).astype(dtype.numpy)
     op = AttentionGrad(d**-0.5, causal, bias_grad=summed)
-    wanted = run_reference(op, [*wide, o, stats, g, bias.astype(np.float64)], float64)
+    wanted = run_reference(op, [*wide, o, stats, g.astype(np.float64), bias.astype(np.float64)], float64)
     device = Device("cuda:0")
     arrays = [q, k, v, o.astype(dtype.numpy), stats.astype(np.float32), g, bias]
     specs = [Spec(a.shape, float32 if i == 4 else dtype).fixed for i, a in enumerate(arrays)]

@@ -21,7 +21,8 @@ from tests.helpers.own_ops import unregistered
 pytestmark = pytest.mark.feature("B026")
 #: Ops of forward passes that no model holds: each with what the reason says.
 REASONS = {
-    "ctc_loss": "no operator", "dropout": "state", "random_normal": "state", "random_uniform": "state",
+    "ctc_loss": "no operator", "dropout": "state", "dropout_mask": "state", "random_normal": "state",
+    "random_uniform": "state",
     "foreach": "compiled graphs", "fused": "compiled graphs", "max_pool_gather": "gradient",
     "polygamma": "no operator", "fused_elementwise": "compiled graphs", "symmetric_eigen": "no operator",
     "singular_values": "no operator",

@@ -50,7 +50,7 @@ from lamina.backends.cuda.matmul.padded import repack
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.cudnn import Graph, Tensor
-from lamina.cudnn.composed import DropoutMask
+from lamina.cudnn.composed import GivenMask
 from lamina.cudnn.composed import attention as forward_steps
 from lamina.cudnn.composed import attention_grad as backward_steps
 from lamina.ops.core import Array, Op
@@ -492,12 +492,12 @@ def forward_graph(
 
 def _dropout(
     graph: Graph, op: Attention | AttentionGrad, mask: Sequence[Term]
-) -> tuple[DropoutMask | None, dict[int, Place]]:
+) -> tuple[GivenMask | None, dict[int, Place]]:
     """Dropout by the operand that is its mask, if there is one, and where that and its factor lie."""
     if not mask:
         return None, {}
     ((spec, place),) = mask
-    made = DropoutMask(_tensor(graph, spec), graph.scalar())
+    made = GivenMask(_tensor(graph, spec), graph.scalar())
     return made, {made.mask.uid: place, made.scale.uid: HostNumber.of(op.growth)}
 
 
@@ -519,7 +519,7 @@ def _backward_formulation(
     given, steps = list(terms), list[Bindable](before)
     if op.keep < 1:
         given[3] = o[0], scratch(end)
-        steps.append(_scaled(o, scratch(end), op.keep))
+        steps.append(scaled(o, scratch(end), op.keep))
         end += o[0].nbytes
     sums = scratch(start), scratch(at)
     return Formulation(
@@ -527,7 +527,7 @@ def _backward_formulation(
     )
 
 
-def _scaled(x: Term, y: Place, factor: float) -> Launch:
+def scaled(x: Term, y: Place, factor: float) -> Launch:
     """y = factor x, of a half type and a multiple of eight elements."""
     spec, place = x
     program = Program("scaled", "attention/scaled.cu", f"typedef {c_type(spec.dtype)} T;\n")

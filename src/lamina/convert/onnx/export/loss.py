@@ -12,7 +12,7 @@ from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.criterion import BinaryCrossEntropy
 from lamina.ops.primitives.ctc import CtcLoss
 from lamina.ops.primitives.decompose import SingularValues, SymmetricEigen
-from lamina.ops.primitives.dropout import Dropout
+from lamina.ops.primitives.dropout import Dropout, DropoutMask
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
@@ -33,6 +33,7 @@ refuses(
         CtcLoss: "ONNX has no operator for it, and its recursion over time has no fixed number of operators",
         SymmetricEigen: "ONNX has no operator for it, and its rotations have no fixed number",
         SingularValues: "ONNX has no operator for it, and its rotations have no fixed number",
+        DropoutMask: f"{_DRAWN}; export the network in inference mode",
         Dropout: f"{_DRAWN}; export the network in inference mode",
         RandomNormal: f"{_DRAWN}; give the numbers as an input",
         RandomUniform: f"{_DRAWN}; give the numbers as an input",

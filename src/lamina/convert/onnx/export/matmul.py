@@ -44,8 +44,10 @@ def _softmax(op: Softmax | LogSoftmax, x: Any) -> Any:
 
 
 @composes(Attention)
-def attention(op: Attention, q: Any, k: Any, v: Any, bias: Any = None) -> Any:
-    """softmax(scale q kᵀ + bias) v; with a bias a row that sees nothing gives zeros."""
+def attention(op: Attention, q: Any, k: Any, v: Any, *more: Any) -> Any:
+    """softmax(scale q kᵀ + bias) v, with dropout's mask; with a bias a row that sees nothing gives zeros."""
+    given, mask = op.parted(more)
+    bias = given[0] if given else None
     wide = q.dtype.compute if op.stats else q.dtype  # the logarithms of sums are of that type
     scores = ops.matmul(q.cast(wide) * op.scale, k.cast(wide).transpose(2, 3))
     scores = scores if bias is None else scores + bias.cast(wide)
@@ -54,7 +56,7 @@ def attention(op: Attention, q: Any, k: Any, v: Any, bias: Any = None) -> Any:
     blind = None if bias is None or _sees(bias) else ops.amax(scores, 3, keepdim=True) == -np.inf
     weights = ops.softmax(scores, 3)
     weights = weights if blind is None else ops.where(blind, 0.0, weights)
-    o = ops.matmul(weights.cast(v.dtype), v)
+    o = ops.matmul(op.dropped(weights.cast(v.dtype), mask), v)
     if not op.stats:
         return (o,)
     top = ops.amax(scores, 3, keepdim=True)
