@@ -377,9 +377,9 @@ def test_dropout_of_the_weights_on_cuda(
         nn.manual_seed(5)
         grads = lm.jit(lm.grad(lambda *qkv: ops.sin(attended(*qkv)).sum(), [0, 1, 2]))(*tensors)
     half = dtype in (float16, bfloat16)
-    for y, ref in zip((found, *grads), (o, *wanted), strict=True):
+    for number, (y, ref) in enumerate(zip((found, *grads), (o, *wanted), strict=True)):
         problem = apart(y.numpy(), ref, dtype, ROUNDINGS) if half else mismatch(y.numpy(), ref, dtype)
-        assert not problem, problem
+        assert not problem, f"result {number}: {problem}"
 
 
 @pytest.mark.gpu
