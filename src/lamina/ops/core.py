@@ -242,8 +242,8 @@ class Op:
             raise ShapeError(f"{self.name}: output {error}") from None
 
     def __str__(self) -> str:
-        parts = (f"{f.name}={_short(getattr(self, f.name))}" for f in fields(self))
-        return f"{self.name}({', '.join(parts)})"
+        said = (f for f in fields(self) if not f.kw_only or getattr(self, f.name) != f.default)
+        return f"{self.name}({', '.join(f'{f.name}={_short(getattr(self, f.name))}' for f in said)})"
 
 
 def inferred(op: Op, *inputs: Spec) -> tuple[Spec, ...]:

@@ -291,7 +291,8 @@ def _forward_formulations(
     if terms[0][0].dtype in (float16, bfloat16):
         copies = _Copies()
         given, made = [copies.read(t) for t in terms[:3]], [copies.written(targets[0]), *targets[1:]]
-        graphs = [Formulation("steps", lambda: forward_graph(op, [*given, *terms[3:]], made))]
+        more = _spread(op, terms[3:], terms, copies)
+        graphs = [Formulation("steps", lambda: forward_graph(op, [*given, *more], made))]
         if not op.causal and len(terms) == 3:  # neither bias nor dropout
             graphs.insert(0, Formulation("sdpa", lambda: one_operation(op, given, made)))
         formulations += [copies.around(graph) for graph in graphs]
@@ -308,21 +309,33 @@ def _backward_formulations(
     The gradient of a bias by cuDNN, which adds it up over blocks in some order, is left to contests.
     """
     rows = [backward_rows(op, terms, targets, device, policy)] if _row_major(terms) else []
-    if terms[0][0].dtype not in (float16, bfloat16):
-        return rows
     copies = _Copies()
+    more = _spread(op, terms[6:], terms, copies)
+    if terms[0][0].dtype not in (float16, bfloat16) or (targets[3:] and copies.size):
+        return rows
     q, k, v, o, g = (copies.read(terms[i]) for i in (0, 1, 2, 3, 5))
     made = [*(copies.written(t) for t in targets[:3]), *targets[3:]]
-    graph = _backward_formulation(op, [q, k, v, o, terms[4], g, *terms[6:]], made, copies.size)
+    graph = _backward_formulation(op, [q, k, v, o, terms[4], g, *more], made, copies.size)
     steps = copies.around(graph)
     return [*rows, steps] if targets[3:] else [steps, *rows]
 
 
+def _spread(
+    op: Attention | AttentionGrad, more: Sequence[Term], terms: Sequence[Term], copies: _Copies
+) -> list[Term]:
+    """The bias, for all rows and columns, and the mask of dropout."""
+    bias, mask = op.parted(more)
+    sizes = terms[0][0].shape[2], terms[1][0].shape[2]
+    return [*(copies.spread(b, sizes) for b in bias), *mask]
+
+
 class _Copies:
-    """Copies in scratch memory of operands [B, H, S, D] whose D elements are no whole 16 bytes, zeros behind them."""
+    """Copies in scratch memory of operands [B, H, S, D] whose D elements are no whole 16 bytes, zeros behind them; and
+    of a bias that is the same for all rows or columns, which cuDNN's engines misread.
+    """
 
     def __init__(self) -> None:
-        self.size = 0
+        self.size, self._padded = 0, ""
         self._before: list[Bindable] = []
         self._after: list[Bindable] = []
 
@@ -339,6 +352,18 @@ class _Copies:
             strides = spec.physical.strides, wide.physical.strides
             self._before.append(strided_copy(spec.shape, wide, *strides, place, at))
         return wide, at
+
+    def spread(self, term: Term, sizes: tuple[int, int]) -> Term:
+        """A bias as the graph reads it: for each row and column."""
+        spec, place = term
+        shape = (*spec.shape[:2], *sizes)
+        if spec.shape == shape:
+            return term
+        whole, at = Spec(shape, spec.dtype).fixed, scratch(self.size)
+        self.size += round_up(whole.nbytes, WORKSPACE_ALIGNMENT)
+        read = tuple(step if n > 1 else 0 for n, step in zip(spec.shape, spec.physical.strides, strict=True))
+        self._before.append(strided_copy(shape, whole, read, whole.physical.strides, place, at))
+        return whole, at
 
     def written(self, term: Term) -> Term:
         """A result as the graph writes it."""
@@ -359,7 +384,7 @@ class _Copies:
             return graph
         return replace(
             graph,
-            name=f"padded-{graph.name}",
+            name=f"{self._padded}{graph.name}",
             before=(Aligned(), *self._before, *graph.before),
             after=tuple(self._after),
             scratch=max(self.size, graph.scratch),
@@ -375,6 +400,7 @@ class _Copies:
         wide = full(wide, dense(wide.shape, (*order, 3)))
         at = scratch(self.size)
         self.size += round_up(wide.nbytes, WORKSPACE_ALIGNMENT)
+        self._padded = "padded-"
         return wide, at
 
 
