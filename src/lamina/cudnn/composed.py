@@ -107,7 +107,6 @@ def attention_grad(
     dq_sum: Tensor,
     dropout: Dropout | GivenMask | None = None,
     bias: Tensor | None = None,
-    dbias: Tensor | None = None,
     causal: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk and dv of `attention`, by FlashAttention-2's equations.
@@ -119,7 +118,7 @@ def attention_grad(
         stats: what the forward pass wrote. scale: the same number.
         one: one float32 number on the host: 1, or the probability to keep with dropout.
         row_sum: float32 [batch, heads, rows, 1], scratch. dq_sum: float32 as dq, scratch, zeros at the start.
-        dropout, bias, causal: the same as forward. dbias: the gradient of the bias, which has its dimensions.
+        dropout, bias, causal: the same as forward.
     """
     batch, heads, rows, _ = q.dimensions
     columns = k.dimensions[3]
@@ -148,8 +147,6 @@ def attention_grad(
     slope = graph.pointwise("mul", graph.pointwise("sub", slope, row_sum), weights)
     if dropout is not None:
         slope = graph.pointwise("mul", slope, dropout.scale)
-    if dbias is not None:
-        graph.reduce("add", slope, dbias)
     slope = graph.pointwise("mul", slope, scale)
     graph.matmul(turned(slope), q, dk)
     keys = graph.tensor(

@@ -65,6 +65,8 @@ Term = tuple[Spec, Place]
 
 #: What stands at masked scores in cuDNN's graphs: low enough for a weight of zero, and no NaN comes of it.
 _NEVER = -1e30
+#: Of fewer scores attention over features that are no whole 16 bytes is left to own kernels.
+_FEWEST_SCORES = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,7 @@ def _forward_formulations(
         graphs = [Formulation("steps", lambda: forward_graph(op, [*given, *more], made))]
         if not op.causal and len(terms) == 3:  # neither bias nor dropout
             graphs.insert(0, Formulation("sdpa", lambda: one_operation(op, given, made)))
-        formulations += [copies.around(graph) for graph in graphs]
+        formulations += [copies.around(graph) for graph in graphs if copies.pay(terms)]
     if _row_major(terms):
         formulations.append(forward_rows(op, terms, targets, device, policy))
     return formulations
@@ -304,20 +306,20 @@ def _forward_formulations(
 def _backward_formulations(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> list[Formulation]:
-    """Preferred ones first; own kernels only on what is row-major.
-
-    The gradient of a bias by cuDNN, which adds it up over blocks in some order, is left to contests.
+    """Preferred ones first; own kernels only on what is row-major, and for the gradient of a bias: cuDNN's engines
+    take its sum into the pattern, and write zeros.
     """
     rows = [backward_rows(op, terms, targets, device, policy)] if _row_major(terms) else []
+    if terms[0][0].dtype not in (float16, bfloat16) or targets[3:]:
+        return rows
     copies = _Copies()
     more = _spread(op, terms[6:], terms, copies)
-    if terms[0][0].dtype not in (float16, bfloat16) or (targets[3:] and copies.size):
-        return rows
     q, k, v, o, g = (copies.read(terms[i]) for i in (0, 1, 2, 3, 5))
-    made = [*(copies.written(t) for t in targets[:3]), *targets[3:]]
+    made = [copies.written(t) for t in targets]
+    if not copies.pay(terms):
+        return rows
     graph = _backward_formulation(op, [q, k, v, o, terms[4], g, *more], made, copies.size)
-    steps = copies.around(graph)
-    return [*rows, steps] if targets[3:] else [steps, *rows]
+    return [copies.around(graph), *rows]
 
 
 def _spread(
@@ -330,8 +332,8 @@ def _spread(
 
 
 class _Copies:
-    """Copies in scratch memory of operands [B, H, S, D] whose D elements are no whole 16 bytes, zeros behind them; and
-    of a bias that is the same for all rows or columns, which cuDNN's engines misread.
+    """Copies in scratch memory of operands [B, H, S, D] whose D elements are no whole 16 bytes, zeros behind them,
+    and of a bias that is the same for all rows or columns, which cuDNN's engines misread.
     """
 
     def __init__(self) -> None:
@@ -377,6 +379,11 @@ class _Copies:
             strides = wide.physical.strides, spec.physical.strides
             self._after.append(strided_copy(spec.shape, spec, *strides, at, place))
         return wide, at
+
+    def pay(self, terms: Sequence[Term]) -> bool:
+        """Whether there are scores enough for copies to other features to be worth their launches."""
+        (q, _), (k, _) = terms[:2]
+        return not self._padded or prod(q.shape[:3]) * k.shape[2] >= _FEWEST_SCORES
 
     def around(self, graph: Formulation) -> Formulation:
         """A formulation on the copies, whose own scratch memory is behind these."""
@@ -530,7 +537,7 @@ def _dropout(
 def _backward_formulation(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], start: int
 ) -> Formulation:
-    """The pattern backwards; it sums dq up in float32 and the gradient of a bias, from zeros.
+    """The pattern backwards; it sums dq up in float32, from zeros.
 
     With dropout the pattern takes the part that is kept of the sum of do o. The engines of 9.19 leave that factor out
     (dq and dk were 7 % off), so that o is given to them times it, and the factor as 1.
@@ -540,9 +547,8 @@ def _backward_formulation(
     row_sum = prod(q.shape[:3]) * 4
     at = start + round_up(row_sum, WORKSPACE_ALIGNMENT)
     dq_sum = q.numel * 4
-    before = [Fill(scratch(at), 0, dq_sum), *(Fill(place, 0, s.nbytes) for s, place in targets[3:])]
-    end = at + round_up(dq_sum, WORKSPACE_ALIGNMENT)
-    given, steps = list(terms), list[Bindable](before)
+    steps: list[Bindable] = [Fill(scratch(at), 0, dq_sum)]
+    end, given = at + round_up(dq_sum, WORKSPACE_ALIGNMENT), list(terms)
     if op.keep < 1:
         given[3] = o[0], scratch(end)
         steps.append(scaled(o, scratch(end), op.keep))
@@ -569,7 +575,7 @@ def backward_graph(
     (q_spec, _), (k_spec, _), (v_spec, _) = terms[:3]
     q, o, do = (_tensor(graph, terms[i][0]) for i in (0, 3, 5))
     k, v = _transposed(graph, k_spec), _transposed(graph, v_spec)
-    dq, dk, dv, *dbias = (_tensor(graph, s) for s, _ in targets)
+    dq, dk, dv = (_tensor(graph, s) for s, _ in targets)
     stats, row_sum = _stats(graph, q_spec), _stats(graph, q_spec)
     dq_sum = graph.packed(q_spec.shape, "float32")
     scale, one, causal = graph.scalar(), graph.scalar(), graph.scalar() if op.causal else None
@@ -578,9 +584,9 @@ def backward_graph(
     dropout, dropping = _dropout(graph, op, drawn)
     backward_steps(
         graph, do, q, k, v, o, stats=stats, dq=dq, dk=dk, dv=dv, scale=scale, one=one, row_sum=row_sum,
-        dq_sum=dq_sum, dropout=dropout, bias=bias, dbias=dbias[0] if dbias else None, causal=causal,
+        dq_sum=dq_sum, dropout=dropout, bias=bias, causal=causal,
     )  # fmt: skip
-    places = _placed((q, k, v, o, stats, do), terms[:6]) | _placed((dq, dk, dv, *dbias), targets) | dropping
+    places = _placed((q, k, v, o, stats, do), terms[:6]) | _placed((dq, dk, dv), targets) | dropping
     places |= {} if bias is None else {bias.uid: given[0][1]}
     places |= {row_sum.uid: sums[0], dq_sum.uid: sums[1]}
     places |= {scale.uid: HostNumber.of(op.scale), one.uid: HostNumber.of(1.0)}
