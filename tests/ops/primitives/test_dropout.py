@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import ops
+from lamina import nn, ops
 from lamina.ops.core import bind
 from lamina.ops.primitives import Dropout, DropoutMask
+from lamina.ops.primitives.dropout import dropout_mask
+from lamina.ops.primitives.random import part_of_batch
 from lamina.spec import DType, DTypeError, Spec, bfloat16, float32, float64, int64
 
 STATE = np.array([5, 9], np.int64)
@@ -107,3 +109,17 @@ def test_a_mask_is_what_dropout_keeps_from_the_same_state(dtype: DType) -> None:
         DropoutMask((3,), dtype, 1.5).infer(Spec((2,), int64))
     with pytest.raises(DTypeError, match="dtype must be a float, got int64"):
         DropoutMask((3,), int64, 0.5).infer(Spec((2,), int64))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 3, 3, 5)])  # whole blocks of four draws, and parts of them
+def test_ranks_draw_their_parts_of_a_mask(shape: tuple[int, ...]) -> None:
+    """Together they drop what one rank drops with the whole batch."""
+    like = lm.tensor(np.zeros(1, np.float32))
+    nn.manual_seed(7)
+    whole = dropout_mask((2 * shape[0], *shape[1:]), 0.5, like).numpy()
+    parts = []
+    for rank in range(2):
+        nn.manual_seed(7)
+        with part_of_batch(rank, 2):
+            parts.append(dropout_mask(shape, 0.5, like).numpy())
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
