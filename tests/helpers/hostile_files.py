@@ -45,6 +45,7 @@ from lamina.infer import load as load_plan
 from lamina.replay.errors import PlanFileError
 from lamina.replay.file import MAGIC as PLAN_MAGIC
 from lamina.runtime import NoGpuError, OutOfMemoryError
+from lamina.runtime._cuda import import_beside
 from lamina.spec import DTypeError
 from lamina.train import load_checkpoint, save_checkpoint
 from lamina.train.checkpoint import CheckpointError
@@ -564,6 +565,7 @@ def work(folder: Path, seed: int, first: int, last: int) -> None:
         (folder / f"mutant{kind.suffix}").write_bytes(kind.sound)
         wanted[name] = content(kind.read(folder / f"mutant{kind.suffix}"))
     os.chdir(folder)
+    import_beside()  # a plan for a GPU has NVIDIA's modules imported
     watch, base = Watch(folder), peak()
     for index in range(first, last):
         name, data, rewritten = mutant(kinds, seed, index)

@@ -111,7 +111,9 @@ def test_a_mask_is_what_dropout_keeps_from_the_same_state(dtype: DType) -> None:
         DropoutMask((3,), int64, 0.5).infer(Spec((2,), int64))
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 3, 3, 5)])  # whole blocks of four draws, and parts of them
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 4, 5), (1, 3, 3, 5)]
+)  # whole blocks of four draws, and parts of them
 def test_ranks_draw_their_parts_of_a_mask(shape: tuple[int, ...]) -> None:
     """Together they drop what one rank drops with the whole batch."""
     like = lm.tensor(np.zeros(1, np.float32))
