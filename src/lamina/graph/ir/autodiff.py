@@ -35,7 +35,8 @@ def gradients(
     the way or an integer input.
     """
     outs = [_value(v) for v in ([outputs] if isinstance(outputs, Operand) else outputs)]
-    wrt = [_value(v) for v in wrt]
+    with as_recorded():  # by what stood there, not by what was written over it since
+        wrt = [_value(v) for v in wrt]
     found = gradients_or_none(outs, wrt, grads or [_one(v) for v in outs])
     return [_as_value(g, v.spec) for g, v in zip(found, wrt, strict=True)]
 

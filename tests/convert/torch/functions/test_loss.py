@@ -7,13 +7,13 @@ import pytest
 
 from lamina.ops.core import Sample
 from lamina.ops.primitives.ctc import CtcLoss
-from lamina.ops.primitives.dropout import Dropout
+from lamina.ops.primitives.dropout import Dropout, DropoutMask
 from lamina.ops.primitives.random import RandomNormal, RandomUniform
 from lamina.spec import float32, float64
 
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F101")]
 
-DRAWN = (Dropout, RandomNormal, RandomUniform)
+DRAWN = (Dropout, DropoutMask, RandomNormal, RandomUniform)
 
 
 def taken(sample: Sample) -> bool:
@@ -55,6 +55,10 @@ def test_dropout_drops_a_share_and_scales_the_rest() -> None:
     assert abs(float(mask.double().mean()) - 0.75) < 0.02
     assert torch.equal(y, torch.where(mask, 1 / 0.75, 0.0).float())
     assert torch.equal(after, given[1])
+    kept, _ = step_of(DropoutMask((100, 100), float64, 0.25), [state]).written(given[1:])
+    assert kept.dtype == torch.float64
+    assert set(kept.unique().tolist()) == {0.0, 1.0}
+    assert abs(float(kept.mean()) - 0.75) < 0.02
 
 
 def test_numbers_are_drawn_of_the_shape_and_from_the_distribution() -> None:

@@ -15,7 +15,14 @@ from lamina.spec import Spec, bfloat16, bool_, uint8
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F101")]
 
 #: What PyTorch has no function for beside gradients, updates and what several ranks do.
-LACKING = {"foreach", "fused", "fused_elementwise", "keep_boxes", "max_pool_gather", "roi_align"}
+LACKING = {
+    "foreach",
+    "fused",
+    "fused_elementwise",
+    "keep_boxes",
+    "max_pool_gather",
+    "roi_align",
+}
 
 
 def made(op: type[Op]) -> Op:

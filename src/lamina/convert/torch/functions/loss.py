@@ -11,7 +11,7 @@ from lamina.convert.torch.functions.step import TorchStep, refuses, torch_dtype,
 from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.criterion import BinaryCrossEntropy
 from lamina.ops.primitives.ctc import CtcLoss
-from lamina.ops.primitives.dropout import Dropout
+from lamina.ops.primitives.dropout import Dropout, DropoutMask
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
@@ -42,6 +42,13 @@ def dropout(step: TorchStep, x: Any, state: Any) -> Any:
         return functional.dropout(x, p, True), None, state
     mask = torch.rand_like(x) >= p
     return torch.where(mask, x * (0.0 if p == 1 else 1 / (1 - p)), 0.0), mask, state
+
+
+@writes(DropoutMask)
+def dropout_mask(step: TorchStep, state: Any) -> Any:
+    """Zeros and ones of torch.rand."""
+    op = step.op
+    return (step.call(torch.rand, op.shape, device=step.device) >= op.p).to(torch_dtype(op.dtype)), state
 
 
 @writes(RandomUniform)

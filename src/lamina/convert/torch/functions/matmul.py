@@ -40,14 +40,21 @@ def log_softmax(step: TorchStep, x: Any) -> Any:
 
 
 @writes(Attention)
-def attention(step: TorchStep, q: Any, k: Any, v: Any, bias: Any = None) -> Any:
-    """F.scaled_dot_product_attention; a row that sees nothing gives zeros, and the statistic +inf."""
+def attention(step: TorchStep, q: Any, k: Any, v: Any, *more: Any) -> Any:
+    """F.scaled_dot_product_attention; a row that sees nothing gives zeros, and the statistic +inf.
+
+    With dropout's mask the weights are those of values that are the unit matrix.
+    """
     op = step.op
+    given, mask = op.parted(more)
+    bias = given[0] if given else None
     if bias is not None and op.causal:
         bias = bias.masked_fill(~_causal(step, q, k), float("-inf"))
+    values = torch.eye(k.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1) if mask else v
     y = functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=bias, is_causal=op.causal and bias is None, scale=op.scale
+        q, k, values, attn_mask=bias, is_causal=op.causal and bias is None, scale=op.scale
     )
+    y = torch.matmul(op.dropped(y, mask), v) if mask else y
     if not (op.stats and step.wanted[1]):
         return y
     wide = torch_dtype(step.results[1].dtype)
