@@ -1,6 +1,7 @@
 """A rank that dies, hangs or raises: every other one ends with one error that names rank, operation and step."""
 
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -173,6 +174,19 @@ def test_the_signal_raises_the_verdict_until_it_is_told(capsys: pytest.CaptureFi
     dog._raise(0, nothing)
     dog.error = None
     dog.close()
+
+
+def test_a_monitor_that_ends_closes_connections_that_said_nothing() -> None:
+    monitor = RankMonitor(1, Limits(30.0), holder=0)
+    monitor.start()
+    host, port, _ = monitor.address.rsplit(":", 2)
+    with socket.create_connection((host, int(port)), 30.0) as silent:
+        end = time.monotonic() + 20
+        while len(monitor._selector.get_map()) < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        monitor.close()
+        silent.settimeout(20.0)
+        assert silent.recv(1) == b""
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,11 @@ class RankMonitor:
             rank.heard = rank.moved = now
 
     def _end(self) -> None:
-        for line in self._lines.values():
-            line.connection.close()
+        """Close all connections, also those that have not said whose they are."""
+        for key in list(self._selector.get_map().values()):
+            if key.fileobj not in (self._listener, self._woken):
+                self._selector.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]  # none was registered by its number
         self._selector.close()
 
     def _beat(self, now: float) -> None:
