@@ -116,7 +116,8 @@ def attention_grad(
         do, q, o, dq: [batch, heads, rows, features]. dk, dv: [batch, heads, columns, features].
         k, v: [batch, heads, features, columns]: transposed by their strides, both of them.
         stats: what the forward pass wrote. scale: the same number.
-        one: one float32 number on the host: 1, or the probability to keep with dropout.
+        one: one float32 number on the host: 1, or the probability to keep with dropout. cuDNN 9.19's engines leave it
+            out: with dropout give them o times that probability, and 1 here.
         row_sum: float32 [batch, heads, rows, 1], scratch. dq_sum: float32 as dq, scratch, zeros at the start.
         dropout, bias, causal: the same as forward.
     """
@@ -149,15 +150,17 @@ def attention_grad(
         slope = graph.pointwise("mul", slope, dropout.scale)
     slope = graph.pointwise("mul", slope, scale)
     graph.matmul(turned(slope), q, dk)
-    keys = graph.tensor(
-        (*k.dimensions[:2], columns, k.dimensions[2]),
-        (*k.strides[:2], k.strides[3], k.strides[2]),
-        k.data_type,
-        virtual=True,
-    )
-    graph.matmul(slope, graph.reshape(k, keys), dq_sum)
+    graph.matmul(slope, _rows(graph, k), dq_sum)
     graph.pointwise("identity", dq_sum, out=dq)
     return dq, dk, dv
+
+
+def _rows(graph: Operations, k: Tensor) -> Tensor:
+    """Keys [batch, heads, features, columns] as [batch, heads, columns, features]."""
+    (*lead, features, columns), (*steps, feature, column) = k.dimensions, k.strides
+    return graph.reshape(
+        k, graph.tensor((*lead, columns, features), (*steps, column, feature), k.data_type, virtual=True)
+    )
 
 
 def _biased(graph: Operations, scores: Tensor, bias: Tensor | None, causal: Tensor | None) -> Tensor:

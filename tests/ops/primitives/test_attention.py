@@ -192,6 +192,16 @@ def test_dropout_and_its_gradients_by_the_definition(compiled: bool, causal: boo
         np.testing.assert_allclose(x.numpy(), w.numpy(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 1, 3), (0, 3)], ids=str)
+def test_nothing_asks_and_nothing_is_asked(lead: tuple[int, ...], dropout_p: float) -> None:
+    """No rows, of any number of axes, and no batch; with a mask, too."""
+    q, k = np.zeros((*lead, 0, 4), np.float32), np.ones((*lead, 6, 4), np.float32)
+    for mask in (None, np.ones((1,) * len(lead) + (1, 6), bool)):
+        y = ops.scaled_dot_product_attention(q, k, k, mask, dropout_p=dropout_p)
+        assert y.shape == q.shape
+
+
 def test_an_error_of_a_mask_says_its_shape() -> None:
     q = Spec((2, 3, 4, 8), float64)
     with pytest.raises(ShapeError, match=r"the mask of dropout must be \(2, 3, 4, 4\), got f64\[2,3,4,5\]"):

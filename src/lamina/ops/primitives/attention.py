@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import prod, sqrt
 from typing import Any, TypeVar
 
 import numpy as np
@@ -359,7 +359,8 @@ def scaled_dot_product_attention(
         k, v = (_shared_heads(what, x, q) for x in (k, v))
     lead = broadcast_shapes(q.shape[:-2], broadcast_shapes(k.shape[:-2], v.shape[:-2], what), what)
     heads = lead[-1:] or (1,)
-    q, k, v = (x.expand((*lead, *x.shape[-2:])).reshape((-1, *heads, *x.shape[-2:])) for x in (q, k, v))
+    batch = prod(lead[:-1])
+    q, k, v = (x.expand((*lead, *x.shape[-2:])).reshape((batch, *heads, *x.shape[-2:])) for x in (q, k, v))
     bias = None if mask is None else _mask(mask, lead, heads)
     y = attention(q, k, v, bias, causal=is_causal, scale=scale, dropout_p=dropout_p)
     return y.reshape((*lead, *y.shape[-2:]))
@@ -399,7 +400,7 @@ def _mask(mask: Any, lead: Shape, heads: Shape) -> Any:
     mask = mask.reshape((1,) * (max(len(lead), 2) + 2 - mask.ndim) + mask.shape)
     if mask.ndim == 4:
         return mask
-    return mask.expand((*lead, *mask.shape[-2:])).reshape((-1, *heads, *mask.shape[-2:]))
+    return mask.expand((*lead, *mask.shape[-2:])).reshape((prod(lead[:-1]), *heads, *mask.shape[-2:]))
 
 
 def _shapes(*xs: Any) -> str:
