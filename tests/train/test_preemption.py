@@ -196,11 +196,12 @@ def test_ranks_of_lamina_run_write_a_checkpoint_and_go_on(tmp_path: Path, number
     assert whole.returncode == 0, err
     expected = losses(out)
     assert sorted(expected) == list(range(48))
-    run = start(tmp_path, "run", 0.05)
-    assert run.stdout is not None
-    seen = [run.stdout.readline() for _ in range(9)]
-    run.send_signal(number)
-    out, err = run.communicate(timeout=120)
+    with start(tmp_path, "run", 0.05) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        seen = [run.stdout.readline() for _ in range(9)]
+        run.send_signal(number)
+        out, err = run.stdout.read(), run.stderr.read()  # `communicate` loses lines that were read ahead
     assert run.returncode == 85, err
     assert "starting all again" not in err
     begun = losses("".join(seen) + out)
