@@ -31,7 +31,7 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
         network(),
         ops.cross_entropy,
         given.pop("optimizer", optim.SGD(0.1, momentum=0.9)),
-        device="cpu",
+        device=given.pop("device", "cpu"),
         parallel=DataParallel(bucket_bytes=3000, **given.pop("parallel", {})),
         **given,
     )

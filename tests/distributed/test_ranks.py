@@ -104,3 +104,18 @@ def test_errors_say_what_to_do() -> None:
         distributed.broadcast_object(1, src=1)
     with pytest.raises(TypeError, match="split: color"):
         lm.distributed.split("a")  # type: ignore[arg-type]
+
+
+def meet_often(times: int) -> list[int]:
+    """Sums over the ranks of worlds that follow each other at once; this process is in the last one."""
+    found = []
+    for number in range(times):
+        distributed.init(timeout=60)
+        found.append(sum(distributed.all_gather_object(distributed.rank() + number)))
+        if number < times - 1:
+            distributed.shutdown()
+    return found
+
+
+def test_ranks_that_left_meet_again() -> None:
+    assert run_ranks(meet_often, 3, args=(8,), init=False) == [[3 + 3 * k for k in range(8)]] * 3

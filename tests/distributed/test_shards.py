@@ -71,9 +71,8 @@ OPTIMIZERS: dict[str, Any] = {
 def train(optimizer: str, options: dict[str, Any]) -> dict[str, Any]:
     nn.manual_seed(5)
     net = network()
-    step = lm.train_step(
-        net, ops.cross_entropy, OPTIMIZERS[optimizer](net), device="cpu", parallel="data", **options
-    )
+    given = {"device": "cpu", "parallel": "data", **options}
+    step = lm.train_step(net, ops.cross_entropy, OPTIMIZERS[optimizer](net), **given)
     n, me = distributed.world_size(), distributed.rank()
     part = slice(me * 12 // n, (me + 1) * 12 // n)
     losses = [float(step(x[part], y[part]).item()) for x, y in zip(X, Y, strict=True)]

@@ -49,17 +49,17 @@ def cases(n: int, me: int) -> dict[str, tuple[Callable[[Any], Any], tuple[int, .
     }
 
 
-def loss_of(function: Callable[[Any], Any], rank: int) -> Callable[[Any], Any]:
+def loss_of(function: Callable[[Any], Any], rank: int, device: str) -> Callable[[Any], Any]:
     """A rank's part of a loss that is the sum over all ranks: weights differ from rank to rank."""
 
     def loss(x: Any) -> Any:
         y = function(x)
-        return ops.sum(y * own(100 + rank, tuple(y.shape)))
+        return ops.sum(y * lm.tensor(own(100 + rank, tuple(y.shape)), device=device))
 
     return loss
 
 
-def check() -> list[str]:
+def check(device: str = "cpu") -> list[str]:
     """Values at once and compiled, and gradients against differences of the sum of all ranks' losses."""
     n, me = distributed.world_size(), distributed.rank()
     wrong: list[str] = []
@@ -70,26 +70,27 @@ def check() -> list[str]:
 
     for name, (function, shape, expected) in cases(n, me).items():
         xs = np.stack([own(r, shape) for r in range(n)])
-        x = lm.tensor(xs[me])
+        x = lm.tensor(xs[me], device=device)
         compare(name, function(x).numpy(), expected(xs))
         compare(f"{name} compiled", lm.jit(function)(x).numpy(), expected(xs))
-        loss = loss_of(function, me)
+        loss = loss_of(function, me, device)
         found = lm.jit(lm.grad(loss))(x).numpy()
         # The derivative of the sum of all ranks' losses along a direction of all ranks' inputs.
         along = np.stack([own(200 + r, shape) for r in range(n)])
         step = 2.0**-6
-        ends = [float(loss(lm.tensor(xs[me] + sign * step * along[me])).item()) for sign in (1, -1)]
+        ends = [
+            float(loss(lm.tensor(xs[me] + sign * step * along[me], device=device)).item()) for sign in (1, -1)
+        ]
         difference = sum(a - b for a, b in distributed.all_gather_object(ends)) / (2 * step)
         derivative = sum(distributed.all_gather_object(float((found * along[me]).sum())))
         compare(f"{name} gradient", derivative, difference, 1e-4)
     pair = Group(1, 0)
     if me < 2:
-        compare(
-            "in a group", distributed.all_gather(lm.tensor([float(me)]), group=pair).numpy(), [[1.0], [0.0]]
-        )
-        got = distributed.send(lm.tensor([3.0]), 1) if me == 0 else distributed.receive(lm.zeros(1), 0)
+        mine = lm.tensor([float(me)], device=device)
+        compare("in a group", distributed.all_gather(mine, group=pair).numpy(), [[1.0], [0.0]])
+        got = distributed.send(mine + 3.0, 1) if me == 0 else distributed.receive(mine, 0)
         compare("send and receive", got.numpy(), [0.0] if me == 0 else [3.0])
-    whole = lm.jit(several)(lm.tensor(own(me, (4,))))
+    whole = lm.jit(several)(lm.tensor(own(me, (4,)), device=device))
     total = np.stack([own(r, (4,)) for r in range(n)]).sum(0)
     compare("equal ones", [y.numpy() for y in whole], [total, total, n * total])
     return wrong

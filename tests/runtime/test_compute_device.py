@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from lamina.runtime import Device, DeviceError, Event, Workspaces, device, devices, managed
+from lamina.runtime import (
+    Device,
+    DeviceError,
+    Event,
+    Workspaces,
+    _cuda,
+    compute_device,
+    device,
+    devices,
+    managed,
+)
 
 CPU = Device("cpu")
 
@@ -133,3 +143,15 @@ def test_workspaces_keep_their_cap() -> None:
     assert spaces.get(1000).nbytes == 1000
     with pytest.raises(ValueError, match="1001 bytes asked for on cpu, the cap is 1000"):
         spaces.get(1001)
+
+
+@pytest.mark.parametrize(("gpus", "place", "own"), [(4, 0, 0), (4, 3, 3), (2, 3, 1), (1, 3, 0), (0, 3, 0)])
+def test_each_process_of_a_machine_has_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, place: int, own: int
+) -> None:
+    monkeypatch.setattr(_cuda, "probe", lambda: _cuda.Driver(gpus, 13000, "libcuda.so.1", ""))
+    monkeypatch.setattr(compute_device, "_place", 0)
+    compute_device.take_gpu(place)
+    assert str(Device("cuda")) == f"cuda:{own}"
+    assert str(Device("cuda:0")) == "cuda:0"
+    assert str(device()) == (f"cuda:{own}" if gpus else "cpu")

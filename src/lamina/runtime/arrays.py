@@ -98,7 +98,7 @@ def _ordinal(pointer: int) -> int:
     if not pointer:
         return 0
     attribute = _cuda.open_cuda().driver.CUpointer_attribute(_ORDINAL)
-    with Device("cuda:0").current():
+    with Device("cuda").current():
         return int(_cuda.call("cuPointerGetAttribute", attribute, pointer))
 
 

@@ -25,6 +25,8 @@ from lamina.runtime.stream import Stream, StreamLike, as_stream
 _SPEC = re.compile(r"(cpu|cuda)(?::(\d+))?")
 _platforms: dict[Device, Platform] = {}
 _lock = threading.RLock()
+#: Of the processes that share this machine's GPUs, one each, the place of this one.
+_place = 0
 
 
 class Device:
@@ -34,7 +36,7 @@ class Device:
     when it is first used, and then NoGpuError says if it is not there (`devices` and `device` ask first).
 
     Args:
-        spec: "cpu", "cuda" (which is "cuda:0") or "cuda:N".
+        spec: "cpu", "cuda:N", or "cuda": this process's GPU, the first one unless ranks share the machine.
         machine: stand for a GPU of this kind that is not there: plans for it can be made and compiled, not run.
 
     Raises:
@@ -57,7 +59,8 @@ class Device:
             raise ValueError(f"device: a CPU is planned for as it is, got machine={machine.name!r}")
         planned = spec.planned if isinstance(spec, Device) and machine is None else machine
         object.__setattr__(self, "kind", match[1])
-        object.__setattr__(self, "index", int(match[2] or 0))
+        index = _own_gpu() if match[0] == "cuda" and planned is None else int(match[2] or 0)
+        object.__setattr__(self, "index", index)
         object.__setattr__(self, "planned", planned)
         object.__setattr__(self, "_hash", hash((self.kind, self.index, planned)))
 
@@ -224,6 +227,20 @@ def _open(device: Device) -> Platform:
         return _platforms[device]
 
 
+def take_gpu(place: int) -> None:
+    """Let "cuda" and "auto" mean the GPU of this number: each process of a machine has one of its own.
+
+    place: of this process among those of the machine. Of fewer GPUs that it can see they take turns.
+    """
+    global _place
+    _place = place
+
+
+def _own_gpu() -> int:
+    """The number of this process's GPU; nothing is opened where it has the machine to itself."""
+    return _place and _place % max(_cuda.probe().count, 1)
+
+
 def devices() -> list[Device]:
     """All devices of this machine: the CPU, then each CUDA device that can be used. Never raises or hangs."""
     return [Device("cpu"), *(Device(f"cuda:{index}") for index in range(_cuda.probe().count))]
@@ -233,14 +250,15 @@ def device(spec: str | Device | None = "auto") -> Device:
     """The device meant by `spec`, checked to be there (unless it only stands for a machine).
 
     Args:
-        spec: "auto" or None (cuda:0 if it can be used, else the CPU), "cpu", "cuda", "cuda:N", or a device.
+        spec: "auto" or None (the GPU if there is one, else the CPU), "cpu", "cuda", "cuda:N", or a device. Of
+            several GPUs it is the first, for a rank of `lamina.distributed` that of its place on the machine.
 
     Raises:
         NoGpuError: a CUDA device that is not there; the message says what was looked for.
         ValueError: not a device.
     """
     if spec is None or spec == "auto":
-        return devices()[min(1, _cuda.probe().count)]
+        return Device("cuda" if _cuda.probe().count else "cpu")
     wanted = Device(spec)
     if wanted.planned is None and wanted.kind == "cuda" and wanted.index >= _cuda.probe().count:
         state = _cuda.probe()
@@ -259,7 +277,7 @@ def pinned(nbytes: SupportsIndex) -> Buffer:
     The buffer's device is the CPU. `copy` with a stream keeps it from being reused too early.
     """
     count = _cuda.probe().count
-    arena = Device("cuda:0").platform.pinned if count else Device("cpu").platform.arena
+    arena = Device("cuda").platform.pinned if count else Device("cpu").platform.arena
     host = Device("cpu")
     stream = None if count else host.default_stream
     return allocate(arena, host, nbytes, stream, host=True, pinned=count > 0)

@@ -1,12 +1,13 @@
 """A store of names and bytes, kept by rank 0, where processes meet that MPI did not bring together.
 
-Protocol: a client says `HELLO` and is answered with it; then each request is (kind, key, value) with lengths
-before key
-and value, each answer a value with its length before it. Integers are big-endian. Nothing that comes is run.
+Protocol: a client says `HELLO` and is answered with it and the store's random name; then each request is (kind, key,
+value) with lengths before key and value, each answer a value with its length before it. Integers are big-endian.
+Nothing that comes is run.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 import struct
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-HELLO = b"lamina store 1\n"
+HELLO = b"lamina store 2\n"
 _SET, _GET, _LOOK, _ADD = range(4)
 _HEAD = struct.Struct(">BIQ")
 _LENGTH = struct.Struct(">Q")
@@ -26,6 +27,10 @@ _NONE = 2**64 - 1
 _TRIES = 16
 #: A key and a value are at most so long: more is no request of ours.
 _LIMIT = 1 << 30
+#: Bytes of a store's name.
+_NAME = 16
+#: Names of stores that this process has left: where it meets the others again, the last one may still answer.
+_left: set[bytes] = set()
 
 
 class Store:
@@ -70,6 +75,7 @@ class Store:
 
     def close(self) -> None:
         """End the connection, and the server where it is this one's."""
+        _left.add(self._name)
         self._socket.close()
         if self._server is not None:
             self._server.close()
@@ -98,7 +104,7 @@ class Store:
         end, port, last = time.monotonic() + self.timeout, self.port, "nobody answers"
         while time.monotonic() < end:
             try:
-                found = _greeted(self.address, port)
+                found, self._name = _greeted(self.address, port)
                 self.port = self._last = port
                 return found
             except OSError as error:
@@ -111,15 +117,18 @@ class Store:
         )
 
 
-def _greeted(address: str, port: int) -> socket.socket:
-    """A connection to the store at this port. Raises OSError where there is none, or something else."""
+def _greeted(address: str, port: int) -> tuple[socket.socket, bytes]:
+    """A connection to the store at this port, and its name. Raises OSError where there is none, or something else."""
     found = socket.create_connection((address, port), 5.0)
     try:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         found.sendall(HELLO)
-        if receive_exactly(found, len(HELLO)) == HELLO:
-            return found
-        raise ConnectionError("somebody else answers there")
+        if receive_exactly(found, len(HELLO)) != HELLO:
+            raise ConnectionError("somebody else answers there")
+        name = receive_exactly(found, _NAME)
+        if name in _left:
+            raise ConnectionError("the store that was left there has not ended")
+        return found, name
     except OSError:
         found.close()
         raise
@@ -142,6 +151,7 @@ class _Server:
     def __init__(self, address: str, port: int) -> None:
         self._listener = _listener(address, port)
         self.port: int = self._listener.getsockname()[1]
+        self._name = os.urandom(_NAME)
         self._values: dict[str, bytes] = {}
         self._waiting: dict[str, list[_Client]] = {}
         self._selector = selectors.DefaultSelector()
@@ -168,7 +178,7 @@ class _Server:
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = _Client(connection, self._answer, self._drop)
+        client = _Client(connection, self._name, self._answer, self._drop)
         self._selector.register(connection, selectors.EVENT_READ, client.readable)
 
     def _drop(self, client: _Client) -> None:
@@ -203,10 +213,11 @@ class _Client:
     def __init__(
         self,
         connection: socket.socket,
+        name: bytes,
         answer: Callable[[_Client, int, str, bytes], None],
         drop: Callable[[_Client], None],
     ) -> None:
-        self.connection, self._answer, self._drop = connection, answer, drop
+        self.connection, self._name, self._answer, self._drop = connection, name, answer, drop
         self._came = bytearray()
         self._greeted = False
 
@@ -233,7 +244,7 @@ class _Client:
                 return False
             del self._came[: len(HELLO)]
             self._greeted = True
-            self.connection.sendall(HELLO)
+            self.connection.sendall(HELLO + self._name)
         while len(self._came) >= _HEAD.size:
             kind, name, size = _HEAD.unpack_from(self._came)
             if kind > _ADD or name > _LIMIT or size > _LIMIT:

@@ -7,8 +7,9 @@ import socket
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from lamina.runtime.compute_device import Device, take_gpu
 from lamina.runtime.ranks.communicator import Alone, Communicator
 from lamina.runtime.ranks.launcher import Launcher
 from lamina.runtime.ranks.monitor import RankMonitor
@@ -20,9 +21,6 @@ from lamina.runtime.ranks.store import Store
 from lamina.runtime.ranks.verdict import Limits
 from lamina.runtime.ranks.watchdog import MONITOR, unwatch, watch, watchdog
 from lamina.runtime.ranks.watched import WatchedCommunicator
-
-if TYPE_CHECKING:
-    from lamina.runtime.compute_device import Device
 
 
 class UsesCommunicators(Protocol):
@@ -72,6 +70,7 @@ class World:
             monitor = RankMonitor(self.size, Limits(fault_timeout), host=here, holder=0)
             monitor.start()
         watch(communicator.broadcast_object(monitor and monitor.address, 0), self.rank, monitor)
+        communicator.barrier()  # rank 0 may be done at once, and its monitor with it
 
     def _meet(self, launcher: Launcher) -> None:
         """By a store that rank 0 keeps."""
@@ -179,10 +178,12 @@ def open_world(
     if has_world():
         raise RuntimeError(f"init: there is a world already, {current_world()!r}; shutdown() ends it")
     _worlds.append(World(launcher, transport, timeout, fault_timeout))
+    take_gpu(launcher.local_rank)
     return current_world()
 
 
 def close_world(*, abort: bool = False) -> None:
     """End the world; from then on this process is alone. abort: as for `World.close`."""
     if has_world():
+        take_gpu(0)
         _worlds.pop().close(abort=abort)

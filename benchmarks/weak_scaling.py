@@ -1,0 +1,195 @@
+"""How a training step scales: N GPUs with a batch each beside one, and beside PyTorch's DistributedDataParallel.
+
+    python -m benchmarks.weak_scaling --ranks 1 2 --out FOLDER
+    python -m benchmarks.weak_scaling --ranks 1 4 --only resnet50 timm/mixer_b16_224 --batch 64
+    python -m benchmarks.weak_scaling --device cpu --ranks 1 2 --only small
+
+Each network is PyTorch's; a step is forward pass, cross-entropy, backward pass and SGD with momentum, in bfloat16 on
+GPUs. Ways: `lamina` converts the network and trains it with `parallel="data"`, `lamina-shards` with
+`shard_optimizer=True` too; `ddp` is torch.compile of DistributedDataParallel with a static graph, under autocast and
+channels-last. Ranks of one network are processes, one a GPU, that run all ways one after the other; those of one rank
+come first, so that plans that it found are known to the others. A time is that of the slowest rank, the median of
+rounds, all of which begin together. Efficiency is the time of the first number of ranks over that of N. The result
+file is written after every group of ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import lamina as lm
+from benchmarks.common import processor, versions, write
+from benchmarks.torch_backend import Network, Recurrent, vision
+from lamina import convert, distributed, ops, optim
+from tests.helpers.ranks import run_ranks
+
+WAYS = ("lamina", "lamina-shards", "ddp")
+Batch = tuple[torch.Tensor, torch.Tensor]
+#: What is measured by default: batches of a GPU are those of the literature, and a small one, whose gradients are
+#: large for its step.
+NETWORKS = {
+    "resnet50": Network(vision("resnet50"), (3, 224, 224), 2, 256),
+    "alexnet": Network(vision("alexnet"), (3, 224, 224), 4, 1024),
+    "alexnet-small-batch": Network(vision("alexnet"), (3, 224, 224), 1, 128),
+    "lstm": Network(lambda: Recurrent(nn.LSTM(1024, 1024, 2, batch_first=True), 1024), (100, 1024), 2, 64),
+}
+
+
+def by_lamina(
+    model: nn.Module, batch: Batch, in_shards: bool, settle: float
+) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """A step of the converted network on all ranks, after so many seconds of tuning; facts: bytes of the state."""
+    x, labels = batch
+    together: dict[str, Any] = {"parallel": "data", "shard_optimizer": in_shards}
+    step = lm.train_step(
+        convert.from_torch(model, x),
+        ops.cross_entropy,
+        optim.SGD(lr=1e-3, momentum=0.9),
+        device=str(x.device),
+        precision="bf16" if x.is_cuda else "fp32",
+        **(together if distributed.world_size() > 1 else {}),
+    )
+    begin = time.perf_counter()
+    while step.number == 0 or (step.tuning.open and time.perf_counter() - begin < settle):
+        step(x, labels).item()
+    held = sum(t.nbytes for t in step.state.named().values())
+    return lambda: step(x, labels), {"state_bytes": held, "kernels": len(step.executable.program.steps)}
+
+
+def by_pytorch(model: nn.Module, batch: Batch, meeting: str) -> Callable[[], Any]:
+    """A step of DistributedDataParallel, or of the network alone where there is one rank."""
+    x, labels = batch
+    ranks = distributed.world_size()
+    if x.ndim == 4 and x.is_cuda:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    if ranks > 1:
+        torch.distributed.init_process_group(
+            "nccl" if x.is_cuda else "gloo", f"file://{meeting}", rank=distributed.rank(), world_size=ranks
+        )
+        model = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
+    run = torch.compile(model) if x.is_cuda else model
+    rule = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
+
+    def step() -> Any:
+        rule.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=x.is_cuda):
+            loss = nn.functional.cross_entropy(run(x), labels)
+        loss.backward()
+        rule.step()
+        return loss.detach()
+
+    return step
+
+
+def seconds_of(step: Callable[[], Any], rounds: int, seconds: float) -> float:
+    """Of one step: each round is as many steps on all ranks, and takes as long as on the slowest."""
+    for _ in range(3):
+        float(step())
+    begin = time.perf_counter()
+    float(step())
+    count = distributed.broadcast_object(max(1, round(seconds / (time.perf_counter() - begin))))
+    times = []
+    for _ in range(rounds):
+        distributed.barrier()
+        begin = time.perf_counter()
+        for _ in range(count):
+            loss = step()
+        float(loss)
+        times.append((time.perf_counter() - begin) / count)
+    return statistics.median(max(each) for each in zip(*distributed.all_gather_object(times), strict=True))
+
+
+def measure(name: str, ways: list[str], given: dict[str, Any], meeting: str) -> dict[str, Any]:
+    """On each rank: the ways of one network, one after the other; a way that fails is a result."""
+    distributed.init(timeout=given["limit"], fault_timeout=None)
+    device = "cpu" if given["device"] == "cpu" else f"cuda:{distributed.local_rank()}"
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    network = NETWORKS.get(name) or Network.named(name)
+    found: dict[str, Any] = {}
+    for way in ways:
+        torch.manual_seed(0)
+        model = network.make().to(device).train()
+        batch = network.batch(given["device"], given["batch"])
+        batch = batch[0].to(device), batch[1].to(device)
+        begin, facts = time.perf_counter(), {}
+        try:
+            if way == "ddp":
+                step = by_pytorch(model, batch, meeting)
+            else:
+                step, facts = by_lamina(model, batch, way == "lamina-shards", given["settle"])
+            float(step())
+            first = time.perf_counter() - begin
+            ms = round(1e3 * seconds_of(step, given["rounds"], given["seconds"]), 4)
+            found[way] = {"ms": ms, "first_s": round(first, 2), "batch": len(batch[1]), **facts}
+        except Exception as error:
+            found[way] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
+            if distributed.world_size() > 1:  # the others may wait for what will not come
+                break
+        if distributed.rank() == 0:
+            print(name, distributed.world_size(), way, found[way], flush=True)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    return found
+
+
+def ways_of(ranks: int, asked: list[str]) -> list[str]:
+    """One rank has nobody to share the optimizer's state with."""
+    return [way for way in asked if ranks > 1 or way != "lamina-shards"]
+
+
+def efficiencies(times: dict[int, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """By way and number of ranks: the first number's time over theirs; shards are compared with the step without."""
+    first = times[min(times)]
+    found: dict[str, dict[str, float]] = {}
+    for ranks, ways in times.items():
+        for way, row in ways.items():
+            alone = first.get("lamina" if way == "lamina-shards" else way, {})
+            if "ms" in row and "ms" in alone:
+                found.setdefault(way, {})[str(ranks)] = round(alone["ms"] / row["ms"], 4)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument(
+        "--only", nargs="*", default=list(NETWORKS), help="(also names that torch_backend takes)"
+    )
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--batch", type=int, default=None, help="samples of a rank")
+    parser.add_argument("--settle", type=float, default=30, help="most seconds of tuning, on one rank")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of a round")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for ranks to come")
+    parser.add_argument("--out", type=Path, default=None)
+    given = parser.parse_args()
+    networks: dict[str, Any] = {}
+    machine = torch.cuda.get_device_name() if given.device == "cuda" else processor()
+    facts = versions(["lamina", "torch", "nvidia-cudnn-cu13", "nvidia-nccl-cu13", "nccl4py"])
+    for name in given.only:
+        times: dict[int, dict[str, Any]] = {}
+        for ranks in sorted(given.ranks):
+            with tempfile.TemporaryDirectory() as folder:
+                arguments = (name, ways_of(ranks, given.ways), vars(given), f"{folder}/meeting")
+                times[ranks] = run_ranks(measure, ranks, args=arguments, init=False)[0]
+            networks[name] = {"ranks": times, "efficiency": efficiencies(times)}
+            record = {"machine": machine, "versions": facts, "networks": networks}
+            write(f"weak_scaling_{given.device}", record, given.out)
+        print(name, times, networks[name]["efficiency"], flush=True)
+
+
+if __name__ == "__main__":
+    main()

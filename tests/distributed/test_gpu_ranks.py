@@ -1,0 +1,168 @@
+"""Ranks with a GPU each, over NCCL: what ranks do on CPUs, and what only GPUs have. Needs two GPUs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import distributed, nn, ops, optim
+from lamina.runtime import Device, devices
+from tests.distributed import test_data_parallel, test_shards
+from tests.helpers import ROOT
+from tests.helpers.collective_programs import check
+from tests.helpers.ranks import run_ranks
+
+GPUS = len(devices()) - 1
+RANKS = [n for n in (2, 4, 8) if n <= GPUS] or [2]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(GPUS < 2, reason="needs two GPUs"),
+    pytest.mark.parametrize("ranks", RANKS),
+]
+
+
+@pytest.mark.feature("B032", "B055")
+def test_collective_operations_and_their_gradients(ranks: int) -> None:
+    assert run_ranks(check, ranks, args=("cuda",)) == [[]] * ranks
+
+
+ELEMENT_TYPES = ("float64", "float16", "bfloat16", "int32", "int64", "uint8")
+
+
+def of_each_type() -> list[str]:
+    """Element types whose sum, or whose gathered parts, are not what they should be."""
+    n, me, wrong = distributed.world_size(), distributed.rank(), []
+    for name in ELEMENT_TYPES:
+        x = lm.tensor(np.arange(1025) % 7 + me, dtype=name, device="cuda")
+        total = distributed.all_reduce(x).numpy().astype(np.float64)
+        parts = distributed.all_gather(x).numpy().astype(np.float64)
+        expected = np.stack([np.arange(1025) % 7 + r for r in range(n)])
+        if not np.array_equal(total, expected.sum(0)) or not np.array_equal(parts, expected):
+            wrong.append(name)
+    return wrong
+
+
+def test_element_types(ranks: int) -> None:
+    assert run_ranks(of_each_type, ranks) == [[]] * ranks
+
+
+@pytest.mark.feature("F116", "B032", "B033")
+def test_ranks_train_as_one(ranks: int) -> None:
+    settings = [{**one, "device": "cuda"} for one in test_data_parallel.SETTINGS]
+    alone = test_data_parallel.several(settings)
+    for results in run_ranks(test_data_parallel.several, ranks, args=(settings,)):
+        for given, found, wanted in zip(settings, results, alone, strict=True):
+            every = given.get("accumulate", 1)
+            updates = slice(every - 1, None, every)
+            assert found["losses"][updates] == pytest.approx(wanted["losses"][updates], rel=1e-4), given
+            assert found["hits"][updates] == wanted["hits"][updates], given
+
+
+@pytest.mark.feature("B033")
+def test_training_in_shards_is_training(ranks: int) -> None:
+    cases = [(name, {**options, "device": "cuda"}) for name, options in test_shards.CASES]
+    both = [*cases, *((name, {**options, "shard_optimizer": True}) for name, options in cases)]
+    for found in run_ranks(test_shards.several, ranks, args=(both,)):
+        for case, plain, shared in zip(cases, found[: len(cases)], found[len(cases) :], strict=True):
+            rough = "precision" in case[1]
+            np.testing.assert_allclose(
+                shared["losses"], plain["losses"], rtol=2e-2 if rough else 1e-5, err_msg=f"{case}"
+            )
+            assert shared["moments"] <= plain["moments"] / ranks * 1.1
+
+
+def captured() -> list[Any]:
+    """Whether a step is one captured program, and its losses, in bfloat16 with and without compression."""
+    found: list[Any] = []
+    for compression in (None, "bf16"):
+        nn.manual_seed(2)
+        net = nn.models.get_model("resnet18", num_classes=10)
+        together = distributed.DataParallel(compression=compression)
+        step = lm.train_step(
+            net, ops.cross_entropy, optim.SGD(0.05, momentum=0.9), device="cuda", precision="bf16", parallel=together
+        )  # fmt: skip
+        rng = np.random.default_rng(distributed.rank())
+        x, y = rng.standard_normal((8, 3, 64, 64)).astype(np.float32), rng.integers(0, 10, 8)
+        losses = [step(x, y).item() for _ in range(12)]
+        found += [step.executable.is_captured, losses, step.executable.device.index]
+    return found
+
+
+def test_a_step_with_its_communication_is_one_graph(ranks: int) -> None:
+    first, *others = run_ranks(captured, ranks)
+    assert first[0]
+    assert first[3]
+    np.testing.assert_allclose(first[4], first[1], rtol=0.1)
+    assert first[1][-1] < first[1][0]
+    for rank, found in enumerate(others, 1):
+        assert found[:2] == first[:2]  # the mean over all ranks, in every bit
+        assert found[2] == rank
+
+
+def made_often(times: int, device: str = "cuda") -> list[int]:
+    """Bytes in use on the device after each of some worlds, each with a communicator and a captured program."""
+    found = []
+    for _ in range(times):
+        distributed.init(timeout=60)
+        x = lm.tensor(np.ones(1 << 16, np.float32), device=device)
+        run = lm.jit(lambda x: distributed.all_reduce(x, "mean") * 2.0)
+        assert float(run(x)[0].item()) == 2.0
+        distributed.shutdown()
+        memory = Device(device).platform.memory_info()
+        found.append(memory.total - memory.free)
+    return found
+
+
+def kept() -> list[int]:
+    """The same, in a world when it returns."""
+    found = made_often(12)
+    distributed.init(timeout=60)
+    return found
+
+
+def test_communicators_are_given_back(ranks: int) -> None:
+    for used in run_ranks(kept, ranks, init=False):
+        assert used[-1] <= used[3] + (1 << 20)
+
+
+PROGRAM = """
+import os, signal, sys
+import numpy as np
+import lamina as lm
+from lamina import nn, ops, optim
+lm.distributed.init()
+me = lm.distributed.rank()
+net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+step = lm.train_step(net, ops.cross_entropy, optim.SGD(0.1), parallel="data")
+x, y = np.zeros((8, 256), np.float32), np.zeros(8, np.int64)
+for number in range(10 ** 6):
+    if me == 1 and number == 5:
+        {fault}
+    step(x, y).item()
+"""
+FAULTS = {
+    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
+    "SIGSTOP": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "raises": "raise ValueError('bad batch')",
+    "memory": "[lm.zeros((1 << 32,), device='cuda') for _ in range(100)]",
+}
+
+
+@pytest.mark.feature("B034")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_one_ends_all_and_leaves_no_memory(tmp_path: Path, ranks: int, fault: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(fault=FAULTS[fault]))
+    before = [Device(f"cuda:{i}").platform.memory_info().free for i in range(ranks)]
+    command = [sys.executable, "-m", "lamina", "run", "--gpus", str(ranks), "--timeout", "20", str(program)]
+    env = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=150)
+    assert ended.returncode != 0
+    assert "rank 1" in ended.stderr + ended.stdout
+    after = [Device(f"cuda:{i}").platform.memory_info().free for i in range(ranks)]
+    assert all(a >= b - (64 << 20) for a, b in zip(after, before, strict=True))
