@@ -1,4 +1,4 @@
-"""The house of DESIGN.md holds: imports go downward only, and stand at the top of their file."""
+"""The floors of DESIGN.md hold: imports go downward only, and stand at the top of their file."""
 
 import ast
 from collections.abc import Iterator
