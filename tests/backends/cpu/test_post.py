@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.backends import NoKernel
 from lamina.backends.cpu import post
 from lamina.infer import Predictor
 from lamina.onednn import Eltwise
@@ -51,24 +50,15 @@ def test_logarithms_near_one_and_softplus_far_below_zero_keep_their_digits(count
     )
 
 
-@pytest.mark.parametrize("hi", [6.0, 1.0, 0.7, 20.0])
+@pytest.mark.parametrize("hi", [6.0, 1.0, 0.7, 20.0, 1e-20, 1e20, 1e39])
 def test_a_bound_behind_a_convolution_keeps_the_digits_of_small_numbers(hi: float) -> None:
     net = lm.nn.Sequential(lm.nn.Conv2d(1, 1, 1, bias=False), lm.nn.Hardtanh(0.0, hi)).eval()
     net[0].weight.copy_(np.ones((1, 1, 1, 1), np.float32))
     rng = np.random.default_rng(0)
     several = rng.normal(size=2000) * 10.0 ** rng.integers(-12, 4, size=2000)
-    bound = np.float32(hi)
+    bound = np.float32(hi) if hi < 3e38 else np.float32(np.inf)
     edges = [0.0, -0.0, bound, np.nextafter(bound, np.float32(9e9)), np.nextafter(bound, np.float32(0)), 3e38]
-    x = np.array([*several, *edges, np.nan], np.float32).reshape(1, 1, 1, -1)
+    x = np.array([*several, *edges, np.inf, np.nan], np.float32).reshape(1, 1, 1, -1)
     y = Predictor(net, device="cpu")(x).numpy()
     np.testing.assert_array_equal(y, np.clip(x, 0, bound))
-    assert not np.signbit(y).any()
-
-
-def test_an_extreme_bound_is_a_kernel_of_its_own() -> None:
-    with pytest.raises(NoKernel, match="a bound of 1e\\+20 is not fused"):
-        post.relu(1e20)
-    net = lm.nn.Sequential(lm.nn.Conv2d(1, 1, 1, bias=False), lm.nn.Hardtanh(0.0, 1e20)).eval()
-    x = np.array([-1, 2, 3e38], np.float32).reshape(1, 1, 1, 3)
-    wanted = np.clip(net[0](x).numpy(), 0, np.float32(1e20))
-    np.testing.assert_array_equal(Predictor(net, device="cpu")(x).numpy(), wanted)
+    assert not np.signbit(y[y == 0]).any()
