@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -62,3 +64,20 @@ def test_a_bound_behind_a_convolution_keeps_the_digits_of_small_numbers(hi: floa
     y = Predictor(net, device="cpu")(x).numpy()
     np.testing.assert_array_equal(y, np.clip(x, 0, bound))
     assert not np.signbit(y[y == 0]).any()
+
+
+@pytest.mark.parametrize("bounded", [lm.ops.relu, lm.ops.relu6])
+@pytest.mark.parametrize("head", [lambda v: v * 2.0, lambda v: v + 3.0, lambda v: v - v.abs() * 0.5])
+def test_minus_infinity_is_0_behind_a_sum_as_by_itself(bounded: Any, head: Any) -> None:
+    x = np.array([-np.inf, np.inf, np.nan, -9, -0.0, 1, 9] * 40, np.float32)
+    np.testing.assert_array_equal(
+        lm.jit(lambda v: bounded(head(v)))(x).numpy(), bounded(head(lm.tensor(x))).numpy()
+    )
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_the_gradient_of_mish_far_from_zero(count: int) -> None:
+    x = np.array([-3e38, -1e15, -30, 1e4, 1e15, 1e18, 1e30, 3e38] * count, np.float32)
+    for slope in (lm.grad(lambda v: lm.ops.mish(v).sum()), lm.jit(lm.grad(lambda v: lm.ops.mish(v).sum()))):
+        expected = np.where(x == -30, np.float32(-2.7137108e-12), (x > 0).astype(np.float32))
+        np.testing.assert_allclose(slope(x).numpy(), expected, rtol=1e-5)

@@ -90,6 +90,11 @@ _ZERO_AT_ZERO = frozenset(
 )
 
 
+def loses_infinity(steps: Sequence[Eltwise | tuple[str, int]]) -> bool:
+    """Whether one of the steps makes NaN of -inf that need not be it."""
+    return _POSITIVE in steps
+
+
 def keeps_zero(steps: Sequence[Eltwise]) -> bool:
     """Whether the steps together are 0 at 0, so that they may run over the padding of a blocked layout."""
     value = 0.0
