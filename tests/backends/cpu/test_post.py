@@ -81,3 +81,16 @@ def test_the_gradient_of_mish_far_from_zero(count: int) -> None:
     for slope in (lm.grad(lambda v: lm.ops.mish(v).sum()), lm.jit(lm.grad(lambda v: lm.ops.mish(v).sum()))):
         expected = np.where(x == -30, np.float32(-2.7137108e-12), (x > 0).astype(np.float32))
         np.testing.assert_allclose(slope(x).numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_negated_zeros_change_their_sign(count: int) -> None:
+    zeros = np.array([0.0, -0.0] * count, np.float32)
+    for function in (
+        lm.ops.neg,
+        lm.jit(lm.ops.neg),
+        lm.jit(lambda v: -(v * 2.0)),
+        lm.jit(lambda v: -(v * v * 2.0)),
+    ):
+        given = function(zeros).numpy()
+        np.testing.assert_array_equal(np.signbit(given[::2]), True)

@@ -70,7 +70,7 @@ def relu(hi: float | None = None) -> tuple[Eltwise, ...]:
 #: Elementwise ops as steps of oneDNN that keep NaN. Its exp does not: `pointwise.exp` is guarded.
 ELTWISE: dict[type[Op], Callable[..., tuple[Eltwise, ...]]] = {
     Abs: lambda op: (Eltwise("abs"),),
-    Neg: lambda op: (Eltwise("linear", -1.0),),
+    Neg: lambda op: (Eltwise("linear", -1.0, -0.0),),  # with -0.0 a zero changes its sign, too
     Sqrt: lambda op: (Eltwise("sqrt"),),
     Sigmoid: lambda op: (Eltwise("logistic"),),
     Tanh: lambda op: (Eltwise("tanh"),),
