@@ -302,8 +302,8 @@ class Code:
 
     def _truncated(self, x: Scalar, dtype: np.dtype[Any]) -> Scalar:
         """As NumPy on x86: through 32 or 64 bits, whose least number stands for all that they do not hold."""
-        wide = np.dtype(np.int64 if dtype.itemsize == 8 else np.int32)
-        least = float(np.iinfo(wide).min)
+        bits = 64 if dtype.itemsize == 8 else 32
+        wide, least = np.dtype(f"int{bits}"), -(2.0 ** (bits - 1))
         x = self.call("where", ((x >= least) & (x < -least), x, least))
         return self.convert(self.made(wide, f"fptosi {TYPES[x.dtype]} {x.text} to {TYPES[wide]}"), dtype)
 
