@@ -377,3 +377,11 @@ def test_a_tensor_that_the_function_makes_begins_anew_at_each_call() -> None:
         assert found["out"].tolist() == [5, k, k]
         assert found["sum"].item() == 6 + 4 * k
         assert kept.total.tolist() == total
+
+
+def test_minus_zero_is_another_argument_than_zero_and_nan_the_same() -> None:
+    x, f = lm.ones(3), lm.jit(lambda x, number: x.masked_fill(x > 0, number))
+    for number in (0.0, -0.0, 0.0):
+        assert np.signbit(f(x, number).numpy()).all() == (str(number) == "-0.0")
+    programs = {f.program(x, float("nan")) for _ in range(3)}
+    assert len(programs) == 1

@@ -382,7 +382,7 @@ class _Arguments:
                 f"jit: {self.names[index]} is a {type(x).__name__}: an argument is a tensor or array, a tuple, list "
                 "or dict of such, or a hashable value that stays fixed"
             ) from None
-        return type(x), x
+        return type(x), repr(x) if isinstance(x, float) else x  # 0.0 equals -0.0, and NaN not itself
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -3,6 +3,7 @@
 import gc
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,10 @@ class Scaled(nn.Module):
         self.inner = nn.Linear(3, 3)
         self.temperature = 1.0
         self.sizes = [1, 2]
+        self.named = {"factor": 1.0}
+        self.config = SimpleNamespace(scale=1.0)
+        self.weight: Any = np.float32(1)
+        self.rows = np.ones(3, np.float32)
         self.activation: Any = ops.tanh
         self.note = "first"
 
@@ -30,7 +35,10 @@ class Scaled(nn.Module):
         def inside() -> Any:
             return self.activation(self.inner(x)) / self.temperature
 
-        return inside() * float(self.sizes[0])
+        return inside() * self._factor() * lm.tensor(self.rows)
+
+    def _factor(self) -> float:
+        return float(self.sizes[0]) * self.named["factor"] * self.config.scale * self.weight.item()
 
 
 class Counting(nn.Module):
@@ -61,6 +69,11 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "number": lambda net: setattr(net, "temperature", 4.0),
     "function": lambda net: setattr(net, "activation", ops.exp),
     "list": lambda net: setattr(net, "sizes", [3, 2]),
+    "element": lambda net: net.sizes.insert(0, 5),
+    "field": lambda net: setattr(net.config, "scale", 3.0),
+    "NumPy's number": lambda net: setattr(net, "weight", np.float32(4)),
+    "array": lambda net: setattr(net, "rows", np.full(3, 2, np.float32)),
+    "entry": lambda net: net.named.update(factor=3.0),
     "hook": lambda net: net.inner.register_forward_hook(lambda m, given, y: y * 3),
 }
 
@@ -170,3 +183,27 @@ def test_functions_are_compared_by_identity() -> None:
     assert settings_of(net) == before
     net.activation = nn.ReLU()  # a part now
     assert settings_of(net) != before
+
+
+class Listing(nn.Module):
+    """Notes sizes in a list of its own, which is no setting, and reads another one."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.factors = [2.0]
+
+    def forward(self, x: Any) -> Any:
+        self.seen.append(x.shape[0])
+        return x * self.factors[-1]
+
+
+def test_a_list_that_a_call_changes_is_no_setting() -> None:
+    net = Listing()
+    call = lm.jit(net)
+    for _ in range(3):
+        call(X)
+        net.seen.clear()
+    assert not net.seen  # nothing was traced again
+    net.factors.append(3.0)
+    np.testing.assert_allclose(call(X).numpy(), X * 3)
+    assert net.seen == [4]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from lamina.graph.run.programs import MOST, Programs
 from lamina.nn import Module
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import become, settings_version, standing_in
-from lamina.nn.settings import settings_of
+from lamina.nn.settings import SameContainers, settings_of
 from lamina.ops.arguments import Checked
 from lamina.ops.core import BatchAxis, operand
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
@@ -61,7 +61,7 @@ class Predictor(Checked):
         self.net, self.device, self.backend = net, _where(device), backend
         backends.get(self.device, backend)  # opened while the network is set up, not by the first call
         self.precision = as_precision(precision)
-        self._settings = settings_version(), tuple([settings_of(m) for m in net.modules()])
+        self._settings, self._containers = self._settings_of_net(), self._containers_of_net()
         self._held = self._weights_of_net()
         self._programs: Programs[_CompiledNet] = Programs(
             max_programs, max_program_bytes, type(self).__name__
@@ -77,7 +77,7 @@ class Predictor(Checked):
         inputs, more: what the network is called with, one by one, or all as one tuple or dict.
         Raises TypeError for what is no array, and what the network's ops raise for shapes and dtypes.
         """
-        if self._settings[0] != settings_version():
+        if self._settings[0] != settings_version() or not all(same() for same in self._containers):
             self.renewed()
         policy, found = current_policy(), self._known
         alone = not more and (isinstance(inputs, Tensor) or _is_plain(inputs))
@@ -125,7 +125,7 @@ class Predictor(Checked):
     def renewed(self) -> bool:
         """Drop all programs where a module's numbers, hooks or parts were changed since then; whether they were."""
         with self._compiling:
-            now = settings_version(), tuple([settings_of(m) for m in self.net.modules()])
+            now, self._containers = self._settings_of_net(), self._containers_of_net()
             changed = now[1] != self._settings[1]
             if changed:
                 self._held = self._weights_of_net()
@@ -134,6 +134,12 @@ class Predictor(Checked):
                 self._known = {}  # after the uses: who looks up writes into the one that was there before
             self._settings = now
             return changed
+
+    def _settings_of_net(self) -> tuple[int, tuple[Hashable, ...]]:
+        return settings_version(), tuple([settings_of(m) for m in self.net.modules()])
+
+    def _containers_of_net(self) -> tuple[SameContainers, ...]:
+        return tuple([same for m in self.net.modules() if (same := SameContainers(m))])
 
     def program(self, inputs: Any) -> Executable:
         """The compiled graph for inputs of these shapes and dtypes: a Spec, or a tree of them as the inputs are."""
@@ -186,6 +192,8 @@ class Predictor(Checked):
             if kind not in self._uses:
                 with collector_paused():
                     graph, outputs = self.traced(kind.structure, kind.specs)
+                    for same in self._containers:
+                        same.settle()
                     use = self._filled(kind, graph) or self._exact(kind, graph, outputs)
                 self._uses[kind] = use
             return self._uses[kind]

@@ -9,11 +9,14 @@ result that is kept) is no setting.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
+from dataclasses import is_dataclass
 from enum import Enum
 from inspect import unwrap
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any, Protocol
+
+import numpy as np
 
 from lamina.nn.parameter import settings_version
 
@@ -44,55 +47,108 @@ class SameSettings:
     `settle` looks at them, when the call is over: what the call assigned is known then.
     """
 
-    __slots__ = ("_held", "_seen", "_settings")
+    __slots__ = ("_containers", "_held", "_seen", "_settings")
 
     def __init__(self, module: HasSettings) -> None:
         self._held, self._seen = weakref.ref(module), -1
         self._settings: Hashable = None
+        self._containers = SameContainers(module)
 
     def settle(self) -> None:
         """These are the settings."""
         if (module := self._held()) is not None:
             self._seen, self._settings = settings_version(), settings_of(module)
+            self._containers.settle()
 
     def __call__(self) -> bool:
         """Whether they are the same."""
         now = settings_version()
-        if now == self._seen:
-            return True
-        module = self._held()
-        if module is None or settings_of(module) != self._settings:
-            return False
-        self._seen = now
-        return True
+        if now != self._seen:
+            module = self._held()
+            if module is None or settings_of(module) != self._settings:
+                return False
+            self._seen = now
+        return not self._containers or self._containers()
+
+
+class SameContainers:
+    """Whether the lists, dicts and objects with fields that a module reads hold what they held.
+
+    Nobody is told when something is put into one: they are looked at each time. True where there are any.
+    """
+
+    __slots__ = ("_held", "_values")
+
+    def __init__(self, module: HasSettings) -> None:
+        self._held, self._values = weakref.ref(module), _containers_of(module)
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def settle(self) -> None:
+        """A call is over: what it changed is no setting."""
+        if (module := self._held()) is not None:
+            now = _containers_of(module)
+            self._values = {n: x for n, x in self._values.items() if now.get(n) == x}
+
+    def __call__(self) -> bool:
+        """Whether they are the same."""
+        own = None if (module := self._held()) is None else vars(module)
+        return own is not None and all(_plain(own.get(n)) == x for n, x in self._values.items())
 
 
 _OTHER = object()
+#: Containers of every module: `_exchanged` tells of them.
+_TABLES = ("_parameters", "_buffers", "_modules")
+#: Containers with more elements are not looked at in each call; nor are values that lie deeper looked at.
+_LARGEST, _DEEPEST = 256, 8
+
+
+def _containers_of(module: HasSettings) -> dict[str, Hashable]:
+    """The containers of plain values that a module's forward function, and the methods that it calls, name."""
+    own = vars(module)
+    read = [n for n in _read(type(module)) if n in own and n not in _TABLES and n not in module._unsettled]
+    found = {n: _plain(own[n]) for n in read if _is_container(own[n])}
+    return {n: x for n, x in found.items() if x is not _OTHER}
 
 
 class _Is:
-    """A function as a setting: itself, not what it is equal to."""
+    """A function or an array as a setting: itself, not what it is equal to."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Is) and other.function is self.function
+        return isinstance(other, _Is) and other.value is self.value
 
     def __hash__(self) -> int:
-        return id(self.function)
+        return id(self.value)
 
 
-def _plain(value: Any) -> Any:
+def _is_container(value: Any) -> bool:
+    return (isinstance(value, list | dict) and len(value) <= _LARGEST) or _has_fields(value)
+
+
+def _has_fields(value: Any) -> bool:
+    """Whether it is an object that holds values by name, such as a configuration."""
+    kind = type(value)
+    return issubclass(kind, SimpleNamespace) or (is_dataclass(kind) and hasattr(value, "__dict__"))
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
     """A value that can be compared; `_OTHER` for what has tensors, modules or a state of its own."""
     if isinstance(value, _PLAIN):
         return type(value), value
-    if isinstance(value, tuple | list):
-        parts = tuple([_plain(x) for x in value])
+    if depth < _DEEPEST and isinstance(value, tuple | list):
+        parts = tuple([_plain(x, depth + 1) for x in value])
         return _OTHER if _OTHER in parts else parts
     if isinstance(value, dict):
-        return _plain([list(x) for x in value.items()])
-    return _Is(value) if isinstance(value, FunctionType) else _OTHER
+        return _plain([list(x) for x in value.items()], depth)
+    if isinstance(value, np.generic):
+        return type(value), value.item()
+    if _has_fields(value):
+        return _plain(vars(value), depth)
+    return _Is(value) if isinstance(value, FunctionType | np.ndarray) else _OTHER
 
 
 _names: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
@@ -105,6 +161,24 @@ def _named(kind: type) -> tuple[str, ...]:
         codes = (f.__code__ for f in functions if isinstance(f, FunctionType))
         _names[kind] = tuple(dict.fromkeys(name for code in codes for name in _inner(code)))
     return _names[kind]
+
+
+_names_read: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
+
+
+def _read(kind: type) -> tuple[str, ...]:
+    """The names that the forward function of a class uses, and the functions of the class among these."""
+    if kind not in _names_read:
+        found: dict[str, None] = {}
+        ahead = ["forward"]
+        while ahead:
+            if (name := ahead.pop()) not in found:
+                found[name] = None
+                made = getattr(kind, name, None)
+                function = unwrap(made.fget if isinstance(made, property) and made.fget else made)  # type: ignore[arg-type]
+                ahead += _inner(function.__code__) if isinstance(function, FunctionType) else ()
+        _names_read[kind] = tuple(found)
+    return _names_read[kind]
 
 
 def _functions(kind: type) -> Iterator[tuple[str, Any]]:

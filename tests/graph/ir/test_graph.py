@@ -230,6 +230,20 @@ def test_what_is_written_over_traced_values_is_as_on_tensors(f: Callable[[Any], 
         np.testing.assert_allclose(z[0].numpy(), w, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "float32"])
+def test_an_empty_part_of_a_traced_value_may_be_written(dtype: str) -> None:
+    def f(x: Any) -> Any:
+        y = x.clone()
+        y[4:].copy_(x[4:])
+        y[4:].mul_(2)
+        return y
+
+    x = lm.tensor(np.arange(4)).cast(dtype)
+    found = lm.jit(f)(x)
+    assert found.dtype == x.dtype
+    assert found.tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("f", WRITES)
 def test_gradients_are_those_of_the_values_that_were_read(f: Callable[[Any], Any]) -> None:
     """Central differences; with a checkpoint, and of a gradient, too."""

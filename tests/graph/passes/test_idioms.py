@@ -48,7 +48,7 @@ FORMS: list[tuple[str, Callable[[Any], Any]]] = [
     ("gelu_tanh", lambda x: 0.5 * x * (1.0 + ops.tanh(x * (1.0 + 0.044715 * (x * x)) * ROOT))),
     ("silu", lambda x: x * ops.sigmoid(x)),
     ("mish", lambda x: ops.tanh(ops.softplus(x)) * x),
-    ("hard_swish", ops.hardswish),
+    ("hard_swish", lambda x: x * ops.hardsigmoid(x)),
     ("hard_swish", lambda x: x * ops.clamp(x + 3.0, 0.0, 6.0) / 6.0),
     ("hard_swish", lambda x: ops.clamp(x / 6.0 + 0.5, 0.0, 1.0) * x),
 ]  # fmt: skip

@@ -1,9 +1,12 @@
 """Casts: rounding, truncation, and gradients between float types."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import ops
 from lamina.spec import DTypeError
 from tests.helpers.eager import Eager
@@ -39,3 +42,27 @@ def test_unknown_dtype() -> None:
         DTypeError, match="cast: dtype must be a dtype, such as lamina.float32 or 'float32', got 'float8'"
     ):
         run(ops.cast, np.ones(3), "float8")
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_numbers_that_integers_do_not_hold(count: int, dtype: str) -> None:
+    """Whatever the size is, within a compiled function as without."""
+    x = np.array([np.nan, np.inf, -np.inf, 3e4, -2.9, -1, 300.5])
+    values = lm.tensor(x.repeat(count)).cast(dtype)
+    for to, wanted in {
+        "uint8": [0, 0, 0, 48, 254, 255, 44],
+        "int8": [0, 0, 0, 48, -2, -1, 44],
+        "int16": [0, 0, 0, 30000, -2, -1, 300],
+        "int32": [-(2**31)] * 3 + [30000, -2, -1, 300],
+        "int64": [-(2**63)] * 3 + [30000, -2, -1, 300],
+    }.items():
+
+        def alone(v: Any, to: str = to) -> Any:
+            return v.cast(to)
+
+        def between(v: Any, to: str = to) -> Any:
+            return (v * 1).cast(to) + 0
+
+        for function in (alone, lm.jit(alone), lm.jit(between)):
+            assert function(values).numpy()[::count].tolist() == wanted, to

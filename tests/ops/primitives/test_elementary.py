@@ -191,3 +191,9 @@ def test_comparisons_of_whole_tensors_give_pythons_bools() -> None:
     copy = ops.clone(x)
     copy.zero_()
     assert x.tolist() == [1, 2]
+
+
+def test_heaviside_of_nan_is_0() -> None:
+    """As torch.heaviside."""
+    x = np.array([-1.0, 0.0, 2.0, np.nan])
+    np.testing.assert_array_equal(run(ops.heaviside, x, np.full(4, 0.5)), [0, 0.5, 1, 0])

@@ -1,5 +1,7 @@
 """One number in a tensor's shape."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,22 @@ def test_values() -> None:
 
 def test_in_a_graph() -> None:
     assert lm.jit(lambda x: ops.ones_like(x) + x)(lm.ones(2)).numpy().tolist() == [2.0, 2.0]
+
+
+def test_zeros_of_both_signs_are_told_apart() -> None:
+    """In whatever order they are asked for, op by op and in one program."""
+    x = lm.ones(2)
+    for pad in (False, True):
+        for value in (0.0, -0.0, 0.0):
+
+            def f(x: Any, pad: bool = pad, value: float = value) -> Any:
+                return ops.pad(x, (2, 2), value=value)[:2] if pad else ops.full_like(x, value)
+
+            for function in (f, lm.jit(f), lm.jit(lambda x, f=f: (f(x) + 0.0, f(x))[1])):
+                given = function(x).numpy()
+                assert not given.any()
+                assert np.signbit(given).all() == (str(value) == "-0.0")
+    assert ops.full_like(x, -0.0, dtype="int32").tolist() == [0, 0]
 
 
 def test_errors() -> None:

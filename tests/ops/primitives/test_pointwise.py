@@ -315,3 +315,13 @@ def test_hardtanh_from_zero_is_the_clipped_relu_that_norms_take_in() -> None:
     assert slope.tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
     assert ops.hardtanh(lm.tensor([-2, 3, 9]), 0, 6).tolist() == [0, 3, 6]
     assert ops.hardtanh(x, 0.0, float("inf")).tolist() == [0.0, 0.0, 3.0, 6.0, 7.0]
+
+
+def test_the_gradient_of_hardswish_is_0_below_its_bend_and_what_came_above_it() -> None:
+    """Infinite gradients too, as PyTorch's."""
+    x = np.array([-np.inf, -9.0, -3.0, -1.0, 0.0, 2.0, 3.0, 9.0, np.inf])
+    slope = np.array([0, 0, 0, -1 / 3 + 0.5, 0.5, 2 / 3 + 0.5, 1, 1, 1])
+    for g in (2.0, np.inf):
+        expected = np.array([0.0 if s == 0 else g * s for s in slope])
+        (found,) = grad(lambda v, g=g: (ops.hardswish(v) * g).sum(), x)
+        np.testing.assert_allclose(found, expected, rtol=1e-14)

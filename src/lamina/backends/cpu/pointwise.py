@@ -22,10 +22,17 @@ from lamina.backends.cpu.library import (
     memory_order,
     single,
 )
-from lamina.backends.cpu.post import BINARY, ELTWISE, Post, aligned, is_per_channel, keeps_zero
+from lamina.backends.cpu.post import (
+    BINARY,
+    ELTWISE,
+    Post,
+    aligned,
+    is_per_channel,
+    keeps_zero,
+    loses_infinity,
+)
 from lamina.onednn import ARG, Eltwise, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op
-from lamina.ops.primitives.activation import MishGrad
 from lamina.ops.primitives.pointwise import (
     ClippedRelu,
     ClippedReluGrad,
@@ -109,12 +116,6 @@ def gelu_grad(op: GeluGrad, specs: Sequence[Spec], device: Device, policy: Polic
     return _gradient(op, step, ARG.SRC, specs)
 
 
-@kernels(MishGrad, source="onednn")
-def mish_grad(op: MishGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """The gradient of mish from its input and the gradient of its output."""
-    return _gradient(op, Eltwise("mish"), ARG.SRC, specs)
-
-
 def _gradient(op: Op, step: Eltwise, data: int, specs: Sequence[Spec]) -> Plan:
     """The gradient of a function; data: whether the first operand is its input (SRC) or its output (DST)."""
     y, g = specs
@@ -148,8 +149,11 @@ def binary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
 def joined(op: Op, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) -> Plan:
     """The same with fused steps, whose operands are the inputs after a and b; row-major where these need it.
 
-    Made once for each problem: operands whose layouts are all left open are row-major.
+    Made once for each problem: operands whose layouts are all left open are row-major. Raises NoKernel for steps that
+    make NaN of -inf: behind a sum loops are as fast.
     """
+    if loses_infinity(post.steps):
+        raise NoKernel(f"cpu: oneDNN makes NaN of -inf in steps behind {op}")
     open_ = all(s.layout is None for s in specs)
     given = tuple([s.fixed for s in specs] if open_ else specs)
     others = tuple([s.open for s in extra])

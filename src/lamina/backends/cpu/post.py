@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,44 +47,30 @@ from lamina.spec import DType, Spec
 
 #: How many post-ops oneDNN takes: more is its out_of_memory.
 MOST = 32
-#: The power of two of a bound that is fused.
-_MOST_EXPONENT = 20
+_LARGEST = float(np.finfo(np.float32).max)
 #: max(x, 0) as x * min(max(x * largest, 0), 1): as fast as oneDNN's own relu, which gives 0 for NaN, as clip does.
-#: -inf becomes NaN: louder, not silent. Exact but for numbers below 1e-38 and the sign of zeros.
-_POSITIVE = Eltwise("hardswish", float(np.finfo(np.float32).max), 0.0)
+#: -inf becomes NaN: louder, not silent (elu with alpha 0 gives 0, but a fifth of MobileNetV2's time for its
+#: exponentials). Exact but for numbers below 1e-38 and the sign of zeros.
+_POSITIVE = Eltwise("hardswish", _LARGEST, 0.0)
+#: -0.0 becomes 0.0.
+_ADD_0 = Eltwise("linear", 1.0, 0.0)
 
 
 def relu(hi: float | None = None) -> tuple[Eltwise, ...]:
-    """max(x, 0), or the smaller of that and `hi` (see `_limited`), NaN kept. Adding 0 mends the sign of zeros."""
-    return (_POSITIVE, Eltwise("linear", 1.0, 0.0)) if hi is None else _limited(hi)
+    """max(x, 0), or the smaller of that and `hi` > 0, with all digits of x and NaN kept (-inf: see `_POSITIVE`).
 
-
-def _limited(hi: float) -> tuple[Eltwise, ...]:
-    """min(max(x, 0), hi) with all digits of x, NaN kept; infinities become NaN. Raises NoKernel for extreme `hi`.
-
-    oneDNN's own functions with an upper bound make a number of NaN, and hi - max(hi - x, 0) rounds x as it does hi.
-    So numbers from hi on are made 0 (x times a step down), which a shift by a number t far below every digit
-    tells from the others: below 0 a leaky relu multiplies it to hi.
+    oneDNN's functions with an upper bound make the lower one of NaN. Here that is -2, which nothing else is by then:
+    times the largest number it is -inf, and then NaN again.
     """
-    exponent = math.frexp(hi)[1]
-    if abs(exponent) > _MOST_EXPONENT:
-        raise NoKernel(f"cpu: a bound of {hi} is not fused")
-    hi = float(np.float32(hi))
-    t, steep = 2.0 ** (exponent - 80), 2.0 ** (40 - exponent)
-    return (
-        _POSITIVE,
-        Eltwise("linear", 1.0, 2 * t),
-        Eltwise("hardswish", -steep, hi * steep),
-        Eltwise("linear", 1.0, -t),
-        Eltwise("relu", -hi / t),
-        Eltwise("linear", 1.0, -t),
-    )
+    if hi is None:
+        return _POSITIVE, _ADD_0
+    return _POSITIVE, Eltwise("clip", -2.0, hi), Eltwise("relu", _LARGEST), _POSITIVE, _ADD_0
 
 
 #: Elementwise ops as steps of oneDNN that keep NaN. Its exp does not: `pointwise.exp` is guarded.
 ELTWISE: dict[type[Op], Callable[..., tuple[Eltwise, ...]]] = {
     Abs: lambda op: (Eltwise("abs"),),
-    Neg: lambda op: (Eltwise("linear", -1.0),),
+    Neg: lambda op: (Eltwise("linear", -1.0, -0.0),),  # with -0.0 a zero changes its sign, too
     Sqrt: lambda op: (Eltwise("sqrt"),),
     Sigmoid: lambda op: (Eltwise("logistic"),),
     Tanh: lambda op: (Eltwise("tanh"),),
@@ -105,6 +90,11 @@ _ZERO_AT_ZERO = frozenset(
 )
 
 
+def loses_infinity(steps: Sequence[Eltwise | tuple[str, int]]) -> bool:
+    """Whether one of the steps makes NaN of -inf that need not be it."""
+    return _POSITIVE in steps
+
+
 def keeps_zero(steps: Sequence[Eltwise]) -> bool:
     """Whether the steps together are 0 at 0, so that they may run over the padding of a blocked layout."""
     value = 0.0
@@ -117,6 +107,8 @@ def keeps_zero(steps: Sequence[Eltwise]) -> bool:
             value *= min(max(step.alpha * value + step.beta, 0.0), 1.0)
         elif step.function == "relu":
             value = value if value > 0 else step.alpha * value
+        elif step.function == "clip":
+            value = min(max(value, step.alpha), step.beta)
         elif value or step.function not in _ZERO_AT_ZERO:
             return False
     return value == 0

@@ -458,6 +458,8 @@ def _is_part(value: Value) -> bool:
 
 def _put_back(op: Op, made: Value, whole: Value) -> Value:
     """What a value holds when `made` was written over the part that an op takes of it."""
+    if not made.spec.numel:
+        return whole
     if isinstance(op, StopGradient):  # what is written past a derivative, x.data, leaves that as it was
         rule = CustomGradient(lambda kept, grads: grads, 1, 1)
         return bind(rule, whole, made)[0]  # type: ignore[no-any-return]

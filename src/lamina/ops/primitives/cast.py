@@ -29,6 +29,9 @@ from lamina.spec import (
 class Cast(Op):
     """The nearest value in another dtype (ties to even); towards zero from floats to integers.
 
+    Integers of 8 and 16 bits are the lowest bits of one of 32, as in NumPy and PyTorch: -1.0 is 255 as uint8. What
+    that does not hold (or 64 bits of int64), and NaN, is what the device makes of it: on a CPU its least number.
+
     Differentiable between floats: the gradient is cast back.
     """
 

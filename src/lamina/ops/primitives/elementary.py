@@ -769,14 +769,10 @@ def xlogy(input: Any, other: Any) -> Any:
 
 
 def heaviside(input: Any, values: Any) -> Any:
-    """0 below 0, 1 above it, `values` at 0."""
+    """0 below 0, 1 above it, `values` at 0; 0 for NaN, as torch.heaviside."""
     a, b = together("heaviside", input, values)
     a, b = operand(a), operand(b)
-    return (
-        where(a == 0, b, where(a < 0, full_like(a, 0), full_like(a, 1)))
-        if a.dtype.is_float
-        else where(a == 0, b, (a > 0).cast(a.dtype))
-    )
+    return where(a == 0, b, (a > 0).cast(a.dtype))
 
 
 def ldexp(input: Any, other: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +58,8 @@ def full_like(input: Any, fill_value: Number, *, dtype: DTypeLike | None = None)
         if value != value or not limits.min <= value <= limits.max:
             raise DTypeError(f"full_like: fill_value {shown(fill_value)} is outside {kind}")
         value = int(value)
+    if value == 0 and math.copysign(1, value) < 0 and kind.is_float:  # as a field it would be equal to 0.0
+        return -call(FullLike(0.0), cast(x, kind))
     return call(FullLike(bool(value) if kind.kind == "b" else value), cast(x, kind))
 
 

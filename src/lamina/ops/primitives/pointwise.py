@@ -421,9 +421,9 @@ class HardSwish(_Unary):
     def apply(self, x: Array) -> Any:
         return x * np.clip(x * (1 / 6) + 0.5, 0, 1)
 
-    def derivative(self, x: Any, y: Any) -> Any:
-        lifted = call(ClippedRelu(6.0), x + 3.0)
-        return lifted * (1 / 6) + call(ClippedReluGrad(6.0), lifted, x * (1 / 6))
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        (x,), (g,) = inputs, grads
+        return (where(x <= -3, 0.0, where(x >= 3, g, g * (x * (1 / 3) + 0.5))),)
 
 
 @dataclass(frozen=True)
@@ -1231,5 +1231,4 @@ def hardsigmoid(input: Any) -> Any:
 
 def hardswish(input: Any) -> Any:
     """x * min(max(x + 3, 0), 6) / 6."""
-    x = operand(input, "hardswish")
-    return x * hardsigmoid(x)
+    return call(HardSwish(), operand(input, "hardswish"))

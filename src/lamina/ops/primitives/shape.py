@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from math import prod
+from math import copysign, prod
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
@@ -596,7 +596,11 @@ def pad_axes(x: Any, pairs: Sequence[tuple[int, int]], value: Number = 0.0) -> A
     if any(side < 0 for pair in pairs for side in pair):
         x = call(Slice(tuple(a for a, _ in cut), tuple(b for _, b in cut), (1,) * x.ndim), x)
     given = tuple((max(0, lo), max(0, hi)) for lo, hi in pairs)
-    return call(Pad(given, float(value)), x) if any(map(any, given)) else x
+    if not any(map(any, given)):
+        return x
+    if value == 0 and copysign(1, value) < 0 and x.dtype.is_float:  # as a field it would be equal to 0.0
+        return -call(Pad(given), -x)
+    return call(Pad(given, float(value)), x)
 
 
 def _extended(x: Any, axis: int, lo: int, hi: int, mode: str) -> AxisMap | None:

@@ -119,7 +119,8 @@ def msort(input: Any) -> Any:
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> TopKDim[Any]:
     """The k largest (or smallest) elements along dim in order, and their indices; as torch.topk.
 
-    Of equal elements the first ones count. sorted: they always are. Raises ShapeError for more than there are.
+    Of equal elements the first ones count, in order (PyTorch leaves open which ones do). sorted: they always are.
+    Raises ShapeError for more than there are.
     """
     x = operand(input, "topk")
     axis = normalize_axis(dim, max(x.ndim, 1), "topk")

@@ -301,8 +301,11 @@ class Code:
         return self._from_bfloat16(self._rounded_to_bfloat16(kept))
 
     def _truncated(self, x: Scalar, dtype: np.dtype[Any]) -> Scalar:
-        sign, old, new = "s" if dtype.kind == "i" else "u", TYPES[x.dtype], TYPES[dtype]
-        return self.intrinsic(f"fpto{sign}i.sat.{new}.{_SHORT[old]}", dtype, x)
+        """As NumPy on x86: through 32 or 64 bits, whose least number stands for all that they do not hold."""
+        bits = 64 if dtype.itemsize == 8 else 32
+        wide, least = np.dtype(f"int{bits}"), -(2.0 ** (bits - 1))
+        x = self.call("where", ((x >= least) & (x < -least), x, least))
+        return self.convert(self.made(wide, f"fptosi {TYPES[x.dtype]} {x.text} to {TYPES[wide]}"), dtype)
 
     def intrinsic(self, name: str, dtype: np.dtype[Any], *args: Scalar) -> Scalar:
         """A function that LLVM knows."""
