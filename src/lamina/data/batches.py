@@ -197,10 +197,10 @@ def part_of(count: int, size: int, rows: slice, words: list[int], padded: bool) 
     weights = (
         np.where(np.arange(size) < count, np.float32(size / count), np.float32(0))[rows] if padded else None
     )
-    return BatchPart(chosen, generator(words, rows.start), weights)
+    return BatchPart(chosen, generator_of(words, rows.start), weights)
 
 
-def generator(words: list[int], first: int) -> np.random.Generator:
+def generator_of(words: list[int], first: int) -> np.random.Generator:
     """The generator of a batch, for its samples from `first` on: the i-th that it spawns belongs to sample
     first + i of the batch, whoever loads it; what it draws itself no other part of the batch draws."""
     bits = np.random.PCG64(np.random.SeedSequence(words, n_children_spawned=first))
