@@ -296,8 +296,8 @@ __getattr__ = lazy(
         "from_numpy": "lamina.from_dlpack(array) shares its memory, lamina.tensor(array) copies it",
         "save": "lamina.save_safetensors writes tensors by name, lamina.train.save_checkpoint a training run",
         "load": "lamina.load_weights reads files of weights, lamina.train.load_checkpoint a training run",
-        "autograd": "lamina.grad, lamina.value_and_grad, lamina.vjp and lamina.jvp are functions of functions, and what "
-        "autograd.Function is for, a gradient of one's own, is lamina.custom_vjp",
+        "autograd": "lamina.grad, lamina.value_and_grad, lamina.vjp and lamina.jvp are functions of functions; "
+        "lamina.custom_vjp gives one a gradient of its own, as autograd.Function does",
         "autocast": "lamina.nn.autocast",
     },
     elsewhere="lamina.ops",

@@ -39,6 +39,15 @@ class Epochs(Protocol):
         ...
 
 
+@runtime_checkable
+class SeededGenerator(Protocol):
+    """A generator that tells its seed, such as `nn.Generator`."""
+
+    def initial_seed(self) -> int:
+        """The seed."""
+        ...
+
+
 class Batches(Checked):
     """A data set cut into batches. Each `for` loop over it is one more epoch, in a new order when shuffled.
 
@@ -156,6 +165,17 @@ class BatchPart:
                 f"pad_last: a batch must be a pair (inputs, targets), got {kind}; or take drop_last"
             )
         return batch[0], (batch[1], self.weights)
+
+
+def seed_of(what: str, generator: SeededGenerator | np.random.Generator | None, seed: int | None) -> int:
+    """A seed as it is given (0 where nothing is), a generator's, or one drawn from NumPy's. Raises ValueError."""
+    if generator is None:
+        return 0 if seed is None else seed
+    if seed is not None:
+        raise ValueError(f"{what}: generator= and seed={seed} both say where random numbers begin: give one")
+    if isinstance(generator, np.random.Generator):
+        return int(generator.integers(1 << 63))
+    return generator.initial_seed()
 
 
 def place_of(parallel: str | None, rank: int, world_size: int) -> tuple[int, int]:

@@ -16,9 +16,9 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from lamina.data.batches import SeededGenerator, seed_of
 from lamina.data.codec import decode_image
 from lamina.data.idx import DataError
-from lamina.data.samplers import SeededGenerator, seed_of
 from lamina.ops.arguments import Checked, checked
 
 Array = np.ndarray[Any, Any]

@@ -12,9 +12,18 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from lamina import _tree
-from lamina.data.batches import Batches, BatchPart, Loader, ahead, generator_of, part_of
+from lamina.data.batches import (
+    Batches,
+    BatchPart,
+    Loader,
+    SeededGenerator,
+    ahead,
+    generator_of,
+    part_of,
+    seed_of,
+)
 from lamina.data.datasets import Dataset, sample_of
-from lamina.data.samplers import Sampler, SeededGenerator, seed_of
+from lamina.data.samplers import Sampler
 from lamina.data.workers import KeptWorkers, WorkerError
 from lamina.ops.arguments import checked
 

@@ -7,19 +7,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from lamina.data.batches import SeededGenerator
 from lamina.ops.arguments import Checked
 
 Array = np.ndarray[Any, Any]
 Indices = TypeVar("Indices", covariant=True)
-
-
-@runtime_checkable
-class SeededGenerator(Protocol):
-    """A generator that tells its seed, such as `nn.Generator`."""
-
-    def initial_seed(self) -> int:
-        """The seed."""
-        ...
 
 
 @runtime_checkable
@@ -28,17 +20,6 @@ class Sampler(Protocol[Indices]):
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Indices]: ...
-
-
-def seed_of(what: str, generator: SeededGenerator | np.random.Generator | None, seed: int | None) -> int:
-    """A seed as it is given (0 where nothing is), a generator's, or one drawn from NumPy's. Raises ValueError."""
-    if generator is None:
-        return 0 if seed is None else seed
-    if seed is not None:
-        raise ValueError(f"{what}: generator= and seed={seed} both say where random numbers begin: give one")
-    if isinstance(generator, np.random.Generator):
-        return int(generator.integers(1 << 63))
-    return generator.initial_seed()
 
 
 def _own(generator: SeededGenerator | np.random.Generator | None) -> np.random.Generator | None:

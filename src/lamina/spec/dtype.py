@@ -136,7 +136,7 @@ def iinfo(type: DType | str | np.dtype[Any] | type) -> IntLimits:
 
 def can_cast(from_: DType, to: DType) -> bool:
     """Whether a dtype may become another, as torch.can_cast: bool < integers < floats, of any width."""
-    return from_.category <= to.category
+    return as_dtype(from_).category <= as_dtype(to).category
 
 
 def promote_types(type1: DType, type2: DType) -> DType:
@@ -145,6 +145,7 @@ def promote_types(type1: DType, type2: DType) -> DType:
     bool < integers < floats: the higher kind decides; within one kind the wider, int16 for uint8 with int8 and
     float32 for float16 with bfloat16.
     """
+    type1, type2 = as_dtype(type1), as_dtype(type2)
     if type1 == type2:
         return type1
     if type1.category != type2.category:
