@@ -42,7 +42,10 @@ if TYPE_CHECKING:
         custom_vjp,
         grad,
         gradients,
+        hessian,
         hvp,
+        jacfwd,
+        jacrev,
         jvp,
         trace,
         value_and_grad,
@@ -50,8 +53,10 @@ if TYPE_CHECKING:
         vmap,
     )
     from lamina.jitting import jit
-    from lamina.nn import manual_seed
+    from lamina.nn import Generator, manual_seed
+    from lamina.nn.random import get_rng_state, initial_seed, set_rng_state
     from lamina.ops import fft, linalg, special, stop_gradient
+    from lamina.ops.core import result_type
     from lamina.ops.finite import NonFiniteError
     from lamina.runtime import Device, device, devices
     from lamina.spec import (
@@ -62,6 +67,7 @@ if TYPE_CHECKING:
         Spec,
         bfloat16,
         bool_,
+        can_cast,
         finfo,
         float16,
         float32,
@@ -72,6 +78,7 @@ if TYPE_CHECKING:
         int32,
         int64,
         policy,
+        promote_types,
         uint8,
     )
     from lamina.tensors import (
@@ -95,6 +102,7 @@ __all__ = [
     "DType",
     "DTypeError",
     "Device",
+    "Generator",
     "NonFiniteError",
     "Policy",
     "ShapeError",
@@ -106,6 +114,7 @@ __all__ = [
     "array_api",
     "bfloat16",
     "bool_",
+    "can_cast",
     "checkpoint",
     "compile",
     "convert",
@@ -125,16 +134,21 @@ __all__ = [
     "float64",
     "from_dlpack",
     "full",
+    "get_rng_state",
     "grad",
     "gradients",
     "graph",
+    "hessian",
     "hvp",
     "iinfo",
     "infer",
+    "initial_seed",
     "int8",
     "int16",
     "int32",
     "int64",
+    "jacfwd",
+    "jacrev",
     "jit",
     "jvp",
     "linalg",
@@ -150,10 +164,13 @@ __all__ = [
     "optim",
     "policy",
     "predict",
+    "promote_types",
+    "result_type",
     "runtime",
     "save_safetensors",
     "save_torch",
     "save_weights",
+    "set_rng_state",
     "simulate",
     "spec",
     "special",
@@ -189,7 +206,10 @@ _HOMES = {
         "custom_vjp",
         "grad",
         "gradients",
+        "hessian",
         "hvp",
+        "jacfwd",
+        "jacrev",
         "jvp",
         "trace",
         "value_and_grad",
@@ -197,7 +217,9 @@ _HOMES = {
         "vmap",
     ),
     "lamina.jitting": ("jit",),
-    "lamina.nn": ("manual_seed",),
+    "lamina.nn": ("Generator", "manual_seed"),
+    "lamina.nn.random": ("get_rng_state", "initial_seed", "set_rng_state"),
+    "lamina.ops.core": ("result_type",),
     "lamina.ops": ("fft", "linalg", "special", "stop_gradient"),
     "lamina.ops.finite": ("NonFiniteError",),
     "lamina.runtime": ("Device", "device", "devices"),
@@ -242,6 +264,25 @@ __getattr__ = lazy(
         "no_grad": "gradients are those of lamina.grad and of steps alone; a value is kept out of them "
         "by x.detach() or lamina.stop_gradient",
         "inference_mode": "net.eval() switches layers, lamina.infer.Predictor runs a network for its answers",
+        "enable_grad": "gradients are those of lamina.grad and of steps, wherever these are called",
+        "set_grad_enabled": "gradients are those of lamina.grad and of steps alone: nothing is recorded otherwise",
+        "set_num_threads": "OMP_NUM_THREADS, in the environment at the start, says how many threads kernels take",
+        "get_num_threads": "OMP_NUM_THREADS, in the environment at the start, says how many threads kernels take",
+        "set_default_dtype": "tensors of Python's numbers are float32; dtype= says another, net.double() and "
+        "precision= those of networks and steps",
+        "get_default_dtype": "tensors of Python's numbers are float32",
+        "set_default_device": "device= of what makes tensors, net.to(device) and device= of a step name it",
+        "func": "its functions are lamina's own: lamina.grad, vjp, jvp, jacrev, jacfwd, hessian, vmap; and "
+        "lamina.nn.functional_call",
+        "utils": "torch.utils.data is lamina.data, torch.utils.checkpoint is lamina.checkpoint",
+        "distributions": "their densities are written with lamina.ops (gaussian_nll_loss, log_softmax, lgamma, "
+        "special.log_ndtr); draws are ops.randn, ops.rand, ops.multinomial, ops.bernoulli and ops.gumbel_softmax",
+        "complex64": "a complex number is a last axis of two, as lamina.fft has it",
+        "complex128": "a complex number is a last axis of two, as lamina.fft has it",
+        "Size": "shapes are tuples",
+        "pi": "math.pi",
+        "inf": "math.inf, or float('inf')",
+        "nan": "math.nan, or float('nan')",
         "is_tensor": "isinstance(x, lamina.Tensor); within a trace operands are lamina.graph.Value",
         "as_tensor": "lamina.tensor(values) copies, lamina.from_dlpack(array) shares its memory; ops take arrays as "
         "they are",
@@ -255,7 +296,8 @@ __getattr__ = lazy(
         "from_numpy": "lamina.from_dlpack(array) shares its memory, lamina.tensor(array) copies it",
         "save": "lamina.save_safetensors writes tensors by name, lamina.train.save_checkpoint a training run",
         "load": "lamina.load_weights reads files of weights, lamina.train.load_checkpoint a training run",
-        "autograd": "lamina.grad, lamina.value_and_grad, lamina.vjp and lamina.jvp are functions of functions",
+        "autograd": "lamina.grad, lamina.value_and_grad, lamina.vjp and lamina.jvp are functions of functions; "
+        "lamina.custom_vjp gives one a gradient of its own, as autograd.Function does",
         "autocast": "lamina.nn.autocast",
     },
     elsewhere="lamina.ops",

@@ -521,13 +521,13 @@ def iinfo(type: Any, /) -> IntegerInfo:
 def result_type(*arrays_and_dtypes: Any) -> DType:
     """The dtype that arrays and dtypes are computed in together."""
     kinds = [x if isinstance(x, DType) else x.dtype for x in arrays_and_dtypes]
-    return functools.reduce(spec.promote, kinds)
+    return functools.reduce(spec.promote_types, kinds)
 
 
 def can_cast(from_: Any, to: DType, /) -> builtins.bool:
     """Whether every number of a dtype is one of another."""
     kind = from_ if isinstance(from_, DType) else from_.dtype
-    return builtins.bool(kind.category <= to.category and spec.promote(kind, to) == to)
+    return builtins.bool(kind.category <= to.category and spec.promote_types(kind, to) == to)
 
 
 def isdtype(dtype: DType, kind: Any) -> builtins.bool:

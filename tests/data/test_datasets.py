@@ -144,3 +144,16 @@ def test_unsound_folders_and_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "two").rmdir()
     with pytest.raises(data.DataError, match=r"one/x.png: decode_image: these 10 bytes are no image"):
         data.ImageFolder(tmp_path)[0]
+
+
+def test_sets_side_by_side() -> None:
+    x, y = data.TensorDataset(np.arange(4)), data.TensorDataset(np.arange(4) * 10)
+    pairs, named = data.StackDataset(x, y), data.StackDataset(image=x, label=y)
+    assert len(pairs) == len(named) == 4
+    assert pairs[2] == ((2,), (20,))
+    assert named[3] == {"image": (3,), "label": (30,)}
+    assert pairs.sample(1, np.random.default_rng(0)) == ((1,), (10,))
+    with pytest.raises(ValueError, match="either all by position or all by name"):
+        data.StackDataset(x, label=y)
+    with pytest.raises(ValueError, match=r"must be equally long, got lengths \[4, 2\]"):
+        data.StackDataset(x, data.TensorDataset(np.arange(2)))

@@ -184,3 +184,110 @@ def test_a_loader_is_copied_and_pickled_without_its_workers() -> None:
         assert flat(made.epoch(3)) == expected
         made.close()
     first.close()
+
+
+class Stream(data.IterableDataset[Any]):
+    """Seven samples of an epoch, one after the other."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def set_epoch(self, number: int) -> None:
+        self.number = number
+
+    def __iter__(self) -> Any:
+        return ((np.float32(i), i + 100 * self.number) for i in range(7))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_come_one_after_the_other(workers: int) -> None:
+    loader = data.DataLoader(Stream(), batch_size=3, num_workers=workers)
+    assert [y.tolist() for _, y in loader] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert [y.tolist() for _, y in loader] == [[100, 101, 102], [103, 104, 105], [106]]
+    assert [y.tolist() for _, y in loader.epoch(0, 1)] == [[3, 4, 5], [6]]
+    assert [len(y) for _, y in data.DataLoader(Stream(), 3, drop_last=True)] == [3, 3]
+    parts = [data.DataLoader(Stream(), 4, rank=r, world_size=2) for r in range(2)]
+    assert [[y.tolist() for _, y in p] for p in parts] == [[[0, 1], [4, 5]], [[2, 3], [6]]]
+    (*_, (_, (last, weights))) = data.DataLoader(Stream(), 4, pad_last=True)
+    assert (last.tolist(), weights.sum()) == ([4, 5, 6, 4], 4)
+    both = data.ChainDataset([Stream(), Stream()])
+    assert len(list(data.DataLoader(both, 7).epoch(2))) == 2
+    assert loader.describe() == {"batch_size": 3, "drop_last": False, "pad_last": False, "seed": 0}
+    assert repr(data.DataLoader(Stream(), 3)) == "DataLoader(Stream, batches of 3)"
+    with pytest.raises(TypeError, match="Stream does not tell how many samples it has: give it a __len__"):
+        len(loader)
+    with pytest.raises(NotImplementedError, match="IterableDataset needs a method __iter__"):
+        list(data.DataLoader(data.IterableDataset()))
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": [1]}, {"processes": True}])
+def test_what_a_stream_leaves_no_room_for(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Stream has no __getitem__, so that"):
+        data.DataLoader(Stream(), 3, **options)
+
+
+def test_a_network_learns_from_a_stream() -> None:
+    class Lines(data.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            rng = np.random.default_rng(0)
+            for _ in range(40):
+                x = rng.standard_normal(3).astype(np.float32)
+                yield x, x[:1] * 2
+
+    net = nn.Linear(3, 1)
+    step = lm.train_step(net, ops.mse_loss, optim.SGD(0.1))
+    history = fit(step, data.DataLoader(Lines(), 8), 3, progress=False)
+    assert history.epochs[-1].loss < 0.2 * history.epochs[0].loss
+
+
+def test_samples_that_are_not_joined() -> None:
+    assert [y for _, y in data.DataLoader(Stream(), batch_size=None)] == list(range(7))
+    loader = data.DataLoader(Squares(3), None, collate_fn=lambda sample: sample[1] + 1)
+    assert list(loader) == [1, 2, 3]
+
+
+BEGUN: list[int] = []
+
+
+def begin(worker: int) -> None:
+    BEGUN.append(worker)
+
+
+def begin_badly(worker: int) -> None:
+    raise OSError(f"worker {worker} has no disk")
+
+
+class Begun:
+    """Sample i is how often its worker began."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return len(BEGUN)
+
+
+def test_workers_begin_once() -> None:
+    BEGUN.clear()
+    assert len(list(data.DataLoader(Squares(), 2, num_workers=2, worker_init_fn=begin))) == 12
+    assert sorted(BEGUN) == list(range(len(BEGUN)))
+    assert 1 <= len(BEGUN) <= 2
+    BEGUN.clear()
+    assert len(list(data.DataLoader(Squares(), 2, worker_init_fn=begin))) == 12
+    assert BEGUN == []
+    list(data.DataLoader(Stream(), 2, num_workers=1, worker_init_fn=begin))
+    assert BEGUN == [0]
+    BEGUN.clear()
+    one = data.DataLoader(
+        Begun(), 2, num_workers=2, processes=True, persistent_workers=True, worker_init_fn=begin
+    )
+    try:
+        assert [x.tolist() for x in one] == [[1, 1]] * 4
+    finally:
+        one.close()
+    bad = data.DataLoader(Begun(), 2, num_workers=1, processes=True, worker_init_fn=begin_badly)
+    try:
+        with pytest.raises(OSError, match="worker 0 has no disk"):
+            list(bad)
+    finally:
+        bad.close()

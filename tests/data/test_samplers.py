@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import data
 
 SET = data.TensorDataset(np.arange(10), np.arange(10) * 2)
@@ -65,4 +66,96 @@ def test_indices_and_samplers_of_ones_own() -> None:
 )
 def test_errors(make: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_orders_and_batches_as_torch_has_them() -> None:
+    assert epochs(data.DataLoader(SET, 4, sampler=data.SequentialSampler(SET)), 1) == [list(range(10))]
+    loader = data.DataLoader(SET, 4, sampler=data.RandomSampler(SET), seed=3)
+    first, second = epochs(loader)
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second
+    assert epochs(data.DataLoader(SET, 4, sampler=data.RandomSampler(SET), seed=3)) == [first, second]
+    more = data.RandomSampler(SET, num_samples=25)
+    assert len(more) == 25
+    assert sorted(list(more)[:10]) == list(range(10))
+    assert len(list(data.RandomSampler(SET, replacement=True, num_samples=7))) == 7
+    assert sorted(epochs(data.DataLoader(SET, 2, sampler=data.SubsetRandomSampler([7, 1, 4])), 1)[0]) == [
+        1,
+        4,
+        7,
+    ]
+
+
+def test_a_generator_decides() -> None:
+    def drawn(generator: Any) -> list[list[int]]:
+        own = data.RandomSampler(SET, generator=generator)
+        return [list(own), list(own)]
+
+    first = drawn(lm.Generator(4))
+    assert first == drawn(np.random.default_rng(4))
+    assert first[0] != first[1]
+    by_seed = epochs(data.DataLoader(SET, 3, shuffle=True, seed=9))
+    assert epochs(data.DataLoader(SET, 3, shuffle=True, generator=lm.Generator().manual_seed(9))) == by_seed
+    halves = data.random_split(SET, [5, 5], generator=lm.Generator(2))
+    assert [h.indices for h in halves] == [h.indices for h in data.random_split(SET, [5, 5], seed=2)]
+    with pytest.raises(ValueError, match="generator= and seed=1 both say"):
+        data.DataLoader(SET, 2, generator=lm.Generator(), seed=1)
+
+
+class Pairs(data.Sampler[list[int]]):
+    """Batches of a user's own: neighbours, the later ones first."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Any:
+        return iter([[i, i + 1] for i in range(8, -1, -2)])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_that_a_sampler_makes(workers: int) -> None:
+    loader = data.DataLoader(SET, batch_sampler=Pairs(), num_workers=workers)
+    assert len(loader) == 5
+    assert [x.tolist() for x, _ in loader] == [[8, 9], [6, 7], [4, 5], [2, 3], [0, 1]]
+    assert [x.tolist() for x, _ in loader.epoch(1, 3)] == [[2, 3], [0, 1]]
+    cut = data.BatchSampler(data.RandomSampler(SET), 4, drop_last=True)
+    loader = data.DataLoader(SET, batch_sampler=cut, seed=1, num_workers=workers)
+    assert [len(x) for x, _ in loader] == [4, 4]
+    assert len(loader) == len(cut) == 2
+    again = data.DataLoader(SET, batch_sampler=cut, seed=1)
+    assert [x.tolist() for x, _ in loader.epoch(5)] == [x.tolist() for x, _ in again.epoch(5)]
+    assert [len(x) for x in data.BatchSampler(range(5), 2, drop_last=False)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: data.DataLoader(SET, 4, batch_sampler=Pairs()), ValueError, "leave out batch_size=4"),
+        (
+            lambda: data.DataLoader(SET, shuffle=True, batch_sampler=Pairs(), drop_last=True),
+            ValueError,
+            "leave out shuffle, drop_last",
+        ),
+        (
+            lambda: list(data.DataLoader(SET, batch_sampler=[[0, 10]])),
+            IndexError,
+            "the batch_sampler gave 10",
+        ),
+        (
+            lambda: list(data.DataLoader(SET, batch_sampler=[0, 1])),
+            TypeError,
+            "one index at a time is a sampler",
+        ),
+        (lambda: data.BatchSampler([1], 0, False), ValueError, "batch_size must be at least 1, got 0"),
+        (lambda: data.RandomSampler(SET, num_samples=0), ValueError, "num_samples=0 must be at least 1"),
+        (
+            lambda: data.DataLoader(SET, batch_sampler=data.BatchSampler([1, 2], 2, False), world_size=2),
+            ValueError,
+            "give each rank one of its own",
+        ),
+    ],
+)
+def test_errors_of_batches(make: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
         make()

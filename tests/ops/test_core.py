@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina.ops import core
 from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call
 from lamina.ops.primitives import Add, Concat, Conv, Expand, Matmul, MaxPool, Pad, Relu, Reshape, Window
@@ -206,3 +207,13 @@ def test_inferred_specs_are_remembered_but_for_markers(monkeypatch: pytest.Monke
     marker = StopGradient()
     assert core.inferred(marker, x) == (x,)
     assert core.inferred(marker, x) is not core.inferred(marker, x)
+
+
+def test_result_type_is_what_is_computed_in() -> None:
+    x = lm.ones((2,), dtype="int64")
+    assert lm.result_type(x, 0.5) is lm.float32
+    assert lm.result_type(x, 2) is lm.int64
+    assert lm.result_type(lm.ones((2,), dtype="float16"), lm.tensor(1.0, dtype="float64")) is lm.float16
+    assert lm.result_type(lm.ones((2,), dtype="float16"), lm.ones((2,), dtype="bfloat16")) is lm.float32
+    with pytest.raises(TypeError, match="result_type"):
+        lm.result_type("a", x)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lamina as lm
+from lamina import ops
 from lamina.graph import compile, trace
 from lamina.ops import linalg
 from lamina.spec import ShapeError, Spec, float64
@@ -345,3 +347,110 @@ def test_matrices_that_have_no_factors() -> None:
         linalg.matrix_norm(np.ones((3, 2)), 3)
     assert linalg.matrix_exp(np.ones((0, 3, 3))).shape == (0, 3, 3)
     assert np.isnan(linalg.svdvals(np.array([[1.0, np.nan], [0, 1]])).numpy()).all()
+
+
+# ---- LU, and what tells where a matrix has no factor
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 2, 6), (1, 1), (0, 0)])
+def test_lu_is_the_matrix(shape: tuple[int, ...]) -> None:
+    a = np.random.default_rng(1).standard_normal(shape)
+    p, low, up = (x.numpy() for x in linalg.lu(a))
+    np.testing.assert_allclose(p @ low @ up, a, atol=1e-13)
+    assert set(np.unique(p)) <= {0.0, 1.0}
+    np.testing.assert_array_equal(np.triu(low, 1), 0)
+    np.testing.assert_array_equal(np.tril(up, -1), 0)
+    assert np.abs(low).max(initial=0) <= 1
+    factors, pivots = linalg.lu_factor(a)
+    assert pivots.dtype.name == "int32"
+    count = min(shape[-2:])
+    assert pivots.shape == (*shape[:-2], count)
+    np.testing.assert_array_equal(np.tril(factors.numpy(), -1)[..., :count], np.tril(low, -1))
+
+
+@pytest.mark.torch
+def test_lu_is_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal((2, 4, 4)), rng.standard_normal((2, 4, 3))
+    for found, wanted in zip(linalg.lu_factor(a), torch.linalg.lu_factor(torch.tensor(a)), strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), atol=1e-12)
+    theirs = torch.linalg.lu_factor(torch.tensor(a))
+    for left, adjoint in itertools.product((True, False), repeat=2):
+        right = b if left else np.ascontiguousarray(np.swapaxes(b, -1, -2))
+        wanted = torch.linalg.lu_solve(*theirs, torch.tensor(right), left=left, adjoint=adjoint).numpy()
+        found = linalg.lu_solve(*linalg.lu_factor(a), right, left=left, adjoint=adjoint)
+        np.testing.assert_allclose(found.numpy(), wanted, atol=1e-9)
+    given = torch.tensor(a, requires_grad=True)
+    _, low, up = torch.linalg.lu(given)
+    (low.sin().sum() + up.cos().sum()).backward()
+
+    def loss(a: Any) -> Any:
+        _, low, up = linalg.lu(a)
+        return ops.sin(low).sum() + ops.cos(up).sum()
+
+    for run in (lm.grad(loss), lm.jit(lm.grad(loss))):
+        np.testing.assert_allclose(run(a).numpy(), given.grad.numpy(), rtol=1e-6, atol=1e-8)
+
+
+def test_where_a_matrix_has_no_factor() -> None:
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((2, 4, 4))
+    a[1] = 0
+    a[1, 0, 0] = 1
+    spd = a @ np.swapaxes(a, -1, -2) + np.eye(4)
+    spd[0, 2, 2] = -5
+    for compiled in (False, True):
+        wrap: Any = lm.jit if compiled else lambda f: f
+        inverse, info = wrap(linalg.inv_ex)(a)
+        assert (info.dtype.name, info.tolist()) == ("int32", [0, 2])
+        np.testing.assert_allclose(inverse.numpy()[0] @ a[0], np.eye(4), atol=1e-10)
+        x, info = wrap(linalg.solve_ex)(a, np.ones((2, 4, 1)))
+        assert info.tolist() == [0, 2]
+        np.testing.assert_allclose(a[0] @ x.numpy()[0], np.ones((4, 1)), atol=1e-10)
+        factor, info = wrap(linalg.cholesky_ex)(spd)
+        assert info.tolist() == [3, 0]
+        np.testing.assert_allclose(factor.numpy()[1] @ factor.numpy()[1].T, spd[1], atol=1e-10)
+        assert wrap(linalg.lu_factor_ex)(a).info.tolist() == [0, 2]
+    assert linalg.inv_ex(np.zeros((3, 0, 0))).info.tolist() == [0, 0, 0]
+    with pytest.raises(
+        linalg.LinAlgError, match=r"cholesky_ex: .* is not positive definite: its pivot in row 2"
+    ):
+        linalg.cholesky_ex(spd, check_errors=True)
+    with pytest.raises(linalg.LinAlgError, match=r"inv_ex: matrix \(1,\) of the batch is not invertible"):
+        linalg.inv_ex(a, check_errors=True)
+
+
+def test_tensors_as_matrices() -> None:
+    rng = np.random.default_rng(4)
+    a = np.eye(24).reshape(4, 6, 8, 3) + rng.standard_normal((4, 6, 8, 3)) * 0.1
+    np.testing.assert_allclose(linalg.tensorinv(a).numpy(), np.linalg.tensorinv(a), atol=1e-10)
+    a, b = rng.standard_normal((2, 3, 6)), rng.standard_normal((2, 3))
+    np.testing.assert_allclose(linalg.tensorsolve(a, b).numpy(), np.linalg.tensorsolve(a, b), atol=1e-9)
+    a, b = rng.standard_normal((2, 6, 3)), rng.standard_normal((2, 3))
+    np.testing.assert_allclose(
+        linalg.tensorsolve(a, b, dims=(1,)).numpy(), np.linalg.tensorsolve(a, b, axes=(1,)), atol=1e-9
+    )
+    x = rng.standard_normal((2, 3, 3))
+    np.testing.assert_array_equal(linalg.diagonal(x).numpy(), np.diagonal(x, axis1=-2, axis2=-1))
+    np.testing.assert_allclose(linalg.cross(x, x[::-1]).numpy(), np.cross(x, x[::-1]), atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda: linalg.lu(np.ones((65, 2))),
+            ShapeError,
+            "up to 64 rows and columns, one step each, got f64",
+        ),
+        (lambda: linalg.tensorinv(np.ones((2, 3))), ShapeError, "the first 2 axes"),
+        (lambda: linalg.tensorinv(np.ones((2, 2)), 0), ValueError, "ind must be at least 1, got 0"),
+        (lambda: linalg.tensorsolve(np.ones((2, 3)), np.ones(2)), ShapeError, "make no square matrix"),
+        (lambda: linalg.lu_solve(np.eye(2), np.ones(3, np.int32), np.eye(2)), ShapeError, "do not fit"),
+        (lambda: linalg.eig, AttributeError, "eigh takes symmetric ones, numpy.linalg.eig all"),
+    ],
+)
+def test_what_lu_and_tensors_refuse(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()

@@ -156,3 +156,35 @@ def test_names_that_are_the_same_function() -> None:
         assert getattr(special, name) is getattr(ops, other)
     assert ops.igamma is special.gammainc
     assert float(special.logit(0.25)) == pytest.approx(-math.log(3.0), rel=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", [name for name in special.__all__ if "polynomial" in name])
+def test_polynomials_are_torchs(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = np.linspace(-1, 2, 13)
+    for n in (-1, 0, 1, 2, 5):
+        wanted = getattr(torch.special, name)(torch.tensor(x), n).numpy()
+        np.testing.assert_allclose(getattr(special, name)(x, n).numpy(), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_polynomials_differentiate() -> None:
+    x = np.linspace(-1, 1, 7)
+    slope = lm.grad(lambda x: special.legendre_polynomial_p(x, 3).sum())(x)
+    np.testing.assert_allclose(slope.numpy(), (15 * x**2 - 3) / 2, atol=1e-12)
+
+
+@pytest.mark.torch
+def test_zeta_is_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    x = np.array([1.0, 1.1, 2.0, 3.5, 20.0, 0.5, 2.0, 2.0, 3.0, 2.0])
+    q = np.array([2.0, 0.3, 1.0, 5.0, 2.5, 1.0, 0.0, -2.0, 100.0, 1e-3])
+    wanted = torch.special.zeta(torch.tensor(x), torch.tensor(q)).numpy()
+    np.testing.assert_allclose(special.zeta(x, q).numpy(), wanted, rtol=1e-13)
+    for a, b in ((2.0, 1.5), (3.5, 0.2)):
+        slope = lm.grad(lambda q, a=a: special.zeta(a, q))(np.float64(b))
+        np.testing.assert_allclose(slope.item(), -a * special.zeta(a + 1, np.float64(b)).item(), rtol=1e-6)
+    assert special.zeta(np.float32(2), np.float32(1)).item() == pytest.approx(math.pi**2 / 6, rel=1e-6)
+    np.testing.assert_allclose(
+        special.spherical_bessel_j0([0.0, 2.0]).numpy(), [1, math.sin(2) / 2], rtol=1e-6
+    )

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("CosineAnnealingLR", {"T_max": 9}),
     ("CosineAnnealingLR", {"T_max": 50, "eta_min": 0.01}),
     ("CosineAnnealingLR", {"T_max": 1, "eta_min": 0.01}),
+    ("SWALR", {"swa_lr": 0.05}),
+    ("SWALR", {"swa_lr": 0.7, "anneal_epochs": 7, "anneal_strategy": "linear"}),
+    ("SWALR", {"swa_lr": 0.05, "anneal_epochs": 0}),
     ("CosineAnnealingWarmRestarts", {"T_0": 6}),
     ("CosineAnnealingWarmRestarts", {"T_0": 3, "T_mult": 2, "eta_min": 0.02}),
     ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 5, "cycle_momentum": False}),
@@ -95,7 +99,8 @@ def torchs(make: Callable[[Any, Any], Any], first: list[float]) -> list[list[flo
     groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in first]
     optimizer = torch.optim.SGD(groups, lr=1.0)
     optimizer.step()
-    return rates(make(torch.optim.lr_scheduler, optimizer))
+    library = types.SimpleNamespace(SWALR=torch.optim.swa_utils.SWALR, **vars(torch.optim.lr_scheduler))
+    return rates(make(library, optimizer))
 
 
 @pytest.mark.torch
@@ -324,6 +329,8 @@ def test_plateaus_go_on_from_their_state() -> None:
         (lambda o: mine.OneCycleLR(o, 1.0, 9, anneal_strategy="x"), ValueError, "must be 'cos' or 'linear', got 'x'"),
         (lambda o: mine.OneCycleLR(o, 1.0, 9, pct_start=2), ValueError, r"pct_start must be in \[0, 1\], got 2"),
         (lambda o: rates(mine.OneCycleLR(o, 1.0, 9)), ValueError, "step 10 is behind total_steps=9"),
+        (lambda o: mine.SWALR(o, 0.1, -1), ValueError, "SWALR: anneal_epochs must be at least 0, got -1"),
+        (lambda o: mine.SWALR(o, [0.1, 0.2]), ValueError, "SWALR: 2 numbers in swa_lr for 1 groups"),
         (lambda o: mine.SequentialLR(o, [], []), ValueError, "SequentialLR: needs at least one scheduler"),
         (lambda o: mine.ChainedScheduler([mine.StepLR(o, 1)], optim.SGD()), ValueError, "is for another optimizer"),
         (

@@ -22,6 +22,7 @@ from lamina.spec import (
     as_dtype,
     bfloat16,
     bool_,
+    can_cast,
     channels_last,
     current_policy,
     float16,
@@ -31,7 +32,7 @@ from lamina.spec import (
     int32,
     int64,
     policy,
-    promote,
+    promote_types,
     uint8,
 )
 
@@ -60,20 +61,20 @@ def test_compute_types() -> None:
 @given(st.sampled_from(DTYPES), st.sampled_from(DTYPES))
 def test_promotion_takes_the_higher_kind_and_the_wider_type(a: object, b: object) -> None:
     first, second = as_dtype(a), as_dtype(b)  # type: ignore[arg-type]
-    found = promote(first, second)
-    assert found == promote(second, first)
+    found = promote_types(first, second)
+    assert found == promote_types(second, first)
     assert found.category == max(first.category, second.category)
     alike = [d for d in (first, second) if d.category == found.category]
     assert found.itemsize >= max(d.itemsize for d in alike)
-    assert promote(found, first) == found
+    assert promote_types(found, first) == found
 
 
 def test_promotions() -> None:
-    assert promote(float16, bfloat16) is float32
-    assert promote(uint8, int8).name == "int16"
-    assert promote(bfloat16, float64) is float64
-    assert promote(float16, int64) is float16
-    assert promote(bool_, uint8) is uint8
+    assert promote_types(float16, bfloat16) is float32
+    assert promote_types(uint8, int8).name == "int16"
+    assert promote_types(bfloat16, float64) is float64
+    assert promote_types(float16, int64) is float16
+    assert promote_types(bool_, uint8) is uint8
 
 
 @pytest.mark.parametrize("value", [None, 5, "float128", b"float32", object, [float]])
@@ -199,3 +200,11 @@ def test_limits_of_types() -> None:
         lm.finfo("int8")
     with pytest.raises(DTypeError, match="iinfo: bool is no integer type; finfo"):
         lm.iinfo("bool")
+
+
+def test_what_may_become_what() -> None:
+    assert can_cast(float64, float16)
+    assert can_cast(int64, uint8)
+    assert can_cast(bool_, float16)
+    assert not can_cast(float16, int64)
+    assert not can_cast(uint8, bool_)

@@ -124,7 +124,7 @@ def _folder(root: Path, split: str) -> Path | None:
     return next((root / name for name in _NAMES[split] if (root / name).is_dir()), None)
 
 
-def _split(root: Path, split: str, sight: Sight, transform: Transform) -> Dataset:
+def _split(root: Path, split: str, sight: Sight, transform: Transform) -> Dataset[Any]:
     """The images of a split. What has no folder of its own has a share of the training images, by a fixed seed."""
     own = _folder(root, split)
     if own is not None and split != "train":

@@ -8,31 +8,56 @@ from lamina.data import transforms
 from lamina.data.batches import Batches, Epochs, Prefetch, arrays, prefetch
 from lamina.data.buckets import Buckets, Padded, boundaries, pad
 from lamina.data.codec import decode_image, encode_image, normalize, resize
-from lamina.data.datasets import ConcatDataset, Dataset, ImageFolder, Subset, TensorDataset, random_split
+from lamina.data.datasets import (
+    ChainDataset,
+    ConcatDataset,
+    Dataset,
+    ImageFolder,
+    IterableDataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 from lamina.data.idx import DataError, mnist, read_idx
 from lamina.data.image import resample
 
 if TYPE_CHECKING:
     from lamina.data.loader import DataLoader, default_collate
-    from lamina.data.samplers import WeightedRandomSampler
+    from lamina.data.samplers import (
+        BatchSampler,
+        RandomSampler,
+        Sampler,
+        SequentialSampler,
+        SubsetRandomSampler,
+        WeightedRandomSampler,
+    )
     from lamina.data.scikit import digits
     from lamina.data.shard_stream import ShardStream
     from lamina.data.shards import TarShards, write_shards
     from lamina.data.workers import WorkerError
 
 __all__ = [
+    "BatchSampler",
     "Batches",
     "Buckets",
+    "ChainDataset",
     "ConcatDataset",
     "DataError",
     "DataLoader",
     "Dataset",
     "Epochs",
     "ImageFolder",
+    "IterableDataset",
     "Padded",
     "Prefetch",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
     "ShardStream",
+    "StackDataset",
     "Subset",
+    "SubsetRandomSampler",
     "TarShards",
     "TensorDataset",
     "WeightedRandomSampler",
@@ -64,8 +89,19 @@ __getattr__ = lazy(
         "default_collate": "lamina.data.loader",
         "ShardStream": "lamina.data.shard_stream",
         "TarShards": "lamina.data.shards",
+        "BatchSampler": "lamina.data.samplers",
+        "RandomSampler": "lamina.data.samplers",
+        "Sampler": "lamina.data.samplers",
+        "SequentialSampler": "lamina.data.samplers",
+        "SubsetRandomSampler": "lamina.data.samplers",
         "WeightedRandomSampler": "lamina.data.samplers",
         "WorkerError": "lamina.data.workers",
         "write_shards": "lamina.data.shards",
+    },
+    instead={
+        "DistributedSampler": 'DataLoader(..., parallel="data") gives each rank its part of every batch',
+        "get_worker_info": "workers are given indices, and what is only iterated is read by one thread: nothing is "
+        "there for a worker to leave out",
+        "default_convert": "samples that are not joined (batch_size=None) are given as they are",
     },
 )

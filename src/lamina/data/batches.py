@@ -39,6 +39,15 @@ class Epochs(Protocol):
         ...
 
 
+@runtime_checkable
+class SeededGenerator(Protocol):
+    """A generator that tells its seed, such as `nn.Generator`."""
+
+    def initial_seed(self) -> int:
+        """The seed."""
+        ...
+
+
 class Batches(Checked):
     """A data set cut into batches. Each `for` loop over it is one more epoch, in a new order when shuffled.
 
@@ -158,6 +167,17 @@ class BatchPart:
         return batch[0], (batch[1], self.weights)
 
 
+def seed_of(what: str, generator: SeededGenerator | np.random.Generator | None, seed: int | None) -> int:
+    """A seed as it is given (0 where nothing is), a generator's, or one drawn from NumPy's. Raises ValueError."""
+    if generator is None:
+        return 0 if seed is None else seed
+    if seed is not None:
+        raise ValueError(f"{what}: generator= and seed={seed} both say where random numbers begin: give one")
+    if isinstance(generator, np.random.Generator):
+        return int(generator.integers(1 << 63))
+    return generator.initial_seed()
+
+
 def place_of(parallel: str | None, rank: int, world_size: int) -> tuple[int, int]:
     """Rank and world size as they are given, or those of this process. Raises ValueError where both are given."""
     if parallel is None:
@@ -197,10 +217,10 @@ def part_of(count: int, size: int, rows: slice, words: list[int], padded: bool) 
     weights = (
         np.where(np.arange(size) < count, np.float32(size / count), np.float32(0))[rows] if padded else None
     )
-    return BatchPart(chosen, generator(words, rows.start), weights)
+    return BatchPart(chosen, generator_of(words, rows.start), weights)
 
 
-def generator(words: list[int], first: int) -> np.random.Generator:
+def generator_of(words: list[int], first: int) -> np.random.Generator:
     """The generator of a batch, for its samples from `first` on: the i-th that it spawns belongs to sample
     first + i of the batch, whoever loads it; what it draws itself no other part of the batch draws."""
     bits = np.random.PCG64(np.random.SeedSequence(words, n_children_spawned=first))

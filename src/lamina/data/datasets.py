@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from lamina.data.batches import SeededGenerator, seed_of
 from lamina.data.codec import decode_image
 from lamina.data.idx import DataError
 from lamina.ops.arguments import Checked, checked
@@ -23,19 +24,33 @@ from lamina.ops.arguments import Checked, checked
 Array = np.ndarray[Any, Any]
 #: Changes an image (H, W, C) or what an earlier one made of it; the generator is for those that draw.
 Transform = Callable[[Array, np.random.Generator], Array]
+S = TypeVar("S", covariant=True)
 #: Files that `ImageFolder` takes for images.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
 
 @runtime_checkable
-class Dataset(Protocol):
+class Dataset(Protocol[S]):
     """Samples by their number."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
+    def __getitem__(self, index: int, /) -> S: ...
 
 
-def sample_of(dataset: Dataset, index: int, rng: np.random.Generator) -> Any:
+class IterableDataset(Generic[S]):
+    """Samples one after the other, as torch's: a base for classes whose `__iter__` gives those of one epoch.
+
+    A `DataLoader` takes anything that can be iterated and has no `__getitem__`. With a method `set_epoch` it is told
+    the epoch's number before.
+    """
+
+    def __iter__(self) -> Iterator[S]:
+        raise NotImplementedError(
+            f"{type(self).__name__} needs a method __iter__ that gives an epoch's samples"
+        )
+
+
+def sample_of(dataset: Dataset[Any], index: int, rng: np.random.Generator) -> Any:
     """A sample, augmented by the generator where the data set does that."""
     draw = getattr(dataset, "sample", None)
     return dataset[index] if draw is None else draw(index, rng)
@@ -63,7 +78,7 @@ class TensorDataset(Checked):
 class Subset(Checked):
     """Some samples of another set, in the order of `indices`. Raises IndexError for one that it does not have."""
 
-    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
+    def __init__(self, dataset: Dataset[Any], indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, [int(i) for i in indices]
         wrong = next((i for i in self.indices if not 0 <= i < len(dataset)), None)
         if wrong is not None:
@@ -84,7 +99,7 @@ class Subset(Checked):
 class ConcatDataset(Checked):
     """The samples of several sets, one set behind the other."""
 
-    def __init__(self, datasets: Sequence[Dataset]) -> None:
+    def __init__(self, datasets: Sequence[Dataset[Any]]) -> None:
         self.datasets = list(datasets)
         if not self.datasets:
             raise ValueError("ConcatDataset: needs at least one data set")
@@ -93,7 +108,7 @@ class ConcatDataset(Checked):
     def __len__(self) -> int:
         return self.ends[-1]
 
-    def _place(self, index: int) -> tuple[Dataset, int]:
+    def _place(self, index: int) -> tuple[Dataset[Any], int]:
         if not 0 <= index < len(self):
             raise IndexError(f"ConcatDataset: index {index} is not from 0 to {len(self) - 1}")
         number = bisect_right(self.ends, index)
@@ -109,12 +124,68 @@ class ConcatDataset(Checked):
         return sample_of(*self._place(index), rng)
 
 
+class StackDataset(Checked):
+    """Sample i is that of several sets of one length: a tuple, or, with sets by name, a dict; as torch's.
+
+    Raises ValueError for sets that differ in length, for none, and for some by name and some not.
+    """
+
+    def __init__(self, *args: Dataset[Any], **kwargs: Dataset[Any]) -> None:
+        if bool(args) == bool(kwargs):
+            raise ValueError("StackDataset: needs data sets, either all by position or all by name")
+        self.datasets: tuple[Dataset[Any], ...] | dict[str, Dataset[Any]] = args or kwargs
+        lengths = [len(d) for d in (*args, *kwargs.values())]
+        if len(set(lengths)) != 1:
+            raise ValueError(f"StackDataset: data sets must be equally long, got lengths {lengths}")
+        self._length = lengths[0]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        """The sample of each set."""
+        return self._each(lambda d, i: d[index])
+
+    def sample(self, index: int, rng: np.random.Generator) -> Any:
+        """Likewise, augmented, each by a generator of its own."""
+        own = rng.spawn(len(self.datasets))
+        return self._each(lambda d, i: sample_of(d, index, own[i]))
+
+    def _each(self, get: Callable[[Dataset[Any], int], Any]) -> Any:
+        if isinstance(self.datasets, dict):
+            return {name: get(d, i) for i, (name, d) in enumerate(self.datasets.items())}
+        return tuple(get(d, i) for i, d in enumerate(self.datasets))
+
+
+class ChainDataset(IterableDataset[Any], Checked):
+    """The samples of several sets that are iterated, one set behind the other, as torch's."""
+
+    def __init__(self, datasets: Sequence[Iterable[Any]]) -> None:
+        self.datasets = list(datasets)
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self.datasets)
+
+    def set_epoch(self, number: int) -> None:
+        """Tell the sets which epoch comes."""
+        for dataset in self.datasets:
+            getattr(dataset, "set_epoch", lambda number: None)(number)
+
+
 @checked
-def random_split(dataset: Dataset, lengths: Sequence[float], *, seed: int = 0) -> list[Subset]:
+def random_split(
+    dataset: Dataset[Any],
+    lengths: Sequence[float],
+    generator: SeededGenerator | np.random.Generator | None = None,
+    *,
+    seed: int | None = None,
+) -> list[Subset]:
     """Disjoint random parts of a set.
 
     lengths: numbers of samples that together are all, or fractions whose sum is 1 (what rounding down leaves is
-        given to the first ones, one each, as torch does). Raises ValueError for others.
+        given to the first ones, one each, as torch does).
+    generator: an `nn.Generator`, whose seed is taken, or NumPy's, which is drawn from; or seed, 0 by default.
+    Raises ValueError for other lengths, and for a generator with a seed.
     """
     total = len(dataset)
     counts = [int(n) for n in lengths]
@@ -126,7 +197,7 @@ def random_split(dataset: Dataset, lengths: Sequence[float], *, seed: int = 0) -
         raise ValueError(
             f"random_split: lengths {list(lengths)} are neither {total} in all nor fractions of 1"
         )
-    order = np.random.default_rng(seed).permutation(total)
+    order = np.random.default_rng(seed_of("random_split", generator, seed)).permutation(total)
     ends = list(itertools.accumulate(counts))
     return [Subset(dataset, order[end - n : end].tolist()) for n, end in zip(counts, ends, strict=True)]
 

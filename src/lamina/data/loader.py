@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from lamina import _tree
-from lamina.data.batches import Batches, BatchPart, Loader
+from lamina.data.batches import (
+    Batches,
+    BatchPart,
+    Loader,
+    SeededGenerator,
+    ahead,
+    generator_of,
+    part_of,
+    seed_of,
+)
 from lamina.data.datasets import Dataset, sample_of
-from lamina.data.samplers import WeightedRandomSampler
+from lamina.data.samplers import Sampler
 from lamina.data.workers import KeptWorkers, WorkerError
 from lamina.ops.arguments import checked
 
 Array = np.ndarray[Any, Any]
-
-
-class Sampler(Protocol):
-    """Gives the indices of an epoch's samples."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[int]: ...
 
 
 #: Makes a batch of a list of samples.
@@ -36,40 +40,51 @@ class DataLoader(Batches):
     """Batches of a data set, as PyTorch's: each `for` loop is one more epoch; the names are PyTorch's, too.
 
     dataset: anything with a length and `dataset[i]`; with a method `sample(i, rng)` it is augmented, and with one
-        `order(rng)` it says in which order it is read when it is shuffled.
+        `order(rng)` it says in which order it is read when it is shuffled. Or anything that can be iterated and has
+        no `__getitem__` (`IterableDataset`): one sample after the other, by one thread, ahead with workers.
     batch_size, shuffle, drop_last, pad_last, seed, rank, world_size, parallel: as in `Batches`: order and
         augmentation depend on the seed, the epoch and the sample's place alone, whatever the number of workers and
-        ranks; batch_size is that of all ranks.
-    num_workers: so many threads make batches, up to `prefetch_factor` each ahead; 0: the thread that reads them. With
+        ranks; batch_size is that of all ranks. None: samples are not joined, each is given as it is.
+    generator: in the seed's place: an `nn.Generator`, whose seed is taken, or NumPy's, which is drawn from once.
+    num_workers: threads that make batches, up to `prefetch_factor` each ahead; 0: the thread that reads them. With
         processes=True they are processes, which start anew and give batches in shared memory: for samples that much
         Python is needed for. Data set and functions must be such that they can be pickled then. Decoding and NumPy
         need no processes.
-    sampler: says which samples an epoch has, in which order: `WeightedRandomSampler`, a list of indices, or anything
-        with a length that gives them at each `for` (with a method `set_epoch` it is told the epoch's number before).
-        What is drawn by a sampler of one's own does not depend on the loader's seed.
-    pin_memory: torch's word; batches are handed to a GPU by way of pinned memory in any case.
+    worker_init_fn: called with a worker's number, from 0 on, in that worker, before its first batch.
+    sampler: says which samples an epoch has, in which order: `RandomSampler`, `WeightedRandomSampler`, a list of
+        indices, or anything with a length that gives them at each `for` (with a method `set_epoch` it is told the
+        epoch's number before, with one `order(rng)` it is asked for all of them). What is drawn by a sampler of one's
+        own does not depend on the loader's seed.
+    batch_sampler: gives the indices of a batch at a time, a list each, in the place of batch_size, shuffle, sampler,
+        drop_last and pad_last: `BatchSampler`, a list of lists, or anything of that kind.
+    pin_memory, persistent_workers: torch's words; batches are handed to a GPU by way of pinned memory in any case,
+        and processes are kept until `close`.
     collate_fn: makes a batch of a list of samples, by default `default_collate`.
     batch_transform: (batch, rng) -> batch, behind collate_fn.
-    Raises ValueError for numbers out of range and an empty data set; what a worker raises is raised where its
-    batch would have been, and WorkerError where a process died.
+    Raises ValueError for numbers out of range, arguments that exclude each other and an empty data set; what a worker
+    raises is raised where its batch would have been, and WorkerError where a process died.
     """
 
     def __init__(
         self,
-        dataset: Dataset,
-        batch_size: int = 1,
+        dataset: Dataset[Any] | Iterable[Any],
+        batch_size: int | None = 1,
         shuffle: bool = False,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         num_workers: int = 0,
         processes: bool = False,
         prefetch_factor: int = 2,
         drop_last: bool = False,
         pad_last: bool = False,
-        sampler: Sampler | None = None,
+        sampler: Sampler[int] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        generator: SeededGenerator | np.random.Generator | None = None,
         pin_memory: bool = False,
-        collate_fn: Collate | None = None,
+        persistent_workers: bool = False,
+        collate_fn: Callable[[Any], Any] | None = None,
         batch_transform: BatchTransform | None = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
         rank: int = 0,
         world_size: int = 1,
         parallel: Literal["data"] | None = None,
@@ -82,16 +97,22 @@ class DataLoader(Batches):
         if sampler is not None and shuffle:
             raise ValueError("DataLoader: a sampler gives the order: leave shuffle=False")
         self.dataset, self.num_workers, self.processes = dataset, num_workers, processes
-        self.sampler = sampler
+        self.sampler, self.batch_sampler = sampler, batch_sampler
         self.prefetch_factor = prefetch_factor
-        making = _Making(dataset, collate_fn or default_collate, batch_transform)
+        #: Whether samples come one after the other, and not by their numbers.
+        self.iterated = not hasattr(dataset, "__getitem__")
+        self._check_ways(shuffle, processes)
+        if batch_sampler is not None:
+            _check_alone(batch_size, shuffle, sampler, drop_last, pad_last)
+            batch_size = getattr(batch_sampler, "batch_size", 1)
         classes = getattr(dataset, "classes", None)
+        self._making = _Making(dataset, _collation(collate_fn, batch_size), batch_transform, worker_init_fn)
         super().__init__(
-            making,
-            len(dataset if sampler is None else sampler),
-            batch_size,
+            self._making,
+            self._samples(batch_size or 1),
+            1 if batch_size is None else batch_size,
             shuffle=shuffle,
-            seed=seed,
+            seed=seed_of("DataLoader", generator, seed),
             drop_last=drop_last,
             pad_last=pad_last,
             num_classes=None if classes is None else len(classes),
@@ -99,7 +120,41 @@ class DataLoader(Batches):
             world_size=world_size,
             parallel=parallel,
         )
+        if batch_sampler is not None and self.world_size > 1:
+            raise ValueError(
+                "DataLoader: a batch_sampler's batches are not cut into those of several ranks: give each rank one "
+                "of its own, without rank, world_size and parallel"
+            )
         self._kept = KeptWorkers()
+
+    def _check_ways(self, shuffle: bool, processes: bool) -> None:
+        """Raises ValueError for what a data set that is iterated leaves no room for."""
+        if not self.iterated:
+            return
+        name = type(self.dataset).__name__
+        if shuffle or self.sampler is not None or self.batch_sampler is not None:
+            raise ValueError(
+                f"DataLoader: {name} has no __getitem__, so that it is read in its own order: leave out shuffle, "
+                "sampler and batch_sampler, or shuffle in its __iter__"
+            )
+        if processes:
+            raise ValueError(
+                f"DataLoader: {name} has no __getitem__, so that one thread reads it: leave out processes=True"
+            )
+
+    def _samples(self, batch_size: int) -> int:
+        """How many samples an epoch has; of a data set that does not tell, a batch."""
+        if self.iterated and not hasattr(self.dataset, "__len__"):
+            return batch_size
+        return len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        if self.batch_sampler is not None:
+            return len(self.batch_sampler)  # type: ignore[arg-type]
+        if self.iterated and not hasattr(self.dataset, "__len__"):
+            name = type(self.dataset).__name__
+            raise TypeError(f"DataLoader: {name} does not tell how many samples it has: give it a __len__")
+        return super().__len__()
 
     def order(self, number: int) -> Array:
         """The indices of all samples in the order of epoch `number`; a data set may have one that suits it."""
@@ -110,40 +165,84 @@ class DataLoader(Batches):
             return super().order(number)
         return np.asarray(own(np.random.default_rng([self.seed, number])))
 
-    def _sampled(self, sampler: Sampler, number: int) -> Array:
+    def _sampled(self, sampler: Sampler[int], number: int) -> Array:
         """What the sampler gives for an epoch. Raises ValueError for another number, IndexError for no sample."""
-        if isinstance(sampler, WeightedRandomSampler):
-            found = sampler.order(np.random.default_rng([self.seed, number]))
-        else:
-            getattr(sampler, "set_epoch", lambda number: None)(number)
+        getattr(sampler, "set_epoch", lambda number: None)(number)
+        order = getattr(sampler, "order", None)
+        if order is None:
             found = np.asarray([int(i) for i in sampler], np.int64)
+        else:
+            found = np.asarray(order(np.random.default_rng([self.seed, number])), np.int64)
         if len(found) != self.count:
             raise ValueError(f"DataLoader: the sampler gave {len(found)} indices, its length is {self.count}")
-        outside = found[(found < -self.size) | (found >= self.size)]
+        return self._within(found, "the sampler")
+
+    def _within(self, indices: Array, who: str) -> Array:
+        outside = indices[(indices < -self.size) | (indices >= self.size)]
         if len(outside):
-            raise IndexError(
-                f"DataLoader: the sampler gave {outside[0]}, the data set has {self.size} samples"
-            )
-        return found
+            raise IndexError(f"DataLoader: {who} gave {outside[0]}, the data set has {self.size} samples")
+        return indices
+
+    def parts(self, number: int, start: int = 0) -> Iterator[BatchPart]:
+        """What this rank loads for the batches of an epoch."""
+        if self.batch_sampler is None:
+            yield from super().parts(number, start)
+            return
+        getattr(self.batch_sampler, "set_epoch", lambda number: None)(number)
+        batches = getattr(self.batch_sampler, "batches", None)
+        drawn = self.batch_sampler if batches is None else batches(np.random.default_rng([self.seed, number]))
+        for position, batch in enumerate(drawn):
+            if position >= start:
+                indices = self._within(_indices(batch), "the batch_sampler")
+                yield BatchPart(indices, generator_of([self.seed, number, position], 0))
 
     @property
     def size(self) -> int:
         """How many samples the data set has."""
-        return len(self.dataset)
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def describe(self) -> dict[str, Any]:
+        """As `Batches.describe`; of a data set that is iterated without what its samples are."""
+        if not self.iterated:
+            return super().describe()
+        return {
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "pad_last": self.pad_last,
+            "seed": self.seed,
+        }
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
         """The batches of epoch `number` from position `start` on."""
+        if self.iterated:
+            depth = self.num_workers * self.prefetch_factor
+            return ahead(lambda: self._read(number, start), depth) if depth else self._read(number, start)
         if not self.num_workers:
             return super().epoch(number, start)
         return self._ahead(number, start)
+
+    def _read(self, number: int, start: int) -> Iterator[Any]:
+        """The batches of samples that come one after the other."""
+        getattr(self.dataset, "set_epoch", lambda number: None)(number)
+        samples, making = iter(self.dataset), self._making
+        if self.num_workers:
+            making.begin(0)
+        for position in itertools.count():
+            batch = list(itertools.islice(samples, self.batch_size))
+            if not batch or (self.drop_last and len(batch) < self.batch_size):
+                return
+            words = [self.seed, number, position]
+            part = part_of(len(batch), self.batch_size, self.rows, words, self.pad_last)
+            if position >= start and len(part.indices):
+                yield part.weighted(making.joined([batch[i] for i in part.indices], part.rng))
 
     def _ahead(self, number: int, start: int) -> Iterator[Any]:
         """Batches made by workers, in order."""
         parts, depth = self.parts(number, start), self.num_workers * self.prefetch_factor
         if not self.processes:
-            yield from made_by_threads(parts, self.load, self.num_workers, depth)
+            yield from made_by_threads(parts, _begun(self._making), self.num_workers, depth)
             return
-        workers = self._kept.get(self.num_workers, self.load)
+        workers = self._kept.get(self.num_workers, self._making)
         try:
             yield from made_ahead(parts, workers.submit, depth)
         except WorkerError:
@@ -157,20 +256,102 @@ class DataLoader(Batches):
     def __repr__(self) -> str:
         kind = "processes" if self.processes else "threads"
         workers = f", {self.num_workers} {kind}" if self.num_workers else ""
+        if self.iterated or self.batch_sampler is not None:
+            source = f"{type(self.dataset).__name__}, " + (
+                f"batches of {self.batch_size}" if self.iterated else f"batches by {self.batch_sampler!r:.60}"
+            )
+            return f"DataLoader({source}{workers})"
         return f"DataLoader({super().__repr__()[8:-1]}{workers})"
+
+
+def _check_alone(
+    batch_size: int | None, shuffle: bool, sampler: Any, drop_last: bool, pad_last: bool
+) -> None:
+    """Raises ValueError for what a batch_sampler says itself."""
+    given = {
+        f"batch_size={batch_size}": batch_size != 1,
+        "shuffle": shuffle,
+        "sampler": sampler is not None,
+        "drop_last": drop_last,
+        "pad_last": pad_last,
+    }
+    named = [name for name, there in given.items() if there]
+    if named:
+        raise ValueError(
+            f"DataLoader: a batch_sampler says which samples make which batch: leave out {', '.join(named)}"
+        )
+
+
+def _indices(batch: Any) -> Array:
+    """The indices of a batch. Raises TypeError for what is no list of ints."""
+    try:
+        return np.asarray([int(i) for i in batch], np.int64)
+    except TypeError:
+        raise TypeError(
+            f"DataLoader: a batch_sampler must give the indices of a batch at a time, got {batch!r:.60}; what gives "
+            "one index at a time is a sampler"
+        ) from None
+
+
+def _collation(collate_fn: Callable[[Any], Any] | None, batch_size: int | None) -> Collate:
+    if batch_size is not None:
+        return collate_fn or default_collate
+    return _Single(collate_fn)
+
+
+class _Single:
+    """What makes of a list of one sample that sample, changed by collate_fn."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any] | None) -> None:
+        self.collate_fn = collate_fn
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return samples[0] if self.collate_fn is None else self.collate_fn(samples[0])
 
 
 class _Making:
     """Makes a batch: samples, each with a generator of its own, then the batch of them."""
 
-    def __init__(self, dataset: Dataset, collate: Collate, transform: BatchTransform | None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Collate,
+        transform: BatchTransform | None,
+        worker_init_fn: Callable[[int], Any] | None,
+    ) -> None:
         self.dataset, self.collate, self.transform = dataset, collate, transform
+        self.worker_init_fn = worker_init_fn
+
+    def begin(self, worker: int) -> None:
+        """What a worker does first."""
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(worker)
 
     def __call__(self, indices: Array, rng: np.random.Generator) -> Any:
         own = rng.spawn(len(indices))
-        samples = [sample_of(self.dataset, int(i), r) for i, r in zip(indices, own, strict=True)]
+        return self.joined(
+            [sample_of(self.dataset, int(i), r) for i, r in zip(indices, own, strict=True)], rng
+        )
+
+    def joined(self, samples: list[Any], rng: np.random.Generator) -> Any:
+        """The batch of samples."""
         batch = self.collate(samples)
         return batch if self.transform is None else self.transform(batch, rng)
+
+
+def _begun(making: _Making) -> Loader:
+    """The same for the threads of one loop, each of which begins once."""
+    if making.worker_init_fn is None:
+        return making
+    own, numbers = threading.local(), itertools.count()
+
+    def make(indices: Array, rng: np.random.Generator) -> Any:
+        if not getattr(own, "begun", False):
+            making.begin(next(numbers))
+            own.begun = True
+        return making(indices, rng)
+
+    return make
 
 
 class PendingBatch(Protocol):

@@ -1,27 +1,172 @@
-"""In which order, and how often, samples are read: what `DataLoader(sampler=…)` takes."""
+"""In which order, how often, and with which others samples are read: what a `DataLoader` takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from lamina.data.batches import SeededGenerator
 from lamina.ops.arguments import Checked
 
 Array = np.ndarray[Any, Any]
+Indices = TypeVar("Indices", covariant=True)
 
 
-class WeightedRandomSampler(Checked):
+@runtime_checkable
+class Sampler(Protocol[Indices]):
+    """Gives the indices of an epoch's samples, or of its batches, at each `for`; a base for one's own."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Indices]: ...
+
+
+def _own(generator: SeededGenerator | np.random.Generator | None) -> np.random.Generator | None:
+    """What a sampler draws from that was given a generator."""
+    if generator is None or isinstance(generator, np.random.Generator):
+        return generator
+    return np.random.default_rng(generator.initial_seed())
+
+
+class _Drawn(Checked):
+    """A sampler that draws each epoch's order: by its own generator, or the one that the loader names."""
+
+    rng: np.random.Generator | None
+
+    def order(self, rng: np.random.Generator) -> Array:
+        """The indices of an epoch; a generator that the sampler was given goes before rng."""
+        return self._draw(self.rng or rng)
+
+    def _draw(self, rng: np.random.Generator) -> Array:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order(np.random.default_rng()).tolist())
+
+
+class SequentialSampler(Checked):
+    """All samples in their order."""
+
+    def __init__(self, data_source: Sized) -> None:
+        self.data_source = data_source
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+
+class RandomSampler(_Drawn):
+    """All samples in random order, as torch.utils.data.RandomSampler.
+
+    replacement: each is drawn from all. num_samples: how many an epoch has, all by default; beyond them they begin
+    anew. generator: an `nn.Generator`, whose seed is taken, or NumPy's; by default order depends on the loader's seed
+    and the epoch's number. Raises ValueError for num_samples < 1.
+    """
+
+    def __init__(
+        self,
+        data_source: Sized,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        generator: SeededGenerator | np.random.Generator | None = None,
+    ) -> None:
+        if num_samples is not None and num_samples < 1:
+            raise ValueError(f"RandomSampler: num_samples={num_samples} must be at least 1")
+        self.data_source, self.replacement, self._count = data_source, replacement, num_samples
+        self.rng = _own(generator)
+
+    @property
+    def num_samples(self) -> int:
+        """How many an epoch has."""
+        return len(self.data_source) if self._count is None else self._count
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def _draw(self, rng: np.random.Generator) -> Array:
+        size, count = len(self.data_source), self.num_samples
+        if self.replacement:
+            return rng.integers(0, size, count)
+        rounds = -(-count // size) if size else 0
+        return np.concatenate([np.zeros(0, np.int64), *(rng.permutation(size) for _ in range(rounds))])[
+            :count
+        ]
+
+
+class SubsetRandomSampler(_Drawn):
+    """The samples with these indices, in random order; generator as `RandomSampler`'s."""
+
+    def __init__(
+        self, indices: Sequence[int] | Any, generator: SeededGenerator | np.random.Generator | None = None
+    ) -> None:
+        self.indices = np.asarray(indices, np.int64).reshape(-1)
+        self.rng = _own(generator)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def _draw(self, rng: np.random.Generator) -> Array:
+        return rng.permutation(self.indices)
+
+
+class BatchSampler(Checked):
+    """Lists of a sampler's indices, batch_size each, as torch.utils.data.BatchSampler.
+
+    The last one may be shorter, or is left out with drop_last. Raises ValueError for batch_size < 1.
+    """
+
+    def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
+        if batch_size < 1:
+            raise ValueError(f"BatchSampler: batch_size must be at least 1, got {batch_size}")
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+
+    def __len__(self) -> int:
+        count = len(self.sampler)  # type: ignore[arg-type]
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._cut(self.sampler)
+
+    def batches(self, rng: np.random.Generator) -> Iterator[list[int]]:
+        """Those of an epoch, whose order is drawn from rng where the sampler draws."""
+        order = getattr(self.sampler, "order", None)
+        return self._cut(self.sampler if order is None else order(rng).tolist())
+
+    def set_epoch(self, number: int) -> None:
+        """Tell the sampler which epoch comes."""
+        getattr(self.sampler, "set_epoch", lambda number: None)(number)
+
+    def _cut(self, indices: Iterable[int]) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for index in indices:
+            batch.append(int(index))
+            if len(batch) == self.batch_size:
+                yield batch
+                batch = []
+        if batch and not self.drop_last:
+            yield batch
+
+
+class WeightedRandomSampler(_Drawn):
     """Draws sample i with a probability in proportion to weights[i], as torch.utils.data.WeightedRandomSampler.
 
     num_samples: how many an epoch has. replacement: whether a sample may come several times. What an epoch draws
-    depends on the loader's seed and the epoch's number alone; `for` over the sampler itself draws anew each time.
+    depends on the loader's seed and the epoch's number alone, unless a generator is given, as `RandomSampler`'s;
+    `for` over the sampler itself draws anew each time.
     Raises ValueError for weights that are negative, not finite or all 0, and for more samples than there are weights
     above 0 without replacement.
     """
 
-    def __init__(self, weights: Sequence[float] | Any, num_samples: int, replacement: bool = True) -> None:
+    def __init__(
+        self,
+        weights: Sequence[float] | Any,
+        num_samples: int,
+        replacement: bool = True,
+        generator: SeededGenerator | np.random.Generator | None = None,
+    ) -> None:
         found = np.asarray(weights, np.float64)
         if found.ndim != 1 or not np.isfinite(found).all() or (found < 0).any() or not found.sum():
             raise ValueError(
@@ -34,13 +179,10 @@ class WeightedRandomSampler(Checked):
                 f"most {np.count_nonzero(found)}, of which the weight is above 0"
             )
         self.weights, self.num_samples, self.replacement = found / found.sum(), num_samples, replacement
+        self.rng = _own(generator)
 
-    def order(self, rng: np.random.Generator) -> Array:
-        """The indices of an epoch."""
+    def _draw(self, rng: np.random.Generator) -> Array:
         return rng.choice(len(self.weights), self.num_samples, self.replacement, self.weights)
 
     def __len__(self) -> int:
         return self.num_samples
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.order(np.random.default_rng()).tolist())

@@ -77,7 +77,7 @@ class Workers:
         self._workers: list[_Worker] = []
         self._end = weakref.finalize(self, _end_all, self._workers)
         for number in range(count):
-            self._workers.append(_Worker(f"process {number + 1} of {count}", making))
+            self._workers.append(_Worker(f"process {number + 1} of {count}", making, number))
         self._turn = 0
         self._lock = threading.Lock()
 
@@ -112,7 +112,7 @@ class Ticket:
 class _Worker:
     """One process, its socket, and what came out of it that was not asked for yet."""
 
-    def __init__(self, name: str, making: Making) -> None:
+    def __init__(self, name: str, making: Making, place: int) -> None:
         self.name, self._lock = name, threading.Lock()
         self._sent = 0
         self._found: dict[int, Any] = {}
@@ -120,7 +120,7 @@ class _Worker:
         self._link, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         context = multiprocessing.get_context("spawn")  # a forked child has no threads of oneDNN's
         self._process: SpawnProcess = context.Process(
-            target=_work, args=(there, making), name=f"lamina data {name}", daemon=True
+            target=_work, args=(there, making, place), name=f"lamina data {name}", daemon=True
         )
         with there:
             # Ctrl-C is the reader's: a child begins with the signals blocked that its parent blocks.
@@ -231,8 +231,9 @@ class _Failure:
         return error
 
 
-def _work(link: socket.socket, making: Making) -> None:
-    """Make what is asked for until nobody asks any more."""
+def _work(link: socket.socket, making: Making, place: int) -> None:
+    """Make what is asked for until nobody asks any more; before that, `making.begin(place)`, if there is one."""
+    begin = getattr(making, "begin", None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     with link:
@@ -240,6 +241,9 @@ def _work(link: socket.socket, making: Making) -> None:
             while (task := _received(link)) is not None:
                 number, indices, rng = task
                 try:
+                    if begin is not None:
+                        begin(place)
+                        begin = None
                     _send(link, (number, making(indices, rng), None))
                 except ConnectionError:
                     raise

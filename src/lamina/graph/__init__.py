@@ -14,6 +14,7 @@ from lamina.graph.run.timeline import Timeline, clock_offset, merge_timelines
 from lamina.graph.transforms.batching import vmap
 from lamina.graph.transforms.custom_gradient import custom_vjp
 from lamina.graph.transforms.derivatives import grad, hvp, jvp, value_and_grad, vjp
+from lamina.graph.transforms.jacobians import hessian, jacfwd, jacrev
 from lamina.graph.transforms.recompute import checkpoint
 
 if TYPE_CHECKING:
@@ -36,8 +37,11 @@ __all__ = [
     "custom_vjp",
     "grad",
     "gradients",
+    "hessian",
     "html_page",
     "hvp",
+    "jacfwd",
+    "jacrev",
     "jvp",
     "load",
     "merge_timelines",

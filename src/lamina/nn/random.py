@@ -25,8 +25,8 @@ class Generator:
     input that is updated in place, so that each step draws new masks.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        self.state: Tensor = tensor(np.zeros(2, np.int64))
+    def __init__(self, seed: int = 0, *, device: Any = None) -> None:
+        self.state: Tensor = tensor(np.zeros(2, np.int64), device=device)
         self.manual_seed(seed)
 
     def __reduce__(self) -> Any:
@@ -42,6 +42,26 @@ class Generator:
     def seed(self) -> int:
         """The seed."""
         return int(self.state.numpy()[0])
+
+    def initial_seed(self) -> int:
+        """The seed, as torch calls it."""
+        return self.seed
+
+    def get_state(self) -> Tensor:
+        """A copy of the state, int64 (seed, counter), that `set_state` goes on from."""
+        copied: Tensor = self.state.clone()
+        return copied
+
+    def set_state(self, new_state: Any) -> Generator:
+        """Go on from what `get_state` gave. Raises ValueError for anything else."""
+        given = np.asarray(new_state)
+        if given.shape != (2,) or given.dtype != np.int64:
+            raise ValueError(
+                f"set_state: new_state must be what get_state gave, int64 (seed, counter), got {given.dtype} "
+                f"{given.shape}"
+            )
+        self.state.copy_(given)
+        return self
 
     @property
     def counter(self) -> int:
@@ -116,3 +136,18 @@ def manual_seed(seed: int) -> None:
     """Seed everything: initial values of the layers made from now on, and dropout."""
     streams.manual_seed(seed)
     default_generator.manual_seed(seed)
+
+
+def initial_seed() -> int:
+    """The seed that `manual_seed` set last, 0 before."""
+    return default_generator.seed
+
+
+def get_rng_state() -> Tensor:
+    """The state of the generator that random ops and dropout draw from, int64 (seed, counter), as torch's."""
+    return default_generator.get_state()
+
+
+def set_rng_state(new_state: Any) -> None:
+    """Let random ops and dropout go on from what `get_rng_state` gave. Raises ValueError for anything else."""
+    default_generator.set_state(new_state)

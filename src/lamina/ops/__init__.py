@@ -332,7 +332,12 @@ from lamina.ops.primitives.products import (
     vander,
     vdot,
 )
-from lamina.ops.primitives.quantize import dequantize, quantize
+from lamina.ops.primitives.quantize import (
+    dequantize,
+    fake_quantize_per_channel_affine,
+    fake_quantize_per_tensor_affine,
+    quantize,
+)
 from lamina.ops.primitives.random import random_normal, random_uniform
 from lamina.ops.primitives.reduce import (
     abs_max,
@@ -600,6 +605,8 @@ __all__ = [
     "exp2",
     "expand",
     "expm1",
+    "fake_quantize_per_channel_affine",
+    "fake_quantize_per_tensor_affine",
     "feature_alpha_dropout",
     "flatten",
     "flip",

@@ -168,6 +168,8 @@ __all__ = [
     "exp2",
     "expand",
     "expm1",
+    "fake_quantize_per_channel_affine",
+    "fake_quantize_per_tensor_affine",
     "feature_alpha_dropout",
     "flatten",
     "flip",
@@ -1630,6 +1632,31 @@ def expand(input: Value, size: Sequence[SupportsIndex]) -> Value: ...
 def expm1(input: TensorLike) -> Tensor: ...
 @overload
 def expm1(input: Value) -> Value: ...
+@overload
+def fake_quantize_per_channel_affine(
+    input: TensorLike, scale: TensorLike, zero_point: TensorLike, axis: int, quant_min: int, quant_max: int
+) -> Tensor: ...
+@overload
+def fake_quantize_per_channel_affine(
+    input: Value | TensorLike,
+    scale: Value | TensorLike,
+    zero_point: Value | TensorLike,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+) -> Value: ...
+@overload
+def fake_quantize_per_tensor_affine(
+    input: TensorLike, scale: TensorLike, zero_point: TensorLike, quant_min: int, quant_max: int
+) -> Tensor: ...
+@overload
+def fake_quantize_per_tensor_affine(
+    input: Value | TensorLike,
+    scale: Value | TensorLike,
+    zero_point: Value | TensorLike,
+    quant_min: int,
+    quant_max: int,
+) -> Value: ...
 @overload
 def feature_alpha_dropout(
     input: TensorLike, p: float = 0.5, training: bool = False, *, state: TensorLike | None = None

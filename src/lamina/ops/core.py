@@ -35,7 +35,7 @@ from lamina.spec import (
     as_dtype,
     float32,
     int64,
-    promote,
+    promote_types,
 )
 
 #: The array API's functions on operands stand above this floor: they are looked up when somebody asks for them.
@@ -541,11 +541,18 @@ def together(what: str, a: Any, b: Any) -> tuple[Any, Any]:
         b, a = _beside(what, b, a)
         return a, b
     a, b = _arraylike(a, what, "input"), _arraylike(b, what, "other")
-    kind = result_type(a, b)
+    kind = common_dtype(a, b)
     return _in_dtype(a, kind), _in_dtype(b, kind)
 
 
-def result_type(a: Any, b: Any) -> DType:
+def result_type(tensor1: Any, tensor2: Any) -> DType:
+    """The dtype that two tensors, or a tensor and a number, are computed in, as torch.result_type: what has no axes,
+    and a number even less, only counts if its kind is higher. Raises TypeError for what is neither."""
+    a, b = together("result_type", tensor1, tensor2)
+    return common_dtype(a, b)
+
+
+def common_dtype(a: Any, b: Any) -> DType:
     """The common dtype of two tensors by torch's rule: one without axes only counts if its kind is higher."""
     first, second = _dtype(a), _dtype(b)
     if first == second:
@@ -554,7 +561,7 @@ def result_type(a: Any, b: Any) -> DType:
         strong, weak = (first, second) if a.ndim else (second, first)
         if weak.category <= strong.category:
             return strong
-    return promote(first, second)
+    return promote_types(first, second)
 
 
 def floating(x: Any, what: str) -> Any:

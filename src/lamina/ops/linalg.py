@@ -10,29 +10,59 @@ tensor, never a shape.
 
 from __future__ import annotations
 
+import builtins
+import math
 from collections.abc import Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from lamina._lazy import listing
+from lamina._lazy import lazy, listing
 from lamina.ops.arguments import checked
 from lamina.ops.core import bind, call, floating, operand, recorder
+from lamina.ops.primitives import arrange, products
 from lamina.ops.primitives.arrange import broadcast_to, movedim, tril
 from lamina.ops.primitives.decompose import PseudoInverse, SingularValues, SymmetricEigen
 from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.norms import vector_norm
-from lamina.ops.primitives.pointwise import abs, ceil, clamp, exp, log, maximum, sign, sqrt, where
+from lamina.ops.primitives.pointwise import (
+    abs,
+    ceil,
+    clamp,
+    exp,
+    log,
+    logical_not,
+    maximum,
+    sign,
+    sqrt,
+    where,
+)
 from lamina.ops.primitives.products import vander as powers
 from lamina.ops.primitives.reduce import amax, amin, argmax, prod, sum
-from lamina.ops.primitives.shape import cat, expand, pad
-from lamina.spec import ShapeError, broadcast_shapes, float32, normalize_axis
+from lamina.ops.primitives.shape import cat, expand, pad, permute
+from lamina.ops.primitives.statistics import any
+from lamina.spec import ShapeError, broadcast_shapes, float32, int32, normalize_axes, normalize_axis, uint8
 
-__all__ = ["LinAlgError", "cholesky", "cond", "det", "eigh", "eigvalsh", "householder_product", "inv", "lstsq",
-           "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet",
-           "solve", "solve_triangular", "svd", "svdvals", "vander", "vecdot", "vector_norm"]  # fmt: skip
+__all__ = ["LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh",
+           "householder_product", "inv", "inv_ex", "lstsq", "lu", "lu_factor", "lu_factor_ex", "lu_solve",
+           "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr",
+           "slogdet", "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve",
+           "vander", "vecdot", "vector_norm"]  # fmt: skip
 __dir__ = listing(__all__)
+__getattr__ = lazy(
+    __name__,
+    {},
+    instead={
+        "eig": "eigenvalues of a matrix that is not symmetric are complex numbers, which there are none of; "
+        "eigh takes symmetric ones, numpy.linalg.eig all of them on the host",
+        "eigvals": "eigenvalues of a matrix that is not symmetric are complex numbers, which there are none of; "
+        "eigvalsh takes symmetric ones, numpy.linalg.eigvals all of them on the host",
+        "ldl_factor": "cholesky takes what is positive definite, lu_factor anything",
+        "ldl_factor_ex": "cholesky_ex takes what is positive definite, lu_factor_ex anything",
+        "ldl_solve": "cholesky_solve takes what is positive definite, lu_solve anything",
+    },
+)
 
 #: The most rows of a matrix that is taken apart step by step.
 LARGEST = 64
@@ -82,6 +112,50 @@ class LeastSquares(NamedTuple, Generic[T]):
     singular_values: T
 
 
+class SolveEx(NamedTuple, Generic[T]):
+    """X, and where a pivot is 0."""
+
+    result: T
+    info: T
+
+
+class InvEx(NamedTuple, Generic[T]):
+    """The inverse, and where a pivot is 0."""
+
+    inverse: T
+    info: T
+
+
+class CholeskyEx(NamedTuple, Generic[T]):
+    """The factor, and where a pivot is not positive."""
+
+    L: T
+    info: T
+
+
+class LU(NamedTuple, Generic[T]):
+    """A = P L U."""
+
+    P: T
+    L: T
+    U: T
+
+
+class LUFactor(NamedTuple, Generic[T]):
+    """L and U in one matrix, and which rows were exchanged."""
+
+    LU: T
+    pivots: T
+
+
+class LUFactorEx(NamedTuple, Generic[T]):
+    """Likewise, and where U's diagonal is 0."""
+
+    LU: T
+    pivots: T
+    info: T
+
+
 # ------------------------------------------------------------------------------------------------------- elimination
 def _matrix(what: str, input: Any, square: bool = True) -> Any:
     x = floating(input, what)
@@ -96,7 +170,7 @@ def _small(what: str, x: Any) -> Any:
     if x.shape[-1] > LARGEST:
         raise ShapeError(
             f"{what}: takes matrices of up to {LARGEST} rows, one step each, got {x.spec}; "
-            f"numpy.linalg.{what} takes larger ones on the host"
+            f"numpy.linalg.{what.removesuffix('_ex')} takes larger ones on the host"
         )
     return x.cast(float32) if x.dtype.itemsize < 4 else x
 
@@ -158,22 +232,28 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     LinAlgError where A is singular (in compiled functions the result is not finite), ShapeError for sizes that do not
     fit, and more than 64 rows.
     """
-    a, b = _matrix("solve", A), floating(B, "solve")
+    x, pivots, _ = _solved("solve", A, B, left)
+    if pivots:
+        _need("solve", cat(pivots, -2).squeeze(-1), "invertible", False)
+    return x
+
+
+def _solved(what: str, A: Any, B: Any, left: bool) -> tuple[Any, list[Any], Sequence[int]]:
+    """The solution, the pivots [..., 1, 1], and the axes of the batch."""
+    a, b = _matrix(what, A), floating(B, what)
     vectors = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     b = b.unsqueeze(-1) if vectors else b
     if not left:
         a, b = a.mT, b if vectors else b.mT
     if b.ndim < 2 or b.shape[-2] != a.shape[-1]:
-        raise ShapeError(f"solve: A {a.spec} and B {b.spec} do not fit")
+        raise ShapeError(f"{what}: A {a.spec} and B {b.spec} do not fit")
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     kind = a.dtype
-    a, b = _small("solve", a), b.cast(_small("solve", a).dtype)
+    a, b = _small(what, a), b.cast(_small(what, a).dtype)
     found, pivots, _ = _eliminated(expand(a, (*lead, *a.shape[-2:])), expand(b, (*lead, *b.shape[-2:])))
-    if pivots:
-        _need("solve", cat(pivots, -2).squeeze(-1), "invertible", False)
     x = found.cast(kind)
     x = x if left or vectors else x.mT
-    return x.squeeze(-1) if vectors else x
+    return x.squeeze(-1) if vectors else x, pivots, lead
 
 
 @checked
@@ -182,14 +262,21 @@ def inv(A: Any) -> Any:
 
     Raises LinAlgError where A is singular; in compiled functions the result is not finite.
     """
-    a = _matrix("inv", A)
-    x = _small("inv", a)
+    found, pivots, _ = _inverted("inv", A)
+    if pivots:
+        _need("inv", cat(pivots, -2).squeeze(-1), "invertible", False)
+    return found
+
+
+def _inverted(what: str, A: Any) -> tuple[Any, list[Any], Sequence[int]]:
+    """The inverse, the pivots [..., 1, 1], and the axes of the batch."""
+    a = _matrix(what, A)
+    x = _small(what, a)
     unit = broadcast_to(np.eye(a.shape[-1], dtype=x.dtype.numpy), a.shape)
     if not a.spec.numel:
-        return a
+        return a, [], a.shape[:-2]
     found, pivots, _ = _eliminated(x, unit)
-    _need("inv", cat(pivots, -2).squeeze(-1), "invertible", False)
-    return found.cast(a.dtype)
+    return found.cast(a.dtype), pivots, a.shape[:-2]
 
 
 @checked
@@ -214,6 +301,161 @@ def slogdet(A: Any) -> SlogDet[Any]:
     return SlogDet(turned.cast(a.dtype), sum(log(abs(diagonal)), -1).squeeze(-1).cast(a.dtype))
 
 
+def _info(pivots: Sequence[Any], lead: Sequence[int], positive: bool) -> Any:
+    """int32 [...]: the number, from 1 on, of the first pivot [..., 1, 1] that is not as it must be, else 0."""
+    if not pivots:
+        return broadcast_to(np.zeros((), np.int32), tuple(lead))
+    given = cat(list(pivots), -2).squeeze(-1)
+    wrong = logical_not(given > 0) if positive else given == 0
+    first = argmax(wrong.cast(uint8), -1) + 1
+    return where(any(wrong, -1), first, 0).cast(int32)
+
+
+def _checked_info(what: str, info: Any, pivots: Sequence[Any], needs: str, check_errors: bool) -> Any:
+    if check_errors and pivots:
+        _need(what, cat(list(pivots), -2).squeeze(-1), needs, needs == "positive definite")
+    return info
+
+
+@checked
+def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> SolveEx[Any]:
+    """`solve`, and int32 [...]: 0, or the number of the first pivot that is 0, where the result is not finite.
+    torch.linalg.solve_ex; nothing is read back to the host unless check_errors."""
+    x, pivots, lead = _solved("solve_ex", A, B, left)
+    return SolveEx(
+        x, _checked_info("solve_ex", _info(pivots, lead, False), pivots, "invertible", check_errors)
+    )
+
+
+@checked
+def inv_ex(A: Any, *, check_errors: bool = False) -> InvEx[Any]:
+    """`inv`, and int32 [...]: 0, or the number of the first pivot that is 0. torch.linalg.inv_ex."""
+    x, pivots, lead = _inverted("inv_ex", A)
+    return InvEx(x, _checked_info("inv_ex", _info(pivots, lead, False), pivots, "invertible", check_errors))
+
+
+# --------------------------------------------------------------------------------------------------------------- LU
+@checked
+def lu_factor(A: Any) -> LUFactor[Any]:
+    """(LU [..., M, N], pivots int32 [..., min(M, N)]) of A [..., M, N]: L below the diagonal, without its ones, and U
+    above; row k was exchanged with row pivots[k] - 1. torch.linalg.lu_factor; up to 64 rows and columns."""
+    a = _matrix("lu_factor", A, square=False)
+    if builtins.max(a.shape[-2:]) > LARGEST:
+        raise ShapeError(
+            f"lu_factor: takes matrices of up to {LARGEST} rows and columns, one step each, got {a.spec}; "
+            "scipy.linalg.lu_factor takes larger ones on the host"
+        )
+    x = _wide(a)
+    (m, n), rows = x.shape[-2:], np.arange(x.shape[-2])[:, None]
+    columns, places = np.arange(n), []
+    for k in range(builtins.min(m, n)):
+        at = argmax(where(rows >= k, abs(x[..., k : k + 1]), -1.0), -2, True)  # [..., 1, 1]
+        chosen, present = sum(where(at == rows, x, 0.0), -2, True), x[..., k : k + 1, :]
+        x = where(rows == k, chosen, where(at == rows, present, x))
+        pivot = chosen[..., k : k + 1]
+        factors = where(rows > k, x[..., k : k + 1], 0.0) / where(pivot == 0, 1.0, pivot)
+        x = where((rows > k) & (columns == k), factors, x - factors * where(columns > k, chosen, 0.0))
+        places.append(at.squeeze(-1) + 1)
+    if not places:
+        return LUFactor(a, broadcast_to(np.zeros((0,), np.int32), (*a.shape[:-2], 0)))
+    return LUFactor(x.cast(a.dtype), cat(places, -1).cast(int32))
+
+
+@checked
+def lu_factor_ex(A: Any, *, check_errors: bool = False) -> LUFactorEx[Any]:
+    """`lu_factor`, and int32 [...]: 0, or the number of the first 0 on U's diagonal. torch.linalg.lu_factor_ex."""
+    factors, places = lu_factor(A)
+    count = places.shape[-1]
+    pivots = [factors[..., k : k + 1, k : k + 1] for k in range(count)]
+    info = _info(pivots, factors.shape[:-2], False)
+    return LUFactorEx(
+        factors, places, _checked_info("lu_factor_ex", info, pivots, "invertible", check_errors)
+    )
+
+
+def _exchanged(b: Any, pivots: Any, back: bool) -> Any:
+    """Rows of b [..., M, K] exchanged as `lu_factor` did, or back."""
+    rows = np.arange(b.shape[-2])[:, None]
+    order = range(pivots.shape[-1])
+    for k in reversed(order) if back else order:
+        at = pivots[..., k : k + 1].unsqueeze(-1) - 1
+        other, present = sum(where(at == rows, b, 0.0), -2, True), b[..., k : k + 1, :]
+        b = where(rows == k, other, where(at == rows, present, b))
+    return b
+
+
+@checked
+def lu(A: Any) -> LU[Any]:
+    """(P [..., M, M], L [..., M, K], U [..., K, N]) of A [..., M, N] = P L U, K being the smaller of M and N: P
+    exchanges rows, L has ones on its diagonal. torch.linalg.lu; up to 64 rows and columns."""
+    factors, pivots = lu_factor(A)
+    (m, n), kind = factors.shape[-2:], factors.dtype.numpy
+    count = builtins.min(m, n)
+    unit = broadcast_to(np.eye(m, dtype=kind), (*factors.shape[:-2], m, m))
+    below, above = np.tri(m, count, -1, dtype=bool), np.tri(count, n, -1, dtype=bool)
+    low = where(below, factors[..., :count], np.eye(m, count, dtype=kind))
+    return LU(_exchanged(unit, pivots, True), low, where(above, 0.0, factors[..., :count, :]))
+
+
+@checked
+def lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool = False) -> Any:
+    """X of A X = B [..., N, K] (left=False: X A = B; adjoint: with A^T), of A as `lu_factor` gives it.
+    torch.linalg.lu_solve. Raises ShapeError for sizes that do not fit."""
+    factors, places = _matrix("lu_solve", LU), operand(pivots, "lu_solve", "pivots")
+    b = _matrix("lu_solve", B, square=False)
+    if not left:
+        return lu_solve(factors, places, b.mT, adjoint=not adjoint).mT
+    if places.shape[-1] != factors.shape[-1] or b.shape[-2] != factors.shape[-1]:
+        raise ShapeError(f"lu_solve: LU {factors.spec}, pivots {places.spec} and B {b.spec} do not fit")
+    if adjoint:
+        y = solve_triangular(factors.mT, b, upper=False)
+        return _exchanged(solve_triangular(factors.mT, y, upper=True, unitriangular=True), places, True)
+    y = solve_triangular(factors, _exchanged(b, places, False), upper=False, unitriangular=True)
+    return solve_triangular(factors, y, upper=True)
+
+
+# --------------------------------------------------------------------------------------------- tensors as matrices
+@checked
+def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
+    """The cross product of vectors of three along dim. torch.linalg.cross."""
+    return products.cross(input, other, dim)
+
+
+@checked
+def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    """The diagonals of matrices [..., M, N], as the last axis. torch.linalg.diagonal."""
+    return arrange.diagonal(A, offset, dim1, dim2)
+
+
+@checked
+def tensorinv(A: Any, ind: int = 2) -> Any:
+    """The inverse of A as a matrix of its first ind axes and the others: shape A.shape[ind:] + A.shape[:ind].
+    torch.linalg.tensorinv. Raises ValueError for ind < 1, ShapeError where that matrix is not square."""
+    a = floating(A, "tensorinv")
+    if ind < 1:
+        raise ValueError(f"tensorinv: ind must be at least 1, got {ind}")
+    rows, columns = a.shape[:ind], a.shape[ind:]
+    if math.prod(rows) != math.prod(columns):
+        raise ShapeError(
+            f"tensorinv: the first {ind} axes of {a.spec} must have as many elements as the others"
+        )
+    return inv(a.reshape((math.prod(rows), math.prod(columns)))).reshape((*columns, *rows))
+
+
+@checked
+def tensorsolve(A: Any, B: Any, dims: Sequence[int] | None = None) -> Any:
+    """X of tensordot(A, X, X.ndim) = B: A's first axes are B's, the others X's; axes in dims are moved behind first.
+    torch.linalg.tensorsolve. Raises ShapeError for sizes that do not fit."""
+    a, b = floating(A, "tensorsolve"), floating(B, "tensorsolve")
+    if dims is not None:
+        moved = normalize_axes(list(dims), a.ndim, "tensorsolve")
+        a = permute(a, [*(i for i in range(a.ndim) if i not in moved), *(d % a.ndim for d in dims)])
+    columns = a.shape[b.ndim :]
+    if math.prod(columns) != b.spec.numel or a.spec.numel != b.spec.numel**2:
+        raise ShapeError(f"tensorsolve: A {a.spec} and B {b.spec} make no square matrix")
+    return solve(a.reshape((b.spec.numel, b.spec.numel)), b.reshape((b.spec.numel,))).reshape(columns)
+
+
 # -------------------------------------------------------------------------------------------------------- triangles
 @checked
 def cholesky(input: Any, *, upper: bool = False) -> Any:
@@ -222,8 +464,25 @@ def cholesky(input: Any, *, upper: bool = False) -> Any:
     The lower triangle alone is read. torch.linalg.cholesky; up to 64 rows. Raises LinAlgError for what has no factor;
     in compiled functions the result is not finite.
     """
-    x = _matrix("cholesky", input)
-    a, n = _small("cholesky", x), x.shape[-1]
+    found, pivots, _ = _triangle("cholesky", input, upper)
+    if pivots:
+        _need("cholesky", cat(pivots, -2).squeeze(-1), "positive definite", True)
+    return found
+
+
+@checked
+def cholesky_ex(input: Any, *, upper: bool = False, check_errors: bool = False) -> CholeskyEx[Any]:
+    """`cholesky`, and int32 [...]: 0, or the number of the first pivot that is not positive, from where on the factor
+    is not finite. torch.linalg.cholesky_ex; nothing is read back to the host unless check_errors."""
+    found, pivots, lead = _triangle("cholesky_ex", input, upper)
+    info = _info(pivots, lead, True)
+    return CholeskyEx(found, _checked_info("cholesky_ex", info, pivots, "positive definite", check_errors))
+
+
+def _triangle(what: str, input: Any, upper: bool) -> tuple[Any, list[Any], Sequence[int]]:
+    """Cholesky's factor, its pivots [..., 1, 1], and the axes of the batch."""
+    x = _matrix(what, input)
+    a, n = _small(what, x), x.shape[-1]
     columns: list[Any] = []
     pivots: list[Any] = []
     for k in range(n):
@@ -234,10 +493,8 @@ def cholesky(input: Any, *, upper: bool = False) -> Any:
         pivots.append(rest[..., :1, :])
         rest = rest / sqrt(pivots[-1])
         columns.append(rest if not k else cat((rest[..., :1, :] * np.zeros((k, 1), a.dtype.numpy), rest), -2))
-    if pivots:
-        _need("cholesky", cat(pivots, -2).squeeze(-1), "positive definite", True)
     found = (cat(columns, -1) if columns else a).cast(x.dtype)
-    return found.mT if upper else found
+    return found.mT if upper else found, pivots, x.shape[:-2]
 
 
 @checked

@@ -35,18 +35,37 @@ from lamina.ops.primitives.elementary import (
 )
 from lamina.ops.primitives.elementary import mvlgamma as multigammaln
 from lamina.ops.primitives.marker import Marker, Passed, stop_gradient
-from lamina.ops.primitives.pointwise import abs, erf, exp, log, maximum, minimum, sign, sqrt, square, where
+from lamina.ops.primitives.pointwise import (
+    abs,
+    erf,
+    exp,
+    floor,
+    log,
+    logical_and,
+    logical_or,
+    maximum,
+    minimum,
+    sign,
+    sqrt,
+    square,
+    where,
+)
 from lamina.ops.primitives.pointwise import sigmoid as expit
 from lamina.ops.primitives.reduce import sum
+from lamina.ops.primitives.shape import stack
 from lamina.ops.primitives.softmax import log_softmax, logsumexp, softmax
 from lamina.spec import float32, float64
 
 gammaln, psi = lgamma, digamma
 
 __all__ = [
-    "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammainc", "gammaincc", "gammaln",
-    "i0", "i0e", "i1", "i1e", "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr",
-    "ndtri", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
+    "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w",
+    "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2", "expit", "expm1", "gammainc", "gammaincc",
+    "gammaln", "hermite_polynomial_h", "hermite_polynomial_he", "i0", "i0e", "i1", "i1e",
+    "laguerre_polynomial_l", "legendre_polynomial_p", "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp",
+    "multigammaln", "ndtr", "ndtri", "polygamma", "psi", "round", "shifted_chebyshev_polynomial_t",
+    "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w",
+    "sinc", "softmax", "spherical_bessel_j0", "xlog1py", "xlogy", "zeta",
 ]  # fmt: skip
 __dir__ = listing(__all__)
 
@@ -300,3 +319,162 @@ def gammaincc(input: Any, other: Any) -> Any:
 
 igamma = gammainc
 igammac = gammaincc
+
+
+# ------------------------------------------------------------------------------------------------------------ zeta
+#: B_2k / (2k)!, the coefficients of Euler and Maclaurin's formula.
+_BERNOULLI = (
+    1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000, 1 / 74724249600,
+    -3617 / 10670622842880000, 43867 / 5109094217170944000,
+)  # fmt: skip
+_SUMMED = 10
+
+
+@checked
+def zeta(input: Any, other: Any) -> Any:
+    """Hurwitz's zeta function, the sum of (other + k)^-input over k = 0, 1, …, for other > 0. torch.special.zeta.
+
+    Infinite at input 1 and where other is 0 or a negative integer, NaN for input < 1 and for other numbers below 0.
+    Differentiates in other alone, as torch's.
+    """
+    x, back = _taken(input, "zeta")
+    x, q = broadcast_tensors(stop_gradient(x), _taken(other, "zeta")[0].cast(x.dtype))
+    known = logical_and(x > 1, q > 0)
+    x, a = where(known, x, 2.0), where(known, q, 1.0)
+    found = sum(stack([(a + k) ** -x for k in range(_SUMMED)], 0), 0)
+    a = a + _SUMMED
+    power = a**-x
+    found = found + power * a / (x - 1) + power * 0.5
+    factor = power * x / a
+    for k, b in enumerate(_BERNOULLI):
+        found = found + factor * b
+        factor = factor * (x + 2 * k + 1) * (x + 2 * k + 2) / (a * a)
+    pole = logical_or(_taken(input, "zeta")[0] == 1, logical_and(q <= 0, floor(q) == q))
+    return back(where(known, found, where(pole, math.inf, math.nan)))
+
+
+@checked
+def spherical_bessel_j0(input: Any) -> Any:
+    """sin(x) / x. torch.special.spherical_bessel_j0."""
+    x, back = _taken(input, "spherical_bessel_j0")
+    return back(sinc(x * (1 / math.pi)))
+
+
+# ----------------------------------------------------------------------------------------------------- polynomials
+def _polynomial(
+    what: str,
+    input: Any,
+    n: int,
+    first: Callable[[Any], Any],
+    step: Callable[[int, Any, Any, Any], Any],
+    change: Callable[[Any], Any] = lambda x: x,
+) -> Any:
+    """Number n of polynomials that begin with 1 and first(x); the next after number k is step(k, x, this, before).
+
+    Those of negative numbers are 0.
+    """
+    x, back = _taken(input, what)
+    x = change(x)
+    before, this = x * 0.0, x * 0.0 + 1.0
+    if n < 0:
+        return back(before)
+    for k in range(n):
+        before, this = this, first(x) if k == 0 else step(k, x, this, before)
+    return back(this)
+
+
+def _doubled(k: int, x: Any, this: Any, before: Any) -> Any:
+    return x * 2.0 * this - before
+
+
+def _unit(x: Any) -> Any:
+    """[0, 1] to [-1, 1]."""
+    return x * 2.0 - 1.0
+
+
+@checked
+def chebyshev_polynomial_t(input: Any, n: int) -> Any:
+    """Chebyshev's polynomial of the first kind. torch.special.chebyshev_polynomial_t; n is a number."""
+    return _polynomial("chebyshev_polynomial_t", input, n, lambda x: x, _doubled)
+
+
+@checked
+def chebyshev_polynomial_u(input: Any, n: int) -> Any:
+    """Of the second kind. torch.special.chebyshev_polynomial_u; n is a number."""
+    return _polynomial("chebyshev_polynomial_u", input, n, lambda x: x * 2.0, _doubled)
+
+
+@checked
+def chebyshev_polynomial_v(input: Any, n: int) -> Any:
+    """Of the third kind. torch.special.chebyshev_polynomial_v; n is a number."""
+    return _polynomial("chebyshev_polynomial_v", input, n, lambda x: x * 2.0 - 1.0, _doubled)
+
+
+@checked
+def chebyshev_polynomial_w(input: Any, n: int) -> Any:
+    """Of the fourth kind. torch.special.chebyshev_polynomial_w; n is a number."""
+    return _polynomial("chebyshev_polynomial_w", input, n, lambda x: x * 2.0 + 1.0, _doubled)
+
+
+@checked
+def shifted_chebyshev_polynomial_t(input: Any, n: int) -> Any:
+    """chebyshev_polynomial_t of 2 x - 1. torch.special.shifted_chebyshev_polynomial_t; n is a number."""
+    return _polynomial("shifted_chebyshev_polynomial_t", input, n, lambda x: x, _doubled, _unit)
+
+
+@checked
+def shifted_chebyshev_polynomial_u(input: Any, n: int) -> Any:
+    """chebyshev_polynomial_u of 2 x - 1. torch.special.shifted_chebyshev_polynomial_u; n is a number."""
+    return _polynomial("shifted_chebyshev_polynomial_u", input, n, lambda x: x * 2.0, _doubled, _unit)
+
+
+@checked
+def shifted_chebyshev_polynomial_v(input: Any, n: int) -> Any:
+    """chebyshev_polynomial_v of 2 x - 1. torch.special.shifted_chebyshev_polynomial_v; n is a number."""
+    return _polynomial("shifted_chebyshev_polynomial_v", input, n, lambda x: x * 2.0 - 1.0, _doubled, _unit)
+
+
+@checked
+def shifted_chebyshev_polynomial_w(input: Any, n: int) -> Any:
+    """chebyshev_polynomial_w of 2 x - 1. torch.special.shifted_chebyshev_polynomial_w; n is a number."""
+    return _polynomial("shifted_chebyshev_polynomial_w", input, n, lambda x: x * 2.0 + 1.0, _doubled, _unit)
+
+
+@checked
+def hermite_polynomial_h(input: Any, n: int) -> Any:
+    """Hermite's polynomial of physics. torch.special.hermite_polynomial_h; n is a number."""
+    return _polynomial(
+        "hermite_polynomial_h", input, n, lambda x: x * 2.0, lambda k, x, p, q: (x * p - q * float(k)) * 2.0
+    )
+
+
+@checked
+def hermite_polynomial_he(input: Any, n: int) -> Any:
+    """Hermite's polynomial of probability. torch.special.hermite_polynomial_he; n is a number."""
+    return _polynomial(
+        "hermite_polynomial_he", input, n, lambda x: x, lambda k, x, p, q: x * p - q * float(k)
+    )
+
+
+@checked
+def laguerre_polynomial_l(input: Any, n: int) -> Any:
+    """Laguerre's polynomial. torch.special.laguerre_polynomial_l; n is a number."""
+    return _polynomial(
+        "laguerre_polynomial_l",
+        input,
+        n,
+        lambda x: 1.0 - x,
+        lambda k, x, p, q: ((2.0 * k + 1.0 - x) * p - q * float(k)) / (k + 1.0),
+    )
+
+
+@checked
+def legendre_polynomial_p(input: Any, n: int) -> Any:
+    """Legendre's polynomial. torch.special.legendre_polynomial_p; n is a number."""
+    return _polynomial(
+        "legendre_polynomial_p",
+        input,
+        n,
+        lambda x: x,
+        lambda k, x, p, q: ((2.0 * k + 1.0) * x * p - q * float(k)) / (k + 1.0),
+    )

@@ -1,6 +1,6 @@
 """Floor 5: optimizers over the update ops, and learning-rate schedules."""
 
-from lamina._lazy import listing
+from lamina._lazy import lazy, listing
 from lamina.optim import lr_scheduler, schedule
 from lamina.optim.adafactor import Adafactor
 from lamina.optim.adam import Adam, Adamax, AdamW, NAdam, RAdam
@@ -42,3 +42,11 @@ __all__ = [
     "schedule",
 ]
 __dir__ = listing(__all__)
+__getattr__ = lazy(
+    __name__,
+    {},
+    instead={
+        "swa_utils": "AveragedModel, get_ema_avg_fn and update_bn are lamina.train's, SWALR is in "
+        "lamina.optim.lr_scheduler",
+    },
+)

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from lamina._lazy import listing
@@ -29,6 +29,7 @@ from lamina.optim.groups import ParameterGroup
 from lamina.optim.optimizer import Optimizer
 
 __all__ = [
+    "SWALR",
     "ChainedScheduler",
     "ConstantLR",
     "CosineAnnealingLR",
@@ -305,6 +306,44 @@ class CosineAnnealingLR(LRScheduler):
             ]
         ratio = (1 + math.cos(turn * epoch)) / (1 + math.cos(turn * (epoch - 1)))
         return [self.eta_min + (rate - self.eta_min) * ratio for rate in self.rates]
+
+
+class SWALR(LRScheduler):
+    """From the rate to swa_lr in anneal_epochs steps, along half a cosine or a line, where it stays: for averages of
+    weights (`lamina.train.AveragedModel`), as torch.optim.swa_utils.SWALR.
+
+    swa_lr: one for all groups, or a list. Raises ValueError for another number of them, for anneal_epochs < 0.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizers,
+        swa_lr: float | Sequence[float],
+        anneal_epochs: int = 10,
+        anneal_strategy: Literal["cos", "linear"] = "cos",
+    ) -> None:
+        if anneal_epochs < 0:
+            raise ValueError(f"SWALR: anneal_epochs must be at least 0, got {anneal_epochs}")
+        self.swa_lr, self.anneal_epochs, self.anneal_strategy = swa_lr, anneal_epochs, anneal_strategy
+        super().__init__(optimizer)
+
+    def _share(self, step: int) -> float:
+        """How much of swa_lr there is in the rate."""
+        place = max(0.0, min(1.0, step / max(1, self.anneal_epochs)))
+        return (1 - math.cos(math.pi * place)) / 2 if self.anneal_strategy == "cos" else place
+
+    def get_lr(self) -> list[float]:
+        """The rate as it was at first, which may have been changed since, and swa_lr, by their shares."""
+        step = self.last_epoch if self.anneal_epochs else max(1, self.last_epoch)
+        before, now = self._share(step - 1), self._share(step)
+        aims = self.swa_lr if isinstance(self.swa_lr, Sequence) else [self.swa_lr] * len(self.rates)
+        if len(aims) != len(self.rates):
+            raise ValueError(f"SWALR: {len(aims)} numbers in swa_lr for {len(self.rates)} groups")
+        found = []
+        for rate, aim in zip(self.rates, aims, strict=True):
+            first = aim if before == 1 else (rate - before * aim) / (1 - before)
+            found.append(aim * now + first * (1 - now))
+        return found
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):

@@ -8,6 +8,7 @@ from lamina.spec.dtype import (
     as_dtype,
     bfloat16,
     bool_,
+    can_cast,
     finfo,
     float8_e4m3fn,
     float16,
@@ -18,7 +19,7 @@ from lamina.spec.dtype import (
     int16,
     int32,
     int64,
-    promote,
+    promote_types,
     uint8,
 )
 from lamina.spec.errors import DTypeError, ShapeError
@@ -62,6 +63,7 @@ __all__ = [
     "bfloat16",
     "bool_",
     "broadcast_shapes",
+    "can_cast",
     "channels_last",
     "contiguous",
     "current_policy",
@@ -82,7 +84,7 @@ __all__ = [
     "normalize_axis",
     "pack",
     "policy",
-    "promote",
+    "promote_types",
     "uint8",
     "unpack",
     "use_deterministic_algorithms",

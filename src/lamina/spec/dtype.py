@@ -134,16 +134,23 @@ def iinfo(type: DType | str | np.dtype[Any] | type) -> IntLimits:
     return IntLimits(known.bits, int(known.min), int(known.max), kind.name)
 
 
-def promote(a: DType, b: DType) -> DType:
-    """The dtype that tensors of two dtypes are computed in together, as torch.result_type of tensors with axes.
+def can_cast(from_: DType, to: DType) -> bool:
+    """Whether a dtype may become another, as torch.can_cast: bool < integers < floats, of any width."""
+    return as_dtype(from_).category <= as_dtype(to).category
+
+
+def promote_types(type1: DType, type2: DType) -> DType:
+    """The dtype that tensors of two dtypes are computed in together, as torch.promote_types.
 
     bool < integers < floats: the higher kind decides; within one kind the wider, int16 for uint8 with int8 and
     float32 for float16 with bfloat16.
     """
-    if a == b:
-        return a
-    if a.category != b.category:
-        return max(a, b, key=lambda d: d.category)
-    if a.is_float:
-        return float32 if {a, b} == {float16, bfloat16} else max(a, b, key=lambda d: d.itemsize)
-    return as_dtype(np.promote_types(a.numpy, b.numpy))
+    type1, type2 = as_dtype(type1), as_dtype(type2)
+    if type1 == type2:
+        return type1
+    if type1.category != type2.category:
+        return max(type1, type2, key=lambda d: d.category)
+    if type1.is_float:
+        halves = {type1, type2} == {float16, bfloat16}
+        return float32 if halves else max(type1, type2, key=lambda d: d.itemsize)
+    return as_dtype(np.promote_types(type1.numpy, type2.numpy))

@@ -106,6 +106,55 @@ def _check_way(sample: Sample, stacks: list[np.ndarray], way: Sequence[int]) -> 
         )
 
 
+@pytest.mark.feature("F105")
+@pytest.mark.parametrize(
+    "name",
+    [name for name in PURE if REGISTRY[name].differentiable and name != "dropout"],  # each draws for itself
+)
+def test_gradients_of_every_op(name: str) -> None:
+    """Of the samples' sum, in what is batched and in what is the same for all of them."""
+    op_class = REGISTRY[name]
+    samples = list(op_class.samples())
+    for sample in samples[:: max(1, len(samples) // 3)][:3]:
+        if float64 not in (sample.dtypes or op_class.dtypes):
+            continue
+        stacks = _stacks(sample, float64)
+        free = [i for i, a in enumerate(sample.args) if a.value is None]
+        for way in [free, *([i] for i in free if len(free) > 1)] if free else []:
+            _check_slopes(sample, stacks, way)
+
+
+def _check_slopes(sample: Sample, stacks: list[np.ndarray], way: Sequence[int]) -> None:
+    given = [lm.tensor(x if i in way else np.asarray(x[0])) for i, x in enumerate(stacks)]
+    axes = tuple(0 if i in way else None for i in range(len(stacks)))
+    floats = [i for i, x in enumerate(given) if x.dtype.is_float]
+
+    def outputs(*xs: Any) -> tuple[Any, ...]:
+        return tuple(y for y in bind(sample.op, *xs) if y.dtype.is_float)
+
+    shapes = [y.shape for y in lm.vmap(outputs, axes)(*given)]
+    rng = np.random.default_rng(8)
+    weights = [lm.tensor(rng.standard_normal(shape)) for shape in shapes]
+
+    def total(found: Sequence[Any], scales: Sequence[Any]) -> Any:
+        return sum((ops.sum(y * w) for y, w in zip(found, scales, strict=True)), lm.tensor(np.float64(0)))
+
+    through = lm.grad(lambda *xs: total(lm.vmap(outputs, axes)(*xs), weights), floats)(*given)
+
+    def one_by_one(*xs: Any) -> Any:
+        every = (
+            total(outputs(*(x[j] if i in way else x for i, x in enumerate(xs))), [w[j] for w in weights])
+            for j in range(SIZE)
+        )
+        return sum(every, lm.tensor(np.float64(0)))
+
+    wanted = lm.grad(one_by_one, floats)(*given)
+    for i, found, slope in zip(floats, through, wanted, strict=True):
+        np.testing.assert_allclose(
+            found.numpy(), slope.numpy(), 1e-6, 1e-6, err_msg=f"{sample} {way}, input {i}"
+        )
+
+
 # -------------------------------------------------------------------------------------------------------------- axes
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import ops
 from lamina.backends.cpu.quantize import adds_in_32_bits
 from lamina.graph import compile, trace
@@ -94,3 +95,39 @@ def test_refusals() -> None:
         ops.quantize(tensor([1.0]), 1.0, "int32")
     with pytest.raises(ShapeError, match="quantize: scale"):
         ops.quantize(tensor([1.0]), np.float32([1.0]))
+
+
+@pytest.mark.torch
+def test_fake_quantization_is_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    x = (np.random.default_rng(0).standard_normal((4, 3, 5)) * 2).astype(np.float32)
+    scales, zeros = np.array([0.1, 0.02, 0.3], np.float32), np.array([0, 3, -2], np.int32)
+    for mine, theirs in (
+        (
+            lambda x: ops.fake_quantize_per_tensor_affine(x, 0.05, 3, -10, 12),
+            lambda x: torch.fake_quantize_per_tensor_affine(x, 0.05, 3, -10, 12),
+        ),
+        (
+            lambda x: ops.fake_quantize_per_channel_affine(x, scales, zeros, 1, -128, 127),
+            lambda x: torch.fake_quantize_per_channel_affine(
+                x, torch.tensor(scales), torch.tensor(zeros), 1, -128, 127
+            ),
+        ),
+    ):
+        given = torch.tensor(x, requires_grad=True)
+        wanted = theirs(given)
+        (wanted * 2).sum().backward()
+        found, slope = lm.value_and_grad(lambda x, mine=mine: (mine(x) * 2).sum())(x)
+        np.testing.assert_allclose(mine(lm.tensor(x)).numpy(), wanted.detach().numpy(), rtol=1e-6, atol=1e-7)
+        np.testing.assert_array_equal(slope.numpy(), given.grad.numpy())
+        assert found.item() == pytest.approx(wanted.sum().item() * 2, rel=1e-5)
+
+
+def test_fake_quantization_refuses() -> None:
+    x = lm.ones((2, 3))
+    with pytest.raises(ValueError, match="quant_min=3 must be at most quant_max=2"):
+        ops.fake_quantize_per_tensor_affine(x, 0.1, 0, 3, 2)
+    with pytest.raises(ShapeError, match=r"scale must have \[3\], got f64\[2\]"):
+        ops.fake_quantize_per_channel_affine(x, np.ones(2), np.zeros(3), 1, 0, 255)
+    with pytest.raises(ShapeError, match="zero_point must have one element"):
+        ops.fake_quantize_per_tensor_affine(x, 0.1, np.zeros(3), 0, 255)

@@ -8,7 +8,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.ops import primitives
-from lamina.ops.core import call
+from lamina.ops.core import bind, call
+from lamina.ops.primitives.reduce import Reduce
 from lamina.spec import ShapeError
 from tests.helpers.eager import Eager
 from tests.helpers.functions import grad, run
@@ -76,9 +77,24 @@ def test_gradient_of_products_with_zeros() -> None:
 @pytest.mark.feature("F065")
 def test_gradient_of_extrema_is_shared() -> None:
     x = np.array([[1.0, 3.0, 3.0], [-4.0, 4.0, 0.0]])
-    assert grad(lambda v: ops.max(v, 1).values, x)[0].tolist() == [[0, 0.5, 0.5], [0, 1, 0]]
+    assert grad(lambda v: ops.amax(v, 1), x)[0].tolist() == [[0, 0.5, 0.5], [0, 1, 0]]
+    assert grad(lambda v: ops.max(v), x[:1])[0].tolist() == [[0, 0.5, 0.5]]
     assert grad(lambda v: ops.amin(v, 1), x)[0].tolist() == [[1, 0, 0], [1, 0, 0]]
     assert grad(lambda v: ops.abs_max(v, 1), x)[0].tolist() == [[0, 0.5, 0.5], [-0.5, 0.5, 0]]
+
+
+def test_gradient_of_an_extremum_goes_where_the_index_is() -> None:
+    x = np.array([[1.0, 3.0, 3.0], [-4.0, -4.0, -4.0], [np.nan, 5.0, np.nan]])
+    assert grad(lambda v: ops.max(v, 1).values, x)[0].tolist() == [[0, 1, 0], [1, 0, 0], [1, 0, 0]]
+    assert grad(lambda v: ops.min(v, dim=-1, keepdim=True)[0], x)[0].tolist() == [
+        [1, 0, 0],
+        [1, 0, 0],
+        [1, 0, 0],
+    ]
+    assert grad(lambda v: ops.max(v, 0).values, x[:2])[0].tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert lm.grad(lambda v: ops.max(v, 0).values)(lm.tensor(2.0)).item() == 1
+    with pytest.raises(ShapeError, match="first is for max and min along one axis"):
+        bind(Reduce("sum", (1,), first=True), lm.tensor(x))
 
 
 def test_gradient_of_the_norm_of_nothing_is_zero() -> None:

@@ -63,6 +63,8 @@ def _plain(op: Softmax | LogSoftmax | SoftmaxGrad | LogSoftmaxGrad, x: Spec) -> 
     computes(x)
     if len(op.axis) != 1:
         raise NoKernel(f"cpu: oneDNN's softmax runs over one axis, {op} over several")
+    if isinstance(op, LogSoftmax) and x.numel and table.answers(op):
+        raise NoKernel(f"cpu: {op} of {x} is left to loops: oneDNN's logarithm of the sum is off by 4e-6")
     if prod(x.shape[op.axis[0] + 1 :]) > 1 and x.numel >= table.LEAST and table.answers(op):
         raise NoKernel(f"cpu: {op} of {x} is left to loops: oneDNN goes through columns one by one")
     return x.open.fixed

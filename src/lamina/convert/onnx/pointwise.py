@@ -13,7 +13,7 @@ from lamina.convert.onnx.node import OnnxNode, OnnxTexts, as_tensor, converts
 from lamina.convert.onnx.proto import dtype_of
 from lamina.convert.onnx.text import equal, texts
 from lamina.graph import Value
-from lamina.spec import DType, bool_, float8_e4m3fn, float32, float64, promote
+from lamina.spec import DType, bool_, float8_e4m3fn, float32, float64, promote_types
 from lamina.tensors import Tensor
 
 UNARY: dict[str, Callable[[Any], Any]] = {
@@ -101,7 +101,13 @@ def power(node: OnnxNode) -> Any:
     x, y = aligned(node)
     if x.dtype == y.dtype and x.dtype.kind == "f":
         return ops.pow(x, y)
-    wide = float64 if is_integer(x.dtype) else promote(x.dtype, y.dtype) if y.dtype.kind == "f" else x.dtype
+    wide = (
+        float64
+        if is_integer(x.dtype)
+        else promote_types(x.dtype, y.dtype)
+        if y.dtype.kind == "f"
+        else x.dtype
+    )
     return ops.cast(ops.pow(ops.cast(x, wide), ops.cast(y, wide)), x.dtype)
 
 

@@ -144,8 +144,19 @@ def _backward(
         raise TypeError(f"{node.op.name}.vjp gave {len(found)} gradients for {len(node.inputs)} inputs")
     for value, g, wanted in zip(node.inputs, found, asked, strict=True):
         if g is not None and wanted:
+            if node.op.elementwise:
+                g = _within(value, g)
             _check_gradient(node, value, g)
             _accumulate(arriving, value, g)
+
+
+def _within(value: Value, g: Any) -> Any:
+    """A gradient summed over the axes along which an elementwise op repeated its input."""
+    target, shape = value.shape, tuple(g.shape)
+    lead = len(shape) - len(target)
+    if shape == target or lead < 0 or any(t not in (1, n) for t, n in zip(target, shape[lead:], strict=True)):
+        return g
+    return ops.sum_to(g, target)
 
 
 def _depends_on(nodes: Sequence[Node], targets: set[Value]) -> set[Node]:

@@ -12,6 +12,7 @@ then the sum is multiplied by scale, which is the input's scale times that of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,9 +20,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lamina.ops.arguments import DTypeLike, checked
-from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, call, first_axis, operand
+from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, call, first_axis, floating, is_number, operand
 from lamina.ops.primitives.conv import Conv
+from lamina.ops.primitives.elementary import round
+from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.pointwise import clamp, logical_and, where
 from lamina.ops.primitives.window import Window
 from lamina.spec import (
     DType,
@@ -34,6 +38,7 @@ from lamina.spec import (
     float16,
     float32,
     int8,
+    normalize_axis,
 )
 
 #: The largest number of each 8-bit type, to which the largest of a tensor is scaled.
@@ -211,3 +216,53 @@ def rounded(values: Array, dtype: DType, axis: int | None = None) -> tuple[Array
     scale = np.where(most > 0, most / np.float32(LARGEST[dtype]), np.float32(1))
     (q,) = Quantize(dtype).reference(values.astype(np.float32), scale)
     return q, scale.reshape(()) if axis is None else scale.reshape(-1)
+
+
+@checked
+def fake_quantize_per_tensor_affine(
+    input: Any, scale: Any, zero_point: Any, quant_min: int, quant_max: int
+) -> Any:
+    """input rounded to the numbers that integers from quant_min to quant_max stand for, as
+    torch.fake_quantize_per_tensor_affine: (clamp(round(x / scale) + zero_point) - zero_point) * scale.
+
+    scale, zero_point: numbers, or tensors of one element. The gradient goes straight through where the integer is in
+    range, and is 0 elsewhere (Bengio et al. 2013). Raises ValueError for quant_min > quant_max.
+    """
+    return _fake_quantized(
+        "fake_quantize_per_tensor_affine", input, scale, zero_point, (), quant_min, quant_max
+    )
+
+
+@checked
+def fake_quantize_per_channel_affine(
+    input: Any, scale: Any, zero_point: Any, axis: int, quant_min: int, quant_max: int
+) -> Any:
+    """Likewise with a scale and a zero point [C] for each entry along an axis, as
+    torch.fake_quantize_per_channel_affine. Raises ShapeError for other shapes."""
+    x = operand(input, "fake_quantize_per_channel_affine")
+    place = normalize_axis(axis, x.ndim, "fake_quantize_per_channel_affine")
+    shape = (x.shape[place],) + (1,) * (x.ndim - 1 - place)
+    return _fake_quantized(
+        "fake_quantize_per_channel_affine", x, scale, zero_point, shape, quant_min, quant_max
+    )
+
+
+def _fake_quantized(
+    what: str, input: Any, scale: Any, zero_point: Any, shape: tuple[int, ...], low: int, high: int
+) -> Any:
+    """shape: of what scale and zero point become, to stand beside x."""
+    if low > high:
+        raise ValueError(f"{what}: quant_min={low} must be at most quant_max={high}")
+    x = floating(input, what)
+    beside = []
+    for name, given in (("scale", scale), ("zero_point", zero_point)):
+        value = operand(np.asarray(given, x.dtype.numpy) if is_number(given) else given, what, name)
+        if value.spec.numel != math.prod(shape) or (shape and value.shape != shape[:1]):
+            wanted = f"[{shape[0]}]" if shape else "one element"
+            raise ShapeError(f"{what}: {name} must have {wanted}, got {value.spec}")
+        beside.append(stop_gradient(value).cast(x.dtype).reshape(shape))
+    step, zero = beside
+    place = round(stop_gradient(x) / step) + zero
+    inside = where(logical_and(place >= low, place <= high), x, 0.0)
+    # The difference is 0: x takes part for its gradient alone.
+    return (clamp(place, low, high) - zero) * step + (inside - stop_gradient(inside))

@@ -63,12 +63,14 @@ class Reduce(Op):
     kind: sum, mean, prod, max, min, norm1 (sum of magnitudes), norm2 (root of the sum of squares), amax
     (largest magnitude), mul_no_zeros (product of what is not zero): the kinds of cudnnReduceTensor.
     Half types are summed in float32. Sums and products of integers and booleans are int64.
-    The gradient of max, min and amax is shared evenly among equal extrema.
+    The gradient of max, min and amax is shared evenly among equal extrema; with `first` (max and min, one axis) the
+    one that `ArgMax` or `ArgMin` names has all of it.
     """
 
     kind: str
     axes: tuple[int, ...]
     keepdims: bool = False
+    first: bool = False
     dtypes = DTYPES
 
     def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
@@ -77,6 +79,8 @@ class Reduce(Op):
             raise ShapeError(f"{self.name}: kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if normalize_axes(self.axes, x.ndim, self.name) != self.axes:
             raise ShapeError(f"{self.name}: axes must be sorted and counted from the front, got {self.axes}")
+        if self.first and (self.kind not in ("max", "min") or len(self.axes) != 1):
+            raise ShapeError(f"{self.name}: first is for max and min along one axis, got {self}")
         if self.kind in _NEEDS_ELEMENTS and builtins.any(x.shape[a] == 0 for a in self.axes):
             raise ShapeError(f"{self.name}: {self.kind} of no elements along axes {self.axes} of {x}")
         return (self.result(_reduced(x.shape, self.axes, self.keepdims), self._result(x.dtype)),)
@@ -102,6 +106,8 @@ class Reduce(Op):
         x = inputs[0]
         kept = _reduced(x.shape, self.axes, keepdims=True)
         g, y = grads[0].reshape(kept), outputs[0].reshape(kept)
+        if self.first:
+            return (_gradient_of_first(self.kind, g, x, self.axes[0]),)
         return (_gradient(self.kind, g, x, y, self.axes),)
 
     def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
@@ -120,6 +126,8 @@ class Reduce(Op):
                 if kind in ("prod", "mul_no_zeros"):  # nothing that overflows a half type
                     arg = Arg(shape, low=0.6, high=1.4)
                 yield Sample.of(cls(kind, axes, keep), arg, dtypes=FLOATS)
+        for kind in ("max", "min"):
+            yield Sample.of(cls(kind, (1,), first=True), Arg((3, 5, 2), distinct=True), dtypes=FLOATS)
         yield Sample.of(cls("sum", (0, 2, 3)), (33, 20, 9, 9), dtypes=FLOATS)
         yield Sample.of(cls("sum", (0,)), (0, 3), dtypes=FLOATS)
         for kind in ("sum", "prod", "max", "min"):
@@ -155,6 +163,13 @@ def _gradient(kind: str, g: Any, x: Any, y: Any, axes: tuple[int, ...]) -> Any:
     # The product of the others is 0 when one of them is: with two zeros everywhere, with one but at it.
     other_zeros = _total(zero.cast(x.dtype), axes) - zero.cast(x.dtype)
     return where(other_zeros == 0, others, 0.0)
+
+
+def _gradient_of_first(kind: str, g: Any, x: Any, axis: int) -> Any:
+    """g, with `axis` as size 1, where the first extremum along it is, else 0."""
+    chosen = call((ArgMax if kind == "max" else ArgMin)(axis), x).reshape(g.shape)
+    places = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - 1 - axis))
+    return where(chosen == places, g, 0.0)
 
 
 def _total(x: Any, axes: tuple[int, ...]) -> Any:
@@ -223,12 +238,15 @@ class MinDim(NamedTuple, Generic[T]):
     indices: T
 
 
-def reduce(kind: str, input: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def reduce(
+    kind: str, input: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None, first: bool = False
+) -> Any:
     """The reduction of one of KINDS along dim (an int, several; None or none of them: all), of input in `dtype`."""
     x = operand(input, kind)
     if dtype is not None:
         return cast(reduce(kind, cast(x, dtype), dim, keepdim), dtype)
-    op, is_truth = Reduce(kind, dims(dim, x.ndim, kind), bool(keepdim)), x.dtype.kind == "b"
+    axes = dims(dim, x.ndim, kind)
+    op, is_truth = Reduce(kind, axes, bool(keepdim), first and len(axes) == 1), x.dtype.kind == "b"
     if is_truth and kind in ("max", "min"):
         return cast(call(op, cast(x, uint8)), x.dtype)
     return call(op, x)
@@ -286,7 +304,7 @@ def max(input: Any, other: Any) -> Any: ...
 def max(input: Any, *args: Any, **options: Any) -> Any:
     """The largest element; along a dim a named tuple (values, indices); with a tensor `maximum`; as torch.max.
 
-    The values' gradient is shared by equal elements; `amax` takes several axes.
+    Of equal elements along dim the one that the index names has the gradient; `amax` shares it, along any axes.
     """
     return _extreme("max", input, args, options)
 
@@ -306,7 +324,7 @@ def min(input: Any, other: Any) -> Any: ...
 def min(input: Any, *args: Any, **options: Any) -> Any:
     """The smallest element; along a dim a named tuple (values, indices); with a tensor `minimum`; as torch.min.
 
-    The values' gradient is shared by equal elements; `amin` takes several axes.
+    Of equal elements along dim the one that the index names has the gradient; `amin` shares it, along any axes.
     """
     return _extreme("min", input, args, options)
 
@@ -323,12 +341,12 @@ def _extreme(kind: str, input: Any, args: tuple[Any, ...], options: dict[str, An
 
 @checked
 def _max(input: Any, dim: int, keepdim: bool = False) -> MaxDim[Any]:
-    return MaxDim(reduce("max", input, dim, keepdim), argmax(input, dim, keepdim))
+    return MaxDim(reduce("max", input, dim, keepdim, first=True), argmax(input, dim, keepdim))
 
 
 @checked
 def _min(input: Any, dim: int, keepdim: bool = False) -> MinDim[Any]:
-    return MinDim(reduce("min", input, dim, keepdim), argmin(input, dim, keepdim))
+    return MinDim(reduce("min", input, dim, keepdim, first=True), argmin(input, dim, keepdim))
 
 
 _EXTREMA = {"max": _max, "min": _min}

@@ -24,7 +24,7 @@ from lamina.spec import (
     broadcast_shapes,
     normalize_axes,
     normalize_axis,
-    promote,
+    promote_types,
 )
 from lamina.spec.layout import reshaped_strides
 
@@ -483,7 +483,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     """
     xs = _tensors("cat", tensors)
     if len({x.dtype for x in xs}) > 1:
-        kind = reduce(promote, (x.dtype for x in xs))
+        kind = reduce(promote_types, (x.dtype for x in xs))
         xs = [cast(x, kind) for x in xs]
     xs = [x for x in xs if x.shape != (0,)] or xs[:1]
     return call(Concat(normalize_axis(_one_dim("cat", dim), xs[0].ndim, "cat")), *xs)

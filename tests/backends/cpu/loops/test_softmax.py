@@ -1,8 +1,10 @@
-"""Softmax along axes with others behind them."""
+"""Softmax along axes with others behind them, and its logarithm along the last one."""
 
 import numpy as np
 import pytest
 
+import lamina as lm
+from lamina import ops
 from lamina.backends import NoKernel
 from lamina.backends.cpu.loops import table
 from lamina.ops.primitives import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
@@ -35,11 +37,33 @@ def test_values(op: type, shape: tuple[int, ...], axis: tuple[int, ...], dtype: 
     assert mismatch(y, made.reference(*wide)[0].astype(dtype.numpy), dtype) == ""
 
 
-@pytest.mark.parametrize("op", [Softmax((0,)), LogSoftmax((0,))])
+@pytest.mark.parametrize("dtype", [float32, float64, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(3, 10), (7,), (2, 3, 600), (4, 1)])
+def test_the_logarithm_along_the_last_axis(shape: tuple[int, ...], dtype: DType) -> None:
+    op = LogSoftmax((len(shape) - 1,))
+    x = (np.random.default_rng(0).standard_normal(shape) * 3).astype(dtype.numpy)
+    (y,) = execute(Device("cpu"), plan(op, [Spec(shape, dtype).fixed]), [x])
+    assert mismatch(y, op.reference(x.astype(np.float64))[0].astype(dtype.numpy), dtype) == ""
+
+
+def test_the_logarithm_is_as_exact_as_its_type() -> None:
+    """Of few numbers, too, and in gradients: the sum's logarithm is one of the type's, not a coarser one."""
+    x = np.random.default_rng(1).standard_normal((400, 5)).astype(np.float32)
+    g = np.random.default_rng(2).standard_normal((400, 5)).astype(np.float32)
+    wide = x.astype(np.float64)
+    wanted = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
+    for run in (ops.log_softmax, lm.jit(ops.log_softmax)):
+        np.testing.assert_allclose(run(lm.tensor(x), -1).numpy(), wanted, rtol=0, atol=1e-6)
+    slope = lm.grad(lambda x: (ops.log_softmax(x, -1) * g).sum())(lm.tensor(x)).numpy()
+    np.testing.assert_allclose(slope, g - np.exp(wanted) * g.sum(-1, keepdims=True), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("op", [Softmax((0,)), LogSoftmax((0,)), LogSoftmax((1,))])
 def test_what_is_not_finite(op: Softmax | LogSoftmax) -> None:
     """As the op's meaning: a column with NaN or inf is NaN, -inf counts as 0, and columns are apart."""
     x = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
     x[1, 1], x[2, 3], x[0, 5], x[:, 7], x[3, 8] = np.nan, np.inf, -np.inf, -np.inf, 3e38
+    x = x.T.copy() if op.axis == (1,) else x
     (y,) = execute(Device("cpu"), plan(op, [Spec(x.shape, float32).fixed]), [x])
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(y, reference_of(op, [x])[0], rtol=2e-6, atol=1e-7)

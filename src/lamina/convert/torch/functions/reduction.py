@@ -32,11 +32,16 @@ _KINDS: dict[str, Callable[[Any, tuple[int, ...], bool], Any]] = {
     "mul_no_zeros": lambda x, axes, keep: _product(torch.where(x == 0, 1, x), axes, keep),
 }
 
+#: Those of which one of equal elements has the gradient.
+_EXTREMA: dict[str, Callable[..., Any]] = {"max": torch.max, "min": torch.min}
+
 
 @writes(Reduce)
 def reduce(step: TorchStep, x: Any) -> Any:
     """The function of the kind."""
     kind = step.op.kind
+    if step.op.first:
+        return _EXTREMA[kind](x, step.op.axes[0], step.op.keepdims)[0]
     if step.op.axes:
         return _KINDS[kind](x, step.op.axes, step.op.keepdims)
     if kind in ("norm1", "norm2", "amax"):

@@ -1,0 +1,31 @@
+"""Generators: their seeds and states, by torch's names; the default one's."""
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+
+
+def test_a_state_is_gone_on_from() -> None:
+    generator = lm.Generator().manual_seed(7)
+    assert (generator.initial_seed(), generator.counter) == (7, 0)
+    kept = generator.get_state()
+    first = ops.randn(4, generator=generator).tolist()
+    assert generator.counter > 0
+    assert generator.set_state(kept) is generator
+    assert ops.randn(4, generator=generator).tolist() == first
+    assert ops.randn(4, generator=lm.Generator(7, device="cpu")).tolist() == first
+    with pytest.raises(ValueError, match=r"new_state must be what get_state gave, .* got float64 \(3,\)"):
+        generator.set_state(np.zeros(3))
+
+
+def test_the_default_generator() -> None:
+    lm.manual_seed(5)
+    assert lm.initial_seed() == 5
+    kept = lm.get_rng_state()
+    first = ops.rand(3).tolist()
+    assert ops.rand(3).tolist() != first
+    lm.set_rng_state(kept)
+    assert ops.rand(3).tolist() == first
+    lm.manual_seed(0)
