@@ -388,3 +388,17 @@ def test_the_version_of_all_tensors_tells_of_every_write_and_move() -> None:
     step = lm.compile(lm.trace(lambda p: (p + 1.0,), y), "cpu", donate={0: 0})
     step.load({0: y})
     assert changes(step)
+
+
+def test_a_tensor_moves_into_another_layout_without_a_copy_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+    held, target = lm.tensor(x), Spec(x.shape, float32).with_tag("acdb")
+    place = lm.runtime.Device("cpu").allocate(x.nbytes)
+    with monkeypatch.context() as patch:
+        patch.setattr("lamina.tensors.copy", None)
+        held.move_into(place, target)
+    assert held.buffer is place
+    assert held.spec == target
+    np.testing.assert_array_equal(held.numpy(), x)
+    held.move_into(place, Spec(x.shape, float32).fixed)  # where it lies itself
+    np.testing.assert_array_equal(held.numpy(), x)

@@ -275,8 +275,15 @@ class Tensor(InPlace["Tensor"]):
             raise TypeError(f"move_into: takes a Buffer and a Spec, got {type(buffer)} and {type(spec)}")
         if spec.open != self._spec.open:
             raise ShapeError(f"move_into: {self._spec} cannot become {spec}")
-        values = self if self._spec.same_memory(spec) else relayout(self, spec.fixed)
-        copy(buffer, values.buffer, spec.fixed.nbytes)
+        if (
+            buffer.device == self.device
+            and not self._spec.same_memory(spec)
+            and not _meet(buffer, self.buffer)
+        ):
+            relayout(self, spec.fixed, buffer)
+        else:
+            values = self if self._spec.same_memory(spec) else relayout(self, spec.fixed)
+            copy(buffer, values.buffer, spec.fixed.nbytes)
         self._buffer, self._spec = buffer, spec.fixed
         tensors_changed()
 
@@ -726,6 +733,11 @@ def as_constant(x: Any) -> Tensor:
     if isinstance(x, Tensor):
         return x
     return as_tensor(np.array(x)) if isinstance(x, np.ndarray | np.generic | int | float) else as_tensor(x)
+
+
+def _meet(a: Buffer, b: Buffer) -> bool:
+    """Whether two pieces of a device's memory have bytes in common."""
+    return a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes
 
 
 def relayout(x: Tensor, target: Spec, into: Buffer | None = None) -> Tensor:

@@ -73,6 +73,23 @@ def test_nodes_name_module_and_line() -> None:
     )
 
 
+def test_names_within_a_module_are_asked_for_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again by each of its layers, which would go through all those before it."""
+    asked = list[type]()
+    named = nn.Module.named_modules
+
+    def watched(module: nn.Module) -> Any:
+        asked.append(type(module))
+        return named(module)
+
+    net = nn.Sequential(*(nn.ReLU() for _ in range(20)))
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.Module, "named_modules", watched)
+        found = graph.trace(net, Spec((2, 3), lm.float32))
+    assert [node.origin.module for node in found.nodes] == [str(i) for i in range(20)]
+    assert asked == [nn.Sequential]
+
+
 def test_gradients_name_what_they_are_of() -> None:
     net = network().eval()
     nodes = lm.trace(lambda x: lm.gradients(ops.sum(net(x)), [x]), X).nodes

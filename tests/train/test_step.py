@@ -566,3 +566,9 @@ def test_what_a_groups_losses_do_not_depend_on_is_left_alone() -> None:
         after = [layer.weight.numpy() for layer in (net.first, net.second)]
         assert tuple(bool(np.any(a != b)) for a, b in zip(after, before, strict=True)) == wanted
     assert len(step._programs) == 6  # each way to gather, and to update with and without the other layer
+
+
+def test_a_step_opens_its_backend_when_it_is_made() -> None:
+    """Not in the first step."""
+    with pytest.raises(ValueError, match="unknown backend 'nowhere'"):
+        make(nn.Linear(2, 2), optim.SGD(0.1), backend="nowhere")

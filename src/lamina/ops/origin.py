@@ -61,11 +61,12 @@ class HasModules(Protocol):
 class ModuleCall:
     """A module while its forward function runs, within the calls around it."""
 
-    __slots__ = ("_path", "module", "outer")
+    __slots__ = ("_inside", "_path", "module", "outer")
 
     def __init__(self, module: HasModules, outer: ModuleCall | None) -> None:
         self.module, self.outer = module, outer
         self._path: str | None = None
+        self._inside: dict[int, tuple[Any, str]] = {}
 
     @property
     def path(self) -> str:
@@ -74,12 +75,21 @@ class ModuleCall:
             self._path = self._found()
         return self._path
 
+    def name_of(self, module: HasModules) -> str | None:
+        """The name of a module within this one, None where it is not there. All are asked for once: each of many
+        layers would go through those before it.
+        """
+        if not self._inside:
+            self._inside = {id(m): (m, name) for name, m in self.module.named_modules()}
+        found, name = self._inside.get(id(module), (None, ""))
+        return name if found is module else None
+
     def _found(self) -> str:
         outer = self.outer
         while outer is not None:
-            for name, module in outer.module.named_modules():
-                if module is self.module:
-                    return ".".join(part for part in (outer.path, name) if part)
+            name = outer.name_of(self.module)
+            if name is not None:
+                return ".".join(part for part in (outer.path, name) if part)
             outer = outer.outer
         return "" if self.outer is None else type(self.module).__name__
 

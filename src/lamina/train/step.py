@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lamina import _tree, ops
+from lamina import _tree, backends, ops
 from lamina._tree import Structure
 from lamina.distributed.alike import collectives_of
 from lamina.distributed.data_parallel import DataParallel, as_data_parallel
@@ -193,6 +193,7 @@ class Step:
         self.net, self.loss_fn, self.optimizer = net, loss_fn, optimizer
         self.device, self.precision, self.options = where, precision, options
         self.backend = backend
+        backends.get(where, backend)  # opened here, not by the first step
         self.memory_limit = None if memory_limit is None else as_bytes(memory_limit)
         shared = options.parallel if options.shard_optimizer else None
         self.shards = None if shared is None else shared.shards

@@ -9,7 +9,7 @@ import pytest
 from lamina import backends, nn, onednn
 from lamina.backends.cpu import conv, winograd
 from lamina.backends.cpu import window as windows
-from lamina.backends.cpu.library import at_output
+from lamina.backends.cpu.library import PrimitiveStage, Stages, at_output
 from lamina.backends.cpu.winograd import (
     Axis,
     WinogradConv,
@@ -125,9 +125,32 @@ def test_parts_of_a_band_matrix_are_all_of_it(lo: int, rows: int) -> None:
         whole = np.zeros_like(matrix)
         for band in bands(matrix, rows):
             high, wide = band.values.shape
-            assert high <= rows
+            assert high <= rows or band.values.shape == matrix.shape
             whole[band.row : band.row + high, band.column : band.column + wide] = band.values
         assert np.array_equal(whole, matrix)
+
+
+def test_a_matrix_is_taken_in_parts_where_that_saves_a_third() -> None:
+    long, short = Axis(56, 56, 4, 1).inputs(), Axis(32, 32, 4, 1).inputs()
+    assert [band.values.shape for band in bands(long, 42)] == [(42, 29), (42, 29)]
+    assert [band.values.shape for band in bands(short, 42)] == [(48, 32)]
+
+
+def products(*specs: Spec) -> list[tuple[int, ...]]:
+    """The sizes of the products of a plan on filters that stay."""
+    packed = BACKEND.plan(Conv(window(((1, 1), (1, 1)))), specs, Policy()).packed
+    assert packed is not None
+    make = packed.plan.make
+    assert isinstance(make, Stages)
+    return [s.desc.dst.dims for s in make.stages if isinstance(s, PrimitiveStage)]
+
+
+def test_products_at_places_take_a_kernel_of_their_own_within_caches() -> None:
+    """Behind an axis of one; what does not fit into caches is left to the general kernel."""
+    small = products(Spec((1, 128, 28, 28), float32), Spec((128, 128, 3, 3), float32))
+    large = products(Spec((1, 512, 28, 28), float32), Spec((512, 512, 3, 3), float32))
+    assert (1, 36, 49, 128) in small
+    assert (36, 49, 512) in large
 
 
 @pytest.mark.parametrize("k", [96, 100])

@@ -1,5 +1,6 @@
 """Compiled graphs give what the same ops give one by one; state stays in place; dead memory is never read."""
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.backends import NoKernel
+from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.graph import compile, gradients, trace
 from lamina.graph.run.turn import turns_of
 from lamina.runtime.memory import Shelf
@@ -107,6 +108,25 @@ def test_state_that_was_replaced_is_found_again() -> None:
     p.move_into(lm.runtime.Device("cpu").allocate(4), p.spec)
     run()
     assert p.item() == 3.0
+
+
+def test_the_collector_waits_while_kernels_are_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a call and those that make something of weights: to bind them makes as many objects as to plan."""
+    at_work = list[bool]()
+    bind = Plan.bind
+
+    def watched(plan: Plan, call: Call) -> Run:
+        at_work.append(gc.isenabled())
+        return bind(plan, call)
+
+    monkeypatch.setattr(Plan, "bind", watched)
+    x, w = np.ones((2, 3), np.float32), lm.tensor(np.ones((3, 3), np.float32))
+    run = compile(trace(lambda x, w: ops.matmul(x, ops.relu(w)), x, w), "cpu", resident=[1])
+    run.load({1: w})
+    run(x)
+    assert len(at_work) >= 2
+    assert not any(at_work)
+    assert gc.isenabled()
 
 
 def test_planned_memory_is_smaller_than_separate_allocations() -> None:

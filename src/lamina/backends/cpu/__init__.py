@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 from lamina import onednn
@@ -145,16 +146,11 @@ class CpuBackend(Backend):
         return kernels.plan(op, specs, self.device, policy)
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
-        """A copy of runs, or else by oneDNN, or by NumPy for the types that it lacks."""
-        try:
-            return rearrange.relaid(source, target)
-        except NoKernel:
-            pass
-        if has_onednn():
-            try:
-                return reorder.reorder(source, target)
-            except NoKernel:
-                pass
+        """By oneDNN where that generates code; else a copy of runs, or oneDNN's loops, or by NumPy what it lacks."""
+        makers = (reorder.generated, rearrange.relaid, reorder.reorder)
+        for make in makers if has_onednn() else (rearrange.relaid,):
+            with suppress(NoKernel):
+                return make(source, target)
         return reorder_plan(source, target)
 
     def supports(self, op: type[Op]) -> str:

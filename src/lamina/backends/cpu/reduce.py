@@ -32,28 +32,32 @@ from lamina.spec import Policy, Spec
 
 #: Fewer elements than this are left to NumPy: the call costs as much as the work.
 LEAST = 2048
+#: Elements from which on loops are faster where other axes lie outside of those that are summed.
+LEAST_BETWEEN = 1 << 18
 
 
 @kernels(Reduce, source="onednn")
 def reduce(op: Reduce, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """A sum or mean over axes that lie outermost, or innermost, in memory."""
+    """A sum or mean over axes that lie side by side in memory."""
     x = specs[0].fixed
     computes(x)
     (y,) = op.infer(x)
     if op.kind not in ("sum", "mean") or x.numel < LEAST or not op.axes:
         raise NoKernel(f"cpu: {op} of {x} is left to NumPy")
-    rows, columns, inner = _matrix(x, op.axes)
-    if available() and x.numel >= table.LEAST and (columns == 1 or (inner and x.is_contiguous)):
+    outer, summed, columns = _matrices(x, op.axes)
+    inner, between = columns == 1 < outer, columns > 1 < outer
+    slow = (outer == columns == 1) or (inner and x.is_contiguous) or (between and x.numel >= LEAST_BETWEEN)
+    if available() and x.numel >= table.LEAST and slow:
         raise NoKernel(
             f"cpu: {op} of {x} is left to loops: a product with ones is slow where rows are summed"
         )
     kind = data_type(x.dtype)
-    ones = np.ones(rows if not inner else columns, x.dtype.numpy)
-    matrix = MemoryDesc((rows, columns), kind)
-    vector = MemoryDesc((columns, 1) if inner else (1, rows), kind)
-    result = MemoryDesc((rows, 1) if inner else (1, columns), kind)
-    factor = 1.0 / prod(x.shape[a] for a in op.axes)
-    attributes = onednn.Attributes([onednn.Eltwise("linear", factor)]) if op.kind == "mean" else None
+    lead = (outer,) if between else ()
+    matrix = MemoryDesc((outer, summed) if inner else (*lead, summed, columns), kind)
+    vector = MemoryDesc((summed, 1) if inner else (*(1 for _ in lead), 1, summed), kind)
+    result = MemoryDesc((outer, 1) if inner else (*lead, 1, columns), kind)
+    ones = np.ones(summed, x.dtype.numpy)
+    attributes = onednn.Attributes([onednn.Eltwise("linear", 1 / summed)]) if op.kind == "mean" else None
     pair = (matrix, vector) if inner else (vector, matrix)
     made = attempt(lambda: onednn.matmul(*pair, result, attributes=attributes))
     if made is None:
@@ -65,8 +69,8 @@ def reduce(op: Reduce, specs: Sequence[Spec], device: Device, policy: Policy) ->
     return single(made, [x], [y.fixed], operands)
 
 
-def _matrix(x: Spec, axes: tuple[int, ...]) -> tuple[int, int, bool]:
-    """x's memory as a matrix: rows, columns, and whether the columns (else the rows) are summed.
+def _matrices(x: Spec, axes: tuple[int, ...]) -> tuple[int, int, int]:
+    """x's memory as matrices whose rows are summed: how many, their rows, their columns.
 
     Raises NoKernel where the reduced axes are not adjacent in memory, or the kept ones in another order than in y.
     """
@@ -75,11 +79,10 @@ def _matrix(x: Spec, axes: tuple[int, ...]) -> tuple[int, int, bool]:
         raise NoKernel(f"cpu: no sum over a part of the blocks of {x}")
     present = (a for a in range(x.ndim) if x.shape[a] > 1)
     order = sorted(present, key=lambda axis: -layout.strides[axis])
-    reduced = [axis in axes for axis in order]
     kept = [axis for axis in order if axis not in axes]
-    if kept != sorted(kept) or reduced not in (sorted(reduced), sorted(reduced, reverse=True)):
+    places = [place for place, axis in enumerate(order) if axis in axes]
+    first = places[0] if places else 0
+    if kept != sorted(kept) or places != list(range(first, first + len(places))):
         raise NoKernel(f"cpu: the axes {axes} of {x} are not adjacent in memory")
-    inner = bool(reduced) and reduced[-1] and not reduced[0]
-    summed = prod(x.shape[a] for a in axes)
-    others = x.numel // summed
-    return (others, summed, True) if inner else (summed, others, False)
+    outer, summed = prod(x.shape[a] for a in order[:first]), prod(x.shape[a] for a in axes)
+    return outer, summed, x.numel // (outer * summed)

@@ -141,14 +141,17 @@ class Band:
 
 
 def bands(matrix: Array, rows: int) -> list[Band]:
-    """A band matrix in parts of so many rows, each without the columns that are 0 in all of them."""
+    """A band matrix in parts of so many rows, each without the columns that are 0 in all of them; whole where that
+    saves less than a third of the multiplications: products of parts are more calls, of operands with gaps.
+    """
     found = []
     for row in range(0, len(matrix), rows):
         part = matrix[row : row + rows]
         used = np.flatnonzero(part.any(0))
         first, end = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 1)
         found.append(Band(row, first, part[:, first:end]))
-    return found
+    saves = 3 * sum(band.values.size for band in found) < 2 * matrix.size
+    return found if saves else [Band(0, 0, matrix)]
 
 
 def _multiplications(matrix: Array, rows: int) -> int:
@@ -271,6 +274,10 @@ class Matrix:
         """Its descriptor."""
         return _strided(self.dims, self.strides)
 
+    def within_one(self) -> Matrix:
+        """The same behind an axis of one."""
+        return Matrix(self.place, (1, *self.dims), (prod(self.dims), *self.strides))
+
     def rows(self, first: int, count: int) -> Matrix:
         """So many of its rows (the last axis but one), from one on."""
         assert isinstance(self.place, Location)
@@ -353,6 +360,16 @@ def _places(place: Location, rows: int, channels: int) -> Matrix:
     return Matrix(place, (PLACES, rows, channels), (channels, PLACES * channels, 1))
 
 
+def _at_places(chain: Chain, v: Matrix, u: Matrix, m: Matrix) -> None:
+    """Append m = v · u, a product at each place [36].
+
+    Behind an axis of one oneDNN knows places within rows as an order of axes, and makes a kernel for this product
+    alone; else it compiles all that its general one may need, in 20 ms. Beyond the caches that one is faster.
+    """
+    small = 4 * sum(prod(x.dims) for x in (v, u, m)) <= CHUNK
+    _product(chain, *([x.within_one() for x in (v, u, m)] if small else (v, u, m)))
+
+
 def _transformed(chain: Chain, p: WinogradConv, filters: Array, w: Location, u: Location) -> None:
     """Append U [36, c, k] of w [r, r, c, k]."""
     columns = Matrix(w, (p.r**2, p.c * p.k), (p.c * p.k, 1))
@@ -372,7 +389,7 @@ def _convolve(
     for start in range(0, p.n, n):
         source = at_input(0).at(4 * start * high.size * wide.size * p.c)
         _spread(chain, high.inputs(), wide.inputs(), source, n, p.c, x1, v)
-        _product(chain, _places(v, rows, p.c), plain(u, PLACES, p.c, p.k), _places(m, rows, p.k))
+        _at_places(chain, _places(v, rows, p.c), plain(u, PLACES, p.c, p.k), _places(m, rows, p.k))
         _gather(chain, p, m, z, start, post, extra, y, first)
 
 

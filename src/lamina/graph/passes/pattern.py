@@ -30,8 +30,9 @@ def replace(graph: Graph, results: Mapping[Value, Value]) -> Graph:
     latest = _Latest(results)
     made: dict[Value, Value] = {}
     for node in _in_order(graph.outputs, latest):
-        inputs = tuple(made.get(v, v) for v in map(latest, node.inputs))
-        made.update(zip(node.outputs, node.with_inputs(inputs).outputs, strict=True))
+        if any(v in made or v in results for v in node.inputs):
+            inputs = tuple([made.get(v, v) for v in map(latest, node.inputs)])
+            made.update(zip(node.outputs, node.with_inputs(inputs).outputs, strict=True))
     return Graph(graph.inputs, [made.get(v, v) for v in map(latest, graph.outputs)], graph.name)
 
 

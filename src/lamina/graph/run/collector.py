@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector waits while a graph is traced, rewritten and planned.
+"""Python's cyclic garbage collector waits while a graph is traced, rewritten and planned, and its kernels are bound.
 
 That makes some hundred thousand objects that live on: looking through all that the process holds, again and again,
 took a third of the time. What becomes garbage meanwhile is found afterwards.

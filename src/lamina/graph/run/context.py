@@ -25,6 +25,7 @@ from lamina.graph.run.captured import (
     Ways,
     queue_copies,
 )
+from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.staging import Staged
 from lamina.graph.run.timeline import StepTime, Timeline, next_call
 from lamina.ops.finite import check_fused, check_given, check_results, is_finite
@@ -203,11 +204,12 @@ class ExecutionContext:
     def _bound_runs(self, stream: Stream) -> list[Run]:
         """What a call runs, in order."""
         runs = []
-        for index, step in enumerate(self.program.steps):
-            if not step.plan.view:
-                runs.append(self.bound(step, stream))
-            if self._poison:
-                runs += self._poisoning(index, stream)
+        with collector_paused():
+            for index, step in enumerate(self.program.steps):
+                if not step.plan.view:
+                    runs.append(self.bound(step, stream))
+                if self._poison:
+                    runs += self._poisoning(index, stream)
         return runs
 
     def _poisoning(self, index: int, stream: Stream) -> list[Run]:

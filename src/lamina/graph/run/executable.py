@@ -242,7 +242,7 @@ class Executable:
             if x.spec.open != wanted:
                 raise ShapeError(f"load: input {i} is {wanted}, got {x.spec}")
         self._turns = turns_of(tensors.values(), [x for i, x in tensors.items() if i in self.donate])
-        with self._turns, self._contexts.all() as contexts:
+        with self._turns, self._contexts.all() as contexts, collector_paused():
             moved = self._settle(tensors)
             values = {self.program.inputs[i]: (id(x), x.version) for i, x in tensors.items()}
             moved |= self._prologue.run(values, [other._prologue for other in beside])
