@@ -117,6 +117,13 @@ def test_notes_by_name() -> None:
     assert cudnn.knob_name(2) == "TILE_SIZE"
 
 
+@pytest.mark.parametrize("kind", [cudnn.KnobInfo, cudnn.EngineConfig, cudnn.ExecutionPlan])
+def test_what_is_closed_says_so(kind: Any) -> None:
+    made = kind.empty()
+    made.close()
+    assert repr(made) == f"{kind.__name__}(closed)"
+
+
 # ------------------------------------------------------------------------------------------------------ plans
 
 
@@ -133,7 +140,7 @@ def test_notes_filter_plans(parts: dict[str, Any]) -> None:
 def test_engines_by_number_with_knobs(parts: dict[str, Any]) -> None:
     found = parts["engines"]
     assert found["count"] > found["accepting"] > 5
-    assert found["first knobs"][0].startswith("KnobInfo(")
+    assert all(re.fullmatch(r"KnobInfo\(\w+: \d+ to \d+ by \d+\)", knob) for knob in found["first knobs"])
     assert found["set"] == found["got"]
     assert found["plan"] == found["set"]
 

@@ -46,6 +46,11 @@ def test_every_kind_of_value_comes_back(tmp_path: Path) -> None:
     assert file.read_bytes() == first
     with zipfile.ZipFile(file) as archive:
         assert archive.testzip() is None
+        for member in archive.infolist():  # APPNOTE 4.4: by version 4.5, for 2.0, names in UTF-8, 1980-01-01
+            said = (member.create_version, member.extract_version, member.flag_bits, member.date_time)
+            assert said == (45, 20, 0x800, (1980, 1, 1, 0, 0, 0))
+            said = (member.create_system, member.volume, member.internal_attr, member.external_attr)
+            assert said == (0, 0, 0, 0)
     with pytest.raises(TypeError, match="save_torch: object is not an array"):
         save_torch({"x": object()}, file)
     assert file.read_bytes() == first

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import re
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -294,6 +296,29 @@ def test_states_are_saved_and_loaded() -> None:
     assert other.bound.number == 2
     with pytest.raises(ValueError, match="Adam.load_state_dict: does not fit: 9.bias"):
         other.load_state_dict({**state, "9.bias": X})
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x[None], lambda x: x[..., :-1], None], ids=["longer", "shorter", "missing"]
+)
+def test_each_part_of_a_state_must_have_its_shape(change: Callable[[Any], Any] | None) -> None:
+    """Of another shape, or missing beside others of its parameter: it is named, and nothing is taken over."""
+    net = network()
+    optimizer = optim.Adam(net, lr=0.1)
+    optimizer.step(lm.grad(loss_of)(net))
+    before = {n: x.numpy().copy() for n, x in optimizer.state_dict().items()}
+    for name, x in before.items():
+        if not x.ndim:
+            continue
+        wrong = {n: y + 1 for n, y in before.items()}
+        if change is None:
+            del wrong[name]
+        else:
+            wrong[name] = change(x)
+        with pytest.raises(ValueError, match=f"does not fit: {re.escape(name)}$"):
+            optimizer.load_state_dict(wrong)
+        for n, y in optimizer.state_dict().items():
+            np.testing.assert_array_equal(y.numpy(), before[n])
 
 
 def test_tied_weights_are_one_parameter() -> None:

@@ -1,6 +1,6 @@
 """Layouts: tags, strides and blocks; packing and unpacking are inverse whatever the layout."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -72,6 +72,13 @@ def test_what_does_not_overlap_has_one_element_at_each_address(
 
 def test_repeated_and_sliding_elements_overlap() -> None:
     assert overlaps(Layout((0, 1)), (2, 3))
+    for strides in product(
+        range(8), repeat=3
+    ):  # by the addresses of all elements, where strides do not interleave
+        for shape in ((2, 3, 2), (1, 2, 4), (3, 1, 2)):
+            places = sum(np.ogrid[tuple(map(slice, shape))][axis] * s for axis, s in enumerate(strides))
+            several = len(np.unique(places)) < np.prod(shape)
+            assert overlaps(Layout(strides), shape) or not several, (strides, shape)
     assert overlaps(Layout((1, 1)), (4, 3))
     assert overlaps(Layout((2, 1)), (4, 3))
     assert not overlaps(Layout((3, 1)), (4, 3))

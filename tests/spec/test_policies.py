@@ -15,6 +15,17 @@ def switched_off() -> Iterator[None]:
     lm.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("data_grad", [None, "fastest"])
+@pytest.mark.parametrize("filter_grad", [None, "fastest"])
+def test_each_direction_has_its_own_algorithm_or_that_of_all(
+    data_grad: str | None, filter_grad: str | None
+) -> None:
+    own = {"conv": None, "conv_data_grad": data_grad, "conv_filter_grad": filter_grad}
+    given = Policy(tf32=True, algorithm="heuristic", data_grad=data_grad, filter_grad=filter_grad)
+    for direction, name in own.items():
+        assert given.of(direction) == Policy(tf32=True, algorithm=name or "heuristic")
+
+
 def test_a_block_has_a_policy_of_its_own() -> None:
     assert current_policy() == Policy()
     with policy(tf32=True) as outer:

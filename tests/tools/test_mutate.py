@@ -173,7 +173,7 @@ def test_many_at_a_time_give_what_one_gives(monkeypatch: pytest.MonkeyPatch, tmp
         return f"{fault.line} {sorted(broken)} {timeout} {reaching} {marks}"
 
     monkeypatch.setattr(mutate, "found_by", found_by)
-    monkeypatch.setattr(mutate, "_copy_to", lambda copy: copy)
+    monkeypatch.setattr(mutate, "copy_to", lambda copy: copy)
     known = {fault.key: [f"t::{fault.line}"] for fault in faults}
     found = mutate.run(tmp_path, faults, 5.0, 3, {"a::b"}, known=known, marks="m")
     assert found == [f"{fault.line} ['a::b'] 5.0 ['t::{fault.line}'] m" for fault in faults]
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path
     answers = iter(["a::b", "", mutate.TIMEOUT])
     clock = iter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 98.0, 98.0, 101.0])
     monkeypatch.setattr(mutate, "found_by", lambda *given: next(answers))
-    monkeypatch.setattr(mutate, "_copy_to", lambda copy: copy)
+    monkeypatch.setattr(mutate, "copy_to", lambda copy: copy)
     monkeypatch.setattr(mutate.time, "monotonic", lambda: next(clock))
     found = mutate.run(tmp_path, faults, 5.0, seconds=100.0)
     assert found == ["a::b", "", mutate.LEFT_OUT, mutate.LEFT_OUT]
@@ -340,7 +340,7 @@ def test_the_reach_is_kept_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ran: list[tuple[str, ...]] = []
     times = {"tests/room/test_door.py::slow": 2.0, "tests/hall/test_far.py::quick": 1.0, mutate.IMPORT: 0.0}
     monkeypatch.setattr(mutate, "ROOT", house)
-    monkeypatch.setattr(mutate, "_copy_to", lambda copy: copy)
+    monkeypatch.setattr(mutate, "copy_to", lambda copy: copy)
     monkeypatch.setattr(mutate, "reach", lambda copy, chosen, tests, marks: ran.append(tuple(tests[4:])))
     monkeypatch.setattr(mutate, "reaching", lambda *given: {f.key: dict(times) for f in faults[:2]})
     files = {"tests/room/test_window.py": 3.0, "tests/room/test_door.py": 2.0, "tests/room/test_bell.py": 1.0}

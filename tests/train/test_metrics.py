@@ -280,7 +280,13 @@ def test_what_does_not_fit_is_named() -> None:
         figure(LOGITS, LABELS, metrics.MeanSquaredError())
     with pytest.raises(ShapeError, match=r"metric auc: outputs and targets must have one shape"):
         figure(LOGITS, LABELS, metrics.AUC())
-    with pytest.raises(ShapeError, match=r"metric error_rate: needs integers \(N, T\) or logits"):
+    for answers, what in ((LOGITS, r"float32\[50, 4\]"), ([[1, 2]], "list")):
+        wanted = (
+            rf"metric error_rate: needs integers \(N, T\) or logits \(N, C, T\), got {what}; give decode="
+        )
+        with pytest.raises(ShapeError, match=wanted):
+            metrics.EditDistance()._sequences(answers)
+    with pytest.raises(ShapeError, match=r"metric error_rate: needs integers"):
         figure(LOGITS, LABELS, metrics.EditDistance())
     with pytest.raises(ShapeError, match="metric <lambda>: must give a scalar"):
         figure(LOGITS, LABELS, lambda outputs, targets: outputs)

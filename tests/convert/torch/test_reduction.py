@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -68,6 +69,19 @@ def test_values_are_those_of_torch(text: str) -> None:
 
     x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)
+
+
+@pytest.mark.parametrize("rank", range(5))
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin"])
+def test_the_axis_that_torch_chooses_itself(name: str, rank: int) -> None:
+    import torch
+
+    from tests.helpers.torch_functions import agree
+
+    x = torch.randn((2, 3, 4, 5)[:rank], generator=torch.Generator().manual_seed(0))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Implicit dimension choice")
+        agree(getattr(torch.nn.functional, name), x)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

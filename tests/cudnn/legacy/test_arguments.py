@@ -13,6 +13,8 @@ import pytest
 
 from lamina.c import cudnn as c
 from lamina.cudnn import legacy
+from lamina.cudnn.legacy import TensorDescriptor
+from lamina.cudnn.legacy.base import checked
 from lamina.runtime import Device
 from tests.helpers.cudnn.installed import needs_cudnn
 
@@ -399,3 +401,17 @@ def test_a_conversion_that_cudnn_answers_with_zeros_is_refused(to: str) -> None:
     x, y = (legacy.TensorDescriptor((2, 3, 4, 4), data_type=kind) for kind in ("float64", to))
     with pytest.raises(ValueError, match="x is float64 and y is not .*: cuDNN answers with zeros"):
         legacy.transform_tensor(1, x_desc=x, x=2, y_desc=y, y=3)
+
+
+def test_a_descriptor_that_may_be_left_out_is_nothing_else() -> None:
+    @checked
+    def take(one: "TensorDescriptor", other: "TensorDescriptor | None" = None) -> Any:
+        return one, other
+
+    with TensorDescriptor((1, 2, 3, 4), data_type="float32") as made:
+        assert take(made) == take(made, None) == take(one=made, other=None) == (made, None)
+        assert take(made, made) == take(made, other=made) == (made, made)
+        for wrong in ({"one": None}, {"one": 3}, {"one": made, "other": 3}, {"one": made, "other": "x"}):
+            name, value = list(wrong.items())[-1]
+            with pytest.raises(TypeError, match=f"take: {name} must be a TensorDescriptor.*, got {value!r}"):
+                take(**wrong)

@@ -24,6 +24,16 @@ SIZES = {"input_size": 6, "hidden_size": 8, "layers": 2}
 # ---------------------------------------------------------------------------------------------------- settings
 
 
+@pytest.mark.parametrize("cell", CELLS)
+def test_states_that_have_no_descriptor_are_dense(cell: str) -> None:
+    with RNN(cell=cell, **SIZES) as rnn:
+        h, other = rnn._states(3, None, None)
+        assert h.get().dims == rnn.state_shape(3)
+        assert (other is not None) == (cell == "lstm")
+        assert rnn._states(3, h, h) == (h, h)
+        assert rnn._states(3, h, None)[0] is h
+
+
 @pytest.mark.feature("F024", "F068", "F069", "F008")
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize(

@@ -32,6 +32,21 @@ def clean(count: Count) -> dict[str, int]:
     return {"wrong": count.wrong, "other_bits": count.other_bits}
 
 
+def test_steps_are_bound_anew_only_where_what_they_touch_lies_elsewhere() -> None:
+    """And nothing is, where what moves lies as in an earlier call, whichever thread calls."""
+    spec = Spec((256, 512), float32)
+    run = compile(trace(lambda x: ops.softmax(ops.exp(x.sum(0)).cumsum(0), 0), spec), "cpu")
+    first, second = (lm.tensor(np.full(spec.shape, n / 1000, np.float32)) for n in (1, 2))
+    for x in (first, second, first):
+        run(x)
+    in_threads(lambda _: run(second), 1)
+    (context,) = run._contexts.items
+    assert len(context._bound) == 2
+    (one, _), (other, _) = context._bound.values()
+    reads = [any(slot.base in context._read for slot in step.inputs) for step in context._kernels()]
+    assert [a is not b for a, b in zip(one, other, strict=True)] == reads == [True, False, False, False]
+
+
 def test_sixteen_threads_get_what_one_gets() -> None:
     found = many_threads.predictor(many_threads.small_network(), "cpu", threads=16, calls=60)
     assert found.answers == 960

@@ -5,6 +5,7 @@ import pytest
 import lamina as lm
 from lamina import nn
 from lamina.nn import models
+from lamina.nn.models import mobilenet
 
 
 def test_dilated_networks_keep_the_size() -> None:
@@ -26,6 +27,27 @@ def test_widths_are_torchvisions(name: str) -> None:
 
     for width in (0.35, 1.4):
         assert our_entries(name, width_mult=width) == their_entries(name, width_mult=width)
+
+
+@pytest.mark.torch
+@pytest.mark.feature("B021")
+@pytest.mark.parametrize("dilated", [False, True])
+@pytest.mark.parametrize("reduced_tail", [False, True])
+@pytest.mark.parametrize("name", ["mobilenet_v3_large", "mobilenet_v3_small"])
+def test_blocks_are_torchvisions_before_widths_are_rounded(
+    name: str, reduced_tail: bool, dilated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.helpers.vision import models as theirs
+
+    monkeypatch.setattr(mobilenet, "MobileNetV3", lambda setting, last, *_, **__: (setting, last))
+    blocks, last = getattr(models, name)(reduced_tail=reduced_tail, dilated=dilated)
+    conf = theirs.mobilenetv3._mobilenet_v3_conf
+    wanted, wanted_last = conf(name, reduced_tail=reduced_tail, dilated=dilated)
+    assert last == wanted_last
+    assert [tuple(block) for block in blocks] == [
+        (b.kernel, b.expanded_channels, b.out_channels, b.use_se, b.use_hs, b.stride, b.dilation)
+        for b in wanted
+    ]
 
 
 @pytest.mark.torch

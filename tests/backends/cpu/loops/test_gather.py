@@ -6,10 +6,13 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.backends.cpu.loops import table
+from lamina.backends.cpu.loops.code import Code
+from lamina.backends.cpu.loops.compiler import compiled
+from lamina.backends.cpu.loops.gather import Index
 from lamina.ops.core import REGISTRY
 from lamina.ops.primitives import EmbeddingGrad, GatherGrad
 from lamina.runtime import Device
-from lamina.spec import Spec, as_dtype, bfloat16
+from lamina.spec import Spec, as_dtype, bfloat16, int64
 from tests.helpers.eager import execute
 from tests.helpers.loops import check_samples, needs_llvm, plan, reference_of
 
@@ -42,6 +45,28 @@ def test_indices_outside_raise(index: int) -> None:
         ops.scatter_add(x, 0, places, lm.tensor(np.ones((3, 4), np.float32)))
     with pytest.raises(IndexError, match="outside"):
         ops.embedding(places, x)
+
+
+@pytest.mark.parametrize("from_back", [False, True])
+@pytest.mark.parametrize("size", [1, 5])
+def test_an_index_that_is_wrong_reads_the_first_element(size: int, from_back: bool) -> None:
+    """Whatever the size is, so that nothing is touched that lies outside; the flag tells of it."""
+    given = np.array([0, size - 1, size, -1, -size, -size - 1, 1 << 40, -(1 << 40)])
+    for index in given:
+        code = Code()
+        at, y, flag = (code.array(int64) for _ in range(3))
+        (n,) = code.sizes(1)
+        first, last = code.share()
+        inside = Index(code, n, from_back)
+        with code.loop(first, last) as i:
+            y[i] = inside(at[i])
+        inside.tell(flag)
+        one, found, told = np.array([index]), np.array([-7]), np.zeros(1, np.int64)
+        words = np.array([one.ctypes.data, found.ctypes.data, told.ctypes.data, size])
+        compiled(code.text())(words.ctypes.data, 0, 1)
+        meant = index + size if from_back and index < 0 else index
+        right = 0 <= meant < size
+        assert (found[0], told[0]) == ((meant, 0) if right else (0, 1)), index
 
 
 def test_rows_that_no_index_names_are_left_out() -> None:

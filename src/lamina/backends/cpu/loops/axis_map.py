@@ -160,7 +160,7 @@ def _planes(
     sizes = (first.before * first.source * first.behind, last.before * last.target * last.behind)
     parameters: list[Location | Held | int] = [x, y, *sizes, between, max(p.behind for p in passes)]
     for p in passes:
-        parameters += p.parameters(target if p.form.moves else source)
+        parameters += p.parameters(source)
     work = planes * sum(p.before * p.target * p.behind * max(p.rows.longest, 1) for p in passes)
     return LoopKernel(text, parameters, planes, work)
 
