@@ -71,3 +71,70 @@ def test_rows_in_groups_each_with_its_matrix() -> None:
     wanted = torch.cat([x[:3] @ weight[0], x[3:] @ weight[2]])
     torch.testing.assert_close(F.grouped_mm(x, weight, offs=ends), wanted)
     agree(lambda x, weight, ends: F.grouped_mm(x, weight, offs=ends), x, weight, ends, tolerance=1e-2)
+
+
+def of_singular_values() -> tuple[Any, Any]:
+    """What does not depend on the signs of vectors."""
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.diag(torch.arange(1.0, 5)) + torch.randn(4, 4) * 0.3)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            w, a = self.w, x @ self.w
+            values, vectors = torch.linalg.eigh(w @ w.mT)
+            u, s, vh = torch.linalg.svd(a, full_matrices=False)
+            v = torch.svd(w)[2]
+            q, r = torch.linalg.qr(w)
+            return [
+                values, (vectors * values.sqrt()) @ vectors.mT, (u * s.sqrt()) @ vh, v @ v.mT, q, r, torch.qr(w)[1],
+                torch.linalg.eigvalsh(w @ w.mT), torch.linalg.svdvals(w), torch.svd(w).S, torch.linalg.pinv(a),
+                torch.pinverse(w), torch.linalg.pinv(w @ w.mT, hermitian=True), torch.linalg.cond(w),
+                torch.linalg.matrix_rank(a), torch.linalg.matrix_norm(w, "nuc"), torch.linalg.vecdot(x, x),
+                torch.linalg.vander(x[0], N=3), torch.block_diag(w, x),
+            ]  # fmt: skip
+
+    torch.manual_seed(0)
+    return Net(), torch.randn(3, 4)
+
+
+def test_singular_values_are_those_of_torch() -> None:
+    import torch
+
+    from lamina.convert.torch import check, explain, from_torch
+    from tests.helpers.torch_training import compiled
+
+    net, x = of_singular_values()
+    found = check(net, from_torch(net, x, share=False), x)
+    assert found.output < 1e-4, found
+    assert found.gradient < 1e-3, found
+    run = compiled(net)
+    for y, wanted in zip(run(x), net(x), strict=True):
+        torch.testing.assert_close(y, wanted, rtol=1e-4, atol=1e-4)
+    assert not explain(torch.compile(net, backend="lamina"), x).left
+
+
+def test_least_squares() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import check, from_torch
+
+    class Net(nn.Module):
+        def __init__(self, rows: int) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(rows, 4))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.linalg.lstsq(self.w, x).solution, torch.linalg.lstsq(
+                self.w, x, driver="gelsd"
+            ).residuals
+
+    for rows in (4, 6):
+        net, x = Net(rows), torch.randn(rows, 2)
+        found = check(net, from_torch(net, x, share=False), x)
+        assert found.output < 1e-3, found
+        assert found.gradient < 1e-3, found

@@ -48,3 +48,21 @@ def test_statistics_of_the_batch_alone_differentiate() -> None:
         found = check(net.train(mode), from_torch(net, x, share=False), x)
         assert found.output < 1e-5, found
         assert found.gradient < 1e-5, found
+
+
+def test_statistics_that_are_means_over_all_batches() -> None:
+    """momentum=None: the first batch's statistics, then a half of the second's, and so on."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import check, from_torch
+
+    net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4, momentum=None))
+    converted = from_torch(net, torch.randn(3, 2, 5), share=False)
+    for _ in range(3):
+        x = torch.randn(3, 2, 5)
+        found = check(net, converted, x)
+        assert max(found.output, found.gradient, *found.state.values()) < 1e-5, found
+        net(x)
+        converted(x)
+    assert int(converted.state_dict()["1.num_batches_tracked"]) == 3

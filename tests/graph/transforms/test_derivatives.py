@@ -511,3 +511,34 @@ def test_a_gradient_of_what_products_with_a_hessian_give() -> None:
 
     for run in (lambda f: f, lm.jit):
         np.testing.assert_allclose(run(lm.grad(f))(x).numpy(), np.cos(x) - v * np.cos(x), rtol=1e-12)
+
+
+def test_a_derivative_within_a_network_is_differentiated_in_its_parameters() -> None:
+    """The pullback's primals are the parameters themselves, of which the outer derivative is taken."""
+    import numpy as np
+
+    import lamina as lm
+    from lamina import nn, ops
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.w = nn.Parameter(lm.tensor(np.linspace(-1, 1, 6).reshape(2, 3)))
+
+        def forward(self, x: lm.Tensor) -> lm.Tensor:
+            y = ops.matmul(x, self.w)
+            return lm.vjp(lambda x, w: ops.matmul(x, w), x, self.w)[1](ops.sin(y))[0]
+
+    net, x = Net(), lm.tensor(np.linspace(0, 2, 8).reshape(4, 2))
+    loss = lambda net: (net(x) ** 2).sum()  # noqa: E731
+    found = lm.grad(loss)(net)["w"].numpy()
+
+    def value(w: np.ndarray) -> float:
+        y = np.sin(x.numpy() @ w) @ w.T
+        return float((y**2).sum())
+
+    w, wanted = net.w.numpy().copy(), np.zeros((2, 3))
+    for at in np.ndindex(2, 3):
+        step = np.zeros((2, 3))
+        step[at] = 1e-5
+        wanted[at] = (value(w + step) - value(w - step)) / 2e-5
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)

@@ -12,9 +12,9 @@ from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, exp
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.report import ConversionReport, LeftCalls
-from lamina.convert.torch.staying import Exclude, mark, standing, staying
+from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
 from lamina.nn import Module, Parameter
-from lamina.ops.core import Operand
+from lamina.ops.core import Operand, bind
 from lamina.spec import DType, DTypeError, Shape, as_dtype
 from lamina.tensors import as_tensor, tensor
 
@@ -63,10 +63,11 @@ class ConvertedModule(ConvertedPart):
         super().__init__(source, {}, share)
         self.source, self.stays = source, stays
         self._graphs: list[tuple[Modes, Inputs, DTypes, ExportedGraph]] = []
+        self._hooks: dict[str, tuple[tuple[Any, ...], TorchModule]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles make their graphs anew: PyTorch's hold what neither takes."""
-        return {**self.__dict__, "_graphs": []}
+        return {**self.__dict__, "_graphs": [], "_hooks": {}}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the network gives, nested as it nests it, of inputs nested as it takes them.
@@ -122,6 +123,18 @@ class ConvertedModule(ConvertedPart):
         self._graphs = [*self._graphs[-GRAPHS + 1 :], (modes, inputs, dtypes, graph)]
         return graph
 
+    def state(self, name: str) -> Any:
+        """A parameter, as what the hooks of PyTorch's are on, or a buffer, by its dotted name."""
+        path, _, own = name.rpartition(".")
+        value = getattr(self.get_submodule(path), own)
+        source = self.source.get_submodule(path)._parameters.get(own)
+        hooks = () if source is None else tuple((source._backward_hooks or {}).values())
+        if not hooks:
+            return value
+        if self._hooks.get(name, ((), None))[0] != hooks:
+            self._hooks[name] = hooks, hooked(hooks)
+        return bind(self._hooks[name][1], value)[0]
+
     @property
     def report(self) -> ConversionReport:
         """What the network's graphs are made of."""
@@ -143,12 +156,11 @@ class ConvertedModule(ConvertedPart):
 class _State(Mapping[str, Any]):
     """Parameters and buffers by dotted name, as they are read now: tensors, or what stands for them in a trace."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: ConvertedModule) -> None:
         self._module = module
 
     def __getitem__(self, name: str) -> Any:
-        path, _, own = name.rpartition(".")
-        return getattr(self._module.get_submodule(path), own)
+        return self._module.state(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._module.state_dict())
@@ -203,8 +215,7 @@ def exported(
     """The graph of a module, with what stays PyTorch's as single nodes. Raises TorchConversionError for none."""
     with EXPORTING, standing(module, stays) as calls:
         graph = export(module, inputs, tensors)
-    mark(graph.program.nodes(), calls)
-    return graph
+    return mark(graph, calls)
 
 
 def _adopted(p: torch.Tensor, adopted: dict[int, Any], share: bool) -> Any:

@@ -20,13 +20,17 @@ from torch.utils._pytree import tree_unflatten
 
 from lamina._tree import Structure, flatten, unflatten
 from lamina.convert.torch.batch_first import attention_batch_first
+from lamina.convert.torch.capturing import capture
 from lamina.convert.torch.causal import without_numbers
 from lamina.convert.torch.interpreter import FxProgram
-from lamina.convert.torch.levels import flattened, levels
+from lamina.convert.torch.levels import flattened, levels, levels_kept
+from lamina.convert.torch.linalg import LeastSquaresMode
 from lamina.convert.torch.loss import LossMode
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
+from lamina.convert.torch.norm import cumulative_norms
 from lamina.convert.torch.packed import PackingMode
+from lamina.convert.torch.report import LeftCalls
 from lamina.ops.core import Operand
 from lamina.tensors import Tensor, as_tensor
 
@@ -163,7 +167,7 @@ class _Flat(torch.nn.Module):
             found = self.network(*args, **kwargs)
             _write_assigned(before)
             return found
-        with PackingMode(), LossMode(), _DataMode():
+        with PackingMode(), LossMode(), LeastSquaresMode(), _DataMode():
             leaves, structure = flatten(self.network(*args, **kwargs), open_dataclasses=True)
             buffers = [b for _, own in before for b in own.values()]
             leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]
@@ -203,9 +207,14 @@ def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tens
     with exporting():
         for strict, dynamic in ((False, True), (False, False), (True, False)):
             try:
-                return _exported(_Flat(module, inputs, strict), tensors, dynamic)
+                with levels_kept():
+                    return _exported(_Flat(module, inputs, strict), tensors, dynamic)
             except Exception as error:  # whatever the module's own code or the exporter raises
                 said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
+        try:
+            return _captured(_Flat(module, inputs, True), tensors)
+        except Exception as error:  # whatever the module's own code or Dynamo raises
+            said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
     raise TorchConversionError(
         f"{type(module).__name__}: torch.export makes no graph of it:\n  " + "\n  ".join(said)
     )
@@ -246,6 +255,27 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
     return ExportedGraph(
         FxProgram(made.graph_module), tuple(sources), structure, _numbers(fixed), tuple(shapes), least
     )
+
+
+def _captured(flat: _Flat, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
+    with levels_kept():
+        made = capture(flat, list(tensors))
+    program = FxProgram(made.module)
+    if unknown := LeftCalls().add(program.unknown()):
+        raise TorchConversionError(f"calls without a counterpart: {'; '.join(unknown)}")
+    held = dict(flat.network.named_parameters()) | dict(flat.network.named_buffers())
+    names = {id(x): name for name, x in held.items()}
+    numbers = {id(x): i for i, x in enumerate(tensors)}
+    sources: list[tuple[str, Any]] = []
+    for x in made.inputs:
+        if id(x) in numbers:
+            sources.append(("input", numbers[id(x)]))
+        elif id(x) in names:
+            sources.append(("state", names[id(x)]))
+        else:
+            sources.append(("constant", as_tensor(real_form(x.detach().clone()))))
+    shapes = tuple(tuple(x.shape) for x in tensors)
+    return ExportedGraph(program, tuple(sources), made.structure, _numbers(made.others), shapes, {})
 
 
 def _arrange(made: Any, nesting: _Nesting) -> None:
@@ -297,7 +327,7 @@ def _quietly() -> Iterator[None]:
     try:
         with (
             warnings.catch_warnings(), torch.enable_grad(), attention_batch_first(), without_numbers(),
-            _kept_as_they_are(),
+            cumulative_norms(), _kept_as_they_are(),
         ):  # fmt: skip
             warnings.simplefilter("ignore")
             yield

@@ -49,7 +49,8 @@ def flattened(module: GraphModule) -> GraphModule:
 
 def levels(module: GraphModule) -> list[list[Node]]:
     """The nodes of a graph from where a first level is entered to where the last one is left, for each such place;
-    on to the last call that reads what belongs to a level (`torch.func.vjp` gives its function away).
+    on to the last call that reads what belongs to a level (`torch.func.vjp` gives its function away, whose calls
+    may be of a level of their own, as those of `jacrev` are).
     """
     nodes = list(module.graph.nodes)
     found: list[list[Node]] = []
@@ -60,12 +61,24 @@ def levels(module: GraphModule) -> list[list[Node]]:
         begin = i if enters and not depth else begin
         depth += enters - leaves
         if leaves and not depth:
-            found.append(nodes[begin : i + 1])
+            stretch = nodes[begin : i + 1]
+            found.append(stretch)
         elif not depth and not enters and _is_of_levels(node):
-            read = set(node.all_input_nodes)
-            first = next((n for n, stretch in enumerate(found) if not read.isdisjoint(stretch)), len(found))
-            found[first:] = [nodes[nodes.index(found[first][0]) : i + 1]] if first < len(found) else []
+            stretch = [node]
+        else:
+            continue
+        read = {a for n in stretch for a in n.all_input_nodes if not _leaves_level(a)}
+        first = next(
+            (n for n, own in enumerate(found) if own is not stretch and not read.isdisjoint(own)), None
+        )
+        if first is not None:
+            found[first:] = [nodes[nodes.index(found[first][0]) : i + 1]]
     return found
+
+
+def _leaves_level(node: Node) -> bool:
+    """Whether a node gives what belonged to a level without it."""
+    return node.op == "call_function" and any(w in own_name(node) for w in ("_unwrap", "_remove_batch_dim"))
 
 
 def _is_of_levels(node: Node) -> bool:
@@ -126,7 +139,7 @@ def _traced(
         with ExitStack() as stack:
             for mode in {x.fake_mode for x in shown if isinstance(x, FakeTensor)}:
                 stack.enter_context(mode)
-            stack.enter_context(_levels_kept())
+            stack.enter_context(levels_kept())
             stack.enter_context(torch.enable_grad())
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")  # what PyTorch says of its own formulas
@@ -141,18 +154,30 @@ def _traced(
 
 
 @contextmanager
-def _levels_kept() -> Iterator[None]:
+def levels_kept() -> Iterator[None]:
     """Behind the block PyTorch is at the level at which it was, wherever the block was left."""
     before, hooks = functorch.maybe_current_level(), torch._C._autograd._saved_tensors_hooks_is_enabled()
+    free = _has_no_dual_level()
     try:
         yield
     finally:
         while functorch.maybe_current_level() != before:
             functorch.pop_dynamic_layer_stack()
-        if forward_ad._current_level >= 0 and before is None:
-            forward_ad.exit_dual_level()
+        if free and not _has_no_dual_level():
+            torch._C._exit_dual_level(level=0)
+            forward_ad._current_level = -1
         if hooks and not torch._C._autograd._saved_tensors_hooks_is_enabled():
             torch._C._autograd._saved_tensors_hooks_enable()
+
+
+def _has_no_dual_level() -> bool:
+    """Whether a level of derivatives forward may be entered: PyTorch has one at most."""
+    try:
+        level = torch._C._enter_dual_level()
+    except RuntimeError:
+        return False
+    torch._C._exit_dual_level(level=level)
+    return True
 
 
 def _called(module: GraphModule, node: Node, args: Any, kwargs: Any) -> Any:

@@ -1,14 +1,21 @@
-"""Linear algebra: torch.linalg's functions, and those of torch that are older."""
+"""Linear algebra: torch.linalg's functions, and those of torch that are older.
+
+The exporter takes the shapes of least squares to depend on numbers: `lamina::lstsq` stands for it while a network's
+graph is made.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
 
 from lamina import ops
-from lamina.convert.torch.node import TorchCall, converts, dtype_of
+from lamina.convert.torch.node import TorchCall, converts, defined, dtype_of, is_operand, known
 from lamina.ops import linalg
 
 
@@ -62,6 +69,121 @@ def solve_triangular(call: TorchCall) -> Any:
         call["input"], call["B"], upper=call["upper"], left=call.get("left", True),
         unitriangular=call.get("unitriangular", False),
     )  # fmt: skip
+
+
+@converts("linalg_eigh")
+def eigh(call: TorchCall) -> Any:
+    """Eigenvalues and vectors, whose signs are Lamina's."""
+    return linalg.eigh(call["input"], call.get("UPLO", "L"))
+
+
+@converts("linalg_eigvalsh")
+def eigvalsh(call: TorchCall) -> Any:
+    """Eigenvalues."""
+    return linalg.eigvalsh(call["input"], call.get("UPLO", "L"))
+
+
+@converts("linalg_svd", "linalg_svdvals", "svd")
+def svd(call: TorchCall) -> Any:
+    """Singular values and vectors, whose signs are Lamina's; torch.svd gives V for its transpose, without more
+    vectors than values by default."""
+    a = call.either("input", "A")
+    if call.name == "linalg_svdvals":
+        return linalg.svdvals(a)
+    if call.name == "linalg_svd":
+        return linalg.svd(a, call.get("full_matrices", True))
+    u, s, vh = linalg.svd(a, not call.get("some", True))
+    return (u, s, vh.mT) if call.get("compute_uv", True) else (u * 0, s, vh.mT * 0)
+
+
+@converts("linalg_qr", "qr")
+def qr(call: TorchCall) -> Any:
+    """An orthogonal matrix and a triangle."""
+    mode: Any = call.get("mode", "reduced") if call.name == "linalg_qr" else "reduced"
+    return linalg.qr(call.either("input", "A"), mode if call.get("some", True) else "complete")
+
+
+@converts("linalg_pinv", "pinverse", "linalg_matrix_rank", "matrix_rank")
+def by_singular_values(call: TorchCall) -> Any:
+    """The pseudoinverse; the rank. What counts as zero is said by numbers that are known."""
+    function = linalg.pinv if "inv" in call.name else linalg.matrix_rank
+    given = {k: _number(call, k) for k in ("atol", "rtol", "rcond", "tol") if call.get(k) is not None}
+    bounds = {"rtol": given.get("rcond", given.get("rtol")), "atol": given.get("tol", given.get("atol"))}
+    return function(call.either("input", "A"), **bounds, hermitian=call.get("hermitian", False))
+
+
+def _number(call: TorchCall, name: str) -> float:
+    value = call[name]
+    found = known(value) if is_operand(value) else value
+    if found is None:
+        raise call.error(f"takes {name} as a number that is known before the program runs")
+    return float(found)
+
+
+class LeastSquaresMode(TorchFunctionMode):
+    """Within the block PyTorch's least squares are those of the graph."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The function, or what stands for it."""
+        if func is not torch.linalg.lstsq:
+            return func(*args, **(kwargs or {}))
+
+        def named(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
+            return torch.ops.lamina.lstsq(A, B, rcond)
+
+        return torch.return_types.linalg_lstsq(named(*args, **(kwargs or {})))
+
+
+def _lstsq(a: Any, b: Any, rcond: float | None) -> Any:
+    *lead, rows, columns = a.shape
+    vectors = b.ndim == a.ndim - 1
+    more = [] if vectors else [b.shape[-1]]
+    left = [*lead, *more] if rows > columns else [0]
+    values = a.new_empty([*lead, min(rows, columns)])
+    return (
+        a.new_empty([*lead, columns, *more]),
+        a.new_empty(left),
+        a.new_empty(lead, dtype=torch.int64),
+        values,
+    )
+
+
+defined("lstsq", "(Tensor input, Tensor b, float? rcond) -> (Tensor, Tensor, Tensor, Tensor)", _lstsq)
+
+
+@converts("linalg_lstsq", "lamina::lstsq")
+def lstsq(call: TorchCall) -> Any:
+    """The solutions of least squares."""
+    return linalg.lstsq(call.either("input", "A"), call.either("b", "B"), call.get("rcond"))
+
+
+@converts("linalg_cond")
+def cond(call: TorchCall) -> Any:
+    """How near a matrix is to one without an inverse."""
+    return linalg.cond(call.either("input", "A"), call.get("p"))
+
+
+@converts("linalg_vecdot")
+def vecdot(call: TorchCall) -> Any:
+    """Dot products along an axis."""
+    return linalg.vecdot(call["x"], call["y"], dim=call.get("dim", -1))
+
+
+@converts("linalg_vander")
+def vander(call: TorchCall) -> Any:
+    """Powers."""
+    return linalg.vander(call["x"], N=call.get("N"))
+
+
+@converts("block_diag")
+def block_diag(call: TorchCall) -> Any:
+    """Matrices along a diagonal, given one by one or as a list."""
+    given = [call[k] for k in call.cells]
+    return ops.block_diag(
+        *itertools.chain.from_iterable(x if isinstance(x, (list, tuple)) else [x] for x in given)
+    )
 
 
 @converts("linalg_norm", "linalg_matrix_norm")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, converts
@@ -100,3 +105,29 @@ def vector_norm(call: TorchCall) -> Any:
     return ops.vector_norm(
         call.either("input", "x"), call.get("ord", 2), call.get("dim"), call.get("keepdim", False)
     )
+
+
+@contextmanager
+def cumulative_norms() -> Iterator[None]:
+    """Within the block batch norms with momentum=None, whose running statistics are means over all batches, count
+    these by a tensor: PyTorch takes the count as a number, which a graph does not have.
+    """
+    own = _BatchNorm.forward
+
+    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:
+        if self.momentum is not None or not self.training or self.num_batches_tracked is None:
+            return own(self, input)
+        self._check_input_dim(input)
+        axes = [i for i in range(input.ndim) if i != 1]
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            share = 1.0 / self.num_batches_tracked.to(self.running_mean.dtype)
+            self.running_mean.lerp_(input.mean(axes).to(self.running_mean.dtype), share)
+            self.running_var.lerp_(input.var(axes).to(self.running_var.dtype), share)
+        return torch.nn.functional.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
+
+    _BatchNorm.forward = forward
+    try:
+        yield
+    finally:
+        _BatchNorm.forward = own

@@ -91,5 +91,7 @@ def like(call: TorchCall) -> Any:
 
 @converts("rand", "randn")
 def of_shape(call: TorchCall) -> Any:
-    """Of a shape."""
-    return getattr(ops, call.name)(*call["size"], dtype=call.dtype("float32"), device=call.device)
+    """Of a shape, which may be a number."""
+    size = call["size"]
+    shape = size if isinstance(size, (tuple, list)) else (size,)
+    return getattr(ops, call.name)(*shape, dtype=call.dtype("float32"), device=call.device)

@@ -101,7 +101,7 @@ def attribute(call: TorchCall) -> Any:
 # ---------------------------------------------------------------------------------------------- the same elements
 @converts("alias", "lift", "lift_fresh", "resolve_conj", "resolve_neg", "contiguous", "to_dense", "pin_memory",
           "share_memory_", "_conj", "conj", "real", "view_of", "positive", "requires_grad_", "retain_grad",
-          "register_hook", "refine_names", "cpu", "cuda", "real_part", "coalesce")  # fmt: skip
+          "refine_names", "cpu", "cuda", "real_part", "coalesce")  # fmt: skip
 def same(call: TorchCall) -> Any:
     """The tensor itself."""
     return call.either("input", "x")

@@ -1,7 +1,8 @@
 """What stays PyTorch's inside a converted network: each call of it is one op, which PyTorch computes.
 
-These are modules that `from_torch(net, x, exclude=lambda module: ...)` names, and functions with a gradient of their
-own (`torch.autograd.Function`), which the exporter would open and differentiate as if they had none. While the
+These are modules that `from_torch(net, x, exclude=lambda module: ...)` names, functions with a gradient of their
+own (`torch.autograd.Function`), which the exporter would open and differentiate as if they had none, and hooks on
+gradients. While the
 network's graph is made each of their calls is one of `lamina::torch_module`, whose operands are the inputs, and a
 module's parameters and buffers; in the program
 that call is the op `TorchModule`. Its gradient, `TorchModuleGrad`, runs the module again and differentiates it.
@@ -13,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,13 +22,14 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.function import _SingleLevelFunction
-from torch.fx import Node
+from torch.fx.node import has_side_effect
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from lamina import ops
 from lamina._tree import flatten, unflatten
-from lamina.convert.torch.exporting import Inputs, exporting
+from lamina.convert.torch.exporting import ExportedGraph, Inputs, exporting
+from lamina.convert.torch.gradient_hooks import TENSOR, Rule, gradient_hooks, passing, placed, through
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.node import TorchCall, TorchConversionError, converts
 from lamina.convert.torch.report import LeftCalls
@@ -69,7 +71,7 @@ class StayingCall:
     @property
     def kind(self) -> str:
         """The module's class, or that it is a function."""
-        return "autograd.Function" if isinstance(self.module, _Applied) else type(self.module).__name__
+        return self.module.kind if isinstance(self.module, _Applied) else type(self.module).__name__
 
     def __repr__(self) -> str:
         return f"{self.path} ({self.kind})"
@@ -230,6 +232,7 @@ def _show_call(operands: list[torch.Tensor], call: str) -> list[torch.Tensor]:
 #: What stands in a graph for one call of a module.
 _torch_module = torch.library.custom_op("lamina::torch_module", _run_call, mutates_args=())
 _torch_module.register_fake(_show_call)
+has_side_effect(torch.ops.lamina.torch_module.default)
 
 
 def staying(network: torch.nn.Module, exclude: Exclude | None) -> tuple[str, ...]:
@@ -258,8 +261,8 @@ def _chosen(module: torch.nn.Module, path: str, exclude: Exclude, whole: bool) -
 
 @contextmanager
 def standing(network: torch.nn.Module, paths: Iterable[str]) -> Iterator[list[StayingCall]]:
-    """Within the block each call of these modules, and of functions with a gradient of their own, is one node of a
-    graph; gives the list of the calls.
+    """Within the block each call of these modules, of functions with a gradient of their own and of hooks on
+    gradients is one node of a graph; gives the list of the calls.
     """
     calls: list[StayingCall] = []
     modules = {path: network.get_submodule(path) for path in paths}
@@ -267,7 +270,8 @@ def standing(network: torch.nn.Module, paths: Iterable[str]) -> Iterator[list[St
         module.forward = partial(_stand_in, calls, path, module, module.forward)
     _SingleLevelFunction.apply = classmethod(partial(_applied, calls))
     try:
-        yield calls
+        with gradient_hooks(partial(_passed, calls)):
+            yield calls
     finally:
         del _SingleLevelFunction.apply
         for module in modules.values():
@@ -293,14 +297,28 @@ def _applied(calls: list[StayingCall], function: Any, *args: Any) -> Any:
             f"the autograd function {function.__name__} calls a function that it is given, which hides parameters: "
             "exclude the module that calls it"
         )
-    return _stand_in(calls, function.__name__, _Applied(), apply, *args)
+    return _stand_in(calls, function.__name__, _Applied("autograd.Function"), apply, *args)
+
+
+def _passed(calls: list[StayingCall], name: str, rule: Rule, tensors: Tensors) -> Tensors:
+    """A call of a function that gives its arguments as they are, with a rule for their gradients."""
+    found: Tensors = _stand_in(calls, name, _Applied("gradient"), partial(passing, rule), *tensors)
+    return found
+
+
+def hooked(hooks: Sequence[Callable[..., Any]]) -> TorchModule:
+    """The op that gives a parameter as what these hooks are on."""
+    inputs, _ = Inputs.of((torch.empty(0),), {})
+    call = StayingCall("a parameter's hooks", _Applied("gradient"), partial(passing, through(hooks)), inputs)
+    return TorchModule(call)
 
 
 class _Applied(torch.nn.Module):
     """What has no parameters and no modes."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         super().__init__()
+        self.kind = kind
         self.eval()
 
 
@@ -328,12 +346,15 @@ def torch_module(call: TorchCall) -> Any:
     return list(bind(TorchModule(held), *call["operands"], *seed))
 
 
-def mark(nodes: Iterable[Node], calls: Iterable[StayingCall]) -> None:
-    """Keep with each node that stands for a call what it calls."""
+def mark(graph: ExportedGraph, calls: Iterable[StayingCall]) -> ExportedGraph:
+    """Keep with each node that stands for a call what it calls, and place what tensors' hooks are on."""
     named = {str(id(c)): c for c in calls}
+    nodes = [n for n in graph.program.nodes() if n.target is torch.ops.lamina.torch_module.default]
     for node in nodes:
-        if node.target is torch.ops.lamina.torch_module.default:
-            node.meta["stays"] = named[str(node.args[1])]
+        node.meta["stays"] = held = named[str(node.args[1])]
+        if held.path == TENSOR:
+            placed(node)
+    return replace(graph, program=FxProgram(graph.program.graph_module)) if nodes else graph
 
 
 @dataclass(frozen=True)

@@ -162,8 +162,8 @@ def variable(x: Any, what: str, where: str) -> Value:
     by = recorder()
     if by is None:
         return Value.bind_op(Alias(), [x])[0]
-    if isinstance(by, EagerTape) and not isinstance(x, Value) and by.knows(x):
-        return Value(x.spec, constant=x)
+    if isinstance(by, EagerTape) and not isinstance(x, Value) and by.knows(x) and id(x) not in by.inputs:
+        return Value(x.spec, constant=x)  # of which no other derivative is taken
     return by.call_op(Alias(), [x])  # type: ignore[return-value]
 
 
