@@ -80,10 +80,20 @@ def test_batch_norms_are_folded_and_nets_stay_as_they_were() -> None:
         made = quantize(net, [images], precision=precision, device="cpu")
         found = made(images).numpy()
         assert np.abs(found - wanted).max() < error * np.abs(wanted).max()
-        assert not any("batch_norm" in str(n.op) for n in made.program(lm.tensor(images).spec).graph.nodes)
+        heads = [str(n.op) for n in made.program(lm.tensor(images).spec).graph.nodes]
+        assert not any("batch_norm" in h for h in heads)
+        assert sum("quantized_conv" in h for h in heads) == 2  # that before the norm, too
         np.testing.assert_array_equal(made(images[:3]).numpy(), found[:3])  # a part of a batch
     for name, x in net.state_dict().items():
         np.testing.assert_array_equal(x.numpy(), before[name])
+
+
+def test_weights_of_any_size_behind_a_norm_are_rounded() -> None:
+    net = nn.Sequential(nn.Conv2d(64, 128, 3, padding=1), nn.BatchNorm2d(128)).eval()
+    made = quantize(net, [np.ones((1, 64, 4, 4), np.float32)], device="cpu")
+    nodes = made.program(lm.ones((1, 64, 4, 4)).spec).graph.nodes
+    assert [n for n in nodes if "quantized_conv" in str(n.op)]
+    assert not [n for n in nodes if "quant" not in str(n.op)]  # nothing is folded when it runs
 
 
 def test_what_cannot_be_quantized_is_said(trained: Any) -> None:

@@ -17,7 +17,12 @@ from lamina import _tree
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Node, Value, compile, constant, trace
 from lamina.graph.ir.graph import traced_for
-from lamina.graph.passes.canonicalize import common_subexpressions, drop_identities, fold_constants
+from lamina.graph.passes.canonicalize import (
+    common_subexpressions,
+    drop_identities,
+    fold_constants,
+    fold_weights,
+)
 from lamina.graph.passes.fold_batch_norm import fold_batch_norm
 from lamina.graph.passes.pattern import replace
 from lamina.infer.predictor import Predictor, flat_outputs
@@ -118,7 +123,8 @@ class QuantizedPredictor(Predictor):
 
         with evaluating(self.net), traced_for(self.device):
             graph = trace(forward, *specs, names=_tree.names(structure, "inputs"))
-        return fold_batch_norm(common_subexpressions(drop_identities(fold_constants(graph)))), made[0]
+        folded = fold_batch_norm(common_subexpressions(drop_identities(fold_constants(graph))))
+        return fold_weights(folded), made[0]
 
     def _observer(self, structure: Structure, specs: Sequence[Spec]) -> Executable:
         """What the layers read."""

@@ -7,9 +7,10 @@ import pytest
 
 from lamina import onednn
 from lamina.backends import NoKernel
-from lamina.backends.cpu.quantize import scaled
+from lamina.backends.cpu.quantize import adds_in_32_bits, eights, scaled
 from lamina.backends.reference import run_reference
-from lamina.ops.primitives.quantize import Dequantize, Quantize
+from lamina.ops.primitives.quantize import Dequantize, Quantize, QuantizedConv, QuantizedMatmul
+from lamina.ops.primitives.window import Window
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, as_dtype, float32
 from tests.helpers.eager import execute
@@ -43,3 +44,27 @@ def test_int8_is_onednns(op: Any) -> None:
 def test_float8_and_nothing_are_left_to_numpy(op: Any, dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(NoKernel, match="oneDNN does not scale"):
         scaled(op, [Spec(shape, as_dtype(dtype)), Spec((), float32)], CPU, Policy())
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "w"),
+    [
+        (QuantizedConv(Window((1, 1), ((1, 1), (1, 1)), (1, 1))), (2, 64, 5, 5), (64, 64, 3, 3)),
+        (QuantizedMatmul(), (16, 256), (64, 256)),
+    ],
+    ids=str,
+)
+def test_weights_that_stay_are_read_as_they_were_packed_once(
+    op: Any, x: tuple[int, ...], w: tuple[int, ...]
+) -> None:
+    if not adds_in_32_bits():
+        pytest.skip("without VNNI there are no 8-bit products")
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-127, 128, s).astype(np.int8) for s in (x, w)]
+    given.append(rng.uniform(0.01, 0.1, w[0]).astype(np.float32))
+    plan = eights(op, [Spec(a.shape, as_dtype(a.dtype)) for a in given], (), Policy())
+    assert plan.packed is not None
+    (weights,) = execute(CPU, plan.packed.pack, [given[1]])
+    (found,) = execute(CPU, plan.packed.plan, [given[0], weights, given[2]])
+    np.testing.assert_allclose(found, run_reference(op, given)[0], rtol=1e-6)
+    np.testing.assert_array_equal(found, execute(CPU, plan, given)[0])

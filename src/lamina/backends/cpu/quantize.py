@@ -8,12 +8,13 @@ numbers are widened, which is exact, and multiplied in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from lamina import onednn
-from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends import Call, NoKernel, Packed, Plan, Run
 from lamina.backends.cpu.conv import Filter, conv
 from lamina.backends.cpu.library import (
     FLOATS,
@@ -42,7 +43,7 @@ from lamina.ops.primitives.conv import Conv
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.quantize import Dequantize, Quantize, QuantizedConv, QuantizedMatmul
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, float8_e4m3fn, float32, int8
+from lamina.spec import Policy, Spec, float8_e4m3fn, float32, int8, uint8
 
 #: The descriptor of one scale.
 _ONE = (1,)
@@ -138,10 +139,19 @@ def _conv(op: QuantizedConv, specs: Sequence[Spec], post: Post, out: Spec) -> Pl
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x} and {w}")
     result = spec_of(made.dst, out.dtype)
     arranged = post.specs(Spec(y.shape, float32, result.layout), extra)
-    chain = Chain([spec_of(made.src, int8), w, scale.open.fixed, *_all(arranged, extra)], [result])
-    chain.inputs[1], weights = filters.read(chain, made.weights, at_input(1))
-    chain.run(made, {ARG.WEIGHTS: weights, **_operands(made, post, scale, len(extra), out)})
-    return chain.plan()
+
+    def plan(prepared: bool) -> Plan:
+        chain = Chain([spec_of(made.src, int8), w, scale.open.fixed, *_all(arranged, extra)], [result])
+        if prepared:
+            chain.inputs[1], weights = filters.packed(made.weights), (made.weights, at_input(1))
+        else:
+            chain.inputs[1], weights = filters.read(chain, made.weights, at_input(1))
+        chain.run(made, {ARG.WEIGHTS: weights, **_operands(made, post, scale, len(extra), out)})
+        return chain.plan()
+
+    if filters.named(made.weights) is not None:
+        return plan(prepared=False)
+    return replace(plan(prepared=False), packed=Packed(1, filters.pack(made.weights), plan(prepared=True)))
 
 
 def _product(op: QuantizedMatmul, specs: Sequence[Spec], post: Post, out: Spec) -> Plan:
@@ -149,20 +159,33 @@ def _product(op: QuantizedMatmul, specs: Sequence[Spec], post: Post, out: Spec) 
     y = Spec(out.shape, float32).fixed
     across = MemoryDesc((b.shape[1], b.shape[0]), "s8", strides=(1, b.shape[1]))
     bias = MemoryDesc((1, b.shape[0])) if post.bias else None
-    made = attempt(
-        lambda: onednn.matmul(
-            MemoryDesc(a.shape, "s8"),
-            across,
-            MemoryDesc(out.shape, data_type(out.dtype)),
-            bias=bias,
-            attributes=post.attributes(y, "ab", extra, _scales(2, out)),
+
+    def described(weights: MemoryDesc) -> PrimitiveDesc | None:
+        return attempt(
+            lambda: onednn.matmul(
+                MemoryDesc(a.shape, "s8"),
+                weights,
+                MemoryDesc(out.shape, data_type(out.dtype)),
+                bias=bias,
+                attributes=post.attributes(y, "ab", extra, _scales(2, out)),
+            )
         )
-    )
+
+    def plan(made: PrimitiveDesc, lies: Spec) -> Plan:
+        inputs = [a, lies, scale, *_all(post.specs(y, extra), extra)]
+        weights = {ARG.WEIGHTS: (made.weights, at_input(1))}
+        return single(made, inputs, [out.fixed], weights | _operands(made, post, scale, len(extra), out))
+
+    made = described(across)
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {a} and {b}")
-    inputs = [a, b, scale, *_all(post.specs(y, extra), extra)]
-    weights = {ARG.WEIGHTS: (across, at_input(1))}
-    return single(made, inputs, [out.fixed], weights | _operands(made, post, scale, len(extra), out))
+    found, liked = plan(made, b), described(MemoryDesc(across.dims, "s8", tag="any"))
+    if liked is None or liked.weights == made.weights:
+        return found
+    packed = Spec((liked.weights.nbytes,), uint8).fixed
+    operands = {ARG.SRC: (across, at_input(0)), ARG.DST: (liked.weights, at_output())}
+    pack = single(onednn.reorder(across, liked.weights), [b], [packed], operands)
+    return replace(found, packed=Packed(1, pack, plan(liked, packed)))
 
 
 def _all(arranged: Sequence[Spec], extra: Sequence[Spec]) -> list[Spec]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from math import inf
 from typing import Any
 
 from lamina.backends.pattern import Results, made_by, operand
@@ -23,9 +25,14 @@ def fold_constants(graph: Graph, report: Report | None = None) -> Graph:
     return rewrite(graph, [RewriteRule("constant", made_by(Op), _computed)], report)
 
 
-def _computed(match: Match) -> Results | None:
+def fold_weights(graph: Graph) -> Graph:
+    """Compute nodes whose inputs are all constants, of any size: where weights must be known as numbers."""
+    return rewrite(graph, [RewriteRule("weight", made_by(Op), partial(_computed, limit=inf))])
+
+
+def _computed(match: Match, limit: float = FOLD_LIMIT) -> Results | None:
     node, inputs = match.root, match.inputs(match.root)
-    small = all(v.spec.numel <= FOLD_LIMIT for v in node.outputs)
+    small = all(v.spec.numel <= limit for v in node.outputs)
     if _with_others(node) or not small or not inputs or any(v.constant is None for v in inputs):
         return None
     arrays = [v.constant.numpy() for v in inputs if v.constant is not None]
