@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.cudnn.contest import GUARD, ITEM_SIZES, Check, Contest, OperandMemory
+from lamina.cudnn.contest import GUARD, ITEM_SIZES, Check, Contest, OperandMemory, finished
 from lamina.runtime import Device, copy, to_host
 from lamina.spec import as_dtype
 from tests.helpers import emulator
@@ -156,11 +156,11 @@ def test_the_first_stays_unless_another_is_clearly_faster(
         assert found[1] == pytest.approx(1e3 * (before if label == "first" else after))
 
 
-@pytest.mark.parametrize(("seconds", "measured"), [(4.2e-3, 4), (3.99e-3, 4), (3.9e-3, 44), (2e-3, 14)])
+@pytest.mark.parametrize(("seconds", "measured"), [(4.2e-3, 4), (3.99e-3, 4), (3.9e-3, 24), (2e-3, 14)])
 def test_what_is_clear_is_not_measured_again(
     device: Device, monkeypatch: pytest.MonkeyPatch, seconds: float, measured: int
 ) -> None:
-    """Each twice; the finals only where another one seems to be faster, the duel where it is close."""
+    """Each twice; finals where another one seems to be faster, a duel where it is close, until five turns agree."""
     times: list[str] = []
 
     def timed(contest: Contest, one: Any, runs: int = 0) -> float:
@@ -222,6 +222,7 @@ def test_noise_of_a_short_run_does_not_decide(device: Device, monkeypatch: pytes
 def test_memory_is_operands_and_the_largest_workspace(device: Device) -> None:
     """What is taken beside the copies of the operands: the largest workspace and its guard."""
     made = contest(device)
+    finished(made.place())
     entries = [Double("small", double, workspace=1 << 10), Double("large", double, workspace=1 << 20)]
     held = device.statistics().in_use
     device.reset_peak()
@@ -245,6 +246,7 @@ def test_where_memory_is_short_there_are_fewer_copies(little: Device) -> None:
     """An operand of 1.5 MiB and its result: of four copies two fit."""
     large = OperandMemory(3 << 19, "float32")
     made = Contest(little, [large], [large], 1e-5)
+    finished(made.place())
     assert 1 <= len(made.copies) < 4
 
     def copied(x: np.ndarray, y: int, workspace: int) -> None:
@@ -293,6 +295,7 @@ def test_values_of_the_caller_are_copied(device: Device) -> None:
     given = device.allocate(VECTOR.nbytes)
     copy(given, np.arange(N, dtype=np.float32))
     made = Contest(device, [VECTOR], [VECTOR], 1e-5, {0: given.pointer})
+    finished(made.place())
     assert len(made.copies) > 1
     for inputs, _ in made.copies:
         assert inputs[0].pointer != given.pointer
@@ -334,6 +337,7 @@ def test_random_operands_of_every_type(device: Device, name: str) -> None:
     """Finite, spread over the type's range of interest, and equal to themselves but not to others."""
     memory = OperandMemory(N * ITEM_SIZES[name], name)
     made = Contest(device, [memory], [memory], 1e-5)
+    finished(made.place())
     other = made.copies[1][0][0]
     assert list(made._ask(memory, made.inputs[0].pointer, made.inputs[0].pointer)[[0, 2, 3]]) == [0, 0, 0]
     assert made._ask(memory, made.inputs[0].pointer, other.pointer)[0] > 0

@@ -24,6 +24,7 @@ class Tunable(Backend):
     """Plans of the reference backend, open where the policy lets them change, but for views.
 
     clock: advances by `part` seconds with each part of a contest, of which each has `parts`.
+    expected: the seconds that each contest is expected to save.
     wins: whether another plan wins for an op; it saves a millisecond, and takes `workspace` bytes of scratch memory.
     ran: how often first plans and winners ran. rooms: the memory that contests were given.
     """
@@ -37,10 +38,12 @@ class Tunable(Backend):
         parts: int = 5,
         part: float = 0.001,
         workspace: int = 512,
+        expected: float = 1e-3,
     ) -> None:
         super().__init__(Device("cpu"))
         self.plain = reference(Device("cpu"))
         self.clock, self.wins, self.parts, self.part, self.workspace = clock, wins, parts, part, workspace
+        self.expected = expected
         self.ran = {"first": 0, "winner": 0}
         self.rooms: list[int] = []
         self.held: list[str] = []  # the ops whose contests were ended
@@ -51,7 +54,11 @@ class Tunable(Backend):
             return plan
         counted = replace(plan, make=_Counted(plan.make, self.ran, "first"))
         winner = replace(plan, make=_Counted(plan.make, self.ran, "winner"), workspace=self.workspace)
-        choice = OpenChoice(lambda: self.made(op), lambda made, room: self.contest(op, winner, room))
+        choice = OpenChoice(
+            lambda: self.made(op),
+            lambda made, room: self.contest(op, winner, room),
+            lambda seconds, least: self.expected,
+        )
         return replace(counted, open=choice)
 
     def made(self, op: Op) -> Op:

@@ -13,6 +13,7 @@ it puts a `backend.reorder` plan in between. The order in the executor is infer,
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -164,6 +165,8 @@ class OpenChoice:
         candidates: makes what competes. It may take seconds, and is called in a thread of its own.
         contest: (what `candidates` made, the bytes of memory that it may take) -> the contest. Its parts are done
             between the runs of a program, by the thread that runs it.
+        expected: (the plan's seconds, the least that the machine needs for its work) -> by how many seconds the
+            winner is shorter, on average over such plans.
 
     Attributes:
         winner: the plan that is faster, once it is known. saving: by how many seconds a run.
@@ -173,8 +176,13 @@ class OpenChoice:
     settled = 0
     _taking = threading.Lock()
 
-    def __init__(self, candidates: Callable[[], Any], contest: Callable[[Any, int], TuningSlices]) -> None:
-        self.candidates, self.contest = candidates, contest
+    def __init__(
+        self,
+        candidates: Callable[[], Any],
+        contest: Callable[[Any, int], TuningSlices],
+        expected: Callable[[float, float], float] = operator.sub,
+    ) -> None:
+        self.candidates, self.contest, self.expected = candidates, contest, expected
         self.winner: Plan | None = None
         self.saving = 0.0
         self.done = False

@@ -35,10 +35,11 @@ from lamina.runtime import (
 #: Bytes before and after each output, and after the workspace, that must stay as they are.
 GUARD = 4096
 _POISON = 0xFF  # NaN in every float type
-#: Candidates that are timed again, in turns, and how often; then the best one and the first one, more often.
-_FINALISTS, _ROUNDS, _DUEL = 4, 5, 15
-#: Times the best one's time, within which a candidate is worth a second look.
-_NEAR = 3.0
+#: Candidates that are timed again, in turns, and how often; then the best one and the first one, more often, unless
+#: the first turns all say the same.
+_FINALISTS, _ROUNDS, _DUEL, _AGREEING = 4, 5, 15, 5
+#: Times the best one's time, within which a candidate is worth a second look, and a final.
+_NEAR, _CLOSE = 1.5, 1.1
 #: By what part of the first candidate's time, and by how many milliseconds at least, another one must be faster.
 _PART, _LEAST = 0.02, 1e-3
 #: So many times that much after the finals, and nothing is measured once more.
@@ -177,8 +178,19 @@ class _Passed(Generic[E]):
 
 def _beats(one: _Passed[E], holder: _Passed[E], times: float = 1.0) -> bool:
     """Whether it is faster than the one that holds the place, by so many times what counts."""
-    counts = max(_PART * holder.milliseconds, _LEAST)
-    return one is not holder and holder.milliseconds - one.milliseconds >= times * counts
+    won = holder.milliseconds - one.milliseconds
+    return one is not holder and won >= times * _counts(holder.milliseconds)
+
+
+def _counts(milliseconds: float) -> float:
+    """By how many milliseconds another candidate must be faster than one that takes so long."""
+    return max(_PART * milliseconds, _LEAST)
+
+
+def _agree(times: Sequence[list[float]]) -> bool:
+    """Whether all turns of a holder and another say the same: that is faster by what counts, or it is not."""
+    said = {held - other >= _counts(held) for held, other in zip(*times, strict=True)}
+    return len(said) == 1 and len(times[0]) >= _AGREEING
 
 
 def finished(slices: Generator[str, None, R]) -> R:
@@ -229,17 +241,22 @@ class Contest:
             raise MemoryError(f"the operands of a contest take {size} bytes, {room} are free for it")
         self._right = [device.allocate(m.nbytes) for m in outputs]  # place for what is expected
         self.copies = [self._operands(inputs, values or {}, 0)]
-        fill = min(max(_FILL, 2 * device.machine.l2_bytes), self._room)
-        for number in range(1, min(_MOST_COPIES, -(-fill // max(size, 1)))):
-            if (number + 1) * size > self._room:
-                break
-            try:
-                self.copies.append(self._operands(inputs, values or {}, number))
-            except OutOfMemoryError:
-                break
         self.inputs, self.outputs = self.copies[0]
-        self._room -= len(self.copies) * size  # what is left for candidates' workspaces
+        fill = min(max(_FILL, 2 * device.machine.l2_bytes), self._room)
+        self._wanted = min(_MOST_COPIES, -(-fill // max(size, 1)), self._room // max(size, 1))
+        self._size, self._given = size, (inputs, values or {})
+        self._room -= size  # what is left for further copies, and for candidates' workspaces
         self._start, self._end = Event(timing=True), Event(timing=True)
+
+    def place(self) -> Generator[str, None, None]:
+        """Copy the operands until they fill what they should, as far as there is memory; in parts, as `slices`."""
+        for number in range(len(self.copies), self._wanted):
+            yield "place"
+            try:
+                self.copies.append(self._operands(*self._given, number))
+            except OutOfMemoryError:
+                return
+            self._room -= self._size
 
     def _operands(
         self, inputs: Sequence[OperandMemory], values: Mapping[int, int], number: int
@@ -284,9 +301,10 @@ class Contest:
         refusals: list[str],
         times: list[tuple[E, float]] | None = None,
     ) -> Generator[str, None, tuple[E, float] | None]:
-        """The contest in small parts, one at each `next`, which gives the kind of the next one: "run" (a candidate's
-        first run, and whether it is right) or "time" (one measurement). It returns the fastest right candidate and
-        its milliseconds. To be called once: the memory goes back at the end, or when the generator is closed.
+        """The contest in small parts, one at each `next`, which gives the kind of the next one: "place" (memory for
+        operands), "run" (a candidate's first run, and whether it is right) or "time" (one measurement). It
+        returns the fastest right candidate and its milliseconds. To be called once: the memory goes back at the
+        end, or when the generator is closed.
 
         Args:
             entries: the candidates; the first one wins unless another is faster by 2 % and by a microsecond.
@@ -297,6 +315,7 @@ class Contest:
         """
         given_up = False
         try:
+            yield from self.place()
             fitting = self._give_room(entries, refusals)
             self.expected = self._reference(plain, refusals) if plain and not slow else []
             passed, reasons = yield from self._round(fitting)
@@ -373,28 +392,37 @@ class Contest:
         return ""
 
     def _finals(self, passed: list[_Passed[E]], first: E) -> Generator[str, None, tuple[E, float]]:
-        """The best few and the first, several times in turns; then the best one against the first, if it is close."""
+        """The best few and the first in turns; then the best one against the first, if it is close."""
         ranked = sorted(passed, key=lambda p: p.milliseconds)
         held = next((p for p in passed if p.entry is first), None)
         if held is not None and not _beats(ranked[0], held, 0.5):
             return held.entry, held.milliseconds
-        near = [p for p in ranked[:_FINALISTS] if p.milliseconds <= _NEAR * ranked[0].milliseconds]
+        near = [p for p in ranked[:_FINALISTS] if p.milliseconds <= _CLOSE * ranked[0].milliseconds]
         finalists = near + [p for p in ranked[len(near) :] if p.entry is first]
         yield from self._in_turns(finalists, _ROUNDS)
         winner = min(finalists, key=lambda p: p.milliseconds)
         holder = next((p for p in finalists if p.entry is first), winner)
         if winner is not holder and not _beats(winner, holder, _CLEAR):
-            yield from self._in_turns([holder, winner], _DUEL)
+            yield from self._in_turns([holder, winner], _DUEL, _agree)
         best = winner if _beats(winner, holder) else holder
         return best.entry, best.milliseconds
 
-    def _in_turns(self, finalists: Sequence[_Passed[E]], rounds: int) -> Generator[str, None, None]:
-        """Set each one's milliseconds to the median of as many measurements, made in turns."""
+    def _in_turns(
+        self,
+        finalists: Sequence[_Passed[E]],
+        rounds: int,
+        enough: Callable[[Sequence[list[float]]], bool] = lambda times: False,
+    ) -> Generator[str, None, None]:
+        """Set each one's milliseconds to the median of as many measurements, made in turns; of fewer, where what was
+        measured (a list for each finalist) is enough.
+        """
         times: list[list[float]] = [[] for _ in finalists]
         for _ in range(rounds):
             for one, found in zip(finalists, times, strict=True):
                 yield "time"
                 found.append(self._time(one))
+            if enough(times):
+                break
         for one, found in zip(finalists, times, strict=True):
             one.milliseconds = median(found)
 

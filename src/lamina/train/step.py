@@ -260,8 +260,8 @@ class Step:
             program = self._program(kind, self._with_gradient() if updates else frozenset())
             progress.begin_step(self.number)
             self._compare(program)
-            self._tuner.before(program.executable)
-            results = iter(program.run(*self._groups.given(self.number), *given, *wanted))
+            with self._tuner.before(program.executable):
+                results = iter(program.run(*self._groups.given(self.number), *given, *wanted))
             if updates:
                 self._groups.number += 1
             self._waiting = 0 if updates else self.waiting + 1

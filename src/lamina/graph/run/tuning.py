@@ -1,9 +1,14 @@
 """Tuning between runs: plans that nobody measured compete while a program runs again and again, and winners take
 their places at a run's boundary.
 
-It begins when programs have run for a few seconds: what runs shorter is not worth it, and is not disturbed.
-Candidates are made by threads; contests are held in small parts before a run begins, in at most a tenth of the time
-that runs take, and so that a run and what precedes it rarely take twice as long as a run alone.
+It begins when programs have run for a few seconds: what runs shorter is not worth it, and is not disturbed. Then
+one run's kernels are timed where they run (`Timeline`): how long a plan takes, how often it runs, and how far it
+is from what the machine could do say what its contest is expected to win. Contests are held in the order of what
+they win for what they take; one that is not expected to pay for itself within minutes is not held. Candidates are
+made by threads; contests are held in small parts before a run begins, in at most a tenth of the time that runs
+take (a fifth, while what is tried is expected to pay for itself in seconds), and so that a run and what precedes
+it rarely take twice as long as a run alone. Winners are put in when runs have lost as much by waiting for them as
+the change of plans takes.
 """
 
 from __future__ import annotations
@@ -17,35 +22,45 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.backends import OpenChoice, Plan, TuningSlices
 from lamina.graph.planning.cost import least_seconds
 from lamina.graph.run.executable import Executable
+from lamina.graph.run.timeline import Timeline, recording
 from lamina.runtime import OutOfMemoryError, renew_after_fork, usable_cores
 
-#: The part of the time that tuning may take, and the most seconds of it that are saved up.
-SHARE, SAVED_UP = 0.1, 1.0
+#: The part of the time that tuning may take; the part while what is tried is expected to pay for itself within so
+#: many seconds of runs; the most seconds that are saved up.
+SHARE, EAGER, SOON, SAVED_UP = 0.1, 0.2, 20.0, 1.0
 #: Seconds of runs before anything is tuned.
 BEGIN = 2.0
 #: More seconds than this between two runs (and than two runs take) are a pause of the program's, and earn nothing.
 PAUSE = 0.5
-#: What takes longer than a run (a part of a contest, a change of plans) is done before one of so many runs at most.
-APART = 128
+#: What takes longer than a run (a part of a contest, a change of plans) is done before one of so many runs, after as
+#: few as this without such.
+APART, FIRST = 128, 3
 #: What a part is expected to take: so much more than the latest of its kind took on average.
 _MARGIN, _LATEST = 1.5, 16
 #: Runs of a program before anything is tuned, and over which the time of a run is averaged.
 _WARM, _RUNS = 4, 64
-#: The part of a run's time that winners must save before all is known, so that they are put in at once.
-_WORTH = 0.01
+#: What is not expected to pay for its contest within so many times the seconds that runs have taken waits, and is not
+#: tried where that is more than so many seconds: what has run for long will run for long.
+AS_LONG, PAYBACK = 2.0, 600.0
+#: About what a contest takes: so many seconds, and so many runs of the plan.
+_CONTEST, _CONTEST_RUNS = 0.02, 60
+#: The time of a plan that nobody timed, in least times.
+_USUAL = 2.0
 #: A contest may take this part of the free memory.
 _FREE = 4
 #: Seconds after which Python's lock changes hands while threads make candidates.
 _TURN = 2e-4
 #: Turns tuning off, whatever programs say, where it is "0".
 _VARIABLE = "LAMINA_TUNING"
+#: What a run is made within that is not timed.
+_AS_EVER: AbstractContextManager[object] = nullcontext()
 
 
 class TuningThreads:
@@ -116,11 +131,13 @@ class Budget:
     """
 
     def __init__(self, begin: float = 0.0) -> None:
+        self.share = SHARE
         self.credit = -SHARE * begin  # seconds; below 0 also where a part took longer than was expected
+        self.passed_seconds = 0.0  # of runs, pauses left out
         self._runs: deque[float] = deque(maxlen=_RUNS)
         self._queued = 0  # runs since the device was waited for
         self._parts: dict[Hashable, deque[float]] = {}
-        self._since = APART  # runs since something took longer than a run
+        self._rare = float(FIRST)  # how often something may take longer than a run
 
     @property
     def run(self) -> float:
@@ -133,7 +150,7 @@ class Budget:
         """So long took a run, and what the program did around it."""
         self._runs.append(seconds)
         self._earn(min(seconds, max(PAUSE, 2 * self.run)))
-        self._since += 1
+        self._rare = min(self._rare + 1 / APART, FIRST)
         self._queued += 1
 
     def waited(self, seconds: float) -> None:
@@ -144,25 +161,31 @@ class Budget:
         self._earn(seconds)
 
     def _earn(self, seconds: float) -> None:
-        self.credit = min(self.credit + SHARE * seconds, SAVED_UP)
+        self.passed_seconds += seconds
+        self.credit = min(self.credit + self.share * seconds, SAVED_UP)
 
     def allows(self, kind: Hashable, spent: float = 0.0) -> bool:
         """Whether a part of this kind may be done now, behind others of `spent` seconds before the same run."""
-        expected = self._expected(kind)
+        expected = _MARGIN * self.expected(kind)
         if self.credit < expected or self.credit <= 0:
             return False
-        return spent + expected <= self.run or (spent == 0 and self._since >= APART)
+        return spent + expected <= self.run or (spent == 0 and self._rare >= 1)
 
     def spent(self, kind: Hashable, seconds: float) -> None:
         """So long took a part."""
         self._parts.setdefault(kind, deque(maxlen=_LATEST)).append(seconds)
         self.credit -= seconds
         if seconds > self.run:
-            self._since = 0
+            self._rare -= 1
 
-    def _expected(self, kind: Hashable) -> float:
+    def allows_debt(self) -> bool:
+        """Whether something may be done now for which not enough is saved up: that is earned afterwards."""
+        return self.credit > 0 and self._rare >= 1
+
+    def expected(self, kind: Hashable) -> float:
+        """Seconds that a part of this kind takes; 0 where none was done."""
         latest = self._parts.get(kind)
-        return _MARGIN * sum(latest) / len(latest) if latest else 0.0
+        return sum(latest) / len(latest) if latest else 0.0
 
 
 @dataclass(frozen=True)
@@ -186,7 +209,7 @@ class TuningState:
 
 
 class Tuner:
-    """Tunes the programs of one user between their runs: `before` is called where one begins, by a thread at a time.
+    """Tunes the programs of one user between their runs: each is made within `before`, by a thread at a time.
 
     Args:
         ended: why it does nothing, "" where it does. The environment may say so, too (LAMINA_TUNING=0).
@@ -208,39 +231,45 @@ class Tuner:
         weakref.finalize(self, self._workers.drop).atexit = False
         self._last: float | None = None  # when the latest run began
         self._known: weakref.WeakKeyDictionary[Executable, TunedProgram] = weakref.WeakKeyDictionary()
-        self._waiting: list[OpenChoice] = []  # candidates are not made yet
+        self._waiting: list[
+            tuple[float, OpenChoice]
+        ] = []  # with what they are worth; candidates are not made yet
         self._made: list[tuple[OpenChoice, Future[Any]]] = []  # are, or will soon be
         self._contest: tuple[OpenChoice, TuningSlices, str] | None = None
-        self._swapping: float | None = None  # seconds of a change whose program is being recorded by this run
+        # What the run that is under way does beside: its kind, and the seconds that were spent on it before the run.
+        self._beside: tuple[str, float] | None = None
         renew_after_fork(self)
 
-    def before(self, executable: Executable) -> None:
-        """Where a run begins: tune as far as the budget allows, put winners in. An error ends it with a warning."""
+    def before(self, executable: Executable) -> AbstractContextManager[object]:
+        """Where a run begins: tune as far as the budget allows, put winners in. The run is made within what is
+        returned, which may time its kernels. An error ends tuning with a warning.
+        """
         if self.state.ended:
-            return
+            return _AS_EVER
         program = self._known.get(executable)
         if program is None:
             program = self._known[executable] = TunedProgram(executable)
         if not program.choices or (program.is_settled and not self.state.open):
             self._last = None
-            return
+            return _AS_EVER
         program.runs += 1
         if program.runs <= _WARM:  # recorded meanwhile
             self._last = self._clock()
-            return
+            return _AS_EVER
         self._passed()
         try:
-            self._work(program, executable)
+            return self._work(program, executable)
         except Exception as error:
             self.end(f"{type(error).__name__}: {error}")
             warnings.warn(f"tuning between runs has ended: {self.state.ended}", RuntimeWarning, stacklevel=3)
+            return _AS_EVER
 
     def end(self, reason: str) -> None:
         """No more of it: threads end when they have made what they are at."""
         if self._contest is not None:
             self._contest[1].close()
             self._contest[0].settle(None)
-        for choice in (*self._waiting, *(choice for choice, _ in self._made)):
+        for _, choice in (*self._waiting, *((0.0, choice) for choice, _ in self._made)):
             choice.settle(None)
         self._workers.drop()
         self._contest, self._waiting, self._made = None, [], []
@@ -253,31 +282,32 @@ class Tuner:
 
     # ---- before a run
     def _passed(self) -> None:
-        """Note how long the run before took; what it took longer because plans were changed is the change's."""
+        """Note how long the run before took; what it took longer because of what it did beside is that one's."""
         now = self._clock()
         if self._last is not None:
             took, more = now - self._last, 0.0
-            if self._swapping is not None:
+            if self._beside is not None:
                 more = max(0.0, took - self.budget.run)
-                self._spent("swap", self._swapping + more)
-                self._swapping = None
+                kind, before = self._beside
+                self._spent(kind, before + more)
+                self._beside = None
             self.budget.passed(took - more)
         self._last = now
 
-    def _work(self, program: TunedProgram, executable: Executable) -> None:
-        if not program.taken:
-            program.taken = True
-            self._waiting += [choice for choice in program.choices if choice.take(self)]
-            self._count()
+    def _work(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
         if self.budget.credit <= 0:
-            return
+            return _AS_EVER
+        if not program.taken:
+            if program.timeline is None and recording() is None:
+                return self._timed(program, executable)
+            self._take(program)
         self._prepare()
         program.look()
-        worth = bool(program.better) and (not program.is_open or program.saving >= _WORTH * self.budget.run)
-        if worth and self.budget.allows("swap"):
+        change = self.budget.expected("swap") or self.budget.expected("timing")
+        if program.is_worth(change) and self.budget.allows_debt():
             self._wait(executable)
             self._swap(program, executable)
-            return
+            return _AS_EVER
         spent, waited = 0.0, False
         while (kind := self._next(executable)) is not None and self.budget.allows(kind, spent):
             if not waited:
@@ -289,6 +319,22 @@ class Tuner:
             spent += took
             self._spent(kind, took)
         self._last = self._clock()
+        return _AS_EVER
+
+    def _timed(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
+        """Within this the run's kernels are timed."""
+        self._wait(executable)
+        self._last = self._clock()
+        self._beside = "timing", 0.0
+        program.timeline = Timeline(calls=1)
+        return program.timeline.record()
+
+    def _take(self, program: TunedProgram) -> None:
+        """Choose what is worth a contest."""
+        program.rank(self.budget.run)
+        self._waiting += [(worth, choice) for worth, choice in program.ranked if choice.take(self)]
+        self._waiting.sort(key=lambda pair: -pair[0])
+        self._count()
 
     def _wait(self, executable: Executable) -> None:
         """Until the device is idle: what it does by then are runs of the program, which were only queued."""
@@ -304,16 +350,21 @@ class Tuner:
         begin = self._clock()
         changed = executable.change_plans(program.better)
         program.tried |= set(program.better)
-        program.seen = -1
+        program.seen, program.missed, program.saving = -1, 0.0, 0.0
         self._last = self._clock()
-        self._swapping = self._last - begin
+        self._beside = "swap", self._last - begin
         self.state = replace(self.state, swaps=self.state.swaps + int(changed))
 
     # ---- contests
     def _prepare(self) -> None:
         """Let threads make candidates, of few choices ahead of their contests."""
+        patience = AS_LONG * self.budget.passed_seconds
         while self._waiting and len(self._made) < 2 * self._workers.most:
-            choice = self._waiting.pop(0)
+            worth, choice = self._waiting[0]
+            self.budget.share = EAGER if worth * SOON >= 1 else SHARE
+            if worth * patience < 1:
+                return
+            del self._waiting[0]
             self._made.append((choice, self._workers.submit(choice.candidates)))
 
     def _next(self, executable: Executable) -> str | None:
@@ -359,45 +410,88 @@ class Tuner:
         )
 
 
+@dataclass
+class ChoiceUse:
+    """What a program has of a choice: so many steps, of so many least seconds, which took so long where timed."""
+
+    count: int = 0
+    least: float = 0.0
+    seconds: float = 0.0
+
+    def worth(self, choice: OpenChoice, run: float) -> float:
+        """What a contest is expected to save of a run's time, for each second that it takes."""
+        least = self.least / self.count
+        seconds = self.seconds / self.count or _USUAL * least
+        saved = self.count * choice.expected(seconds, least)
+        return saved / max(run, seconds * self.count) / (_CONTEST + _CONTEST_RUNS * seconds)
+
+
 class TunedProgram:
     """What is open of a program.
 
-    choices: with the most expensive first, by the least time that their steps take; none where ranks exchange data,
-    which all would have to change their plans before the same run.
-    better: plans that can be put in. saving: by how many seconds a run gets shorter then. is_open: whether more is to
-    be learnt. tried: plans that were changed, or could not be.
+    choices: what is open; none where ranks exchange data, which all would have to change their plans before the
+    same run. ranked: those that are worth a contest, with what they are worth, the best first. timeline: of the
+    run whose kernels were timed. taken: whether they were ranked. better: plans that can be put in. saving: by
+    how many seconds a run gets shorter then. missed: the seconds by which runs were longer without them. is_open:
+    whether more is to be learnt. tried: plans that were changed, or could not be.
     """
 
     def __init__(self, executable: Executable) -> None:
         self.runs, self.taken = 0, False
         self.tried: set[Plan] = set()
         self.better: dict[Plan, Plan] = {}
-        self.saving, self.is_open, self.seen = 0.0, True, -1
+        self.saving, self.missed, self.is_open, self.seen = 0.0, 0.0, True, -1
+        self.timeline: Timeline | None = None
+        self.ranked: list[tuple[float, OpenChoice]] = []
         self._counts: dict[Plan, int] = {}
+        self._uses: dict[OpenChoice, ChoiceUse] = {}
+        self._kernels: list[OpenChoice | None] = []  # of each step that runs something
         steps = executable.program.steps
         together = any(s.node is not None and s.node.op.effect == "collective" for s in steps)
-        cost: dict[OpenChoice, float] = {}
         for step in () if together else steps:
             choice = step.plan.open
+            if not step.plan.view:
+                self._kernels.append(choice)
             if choice is not None:
                 self._counts[step.plan] = self._counts.get(step.plan, 0) + 1
-                cost[choice] = cost.get(choice, 0.0) + least_seconds(step, executable.device.machine)
-        self.choices = sorted(cost, key=lambda choice: -cost[choice])
+                use = self._uses.setdefault(choice, ChoiceUse())
+                use.count += 1
+                use.least += least_seconds(step, executable.device.machine)
+
+    @property
+    def choices(self) -> list[OpenChoice]:
+        """What is open, in the order of the steps."""
+        return list(self._uses)
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is left to learn, nor to put in."""
         return self.taken and not self.is_open and not self.better
 
+    def rank(self, run: float) -> None:
+        """Choose what is worth a contest, by what the timeline says. run: seconds of a run."""
+        spans = [] if self.timeline is None else [s for s in self.timeline.spans if s.kind != "host"]
+        for choice, span in zip(self._kernels, spans, strict=bool(spans)):
+            if choice is not None:
+                self._uses[choice].seconds += span.nanoseconds / 1e9
+        worth = [(use.worth(choice, run), choice) for choice, use in self._uses.items()]
+        self.ranked = sorted([pair for pair in worth if pair[0] * PAYBACK >= 1], key=lambda pair: -pair[0])
+        self.taken, self.timeline = True, None
+
     def look(self) -> None:
         """See what was learnt since the last time, by anyone."""
+        self.missed += self.saving
         if self.seen == OpenChoice.settled:
             return
         self.seen = OpenChoice.settled
         fresh = [p for p in self._counts if p not in self.tried and p.latest is not p]
         self.better = {plan: plan.latest for plan in fresh}
         self.saving = sum(self._counts[p] * p.open.saving for p in fresh if p.open is not None)
-        self.is_open = not all(choice.done for choice in self.choices)
+        self.is_open = not all(choice.done for _, choice in self.ranked)
+
+    def is_worth(self, seconds: float) -> bool:
+        """Whether a change of plans that takes so long is due: all is known, or runs have lost as much without it."""
+        return bool(self.better) and (not self.is_open or self.missed >= seconds)
 
 
 def _switched_off() -> str:

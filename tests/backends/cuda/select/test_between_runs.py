@@ -157,7 +157,7 @@ def test_the_store_gets_the_winner(
         except StopIteration as end:
             found = end.value
             break
-    assert set(kinds) == {"run", "time"}
+    assert set(kinds) == {"place", "run", "time"}
     place = problem.place
     kept = PlanStore("here", "1", tmp_path).placed(place.nature)
     assert kept[place.sizes] == Choice(winner, milliseconds=times[winner], heuristic=times["a"])
@@ -186,6 +186,7 @@ def test_a_contest_stays_within_its_memory(tmp_path: Path, monkeypatch: pytest.M
             room=room,
         )
         refusals: list[str] = []
+        finished(made.place())
         trials = [formulations.autotune.Trial(device, one) for one in entries]
         kept = made._give_room(trials, refusals)
         assert (len(made.copies), max(one.workspace for one in kept)) == (copies, workspace)

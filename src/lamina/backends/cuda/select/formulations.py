@@ -18,6 +18,7 @@ With `Policy.once` the first choice for an op serves all sizes that the same fil
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,7 @@ from lamina.backends.cuda.launch.program import (
     round_up,
 )
 from lamina.backends.cuda.select import autotune
+from lamina.backends.cuda.select.expected import expected_saving
 from lamina.backends.cuda.select.known import ProblemPlace, is_measured, known_choices
 from lamina.backends.cuda.select.target import target_of
 from lamina.c.errors import CudnnError
@@ -183,6 +185,11 @@ class Problem:
     def dtype(self) -> DType:
         """The operands' element type."""
         return self.inputs[0].dtype
+
+    @property
+    def op(self) -> str:
+        """The op's name, without attributes and what is fused behind it."""
+        return re.split(r"\W", self.kind, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
@@ -645,7 +652,9 @@ def _open(problem: Problem, chosen: Candidate, device: Device, policy: Policy) -
     if fixed or not problem.kind or is_measured(problem.place, device):
         return None
     return OpenChoice(
-        partial(_few, problem, chosen, device, policy), partial(_learn, problem, device, policy)
+        partial(_few, problem, chosen, device, policy),
+        partial(_learn, problem, device, policy),
+        partial(expected_saving, problem.op),
     )
 
 
@@ -656,19 +665,24 @@ def _few(problem: Problem, chosen: Candidate, device: Device, policy: Policy) ->
     with device.current():
         target, limit = target_of(device), tune.budget(device, policy.workspace_limit)
         near = [rebuild(problem, choice, target, policy) for choice in known_choices(problem.place, device)]
-        accept = tune.few_compiled(_FEW)
-        preferred = next((w for w in problem.formulations if w.graph is not None), None)
-        lists = [
-            list(islice(_firsts(problem, w, target, policy, limit, accept), _FEW if w is preferred else 2))
-            for w in (*problem.formulations, *_apart(problem))
-            if not w.spare
-        ]
-        drawn = [one for rank in zip_longest(*lists) for one in rank]
-        fitting = (one for one in (*near, *drawn) if one is not None and one.workspace <= limit)
+        fitting = [one for one in near if one is not None and one.workspace <= limit]
+        fitting += drawn(problem, target, policy, limit)
         found = list({one.choice: one for one in fitting if one.choice != chosen.choice}.values())
         for check in checks_of({spec.dtype.name for spec in (*problem.inputs, *problem.outputs)}):
             check.load(device)
         return [chosen, *(one for one in found[: _MOST_FEW - 1] if _loads(one, device))]
+
+
+def drawn(problem: Problem, target: Target, policy: Policy, limit: int) -> list[Candidate]:
+    """The first candidates of each formulation that take no more than `limit` bytes of workspace, in turns."""
+    accept = tune.few_compiled(_FEW)
+    preferred = next((w for w in problem.formulations if w.graph is not None), None)
+    lists = [
+        list(islice(_firsts(problem, w, target, policy, limit, accept), _FEW if w is preferred else 2))
+        for w in (*problem.formulations, *_apart(problem))
+        if not w.spare
+    ]
+    return [one for rank in zip_longest(*lists) for one in rank if one is not None and one.workspace <= limit]
 
 
 def _apart(problem: Problem) -> list[Formulation]:
