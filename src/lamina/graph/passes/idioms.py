@@ -2,8 +2,8 @@
 
 Exporters take gelu, hard swish and layer norms apart; a backend computes each in one pass, or at the end of the
 product before it. The rules look for the formulas by their constants, in every order of the factors. Values that are
-read elsewhere (by a gradient) stay as they are: what is going to be differentiated is looked at before (`with_idioms`),
-so that the gradient is the op's, too.
+read elsewhere (by a gradient) stay as they are: what is going to be differentiated is looked at before
+(`with_idioms`), so that the gradient is the op's, too.
 """
 
 from __future__ import annotations
