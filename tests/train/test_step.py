@@ -572,3 +572,30 @@ def test_a_step_opens_its_backend_when_it_is_made() -> None:
     """Not in the first step."""
     with pytest.raises(ValueError, match="unknown backend 'nowhere'"):
         make(nn.Linear(2, 2), optim.SGD(0.1), backend="nowhere")
+
+
+def test_gradients_of_formulas_that_one_op_computes_are_that_ops() -> None:
+    """An RMS norm that is written out trains as the layer does, by its gradient in one op."""
+
+    class Written(nn.Module):
+        def __init__(self, *, steps: bool) -> None:
+            super().__init__()
+            nn.manual_seed(1)
+            self.inner, self.outer = nn.Linear(8, 16), nn.Linear(16, 4)
+            self.norm, self.steps = nn.RMSNorm(16, eps=1e-6), steps
+
+        def forward(self, x: Any) -> Any:
+            x = self.inner(x)
+            if not self.steps:
+                return self.outer(self.norm(x))
+            unit = x * ops.rsqrt(ops.mean(x * x, -1, keepdim=True) + 1e-6)
+            return self.outer(self.norm.weight * unit)
+
+    images, losses = RNG.standard_normal((8, 8)).astype(np.float32), []
+    for steps in (True, False):
+        step = make(Written(steps=steps), optim.SGD(0.1, 0.9))
+        losses.append([step(images, LABELS).item() for _ in range(4)])
+        found = {node.op.name for node in step.executable.graph.nodes}
+        assert {"rms_norm", "rms_norm_grad"} <= found
+        assert "rsqrt" not in found
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

@@ -22,6 +22,7 @@ from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.autodiff import gradients_or_none
 from lamina.graph.ir.graph import constant, traced_for
+from lamina.graph.passes.idioms import with_idioms
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
@@ -519,7 +520,7 @@ class Step:
         }
         with contextlib.nullcontext() if self.options.parallel is None else self.options.parallel.own_part():
             loss, outputs, targets, after, written = self._forward(half, values, kind, capture)
-        hits = _hits(outputs, targets)
+        loss, hits, after, written = _recognized(loss, _hits(outputs, targets), after, written)
         scale = values.get("scale/scale")
         # Scaled float16 gradients are widened before they are divided, others when the optimizer reads them.
         wrt = half if scale is None else parameters
@@ -791,6 +792,18 @@ class _BatchKind:
         count = len(_tree.names(self.inputs, ""))
         given = [_cast(v, compute) for v in values[:count]]
         return _tree.unflatten(self.inputs, given), _tree.unflatten(self.targets, values[count:])
+
+
+def _recognized(
+    loss: Any, hits: list[Value], after: dict[str, Any], written: dict[str, Any]
+) -> tuple[Any, list[Value], dict[str, Any], dict[str, Any]]:
+    """What a forward pass gave, made by the ops that its formulas are: their gradients keep, and move, less."""
+    every = [loss, *hits, *after.values(), *written.values()]
+    traced = dict.fromkeys(v for v in every if isinstance(v, Value))
+    made = dict(zip(traced, with_idioms(list(traced)), strict=True))
+    loss, *rest = [made.get(v, v) if isinstance(v, Value) else v for v in every]
+    own = iter(rest)
+    return loss, [next(own) for _ in hits], {n: next(own) for n in after}, {n: next(own) for n in written}
 
 
 def _hits(outputs: Any, targets: Any) -> list[Value]:

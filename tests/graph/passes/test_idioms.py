@@ -10,7 +10,7 @@ import lamina as lm
 from lamina import ops
 from lamina.graph import gradients, trace
 from lamina.graph.passes.canonicalize import fold_constants
-from lamina.graph.passes.idioms import recognize_idioms
+from lamina.graph.passes.idioms import recognize_idioms, with_idioms
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((3, 4, 6)).astype(np.float32) * 3
@@ -74,6 +74,68 @@ def test_layer_norms(power: Callable[[Any], Any]) -> None:
     np.testing.assert_allclose(graph(X, SCALE, BIAS)[0].numpy(), wanted, rtol=2e-5, atol=2e-6)
 
 
+RMS_FORMS: list[Callable[[Any, Any], Any]] = [
+    lambda x, scale: scale * (x * ops.rsqrt(ops.mean(square(x), -1, keepdim=True) + 1e-6)),
+    lambda x, scale: ops.rsqrt(1e-6 + ops.mean(x * x, -1, keepdim=True)) * x * scale,
+    lambda x, scale: x / ops.sqrt(ops.mean(x * x, -1, keepdim=True) + 1e-6) * scale,
+]
+
+
+@pytest.mark.parametrize("form", RMS_FORMS)
+def test_rms_norms(form: Callable[[Any, Any], Any]) -> None:
+    graph = recognized(form, X, SCALE)
+    assert names(graph) == ["rms_norm"]
+    wanted = trace(form, X.astype(np.float64), SCALE.astype(np.float64))
+    exact = wanted(X.astype(np.float64), SCALE.astype(np.float64))[0].numpy()
+    np.testing.assert_allclose(graph(X, SCALE)[0].numpy(), exact, rtol=2e-6, atol=1e-6)
+
+
+def test_rms_norms_of_rows_that_are_widened_for_them() -> None:
+    def fn(x: Any, scale: Any) -> Any:
+        wide = x.cast(lm.float32)
+        unit = wide * ops.rsqrt(ops.mean(wide * wide, -1, keepdim=True) + 1e-6)
+        return scale * unit.cast(x.dtype)
+
+    x, scale = lm.tensor(X).cast(lm.bfloat16), lm.tensor(SCALE).cast(lm.bfloat16)
+    graph = recognized(fn, x, scale)
+    assert names(graph) == ["cast", "rms_norm"]  # of the scale
+    assert graph.nodes[-1].inputs[0] is graph.inputs[0]
+    wide, factors = (v.numpy().astype(np.float64) for v in (x, scale))
+    exact = factors * wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(graph(x, scale)[0].numpy().astype(np.float64), exact, rtol=2**-8, atol=1e-6)
+
+
+def test_layer_norms_of_half_types_have_wide_scales() -> None:
+    given = [lm.tensor(v).cast(lm.float16) for v in (X, SCALE, BIAS)]
+    graph = recognized(lambda x, scale, bias: normalized(x) * scale + bias, *given)
+    assert names(graph) == ["cast", "cast", "layer_norm"]
+    x, scale, bias = (v.numpy().astype(np.float64) for v in given)
+    exact = normalized(x) * scale + bias
+    found = graph(*given)[0].numpy().astype(np.float64)
+    np.testing.assert_allclose(found, np.asarray(exact), rtol=2e-3, atol=2e-3)
+
+
+def test_gradients_of_what_is_recognized_are_its_own() -> None:
+    def fn(x: Any, scale: Any) -> Any:
+        y = scale * (x * ops.rsqrt(ops.mean(x * x, -1, keepdim=True) + 1e-6))
+        loss, same = with_idioms([ops.sum(y * y * y), y])
+        return [loss, same, *gradients(loss, [x, scale])]
+
+    wide = [X.astype(np.float64), SCALE.astype(np.float64)]
+    graph = trace(fn, *wide)
+    assert {"rms_norm", "rms_norm_grad"} <= set(names(graph))
+    assert "rsqrt" not in names(graph)
+    _, _, by_x, by_scale = (v.numpy() for v in graph(*wide))
+    step, rng = 1e-6, np.random.default_rng(1)
+    for given, slope in zip(range(2), (by_x, by_scale), strict=True):
+        along = rng.standard_normal(wide[given].shape)
+        ends = []
+        for sign in (1, -1):
+            moved = [v + sign * step * along if i == given else v for i, v in enumerate(wide)]
+            ends.append(graph(*moved)[0].item())
+        np.testing.assert_allclose((slope * along).sum(), (ends[0] - ends[1]) / (2 * step), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("form", "kept"),
     [
@@ -83,6 +145,7 @@ def test_layer_norms(power: Callable[[Any], Any]) -> None:
         (lambda x: ops.clamp(x, 0.0, -1.0), "minimum"),  # the bounds cross
         (lambda x: ops.minimum(ops.relu(x), x), "minimum"),  # no number
         (lambda x: normalized(x) * np.ones((4, 6), np.float32) + BIAS, "sqrt"),  # a scale for several rows
+        (lambda x: x * ops.rsqrt(ops.mean(x * x, 1, keepdim=True) + 1e-6) * SCALE, "rsqrt"),  # of other axes
         (lambda x: ops.maximum(x[:1], np.zeros((1, 1, 1, 1), np.float32)), "maximum"),  # one axis more
     ],
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Activations and arithmetic against the textbook formula, broadcasting, numbers, and errors."""
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,19 +73,27 @@ def test_more_activations(function: Any, formula: Any) -> None:
 
 
 @pytest.mark.feature("F057")
-@pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_the_gradient_of_gelu_is_one_op(approximate: Literal["none", "tanh"]) -> None:
-    """Of gelu's input; its own gradient by the input is gelu's second derivative."""
+@pytest.mark.parametrize(
+    ("function", "op"),
+    [
+        (ops.gelu, primitives.GeluGrad()),
+        (lambda v: ops.gelu(v, "tanh"), primitives.GeluGrad("tanh")),
+        (ops.silu, primitives.SiluGrad()),
+    ],
+    ids=["gelu", "gelu_tanh", "silu"],
+)
+def test_the_gradient_by_an_activations_input_is_one_op(function: Any, op: Any) -> None:
+    """Its own gradient by the input is the activation's second derivative."""
 
     def once(v: Any, g: Any) -> Any:
-        return gradients(ops.gelu(v, approximate), [v], [g])
+        return gradients(function(v), [v], [g])
 
     def twice(v: Any, g: Any) -> Any:
         return gradients(ops.sum(once(v, g)[0]), [v])
 
     arrays = [np.linspace(-4, 4, 33), np.full(33, 2.0)]
     graph = trace(once, *arrays)
-    assert [node.op for node in graph.nodes] == [primitives.GeluGrad(approximate)]
+    assert [node.op for node in graph.nodes] == [op]
     step = 1e-5
     below, above = (graph(arrays[0] + d, arrays[1])[0].numpy() for d in (-step, step))
     (found,) = trace(twice, *arrays)(*arrays)

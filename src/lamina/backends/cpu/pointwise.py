@@ -42,6 +42,7 @@ from lamina.ops.primitives.pointwise import (
     Relu,
     ReluGrad,
     SigmoidGrad,
+    SiluGrad,
     TanhGrad,
 )
 from lamina.replay.guards import finite, no_nan
@@ -116,6 +117,12 @@ def gelu_grad(op: GeluGrad, specs: Sequence[Spec], device: Device, policy: Polic
     return _gradient(op, step, ARG.SRC, specs)
 
 
+@kernels(SiluGrad, source="onednn")
+def silu_grad(op: SiluGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The gradient of silu from its input and the gradient of its output."""
+    return _gradient(op, Eltwise("swish", 1.0), ARG.SRC, specs)
+
+
 def _gradient(op: Op, step: Eltwise, data: int, specs: Sequence[Spec]) -> Plan:
     """The gradient of a function; data: whether the first operand is its input (SRC) or its output (DST)."""
     y, g = specs
@@ -123,11 +130,11 @@ def _gradient(op: Op, step: Eltwise, data: int, specs: Sequence[Spec]) -> Plan:
     if y.shape != g.shape:
         raise NoKernel(f"cpu: {op} with broadcasting ({y} and {g})")
     y = g = _kept(g if g.layout is not None else y, zero_kept=True)
-    over, function, upper = _run(y), step.function, step.beta
+    over, function, alpha, beta = _run(y), step.function, step.alpha, step.beta
 
     def create() -> PrimitiveDesc:
-        hint = onednn.eltwise_forward(function, over, over, beta=upper)
-        return onednn.eltwise_backward(function, over, over, over, beta=upper, hint=hint)
+        hint = onednn.eltwise_forward(function, over, over, alpha=alpha, beta=beta)
+        return onednn.eltwise_backward(function, over, over, over, alpha=alpha, beta=beta, hint=hint)
 
     made = attempt(create)
     if made is None:

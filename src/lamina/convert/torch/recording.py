@@ -13,6 +13,7 @@ from lamina.convert.torch.memory import spec_of
 from lamina.graph import Graph, Value, constant
 from lamina.graph.ir.autodiff import gradients_or_none
 from lamina.graph.ir.graph import Capture, reachable
+from lamina.graph.passes.idioms import with_idioms
 from lamina.nn.random import default_generator
 from lamina.ops.core import recording
 from lamina.ops.primitives.marker import StopGradient
@@ -83,6 +84,8 @@ def record(
     changed = {names.index(n): capture.read(v) for n, v in found.changed.items()}
     written = {i: v for i, v in changed.items() if v is not values[i]}
     states, outputs = _states(capture), [y if isinstance(y, Value) else constant(y) for y in outputs]
+    made = with_idioms([*outputs, *written.values()])  # their gradients keep, and move, less
+    outputs, written = made[: len(outputs)], dict(zip(written, made[len(outputs) :], strict=True))
     wrt = [values[i] for i, needs in zip(places, needs_gradient, strict=True) if needs]
     arriving, pulled, grads = _pulled_back(outputs, wrt)
     wanted = tuple(n for n, i in enumerate(places) if pulled.get(values[i]) is not None)

@@ -2,21 +2,23 @@
 
 Exporters take gelu, hard swish and layer norms apart; a backend computes each in one pass, or at the end of the
 product before it. The rules look for the formulas by their constants, in every order of the factors. Values that are
-read elsewhere (by a gradient) stay as they are.
+read elsewhere (by a gradient) stay as they are: what is going to be differentiated is looked at before
+(`with_idioms`), so that the gradient is the op's, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import isclose, pi, sqrt
 from typing import Any
 
 from lamina.backends.pattern import AnyValue, MadeBy, Pattern, PatternNode, Results, either, made_by, operand
-from lamina.graph.ir.graph import Graph, Value
+from lamina.graph.ir.graph import Graph, Value, reachable
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives.activation import Mish
-from lamina.ops.primitives.norm import LayerNorm
+from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.norm import LayerNorm, RmsNorm
 from lamina.ops.primitives.pointwise import (
     Add,
     ClippedRelu,
@@ -30,6 +32,7 @@ from lamina.ops.primitives.pointwise import (
     Mul,
     Pow,
     Relu,
+    Rsqrt,
     Sigmoid,
     Silu,
     Softplus,
@@ -43,6 +46,14 @@ from lamina.ops.primitives.reduce import Reduce
 def recognize_idioms(graph: Graph, report: Report | None = None) -> Graph:
     """Formulas that one op computes, as that op."""
     return rewrite(graph, _RULES, report)
+
+
+def with_idioms(values: Sequence[Value]) -> list[Value]:
+    """Values of a trace, made by the ops that their formulas are; they are all that is read of what lies before."""
+    nodes = reachable(values)
+    read = dict.fromkeys(v for node in nodes for v in node.inputs if v.is_input)
+    read.update(dict.fromkeys(v for v in values if v.is_input))
+    return recognize_idioms(Graph(list(read), values)).outputs
 
 
 # ------------------------------------------------------------------------------------------------------ numbers
@@ -177,7 +188,7 @@ _lifted = made_by(ClippedRelu, _inner, where=_is_relu6).read_once
 _hard_sigmoid = made_by(ClippedRelu, _inner, where=_is_relu1).read_once
 
 
-# -------------------------------------------------------------------------------------------------- layer norms
+# ------------------------------------------------------------------------------------------------ norms of rows
 
 
 def _is_mean_of_rows(node: PatternNode) -> bool:
@@ -189,21 +200,55 @@ def _mean(x: Pattern) -> MadeBy:
     return made_by(Reduce, x, where=_is_mean_of_rows)
 
 
-_centred = made_by(Sub, _x, _mean(_x).read_once, name="centred")
-_square = either(made_by(Mul, _centred, _centred), made_by(Pow, _centred, _number(2.0)))
-_spread = made_by(Sqrt, made_by(Add, _mean(_square).read_once, operand("epsilon")).read_once).read_once
-_normal = made_by(Div, _centred, _spread).read_once
-_LAYER_NORM = made_by(Add, made_by(Mul, _normal, operand("scale")).read_once, operand("bias"))
+_square = either(made_by(Mul, _x, _x).read_once, made_by(Pow, _x, _number(2.0)).read_once)
+_mean_square = made_by(Add, _mean(_square).read_once, operand("epsilon")).read_once
+_unit = either(
+    made_by(Mul, _x, made_by(Rsqrt, _mean_square).read_once).read_once,
+    made_by(Div, _x, made_by(Sqrt, _mean_square).read_once).read_once,
+)
+_RMS_NORM = made_by(Mul, either(made_by(Cast, _unit).read_once, _unit), operand("scale"))
+
+
+def _rms_norm(match: Match) -> Results | None:
+    """The RMS norm of rows with a scale for each of their elements. Rows that were widened for it alone, and are
+    rounded before they are scaled, are read as they were."""
+    y, x, scale, epsilon = match.root.outputs[0], match["x"], match["scale"], _number_of(match["epsilon"])
+    if x.dtype != y.dtype:
+        wide = x.node
+        if wide is None or not isinstance(wide.op, Cast) or x.dtype is not y.dtype.compute:
+            return None
+        (x,) = match.inputs(wide)
+    if epsilon is None or x.spec != y.spec or scale.shape != x.shape[-1:] or scale.dtype != y.dtype:
+        return None
+    return {y: match.apply(RmsNorm(1, epsilon), x, _wide(scale, match), at=match.root)[0]}
+
+
+def _wide(value: Value, match: Match) -> Value:
+    """A value in the type that it is computed in, which norms have their scales in."""
+    kind = value.dtype.compute
+    return value if value.dtype is kind else match.apply(Cast(kind), value, at=match.root)[0]
+
+
+def _is_of_rows(node: PatternNode) -> bool:
+    return bool(node.op.rank == 1)
+
+
+_centred = made_by(Sub, _x, _mean(_x).read_once).read_once
+_LAYER_NORM = made_by(
+    Add,
+    made_by(RmsNorm, _centred, operand("scale"), name="norm", where=_is_of_rows).read_once,
+    operand("bias"),
+)
 
 
 def _layer_norm(match: Match) -> Results | None:
-    """The layer norm of rows, with a scale and a bias for each of their elements."""
-    y, x, epsilon = match.root.outputs[0], match["x"], _number_of(match["epsilon"])
-    affine = [match["scale"], match["bias"]]
-    rows = x.shape[-1:]
-    if epsilon is None or x.spec != y.spec or any(v.shape != rows or v.dtype != x.dtype for v in affine):
+    """The layer norm of rows, a bias for each of their elements behind the RMS norm of what is left of their mean."""
+    y, x, bias = match.root.outputs[0], match["x"], match["bias"]
+    norm: Any = match.node("norm").op
+    if x.spec != y.spec or bias.shape != x.shape[-1:] or bias.dtype != x.dtype:
         return None
-    return {y: match.apply(LayerNorm(1, epsilon), x, *affine, at=match.root)[0]}
+    op = LayerNorm(1, norm.epsilon)
+    return {y: match.apply(op, x, match["scale"], _wide(bias, match), at=match.root)[0]}
 
 
 # -------------------------------------------------------------------------------------------------------- rules
@@ -226,5 +271,6 @@ _RULES = [
     RewriteRule("mish", made_by(Mul, _x, made_by(Tanh, made_by(Softplus, _x).read_once).read_once), _of_x(Mish())),
     RewriteRule("hard swish", _product(_x, _lifted, number=1 / 6), _of_x(HardSwish(), {0: 3.0, 1: 1.0})),
     RewriteRule("hard swish", made_by(Mul, _x, _hard_sigmoid), _of_x(HardSwish(), {0: 0.5, 1: 1 / 6})),
+    RewriteRule("RMS norm", _RMS_NORM, _rms_norm),
     RewriteRule("layer norm", _LAYER_NORM, _layer_norm),
 ]  # fmt: skip

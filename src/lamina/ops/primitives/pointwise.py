@@ -409,9 +409,8 @@ class Silu(_Unary):
     def apply(self, x: Array) -> Any:
         return x * _sigmoid(x)
 
-    def derivative(self, x: Any, y: Any) -> Any:
-        s = x.sigmoid()
-        return s + y * (1 - s)
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(SiluGrad(), inputs[0], grads[0]),)
 
 
 @dataclass(frozen=True)
@@ -839,6 +838,21 @@ class GeluGrad(_ActivationGrad):
         for approximate in ("none", "tanh"):
             for shape in _SHAPES:
                 yield Sample.of(cls(approximate), Arg(shape, distinct=True), shape)
+
+
+@dataclass(frozen=True)
+class SiluGrad(_ActivationGrad):
+    """(x, g) -> g * silu'(x), from silu's input: silu'(x) = s * (1 + x * (1 - s)) with s = sigmoid(x)."""
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        (arriving,), (x, g) = grads, inputs
+        s = x.sigmoid()
+        bend = s * (1 - s) * (x * (1 - 2 * s) + 2)  # silu''(x)
+        return arriving * g * bend, call(self, x, arriving)
+
+    def reference(self, x: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+        s = _sigmoid(x)
+        return (g * (s * (1 + x * (1 - s))),)
 
 
 def _sigmoid(x: Array) -> Any:

@@ -167,10 +167,10 @@ def test_rows_in_registers_and_beyond(columns: int, dtype: DType) -> None:
     check(RmsNormGrad(1), [g, x, scale, r], False)
 
 
-@pytest.mark.parametrize("groups", [1, 4, 32])
+@pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("last", [False, True])
 def test_groups_where_they_lie(groups: int, last: bool) -> None:
-    """Groups of channels that lie together are read channels last; others row-major."""
+    """Groups of channels that lie together are read channels last, as rows."""
     rng = np.random.default_rng(groups)
     x, g = (rng.standard_normal((2, 64, 5, 4)).astype(bfloat16.numpy) for _ in range(2))
     scale, bias = (rng.standard_normal(64).astype(np.float32) for _ in range(2))
@@ -179,7 +179,7 @@ def test_groups_where_they_lie(groups: int, last: bool) -> None:
     check(GroupNormGrad(groups), [g, x, scale, mean, r], last)
     spec = Spec(x.shape, bfloat16, channels_last(x.shape))
     plan = CUDA.plan(GroupNorm(groups, 1e-5), [spec, *[Spec((64,), float32)] * 2], Policy())
-    assert plan.inputs[0].tag == ("acdb" if groups < 32 else "abcd")
+    assert plan.inputs[0].tag == "acdb"
 
 
 #: Rows that a part of a warp, a warp or a block holds, or reads again; more rows than a block has, and a rest.

@@ -47,6 +47,7 @@ _GELU_GRADS = {"none": "gelu_bwd", "tanh": "gelu_approx_tanh_bwd"}
 #: Gradients of activations, which read the activation's input or, for relu, its output.
 _GRADS: dict[type[Op], Callable[[Op], str]] = {
     pointwise.ReluGrad: lambda op: "relu_bwd",
+    pointwise.SiluGrad: lambda op: "swish_bwd",
     pointwise.GeluGrad: lambda op: _GELU_GRADS[getattr(op, "approximate")],  # noqa: B009
 }
 

@@ -144,6 +144,11 @@ def _gelu_grad(op: Any, a: Sequence[str], t: str) -> str:
     )
 
 
+def _silu_grad(op: Any, a: Sequence[str], t: str) -> str:
+    (x, g), s = a, _sigmoid(a[0], t)
+    return f"({g} * ({s} * (({t})1 + {x} * (({t})1 - {s}))))"
+
+
 def _mish(op: Any, a: Sequence[str], t: str) -> str:
     return f"({a[0]} * tanh{'f' if t == 'f32' else ''}({_softplus(op, a, t)}))"
 
@@ -232,6 +237,7 @@ EXPRESSIONS: dict[type[Op], Expression] = {
     pointwise.SigmoidGrad: _text("({1} * {0} * (({t})1 - {0}))"),
     pointwise.TanhGrad: _text("({1} * (({t})1 - {0} * {0}))"),
     pointwise.GeluGrad: _gelu_grad,
+    pointwise.SiluGrad: _silu_grad,
     activation.Mish: _mish,
     activation.MishGrad: _mish_grad,
     criterion.BinaryCrossEntropy: _binary_cross_entropy,

@@ -56,11 +56,17 @@ __device__ __forceinline__ void write_sums(A *partial, A (&s)[WIDTH], A (&q)[WID
 #endif
 }
 
+// Kept places are channels; with GROUPED channels of an image, of which PER_GROUP have one mean, and CHANNELS are an
+// image's: group_of(o) and image_of(o) are quotients by these.
+#ifdef GROUPED
+#define STATISTIC(o) group_of(o)
+#define CHANNEL(o) ((o) - image_of(o) * CHANNELS)
+#else
+#define STATISTIC(o) (o)
+#define CHANNEL(o) (o)
+#endif
 // The numbers of the block's kept places.
-__device__ __forceinline__ void fetch(A (&to)[WIDTH], const A *from, Index o, bool inside)
-{
-    REPEAT(k, WIDTH) to[k] = inside ? from[o + k] : (A)0;
-}
+#define FETCH(to, from, number, inside) REPEAT(k, WIDTH) to[k] = (inside) ? from[number(o + k)] : (A)0;
 #endif
 
 #ifdef SPLITS
@@ -127,14 +133,14 @@ batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *s
     BLOCK(gridDim.y - 1 - blockIdx.y)
     if (!inside) return;
     A slope[WIDTH], shift[WIDTH], middle[WIDTH];
-    fetch(slope, spread, o, true);
-    fetch(shift, bias, o, true);
-    fetch(middle, mean, o, true);
+    FETCH(slope, spread, STATISTIC, true)
+    FETCH(shift, bias, CHANNEL, true)
+    FETCH(middle, mean, STATISTIC, true)
     REPEAT(k, WIDTH) {
 #if INFERENCE
         slope[k] = (A)1 / root(slope[k] + (A)EPSILON);
 #endif
-        slope[k] *= scale[o + k];
+        slope[k] *= scale[CHANNEL(o + k)];
     }
     BATCHES {
         Index at[AHEAD];
@@ -178,13 +184,13 @@ batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *
 {
     BLOCK(blockIdx.y)
     A middle[WIDTH], s[WIDTH], q[WIDTH];
-    fetch(middle, mean, o, inside);
+    FETCH(middle, mean, STATISTIC, inside)
     REPEAT(k, WIDTH) s[k] = q[k] = 0;
 #if RELU && !RESIDUAL
     A slope[WIDTH], shift[WIDTH];
-    fetch(slope, spread, o, inside);
-    fetch(shift, bias, o, inside);
-    REPEAT(k, WIDTH) slope[k] *= inside ? scale[o + k] : (A)0;
+    FETCH(slope, spread, STATISTIC, inside)
+    FETCH(shift, bias, CHANNEL, inside)
+    REPEAT(k, WIDTH) slope[k] *= inside ? scale[CHANNEL(o + k)] : (A)0;
 #endif
     if (inside) EACH {
         const Index at = base + reduced(r);
@@ -240,15 +246,15 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
     BLOCK(gridDim.y - 1 - blockIdx.y)
     if (!inside) return;
     A middle[WIDTH], slope[WIDTH], level[WIDTH], tilt[WIDTH], shift[WIDTH];
-    fetch(middle, mean, o, true);
-    fetch(slope, spread, o, true);
-    fetch(level, dbias, o, true);
-    fetch(tilt, dscale, o, true);
-    fetch(shift, bias, o, true);
+    FETCH(middle, mean, STATISTIC, true)
+    FETCH(slope, spread, STATISTIC, true)
+    FETCH(level, dbias, CHANNEL, true)
+    FETCH(tilt, dscale, CHANNEL, true)
+    FETCH(shift, bias, CHANNEL, true)
     REPEAT(k, WIDTH) {
         level[k] *= (A)PER;
         tilt[k] *= slope[k] * (A)PER;
-        slope[k] *= scale[o + k];
+        slope[k] *= scale[CHANNEL(o + k)];
     }
     const bool needs_x = MOVING || (RELU && !RESIDUAL);
     BATCHES {
@@ -266,6 +272,108 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
                 A d = MASKED(widen(gradients[p].v[k]), v, k);
                 if (MOVING) d -= level[OF(k)] + v * tilt[OF(k)];
                 result.v[k] = narrow<T>(d * slope[OF(k)]);
+            }
+            store<V>(dx + at[p], result);
+        }
+    }
+}
+#endif
+
+#ifdef GROUP_STATISTICS
+// One warp per group of an image: mean and r = 1 / sqrt(variance + EPSILON) of LINES of them, from the sums of each
+// channel's elements less its first one.
+extern "C" __global__ void __launch_bounds__(256)
+group_statistics(const T *x, const A *partial, A *mean, A *r, SIZES)
+{
+    const Index group = (Index)blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+    if (group >= LINES) return;
+    const A *sums = partial + (i64)group * PER_GROUP * SPLITS, *squares = sums + (i64)OUTPUTS * SPLITS;
+    const f64 size = (f64)COUNT * PER_GROUP;
+    f64 sum = 0, square = 0;
+    for (Index i = lane; i < PER_GROUP * SPLITS; i += 32) sum += (f64)sums[i];
+    for (Index c = lane; c < PER_GROUP; c += 32) sum += COUNT * (f64)widen(x[kept(group * PER_GROUP + c)]);
+    const f64 middle = over_warp(sum, Sum()) / size;
+    for (Index i = lane; i < PER_GROUP * SPLITS; i += 32) {
+        const f64 apart = middle - (f64)widen(x[kept(group * PER_GROUP + i / SPLITS)]);
+        square += (f64)squares[i] - 2 * apart * (f64)sums[i];
+    }
+    for (Index c = lane; c < PER_GROUP; c += 32) {
+        const f64 apart = middle - (f64)widen(x[kept(group * PER_GROUP + c)]);
+        square += COUNT * apart * apart;
+    }
+    const f64 var = larger(over_warp(square, Sum()) / size, 0.0);
+    if (lane) return;
+    mean[group] = (A)middle;
+    r[group] = (A)(1 / sqrt(var + EPSILON));
+}
+#endif
+
+#ifdef GROUP_TOTALS
+// From each channel's sums of g and g (x - mean) in each image. One warp per group of an image: level = the mean of
+// g scale, tilt = r² times that of g scale (x - mean). Behind these LINES one warp per channel: dbias and dscale, over
+// IMAGES.
+extern "C" __global__ void __launch_bounds__(256)
+group_totals(const A *partial, const A *scale, const A *spread, A *level, A *tilt, A *dscale, A *dbias, SIZES)
+{
+    const Index warp = (Index)blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+    const bool of_group = warp < LINES;
+    const Index channel = warp - LINES;
+    if (!of_group && channel >= CHANNELS) return;
+    const A *others = partial + (i64)OUTPUTS * SPLITS;
+    f64 first = 0, second = 0;
+    for (Index i = lane; i < (of_group ? (Index)PER_GROUP : (Index)IMAGES) * SPLITS; i += 32) {
+        const Index n = i / SPLITS, place = of_group ? warp * PER_GROUP + n : n * CHANNELS + channel;
+        const i64 at = (i64)place * SPLITS + i % SPLITS;
+        const f64 factor = of_group ? (f64)scale[place - image_of(place) * CHANNELS] : 1.0;
+        first += factor * (f64)partial[at];
+        second += (of_group ? factor : (f64)spread[group_of(place)]) * (f64)others[at];
+    }
+    first = over_warp(first, Sum());
+    second = over_warp(second, Sum());
+    if (lane) return;
+    const f64 size = (f64)COUNT * PER_GROUP;
+    if (of_group) {
+        const f64 r = (f64)spread[warp];
+        level[warp] = (A)(first / size);
+        tilt[warp] = (A)(r * r * second / size);
+    } else {
+        dbias[channel] = (A)first;
+        dscale[channel] = (A)second;
+    }
+}
+#endif
+
+#ifdef GROUP_GRAD_APPLY
+// dx = r (g scale - level - (x - mean) tilt).
+extern "C" __global__ void __launch_bounds__(256, 3)
+group_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *level, const A *tilt,
+                 T *dx, SIZES)
+{
+    BLOCK(gridDim.y - 1 - blockIdx.y)
+    if (!inside) return;
+    A middle[WIDTH], slope[WIDTH], least[WIDTH], bend[WIDTH];
+    FETCH(middle, mean, STATISTIC, true)
+    FETCH(slope, spread, STATISTIC, true)
+    FETCH(least, level, STATISTIC, true)
+    FETCH(bend, tilt, STATISTIC, true)
+    REPEAT(k, WIDTH) {
+        least[k] *= slope[k];
+        bend[k] *= slope[k];
+        slope[k] *= scale[CHANNEL(o + k)];
+    }
+    BATCHES {
+        Index at[AHEAD];
+        Pack<T, V> gradients[AHEAD], elements[AHEAD];
+        REPEAT(p, AHEAD) IN_BATCH(p) {
+            at[p] = base + reduced(r + p * STEP);
+            gradients[p] = load<V>(g + at[p]);
+            elements[p] = load<V>(x + at[p]);
+        }
+        REPEAT(p, AHEAD) IN_BATCH(p) {
+            Pack<T, V> result;
+            REPEAT(k, V) {
+                const A v = (A)widen(elements[p].v[k]) - middle[OF(k)];
+                result.v[k] = narrow<T>((A)widen(gradients[p].v[k]) * slope[OF(k)] - least[OF(k)] - v * bend[OF(k)]);
             }
             store<V>(dx + at[p], result);
         }

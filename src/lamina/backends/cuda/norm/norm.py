@@ -61,11 +61,11 @@ from lamina.spec import Layout, Policy, Spec, bfloat16, channels_last, contiguou
 
 _FILE = "norm/norm.cu"
 #: Blocks of 256 threads that fill a multiprocessor, for sums; passes that write take up to four times as many.
-_SUMMING, _WRITING = 8, 32
+SUMMING, WRITING = 8, 32
 #: Accesses of a thread up to which a row is held in registers; elements up to which scales are, of all rows.
 _HELD, _SAME = 4, 16
 #: Elements that must lie together for a group to be read where it lies.
-_TOGETHER = 16
+TOGETHER = 16
 
 
 # ------------------------------------------------------------------------------------------------------ geometry
@@ -168,7 +168,12 @@ class KernelHead:
         sizes.add_real(PER=1 / reduced.count)
         sizes.add_offset("kept", kept)
         sizes.add_offset("reduced", reduced)
-        return cls(f"{_types(index, spec)}{constants(V=width)}", sizes)
+        return cls(f"{types(index, spec)}{constants(V=width)}", sizes)
+
+    @classmethod
+    def bare(cls, text: str, known: bool = False) -> KernelHead:
+        """One that has types alone, so far."""
+        return cls(text, KernelSizes(known=known))
 
     def launch(self, name: str, switches: str, grid: Sequence[int], places: Sequence[Place]) -> Launch:
         """A launch of 256 threads per block."""
@@ -176,7 +181,8 @@ class KernelHead:
         return Launch(program, tuple(grid), (256,), (*places, Table(self.sizes.values)))
 
 
-def _types(index: str, spec: Spec) -> str:
+def types(index: str, spec: Spec) -> str:
+    """Index, and T: the type of its elements."""
     return f"typedef {index} Index;\ntypedef {c_type(spec.dtype)} T;\n"
 
 
@@ -184,7 +190,7 @@ def totals(
     spec: Spec, outputs: int, parts: int, places: Sequence[Place], *, centred: bool, scaled: bool
 ) -> Launch:
     """The gradients of scale and bias from partial sums [2, outputs, parts]. scaled: by r of each place."""
-    head = KernelHead(_types("i32", spec), KernelSizes())
+    head = KernelHead.bare(types("i32", spec))
     head.sizes.add(OUTPUTS=outputs, SPLITS=parts)
     switches = constants(V=1, GRAD_TOTALS=1) + flags(CENTRED=centred, SCALED=scaled)
     return head.launch("grad_totals", switches, (-(-outputs // 8),), places)
@@ -212,7 +218,7 @@ def activation(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
     return text if op.hi is None else text + constants(HI=repr(float(op.hi)))
 
 
-def channel_blocks(x: Spec, aligned: bool, machine: Machine, waves: int = _SUMMING) -> Blocks:
+def channel_blocks(x: Spec, aligned: bool, machine: Machine, waves: int = SUMMING) -> Blocks:
     """Channels kept, everything else reduced; at most `waves` blocks per multiprocessor."""
     strides = x.physical.strides
     order = memory_order(x.shape, strides)
@@ -281,7 +287,7 @@ def normalized(
     given: places of the inputs. parts: the sums were taken elsewhere, of x itself and of its square: [2, C, parts].
     signs: gets a bit for each element of the result; x is of a half type, channels last, eight at a time.
     """
-    passes = channel_blocks(x, aligned, machine, _WRITING)
+    passes = channel_blocks(x, aligned, machine, WRITING)
     residual = given[5 if op.residual else 0]
     applied = [*given[:3], target(1), target(2), residual, target(0), signs or target(0)]
     switches = constants(APPLY=1) + flags(INFERENCE=False, SIGNS=signs is not None) + activation(op)
@@ -295,7 +301,7 @@ def _statistics(op: BatchNorm, x: Spec, given: Sequence[Place], sums: Blocks, pa
     """Mean, r and running statistics of each channel; arguments as those of `normalized`."""
     count, channels = sums.reduced.count, x.shape[1]
     index = index_type(sums.kept.reach + x.numel)
-    head = KernelHead(_types(index, x), KernelSizes(known=index != "i32"))
+    head = KernelHead.bare(types(index, x), known=index != "i32")
     head.sizes.add(OUTPUTS=channels, COUNT=count, SPLITS=parts or sums.split[1])
     head.sizes.add_real(UNBIASED=count / (count - 1))
     head.sizes.add_offset("kept", sums.kept)
@@ -327,7 +333,7 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
         return kernel_plan(device, inputs, [y], [], label=op.name)
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
-        passes = channel_blocks(x, aligned, machine, _WRITING)
+        passes = channel_blocks(x, aligned, machine, WRITING)
         switches = constants(APPLY=1, EPSILON=repr(op.epsilon)) + activation(op)
         switches += flags(INFERENCE=True, SIGNS=False)
         places = [*(source(i) for i in range(5)), _residual(op), target(), target()]
@@ -355,7 +361,7 @@ def grad_applied(
     given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu, any).
     parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
     """
-    passes = channel_blocks(x, aligned, machine, _WRITING)
+    passes = channel_blocks(x, aligned, machine, WRITING)
     parts = parts or channel_blocks(x, aligned, machine).split[1]
     summed = [scratch(), given[4], target(1), target(2)]
     places = [*given, target(1), target(2), target(0)]
@@ -572,7 +578,7 @@ class Lines:
         others = self.frame.others
         own = [a for a in range(len(self.frame.split)) if a not in others]
         kept = collapse(self.frame.split, self.strides, own)
-        most = _SUMMING * machine.multiprocessors
+        most = SUMMING * machine.multiprocessors
         return Blocks(kept, self.space(others), self.x.dtype.itemsize, aligned, most)
 
 
@@ -584,7 +590,7 @@ def _lines(op: Rows | RowsGrad, x: Spec, *others: Spec) -> Lines:
     if not grouped or x.numel == 0:
         return lines
     inner = lines.rows()[1]
-    together = inner.strides[0][-1] == 1 and (inner.sizes[-1] >= _TOGETHER or len(inner.sizes) == 1)
+    together = inner.strides[0][-1] == 1 and (inner.sizes[-1] >= TOGETHER or len(inner.sizes) == 1)
     return lines if together else Lines(full(x, contiguous(x.shape)), lines.frame)
 
 
@@ -617,7 +623,7 @@ def _row_launch(
     return looping(made.program, kept.count * group, made.arguments)
 
 
-@kernels(LayerNorm, RmsNorm, GroupNorm, source="kernel")
+@kernels(LayerNorm, RmsNorm, source="kernel")
 def row_norm(op: Rows, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """One kernel."""
     outs = op.infer(*specs)
@@ -646,7 +652,7 @@ def _short_rows(op: RowsGrad, lines: Lines, machine: Machine) -> ShortRows | Non
     return short if short.fits else None
 
 
-@kernels(LayerNormGrad, RmsNormGrad, GroupNormGrad, source="kernel")
+@kernels(LayerNormGrad, RmsNormGrad, source="kernel")
 def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """dx row by row; dscale and dbias by sums across the rows. Short rows are read once."""
     outs = op.infer(*specs)

@@ -1,0 +1,178 @@
+"""Group norm of images that lie channels last in groups of few channels, where they lie.
+
+A group's elements are then a few bytes at each place, so that rows of them would be read piece by piece. Sums are
+taken of each channel of an image instead, as batch norm's are, and come together by groups: x is read twice, g and x
+twice for the gradient, in whole accesses, and nothing is brought into another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina.backends import Plan
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.launch.indexing import collapse, index_type, memory_order
+from lamina.backends.cuda.launch.program import (
+    WORKSPACE_ALIGNMENT,
+    Bindable,
+    Launch,
+    Place,
+    constants,
+    kernel_plan,
+    round_up,
+    scratch,
+    source,
+    target,
+)
+from lamina.backends.cuda.norm.norm import (
+    SUMMING,
+    TOGETHER,
+    WRITING,
+    Blocks,
+    KernelHead,
+    flags,
+    moments,
+    resident,
+    row_norm,
+    row_norm_grad,
+    types,
+)
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.primitives.norm import GroupNorm, GroupNormGrad
+from lamina.runtime import Device, Machine
+from lamina.spec import Policy, Spec
+
+_PLAIN = flags(RELU=False, RESIDUAL=False)
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """An image's channels as they lie beside each other; some of them are a group."""
+
+    x: Spec
+    groups: int
+    machine: Machine
+
+    @property
+    def lines(self) -> int:
+        """Groups of all images."""
+        return self.x.shape[0] * self.groups
+
+    def blocks(self, aligned: bool, waves: int = SUMMING) -> Blocks:
+        """Channels of images kept, places reduced."""
+        strides = self.x.physical.strides
+        rows = [strides, tuple(0 for _ in strides)]
+        order = memory_order(self.x.shape, strides)
+        kept = collapse(self.x.shape, rows, [0, 1])
+        rest = collapse(self.x.shape, rows, [a for a in order if a > 1])
+        return Blocks(kept, rest, self.x.dtype.itemsize, aligned, waves * self.machine.multiprocessors)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Of two partial sums of each channel, whether addresses are aligned or not."""
+        most = max(self.blocks(aligned).split[1] for aligned in (True, False))
+        nbytes = 2 * most * self.x.shape[0] * self.x.shape[1] * self.x.dtype.compute.itemsize
+        return round_up(nbytes, WORKSPACE_ALIGNMENT)
+
+    def known(self, head: KernelHead) -> KernelHead:
+        """With how channels are numbered."""
+        head.sizes.add(CHANNELS=self.x.shape[1], PER_GROUP=self.x.shape[1] // self.groups)
+        head.sizes.add_quotient("group_of", self.x.shape[1] // self.groups)
+        head.sizes.add_quotient("image_of", self.x.shape[1])
+        return head
+
+    def gathering(
+        self, name: str, aligned: bool, warps: int, places: Sequence[Place], text: str = ""
+    ) -> Launch:
+        """A launch of a warp for each of what sums of channels are brought together for."""
+        sums = self.blocks(aligned)
+        index = index_type(sums.kept.reach + self.x.numel)
+        head = KernelHead.bare(types(index, self.x), known=index != "i32")
+        head.sizes.add(OUTPUTS=sums.kept.count, COUNT=sums.reduced.count, SPLITS=sums.split[1])
+        head.sizes.add(LINES=self.lines, IMAGES=self.x.shape[0])
+        head.sizes.add_offset("kept", sums.kept)
+        switches = constants(V=1) + text + flags(**{name.upper(): True})
+        return self.known(head).launch(name, switches, (-(-warps // 8),), places)
+
+    def passing(self, name: str, aligned: bool, places: Sequence[Place], text: str, waves: int) -> Launch:
+        """A launch over all elements."""
+        blocks = self.blocks(aligned, waves)
+        return self.known(blocks.head(self.x)).launch(name, text + flags(GROUPED=True), blocks.grid, places)
+
+
+def _channels(op: GroupNorm | GroupNormGrad, machine: Machine, *specs: Spec) -> _Channels | None:
+    """The tensor where groups are to be read channel by channel; None where rows of their elements lie together."""
+    x = full(specs[0], resident(*specs))
+    if x.ndim < 3 or x.numel == 0 or x.physical.strides[1] != 1 or x.shape[1] // op.groups >= TOGETHER:
+        return None
+    found = _Channels(x, op.groups, machine)
+    few = x.shape[1] == 1 or found.blocks(True).reduced.count == 1
+    return None if few or found.blocks(True).by_rows else found
+
+
+@kernels(GroupNorm, source="kernel")
+def group_norm(op: GroupNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """Sums of each channel, statistics of groups, then the normalized result; or row by row."""
+    lying = _channels(op, device.machine, specs[0])
+    if lying is None:
+        return row_norm(op, specs, device, policy)
+    x, outs = lying.x, op.infer(*specs)
+    inputs = [x, *(s.open.fixed for s in specs[1:])]
+    outputs = [full(outs[0], x.physical), *(s.fixed for s in outs[1:])]
+    epsilon = constants(EPSILON=repr(op.epsilon))
+    applied = [*(source(i) for i in range(3)), target(1), target(2), source(0), target(0), target(0)]
+    text = _PLAIN + constants(APPLY=1) + flags(INFERENCE=False, SIGNS=False)
+
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
+        places = (source(0), scratch(), target(1), target(2))
+        return (
+            moments(x, lying.blocks(aligned)),
+            lying.gathering("group_statistics", aligned, lying.lines, places, epsilon),
+            lying.passing("batch_apply", aligned, applied, text, WRITING),
+        )
+
+    return kernel_plan(
+        device,
+        inputs,
+        outputs,
+        steps(True),
+        label=f"{op.name} by channels",
+        workspace=lying.sums_bytes,
+        plain=lambda: steps(False),
+    )
+
+
+@kernels(GroupNormGrad, source="kernel")
+def group_norm_grad(op: GroupNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """Sums of each channel, those of groups, of scales and of biases from them, then dx; or row by row."""
+    lying = _channels(op, device.machine, specs[1], specs[0])
+    if lying is None:
+        return row_norm_grad(op, specs, device, policy)
+    x, outs = lying.x, op.infer(*specs)
+    inputs = [full(specs[0], x.physical), x, *(s.open.fixed for s in specs[2:])]
+    outputs = [full(outs[0], x.physical), *(s.fixed for s in outs[1:])]
+    g, given, scale, mean, spread = (source(i) for i in range(5))
+    small = round_up(lying.lines * x.dtype.compute.itemsize, WORKSPACE_ALIGNMENT)
+    level, tilt = scratch(lying.sums_bytes), scratch(lying.sums_bytes + small)
+    summed = [g, given, scale, mean, spread, scale, g, target(0), scratch()]
+    totals = [scratch(), scale, spread, level, tilt, target(1), target(2)]
+    applied = [g, given, scale, mean, spread, level, tilt, target(0)]
+
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
+        return (
+            lying.passing("batch_grad_sums", aligned, summed, _PLAIN + constants(GRAD_SUMS=1), SUMMING),
+            lying.gathering("group_totals", aligned, lying.lines + x.shape[1], totals),
+            lying.passing("group_grad_apply", aligned, applied, constants(GROUP_GRAD_APPLY=1), WRITING),
+        )
+
+    return kernel_plan(
+        device,
+        inputs,
+        outputs,
+        steps(True),
+        label=f"{op.name} by channels",
+        workspace=lying.sums_bytes + 2 * small,
+        aliases={0: 0},
+        plain=lambda: steps(False),
+    )

@@ -1,0 +1,53 @@
+"""Group norm of few channels a group, channels last: in the emulator, beside the float64 reference."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from lamina.backends.cuda import backend
+from lamina.ops.primitives import GroupNorm, GroupNormGrad
+from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, contiguous, float16, float32, float64
+from tests.backends.cuda.norm.test_norm import check
+from tests.helpers.planned import H200
+
+CUDA = backend(H200)
+#: Shapes with their groups: channels in whole accesses or not, accesses over several groups and images, many places.
+CASES: list[tuple[tuple[int, ...], int]] = [
+    ((2, 64, 5, 4), 32),
+    ((3, 32, 7, 3), 32),
+    ((3, 12, 5), 4),
+    ((1, 40, 3, 3, 2), 5),
+    ((2, 24, 96, 90), 8),
+    ((33, 16, 2, 1), 2),
+]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("misaligned", [False, True])
+@pytest.mark.parametrize("dtype", [bfloat16, float16, float32, float64], ids=str)
+@pytest.mark.parametrize(("shape", "groups"), CASES, ids=str)
+def test_values(shape: tuple[int, ...], groups: int, dtype: DType, misaligned: bool) -> None:
+    rng = np.random.default_rng(groups)
+    wide = dtype.compute.numpy
+    x, g = (rng.standard_normal(shape).astype(dtype.numpy) for _ in range(2))
+    x = (x + np.arange(shape[1]).reshape(-1, *(1,) * (len(shape) - 2))).astype(dtype.numpy)  # unlike means
+    scale, bias = (rng.standard_normal(shape[1]).astype(wide) for _ in range(2))
+    split = x.reshape(shape[0], groups, -1).astype(np.float64)
+    mean, r = split.mean(2).astype(wide), (1 / np.sqrt(split.var(2) + 1e-5)).astype(wide)
+    check(GroupNorm(groups, 1e-5), [x, scale, bias], True, misaligned)
+    check(GroupNormGrad(groups), [g, x, scale, mean, r], True, misaligned)
+
+
+def test_what_lies_channels_last_stays_so() -> None:
+    for channels, groups in ((128, 32), (256, 32), (48, 4)):
+        small = [Spec((channels,), float32)] * 2
+        stats = [Spec((2, groups), float32)] * 2
+        for tag, layout in (("acdb", channels_last), ("abcd", contiguous)):
+            x = Spec((2, channels, 16, 16), bfloat16, layout((2, channels, 16, 16)))
+            for op, specs in (
+                (GroupNorm(groups, 1e-5), [x, *small]),
+                (GroupNormGrad(groups), [x, x, small[0], *stats]),
+            ):
+                plan = CUDA.plan(op, specs, Policy())
+                assert {s.tag for s in (plan.inputs[0], plan.outputs[0])} == {tag}
