@@ -43,6 +43,8 @@ from lamina.ops.primitives.norm import GroupNorm, GroupNormGrad
 from lamina.runtime import Device, Machine
 from lamina.spec import Policy, Spec
 
+#: Places of a channel from which on its sums are little beside its elements.
+_PLACES = 32
 _PLAIN = flags(RELU=False, RESIDUAL=False)
 
 
@@ -107,8 +109,8 @@ def _channels(op: GroupNorm | GroupNormGrad, machine: Machine, *specs: Spec) -> 
     if x.ndim < 3 or x.numel == 0 or x.physical.strides[1] != 1 or x.shape[1] // op.groups >= TOGETHER:
         return None
     found = _Channels(x, op.groups, machine)
-    few = x.shape[1] == 1 or found.blocks(True).reduced.count == 1
-    return None if few or found.blocks(True).by_rows else found
+    blocks = found.blocks(True)
+    return None if blocks.by_rows or blocks.reduced.count < _PLACES else found
 
 
 @kernels(GroupNorm, source="kernel")
