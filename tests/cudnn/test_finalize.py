@@ -11,7 +11,9 @@ from lamina.backends import get
 from lamina.backends.cuda.select.target import target_of
 from lamina.c.errors import CudnnError
 from lamina.cudnn import DeviceProperties, ExecutionPlan, Graph, Scout, Target, finalize, scouted_target
+from lamina.cudnn.autotune import build_all
 from lamina.cudnn.engine import EngineConfig
+from lamina.cudnn.finalize import ExpectedPlan, as_here
 from lamina.graph import compile, trace
 from lamina.graph.run.executable import Executable
 from lamina.runtime import Device
@@ -179,3 +181,95 @@ def test_a_backend_that_makes_no_plans_of_cudnn_sends_nobody() -> None:
     with get(H200, "null").scouted(called.append):
         pass
     assert not called
+
+
+# ---- many candidates of each problem
+
+
+def every(size: int, target: Target) -> list[EngineConfig]:
+    """All that the heuristics name for a problem."""
+    return list(convolution(size).candidates(target, ("a", "b")))
+
+
+@pytest.mark.feature("B051")
+def test_candidates_of_the_next_problems_are_made_while_one_is_timed(
+    properties: DeviceProperties, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scout's candidates and those of who comes behind are both made in further threads, and each once."""
+    wanted = {size: [c.key for c in every(size, properties)] for size in SIZES}
+
+    def way() -> None:
+        for size in SIZES:
+            configs = every(size, _target())
+            build_all(configs, _target(), [None] * len(configs))
+
+    with Scout(way) as scout:
+        first = every(SIZES[0], properties)
+        build_all(first, properties, [None] * len(first))
+        joined(scout)
+        waited = list(scout._begun.values())
+        for future in waited:
+            future.exception()
+        made.clear()  # now the contest is over: what it is to go on with is there
+        for size in SIZES[1:]:
+            configs = every(size, properties)
+            plans = build_all(configs, properties, [None] * len(configs))
+            assert [c.key for c in configs] == wanted[size]
+            assert all(isinstance(p, ExecutionPlan | str) for p in plans)
+            assert any(isinstance(p, ExecutionPlan) and not isinstance(p, ExpectedPlan) for p in plans)
+        assert made == []
+        assert scouted_target() is None
+    assert len(waited) >= sum(map(len, list(wanted.values())[1:]))
+
+
+def test_a_scout_is_a_few_plans_ahead_and_keeps_nothing_that_was_left_aside(
+    properties: DeviceProperties, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finalize, "_AHEAD", 2)
+    sizes, met = (16, 24, 32, 40, 48, 56, 64), list[int]()
+
+    def way() -> None:
+        for size in sizes:
+            convolution(size).plan(_target())
+            met.append(size)
+
+    def settled(count: int) -> None:
+        """Wait until the scout has met so many."""
+        deadline = threading.Event()
+        for _ in range(3000):
+            if len(met) >= count:
+                return
+            deadline.wait(0.01)
+        raise AssertionError(met)
+
+    with Scout(way) as scout:
+        convolution(16).plan(properties)
+        settled(2)
+        assert len(scout._numbers) == 2  # it waits
+        convolution(24).plan(properties)
+        settled(3)
+        convolution(32).plan(properties)
+        settled(4)
+        convolution(40).plan(properties)
+        settled(5)
+        assert len(scout._numbers) == 5
+        assert set(scout._begun) <= set(list(scout._numbers)[1:])  # 16 was made before it set out
+        assert scout._thread is not None
+        assert scout._thread.is_alive()
+    assert len(met) == 5
+
+
+def test_a_task_for_another_thread_knows_its_scout(properties: DeviceProperties) -> None:
+    seen = list[object]()
+
+    def look(given: int) -> int:
+        seen.append(finalize._this_thread.behind)
+        return given + 1
+
+    with Scout(lambda: None) as scout:
+        there = as_here(look)
+    thread = threading.Thread(target=lambda: seen.append(there(1)))
+    thread.start()
+    thread.join()
+    assert seen == [scout, 2]
+    assert finalize._this_thread.behind is None

@@ -48,3 +48,15 @@ def test_a_forked_child_begins_anew() -> None:
     done.clear()
     ahead.begin(done.set)
     assert done.wait(30)
+
+
+@pytest.mark.parametrize(("cores", "spare", "threads"), [(4, 0, 4), (4, 1, 3), (1, 1, 1), (500, 1, 32)])
+def test_cores_are_left_to_others(
+    monkeypatch: pytest.MonkeyPatch, cores: int, spare: int, threads: int
+) -> None:
+    monkeypatch.setattr("lamina.runtime.ahead.usable_cores", lambda: cores)
+    ahead = Ahead("counting", spare=spare)
+    ahead.begin(lambda: None)
+    assert ahead._threads is not None
+    assert ahead._threads._max_workers == threads
+    waited(ahead)

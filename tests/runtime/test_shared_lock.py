@@ -1,11 +1,12 @@
 """Many readers, or one writer."""
 
+import sys
 import threading
 import time
 
 import pytest
 
-from lamina.runtime.shared_lock import SharedLock
+from lamina.runtime.shared_lock import SharedLock, swift_turns
 
 
 def test_readers_wait_for_nobody() -> None:
@@ -89,3 +90,12 @@ def test_an_error_within_lets_others_go_on() -> None:
         pass
     with lock.shared():
         pass
+
+
+def test_turns_are_swift_until_nobody_wants_it() -> None:
+    usual = sys.getswitchinterval()
+    with swift_turns():
+        with swift_turns():
+            assert sys.getswitchinterval() < usual
+        assert sys.getswitchinterval() < usual
+    assert sys.getswitchinterval() == usual

@@ -22,7 +22,7 @@ from lamina.cudnn.engine import (
     key_text,
 )
 from lamina.cudnn.faults import known_wrong
-from lamina.cudnn.finalize import attempt
+from lamina.cudnn.finalize import as_here, attempt
 from lamina.cudnn.handle import Handle
 from lamina.cudnn.plan import ExecutionPlan, VariantPack
 from lamina.cudnn.store import Choice, PlanStore, plan_store
@@ -62,7 +62,7 @@ RESULTS: Mapping[str, tuple[str, ...]] = {
     "MoeGroupedMatmulBackward": ("dweight",),
 }
 #: Bytes of workspace unless the caller says more: other processes may tune on the same GPU.
-_MOST_WORKSPACE = 4 << 30
+MOST_WORKSPACE = 4 << 30
 _NAMES = {int(kind): name for name, kind in DATA_TYPES.items()}
 _TOLERANCES = {"float64": 1e-11, "float32": 5e-5, "float16": 4e-3, "bfloat16": 2e-2}
 _TF32_TOLERANCE, _FLOAT8_TOLERANCE = 4e-3, 0.1
@@ -132,7 +132,7 @@ def budget(device: Device, workspace_limit: int | None) -> int:
     """Bytes of workspace for candidates: the limit, by default a quarter of the free memory, 4 GiB at most."""
     if workspace_limit is not None:
         return workspace_limit
-    return min(device.memory_info().free // 4, _MOST_WORKSPACE)
+    return min(device.memory_info().free // 4, MOST_WORKSPACE)
 
 
 # ------------------------------------------------------------------------------------------------ making plans
@@ -153,7 +153,7 @@ def build_all(
 
     order = sorted(range(len(configs)), key=lambda i: not _compiles(configs[i]))
     with ThreadPoolExecutor(threads(len(configs))) as pool:
-        made = dict(zip(order, pool.map(make, order), strict=True))
+        made = dict(zip(order, pool.map(as_here(make), order), strict=True))
     return [made[number] for number in range(len(configs))]
 
 

@@ -4,6 +4,8 @@ What chooses the kernels of a program asks for one plan after the other, and wai
 `Scout` goes the same way before it, in a thread of its own: it takes every plan to be possible, so that it waits for
 none, and has each one made in a further thread. What comes behind finds its plans made, or nearly. The scout decides
 nothing: where a plan proves to be impossible, what comes behind takes another way, and makes the plans there itself.
+It is so many plans ahead at most, and what was left aside on the way is let go of: where all candidates are timed,
+there are thousands.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
@@ -31,8 +33,14 @@ _RUNTIME_COMPILATION = c.cudnnBackendBehaviorNote_t.CUDNN_BEHAVIOR_NOTE_RUNTIME_
 _DISK_LIMIT = 256 << 20
 #: A plan that takes more seconds than this is one for which a scout is sent.
 _SLOW = 0.02
+#: So many plans a scout is ahead at most; as many it keeps that were left aside.
+_AHEAD = 400
 
-_builders = Ahead("making cuDNN's plans")
+#: One core is for who comes behind, which may be timing kernels.
+_builders = Ahead("making cuDNN's plans", spare=1)
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def attempt(
@@ -126,14 +134,20 @@ class Scout:
         self._way = way
         self._thread: threading.Thread | None = None
         self._ended = False
+        self._moved = threading.Condition()  # guards what follows, and tells that who comes behind went on
         self._begun: dict[str, Future[ExecutionPlan]] = {}
+        self._numbers: dict[str, int] = {}  # of all that it met, in order
+        self._reached = 0  # the last one of these that was asked for
 
     def __enter__(self) -> Self:
         self._before, _this_thread.behind = _this_thread.behind, self
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _this_thread.behind, self._ended = self._before, True
+        _this_thread.behind = self._before
+        with self._moved:
+            self._ended = True
+            self._moved.notify_all()
         if self._thread is not None:
             self._thread.join()
         for future in self._begun.values():
@@ -141,10 +155,11 @@ class Scout:
 
     def send(self, target: Target) -> None:
         """Have the thread begin, once. target: what plans are to be made for."""
-        if self._thread is None:
-            self._target = target
-            self._thread = threading.Thread(target=self._go, name="lamina scout")
-            self._thread.start()
+        with self._moved:
+            if self._thread is None:
+                self._target = target
+                self._thread = threading.Thread(target=self._go, name="lamina scout")
+                self._thread.start()
 
     def _go(self) -> None:
         _this_thread.scout = self
@@ -155,12 +170,15 @@ class Scout:
 
     def expected(self, config: EngineConfig) -> ExecutionPlan:
         """In the scout's thread: take a plan to be possible, and have it made."""
-        if self._ended:
-            raise RuntimeError("the scout is not needed any more")
         key = _identity(config, self._target)
-        if key not in self._begun:
-            future = self._begun[key] = Future()
-            _builders.begin(partial(self._make, config, future))
+        with self._moved:
+            self._moved.wait_for(lambda: self._ended or len(self._numbers) < self._reached + _AHEAD)
+            if self._ended:
+                raise RuntimeError("the scout is not needed any more")
+            if key not in self._numbers:
+                self._numbers[key] = len(self._numbers)
+                future = self._begun[key] = Future()
+                _builders.begin(partial(self._make, config, future))
         return ExpectedPlan(config, self.target)
 
     def _make(self, config: EngineConfig, future: Future[ExecutionPlan]) -> None:
@@ -182,8 +200,25 @@ class Scout:
 
         Raises CudnnError.
         """
-        future = self._begun.get(_identity(config, self._target)) if self._begun else None
+        if not self._begun:
+            return None
+        key = _identity(config, self._target)
+        with self._moved:
+            future = self._begun.pop(key, None)
+            self._go_on(self._numbers.get(key, 0))
         return None if future is None or future.cancel() else future.result()
+
+    def _go_on(self, number: int) -> None:
+        """Who comes behind is there; what was left aside long before is let go of."""
+        if number <= self._reached:
+            return
+        for key, future in list(self._begun.items()):
+            if self._numbers[key] >= number - _AHEAD:
+                break
+            future.cancel()
+            del self._begun[key]
+        self._reached = number
+        self._moved.notify_all()
 
 
 class _ThisThread(threading.local):
@@ -194,6 +229,21 @@ class _ThisThread(threading.local):
 
 
 _this_thread = _ThisThread()
+
+
+def as_here(task: Callable[[A], B]) -> Callable[[A], B]:
+    """The task for another thread, which makes plans as this one does: as a scout, or behind one."""
+    scout, behind = _this_thread.scout, _this_thread.behind
+
+    def run(given: A) -> B:
+        before = _this_thread.scout, _this_thread.behind
+        _this_thread.scout, _this_thread.behind = scout, behind
+        try:
+            return task(given)
+        finally:
+            _this_thread.scout, _this_thread.behind = before
+
+    return run
 
 
 def scouted_target() -> Target | None:

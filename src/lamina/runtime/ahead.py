@@ -21,11 +21,11 @@ class Ahead:
     What a task raises is left to whoever asks for its result and does the work again. A line on stderr tells how far
     they are as often as they have taken `patience` seconds.
 
-    what: what is made, for that line.
+    what: what is made, for that line. spare: cores that are left to others.
     """
 
-    def __init__(self, what: str, patience: float = 3.0) -> None:
-        self.what, self.patience = what, patience
+    def __init__(self, what: str, patience: float = 3.0, *, spare: int = 0) -> None:
+        self.what, self.patience, self.spare = what, patience, spare
         self.renew()
         renew_after_fork(self)
 
@@ -40,7 +40,8 @@ class Ahead:
         """Have a thread do the task."""
         with self._lock:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(min(_MOST_THREADS, usable_cores()), "lamina ahead")
+                most = max(1, min(_MOST_THREADS, usable_cores() - self.spare))
+                self._threads = ThreadPoolExecutor(most, "lamina ahead")
             if not self._given:
                 self._told = time.monotonic()
             self._given += 1

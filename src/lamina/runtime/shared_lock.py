@@ -1,12 +1,16 @@
-"""A readers-writer lock, and the one that calls of recorded programs take."""
+"""A readers-writer lock, the one that calls of recorded programs take, and how soon Python's own changes hands."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from lamina.runtime.fork import renew_after_fork
+
+#: Seconds after which Python's lock changes hands where somebody wants it to.
+_TURN = 2e-4
 
 
 class SharedLock:
@@ -82,3 +86,30 @@ class _SharedSide:
 #: libraries load kernels and everything is recorded. Where these were beside replays, captures were broken off, and
 #: an answer was wrong.
 recording = SharedLock()
+
+
+class _PythonsLock:
+    """How many want it to change hands soon, and after how many seconds it does without them."""
+
+    lock, wanted, usual = threading.Lock(), 0, 0.0
+
+    @classmethod
+    def want(cls, more: int) -> None:
+        """So many more."""
+        with cls.lock:
+            if not cls.wanted:
+                cls.usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(_TURN, cls.usual))
+            cls.wanted += more
+            if not cls.wanted:
+                sys.setswitchinterval(cls.usual)
+
+
+@contextmanager
+def swift_turns() -> Iterator[None]:
+    """Meanwhile Python's lock changes hands soon: who let go of it would wait 5 ms to have it back."""
+    _PythonsLock.want(1)
+    try:
+        yield
+    finally:
+        _PythonsLock.want(-1)

@@ -14,7 +14,6 @@ the change of plans takes.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import warnings
@@ -31,6 +30,7 @@ from lamina.graph.planning.cost import least_seconds
 from lamina.graph.run.executable import Executable
 from lamina.graph.run.timeline import Timeline, recording
 from lamina.runtime import OutOfMemoryError, renew_after_fork, usable_cores
+from lamina.runtime.shared_lock import swift_turns
 
 #: The part of the time that tuning may take; the part while what is tried is expected to pay for itself within so
 #: many seconds of runs; the most seconds that are saved up.
@@ -55,8 +55,6 @@ _CONTEST, _CONTEST_RUNS = 0.02, 60
 _USUAL = 2.0
 #: A contest may take this part of the free memory.
 _FREE = 4
-#: Seconds after which Python's lock changes hands while threads make candidates.
-_TURN = 2e-4
 #: Turns tuning off, whatever programs say, where it is "0".
 _VARIABLE = "LAMINA_TUNING"
 #: What a run is made within that is not timed.
@@ -66,10 +64,8 @@ _AS_EVER: AbstractContextManager[object] = nullcontext()
 class TuningThreads:
     """Threads that do tasks in order, and end where there are none; the process's end waits for what they are at.
 
-    Meanwhile Python's lock changes hands sooner, or a run would wait 5 ms for it each time that it let go of it.
+    Meanwhile Python's lock changes hands sooner (`swift_turns`).
     """
-
-    _turns, _busy, _usual = threading.Lock(), 0, 0.0
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -91,16 +87,13 @@ class TuningThreads:
         self._tasks.clear()
 
     def _run(self) -> None:
-        self._hurry(1)
-        try:
+        with swift_turns():
             while (found := self._next()) is not None:
                 task, made = found
                 try:
                     made.set_result(task())
                 except Exception as error:
                     made.set_exception(error)
-        finally:
-            self._hurry(-1)
 
     def _next(self) -> tuple[Callable[[], Any], Future[Any]] | None:
         """The next task; None where there is none, and the thread ends."""
@@ -110,17 +103,6 @@ class TuningThreads:
                     return self._tasks.popleft()
             self._running -= 1
             return None
-
-    @classmethod
-    def _hurry(cls, more: int) -> None:
-        """So many more threads work."""
-        with cls._turns:
-            if not cls._busy:
-                cls._usual = sys.getswitchinterval()
-                sys.setswitchinterval(min(_TURN, cls._usual))
-            cls._busy += more
-            if not cls._busy:
-                sys.setswitchinterval(cls._usual)
 
 
 class Budget:

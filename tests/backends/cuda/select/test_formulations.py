@@ -3,6 +3,8 @@
 import shutil
 from dataclasses import replace
 from math import prod
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +32,12 @@ from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import Launch
 from lamina.backends.cuda.matmul.cublaslt import matrices
+from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.formulations import Formulation
+from lamina.backends.cuda.select.target import target_of
 from lamina.backends.reference import run_reference
+from lamina.cudnn import PlanStore, Scout, finalize
+from lamina.cudnn.finalize import ExpectedPlan
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import (
     Add,
@@ -461,3 +467,37 @@ def test_epilogues_of_cublaslt() -> None:
     assert epilogue((ClippedRelu(6.0),)) is None
     both = Product(1, 4, 5, 6, True, True)
     assert matrices(both, bfloat16, Vector(bias=2), tf32=False) is None
+
+
+@pytest.mark.feature("B051")
+def test_a_scout_has_every_candidate_of_a_contest_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Under "fastest"; where the winner is remembered, it alone."""
+    store = PlanStore("here", "1", tmp_path)
+    monkeypatch.setattr(formulations, "plan_store", lambda device: store)
+    monkeypatch.setattr(finalize, "_made", lambda config, target: ExpectedPlan(config, target))
+    problem, policy = (
+        conv_problem(Conv, operands((8, 64, 28, 28), (64, 64, 3, 3), square(3, 1, 1)), H200),
+        Policy(algorithm="fastest"),
+    )
+    target = target_of(H200)
+    entries = formulations._entries(problem, target, policy, 1 << 32, [])
+    found: list[Any] = []
+
+    def way() -> None:
+        found.append(formulations._choose(problem, H200, target_of(H200), policy, []))
+
+    def met() -> list[Any]:
+        with Scout(way) as scout:
+            scout.send(target)
+            assert scout._thread is not None
+            scout._thread.join()
+            return list(scout._numbers)
+
+    assert len(met()) == len({e.choice.key for e in entries if e.plan is not None}) > 3
+    assert found[0].choice == entries[0].choice
+    remembered = replace(entries[2].choice, milliseconds=1.0, heuristic=2.0)
+    store.put("key", remembered, problem.place.nature, problem.place.sizes)
+    assert len(met()) == 1
+    assert found[1].choice == entries[2].choice

@@ -10,7 +10,8 @@ kernel, then perhaps kernels that bring the result back. Policies:
     fallback    the same, from cuDNN's list of functional engines
     fastest     every candidate is run on random data, checked (its result, and that nothing was written outside
                 the output or beyond the workspace), timed, and the best is remembered in the plan store; it is the
-                heuristic's own unless another one is clearly faster
+                heuristic's own unless another one is clearly faster. Meanwhile a scout has the candidates of the
+                next problems made
     by name     "plain eng58{25:0}", "plain eng58", "direct", "halved": that formulation and engine and no other
 
 With `Policy.once` the first choice for an op serves all sizes that the same filter meets, where it can.
@@ -67,10 +68,12 @@ from lamina.cudnn import (
     handle_of,
     key_text,
     plan_store,
+    scouted_target,
 )
 from lamina.cudnn import autotune as tune
 from lamina.cudnn.contest import checks_of
 from lamina.runtime import CompileError, Device, DeviceError
+from lamina.runtime.shared_lock import swift_turns
 from lamina.spec import DType, Policy, Spec
 
 #: Engines that only work, and are slow, are tried when there are fewer good ones than this.
@@ -293,6 +296,8 @@ def _choose(
         return _named(problem, target, policy, refusals)
     if policy.algorithm == "fastest" and isinstance(target, Handle):
         return _fastest(problem, device, target, policy, refusals)
+    if policy.algorithm == "fastest" and scouted_target() is not None:
+        return _ahead_of_contest(problem, device, target, policy)
     if policy.algorithm == "auto" and (found := _known(problem, device, target, policy)) is not None:
         return found
     modes = ("fallback",) if policy.algorithm == "fallback" else ("a", "fallback")
@@ -444,16 +449,17 @@ def _fastest(
 
     The formulations are a part of the key: where there is a new one, the contest is held again.
     """
-    limit = f"deterministic={policy.deterministic}, workspace_limit={policy.workspace_limit}"
+    allowed = f"deterministic={policy.deterministic}, workspace_limit={policy.workspace_limit}"
     formulations = ",".join(formulation.name for formulation in problem.formulations)
-    store, key = plan_store(device), f"{problem.key} tf32={policy.tf32}, {limit}, ways={formulations}"
+    store, key = plan_store(device), f"{problem.key} tf32={policy.tf32}, {allowed}, ways={formulations}"
     remembered = store.get(key)
     if remembered is not None:
         found = rebuild(problem, remembered, handle, policy)
         if found is not None:
             return replace(found, seconds=_seconds(remembered.milliseconds))
     with _loading(problem, device):
-        entries = _entries(problem, handle, policy, refusals)
+        limit = tune.budget(handle.device, policy.workspace_limit)
+        entries = _entries(problem, handle, policy, limit, refusals)
     times: list[tuple[Candidate, float]] = []
     best = _contest(problem, device, entries, policy, refusals, times)
     if best is None:
@@ -473,6 +479,22 @@ def _fastest(
     for told in _watchers:
         told(ContestOutcome(problem, policy, key, entries[0].choice, choice, timed, tuple(refusals)))
     return replace(found, seconds=_seconds(milliseconds))
+
+
+def _ahead_of_contest(problem: Problem, device: Device, target: Target, policy: Policy) -> Candidate | None:
+    """In a scout's thread: have all made that a contest is going to run, while others are held; the first of it.
+    Where a winner is remembered, it is that alone.
+    """
+    place = problem.place
+    remembered = plan_store(device).placed(place.nature).get(place.sizes) if place.nature else None
+    found = None if remembered is None else rebuild(problem, remembered, target, policy)
+    if found is not None:
+        return found
+    for program in _programs(problem):
+        program.compile_ahead(device.machine.target)
+    limit = tune.MOST_WORKSPACE if policy.workspace_limit is None else policy.workspace_limit
+    entries = _entries(problem, target, policy, limit, [])
+    return entries[0] if entries else None
 
 
 def _seconds(milliseconds: float) -> float | None:
@@ -520,17 +542,18 @@ def _contest(
     times: list[tuple[Candidate, float]],
 ) -> tuple[Candidate, float] | None:
     """The fastest right candidate and its milliseconds; every right one is appended to `times`."""
-    return autotune.best(
-        entries,
-        device,
-        problem.inputs,
-        problem.outputs,
-        tune.tolerance_of(problem.dtype.name, tf32=policy.tf32),
-        plain=problem.plain,
-        slow=problem.flops >= _SLOW,
-        refusals=refusals,
-        times=times,
-    )
+    with swift_turns():  # plans of the next problems are being made
+        return autotune.best(
+            entries,
+            device,
+            problem.inputs,
+            problem.outputs,
+            tune.tolerance_of(problem.dtype.name, tf32=policy.tf32),
+            plain=problem.plain,
+            slow=problem.flops >= _SLOW,
+            refusals=refusals,
+            times=times,
+        )
 
 
 def _neighbours(
@@ -548,19 +571,20 @@ def _neighbours(
     return made[:_MOST_VARIANTS]
 
 
-def _entries(problem: Problem, handle: Handle, policy: Policy, refusals: list[str]) -> list[Candidate]:
+def _entries(
+    problem: Problem, target: Target, policy: Policy, limit: int, refusals: list[str]
+) -> list[Candidate]:
     """All candidates for timing, the heuristic's first one first.
 
     Good engines of every formulation; functional ones, spare formulations and own kernels where those are few.
     """
-    limit = tune.budget(handle.device, policy.workspace_limit)
     drawn = [w for w in problem.formulations if w.graph is not None and not w.spare]
-    made = _made(problem, drawn, handle, policy, limit, ("a", "b"), refusals)
+    made = _made(problem, drawn, target, policy, limit, ("a", "b"), refusals)
     poor = [w for w in drawn if sum(one.formulation is w for one in made) < ENOUGH]
     if len(made) < ENOUGH:
         poor += [w for w in problem.formulations if w.spare]
     known = {one.choice for one in made}
-    more = _made(problem, poor, handle, policy, limit, ("a", "fallback"), refusals) if poor else []
+    more = _made(problem, poor, target, policy, limit, ("a", "fallback"), refusals) if poor else []
     made += [one for one in more if one.choice not in known]
     found: list[Candidate] = []
     for formulation in problem.formulations:
@@ -578,7 +602,7 @@ def _entries(problem: Problem, handle: Handle, policy: Policy, refusals: list[st
 def _made(
     problem: Problem,
     formulations: Sequence[Formulation],
-    handle: Handle,
+    target: Target,
     policy: Policy,
     limit: int,
     modes: Sequence[str],
@@ -594,15 +618,15 @@ def _made(
         except CudnnError as error:
             refusals.append(f"{formulation.name}: graph: {error.code}: {error.message}")
             continue
-        named = graph.candidates(handle, modes)
+        named = graph.candidates(target, modes)
         reasons += named.refusals
         wanted = _wanted(problem.dtype, policy, tune.few_compiled())
-        configs = [*named, *_beyond(problem, graph, handle, named)]
+        configs = [*named, *_beyond(problem, graph, target, named)]
         drafts += [(formulation, pointers, config) for config in tune.accepted(configs, wanted, reasons)]
         refusals += [f"{formulation.name}: {reason}" for reason in reasons]
     drafts = [draft for draft in drafts if draft[0].scratch <= limit]
     limits = [_left(formulation, limit) for formulation, _, _ in drafts]
-    plans = tune.build_all([config for _, _, config in drafts], handle, limits)
+    plans = tune.build_all([config for _, _, config in drafts], target, limits)
     found = []
     for (formulation, pointers, _), plan in zip(drafts, plans, strict=True):
         if isinstance(plan, str):
@@ -613,13 +637,13 @@ def _made(
 
 
 def _beyond(
-    problem: Problem, graph: Graph, handle: Handle, named: Iterable[EngineConfig]
+    problem: Problem, graph: Graph, target: Target, named: Iterable[EngineConfig]
 ) -> list[EngineConfig]:
     """For a large problem also engines that accept its graph but that the heuristics leave out."""
     if problem.flops < _LARGE:
         return []
     try:
-        return tune.unnamed(graph.build(handle), {config.key[0] for config in named})
+        return tune.unnamed(graph.build(target), {config.key[0] for config in named})
     except CudnnError:
         return []  # the graph itself is refused, as the heuristics said
 
