@@ -125,3 +125,19 @@ def test_ranks_draw_their_parts_of_a_mask(shape: tuple[int, ...]) -> None:
         with part_of_batch(rank, 2):
             parts.append(dropout_mask(shape, 0.5, like).numpy())
     np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 4), (1, 3, 3)])
+@pytest.mark.parametrize("name", ["dropout", "dropout1d", "alpha_dropout", "feature_alpha_dropout"])
+def test_ranks_drop_of_their_parts_what_one_drops_of_the_whole(name: str, shape: tuple[int, ...]) -> None:
+    function, state = getattr(ops, name), np.array([7, 3], np.int64)
+    x = np.random.default_rng(0).standard_normal((2 * shape[0], *shape[1:])).astype(np.float32)
+    wanted = function(x, 0.5, True, state=state)
+    parts = []
+    for rank, part in enumerate(np.split(x, 2)):
+        with part_of_batch(rank, 2):
+            parts.append(function(part, 0.5, True, state=state))
+    for whole, *pieces in zip(wanted[:-1], *(p[:-1] for p in parts), strict=True):
+        np.testing.assert_array_equal(np.concatenate([p.numpy() for p in pieces]), whole.numpy())
+    for part in parts:
+        np.testing.assert_array_equal(part[-1].numpy(), wanted[-1].numpy())

@@ -10,7 +10,7 @@ from lamina.backends.cpu.loops import table
 from lamina.ops.core import REGISTRY
 from lamina.ops.primitives import Abs, FusedElementwise, Mul, Reduce, Sub
 from lamina.runtime import Device
-from lamina.spec import Spec, as_dtype, float32
+from lamina.spec import Layout, Spec, as_dtype, float32
 from tests.helpers.eager import execute, mismatch
 from tests.helpers.loops import check_samples, needs_llvm, plan, reference_of
 
@@ -43,6 +43,16 @@ def test_axes_that_are_apart(kind: Any, axes: tuple[int, ...]) -> None:
     assert found.label == "loops reduce"
     (y,) = execute(Device("cpu"), found, [x])
     np.testing.assert_allclose(y, reference_of(op, [x])[0], rtol=2e-5)
+
+
+@pytest.mark.parametrize("strides", [(600, 120, 3), (1400, 6, 45), (5, 800, 20)], ids=str)
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (0, 1, 2)], ids=str)
+def test_operands_with_gaps_are_read_by_the_kernel(strides: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """No axis has neighbours that lie beside one another; NumPy is not asked in the kernel's place."""
+    x = np.random.default_rng(0).standard_normal((3, 4, 30)).astype(np.float32)
+    found = plan(Reduce("sum", axes), [Spec(x.shape, float32, Layout(strides))])
+    (y,) = execute(Device("cpu"), found, [x])
+    np.testing.assert_allclose(y, x.sum(axes), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("tag", ["acdb", "aBcd16b", "aBcd8b"])

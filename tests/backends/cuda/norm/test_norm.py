@@ -12,6 +12,7 @@ from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Launches, source, target
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_formulation
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm
+from lamina.backends.cuda.norm.norm import batch_norm_grad
 from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY, Array, Op, Sample
 from lamina.ops.primitives import (
@@ -139,6 +140,20 @@ def test_statistics_from_sums_of_a_convolution(residual: bool) -> None:
         raw = outs[i].bytes.copy()
         found = unpack(raw.view(bfloat16.numpy), y.physical, shape) if i == 0 else raw.view(np.float32)
         assert not mismatch(found, ref, bfloat16 if i == 0 else float32)
+
+
+@pytest.mark.parametrize("named", [(0,), (1,), (0, 1), ()], ids=str)
+def test_images_lie_as_the_one_that_says_how(named: tuple[int, ...]) -> None:
+    """The gradient that arrives and x of a batch norm's gradient; channels last where neither does."""
+    op = BatchNormGrad()
+    arrays = arrays_for(op, (3, 8, 5, 3), float32)
+    specs = [
+        Spec(a.shape, as_dtype(a.dtype), contiguous(a.shape) if i in named else None)
+        for i, a in enumerate(arrays)
+    ]
+    plan = batch_norm_grad(op, tuple(specs), CUDA.device, Policy())
+    wanted = contiguous((3, 8, 5, 3)) if named else channels_last((3, 8, 5, 3))
+    assert [plan.inputs[0].physical, plan.inputs[1].physical, plan.outputs[0].physical] == [wanted] * 3
 
 
 @pytest.mark.parametrize("name", NORMS)
