@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from lamina.ops.arguments import Dims, DTypeLike, checked
-from lamina.ops.core import Operand, call, operand
+from lamina.ops.core import call, is_number, operand
 from lamina.ops.primitives.arrange import movedim
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.elementary import lerp, round
@@ -234,9 +234,9 @@ def _quantile(
 ) -> Any:
     x = operand(input, what)
     # Ranks need more digits than elements: halves of all rows longer than 2,048 lie between two float16 numbers.
-    numbers = not isinstance(q, Operand | np.ndarray)
-    wide = float64 if numbers or x.dtype == float64 else float32
-    parts = cast(operand(np.asarray(q, np.float64) if numbers else q, what, "q"), wide)
+    numbers = is_number(q) or (isinstance(q, list | tuple) and builtins.all(map(is_number, q)))
+    wide, given = float64 if numbers or x.dtype == float64 else float32, operand(q, what, "q")
+    parts = operand(np.asarray(q, np.float64)) if numbers else cast(given, wide)
     if parts.ndim > 1 or not x.dtype.is_float:
         raise ShapeError(
             f"{what}: takes floats, and for q a number or a vector, got {x.spec} and {parts.spec}"
