@@ -296,3 +296,10 @@ def test_focal_loss_by_its_formula(alpha: float, gamma: float) -> None:
     np.testing.assert_allclose(ops.sigmoid_focal_loss(x, t, alpha, gamma).numpy(), expected, rtol=1e-9)
     mean = ops.sigmoid_focal_loss(x, t, alpha, gamma, "mean").item()
     assert mean == pytest.approx(expected.mean())
+
+
+@pytest.mark.parametrize("function", [ops.smooth_l1_loss, ops.huber_loss])
+def test_the_slope_of_an_infinite_difference_is_that_of_a_large_one(function: Any) -> None:
+    x = np.array([np.inf, -np.inf, 1e30, 3.0, 1.0, 0.5, -0.25, 0.0])
+    (slope,) = grad(lambda x: function(x, np.zeros(8), reduction="none"), x)
+    np.testing.assert_allclose(slope, [1, -1, 1, 1, 1, 0.5, -0.25, 0], rtol=1e-14)

@@ -89,3 +89,13 @@ def test_the_gradient_of_a_median() -> None:
 def test_errors(call: Any, match: str) -> None:
     with pytest.raises(ShapeError, match=match):
         call(lm.ones((2, 3)))
+
+
+def test_ranks_of_quantiles_have_all_digits() -> None:
+    """Of a number in float64, and of rows that are longer than halves count."""
+    x = np.array([1.0, 2.0, 4.0])
+    assert run(ops.quantile, x, 0.3) == np.quantile(x, 0.3)
+    half = (np.arange(10001) / 10001).astype(np.float16)
+    assert run(ops.quantile, half, 0.77) == np.float16(0.77)
+    counted = run(ops.quantile, np.arange(11, dtype=np.float32), [0.1, 0.7], interpolation="higher")
+    assert counted.tolist() == [1, 7]

@@ -389,7 +389,8 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: Reduction = "mean", be
     size = _apart("smooth_l1_loss", input, target).abs()
     if beta == 0:
         return reduced(size, reduction)
-    return reduced(where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta), reduction)
+    bent = size.clamp(max=beta)  # not a choice between two forms: the one that is not chosen may be infinite
+    return reduced(bent * bent * (0.5 / beta) + (size - bent), reduction)
 
 
 @checked

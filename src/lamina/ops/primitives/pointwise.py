@@ -1245,4 +1245,5 @@ def hardsigmoid(input: Any) -> Any:
 
 def hardswish(input: Any) -> Any:
     """x * min(max(x + 3, 0), 6) / 6."""
-    return call(HardSwish(), operand(input, "hardswish"))
+    x = operand(input, "hardswish")
+    return call(HardSwish(), x if x.dtype.is_float else x * 1.0)

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from lamina.ops.arguments import Dims, DTypeLike, checked
-from lamina.ops.core import call, operand
+from lamina.ops.core import call, is_number, operand
 from lamina.ops.primitives.arrange import movedim
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.elementary import lerp, round
@@ -20,7 +20,7 @@ from lamina.ops.primitives.reduce import amax, amin, argmax, sum
 from lamina.ops.primitives.scan import Scan
 from lamina.ops.primitives.shape import cat, slice_axis, unsqueeze
 from lamina.ops.primitives.sort import argsort, sort
-from lamina.spec import ShapeError, bool_, int64, normalize_axis
+from lamina.spec import ShapeError, bool_, float32, float64, int64, normalize_axis
 
 T = TypeVar("T")
 
@@ -233,7 +233,10 @@ def _quantile(
     what: str, input: Any, q: Any, dim: int | None, keepdim: bool, interpolation: str, *, ignore_nan: bool
 ) -> Any:
     x = operand(input, what)
-    parts = cast(operand(q, what, "q"), x.dtype)
+    # Ranks need more digits than elements: halves of all rows longer than 2,048 lie between two float16 numbers.
+    numbers = is_number(q) or (isinstance(q, list | tuple) and builtins.all(map(is_number, q)))
+    wide, given = float64 if numbers or x.dtype == float64 else float32, operand(q, what, "q")
+    parts = operand(np.asarray(q, np.float64)) if numbers else cast(given, wide)
     if parts.ndim > 1 or not x.dtype.is_float:
         raise ShapeError(
             f"{what}: takes floats, and for q a number or a vector, got {x.spec} and {parts.spec}"
@@ -245,7 +248,7 @@ def _quantile(
     rows = movedim(flat, axis, -1)
     values, count = sort(rows, -1)[0], sum(rows == rows, -1, True)
     n = rows.shape[-1]
-    rank = parts.reshape((-1,)) * cast((count if ignore_nan else count * 0 + n) - 1, x.dtype)
+    rank = parts.reshape((-1,)) * cast((count if ignore_nan else count * 0 + n) - 1, wide)
     rank = maximum(rank, 0.0)
     if not ignore_nan:
         rank = where(count == n, rank, float(n - 1))  # NaN is the last one
@@ -262,4 +265,4 @@ def _between(values: Any, rank: Any, interpolation: str) -> Any:
         rank = {"lower": low, "higher": high, "nearest": round(rank)}[interpolation]
         return gather(values, -1, cast(rank, int64))
     below, above = (gather(values, -1, cast(r, int64)) for r in (low, high))
-    return lerp(below, above, 0.5 if interpolation == "midpoint" else rank - low)
+    return lerp(below, above, 0.5 if interpolation == "midpoint" else cast(rank - low, values.dtype))
