@@ -217,6 +217,61 @@ KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "EnCodec": ("EncodecConfig", "EncodecModel", {"num_filters": 4, "upsampling_ratios": [4, 2], "hidden_size": 16,
                 "num_lstm_layers": 1, "codebook_size": 8, "codebook_dim": 16, "target_bandwidths": [12.0],
                 "sampling_rate": 16000}, "sound"),
+    # states in place of attention, attention to some, experts
+    "xLSTM": ("xLSTMConfig", "xLSTMForCausalLM", {**SMALL, "num_heads": 4, "num_blocks": 2, "chunk_size": 4}, "ids"),
+    "Falcon Mamba": ("FalconMambaConfig", "FalconMambaForCausalLM", {**SMALL, "state_size": 8, "time_step_rank": 8},
+                     "text"),
+    "Falcon H1": ("FalconH1Config", "FalconH1ForCausalLM", {**DECODER, "mamba_d_state": 8, "mamba_chunk_size": 4},
+                  "text"),
+    "Zaya": ("ZayaConfig", "ZayaForCausalLM", {
+        **SMALL, "head_dim": 8, "moe_intermediate_size": 32, "num_experts": 4, "router_hidden_size": 16,
+        "layer_types": ["hybrid", "hybrid"],
+    }, "text"),
+    "Nemotron-H": ("NemotronHConfig", "NemotronHForCausalLM", {
+        "vocab_size": 50, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "intermediate_size": 64, "ssm_state_size": 8, "mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 1,
+        "chunk_size": 4, "n_routed_experts": 4, "moe_intermediate_size": 32, "use_cache": False,
+        "moe_shared_expert_intermediate_size": 32, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0,
+    }, "text"),
+    "OLMo Hybrid": ("OlmoHybridConfig", "OlmoHybridForCausalLM", {
+        **DECODER, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 4,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    }, "text"),
+    "MiniMax": ("MiniMaxConfig", "MiniMaxForCausalLM", {
+        **DECODER, "num_local_experts": 4, "layer_types": ["full_attention", "linear_attention"], "block_size": 4,
+    }, "text"),
+    "LFM2": ("Lfm2Config", "Lfm2ForCausalLM", {**DECODER, "layer_types": ["conv", "full_attention"]}, "text"),
+    "GPT-OSS": ("GptOssConfig", "GptOssForCausalLM", {
+        **DECODER, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4,
+        "layer_types": ["sliding_attention", "full_attention"],
+    }, "text"),
+    "DiffLlama": ("DiffLlamaConfig", "DiffLlamaForCausalLM", DECODER, "text"),
+    "HRM": ("HrmTextConfig", "HrmTextForCausalLM", {**SMALL, "head_dim": 8, "num_layers_per_stack": 2}, "text"),
+    "ModernBERT decoder": ("ModernBertDecoderConfig", "ModernBertDecoderForCausalLM", {
+        **SMALL, "cls_token_id": 1, "sep_token_id": 2, "sliding_window": 4, "layer_types": ["full_attention"] * 2,
+    }, "text"),
+    "Kolibri": ("Kolibri1Config", "Kolibri1ForCausalLM", {
+        **DECODER, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts_per_tok": 2,
+        "num_local_experts": 4, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"],
+    }, "text"),
+    "LFM3": ("Lfm3Config", "Lfm3ForCausalLM", {**DECODER, "layer_types": ["conv", "conv"]}, "text"),
+    # images, once more
+    "FocalNet": ("FocalNetConfig", "FocalNetForImageClassification", {
+        "image_size": 32, "embed_dim": 16, "depths": [1, 1], "focal_levels": [2, 2], "focal_windows": [3, 3],
+    }, "image"),
+    "Hiera": ("HieraConfig", "HieraForImageClassification", {
+        "image_size": [32, 32], "embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 2, 2, 2],
+    }, "image"),
+    "PVT v2": ("PvtV2Config", "PvtV2ForImageClassification", {
+        "image_size": 32, "depths": [1] * 4, "hidden_sizes": [8, 16, 24, 32], "num_attention_heads": [1, 2, 2, 4],
+    }, "image"),
+    "DINOv3 ConvNeXt": ("DINOv3ConvNextConfig", "DINOv3ConvNextModel", {
+        "hidden_sizes": [8, 16, 24, 32], "depths": [1] * 4, "image_size": 32,
+    }, "image"),
+    "ViTDet": ("VitDetConfig", "VitDetModel", {**PICTURE, "pretrain_image_size": 32}, "image"),
+    "Pixio": ("PixioConfig", "PixioModel", PICTURE, "image"),
+    "DINOv2 with registers": ("Dinov2WithRegistersConfig", "Dinov2WithRegistersForImageClassification", PICTURE,
+                              "image"),
     # time series
     "Time series": ("TimeSeriesTransformerConfig", "TimeSeriesTransformerForPrediction", SERIES, "series"),
     "Informer": ("InformerConfig", "InformerForPrediction", SERIES, "series"),

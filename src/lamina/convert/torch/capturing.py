@@ -23,7 +23,7 @@ from lamina.convert.torch.opening import opened
 from lamina.convert.torch.partition import example
 
 
-class CapturedGraph(NamedTuple):
+class DynamoGraph(NamedTuple):
     """A graph that gives the tensors among the results, in the order of leaves.
 
     inputs: what each placeholder stood for. structure, others: how the results are nested, and the leaves that are no
@@ -36,7 +36,7 @@ class CapturedGraph(NamedTuple):
     others: dict[int, Any]
 
 
-def capture(module: torch.nn.Module, *args: Any) -> CapturedGraph:
+def capture(module: torch.nn.Module, *args: Any) -> DynamoGraph:
     """The graph of a call of a module, which is not run and keeps its attributes.
 
     Raises TorchConversionError for more than one graph and for what a graph takes beside tensors, and what Dynamo
@@ -64,7 +64,7 @@ def capture(module: torch.nn.Module, *args: Any) -> CapturedGraph:
     leaves, structure = flatten(found, open_dataclasses=True)
     _give(graph, [x for x in leaves if isinstance(x, torch.Tensor)], inputs, made)
     others = {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)}
-    return CapturedGraph(graph, tuple(inputs), structure, others)
+    return DynamoGraph(graph, tuple(inputs), structure, others)
 
 
 def _fresh(module: torch.nn.Module) -> Any:
