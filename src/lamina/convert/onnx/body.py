@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -61,6 +62,11 @@ class Body:
     initializers: Mapping[str, Tensor]
     steps: tuple[OnnxStep, ...]
     attributes: Mapping[str, Any]
+
+    @cached_property
+    def makers(self) -> Mapping[str, OnnxStep]:
+        """The node that makes each name."""
+        return {name: step for step in self.steps for name in step.outputs if name}
 
 
 def domain(name: str) -> str:
