@@ -7,7 +7,8 @@ import pytest
 
 from lamina import onednn
 from lamina.backends import NoKernel
-from lamina.backends.cpu.quantize import adds_in_32_bits, eights, scaled
+from lamina.backends.cpu import quantize
+from lamina.backends.cpu.quantize import adds_in_32_bits, eight_bits, eights, scaled
 from lamina.backends.reference import run_reference
 from lamina.ops.primitives.quantize import Dequantize, Quantize, QuantizedConv, QuantizedMatmul
 from lamina.ops.primitives.window import Window
@@ -46,25 +47,43 @@ def test_float8_and_nothing_are_left_to_numpy(op: Any, dtype: str, shape: tuple[
         scaled(op, [Spec(shape, as_dtype(dtype)), Spec((), float32)], CPU, Policy())
 
 
-@pytest.mark.parametrize(
-    ("op", "x", "w"),
-    [
-        (QuantizedConv(Window((1, 1), ((1, 1), (1, 1)), (1, 1))), (2, 64, 5, 5), (64, 64, 3, 3)),
-        (QuantizedMatmul(), (16, 256), (64, 256)),
-    ],
-    ids=str,
-)
+PRODUCTS = [
+    (QuantizedConv(Window((1, 1), ((1, 1), (1, 1)), (1, 1))), (2, 64, 5, 5), (64, 64, 3, 3)),
+    (QuantizedMatmul(), (16, 256), (64, 256)),
+]
+
+
+def integers(x: tuple[int, ...], w: tuple[int, ...]) -> tuple[list[Any], list[Spec]]:
+    """Numbers x and w in int8 with a scale for each output, and their specs."""
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-127, 128, s).astype(np.int8) for s in (x, w)]
+    given.append(rng.uniform(0.01, 0.1, w[0]).astype(np.float32))
+    return given, [Spec(a.shape, as_dtype(a.dtype)) for a in given]
+
+
+@pytest.mark.parametrize(("op", "x", "w"), PRODUCTS, ids=str)
 def test_weights_that_stay_are_read_as_they_were_packed_once(
     op: Any, x: tuple[int, ...], w: tuple[int, ...]
 ) -> None:
     if not adds_in_32_bits():
         pytest.skip("without VNNI there are no 8-bit products")
-    rng = np.random.default_rng(0)
-    given = [rng.integers(-127, 128, s).astype(np.int8) for s in (x, w)]
-    given.append(rng.uniform(0.01, 0.1, w[0]).astype(np.float32))
-    plan = eights(op, [Spec(a.shape, as_dtype(a.dtype)) for a in given], (), Policy())
+    given, specs = integers(x, w)
+    plan = eights(op, specs, (), Policy())
     assert plan.packed is not None
     (weights,) = execute(CPU, plan.packed.pack, [given[1]])
     (found,) = execute(CPU, plan.packed.plan, [given[0], weights, given[2]])
     np.testing.assert_allclose(found, run_reference(op, given)[0], rtol=1e-6)
     np.testing.assert_array_equal(found, execute(CPU, plan, given)[0])
+
+
+@pytest.mark.parametrize(("op", "x", "w"), PRODUCTS, ids=str)
+def test_without_8_bit_products_integers_are_multiplied_in_float32(
+    op: Any, x: tuple[int, ...], w: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantize, "adds_in_32_bits", lambda: False)
+    given, specs = integers(x, w)
+    plan = eight_bits(op, specs, CPU, Policy())
+    assert plan.label.startswith("float32 for int8: onednn")
+    (found,) = execute(CPU, plan, given)
+    wanted = run_reference(op, given)[0]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())

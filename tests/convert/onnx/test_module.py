@@ -169,6 +169,7 @@ def test_it_is_copied_pickled_and_loaded(tmp_path: object) -> None:
     [
         ("a.b", "a.b"), ("onnx::Conv_12", "onnx::Conv_12"), ("0.weight", "0.weight"), ("model.w", "model.w"),
         ("_parameters", "_parameters_"), ("a..b", "a._.b"), ("_graph.w", "_graph_.w"), ("forward", "forward"),
+        ("training", "training_"), ("a.training", "a.training_"), ("_model", "_model_"), ("_masters", "_masters_"),
         (".".join("a" * 50), "_".join("a" * 50)),
     ],
 )  # fmt: skip
@@ -176,7 +177,7 @@ def test_any_name_is_legal(name: str, key: str) -> None:
     proto = model(
         [helper.make_node("Add", ["x", name], ["y"])], {"x": (2,)}, {"y": (2,)}, **{name: numbers(2)}
     )
-    net = from_onnx(proto)
+    net = from_onnx(proto).eval()
     assert list(net.state_dict()) == [key]
     y = net(lm.zeros((2,))).numpy()
     np.testing.assert_array_equal(y, net.state_dict()[key].numpy())

@@ -6,8 +6,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from lamina.convert.onnx.module import from_onnx
 from lamina.convert.onnx.node import OnnxError
-from lamina.convert.onnx.proto import attribute, dtype_of, tensor
+from lamina.convert.onnx.proto import attribute, dense, dtype_of, tensor
 from lamina.spec import DTYPES, float8_e4m3fn
 
 
@@ -51,3 +52,45 @@ def test_a_tensor_attribute_is_a_tensor_and_a_graph_stays() -> None:
     assert held.numpy().tolist() == [1, 2]
     graph = helper.make_graph([], "body", [], [])
     assert isinstance(attribute(helper.make_attribute("body", graph)), onnx.GraphProto)
+
+
+def sparse(places: object, dims: tuple[int, ...] = (2, 3)) -> onnx.SparseTensorProto:
+    """Two numbers at these places."""
+    return onnx.SparseTensorProto(
+        values=numpy_helper.from_array(np.float32([1.5, 2]), "s"),
+        indices=numpy_helper.from_array(np.array(places, np.int64)),
+        dims=dims,
+    )
+
+
+@pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]])
+def test_sparse_tensors_are_read_with_their_zeros(places: object) -> None:
+    wanted = [[0, 1.5, 0], [0, 0, 2]]
+    assert tensor(dense(sparse(places))).numpy().tolist() == wanted
+    nodes = [
+        helper.make_node("Constant", [], ["c"], sparse_value=sparse(places)),
+        helper.make_node("Sum", ["x", "s", "c"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "xy")
+    graph = helper.make_graph(nodes, "net", [x], [y])
+    graph.sparse_initializer.append(sparse(places))
+    net = from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert net(np.ones((2, 3), np.float32)).numpy().tolist() == [[1, 4, 1], [1, 1, 5]]
+    assert not net.state_dict()
+    assert len(net.to_onnx().graph.sparse_initializer) == 1
+
+
+@pytest.mark.parametrize(
+    ("places", "dims", "text"),
+    [
+        ([1, 6], (2, 3), "outside of it"),
+        ([-1, 2], (2, 3), "outside of it"),
+        ([[0, 1], [2, 0]], (2, 3), "outside of it"),
+        ([1], (2, 3), "no place for each"),
+        ([1, 2], (-2, 3), "no sound sizes"),
+        ([1, 2], (1 << 40, 1 << 20), "is refused: at most"),
+    ],
+)
+def test_sparse_tensors_that_are_damaged_are_named(places: object, dims: tuple[int, ...], text: str) -> None:
+    with pytest.raises(OnnxError, match=text):
+        dense(sparse(places, dims))

@@ -64,13 +64,6 @@ def test_newer_versions_are_refused() -> None:
         from_onnx(format_)
 
 
-def test_sparse_initializers_are_refused() -> None:
-    proto = small()
-    proto.graph.sparse_initializer.add().values.name = "s"
-    with pytest.raises(OnnxError, match="initializer 's' is sparse"):
-        from_onnx(proto)
-
-
 def test_nesting_without_end_is_refused() -> None:
     proto = small()
     inner = proto.graph.node.add(op_type="If", output=["z"])

@@ -1,4 +1,5 @@
-"""8-bit inference: int8 by oneDNN (VNNI and AMX where the processor has them), float8 as float32.
+"""8-bit inference: int8 by oneDNN (VNNI and AMX where the processor has them), float8 as float32,
+and so int8 where the processor lacks these.
 
 oneDNN takes the scale of each output channel as that of the weights, and the scale of a `Quantize` behind the
 convolution as that of the result: a chain of layers stays in int8. No float8 arithmetic exists on processors: its
@@ -47,8 +48,10 @@ from lamina.spec import Policy, Spec, float8_e4m3fn, float32, int8, uint8
 
 #: The descriptor of one scale.
 _ONE = (1,)
-#: Every float8 number, by its bits.
-_WIDE = np.arange(256, dtype=np.uint8).view(float8_e4m3fn.numpy).astype(np.float32)
+#: Every number of an 8-bit type, by its bits.
+_WIDE = {
+    kind: np.arange(256, dtype=np.uint8).view(kind.numpy).astype(np.float32) for kind in (float8_e4m3fn, int8)
+}
 
 
 @kernels(Quantize, Dequantize, source="onednn")
@@ -80,7 +83,7 @@ def eight_bits(
     op: QuantizedConv | QuantizedMatmul, specs: Sequence[Spec], device: Device, policy: Policy
 ) -> Plan:
     """Convolutions and products of 8-bit numbers."""
-    if specs[0].dtype != int8:
+    if specs[0].dtype != int8 or not adds_in_32_bits():
         return _widened(op, specs, device, policy)
     return eights(op, specs, (), policy)
 
@@ -210,7 +213,11 @@ def _operands(
 def _widened(
     op: QuantizedConv | QuantizedMatmul, specs: Sequence[Spec], device: Device, policy: Policy
 ) -> Plan:
-    """float8 operands as float32 in workspace, the weights multiplied by their scales, and the float32 kernel."""
+    """8-bit operands as float32 in workspace, the weights multiplied by their scales, and the float32 kernel.
+
+    Whole numbers are summed by the direct algorithm, which adds no errors of its own.
+    """
+    policy = replace(policy, algorithm="fallback") if specs[0].dtype == int8 else policy
     given = [s.open.fixed for s in specs]
     wide = [Spec(s.shape, float32) for s in given[:2]]
     if isinstance(op, QuantizedConv):
@@ -230,7 +237,7 @@ def _widened(
         return inner.bind(Call(addresses, call.outputs, scratch.address(call)))
 
     chain.call(multiply)
-    return chain.plan(f"float32 for float8: {inner.label}")
+    return chain.plan(f"float32 for {specs[0].dtype}: {inner.label}")
 
 
 def _widen(given: Sequence[Spec], wide: Sequence[Spec], places: Sequence[Location]) -> Callable[[Call], Run]:
@@ -239,11 +246,11 @@ def _widen(given: Sequence[Spec], wide: Sequence[Spec], places: Sequence[Locatio
     def bind(call: Call) -> Run:
         x, w, scale = (array_at(p, s) for p, s in zip(call.inputs, given, strict=True))
         to, weights = (array_at(p.address(call), s.fixed) for p, s in zip(places, wide, strict=True))
-        factors = scale.reshape(-1, *(1,) * (w.ndim - 1))
+        factors, table = scale.reshape(-1, *(1,) * (w.ndim - 1)), _WIDE[given[0].dtype]
 
         def run() -> None:
-            np.take(_WIDE, x.view(np.uint8), out=to, mode="clip")
-            np.take(_WIDE, w.view(np.uint8), out=weights, mode="clip")
+            np.take(table, x.view(np.uint8), out=to, mode="clip")
+            np.take(table, w.view(np.uint8), out=weights, mode="clip")
             np.multiply(weights, factors, out=weights)
 
         return run

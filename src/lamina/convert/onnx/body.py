@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 import onnx
 
-from lamina.convert.onnx.node import OnnxError
-from lamina.convert.onnx.proto import External, attribute, tensor
+from lamina.convert.onnx.proto import External, attribute, dense, tensor
 from lamina.convert.onnx.wider import WIDER, check_readers, widened
 from lamina.tensors import Tensor
 
@@ -62,6 +62,11 @@ class Body:
     steps: tuple[OnnxStep, ...]
     attributes: Mapping[str, Any]
 
+    @cached_property
+    def makers(self) -> Mapping[str, OnnxStep]:
+        """The node that makes each name."""
+        return {name: step for step in self.steps for name in step.outputs if name}
+
 
 def domain(name: str) -> str:
     """A domain's name, "" for the specification's own."""
@@ -70,9 +75,7 @@ def domain(name: str) -> str:
 
 def body_of_graph(proto: onnx.GraphProto, external: External | None = None) -> Body:
     """A graph with its tensors. Raises OnnxError for what cannot be read."""
-    if proto.sparse_initializer:
-        name = proto.sparse_initializer[0].values.name
-        raise OnnxError(f"initializer {name!r} is sparse; store it as a dense tensor")
+    sparse = {t.values.name: tensor(dense(t, external)) for t in proto.sparse_initializer}
     codes = {t.name: t.data_type for t in proto.initializer if t.data_type in WIDER}
     steps = _steps(proto.node, external)
     if codes:
@@ -83,7 +86,7 @@ def body_of_graph(proto: onnx.GraphProto, external: External | None = None) -> B
     return Body(
         tuple(v.name for v in proto.input),
         tuple(v.name for v in proto.output),
-        {t.name: (widened if t.name in codes else tensor)(t, external) for t in proto.initializer},
+        {t.name: (widened if t.name in codes else tensor)(t, external) for t in proto.initializer} | sparse,
         steps,
         {},
     )
@@ -167,4 +170,6 @@ def _value(proto: onnx.AttributeProto, external: External | None) -> Any:
         return body_of_graph(proto.g, external)
     if proto.type == onnx.AttributeProto.TENSOR:
         return tensor(proto.t, external)
+    if proto.type == onnx.AttributeProto.SPARSE_TENSOR:
+        return tensor(dense(proto.sparse_tensor, external))
     return attribute(proto)

@@ -9,10 +9,23 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
+from lamina.convert.onnx.integer import (
+    Dequantized,
+    centred_numbers,
+    convolved_integers,
+    eight_bits,
+    exact,
+    exact_parts,
+    held,
+    one_number,
+    per_output,
+    quantized_to,
+    weights,
+)
 from lamina.convert.onnx.node import OnnxNode, as_tensor, converts
-from lamina.convert.onnx.quantize import centred, requantized
+from lamina.convert.onnx.quantize import centred, requantized, rounded
 from lamina.convert.onnx.window import window
-from lamina.spec import float64
+from lamina.spec import float32, float64, int32
 
 CONV: dict[int, Callable[..., Any]] = {1: ops.conv1d, 2: ops.conv2d, 3: ops.conv3d}
 TRANSPOSED: dict[int, Callable[..., Any]] = {
@@ -36,7 +49,31 @@ def convolved(node: OnnxNode, x: Any, w: Any, bias: Any = None) -> Any:
 @converts("Conv")
 def conv(node: OnnxNode) -> Any:
     """Cross-correlation with groups, strides, dilations and padding."""
-    return convolved(node, node.input(0), node.input(1), node.optional(2))
+    x, w, bias = node.input(0), node.input(1), node.optional(2)
+    found = _of_integers(node)
+    if found is None:
+        return convolved(node, x, w, bias)
+    return found if bias is None else ops.add(found, bias.reshape((-1,) + (1,) * (x.ndim - 2)))
+
+
+def _of_integers(node: OnnxNode) -> Any:
+    """The convolution of inputs that DequantizeLinear made, by kernels for 8-bit integers; None for others."""
+    left, right = Dequantized.of(node, 0), Dequantized.of(node, 1)
+    if node.mode.training or left is None or right is None or not right.varies_along(0):
+        return None
+    return _real(node, left.values, left.scale, left.zero, right.values, right.scale, right.zero)
+
+
+def _real(node: OnnxNode, x: Any, scale: Any, zero: Any, w: Any, w_scale: Any, w_zero: Any) -> Any:
+    """The convolution of what quantized tensors stand for, float32; None where it is none of 8-bit kernels."""
+    if not eight_bits(x) or not one_number(scale, zero) or 0 in x.shape:
+        return None
+    spatial_rank(node, x)
+    known, each = weights(w, _per_filter(w_zero, w)), per_output(w_scale, w.shape[0])
+    if known is None or each is None:
+        return None
+    each = ops.mul(each, ops.cast(scale, float32).reshape(()))
+    return convolved_integers(node, x, zero, known, each)
 
 
 @converts("ConvTranspose")
@@ -80,25 +117,56 @@ def _cut(
     return list(pads[:rank]), kept
 
 
-def _exact(node: OnnxNode, x: Any, w: Any) -> Any:
-    """The convolution of integers, by float64, which is exact below 2^53; int32."""
-    found = convolved(node, ops.cast(x, float64), ops.cast(w, float64))
-    return ops.cast(found, x.dtype)
+def _exact(node: OnnxNode, x: Any, zero: Any, w: Any, w_zero: Any) -> Any:
+    """The convolution of integers less their zero points, int32.
+
+    In float32 where w is known and of 8 bits, in parts of the channels of which each is exact; else by float64, which
+    is exact below 2^53.
+    """
+    x, values = centred(x, zero, -1), centred_numbers(w, w_zero)
+    parts = [] if values is None else exact_parts(values)
+    if values is None or not parts or (len(parts) > 1 and node.get("group", 1) > 1):
+        found = convolved(node, ops.cast(x, float64), ops.cast(centred(w, w_zero, -1), float64))
+        return ops.cast(found, int32)
+    wide, filters = ops.cast(x, float32), values.astype(np.float32)
+    found = None
+    for lo, hi in parts:
+        part = convolved(node, wide[:, lo:hi] if len(parts) > 1 else wide, held(filters[:, lo:hi]))
+        part = ops.cast(part, int32)
+        found = part if found is None else ops.add(found, part)
+    return found
 
 
 @converts("ConvInteger")
 def conv_integer(node: OnnxNode) -> Any:
     """The convolution of integers with their zero points taken off, int32."""
-    x, w = centred(node.input(0), node.optional(2), -1), node.input(1)
-    return _exact(node, x, centred(w, _per_filter(node.optional(3), w), -1))
+    x, w, zero, w_zero = (
+        node.input(0),
+        node.input(1),
+        node.optional(2),
+        _per_filter(node.optional(3), node.input(1)),
+    )
+    known = weights(w, w_zero) if eight_bits(x) and one_number(zero) and 0 not in x.shape else None
+    if known is None or not exact(known):
+        return _exact(node, x, zero, w, w_zero)
+    spatial_rank(node, x)
+    ones = held(np.ones(len(known), np.float32))
+    return ops.cast(convolved_integers(node, x, zero, known, ones), int32)
 
 
 @converts("QLinearConv", statistics=(1, 4, 6))
 def qlinear_conv(node: OnnxNode) -> Any:
     """The convolution of quantized tensors, quantized again."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.input(i) for i in range(8))
-    total = _exact(node, centred(x, x_zero, -1), centred(w, _per_filter(w_zero, w), -1))
     bias, along = node.optional(8), (-1,) + (1,) * (x.ndim - 2)
+    real = _real(node, x, x_scale, x_zero, w, w_scale, w_zero)
+    if real is not None and one_number(y_scale, y_zero):
+        if bias is not None:
+            each = ops.mul(per_output(w_scale, w.shape[0]), x_scale)
+            real = ops.add(real, ops.mul(ops.cast(bias, float32), each).reshape(along))
+        found = quantized_to(real, y_scale, y_zero, y_zero.dtype)
+        return rounded(ops.div(real, y_scale), y_zero, y_zero.dtype) if found is None else found
+    total = _exact(node, x, x_zero, w, _per_filter(w_zero, w))
     total = total if bias is None else ops.add(total, bias.reshape(along))
     scale = ops.mul(x_scale, w_scale.reshape(along) if w_scale.ndim else w_scale)
     return requantized(total, scale, y_scale, y_zero)

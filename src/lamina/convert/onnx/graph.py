@@ -105,7 +105,7 @@ class _Call:
         with self._within():
             for step in body.steps:
                 self._count(self.depth > 1)
-                self._run_step(step, values, opsets, given)
+                self._run_step(step, body, values, opsets, given)
         if missing := [n for n in body.outputs if n not in values]:
             raise OnnxError(f"no node makes the outputs {missing}")
         return [values[n] for n in body.outputs]
@@ -126,7 +126,12 @@ class _Call:
             raise OnnxError(f"loops and functions take more than {MOST_STEPS} nodes in one call")
 
     def _run_step(
-        self, step: OnnxStep, values: dict[str, Any], opsets: Mapping[str, int], given: Mapping[str, Any]
+        self,
+        step: OnnxStep,
+        body: Body,
+        values: dict[str, Any],
+        opsets: Mapping[str, int],
+        given: Mapping[str, Any],
     ) -> None:
         """Run one node: its outputs are added to the values."""
         if missing := [n for n in step.inputs if n and n not in values]:
@@ -136,7 +141,7 @@ class _Call:
         if step.key in self.functions:
             found: Sequence[Any] = self._call(step, operands, attributes, opsets)
         else:
-            found = self._apply(step, operands, attributes, values, opsets, given)
+            found = self._apply(step, body, operands, attributes, values, opsets, given)
         for name, value in zip(step.outputs, found, strict=False):
             if name and value is not None:
                 values[name] = value
@@ -144,6 +149,7 @@ class _Call:
     def _apply(
         self,
         step: OnnxStep,
+        around: Body,
         operands: tuple[Any, ...],
         attributes: Mapping[str, Any],
         values: Mapping[str, Any],
@@ -166,7 +172,7 @@ class _Call:
             operands = tuple(constant(x) if isinstance(x, Tensor) else x for x in operands)
         node = OnnxNode(
             step.operator, step.name, opsets.get(step.domain, 1), attributes, operands, step.inputs, step.outputs,
-            run_body, self.mode, values, step.declared,
+            run_body, self.mode, values, step.declared, around.makers,
         )  # fmt: skip
         with _typed(step):
             if not folds:

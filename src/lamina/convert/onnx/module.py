@@ -88,7 +88,8 @@ class OnnxModule(Module):
         self._places: dict[str, tuple[str, str]] = {}
         #: The weights that the file has in a half type.
         self._halves: dict[str, DType] = {}
-        self._own_weights(trainable or _is_parameter)
+        self._masters, self._model = set[str](), model  # names that no weight takes
+        self._own_weights(model, trainable or _is_parameter)
         self._masters = beside_statistics(self._graph.body) & set(self._places)
         self._model = self._without_weights(model, external)
 
@@ -181,12 +182,13 @@ class OnnxModule(Module):
         return f"{names}; {len(self._graph.body.steps)} nodes"
 
     # ---- weights
-    def _own_weights(self, trainable: Trainable) -> None:
+    def _own_weights(self, model: onnx.ModelProto, trainable: Trainable) -> None:
         body, functions = self._graph.body, {k: f for k, (f, _) in self._graph.functions.items()}
         known = decisive(body, self.input_names, functions)
         kept = statistics(body, functions)
+        sparse = {t.values.name for t in model.graph.sparse_initializer}  # their zeros are not trained
         for name, value in list(self._graph.initializers.items()):
-            if name in known or isinstance(value, OnnxTexts):
+            if name in known or name in sparse or isinstance(value, OnnxTexts):
                 continue
             is_statistic = name in kept and value.dtype.is_float and value.ndim > 0
             if not (is_statistic or trainable(name, value)):
@@ -267,8 +269,8 @@ def _is_parameter(name: str, value: Tensor) -> bool:
 
 
 def _free(holder: Module, name: str) -> str:
-    """The name, with "_" behind it where the module has something else of that name."""
-    while (
+    """The name, with "_" behind it where the module has something else of that name, or a setter (`training`)."""
+    while (isinstance(held := getattr(type(holder), name, None), property) and held.fset is not None) or (
         name in holder.__dict__
         or name in holder._modules
         or name in holder._parameters

@@ -136,7 +136,8 @@ class OnnxNode:
     """An operator with its attributes, as Python values, and what its inputs are; None where one is left out.
 
     opset: the version of the operator's domain that the model asks for. values: all values by name so far.
-    declared: ONNX's element types of inputs that are held in a wider one, by place.
+    declared: ONNX's element types of inputs that are held in a wider one, by place. makers: the nodes of the same
+    graph by what they make.
     """
 
     operator: str
@@ -150,6 +151,7 @@ class OnnxNode:
     mode: Mode = Mode()
     values: Mapping[str, Any] = field(default_factory=dict, repr=False)
     declared: Mapping[int, int] = field(default_factory=dict, repr=False)
+    makers: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def error(self, text: str) -> OnnxError:
         """What to raise: the text with the operator and the node's name in front."""

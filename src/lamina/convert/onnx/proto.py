@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
-from lamina.convert.onnx.node import OnnxError, OnnxTexts
+from lamina.convert.onnx.node import OnnxError, OnnxTexts, require_bounded
 from lamina.spec import DType, DTypeError, as_dtype
 
 try:
@@ -65,6 +65,27 @@ def tensor(proto: onnx.TensorProto, external: External | None = None) -> Any:
     else:
         found = _listed(proto, dtype, count)
     return ops.operand(np.array(found.reshape(shape), order="C", copy=True))
+
+
+def dense(proto: onnx.SparseTensorProto, external: External | None = None) -> onnx.TensorProto:
+    """A sparse tensor with its zeros. Raises OnnxError for sizes, places or numbers that do not go together."""
+    name, shape = proto.values.name, tuple(proto.dims)
+    if any(n < 0 for n in shape) or len(shape) > 64:
+        raise OnnxError(f"sparse tensor {name!r} has no sound sizes: {list(shape)[:64]}")
+    values, places = (np.asarray(tensor(t, external).numpy()) for t in (proto.values, proto.indices))
+    require_bounded(f"sparse tensor {name!r}", prod(shape) * values.itemsize)
+    if places.ndim == 2 and places.shape[1] == len(shape):
+        inside = bool((places >= 0).all() and (places < np.array(shape, np.int64)).all())
+        places = np.ravel_multi_index(tuple(places.T), shape) if inside else np.full(len(places), -1)
+    sound = places.ndim == 1 and places.shape == values.shape and places.dtype.kind == "i"
+    if not sound or ((places < 0) | (places >= prod(shape))).any():
+        raise OnnxError(
+            f"sparse tensor {name!r} of shape {list(shape)} has values outside of it, or no place for each"
+        )
+    filled = np.zeros(prod(shape), values.dtype)
+    filled[places] = values
+    code = proto.values.data_type
+    return onnx.TensorProto(name=name, dims=shape, data_type=code, raw_data=filled.tobytes())
 
 
 def external_bytes(proto: onnx.TensorProto, external: External | None, bits: int | None = None) -> Any:

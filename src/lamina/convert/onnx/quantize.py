@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
+from lamina.convert.onnx.integer import quantized_to
 from lamina.convert.onnx.node import OnnxNode, as_tensor, converts
 from lamina.convert.onnx.proto import dtype_of
 from lamina.convert.onnx.wider import WIDER
@@ -65,6 +66,10 @@ def quantize_linear(node: OnnxNode) -> Any:
     if held is None and dtype not in QUANTIZED:
         raise node.error(f"quantized types are {', '.join(map(str, QUANTIZED))}, got {dtype}")
     precision = node.get("precision", 0)
+    if held is None and not precision and not node.mode.training:
+        found = quantized_to(x, scale, zero, dtype)
+        if found is not None:
+            return found
     working = dtype_of(precision) if precision else scale.dtype
     real = ops.div(ops.cast(x, working), ops.cast(spread(node, scale, x), working))
     moved = None if zero is None else spread(node, zero, x)

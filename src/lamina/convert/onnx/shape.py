@@ -176,7 +176,7 @@ def constant(node: OnnxNode) -> Any:
                         ("value_ints", np.int64)):  # fmt: skip
         if name in node.attributes:
             return as_tensor(np.array(node.get(name), dtype))
-    return node.needed("value")
+    return node.get("sparse_value") if "sparse_value" in node.attributes else node.needed("value")
 
 
 @converts("ConstantOfShape", known=(0,))

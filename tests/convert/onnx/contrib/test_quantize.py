@@ -104,7 +104,16 @@ def test_steps_from_and_to_integers() -> None:
 def test_a_convolution_of_both_layouts(last: int) -> None:
     x = _u8(1, 8, 8, 3) if last else _u8(1, 3, 8, 8)
     bias = RNG.integers(-99, 99, size=4).astype(np.int32)
-    inputs = (x, *PAIR, _i8(4, 3, 3, 3), _scale(0.2), _zero(0, np.int8), _scale(9.0), _zero(100), bias)
+    inputs = (
+        x,
+        *PAIR,
+        _i8(4, 3, 3, 3),
+        _scale(0.2),
+        _zero(0, np.int8),
+        _scale(9.13),
+        _zero(100),
+        bias,
+    )  # no sum is half a step
     beside_onnxruntime(
         "QLinearConv", inputs, held=tuple(range(1, 9)), channels_last=last, kernel_shape=[3, 3], pads=[1] * 4
     )

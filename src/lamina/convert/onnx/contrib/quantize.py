@@ -12,7 +12,7 @@ from lamina.convert.onnx.contrib.conv import to_first, to_last
 from lamina.convert.onnx.contrib.domain import contributes
 from lamina.convert.onnx.contrib.norm import embed_layer_normalization
 from lamina.convert.onnx.conv import qlinear_conv
-from lamina.convert.onnx.matmul import matmul_integer, product
+from lamina.convert.onnx.matmul import integer_product, matmul_integer, real_product
 from lamina.convert.onnx.node import OnnxNode
 from lamina.convert.onnx.pool import average_pool
 from lamina.convert.onnx.quantize import (
@@ -139,7 +139,10 @@ def matmul_integer_to_float(node: OnnxNode) -> Any:
 
 def _real_product(a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, bias: Any) -> Any:
     """The product of what quantized matrices stand for; a's numbers may be per row, b's per column."""
-    total = product(centred(a, _number(a_zero), -2), centred(b, _number(b_zero), -1))
+    found = real_product(a, a_scale, a_zero, b, b_scale, b_zero)
+    if found is not None:
+        return found if bias is None else ops.add(found, bias)
+    total = integer_product(a, _number(a_zero), b, _number(b_zero))
     a_scale = _number(a_scale)
     scale = ops.mul(a_scale.unsqueeze(-1) if a_scale.ndim else a_scale, _number(b_scale))
     found = ops.mul(ops.cast(total, float32), scale)
@@ -150,12 +153,16 @@ def _real_product(a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zer
 def q_gemm(node: OnnxNode) -> Any:
     """alpha A B + C of quantized matrices, C int32 in units of the product; real without a scale of the result."""
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (node.optional(i) for i in range(9))
-    a = centred(a, _number(a_zero), -1)
+    alpha, transposed = node.get("alpha", 1.0), bool(node.get("transB", 0))
     a = ops.transpose(a, 0, 1) if node.get("transA", 0) else a
-    b = ops.transpose(b, 0, 1) if node.get("transB", 0) else b
-    total = product(a, centred(b, _number(b_zero), -1))
-    scale = ops.mul(ops.mul(_number(a_scale), _number(b_scale)), node.get("alpha", 1.0))
-    found = ops.mul(ops.cast(total if c is None else ops.add(total, c), float32), scale)
+    scale = ops.mul(ops.mul(_number(a_scale), _number(b_scale)), alpha)
+    found = real_product(a, ops.mul(a_scale, alpha), a_zero, b, b_scale, b_zero, transposed=transposed)
+    if found is None:
+        b = ops.transpose(b, 0, 1) if transposed else b
+        total = integer_product(a, _number(a_zero), b, _number(b_zero))
+        found = ops.mul(ops.cast(total if c is None else ops.add(total, c), float32), scale)
+    elif c is not None:
+        found = ops.add(found, ops.mul(ops.cast(c, float32), scale))
     return found if y_scale is None else quantized(found, y_scale, y_zero, y_zero)
 
 
