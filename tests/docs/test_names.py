@@ -127,9 +127,10 @@ def test_the_program_of_the_page_on_functions_runs(capsys: pytest.CaptureFixture
     text = (ROOT / "docs" / "functions.md").read_text(encoding="utf-8")
     (program,) = PROGRAM.findall(text)
     exec(compile(program, "functions.md", "exec"), {"__name__": "functions"})
-    shapes, jacobian, slope, _ = capsys.readouterr().out.splitlines()
+    shapes, jacobian, hessians, slope, _ = capsys.readouterr().out.splitlines()
     assert shapes.startswith("{'0.weight': (5, 8, 3), '0.bias': (5, 8)")
-    assert (jacobian, slope) == ("(2, 3)", "[0.10000000149011612, 0.10000000149011612]")
+    assert (jacobian, hessians) == ("(2, 3)", "(5, 3, 3)")
+    assert slope == "[0.10000000149011612, 0.10000000149011612]"
 
 
 def test_the_program_of_the_page_on_own_ops_runs(capsys: pytest.CaptureFixture[str]) -> None:
