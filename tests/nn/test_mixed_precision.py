@@ -84,3 +84,77 @@ def test_integers_and_structures_pass_through() -> None:
 def test_precisions_that_need_more_are_refused(precision: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"autocast: takes bf16, tf32 or fp32, got {precision}: {message}"):
         nn.autocast(precision).__enter__()
+
+
+class Mixed(nn.Module):
+    """float32 tables and numbers made on the way meet weights in products of all kinds."""
+
+    def __init__(self) -> None:
+        nn.manual_seed(0)
+        self.time, self.place = nn.Linear(8, 16), nn.Linear(2, 16, bias=False)
+        self.conv, self.rnn = nn.Conv1d(16, 16, 3, padding=1), nn.GRU(16, 16, batch_first=True)
+        self.mixer = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 4)
+        self.register_buffer("table", lm.tensor(RNG.standard_normal((5, 2)).astype(np.float32)))
+
+    def forward(self, x: Any, t: Any) -> Any:
+        waves = ops.sin(t[:, None].float() * lm.arange(8, dtype="float32"))
+        x = x + self.time(waves)[:, None]  # x [N, 5, 16]
+        x = x + self.place(self.table)
+        x = ops.matmul(ops.softmax(self.table @ self.table.T, -1), x)
+        x = self.conv((x.float() * 0.5).transpose(1, 2)).transpose(1, 2)
+        x = self.rnn(x.float())[0]
+        x = self.mixer(x.float(), x, x, need_weights=False)[0]
+        return self.head(ops.mean(x, 1, dtype="float32"))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_float32_values_within_a_network_meet_weights_of_the_half_type(precision: str) -> None:
+    x, t = RNG.standard_normal((8, 5, 16)).astype(np.float32), RNG.integers(0, 50, 8)
+    losses: dict[str, list[float]] = {}
+    for name in ("fp32", precision):
+        step = lm.train_step(Mixed(), ops.cross_entropy, optim.SGD(0.1), device="cpu", precision=name)
+        losses[name] = [step((x, t), Y).item() for _ in range(3)]
+    np.testing.assert_allclose(losses[precision], losses["fp32"], rtol=2e-2)
+
+
+def test_eager_calls_cast_too_and_only_within_networks() -> None:
+    x, t = RNG.standard_normal((8, 5, 16)).astype(np.float32), RNG.integers(0, 50, 8)
+    net = Mixed()
+    with nn.autocast("bf16"):
+        found = net(x, t)
+    np.testing.assert_allclose(found.numpy(), net(x, t).numpy(), atol=0.05)
+    with (
+        nn.autocast("bf16"),
+        pytest.raises(lm.DTypeError, match="input 1 is bfloat16 but input 0 is float32"),
+    ):
+        ops.matmul(lm.zeros(2, 2), lm.zeros(2, 2, dtype="bfloat16"))
+
+
+def test_a_part_of_a_network_has_a_precision_of_its_own() -> None:
+    seen: list[str] = []
+
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            y = self.inner(x)
+            seen.append(f"{x.dtype.name} {self.inner.weight.dtype.name} {y.dtype.name}")
+            return y
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b = Part(), Part()
+
+        def forward(self, x: Any) -> Any:
+            x = self.a(x)
+            with nn.autocast("fp32"):
+                x = self.b(x)
+            seen.append(x.dtype.name)
+            return self.a(x)
+
+    step = lm.train_step(Whole(), ops.cross_entropy, optim.SGD(0.1), device="cpu", precision="bf16")
+    step(RNG.standard_normal((8, 4)).astype(np.float32), Y)
+    half, whole = (f"{d} {d} {d}" for d in ("bfloat16", "float32"))
+    assert seen[:4] == [half, whole, "float32", "float32 bfloat16 bfloat16"]

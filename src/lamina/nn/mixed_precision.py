@@ -11,15 +11,13 @@ from typing import Any
 from lamina import ops
 from lamina._tree import flatten, unflatten
 from lamina.nn.parameter import Parameter
-from lamina.ops.core import Operand, recorder
+from lamina.ops.core import Operand, compute_type, computing_in, recorder
 from lamina.runtime import is_array
 from lamina.spec import DType, float32, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import as_tensor
 
 _precision: ContextVar[Precision | None] = ContextVar("lamina_autocast", default=None)
-#: The type that parameters are read in, within a network that was called in the block.
-_compute: ContextVar[DType | None] = ContextVar("lamina_autocast_compute", default=None)
 
 
 @contextmanager
@@ -30,7 +28,7 @@ def autocast(precision: str | Precision = "bf16") -> Iterator[None]:
     so that losses are computed there. For a step of one's own under `lamina.jit`, and for eager calls. Gradients
     come in float32, as the parameters are.
 
-    precision: "bf16" or "tf32"; "fp32" switches an outer block off.
+    precision: "bf16" or "tf32"; "fp32" switches an outer block off, or a step's precision for a part of its network.
     Raises ValueError for "fp16", whose gradients need the loss scaling of `train_step`, and for "fp64", which is the
     type of the parameters: net.to("float64").
     """
@@ -47,23 +45,20 @@ def autocast(precision: str | Precision = "bf16") -> Iterator[None]:
 
 
 def computed(forward: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """forward(*inputs, **options), in the block's precision where the call is a network's, not a part's."""
+    """forward(*inputs, **options), in the block's precision, unless it is a part of what computes in that already."""
     kind = _precision.get()
     if (by := recorder()) is not None:
         by.guard(_is_still(kind))
-    if kind is None or _compute.get() is not None:
+    if kind is None or compute_type() == kind.compute:
         return forward(*inputs, **options)
     args, kwargs = _cast((inputs, options), kind.compute)
-    token = _compute.set(kind.compute)
-    try:
+    with computing_in(kind.compute):
         return _cast(forward(*args, **kwargs), kind.master)
-    finally:
-        _compute.reset(token)
 
 
 def in_compute_type(held: Any, value: Any, *, keeps: bool) -> Any:
     """What a module reads of what it holds. keeps: its parameters stay in the master type."""
-    kind = _compute.get()
+    kind = compute_type()
     if kind is None or keeps or not isinstance(held, Parameter) or not value.dtype.is_float:
         return value
     return value if value.dtype == kind else ops.cast(value, kind)

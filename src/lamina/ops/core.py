@@ -14,6 +14,7 @@ An op has
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -478,16 +479,61 @@ class recording:  # noqa: N801 - a statement's word
         _recorder.reset(self._token)
 
 
+_compute: ContextVar[DType | None] = ContextVar("lamina_compute_type", default=None)
+
+
+def compute_type() -> DType | None:
+    """The type that a network computes in here, None where nobody says so (see `computing_in`)."""
+    return _compute.get()
+
+
+@contextmanager
+def computing_in(dtype: DType) -> Iterator[None]:
+    """Within the block an op that takes one float type alone has operands of others cast to this one, if it is a half
+    type and one operand is of it.
+
+    So that a float32 table or an embedding of the time meets weights of the half type in a product, as under torch's
+    autocast; what takes two types, such as sums, gives the wider one.
+    """
+    token = _compute.set(dtype)
+    try:
+        yield
+    finally:
+        _compute.reset(token)
+
+
 def bind(op: Op, *operands: Any) -> tuple[Any, ...]:
     """Apply op and return all its outputs. The operands decide what that means."""
     kind, given = _decide(op, operands)
-    return kind.bind_op(op, given)
+    try:
+        return kind.bind_op(op, given)
+    except DTypeError:
+        if (alike := _in_compute_type(given)) is None:
+            raise
+    return kind.bind_op(op, alike)
 
 
 def call(op: Op, *operands: Any) -> Any:
     """Apply op and return its first output."""
     kind, given = _decide(op, operands)
-    return kind.call_op(op, given)
+    try:
+        return kind.call_op(op, given)
+    except DTypeError:
+        if (alike := _in_compute_type(given)) is None:
+            raise
+    return kind.call_op(op, alike)
+
+
+def _in_compute_type(operands: Sequence[Any]) -> list[Any] | None:
+    """The floats among operands in the type that is computed in; None where they are not of it and others."""
+    kind = _compute.get()
+    if kind is None or kind.itemsize > 2:
+        return None
+    found = [operand(x) for x in operands]
+    floats = {x.dtype for x in found if x.dtype.is_float}
+    if kind not in floats or len(floats) == 1:
+        return None
+    return [x.to(kind) if x.dtype.is_float else x for x in found]
 
 
 def _decide(op: Op, operands: tuple[Any, ...]) -> tuple[type[Operand] | Recorder, tuple[Any, ...]]:

@@ -31,7 +31,7 @@ from lamina.nn import Module
 from lamina.nn.parameter import become, settings_version, standing_in
 from lamina.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from lamina.ops.arguments import checked, shown
-from lamina.ops.core import Operand, recording
+from lamina.ops.core import Operand, computing_in, recording
 from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
@@ -607,7 +607,8 @@ class Step:
             capture.parameters = frozenset(map(id, self.state.parameters.values()))
             inputs, targets = kind.trees([values[name] for name in kind.names], compute)
             positional, named = _tree.arguments(inputs, self.net.forward)
-            found, structure = _tree.flatten(self.net(*positional, **named))
+            with contextlib.nullcontext() if compute == master else computing_in(compute):
+                found, structure = _tree.flatten(self.net(*positional, **named))
             outputs = _tree.unflatten(structure, [_cast(capture.read(y), master) for y in found])
             del found
             # Of float16, whose gradients are scaled, the parameters themselves: see `_forward_and_back`.
