@@ -311,6 +311,7 @@ TWO: dict[str, Callable[[Array, Array], Array]] = {
     "sigmoid_bwd": lambda x, dy: dy * np.exp(-x) / (1 + np.exp(-x)) ** 2,
     "softplus_bwd": lambda x, dy: dy / (1 + np.exp(-x)),
     "elu_bwd": lambda x, dy: dy * np.where(x > 0, 1, np.exp(x)),
+    "swish_bwd": lambda x, dy: dy * (1 + x / (1 + np.exp(x))) / (1 + np.exp(-x)),
 }
 POSITIVE = {"log", "rsqrt", "sqrt", "reciprocal", "div", "mod", "pow"}
 

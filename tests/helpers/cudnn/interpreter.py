@@ -256,6 +256,10 @@ def _tanh_slope(x: Array) -> Array:
     return (1 + t) / 2 + x / 2 * (1 - t * t) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x * x)
 
 
+def _swish_slope(x: Array) -> Array:
+    return _sigmoid(x) * (1 + x * _sigmoid(-x))
+
+
 _ONE: dict[str, Callable[[Array, Parts], Array]] = {
     "RELU_FWD": _relu, "SIGMOID_FWD": lambda x, p: _sigmoid(x), "TANH_FWD": lambda x, p: np.tanh(x),
     "SOFTPLUS_FWD": lambda x, p: np.logaddexp(0, x), "GELU_FWD": lambda x, p: _gelu(x),
@@ -271,6 +275,7 @@ _TWO: dict[str, Callable[[Array, Array], Array]] = {
 #: The slope where the forward operand is x.
 _SLOPES: dict[str, Callable[[Array], Array]] = {
     "RELU_BWD": lambda x: x > 0, "GELU_BWD": _gelu_slope, "GELU_APPROX_TANH_BWD": _tanh_slope,
+    "SWISH_BWD": _swish_slope,
 }  # fmt: skip
 
 
