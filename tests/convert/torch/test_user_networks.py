@@ -44,10 +44,10 @@ SLOW = (
     "orthogonal_and_weight_norm_parametrizations", "functional_call_of_generated_weights",
     "running_buffers_and_counters", "custom_functions_with_context", "einops_patches_and_axial_attention",
     "shape_driven_control_flow_unet", "tied_autoencoder_with_hooks", "views_in_place_and_strided_writes",
-    "functional_ensemble_vmap", "cells_in_a_generator", "sparse_moe_sort_dispatch",
+    "functional_ensemble_vmap", "cells_in_a_generator", "sparse_moe_sort_dispatch", "forces_by_an_inner_gradient",
 )  # fmt: skip
 #: Those that have no graph of their own: PyTorch runs what is between the parts.
-IN_PARTS = ("branches_on_numbers", "forces_by_an_inner_gradient")
+IN_PARTS = ("branches_on_numbers",)
 NAMES = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 

@@ -165,3 +165,20 @@ def test_steps_that_the_gradient_reads_stay() -> None:
 def test_numbers_of_a_half_type() -> None:
     graph = recognized(lambda x: x * 0.5 * (ops.erf(x / 2**0.5) + 1.0), lm.tensor(X).cast(lm.bfloat16))
     assert names(graph) == ["gelu"]
+
+
+@pytest.mark.parametrize(
+    ("form", "slopes"),
+    [
+        (lambda x: ops.maximum(x, 0.0), [0.0, 0.5, 1.0]),
+        (lambda x: ops.clamp(x, min=0.0), [0.0, 1.0, 1.0]),
+        (lambda x: ops.minimum(ops.maximum(x, 0.0), 6.0), [0.0, 0.5, 1.0]),
+    ],
+)
+def test_at_a_kink_the_gradient_is_the_formulas(form: Callable[[Any], Any], slopes: list[float]) -> None:
+    def slope(x: Any) -> Any:
+        (y,) = with_idioms([form(x)])
+        return gradients(ops.sum(y), [x])[0]
+
+    found = lm.jit(slope)(lm.tensor(np.array([-1, 0, 1], np.float32)))
+    np.testing.assert_array_equal(found.numpy(), slopes)

@@ -45,15 +45,18 @@ from lamina.ops.primitives.reduce import Reduce
 
 def recognize_idioms(graph: Graph, report: Report | None = None) -> Graph:
     """Formulas that one op computes, as that op."""
-    return rewrite(graph, _RULES, report)
+    return rewrite(graph, [*_KINKED, *_SMOOTH], report)
 
 
 def with_idioms(values: Sequence[Value]) -> list[Value]:
-    """Values of a trace, made by the ops that their formulas are; they are all that is read of what lies before."""
+    """Values of a trace, made by the ops that their formulas are; they are all that is read of what lies before.
+
+    Only by those that have the formula's gradient everywhere.
+    """
     nodes = reachable(values)
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v.is_input)
     read.update(dict.fromkeys(v for v in values if v.is_input))
-    return recognize_idioms(Graph(list(read), values)).outputs
+    return rewrite(Graph(list(read), values), _SMOOTH).outputs
 
 
 # ------------------------------------------------------------------------------------------------------ numbers
@@ -260,17 +263,21 @@ def _whole_power(match: Match) -> Results | None:
     return {y: match.apply(Mul(), x, x, at=match.root)[0]} if x.spec == y.spec else None
 
 
-_RULES = [
+#: Formulas that have derivatives everywhere.
+_SMOOTH = [
     RewriteRule("square", made_by(Pow, _x, _number(2.0)), _whole_power),
-    RewriteRule("relu", made_by(Maximum, _x, _number(0.0)), _of_x(Relu())),
-    RewriteRule("clipped relu", made_by(Minimum, made_by(Relu, _x).read_once, operand("hi")), _clipped),
     RewriteRule("gelu", _product(_x, _behind(Erf), number=0.5), _of_x(Gelu(), {1: sqrt(0.5)})),
     RewriteRule("gelu, tanh", _product(_x, _behind(Tanh), number=0.5),
                 _of_x(GeluTanh(), {1: _ROOT, 3: _ROOT * 0.044715})),
     RewriteRule("silu", made_by(Mul, _x, made_by(Sigmoid, _x).read_once), _of_x(Silu())),
     RewriteRule("mish", made_by(Mul, _x, made_by(Tanh, made_by(Softplus, _x).read_once).read_once), _of_x(Mish())),
-    RewriteRule("hard swish", _product(_x, _lifted, number=1 / 6), _of_x(HardSwish(), {0: 3.0, 1: 1.0})),
-    RewriteRule("hard swish", made_by(Mul, _x, _hard_sigmoid), _of_x(HardSwish(), {0: 0.5, 1: 1 / 6})),
     RewriteRule("RMS norm", _RMS_NORM, _rms_norm),
     RewriteRule("layer norm", _LAYER_NORM, _layer_norm),
 ]  # fmt: skip
+#: Formulas with kinks: there the gradient is the formula's (of a maximum half, of a bound all), not that of the op.
+_KINKED = [
+    RewriteRule("relu", made_by(Maximum, _x, _number(0.0)), _of_x(Relu())),
+    RewriteRule("clipped relu", made_by(Minimum, made_by(Relu, _x).read_once, operand("hi")), _clipped),
+    RewriteRule("hard swish", _product(_x, _lifted, number=1 / 6), _of_x(HardSwish(), {0: 3.0, 1: 1.0})),
+    RewriteRule("hard swish", made_by(Mul, _x, _hard_sigmoid), _of_x(HardSwish(), {0: 0.5, 1: 1 / 6})),
+]
