@@ -16,6 +16,7 @@ file is written after every group of ranks.
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import tempfile
 import time
@@ -108,6 +109,23 @@ def seconds_of(step: Callable[[], Any], rounds: int, seconds: float) -> float:
     return statistics.median(max(each) for each in zip(*distributed.all_gather_object(times), strict=True))
 
 
+def measured(way: str, network: Network, device: str, given: dict[str, Any], meeting: str) -> dict[str, Any]:
+    """One way of one network, of which nothing is left."""
+    torch.manual_seed(0)
+    model = network.make().to(device).train()
+    x, labels = network.batch(given["device"], given["batch"])
+    batch = x.to(device), labels.to(device)
+    begin, facts = time.perf_counter(), {}
+    if way == "ddp":
+        step = by_pytorch(model, batch, meeting)
+    else:
+        step, facts = by_lamina(model, batch, way == "lamina-shards", given["settle"])
+    float(step())
+    first = time.perf_counter() - begin
+    ms = round(1e3 * seconds_of(step, given["rounds"], given["seconds"]), 4)
+    return {"ms": ms, "first_s": round(first, 2), "batch": len(labels), **facts}
+
+
 def measure(name: str, ways: list[str], given: dict[str, Any], meeting: str) -> dict[str, Any]:
     """On each rank: the ways of one network, one after the other; a way that fails is a result."""
     distributed.init(timeout=given["limit"], fault_timeout=None)
@@ -117,20 +135,8 @@ def measure(name: str, ways: list[str], given: dict[str, Any], meeting: str) -> 
     network = NETWORKS.get(name) or Network.named(name)
     found: dict[str, Any] = {}
     for way in ways:
-        torch.manual_seed(0)
-        model = network.make().to(device).train()
-        batch = network.batch(given["device"], given["batch"])
-        batch = batch[0].to(device), batch[1].to(device)
-        begin, facts = time.perf_counter(), {}
         try:
-            if way == "ddp":
-                step = by_pytorch(model, batch, meeting)
-            else:
-                step, facts = by_lamina(model, batch, way == "lamina-shards", given["settle"])
-            float(step())
-            first = time.perf_counter() - begin
-            ms = round(1e3 * seconds_of(step, given["rounds"], given["seconds"]), 4)
-            found[way] = {"ms": ms, "first_s": round(first, 2), "batch": len(batch[1]), **facts}
+            found[way] = measured(way, network, device, given, meeting)
         except Exception as error:
             found[way] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
             if distributed.world_size() > 1:  # the others may wait for what will not come
@@ -138,6 +144,7 @@ def measure(name: str, ways: list[str], given: dict[str, Any], meeting: str) -> 
         if distributed.rank() == 0:
             print(name, distributed.world_size(), way, found[way], flush=True)
     if torch.distributed.is_initialized():
+        gc.collect()  # what is left of a DistributedDataParallel waits for ever when its group is gone
         torch.distributed.destroy_process_group()
     return found
 
