@@ -61,6 +61,20 @@ def test_derivatives_are_torchs(name: str, x: float) -> None:
     assert found == pytest.approx(float(point.grad), rel=1e-10)
 
 
+def test_derivatives_of_bessel_functions_have_all_digits_of_their_type() -> None:
+    """And do not overflow before they must: I1(88) is about 6e36."""
+    x = np.array([1e-3, 0.1, 3.0, 12.0, 88.0, 100.0], np.float32)
+    orders = {
+        "i0": lm.grad(lambda v: special.i0(v).sum())(x).numpy(),
+        "i0e": lm.grad(lambda v: special.i0e(v).sum())(x).numpy(),
+    }
+    wide = x.astype(np.float64)
+    wanted = {"i0": special.i1(wide).numpy(), "i0e": (special.i1e(wide) - special.i0e(wide)).numpy()}
+    assert orders["i0"][-1] == np.inf  # of float32
+    np.testing.assert_allclose(orders["i0"][:-1], wanted["i0"][:-1], rtol=3e-7)
+    np.testing.assert_allclose(orders["i0e"], wanted["i0e"], rtol=3e-7)
+
+
 def _part(a: Decimal, x: Decimal) -> Decimal:
     """P(a, x) by its series, with the gamma function by Stirling's series from 60 on."""
     term = series = 1 / a

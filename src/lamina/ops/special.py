@@ -54,7 +54,7 @@ from lamina.ops.primitives.pointwise import sigmoid as expit
 from lamina.ops.primitives.reduce import sum
 from lamina.ops.primitives.shape import stack
 from lamina.ops.primitives.softmax import log_softmax, logsumexp, softmax
-from lamina.spec import float32, float64
+from lamina.spec import DType, float32, float64
 
 gammaln, psi = lgamma, digamma
 
@@ -72,10 +72,11 @@ __dir__ = listing(__all__)
 _ROOT_PI, _ROOT_2, _LOG_ROOT_2_PI = math.sqrt(math.pi), math.sqrt(2.0), math.log(2 * math.pi) / 2
 
 
-def _taken(input: Any, what: str) -> tuple[Any, Callable[[Any], Any]]:
-    """The operand in at least float32, and what brings a result back to its type."""
+def _taken(input: Any, what: str, least: DType = float32) -> tuple[Any, Callable[[Any], Any]]:
+    """The operand in at least this type, and what brings a result back to its own."""
     x = floating(input, what)
-    return (x.cast(float32), lambda y: y.cast(x.dtype)) if x.dtype.itemsize < 4 else (x, lambda y: y)
+    narrow = x.dtype.itemsize < least.itemsize
+    return (x.cast(least), lambda y: y.cast(x.dtype)) if narrow else (x, lambda y: y)
 
 
 # ------------------------------------------------------------------------------------------------ entropy and normal
@@ -150,6 +151,7 @@ def ndtri(input: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------- Bessel
+# In float64, whatever the type: the gradient of a series has fewer digits than its values, and exp(|x|) overflows.
 #: Terms of each Chebyshev series: the coefficients behind are below float64's eps.
 _DEGREE = 34
 
@@ -204,28 +206,28 @@ def _scaled_bessel(x: Any, order: int) -> Any:
 @checked
 def i0e(input: Any) -> Any:
     """exp(-|x|) i0(x). torch.special.i0e."""
-    x, back = _taken(input, "i0e")
+    x, back = _taken(input, "i0e", float64)
     return back(_scaled_bessel(x, 0))
 
 
 @checked
 def i0(input: Any) -> Any:
     """The modified Bessel function of order 0, of the first kind. torch.special.i0."""
-    x, back = _taken(input, "i0")
+    x, back = _taken(input, "i0", float64)
     return back(_scaled_bessel(x, 0) * exp(abs(x)))
 
 
 @checked
 def i1e(input: Any) -> Any:
     """exp(-|x|) i1(x). torch.special.i1e."""
-    x, back = _taken(input, "i1e")
+    x, back = _taken(input, "i1e", float64)
     return back(_scaled_bessel(x, 1))
 
 
 @checked
 def i1(input: Any) -> Any:
     """The modified Bessel function of order 1, of the first kind. torch.special.i1."""
-    x, back = _taken(input, "i1")
+    x, back = _taken(input, "i1", float64)
     return back(_scaled_bessel(x, 1) * exp(abs(x)))
 
 
