@@ -30,13 +30,13 @@ def test_what_is_not_known_goes_back_to_pytorch(caplog: Any) -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             h = torch.relu(self.a(x))
-            return self.b(h * torch.special.i1(h)[0])
+            return self.b(h * torch.special.airy_ai(h.detach())[0])
 
     torch.manual_seed(1)
     model, x = Net(), torch.randn(3, 4)
     with caplog.at_level(logging.WARNING, "lamina.convert"):
         y = compiled(model)(x)
-    assert any("special_i1" in r.message and "test_partition.py" in r.message for r in caplog.records)
+    assert any("special_airy_ai" in r.message and "test_partition.py" in r.message for r in caplog.records)
     torch.testing.assert_close(y, model(x))
     y.sum().backward()
     found = model.a.weight.grad.clone()
@@ -109,7 +109,7 @@ def test_levels_of_torch_func_without_gradients_stay_with_pytorch_whole() -> Non
 
     def one(z: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            scale = torch.special.i1(z.outer(z)).sum()
+            scale = torch.linalg.eigvals(z.outer(z)).real.sum()
         return (z * 2).tanh() * scale
 
     def program(x: torch.Tensor) -> torch.Tensor:
@@ -140,7 +140,7 @@ def test_regions_without_gradients_in_parts() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             h = torch.relu(self.a(x))
             with torch.no_grad():
-                k = h * torch.special.i1(h)[0]
+                k = h * torch.special.airy_ai(h.detach())[0]
                 self.mean.mul_(0.5).add_(k.mean(0), alpha=0.5)
                 k = k * self.mean
             return self.b(h * k)

@@ -175,7 +175,7 @@ def _function(name: str, node: Node) -> Callable[..., Any] | None:
     if node.op == "call_method" and hasattr(Operators, name) and not name.startswith("_"):
         found: Callable[..., Any] = getattr(Operators, name)
         return found
-    for place in (ops, Operators):
+    for place in (ops, ops.special, Operators):
         if name in getattr(place, "__all__", ()) or (place is Operators and hasattr(place, name)):
             own = getattr(place, name)
             return own if callable(own) else None

@@ -206,10 +206,11 @@ def defaults(node: Node, given: int) -> dict[str, Any]:
 
 def _own_names(name: str) -> Iterator[str]:
     """The names that the function of lamina.ops gives its arguments; numbers where there is none."""
-    if name in ops.__all__:
-        yield from inspect.signature(getattr(ops, name)).parameters
-    else:
-        yield from map(str, itertools.count())
+    for place in (ops, ops.special):
+        if name in place.__all__:
+            yield from inspect.signature(getattr(place, name)).parameters
+            return
+    yield from map(str, itertools.count())
 
 
 def _python_signature(target: Any) -> inspect.Signature | None:
