@@ -184,6 +184,18 @@ def test_what_has_no_counterpart_is_named_with_its_line() -> None:
         from_torch(3)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_modules_are_refused_with_what_to_give() -> None:
+    import torch
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    net, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
+    for made in (torch.jit.script(net), torch.jit.trace(net, x)):
+        with pytest.raises(TorchConversionError, match=r"Linear is scripted or traced .* give the module"):
+            from_torch(made, x)
+
+
 def test_what_a_network_writes_over_its_parameters_is_kept() -> None:
     import torch
     from torch import nn

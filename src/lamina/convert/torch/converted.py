@@ -191,6 +191,11 @@ def from_torch(
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"from_torch: takes a torch.nn.Module, got {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TorchConversionError(
+            f"from_torch: {module.original_name} is scripted or traced (torch.jit), of which torch.export makes no "
+            "graph: give the module that it was made of, or write it by torch.onnx.export and read that by from_onnx"
+        )
     converted = ConvertedModule(module, share, staying(module, exclude))
     if args or example is not None:
         inputs, tensors = Inputs.of(*_called_with(args, example))
