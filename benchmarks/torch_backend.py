@@ -159,11 +159,15 @@ NETWORKS: dict[str, Network] = {
 
 
 def in_pytorch(way: str, model: nn.Module, batch: Batch) -> Callable[[], Any]:
-    """One step of an ordinary loop."""
+    """One step of an ordinary loop over the network, compiled in a way."""
     backend: dict[str, Any] = {"compile": {}, "reduce-overhead": {"mode": "reduce-overhead"}}.get(way, {})
     backend = {"backend": lamina} if way == "lamina" else backend
     run = model if way == "eager" else torch.compile(model, **backend)
-    rule = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    return looped(run, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9), batch)
+
+
+def looped(run: Callable[..., Any], rule: torch.optim.Optimizer, batch: Batch) -> Callable[[], Any]:
+    """One step of an ordinary loop over a network, on a GPU under bf16 autocast; it gives the loss."""
     x, labels = batch
 
     def step() -> Any:

@@ -29,12 +29,11 @@ from torch import nn
 
 import lamina as lm
 from benchmarks.common import processor, versions, write
-from benchmarks.torch_backend import Network, Recurrent, vision
+from benchmarks.torch_backend import Batch, Network, Recurrent, looped, vision
 from lamina import convert, distributed, ops, optim
 from tests.helpers.ranks import run_ranks
 
 WAYS = ("lamina", "lamina-shards", "ddp")
-Batch = tuple[torch.Tensor, torch.Tensor]
 #: What is measured by default: batches of a GPU are those of the literature, and a small one, whose gradients are
 #: large for its step.
 NETWORKS = {
@@ -79,16 +78,7 @@ def by_pytorch(model: nn.Module, batch: Batch, meeting: str) -> Callable[[], Any
         model = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
     run = torch.compile(model) if x.is_cuda else model
     rule = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
-
-    def step() -> Any:
-        rule.zero_grad()
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=x.is_cuda):
-            loss = nn.functional.cross_entropy(run(x), labels)
-        loss.backward()
-        rule.step()
-        return loss.detach()
-
-    return step
+    return looped(run, rule, (x, labels))
 
 
 def seconds_of(step: Callable[[], Any], rounds: int, seconds: float) -> float:

@@ -33,7 +33,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -86,34 +86,31 @@ def attempts(
         (copy / "faults.json").write_text(json.dumps(faults), encoding="utf-8")
         results = copy / "results.jsonl"
         results.unlink(missing_ok=True)
-        files = dict.fromkeys(test.partition("::")[0] for _, tests in group for test in tests)
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "--tb=no",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "tools.patched",
-        ]
-        options = ["-m", marks, "--faults", "faults.json", "--results", "results.jsonl"]
-        with (copy / "forks.log").open("a", encoding="utf-8") as log:
-            subprocess.run(
-                [*command, *options, *files],
-                cwd=copy,
-                env=environment(copy),
-                stdout=log,
-                stderr=log,
-                check=False,
-            )
+        _in_forks(copy, dict.fromkeys(test.partition("::")[0] for _, tests in group for test in tests), marks)
         for line in results.read_text(encoding="utf-8").splitlines() if results.exists() else ():
             said = json.loads(line)
             fault = group[said["place"]][0]
             print(f"{said['by'] or 'not found in a fork'} ({said['seconds']} s) {fault.key}", flush=True)
             found |= {fault.key: said["by"]} if said["by"] else {}
     return found
+
+
+def _in_forks(copy: Path, files: Iterable[str], marks: str) -> None:
+    """pytest over files of the copy, with this plugin."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tools.patched",
+    ]
+    command += ["-m", marks, "--faults", "faults.json", "--results", "results.jsonl", *files]
+    with (copy / "forks.log").open("a", encoding="utf-8") as log:
+        subprocess.run(command, cwd=copy, env=environment(copy), stdout=log, stderr=log, check=False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
