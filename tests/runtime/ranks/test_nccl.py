@@ -1,6 +1,7 @@
 """Communicators between GPUs: how they come about and end, with a stand-in for NCCL."""
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from lamina.runtime import Device, DeviceError
 from lamina.runtime.ranks import Launcher, World, nccl, watchdog
 
 
-class Fake:
+class Fake(ModuleType):
     """nccl.core and its bindings."""
 
     def __init__(self) -> None:
+        super().__init__("nccl")
         self.log: list[Any] = []
         self.UniqueId = SimpleNamespace(from_bytes=lambda b: ("id", b))
         self.Communicator = SimpleNamespace(init=self.init)
@@ -34,8 +36,12 @@ class Fake:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Where nccl4py has its modules, also where it is installed."""
     found = Fake()
-    monkeypatch.setattr(nccl, "_package", lambda name: found)
+    for package in ("nccl", "nccl.bindings"):
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+    for module in ("nccl.core", "nccl.bindings.nccl"):
+        monkeypatch.setitem(sys.modules, module, found)
     return found
 
 
@@ -47,6 +53,13 @@ class Captured:
 
     def unbind(self) -> None:
         self.log.append("unbind")
+
+
+def test_without_nccl_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nccl", None)
+    monkeypatch.setitem(sys.modules, "nccl.core", None)
+    with pytest.raises(ImportError, match=r"NCCL cannot be used .*pip install 'lamina\[nccl-cu13\]'"):
+        nccl.NcclCommunicator(2, 0, Device("cpu"), lambda x: x)
 
 
 @pytest.mark.parametrize("abort", [False, True])

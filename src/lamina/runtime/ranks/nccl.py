@@ -13,7 +13,7 @@ from lamina.runtime.ranks.watchdog import on_fault
 if TYPE_CHECKING:
     from lamina.runtime.compute_device import Device
 
-_package = lazy("nccl", {"core": "nccl.core", "bindings": "nccl.bindings.nccl"})
+_core, _bindings = lazy("nccl", {"core": "nccl.core"}), lazy("nccl.bindings", {"nccl": "nccl.bindings.nccl"})
 #: ncclDataType_t by the names of element types; what only moves goes as bytes.
 _BYTES = 1
 _TYPES = {
@@ -31,7 +31,7 @@ class NcclCommunicator:
 
     def __init__(self, size: int, rank: int, device: Device, tell: Callable[[Any], Any]) -> None:
         try:
-            core, self._calls = _package("core"), _package("bindings")
+            core, self._calls = _core("core"), _bindings("nccl")
         except ImportError as error:
             raise ImportError(
                 f"NCCL cannot be used ({error}): pip install 'lamina[nccl-cu13]' (or nccl-cu12)"
