@@ -6,11 +6,12 @@
 
 Each network is PyTorch's; a step is forward pass, cross-entropy, backward pass and SGD with momentum, in bfloat16 on
 GPUs. Ways: `lamina` converts the network and trains it with `parallel="data"`, `lamina-shards` with
-`shard_optimizer=True` too; `ddp` is torch.compile of DistributedDataParallel with a static graph, under autocast and
-channels-last. Ranks of one network are processes, one a GPU, that run all ways one after the other; those of one rank
-come first, so that plans that it found are known to the others. A time is that of the slowest rank, the median of
-rounds, all of which begin together. Efficiency is the time of the first number of ranks over that of N. The result
-file is written after every group of ranks.
+`shard_optimizer=True` too, `lamina-bf16` sends gradients in bfloat16; `ddp` is torch.compile of
+DistributedDataParallel with a static graph, under autocast and channels-last, `ddp-bf16` with PyTorch's hook that
+sends gradients in bfloat16. Ranks of one network are processes, one a GPU, that run all ways one after the other;
+those of one rank come first, so that plans that it found are known to the others. A time is that of the slowest rank,
+the median of rounds, all of which begin together. Efficiency is the time of the first number of ranks over that of N.
+The result file is written after every group of ranks.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
 import lamina as lm
 from benchmarks.common import processor, versions, write
@@ -33,7 +35,9 @@ from benchmarks.torch_backend import Batch, Network, Recurrent, looped, vision
 from lamina import convert, distributed, ops, optim
 from tests.helpers.ranks import run_ranks
 
-WAYS = ("lamina", "lamina-shards", "ddp")
+WAYS = ("lamina", "lamina-bf16", "lamina-shards", "ddp", "ddp-bf16")
+#: Ways that differ in what ranks do together alone, and the one that they are on one rank.
+ALONE = {"lamina-shards": "lamina", "lamina-bf16": "lamina", "ddp-bf16": "ddp"}
 #: What is measured by default: batches of a GPU are those of the literature, and a small one, whose gradients are
 #: large for its step.
 NETWORKS = {
@@ -45,11 +49,15 @@ NETWORKS = {
 
 
 def by_lamina(
-    model: nn.Module, batch: Batch, in_shards: bool, settle: float
+    model: nn.Module, batch: Batch, way: str, settle: float
 ) -> tuple[Callable[[], Any], dict[str, Any]]:
     """A step of the converted network on all ranks, after so many seconds of tuning; facts: bytes of the state."""
     x, labels = batch
-    together: dict[str, Any] = {"parallel": "data", "shard_optimizer": in_shards}
+    compression = "bf16" if way == "lamina-bf16" else None
+    together: dict[str, Any] = {
+        "parallel": distributed.DataParallel(compression=compression, error_feedback=False),
+        "shard_optimizer": way == "lamina-shards",
+    }
     step = lm.train_step(
         convert.from_torch(model, x),
         ops.cross_entropy,
@@ -65,17 +73,20 @@ def by_lamina(
     return lambda: step(x, labels), {"state_bytes": held, "kernels": len(step.executable.program.steps)}
 
 
-def by_pytorch(model: nn.Module, batch: Batch, meeting: str) -> Callable[[], Any]:
+def by_pytorch(model: nn.Module, batch: Batch, way: str, meeting: str) -> Callable[[], Any]:
     """A step of DistributedDataParallel, or of the network alone where there is one rank."""
     x, labels = batch
     ranks = distributed.world_size()
     if x.ndim == 4 and x.is_cuda:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     if ranks > 1:
-        torch.distributed.init_process_group(
-            "nccl" if x.is_cuda else "gloo", f"file://{meeting}", rank=distributed.rank(), world_size=ranks
-        )
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group(
+                "nccl" if x.is_cuda else "gloo", f"file://{meeting}", rank=distributed.rank(), world_size=ranks
+            )
         model = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
+        if way == "ddp-bf16":
+            model.register_comm_hook(None, bf16_compress_hook)
     run = torch.compile(model) if x.is_cuda else model
     rule = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
     return looped(run, rule, (x, labels))
@@ -106,10 +117,10 @@ def measured(way: str, network: Network, device: str, given: dict[str, Any], mee
     x, labels = network.batch(given["device"], given["batch"])
     batch = x.to(device), labels.to(device)
     begin, facts = time.perf_counter(), {}
-    if way == "ddp":
-        step = by_pytorch(model, batch, meeting)
+    if way.startswith("ddp"):
+        step = by_pytorch(model, batch, way, meeting)
     else:
-        step, facts = by_lamina(model, batch, way == "lamina-shards", given["settle"])
+        step, facts = by_lamina(model, batch, way, given["settle"])
     float(step())
     first = time.perf_counter() - begin
     ms = round(1e3 * seconds_of(step, given["rounds"], given["seconds"]), 4)
@@ -140,17 +151,17 @@ def measure(name: str, ways: list[str], given: dict[str, Any], meeting: str) -> 
 
 
 def ways_of(ranks: int, asked: list[str]) -> list[str]:
-    """One rank has nobody to share the optimizer's state with."""
-    return [way for way in asked if ranks > 1 or way != "lamina-shards"]
+    """One rank has nobody to do anything together with."""
+    return [way for way in asked if ranks > 1 or way not in ALONE]
 
 
 def efficiencies(times: dict[int, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """By way and number of ranks: the first number's time over theirs; shards are compared with the step without."""
+    """By way and number of ranks: the first number's time over theirs."""
     first = times[min(times)]
     found: dict[str, dict[str, float]] = {}
     for ranks, ways in times.items():
         for way, row in ways.items():
-            alone = first.get("lamina" if way == "lamina-shards" else way, {})
+            alone = first.get(ALONE.get(way, way), {})
             if "ms" in row and "ms" in alone:
                 found.setdefault(way, {})[str(ranks)] = round(alone["ms"] / row["ms"], 4)
     return found

@@ -85,6 +85,14 @@ def test_compressed_gradients_keep_what_rounding_left() -> None:
             np.testing.assert_array_equal(x, second[1]["state"][name])
 
 
+def test_gradients_in_bfloat16_alone_keep_nothing() -> None:
+    settings = [{}, {"parallel": {"compression": "bf16", "error_feedback": False}}]
+    for plain, rounded in run_ranks(several, 2, args=(settings,)):
+        assert not any(name.startswith("errors/") for name in rounded["state"])
+        assert rounded["losses"] != plain["losses"]
+        np.testing.assert_allclose(rounded["losses"], plain["losses"], rtol=2e-2)
+
+
 def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match="DataParallel: bucket_bytes must be at least 1, got 0"):
         DataParallel(bucket_bytes=0)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lamina.backends.protocol import Call, Plan, Run
-from lamina.ops.core import Array, Op, inferred
+from lamina.ops.core import Array, Op
 from lamina.ops.primitives.collective import (
     AllGather,
     AllGatherEach,
@@ -31,7 +31,7 @@ from lamina.ops.primitives.collective import (
 )
 from lamina.runtime import host_array
 from lamina.runtime.ranks import Communicator, Pending, current_world
-from lamina.spec import Spec, contiguous
+from lamina.spec import Spec
 
 #: What was started, by the address of what they write.
 _under_way: dict[int, Pending] = {}
@@ -39,24 +39,32 @@ _Arrays = Sequence[Array]
 
 
 def host_plan(op: Collective, specs: Sequence[Spec]) -> Plan:
-    """The plan of a collective operation on row-major host memory. Raises what `op.infer` raises."""
-    inputs = tuple(Spec(s.shape, s.dtype, contiguous(s.shape)) for s in specs)
-    outputs = tuple(s.fixed for s in inferred(op, *inputs))
-    aliases = {i: i for i in range(len(inputs))} if isinstance(op, AllReduceEach) else dict(op.inplace)
+    """The plan of a collective operation on host memory. Raises what `op.infer` raises."""
+    inputs = op.operands(specs)
+    outputs = op.results(inputs)
     return Plan(
-        inputs, outputs, partial(_bind, op, inputs, outputs), aliases=aliases, label=f"ranks {op.name}"
+        inputs,
+        outputs,
+        partial(_bind, op, inputs, outputs),
+        aliases=op.aliases(len(inputs)),
+        label=f"ranks {op.name}",
     )
 
 
 def _bind(op: Collective, inputs: Sequence[Spec], outputs: Sequence[Spec], call: Call) -> Run:
-    xs = [host_array(p, s.shape, s.dtype.numpy) for p, s in zip(call.inputs, inputs, strict=True)]
-    ys = [host_array(p, s.shape, s.dtype.numpy) for p, s in zip(call.outputs, outputs, strict=True)]
+    xs = [_array(op, p, s) for p, s in zip(call.inputs, inputs, strict=True)]
+    ys = [_array(op, p, s) for p, s in zip(call.outputs, outputs, strict=True)]
     run = _RUNS[type(op)]
 
     def start() -> None:
         run(op, current_world().communicator(op.group.ranks), xs, ys)
 
     return start
+
+
+def _array(op: Collective, pointer: int, spec: Spec) -> Array:
+    """An operand, as it lies in memory where that is all that counts."""
+    return host_array(pointer, (spec.numel,) if op.at_place else spec.shape, spec.dtype.numpy)
 
 
 def _move(x: Array, y: Array) -> Array:
@@ -71,13 +79,59 @@ def _all_reduce(op: Any, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
         comm.all_reduce(_move(x, y), op.reduction)
 
 
+class _Bucket:
+    """Arrays that travel as one, whose rows lie in it side by side; they are there when it has been waited for."""
+
+    def __init__(self, travelling: Pending, rows: Array, arrays: _Arrays) -> None:
+        self._travelling: Pending | None = travelling
+        self._rows, self._arrays = rows, arrays
+
+    def wait(self) -> None:
+        """Unpack, the first time."""
+        if self._travelling is None:
+            return
+        self._travelling.wait()
+        self._travelling = None
+        _unpack(self._rows, self._arrays)
+
+
+def _packed(arrays: _Arrays, rows: int = 1) -> Array:
+    """Arrays [rows, ...] as one [rows, elements]."""
+    return np.concatenate([x.reshape(rows, -1) for x in arrays], axis=1)
+
+
+def _unpack(rows: Array, arrays: _Arrays) -> None:
+    """Fill arrays [rows, ...] from one [rows, elements]."""
+    begin = 0
+    for y in arrays:
+        size = y.size // len(rows)
+        y.reshape(len(rows), size)[...] = rows[:, begin : begin + size]
+        begin += size
+
+
+def _start(travelling: Pending, ys: _Arrays) -> None:
+    """Note what is under way; empty arrays share addresses, and have nothing to wait for."""
+    _under_way.update((y.ctypes.data, travelling) for y in ys if y.size)
+
+
 def _start_all_reduce(op: StartAllReduce, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
-    _under_way[ys[0].ctypes.data] = comm.start_all_reduce(_move(xs[0], ys[0]), op.reduction)
+    if len(xs) == 1:
+        _start(comm.start_all_reduce(_move(xs[0], ys[0]), op.reduction), ys)
+        return
+    rows = _packed(xs)
+    _start(_Bucket(comm.start_all_reduce(rows[0], op.reduction), rows, ys), ys)
 
 
 def _all_gather(op: Any, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
-    for x, y in zip(xs, ys, strict=True):
-        comm.all_gather(x, y)
+    for dtype in dict.fromkeys(x.dtype for x in xs):
+        alike = [i for i, x in enumerate(xs) if x.dtype == dtype]
+        if len(alike) == 1:
+            comm.all_gather(xs[alike[0]], ys[alike[0]])
+            continue
+        row = _packed([xs[i] for i in alike])[0]
+        rows = np.empty((comm.size, row.size), row.dtype)
+        comm.all_gather(row, rows)
+        _unpack(rows, [ys[i] for i in alike])
 
 
 def _reduce_scatter(op: Any, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
@@ -86,7 +140,12 @@ def _reduce_scatter(op: Any, comm: Communicator, xs: _Arrays, ys: _Arrays) -> No
 
 
 def _start_reduce_scatter(op: StartReduceScatter, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
-    _under_way[ys[0].ctypes.data] = comm.start_reduce_scatter(xs[0], ys[0], op.reduction)
+    if len(xs) == 1:
+        _start(comm.start_reduce_scatter(xs[0], ys[0], op.reduction), ys)
+        return
+    rows = _packed(xs, comm.size)
+    own = np.empty((1, rows.shape[1]), rows.dtype)
+    _start(_Bucket(comm.start_reduce_scatter(rows, own[0], op.reduction), own, ys), ys)
 
 
 def _arrived(op: Arrived, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:

@@ -22,20 +22,27 @@ class DataParallel:
     """How ranks train one network together; "data" as an argument is DataParallel().
 
     group: the ranks, by default all. bucket_bytes: gradients travel in buckets of this size.
-    compression: "bf16" sends gradients in bfloat16; what rounding leaves over is kept in float32 and added to
-    the next
-        step's gradient (error feedback; Seide et al. 2014).
+    compression: "bf16" sends gradients in bfloat16, and adds them up in it. error_feedback: what rounding a rank's
+        own gradient leaves over is kept in float32 and added to the next step's gradient (Seide et al. 2014). Without
+        it nothing is kept, and in a step of precision "bf16", whose gradients are bfloat16 as they come, nothing is
+        copied.
     """
 
     group: Group | None = None
     bucket_bytes: int = BUCKET_BYTES
     compression: Literal["bf16"] | None = None
+    error_feedback: bool = True
 
     def __post_init__(self) -> None:
         if self.bucket_bytes < 1:
             raise ValueError(f"DataParallel: bucket_bytes must be at least 1, got {self.bucket_bytes}")
         if self.compression not in (None, "bf16"):
             raise ValueError(f"DataParallel: compression must be None or 'bf16', got {self.compression!r}")
+
+    @property
+    def keeps_errors(self) -> bool:
+        """Whether what rounding leaves over is state."""
+        return self.compression is not None and self.error_feedback
 
     @property
     def ranks(self) -> Group:
@@ -76,11 +83,11 @@ class DataParallel:
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Means over the ranks of gradients and of other numbers, and the new errors of compression.
 
-        errors: what rounding has left over so far, where gradients are compressed. in_shards: of gradients this
+        errors: what rounding has left over so far, where it is kept. in_shards: of gradients this
         rank's pieces.
         """
         whole = [g + e for g, e in zip(grads, errors, strict=True)] if errors is not None else grads
-        sent = [ops.cast(x, bfloat16) for x in whole] if errors is not None else whole
+        sent = [ops.cast(x, bfloat16) for x in whole] if self.compression is not None else whole
         if in_shards:
             arrived, others = self.shards.means(sent), self._means(figures)
         else:

@@ -453,7 +453,7 @@ class Step:
             master = self.precision.master
             if self.options.accumulate > 1 and name not in state.gathered:
                 state.gathered[name] = entry.gathered(master)
-            if self._compresses and name not in state.errors:
+            if self._keeps_errors and name not in state.errors:
                 state.errors[name] = zeros(entry.param.shape, dtype=master, device=self.device)
         if self.options.accumulate > 1 and "count" not in state.gathered:
             state.gathered["count"] = zeros((), device=self.device)
@@ -707,24 +707,24 @@ class Step:
         values: dict[str, Value],
         new: dict[str, Any],
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Gradients and the loss averaged over the ranks, the hits added up; with compression the new errors."""
+        """Gradients and the loss averaged over the ranks, the hits added up; and the new errors of rounding."""
         parallel = self.options.parallel
         if parallel is None:
             return arriving, figures
         wide = [_cast(g, self.precision.master) for g in arriving]
-        errors = [values[f"errors/{n}"] for n in names] if self._compresses else None
+        errors = [values[f"errors/{n}"] for n in names] if self._keeps_errors else None
         loss, *hits = figures
         sums = [ops.cast(h, float32) for h in hits]
         means, others, left = parallel.averages(
             wide, [loss, *sums], errors, in_shards=self.shards is not None
         )
-        new |= {f"errors/{n}": e for n, e in zip(names, left, strict=True)} if self._compresses else {}
+        new |= {f"errors/{n}": e for n, e in zip(names, left, strict=True)} if self._keeps_errors else {}
         return means, [others[0], *(ops.cast(ops.round(m * parallel.size), "int64") for m in others[1:])]
 
     @property
-    def _compresses(self) -> bool:
+    def _keeps_errors(self) -> bool:
         """Whether gradients travel in a half type, and what rounding left over is kept."""
-        return self.options.parallel is not None and self.options.parallel.compression is not None
+        return self.options.parallel is not None and self.options.parallel.keeps_errors
 
     def _gather(
         self,

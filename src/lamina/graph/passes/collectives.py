@@ -3,7 +3,6 @@ early."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -12,7 +11,6 @@ from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.passes.pattern import Report, replace
 from lamina.ops.core import Op
 from lamina.ops.primitives.collective import (
-    AllGather,
     AllGatherEach,
     AllReduceEach,
     Arrived,
@@ -21,8 +19,7 @@ from lamina.ops.primitives.collective import (
     StartAllReduce,
     StartReduceScatter,
 )
-from lamina.ops.primitives.shape import After, Concat, Reshape, Slice
-from lamina.spec import Shape
+from lamina.ops.primitives.shape import After
 
 #: Old results with new ones.
 _Pairs: TypeAlias = "list[tuple[Value, Value]]"
@@ -77,10 +74,9 @@ def _reduced(node: Node) -> Iterator[_Pairs]:
         return
     buckets = list(_buckets(node, op.bucket_bytes))
     start = StartAllReduce(op.group, op.reduction)
-    started = [_placed(start, [_packed(bucket, node)], node).outputs[0] for bucket in buckets]
+    started = [_placed(start, bucket.values, node).outputs for bucket in buckets]
     for i, bucket in enumerate(buckets):
-        (arrived,) = _placed(Arrived(op.group), started[i : i + 2], node).outputs
-        yield _matched(node, bucket, _unpacked(arrived, [v.shape for v in bucket.values], node))
+        yield _matched(node, bucket, [_arrived(x, started[i + 1 :], [], node) for x in started[i]])
 
 
 def _scattered(node: Node) -> Iterator[_Pairs]:
@@ -89,24 +85,29 @@ def _scattered(node: Node) -> Iterator[_Pairs]:
     assert isinstance(op, ReduceScatterEach)
     buckets = list(_buckets(node, op.bucket_bytes))
     start = StartReduceScatter(op.group, op.reduction)
-    packed = [_packed_apart(bucket, node) for bucket in buckets]
-    started = [_placed(start, [x], node).outputs[0] for x in packed]
+    started = [_placed(start, bucket.values, node).outputs for bucket in buckets]
     for i, bucket in enumerate(buckets):
         # What is sent stays where it is until it has arrived.
-        (arrived,) = _placed(Arrived(op.group), [*started[i : i + 2], packed[i]], node).outputs
-        yield _matched(node, bucket, _unpacked(arrived, [v.shape[1:] for v in bucket.values], node))
+        pairs = zip(started[i], bucket.values, strict=True)
+        yield _matched(node, bucket, [_arrived(x, started[i + 1 :], [sent], node) for x, sent in pairs])
 
 
 def _gathered(node: Node) -> Iterator[_Pairs]:
     """For each bucket of an `AllGatherEach` the old results with the new ones."""
-    op = node.op
-    assert isinstance(op, AllGatherEach)
-    for bucket in _buckets(node, op.bucket_bytes):
-        (whole,) = _placed(AllGather(op.group), [_packed(bucket, node)], node).outputs
-        yield _matched(node, bucket, _unpacked_apart(whole, [v.shape for v in bucket.values], node))
+    assert isinstance(node.op, AllGatherEach)
+    for bucket in _buckets(node, node.op.bucket_bytes):
+        yield _matched(node, bucket, _placed(node.op, bucket.values, node).outputs)
 
 
-def _matched(node: Node, bucket: _Bucket, made: Iterator[Value]) -> _Pairs:
+def _arrived(x: Value, later: Sequence[Sequence[Value]], held: Sequence[Value], at: Node) -> Value:
+    """What was started, waited for when the next of the later buckets is on its way; others are held until then."""
+    op = at.op
+    assert isinstance(op, Collective)
+    following = [started[0] for started in later[:1]]
+    return _placed(Arrived(op.group), [x, *following, *held], at).outputs[0]
+
+
+def _matched(node: Node, bucket: _Bucket, made: Sequence[Value]) -> _Pairs:
     return [(node.outputs[place], x) for place, x in zip(bucket.places, made, strict=True)]
 
 
@@ -120,7 +121,7 @@ _ONES = {AllReduceEach: "all-reduces", ReduceScatterEach: "reduce-scatters", All
 
 
 def _buckets(node: Node, limit: int) -> Iterator[_Bucket]:
-    """In the order in which they are full; a tensor that fills one alone is one, and needs no copy."""
+    """In the order in which they are full; a tensor that fills one is one."""
     order = sorted(range(len(node.inputs)), key=lambda i: _finished(node.inputs[i]))
     full: list[list[int]] = []
     for dtype in dict.fromkeys(node.inputs[i].dtype for i in order):
@@ -147,46 +148,3 @@ def _finished(value: Value) -> float:
 def _placed(op: Op, inputs: Sequence[Value], at: Node) -> Node:
     """A node right behind what it reads."""
     return Node(op, inputs, at.policy, 0.0, origin=at.origin)
-
-
-def _packed(bucket: _Bucket, at: Node) -> Value:
-    """The tensors of a bucket, one behind the other."""
-    if len(bucket.values) == 1:
-        return bucket.values[0]
-    flat = [_placed(Reshape((v.spec.numel,)), [v], at).outputs[0] for v in bucket.values]
-    return _placed(Concat(0), flat, at).outputs[0]
-
-
-def _unpacked(arrived: Value, shapes: Sequence[Shape], at: Node) -> Iterator[Value]:
-    """The tensors of a bucket."""
-    if len(shapes) == 1:
-        yield arrived
-        return
-    begin = 0
-    for shape in shapes:
-        end = begin + math.prod(shape)
-        part = _placed(Slice((begin,), (end,), (1,)), [arrived], at).outputs[0]
-        yield _placed(Reshape(shape), [part], at).outputs[0]
-        begin = end
-
-
-def _packed_apart(bucket: _Bucket, at: Node) -> Value:
-    """Tensors [ranks, ...] as one [ranks, elements]."""
-    if len(bucket.values) == 1:
-        return bucket.values[0]
-    size = bucket.values[0].shape[0]
-    flat = [_placed(Reshape((size, v.spec.numel // size)), [v], at).outputs[0] for v in bucket.values]
-    return _placed(Concat(1), flat, at).outputs[0]
-
-
-def _unpacked_apart(whole: Value, shapes: Sequence[Shape], at: Node) -> Iterator[Value]:
-    """Of [ranks, elements] the tensors [ranks, *shape]."""
-    if len(shapes) == 1:
-        yield whole
-        return
-    size, begin = whole.shape[0], 0
-    for shape in shapes:
-        end = begin + math.prod(shape)
-        part = _placed(Slice((0, begin), (size, end), (1, 1)), [whole], at).outputs[0]
-        yield _placed(Reshape((size, *shape)), [part], at).outputs[0]
-        begin = end

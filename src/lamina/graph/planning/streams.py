@@ -1,17 +1,20 @@
 """Which steps of a program may run beside the others, and what they have to wait for.
 
 The critical path (forward, then the gradients of the data) stays on stream 0. What nothing on that path reads
-(gradients of parameters, updates, counts) may run on stream 1 at the same time. Memory is planned for one order of
-steps, so a step waits for every earlier step of the other stream that touches the same bytes, be it the value that it
-needs or one that was stored there before.
+(gradients of parameters, updates, counts) may run on stream 1 at the same time, and what ranks do together on
+stream 2, so that no kernel waits for a message that it does not need. Memory is planned for one order of steps, so a
+step waits for every earlier step of another stream that touches the same bytes, be it the value that it needs or one
+that was stored there before.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lamina.graph.planning.layout import PlannedStep
+from lamina.ops.core import Effect
 
 #: First byte and the one behind the last.
 Range = tuple[int, int]
@@ -40,12 +43,13 @@ def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
 
 
 def assign_streams(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> list[int]:
-    """The stream of each step: 0 on the chain that ends last, 1 for what may run beside it.
+    """The stream of each step: 0 on the chain that ends last, 1 for what may run beside it, 2 for collective
+    operations that may.
 
     seconds: about how long each step takes.
     """
     chain = _chain(steps, seconds)
-    return [0 if i in chain else 1 for i in range(len(steps))]
+    return [0 if i in chain else 2 if _has("collective", step) else 1 for i, step in enumerate(steps)]
 
 
 def _chain(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> set[int]:
@@ -56,7 +60,7 @@ def _chain(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> set[int]:
         ends.append(time + max((ends[j] for j in sources[i]), default=0.0))
     behind = set[int]()  # what updates, and what is made of that (the gathering of parameters in shards)
     for i, step in enumerate(steps):
-        if _updates(step) or behind.intersection(sources[i]):
+        if _has("update", step) or behind.intersection(sources[i]):
             behind.add(i)
     counted = [i for i in range(len(steps)) if i not in behind]
     if not counted:
@@ -70,9 +74,9 @@ def _chain(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> set[int]:
     return found
 
 
-def _updates(step: PlannedStep) -> bool:
-    """Whether a step updates state, which nothing waits for."""
-    return step.node is not None and step.node.op.effect == "update"
+def _has(effect: Effect, step: PlannedStep) -> bool:
+    """Whether a step's op has an effect: "update" brings state to the next step, which nothing waits for."""
+    return step.node is not None and step.node.op.effect == effect
 
 
 def _dependencies(steps: Sequence[PlannedStep]) -> list[list[int]]:
@@ -85,14 +89,21 @@ def _dependencies(steps: Sequence[PlannedStep]) -> list[list[int]]:
     return found
 
 
-def waits(footprints: Sequence[Footprint], stream: Sequence[int]) -> list[int | None]:
-    """For each step the last earlier step of the other stream that it conflicts with: all before it are done."""
-    found: list[int | None] = []
-    seen = {0: -1, 1: -1}  # the last step of the other stream that each stream has waited for
+def waits(footprints: Sequence[Footprint], stream: Sequence[int]) -> list[list[int]]:
+    """For each step the last earlier step of each other stream that it conflicts with: all before that are done."""
+    found: list[list[int]] = []
+    steps: dict[int, list[int]] = {k: [] for k in stream}  # of each stream, so far
+    seen: dict[
+        tuple[int, int], int
+    ] = {}  # (stream, other) -> the last step of the other that it has waited for
     for i, own in enumerate(footprints):
-        other = (j for j in range(i - 1, seen[stream[i]], -1) if stream[j] != stream[i])
-        last = next((j for j in other if own.clashes(footprints[j])), None)
-        if last is not None:
-            seen[stream[i]] = last
-        found.append(last)
+        found.append([])
+        for other, earlier in steps.items():
+            unseen = earlier[bisect_right(earlier, seen.get((stream[i], other), -1)) :]
+            clashing = (j for j in reversed(unseen) if own.clashes(footprints[j]))
+            last = None if other == stream[i] else next(clashing, None)
+            if last is not None:
+                seen[stream[i], other] = last
+                found[-1].append(last)
+        steps[stream[i]].append(i)
     return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from time import monotonic_ns
 from typing import Any
 
@@ -409,7 +411,7 @@ class ExecutionContext:
         return Tensor(self._memory(slot), slot.spec).numpy()
 
     def _capture(self, ways: Ways | None) -> None:
-        """Record all steps as one CUDA graph: those off the longest chain on a second stream beside it.
+        """Record all steps as one CUDA graph: those off the longest chain on streams beside it.
 
         Recorded on streams of its own: what other threads queue meanwhile is not part of it. ways: how inputs come
         that the graph copies; None: what comes and goes is copied beside it. Raises CannotMove.
@@ -453,8 +455,8 @@ class ExecutionContext:
         behind: Sequence[GraphCopy | None],
     ) -> tuple[CapturedGraph, list[Run]]:
         """All steps as one CUDA graph, each on the stream of its number, between copies; what was queued for it."""
-        with self.device.stream() as main, self.device.stream() as beside:
-            streams = (main, beside)
+        with self._new_streams(stream) as streams:
+            main = streams[0]
             if any(stream):
                 runs = [self.bound(s, streams[k]) for s, k in zip(steps, stream, strict=True)]
             else:
@@ -500,8 +502,8 @@ class ExecutionContext:
         """The program as one CUDA graph with an event before and behind each kernel, on the streams that it has."""
         marks = [(Event(timing=True), Event(timing=True)) for _ in steps]
         origin, number = Event(timing=True), self._assign_streams(steps)
-        with self.device.stream() as main, self.device.stream() as beside:
-            streams = (main, beside)
+        with self._new_streams(number) as streams:
+            main = streams[0]
             runs = [self.bound(s, streams[k]) for s, k in zip(steps, number, strict=True)]
             timed = [
                 partial(_between, streams[k], run, *pair)
@@ -518,6 +520,12 @@ class ExecutionContext:
         if any(s.node is not None and s.node.op.effect == "collective" for s in steps):
             current_world().closes_first(self)
 
+    @contextmanager
+    def _new_streams(self, numbers: Sequence[int]) -> Iterator[list[Stream]]:
+        """As many streams as steps are assigned to."""
+        with ExitStack() as held:
+            yield [held.enter_context(self.device.stream()) for _ in range(1 + max(numbers, default=0))]
+
     def _assign_streams(self, steps: Sequence[PlannedStep]) -> list[int]:
         machine = self.device.machine
         return assign_streams(steps, [least_seconds(s, machine) + machine.launch_seconds for s in steps])
@@ -527,21 +535,22 @@ class ExecutionContext:
         steps: Sequence[PlannedStep],
         runs: Sequence[Run],
         stream: Sequence[int],
-        streams: tuple[Stream, Stream],
+        streams: Sequence[Stream],
     ) -> None:
         """Run each step on its stream, behind what it waits for."""
         waiting = waits([self._footprint(s) for s in steps], stream)
-        awaited, passed = set(waiting), dict[int, Event]()
-        main, beside = streams
-        beside.wait(main)
+        awaited, passed = set(chain.from_iterable(waiting)), dict[int, Event]()
+        main, *others = streams
+        for beside in others:
+            beside.wait(main)
         for i, run in enumerate(runs):
-            before = waiting[i]
-            if before is not None:
+            for before in waiting[i]:
                 streams[stream[i]].wait(passed[before])
             run()
             if i in awaited:
                 passed[i] = streams[stream[i]].record()
-        main.wait(beside)
+        for beside in others:
+            main.wait(beside)
 
     def _footprint(self, step: PlannedStep) -> Footprint:
         def ranges(slots: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
@@ -624,7 +633,7 @@ def _together(program: PlannedGraph) -> list[tuple[tuple[int, ...], str]]:
     for step in program.steps:
         op = None if step.node is None else step.node.op
         if isinstance(op, Collective) and op.group.size > 1 and not isinstance(op, Exchange | Arrived):
-            found.append((op.group.ranks, f"{op}({', '.join(str(s.spec.open) for s in step.inputs)})"))
+            found.append((op.group.ranks, f"{op}({', '.join(str(s.spec) for s in step.inputs)})"))
     return found
 
 

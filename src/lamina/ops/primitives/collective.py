@@ -8,14 +8,14 @@ Gradients are those of the sum of all ranks' results. For a group of one an op g
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from lamina.ops.core import NUMBERS, Arg, Array, Effect, Op, Sample, call
+from lamina.ops.core import NUMBERS, Arg, Array, Effect, Op, Sample, call, inferred
 from lamina.ops.primitives.pointwise import eq
-from lamina.spec import DTYPES, FLOATS, DType, DTypeError, Group, Shape, ShapeError, Spec, float32
+from lamina.spec import DTYPES, FLOATS, DType, DTypeError, Group, Shape, ShapeError, Spec, contiguous, float32
 
 Reduction = Literal["sum", "mean", "max", "min"]
 _SHAPES: tuple[Shape, ...] = ((3, 5), (2, 3, 4, 4), (0, 3), (), (33,))
@@ -28,6 +28,27 @@ class Collective(Op, abstract=True):
     group: Group
     effect: ClassVar[Effect] = "collective"
     dtypes: ClassVar[tuple[DType, ...]] = DTYPES
+    #: Whether each output may take its input's memory over, in whatever dense layout that lies: only elements at the
+    #: same place meet. All ranks must have the same.
+    at_place: ClassVar[bool] = False
+
+    def operands(self, specs: Sequence[Spec]) -> tuple[Spec, ...]:
+        """How operands must lie: row-major, and without gaps alone where elements meet at their places."""
+        return tuple(
+            s.fixed
+            if self.at_place and s.tag is not None and not s.physical.is_blocked
+            else replace(s, layout=contiguous(s.shape))
+            for s in specs
+        )
+
+    def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+        """How results lie. Raises what `infer` raises."""
+        found = inferred(self, *operands)
+        return tuple(operands) if self.at_place else tuple(s.fixed for s in found)
+
+    def aliases(self, count: int) -> dict[int, int]:
+        """Of so many operands: result -> the operand whose memory it may take over."""
+        return {i: i for i in range(count)} if self.at_place else dict(self.inplace)
 
     def __str__(self) -> str:
         return super().__str__().replace(f"group={self.group}", str(self.group))
@@ -68,6 +89,7 @@ class AllReduce(_Reducing):
     """Every rank gets the reduction of all ranks' x. The gradient is that reduction of the gradients."""
 
     inplace = {0: 0}
+    at_place = True
 
     def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
         self._check(x)
@@ -93,13 +115,6 @@ class AllReduce(_Reducing):
 
 
 @dataclass(frozen=True)
-class StartAllReduce(AllReduce):
-    """An all-reduce that goes on beside what follows: its result may be read behind `Arrived` alone."""
-
-    differentiable = False
-
-
-@dataclass(frozen=True)
 class Arrived(Collective):
     """(started, others…) -> started, when it has arrived; others are started before that is waited for."""
 
@@ -120,21 +135,18 @@ class Arrived(Collective):
 
 
 @dataclass(frozen=True)
-class AllReduceEach(_Reducing):
-    """Any number of tensors, each reduced over all ranks. A graph moves them in buckets of up to `bucket_bytes`, of
-    which each is on its way as soon as its last tensor is there."""
+class StartAllReduce(_Reducing):
+    """Any number of tensors of one type, reduced over all ranks at once while what follows goes on: results may be
+    read behind `Arrived` alone."""
 
-    bucket_bytes: int = 25 << 20
     arity = None
+    differentiable = False
+    at_place = True
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         for x in inputs:
             self._check(x)
         return tuple(x.open for x in inputs)
-
-    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        self._differentiable()
-        return [None if g is None else call(AllReduce(self.group, self.reduction), g) for g in grads]
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         return tuple(self._all(x) for x in inputs)
@@ -143,6 +155,19 @@ class AllReduceEach(_Reducing):
     def samples(cls) -> Iterator[Sample]:
         for shape in _SHAPES:
             yield Sample.of(cls(Group(0), "mean"), shape, (3, 2), dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
+class AllReduceEach(StartAllReduce):
+    """Any number of tensors, each reduced over all ranks. A graph moves them in buckets of up to `bucket_bytes`, of
+    which each is on its way as soon as its last tensor is there."""
+
+    bucket_bytes: int = 25 << 20
+    differentiable = True
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        self._differentiable()
+        return [None if g is None else call(AllReduce(self.group, self.reduction), g) for g in grads]
 
 
 @dataclass(frozen=True)
@@ -215,30 +240,18 @@ class AllGatherEach(Collective):
 
 
 @dataclass(frozen=True)
-class StartReduceScatter(ReduceScatter):
-    """A reduce-scatter that goes on beside what follows: its result may be read behind `Arrived` alone, and what it
-    is given stays until then."""
+class StartReduceScatter(_Reducing):
+    """Any number of tensors x [ranks, ...] -> [...] of one type, each the reduction of everybody's part for this
+    rank, while what follows goes on: results may be read behind `Arrived` alone, and what it is given stays until
+    then."""
 
-    differentiable = False
-
-
-@dataclass(frozen=True)
-class ReduceScatterEach(_Reducing):
-    """Any number of tensors x [ranks, ...] -> [...], each the reduction of everybody's part for this rank. A graph
-    moves them in buckets of up to `bucket_bytes`, of which each is on its way as soon as its last tensor is there."""
-
-    bucket_bytes: int = 25 << 20
     arity = None
+    differentiable = False
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         for x in inputs:
             self._check(x)
         return tuple(self.result(self._apart(x), x.dtype) for x in inputs)
-
-    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        self._differentiable()
-        one = ReduceScatter(self.group, self.reduction)
-        return [None if g is None else one.vjp([g], [x], [])[0] for g, x in zip(grads, inputs, strict=True)]
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         return tuple(self._all(x[0]) for x in inputs)
@@ -247,6 +260,20 @@ class ReduceScatterEach(_Reducing):
     def samples(cls) -> Iterator[Sample]:
         for shape in _SHAPES:
             yield Sample.of(cls(Group(0), "mean"), (1, *shape), (1, 3, 2), dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
+class ReduceScatterEach(StartReduceScatter):
+    """Any number of tensors x [ranks, ...] -> [...], each the reduction of everybody's part for this rank. A graph
+    moves them in buckets of up to `bucket_bytes`, of which each is on its way as soon as its last tensor is there."""
+
+    bucket_bytes: int = 25 << 20
+    differentiable = True
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        self._differentiable()
+        one = ReduceScatter(self.group, self.reduction)
+        return [None if g is None else one.vjp([g], [x], [])[0] for g, x in zip(grads, inputs, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ import pytest
 from lamina import backends
 from lamina.backends import Call
 from lamina.ops.primitives import collective as c
-from lamina.runtime import Device
-from lamina.runtime.ranks import nccl, world
+from lamina.runtime.ranks import world
 from lamina.runtime.ranks.nccl import NcclCommunicator
-from lamina.spec import Group, Policy, Spec, bfloat16, float32, int64
+from lamina.spec import Group, Policy, Spec, bfloat16, channels_last, float32, int64
 from tests.helpers.planned import H200
 
 PAIR = Group(0, 1)
@@ -70,19 +69,16 @@ def test_several_are_one_launch(recorder: Recorder) -> None:
         "reduce_scatter": c.ReduceScatterEach(PAIR, "mean"),
         "all_gather": c.AllGatherEach(PAIR),
     }
-    for name, op in several.items():
+    started = {"all_reduce": c.StartAllReduce(PAIR), "reduce_scatter": c.StartReduceScatter(PAIR)}
+    for name, op in [*several.items(), *started.items()]:
         plan = backends.get(H200).plan(op, [X, X], Policy())
         plan.bind(Call((100, 300), (200, 400), 0, 5))()
         assert [call[0] for call in recorder.calls] == ["group_start", name, name, "group_end"]
         recorder.calls.clear()
 
 
-def test_without_nccl_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ImportError("No module named 'nccl'")
-
-    monkeypatch.setattr(nccl, "_package", missing)
-    with pytest.raises(
-        ImportError, match=r"NCCL cannot be used \(No module.*pip install 'lamina\[nccl-cu13\]'"
-    ):
-        NcclCommunicator(2, 0, Device("cpu"), lambda x: x)
+def test_a_reduction_takes_filters_as_convolutions_write_them() -> None:
+    lying = Spec((8, 4, 3, 3), float32, channels_last((8, 4, 3, 3)))
+    plan = backends.get(H200).plan(c.StartAllReduce(PAIR, "mean"), [lying, X], Policy())
+    assert plan.inputs == plan.outputs == (lying, X.fixed)
+    assert plan.aliases == {0: 0, 1: 1}

@@ -11,7 +11,7 @@ from typing import Any
 
 from lamina.backends import Call, Plan, Run, passing_plan
 from lamina.backends.cuda.registry import kernels
-from lamina.ops.core import Op, inferred
+from lamina.ops.core import Op
 from lamina.ops.primitives.collective import (
     AllGather,
     AllGatherEach,
@@ -31,7 +31,7 @@ from lamina.ops.primitives.collective import (
 from lamina.runtime import Device, as_stream
 from lamina.runtime.ranks import current_world
 from lamina.runtime.ranks.nccl import NcclCommunicator
-from lamina.spec import Policy, Spec, contiguous
+from lamina.spec import Policy, Spec
 
 
 @kernels(
@@ -40,12 +40,11 @@ from lamina.spec import Policy, Spec, contiguous
     source="nccl",
 )  # fmt: skip
 def collective(op: Collective, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """On row-major memory. Raises what `op.infer` raises."""
-    inputs = tuple(Spec(s.shape, s.dtype, contiguous(s.shape)) for s in specs)
-    outputs = tuple(s.fixed for s in inferred(op, *inputs))
-    aliases = {i: i for i in range(len(inputs))} if isinstance(op, AllReduceEach) else dict(op.inplace)
+    """On memory as the op takes it. Raises what `op.infer` raises."""
+    inputs = op.operands(specs)
+    outputs = op.results(inputs)
     make = partial(_copy if op.group.size == 1 else _bind, op, inputs, device)
-    return Plan(inputs, outputs, make, aliases=aliases, label=f"nccl {op.name}")
+    return Plan(inputs, outputs, make, aliases=op.aliases(len(inputs)), label=f"nccl {op.name}")
 
 
 @kernels(Arrived, source="view")
