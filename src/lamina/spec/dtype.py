@@ -42,6 +42,10 @@ class DType:
         """The type that sums and statistics are kept in: float32 for the half and quarter types, else itself."""
         return float32 if self in (float16, bfloat16, float8_e4m3fn) else self
 
+    def holds(self, other: DType) -> bool:
+        """Whether every value of another type of this kind (float, integer or bool) is one of this."""
+        return self.category == other.category and np.can_cast(other.numpy, self.numpy, "safe")
+
     def __repr__(self) -> str:
         return f"lamina.{self.name}"
 

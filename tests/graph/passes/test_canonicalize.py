@@ -1,10 +1,12 @@
 """Equal things get one form, and no result changes."""
 
+import pytest
+
 import lamina as lm
 from lamina import ops
 from lamina.graph import trace
 from lamina.graph.passes import canonicalize
-from lamina.spec import Spec, float32
+from lamina.spec import Spec, as_dtype, float32
 
 X = Spec((2, 16, 8, 8), float32)
 
@@ -50,6 +52,26 @@ def test_transpositions_in_a_row_are_one_or_none() -> None:
     graph = canonicalize.drop_identities(trace(f, X))
     assert names(graph) == ["neg", "transpose", "exp"]
     assert graph.nodes[1].op.order == (3, 1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "wide", "back", "stays"),
+    [
+        ("bfloat16", "float32", "bfloat16", False),
+        ("float16", "float64", "float16", False),
+        ("int32", "int64", "int32", False),
+        ("float16", "bfloat16", "float16", True),  # fewer digits
+        ("bfloat16", "float16", "bfloat16", True),  # overflows
+        ("int64", "float64", "int64", True),  # beyond 2 ** 53
+        ("bfloat16", "float32", "float16", True),
+        ("float32", "bfloat16", "float32", True),
+    ],
+)
+def test_casts_that_take_back_wider_ones_are_dropped(given: str, wide: str, back: str, stays: bool) -> None:
+    graph = canonicalize.drop_identities(
+        trace(lambda x: x.cast(wide).cast(back), Spec((4,), as_dtype(given)))
+    )
+    assert [node.op.name for node in graph.nodes] == ["cast"] * (2 * stays)
 
 
 def test_products_with_one_are_dropped() -> None:

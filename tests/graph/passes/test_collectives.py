@@ -13,10 +13,9 @@ from lamina.graph.passes.collectives import bucket_reductions, keep_order
 from lamina.graph.passes.manager import optimize
 from lamina.ops.core import bind
 from lamina.ops.primitives.collective import AllGatherEach, AllReduce, ReduceScatterEach
-from lamina.spec import Group, Spec, float32, int64
+from lamina.spec import Group, Spec, float16, float32, int64
 
 PAIR = Group(0, 1)
-COMPUTED = ("relu", "exp", "tanh")
 X = Spec((4, 4), float32)
 
 
@@ -26,9 +25,9 @@ def names(graph: Graph) -> list[str]:
 
 def layers(x: Any) -> list[Any]:
     """Three results, one after the other, the last asked for first."""
-    a = ops.relu(x)
-    b = ops.exp(a)
-    c = ops.tanh(b)
+    a = ops.softmax(x, 1)
+    b = ops.softmax(a, 0)
+    c = ops.softmax(b, 1)
     return all_reduce_each([c, b, a], group=PAIR, bucket_bytes=100)
 
 
@@ -39,7 +38,7 @@ def test_each_bucket_starts_behind_its_last_tensor_and_is_waited_for_behind_the_
     arrived = [i for i, n in enumerate(order) if n == "arrived"]
     assert [len(graph.nodes[i].inputs) for i in starts] == [2, 1]
     assert len(arrived) == 3
-    last = max(i for i, node in enumerate(graph.nodes) if node.op.name in COMPUTED)
+    last = max(i for i, node in enumerate(graph.nodes) if node.op.name == "softmax")
     assert (
         starts[0] < last < starts[1] < arrived[0]
     )  # the last result is computed while the first bucket travels
@@ -55,11 +54,29 @@ def test_types_do_not_share_a_bucket_and_no_tensor_is_copied() -> None:
     assert names(graph).count("start_all_reduce") == 3
 
 
+def test_what_is_cast_behind_the_last_tensor_travels_when_it_is_there() -> None:
+    def f(x: Any) -> list[Any]:
+        a = ops.softmax(x, 1)
+        b = ops.softmax(a @ a, 1)
+        c = ops.softmax(b @ b, 1)
+        wide = [ops.reshape(v.cast("float32") * 2.0, (2, 8)) for v in (a, b, c)]
+        means = all_reduce_each(wide, group=PAIR, bucket_bytes=64)
+        return [*means, wide[0] + 1.0]
+
+    graph = bucket_reductions(trace(f, Spec((4, 4), float16)))
+    order = names(graph)
+    assert order.count("cast") == 3
+    starts = [i for i, n in enumerate(order) if n == "start_all_reduce"]
+    softmaxes = [i for i, n in enumerate(order) if n == "softmax"]
+    assert softmaxes[0] < starts[0] < softmaxes[1] < starts[1] < softmaxes[2] < starts[2]
+    assert order[-1] == "add"
+
+
 def pieces(x: Any) -> list[Any]:
     """What ranks with pieces do: reduce, update, gather."""
-    a = ops.relu(x[:2])
-    b = ops.exp(a)
-    own = bind(ReduceScatterEach(PAIR, "mean", 64), ops.tanh(b), b, a)
+    a = ops.softmax(x[:2], 1)
+    b = ops.softmax(a, 1)
+    own = bind(ReduceScatterEach(PAIR, "mean", 64), ops.softmax(b, 1), b, a)
     return list(bind(AllGatherEach(PAIR, 20), *(o + 1.0 for o in own)))
 
 
@@ -70,7 +87,7 @@ def test_pieces_travel_in_buckets_and_what_is_sent_stays_until_it_has_arrived() 
     gathers = [n for n in graph.nodes if n.op.name == "all_gather_each"]
     assert [len(n.inputs) for n in (*starts, *gathers)] == [2, 1, 2, 1]
     first = graph.nodes.index(starts[0])
-    assert any(n.op.name == "tanh" for n in graph.nodes[first:])  # computed while the first bucket travels
+    assert any(n.op.name == "softmax" for n in graph.nodes[first:])  # computed while the first bucket travels
     pairs = [pair for start in starts for pair in zip(start.inputs, start.outputs, strict=True)]
     for (sent, started), end in zip(pairs, arrived, strict=True):
         assert started is end.inputs[0]

@@ -78,6 +78,21 @@ def test_state_that_is_read_after_its_update_keeps_the_old_value() -> None:
     np.testing.assert_array_equal(q.numpy(), [1.0, 2.0])
 
 
+@pytest.mark.parametrize("read_late", [False, True])
+def test_state_is_written_to_its_place_where_the_old_value_is_done_with(read_late: bool) -> None:
+    def step(p, x):  # type: ignore[no-untyped-def]
+        total = None if read_late else ops.sum(p)
+        new = ops.reshape(x @ x, (2, 2))  # no product writes over its operands
+        return new, ops.sum(p * new) if total is None else total
+
+    p, x = lm.tensor([[1.0, 2.0], [3.0, 4.0]]), np.float32([[1.0, 1.0], [0.0, 1.0]])
+    run = compile(trace(step, p, x), "cpu", donate={0: 0}, poison=True)
+    run.load({0: p})
+    assert run(x)[0].item() == (1.0 + 4.0 + 4.0 if read_late else 10.0)
+    np.testing.assert_array_equal(p.numpy(), x @ x)
+    assert any(s.label == "reorder" for s in run.program.steps) == read_late
+
+
 def test_one_value_for_two_states() -> None:
     p, q = lm.tensor([1.0]), lm.tensor([2.0])
     run = compile(trace(lambda p, q: (p + q, p + q), p, q), "cpu", donate={0: 0, 1: 1})

@@ -46,7 +46,7 @@ def _with_others(node: Any) -> bool:
 
 def drop_identities(graph: Graph, report: Report | None = None) -> Graph:
     """Remove reshapes, casts, expansions and transposes that change nothing, products with 1, transpositions of
-    transpositions, and reductions of one element each.
+    transpositions, casts that take back wider ones, and reductions of one element each.
     """
     return rewrite(graph, _IDENTITIES, report)
 
@@ -82,6 +82,13 @@ def _transposed_once(match: Match) -> Results:
     return {match.root.outputs[0]: made}
 
 
+def _as_it_was(match: Match) -> Results | None:
+    """x for a cast of x to a type that holds all of its values, and back."""
+    (y,), x, inner = match.root.outputs, match["x"], match.node("inner").op
+    assert isinstance(inner, Cast)
+    return {y: x} if y.dtype == x.dtype and inner.dtype.holds(x.dtype) else None
+
+
 def _reduces_nothing(node: Any) -> bool:
     """Whether each result is one element, as it is."""
     x, y = node.inputs[0].spec, node.outputs[0].spec
@@ -102,6 +109,11 @@ def _is_one(value: Value) -> bool:
 _IDENTITIES = [
     RewriteRule("identity", made_by(Reshape | Cast | Expand, where=_same_spec), _passed_on),
     RewriteRule("identity", made_by(Transpose, where=_same_order), _passed_on),
+    RewriteRule(
+        "widened and back",
+        made_by(Cast, made_by(Cast, operand("x"), name="inner", same_policy=False)),
+        _as_it_was,
+    ),
     RewriteRule("identity", made_by(Mul), _other_factor),
     RewriteRule("identity", made_by(Reduce, where=_reduces_nothing), _reshaped),
     RewriteRule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, nextafter
 from typing import TypeAlias
 
 from lamina.graph.ir.graph import Graph, Node, Value
@@ -19,7 +20,7 @@ from lamina.ops.primitives.collective import (
     StartAllReduce,
     StartReduceScatter,
 )
-from lamina.ops.primitives.shape import After
+from lamina.ops.primitives.shape import After, Pad, Reshape
 
 #: Old results with new ones.
 _Pairs: TypeAlias = "list[tuple[Value, Value]]"
@@ -33,14 +34,60 @@ def bucket_reductions(graph: Graph, report: Report | None = None) -> Graph:
     same buckets.
     """
     results: dict[Value, Value] = {}
+    trailing: list[Node] = []  # light nodes since the last other one
     for node in graph.nodes:
-        travelling = _TRAVELLING.get(type(node.op))
-        if travelling is not None:
-            made = list(travelling(node))
-            results.update(pair for pairs in made for pair in pairs)
+        if isinstance(node.op, AllReduceEach | ReduceScatterEach | AllGatherEach):
+            buckets = list(_buckets(node, node.op.bucket_bytes, _Trailing(trailing, results)))
+            results.update(_TRAVELLING[type(node.op)](node, buckets))
             if report is not None:
-                report.merged[f"{len(node.inputs)} tensors in {len(made)} {_ONES[type(node.op)]}"] += 1
+                report.merged[f"{len(node.inputs)} tensors in {len(buckets)} {_ONES[type(node.op)]}"] += 1
+        trailing = [*trailing, node] if _is_light(node.op) else []
     return replace(graph, results)
+
+
+def _is_light(op: Op) -> bool:
+    """Whether an op does next to nothing, so that it may as well be done as soon as its operands are there."""
+    return op.effect == "pure" and (op.elementwise or isinstance(op, Reshape | Pad))
+
+
+class _Trailing:
+    """Light nodes in front of a collective operation: gradients are cast, scaled and cut when all of them are there.
+
+    Recorded so, each would travel when the last is finished: those of a bucket move up to where that is.
+    results: what values have become.
+    """
+
+    def __init__(self, nodes: Sequence[Node], results: dict[Value, Value]) -> None:
+        self._nodes, self._results = nodes, results
+        self._moved: set[Node] = set()
+        self._finished: dict[Node, float] = {}
+        for node in nodes:
+            self._finished[node] = max(map(self.finished, node.inputs), default=-1.0)
+
+    def finished(self, value: Value) -> float:
+        """When a value could be there: the serial of the last node, light ones aside, that it needs."""
+        if value.node is None:
+            return -1.0
+        return self._finished.get(value.node, value.node.serial)
+
+    def moved_up(self, values: Sequence[Value]) -> list[Value]:
+        """The values, made where the last of them could be there."""
+        serial, needed = nextafter(max(map(self.finished, values)), inf), {v.node for v in values}
+        for node in reversed(self._nodes):
+            if node in needed:
+                needed.update(v.node for v in node.inputs)
+        for node in self._nodes:
+            if node in needed - self._moved:
+                self._moved.add(node)
+                inputs = [self._latest(v) for v in node.inputs]
+                made = Node(node.op, inputs, node.policy, serial, origin=node.origin)
+                self._results.update(zip(node.outputs, made.outputs, strict=True))
+        return [self._latest(v) for v in values]
+
+    def _latest(self, value: Value) -> Value:
+        while value in self._results:
+            value = self._results[value]
+        return value
 
 
 def keep_order(graph: Graph, report: Report | None = None) -> Graph:
@@ -65,64 +112,10 @@ class _Bucket:
     values: Sequence[Value]
 
 
-def _reduced(node: Node) -> Iterator[_Pairs]:
-    """For each bucket of an `AllReduceEach` the old results with the new ones."""
-    op = node.op
-    assert isinstance(op, AllReduceEach)
-    if op.group.size == 1:
-        yield list(zip(node.outputs, node.inputs, strict=True))
-        return
-    buckets = list(_buckets(node, op.bucket_bytes))
-    start = StartAllReduce(op.group, op.reduction)
-    started = [_placed(start, bucket.values, node).outputs for bucket in buckets]
-    for i, bucket in enumerate(buckets):
-        yield _matched(node, bucket, [_arrived(x, started[i + 1 :], [], node) for x in started[i]])
-
-
-def _scattered(node: Node) -> Iterator[_Pairs]:
-    """For each bucket of a `ReduceScatterEach` the old results with the new ones."""
-    op = node.op
-    assert isinstance(op, ReduceScatterEach)
-    buckets = list(_buckets(node, op.bucket_bytes))
-    start = StartReduceScatter(op.group, op.reduction)
-    started = [_placed(start, bucket.values, node).outputs for bucket in buckets]
-    for i, bucket in enumerate(buckets):
-        # What is sent stays where it is until it has arrived.
-        pairs = zip(started[i], bucket.values, strict=True)
-        yield _matched(node, bucket, [_arrived(x, started[i + 1 :], [sent], node) for x, sent in pairs])
-
-
-def _gathered(node: Node) -> Iterator[_Pairs]:
-    """For each bucket of an `AllGatherEach` the old results with the new ones."""
-    assert isinstance(node.op, AllGatherEach)
-    for bucket in _buckets(node, node.op.bucket_bytes):
-        yield _matched(node, bucket, _placed(node.op, bucket.values, node).outputs)
-
-
-def _arrived(x: Value, later: Sequence[Sequence[Value]], held: Sequence[Value], at: Node) -> Value:
-    """What was started, waited for when the next of the later buckets is on its way; others are held until then."""
-    op = at.op
-    assert isinstance(op, Collective)
-    following = [started[0] for started in later[:1]]
-    return _placed(Arrived(op.group), [x, *following, *held], at).outputs[0]
-
-
-def _matched(node: Node, bucket: _Bucket, made: Sequence[Value]) -> _Pairs:
-    return [(node.outputs[place], x) for place, x in zip(bucket.places, made, strict=True)]
-
-
-#: By what becomes buckets: how, and what reports call one.
-_TRAVELLING: Mapping[type[Op], Callable[[Node], Iterator[_Pairs]]] = {
-    AllReduceEach: _reduced,
-    ReduceScatterEach: _scattered,
-    AllGatherEach: _gathered,
-}
-_ONES = {AllReduceEach: "all-reduces", ReduceScatterEach: "reduce-scatters", AllGatherEach: "all-gathers"}
-
-
-def _buckets(node: Node, limit: int) -> Iterator[_Bucket]:
+def _buckets(node: Node, limit: int, trailing: _Trailing) -> Iterator[_Bucket]:
     """In the order in which they are full; a tensor that fills one is one."""
-    order = sorted(range(len(node.inputs)), key=lambda i: _finished(node.inputs[i]))
+    finished = [(trailing.finished(v), v.node.serial if v.node else -1.0) for v in node.inputs]
+    order = sorted(range(len(finished)), key=finished.__getitem__)
     full: list[list[int]] = []
     for dtype in dict.fromkeys(node.inputs[i].dtype for i in order):
         held, size = list[int](), 0
@@ -136,13 +129,71 @@ def _buckets(node: Node, limit: int) -> Iterator[_Bucket]:
                 full.append(held)
                 held, size = [], 0
         full += [held] if held else []
-    for places in sorted(full, key=lambda places: _finished(node.inputs[places[-1]])):
-        yield _Bucket(places, [node.inputs[i] for i in places])
+    for places in sorted(full, key=lambda places: finished[places[-1]]):
+        yield _Bucket(places, trailing.moved_up([node.inputs[i] for i in places]))
 
 
-def _finished(value: Value) -> float:
-    """When a value is there."""
-    return -1.0 if value.node is None else value.node.serial
+def _reduced(node: Node, buckets: Sequence[_Bucket]) -> _Pairs:
+    """The results of an `AllReduceEach` with the new ones."""
+    op = node.op
+    assert isinstance(op, AllReduceEach)
+    if op.group.size == 1:
+        return list(zip(node.outputs, node.inputs, strict=True))
+    start = StartAllReduce(op.group, op.reduction)
+    started = list(_in_turn(start, buckets, node))
+    return [
+        (node.outputs[place], _arrived(x, started[i + 1 :], [], node))
+        for i, bucket in enumerate(buckets)
+        for place, x in zip(bucket.places, started[i], strict=True)
+    ]
+
+
+def _scattered(node: Node, buckets: Sequence[_Bucket]) -> _Pairs:
+    """The results of a `ReduceScatterEach` with the new ones."""
+    op = node.op
+    assert isinstance(op, ReduceScatterEach)
+    start = StartReduceScatter(op.group, op.reduction)
+    started = list(_in_turn(start, buckets, node))
+    return [  # what is sent stays where it is until it has arrived
+        (node.outputs[place], _arrived(x, started[i + 1 :], [sent], node))
+        for i, bucket in enumerate(buckets)
+        for place, x, sent in zip(bucket.places, started[i], bucket.values, strict=True)
+    ]
+
+
+def _gathered(node: Node, buckets: Sequence[_Bucket]) -> _Pairs:
+    """The results of an `AllGatherEach` with the new ones."""
+    return [
+        (node.outputs[place], x)
+        for bucket, whole in zip(buckets, _in_turn(node.op, buckets, node), strict=True)
+        for place, x in zip(bucket.places, whole, strict=True)
+    ]
+
+
+def _in_turn(op: Op, buckets: Sequence[_Bucket], at: Node) -> Iterator[tuple[Value, ...]]:
+    """What an op makes of each bucket, right behind its last tensor and the one before."""
+    serial = 0.0
+    for bucket in buckets:
+        made = Node(op, bucket.values, at.policy, serial, origin=at.origin)
+        serial = nextafter(made.serial, inf)
+        yield made.outputs
+
+
+def _arrived(x: Value, later: Sequence[Sequence[Value]], held: Sequence[Value], at: Node) -> Value:
+    """What was started, waited for when the next of the later buckets is on its way; others are held until then."""
+    op = at.op
+    assert isinstance(op, Collective)
+    following = [started[0] for started in later[:1]]
+    return _placed(Arrived(op.group), [x, *following, *held], at).outputs[0]
+
+
+#: By what becomes buckets: how, and what reports call one.
+_TRAVELLING: Mapping[type[Op], Callable[[Node, Sequence[_Bucket]], _Pairs]] = {
+    AllReduceEach: _reduced,
+    ReduceScatterEach: _scattered,
+    AllGatherEach: _gathered,
+}
+_ONES = {AllReduceEach: "all-reduces", ReduceScatterEach: "reduce-scatters", AllGatherEach: "all-gathers"}
 
 
 def _placed(op: Op, inputs: Sequence[Value], at: Node) -> Node:

@@ -321,6 +321,7 @@ class _Planner:
         for step_index, step in enumerate(self.program.steps):
             for o, i in step.plan.aliases.items():
                 self.alias(step_index, step.inputs[i], step.outputs[o], targets)
+        self.set_lifetimes()
         self.copy_donated(targets)
         self.set_lifetimes()
 
@@ -335,8 +336,12 @@ class _Planner:
             base.last = max(base.last, output.last)
 
     def copy_donated(self, targets: dict[Slot, Slot]) -> None:
-        """State that was not computed in place is copied to its home when every reader is done."""
+        """State that was not computed in place is written to its home where every reader of the old one is done by
+        then, and copied there otherwise."""
         for new, old in targets.items():
+            base = new.base
+            if base.kind == "temporary" and base.first > old.last and base.spec.nbytes == old.spec.nbytes:
+                base.shares = old if new.spec.same_memory(old.spec) else None
             if new.base is not old:
                 plan = self.plans.reorder(new.spec, old.spec)
                 self.program.steps.append(PlannedStep(plan, (new,), (old,), None, _workspace(plan)))
