@@ -9,7 +9,7 @@ from lamina.distributed import all_reduce_each
 from lamina.graph import Graph, trace
 from lamina.graph.ir.graph import constant
 from lamina.graph.passes.canonicalize import common_subexpressions, fold_constants
-from lamina.graph.passes.collectives import bucket_reductions, keep_order
+from lamina.graph.passes.collectives import _filled, bucket_reductions, keep_order
 from lamina.graph.passes.manager import optimize
 from lamina.ops.core import bind
 from lamina.ops.primitives.collective import AllGatherEach, AllReduce, ReduceScatterEach
@@ -43,6 +43,21 @@ def test_each_bucket_starts_behind_its_last_tensor_and_is_waited_for_behind_the_
         starts[0] < last < starts[1] < arrived[0]
     )  # the last result is computed while the first bucket travels
     assert [v.shape for v in graph.outputs] == [(4, 4)] * 3
+
+
+def test_the_last_buckets_are_small_and_large_tensors_send_before_them_what_waits() -> None:
+    kib, mib = 1 << 10, 1 << 20
+    sizes = [3 * mib, 200 * kib, 40 * mib, 30 * mib, *[4 * mib] * 7, 2 * mib, mib, 500 * kib, 100 * kib]
+    buckets = list(_filled(list(enumerate(sizes)), 12 * mib))
+    assert [i for bucket in buckets for i in bucket] == list(range(len(sizes)))
+    assert buckets[:3] == [[0, 1], [2], [3]]
+    sums = [sum(sizes[i] for i in bucket) // mib for bucket in buckets[3:]]
+    assert sums == [12, 12, 4, 2, 1, 0]
+    assert list(_filled([(0, 600 * kib), (1, 600 * kib), (2, 100)], 25 * mib)) == [[0, 1], [2]]
+    assert list(_filled([(0, 100), (1, 30 * mib), (2, 100)], 25 * mib)) == [
+        [1],
+        [0, 2],
+    ]  # too little to go alone
 
 
 def test_types_do_not_share_a_bucket_and_no_tensor_is_copied() -> None:

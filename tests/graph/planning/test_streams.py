@@ -10,7 +10,7 @@ from lamina import nn, ops, optim
 from lamina.graph import Executable, compile, trace
 from lamina.graph.planning.streams import Footprint, assign_streams, waits
 from lamina.ops.core import bind
-from lamina.ops.primitives.collective import AllGather
+from lamina.ops.primitives.collective import AllGather, AllReduce
 from lamina.spec import Group, Spec, float32, int64
 from lamina.train import train_step
 
@@ -52,6 +52,36 @@ def test_what_is_made_of_updates_may_run_beside_the_chain() -> None:
     assert {n for s, n in zip(steps, stream, strict=True) if s.node and s.node.op.effect == "collective"} == {
         2
     }
+
+
+def test_messages_and_what_waits_for_them_have_streams_of_their_own() -> None:
+    pair = Group(0, 1)
+
+    def step(x: Any, w: Any, rate: Any) -> tuple[Any, ...]:
+        means = bind(AllReduce(pair, "mean"), ops.softmax(x, 0))[
+            0
+        ]  # as synchronised norms do: the chain waits for it
+        hidden = ops.exp(means @ w)
+        (grad,) = bind(AllReduce(pair, "mean"), x @ hidden)
+        new, _ = ops.sgd_update(w, grad, x, rate)
+        return ops.softmax(ops.exp(hidden) @ x, 1), new
+
+    square = Spec((4, 4), float32)
+    graph = trace(step, square, square, Spec((), float32))
+    steps = [s for s in compile(graph, "cpu", backend="null").program.steps if not s.plan.view]
+    names = [s.label for s in steps]
+    # However long the second message takes, updates alone wait for it.
+    seconds = [
+        1.0 if i == len(names) - 1 - names[::-1].index("all_reduce") else 1e-6 for i in range(len(names))
+    ]
+    stream = dict(
+        zip(zip(names, range(len(names)), strict=True), assign_streams(steps, seconds), strict=True)
+    )
+    by_name = [(name, number) for (name, _), number in stream.items()]
+    assert by_name.count(("all_reduce", 0)) == by_name.count(("all_reduce", 2)) == 1
+    assert ("sgd_update", 3) in by_name
+    assert by_name.count(("softmax", 0)) == 2
+    assert {number for name, number in by_name if name == "matmul"} == {0, 1}
 
 
 def test_a_program_with_one_result_has_one_lane() -> None:

@@ -22,6 +22,8 @@ from lamina.ops.primitives.collective import (
 )
 from lamina.ops.primitives.shape import After, Pad, Reshape
 
+#: Bytes that are worth a message of their own.
+_LEAST = 1 << 20
 #: Old results with new ones.
 _Pairs: TypeAlias = "list[tuple[Value, Value]]"
 
@@ -113,24 +115,36 @@ class _Bucket:
 
 
 def _buckets(node: Node, limit: int, trailing: _Trailing) -> Iterator[_Bucket]:
-    """In the order in which they are full; a tensor that fills one is one."""
+    """In the order in which they are full."""
     finished = [(trailing.finished(v), v.node.serial if v.node else -1.0) for v in node.inputs]
     order = sorted(range(len(finished)), key=finished.__getitem__)
     full: list[list[int]] = []
     for dtype in dict.fromkeys(node.inputs[i].dtype for i in order):
-        held, size = list[int](), 0
-        for i in (i for i in order if node.inputs[i].dtype == dtype):
-            nbytes = node.inputs[i].spec.nbytes
-            if nbytes >= limit:
-                full.append([i])
-                continue
-            held, size = [*held, i], size + nbytes
-            if size >= limit:
-                full.append(held)
-                held, size = [], 0
-        full += [held] if held else []
+        alike = [i for i in order if node.inputs[i].dtype == dtype]
+        full += _filled([(i, node.inputs[i].spec.nbytes) for i in alike], limit)
     for places in sorted(full, key=lambda places: finished[places[-1]]):
         yield _Bucket(places, trailing.moved_up([node.inputs[i] for i in places]))
+
+
+def _filled(sizes: Sequence[tuple[int, int]], limit: int) -> Iterator[list[int]]:
+    """Tensors (number, bytes) in buckets, in order. One that fills a bucket has it alone, and sends before it what
+    waits. The last buckets are small: each is half of what is left, so that little travels when all is computed."""
+    held, size, left = list[int](), 0, sum(nbytes for _, nbytes in sizes)
+    for i, nbytes in sizes:
+        alone = nbytes >= limit
+        if alone and size >= _LEAST:
+            yield held
+            held, left, size = [], left - size, 0
+        if alone:
+            yield [i]
+            left -= nbytes
+            continue
+        held, size = [*held, i], size + nbytes
+        if size >= min(limit, max(left // 2, _LEAST)):
+            yield held
+            held, left, size = [], left - size, 0
+    if held:
+        yield held
 
 
 def _reduced(node: Node, buckets: Sequence[_Bucket]) -> _Pairs:

@@ -1,10 +1,10 @@
 """Which steps of a program may run beside the others, and what they have to wait for.
 
 The critical path (forward, then the gradients of the data) stays on stream 0. What nothing on that path reads
-(gradients of parameters, updates, counts) may run on stream 1 at the same time, and what ranks do together on
-stream 2, so that no kernel waits for a message that it does not need. Memory is planned for one order of steps, so a
-step waits for every earlier step of another stream that touches the same bytes, be it the value that it needs or one
-that was stored there before.
+(gradients of parameters, updates, counts) may run on stream 1 at the same time. What ranks do together, and what is
+made of that, has streams 2 and 3, so that no kernel waits for a message that it does not need. Memory is planned for
+one order of steps, so a step waits for every earlier step of another stream that touches the same bytes, be it the
+value that it needs or one that was stored there before.
 """
 
 from __future__ import annotations
@@ -44,24 +44,31 @@ def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
 
 def assign_streams(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> list[int]:
     """The stream of each step: 0 on the chain that ends last, 1 for what may run beside it, 2 for collective
-    operations that may.
+    operations that may, 3 for what is made of their results.
 
     seconds: about how long each step takes.
     """
-    chain = _chain(steps, seconds)
-    return [0 if i in chain else 2 if _has("collective", step) else 1 for i, step in enumerate(steps)]
-
-
-def _chain(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> set[int]:
-    """The step that ends last when everything starts as early as it can, and all that it depends on."""
     sources = _dependencies(steps)
+    chain = _chain(steps, sources, seconds)
+    found: list[int] = []
+    for i, step in enumerate(steps):
+        if i in chain:
+            found.append(0)
+        elif _has("collective", step):
+            found.append(2)
+        else:
+            found.append(3 if any(found[j] > 1 for j in sources[i]) else 1)
+    return found
+
+
+def _chain(
+    steps: Sequence[PlannedStep], sources: Sequence[Sequence[int]], seconds: Sequence[float]
+) -> set[int]:
+    """The step that ends last when everything starts as early as it can, and all that it depends on."""
     ends: list[float] = []
     for i, time in enumerate(seconds):
         ends.append(time + max((ends[j] for j in sources[i]), default=0.0))
-    behind = set[int]()  # what updates, and what is made of that (the gathering of parameters in shards)
-    for i, step in enumerate(steps):
-        if _has("update", step) or behind.intersection(sources[i]):
-            behind.add(i)
+    behind = _behind_the_chain(steps, sources)
     counted = [i for i in range(len(steps)) if i not in behind]
     if not counted:
         return set(range(len(steps)))
@@ -72,6 +79,17 @@ def _chain(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> set[int]:
             found.add(i)
             front += sources[i]
     return found
+
+
+def _behind_the_chain(steps: Sequence[PlannedStep], sources: Sequence[Sequence[int]]) -> set[int]:
+    """Updates, what is made of them (the gathering of parameters in shards), and what ranks do together for them."""
+    found = set[int]()
+    for i, step in enumerate(steps):
+        if _has("update", step) or found.intersection(sources[i]):
+            found.add(i)
+    awaited = {j for i in range(len(steps)) if i not in found for j in sources[i]}
+    updated = {j for i in found for j in sources[i]}
+    return found | {i for i in updated - awaited if _has("collective", steps[i])}
 
 
 def _has(effect: Effect, step: PlannedStep) -> bool:
