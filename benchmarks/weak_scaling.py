@@ -82,7 +82,10 @@ def by_pytorch(model: nn.Module, batch: Batch, way: str, meeting: str) -> Callab
     if ranks > 1:
         if not torch.distributed.is_initialized():
             torch.distributed.init_process_group(
-                "nccl" if x.is_cuda else "gloo", f"file://{meeting}", rank=distributed.rank(), world_size=ranks
+                "nccl" if x.is_cuda else "gloo",
+                f"file://{meeting}",
+                rank=distributed.rank(),
+                world_size=ranks,
             )
         model = nn.parallel.DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
         if way == "ddp-bf16":

@@ -121,14 +121,15 @@ def made_often(times: int, device: str = "cuda") -> list[int]:
 
 def kept() -> list[int]:
     """The same, in a world when it returns."""
-    found = made_often(12)
+    found = made_often(30)
     distributed.init(timeout=60)
     return found
 
 
 def test_communicators_are_given_back(ranks: int) -> None:
+    """The driver gives memory in pieces of 2 MiB: what one communicator of twenty kept would show."""
     for used in run_ranks(kept, ranks, init=False):
-        assert used[-1] <= used[3] + (1 << 20)
+        assert used[-1] <= used[9] + (4 << 20), used
 
 
 PROGRAM = """
