@@ -35,9 +35,8 @@ from benchmarks.torch_backend import Batch, Network, Recurrent, looped, vision
 from lamina import convert, distributed, ops, optim
 from tests.helpers.ranks import run_ranks
 
+#: What stands behind a hyphen is what ranks do otherwise: on one rank such a way is the one before the hyphen.
 WAYS = ("lamina", "lamina-bf16", "lamina-shards", "ddp", "ddp-bf16")
-#: Ways that differ in what ranks do together alone, and the one that they are on one rank.
-ALONE = {"lamina-shards": "lamina", "lamina-bf16": "lamina", "ddp-bf16": "ddp"}
 #: What is measured by default: batches of a GPU are those of the literature, and a small one, whose gradients are
 #: large for its step.
 NETWORKS = {
@@ -155,7 +154,7 @@ def measure(name: str, ways: list[str], given: dict[str, Any], meeting: str) -> 
 
 def ways_of(ranks: int, asked: list[str]) -> list[str]:
     """One rank has nobody to do anything together with."""
-    return [way for way in asked if ranks > 1 or way not in ALONE]
+    return [way for way in asked if ranks > 1 or "-" not in way]
 
 
 def efficiencies(times: dict[int, dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -164,7 +163,7 @@ def efficiencies(times: dict[int, dict[str, Any]]) -> dict[str, dict[str, float]
     found: dict[str, dict[str, float]] = {}
     for ranks, ways in times.items():
         for way, row in ways.items():
-            alone = first.get(ALONE.get(way, way), {})
+            alone = first.get(way.partition("-")[0], {})
             if "ms" in row and "ms" in alone:
                 found.setdefault(way, {})[str(ranks)] = round(alone["ms"] / row["ms"], 4)
     return found

@@ -222,6 +222,29 @@ def simulated(record: dict[str, Any]) -> str:
     )
 
 
+def weak_scaling(record: dict[str, Any]) -> str:
+    """Steps on several GPUs beside one, each with as many samples (`benchmarks.weak_scaling`)."""
+    rows = []
+    for name, found in record["networks"].items():
+        first, *more = sorted(found["ranks"], key=int)
+        ways = {way: row for ranks in more for way, row in found["ranks"][ranks].items() if "ms" in row}
+        for way in ways:
+            alone = found["ranks"][first].get(way.partition("-")[0], {})
+            times = [alone, *(found["ranks"][ranks].get(way, {}) for ranks in more)]
+            shares = [found["efficiency"].get(way, {}).get(ranks) for ranks in more]
+            rows.append(
+                [name, str(ways[way]["batch"]), way]
+                + [f"{row['ms']:.2f}" if "ms" in row else "–" for row in times]
+                + [
+                    "–" if x is None else f"{x * int(n) / int(first):.2f}"
+                    for n, x in zip(more, shares, strict=True)
+                ]
+            )
+    counts = [first, *more]
+    head = ["network", "samples a GPU", "way", *(f"{n} GPU{'s' * (n != '1')}, ms" for n in counts)]
+    return table([*head, *(f"times one GPU, {n}" for n in more)], rows) + _source(record, record["machine"])
+
+
 def _mlperf(found: dict[str, Any]) -> str:
     return (
         f"- 8 H200, MLPerf Training 4.0 (NVIDIA): {found['published_samples_per_second']:,} images/s, "
@@ -268,6 +291,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "suite_modern": suite,
     "suite_modern_start": suite_start,
     "suite_gpu_start": suite_start,
+    "weak_scaling_cuda": weak_scaling,
 }
 
 

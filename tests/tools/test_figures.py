@@ -51,6 +51,28 @@ def test_a_new_result_takes_the_place_of_older_ones_of_its_kind(
     assert (other / "a-2020-01-01.json").exists()
 
 
+def test_steps_on_several_gpus_stand_beside_one() -> None:
+    ranks = {
+        "1": {"lamina": {"ms": 2.0, "batch": 8}, "ddp": {"ms": 4.0, "batch": 8}},
+        "2": {
+            "lamina": {"ms": 2.5, "batch": 8},
+            "lamina-bf16": {"ms": 2.0, "batch": 8},
+            "ddp": {"error": "RuntimeError"},
+        },
+    }
+    shares = {"lamina": {"1": 1.0, "2": 0.8}, "lamina-bf16": {"2": 1.0}}
+    record = {
+        "date": "2026-01-01",
+        "machine": "a GPU",
+        "networks": {"small": {"ranks": ranks, "efficiency": shares}},
+    }
+    made = figures.weak_scaling(record)
+    assert "| network | samples a GPU | way | 1 GPU, ms | 2 GPUs, ms | times one GPU, 2 |" in made
+    assert "| small | 8 | lamina | 2.00 | 2.50 | 1.60 |" in made
+    assert "| small | 8 | lamina-bf16 | 2.00 | 2.00 | 2.00 |" in made
+    assert "ddp" not in made
+
+
 def test_a_missing_result_is_named() -> None:
     with pytest.raises(FileNotFoundError, match="no result of nothing"):
         figures.newest("nothing")
