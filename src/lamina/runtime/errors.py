@@ -78,3 +78,6 @@ class CompileError(RuntimeError):
         self.arch = arch
         self.log = log
         self.source = source
+
+    def __reduce__(self) -> tuple[type[CompileError], tuple[str, str, str, str]]:
+        return type(self), (self.name, self.arch, self.log, self.source)
