@@ -16,6 +16,7 @@ from lamina.runtime import CompileError, builders
 from lamina.runtime.ahead import Ahead
 from lamina.runtime.builders import Builders
 from lamina.runtime.kernel import compile_cubin
+from lamina.runtime.ranks import Launcher, world
 
 KERNEL = 'extern "C" __global__ void k(float *x) { x[threadIdx.x] *= NUMBER; }'
 
@@ -83,6 +84,21 @@ def test_as_many_as_are_asked_at_once_and_no_more(two: Builders) -> None:
         thread.join()
     assert len(found) == 5
     assert len(set(found)) == 2
+
+
+def test_ranks_of_a_machine_share_its_cores(two: Builders) -> None:
+    for processes, most in ((2, 1), (8, 1), (1, 2)):
+        two.shared_by(processes)
+        assert two._share == most
+    none = Builders(0)
+    none.shared_by(2)
+    assert none._share == 0
+    builders.builders._share = -1
+    world.open_world(Launcher("torchrun", 0, 1, 0, 1), "tcp", 5.0)
+    assert builders.builders._share == builders.builders.most
+    builders.builders._share = -1
+    world.close_world()
+    assert builders.builders._share == builders.builders.most
 
 
 def slow() -> int:

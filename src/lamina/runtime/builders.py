@@ -49,6 +49,7 @@ class Builders:
 
     def __init__(self, most: int, idle: float = _IDLE) -> None:
         self.most, self.idle = most, idle
+        self._share = most
         self.renew()
         renew_after_fork(self)
 
@@ -58,6 +59,10 @@ class Builders:
         self._resting: list[_Builder] = []
         self._all: set[_Builder] = set()
         self._possible = self.most > 0
+
+    def shared_by(self, processes: int) -> None:
+        """So many processes of this machine have builders: each starts its share, one at least."""
+        self._share = max(self.most // processes, min(self.most, 1))
 
     def ask(
         self, function: Callable[..., T], *request: Any, environment: Mapping[str, str] | None = None
@@ -92,7 +97,7 @@ class Builders:
 
     def _taken(self, environment: Mapping[str, str]) -> _Builder | None:
         with self._free:
-            self._free.wait_for(lambda: self._resting or not self._possible or len(self._all) < self.most)
+            self._free.wait_for(lambda: self._resting or not self._possible or len(self._all) < self._share)
             if self._resting:
                 return self._resting.pop()
             if not self._possible:
