@@ -30,7 +30,7 @@ from lamina.ops.primitives.collective import (
     StartReduceScatter,
 )
 from lamina.runtime import host_array
-from lamina.runtime.ranks import Communicator, Pending, current_world
+from lamina.runtime.ranks import Communicator, Done, Pending, current_world
 from lamina.spec import Spec
 
 #: What was started, by the address of what they write.
@@ -79,7 +79,7 @@ def _all_reduce(op: Any, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
         comm.all_reduce(_move(x, y), op.reduction)
 
 
-class _Bucket:
+class _Together:
     """Arrays that travel as one, whose rows lie in it side by side; they are there when it has been waited for."""
 
     def __init__(self, travelling: Pending, rows: Array, arrays: _Arrays) -> None:
@@ -109,6 +109,14 @@ def _unpack(rows: Array, arrays: _Arrays) -> None:
         begin += size
 
 
+def _start_bucket(travelling: Pending, rows: Array, ys: _Arrays) -> None:
+    """Note arrays that are under way as one; what has arrived at once is unpacked at once."""
+    bucket = _Together(travelling, rows, ys)
+    if isinstance(travelling, Done):
+        bucket.wait()
+    _start(bucket, ys)
+
+
 def _start(travelling: Pending, ys: _Arrays) -> None:
     """Note what is under way; empty arrays share addresses, and have nothing to wait for."""
     _under_way.update((y.ctypes.data, travelling) for y in ys if y.size)
@@ -119,7 +127,7 @@ def _start_all_reduce(op: StartAllReduce, comm: Communicator, xs: _Arrays, ys: _
         _start(comm.start_all_reduce(_move(xs[0], ys[0]), op.reduction), ys)
         return
     rows = _packed(xs)
-    _start(_Bucket(comm.start_all_reduce(rows[0], op.reduction), rows, ys), ys)
+    _start_bucket(comm.start_all_reduce(rows[0], op.reduction), rows, ys)
 
 
 def _all_gather(op: Any, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
@@ -145,7 +153,7 @@ def _start_reduce_scatter(op: StartReduceScatter, comm: Communicator, xs: _Array
         return
     rows = _packed(xs, comm.size)
     own = np.empty((1, rows.shape[1]), rows.dtype)
-    _start(_Bucket(comm.start_reduce_scatter(rows, own[0], op.reduction), own, ys), ys)
+    _start_bucket(comm.start_reduce_scatter(rows, own[0], op.reduction), own, ys)
 
 
 def _arrived(op: Arrived, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:

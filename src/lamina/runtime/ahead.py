@@ -57,11 +57,11 @@ class Ahead:
             self._threads.submit(self._run, task)
 
     def _run(self, task: Callable[[], object]) -> None:
-        _this_thread.ahead = self
+        _here.ahead = self
         try:
             task()
         finally:  # an error stays in the future, at which nobody looks
-            _this_thread.ahead = None
+            _here.ahead = None
             line = self._finished()
             if line:
                 print(line, file=sys.stderr, flush=True)
@@ -80,18 +80,18 @@ class Ahead:
             return f"lamina: {self.what}: {self._done} of {self._given}"
 
 
-class _ThisThread(threading.local):
+class _AheadThread(threading.local):
     """ahead: whose task the thread does."""
 
     ahead: Ahead | None = None
 
 
-_this_thread = _ThisThread()
+_here = _AheadThread()
 
 
 def is_one_of_many() -> bool:
     """Whether this thread does one of many tasks that nobody waits for yet: a process is to do it (`builders`)."""
-    ahead = _this_thread.ahead
+    ahead = _here.ahead
     return ahead is not None and ahead.is_busy
 
 

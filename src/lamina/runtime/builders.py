@@ -10,12 +10,13 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from multiprocessing.connection import Connection, Pipe
+from io import BufferedRWPair
 from typing import Any, NamedTuple, TypeVar
 
 from lamina.runtime.fork import renew_after_fork
@@ -31,17 +32,18 @@ _PROGRAM = (
 )
 
 
-class _Builder(NamedTuple):
+class _Process(NamedTuple):
     """A process, and the way to it."""
 
     process: subprocess.Popen[bytes]
-    connection: Connection
+    connection: BufferedRWPair
 
     def end(self) -> None:
         """Have it end, whatever it does; who waits for its answer meets the end of the connection."""
         self.process.kill()
         self.process.wait()
-        self.connection.close()
+        with suppress(OSError):  # something was on its way
+            self.connection.close()
 
 
 class Builders:
@@ -56,8 +58,8 @@ class Builders:
     def renew(self) -> None:
         """In a forked child: the processes are the parent's."""
         self._free = threading.Condition()
-        self._resting: list[_Builder] = []
-        self._all: set[_Builder] = set()
+        self._resting: list[_Process] = []
+        self._all: set[_Process] = set()
         self._possible = self.most > 0
 
     def shared_by(self, processes: int) -> None:
@@ -72,14 +74,14 @@ class Builders:
         The function, what it is called with, gives and raises can be pickled; what it raises is raised here.
         environment: variables for a process that is started. Waits for a process that is free.
         """
-        message = pickle.dumps((function, request))
+        message = pickle.dumps((function, request))  # what cannot travel is told before a process is taken
         for _ in range(2):  # one that has rested may just have ended
             builder = self._taken(environment or {})
             if builder is None:
                 return None
             try:
-                builder.connection.send_bytes(message)
-                found, error = pickle.loads(builder.connection.recv_bytes())
+                _send(builder.connection, message)
+                found, error = pickle.loads(_received(builder.connection))
             except (OSError, EOFError):
                 self._lose(builder)
                 continue
@@ -95,7 +97,7 @@ class Builders:
             self._free.notify_all()
         return None
 
-    def _taken(self, environment: Mapping[str, str]) -> _Builder | None:
+    def _taken(self, environment: Mapping[str, str]) -> _Process | None:
         with self._free:
             self._free.wait_for(lambda: self._resting or not self._possible or len(self._all) < self._share)
             if self._resting:
@@ -111,7 +113,7 @@ class Builders:
             self._all.add(builder)
             return builder
 
-    def _lose(self, builder: _Builder) -> None:
+    def _lose(self, builder: _Process) -> None:
         builder.end()
         with self._free:
             self._all.discard(builder)
@@ -125,10 +127,10 @@ class Builders:
             builder.end()
 
 
-def _started(environment: Mapping[str, str], idle: float) -> _Builder:
+def _started(environment: Mapping[str, str], idle: float) -> _Process:
     """A new process, which finds the same packages. Raises OSError."""
-    here, there = Pipe()
-    try:
+    here, there = socket.socketpair()
+    with here, there:
         process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, str(there.fileno()), str(idle)],
             pass_fds=[there.fileno()],
@@ -136,20 +138,27 @@ def _started(environment: Mapping[str, str], idle: float) -> _Builder:
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # an interrupt at the terminal is for who asked
         )
-    except OSError:
-        here.close()
-        raise
-    finally:
-        there.close()
-    return _Builder(process, here)
+        return _Process(process, here.makefile("rwb"))
+
+
+def _send(connection: BufferedRWPair, message: bytes) -> None:
+    pickle.dump(message, connection)  # as bytes, which end where they end, whatever they hold
+    connection.flush()
+
+
+def _received(connection: BufferedRWPair) -> bytes:
+    """The next message. Raises EOFError, OSError where there is none."""
+    message: bytes = pickle.load(connection)
+    return message
 
 
 def serve(number: int, idle: float) -> None:
-    """In a builder: answer until nobody asks. number: of the connection's descriptor."""
-    connection = Connection(number)
-    with suppress(EOFError, OSError):
-        while connection.poll(idle):
-            connection.send_bytes(_answer(connection.recv_bytes()))
+    """In a builder: answer until nobody asks. number: of the socket's descriptor."""
+    with socket.socket(fileno=number) as there, there.makefile("rwb") as connection:
+        there.settimeout(idle)
+        with suppress(EOFError, OSError):
+            while True:
+                _send(connection, _answer(_received(connection)))
 
 
 def _answer(message: bytes) -> bytes:

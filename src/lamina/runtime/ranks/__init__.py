@@ -5,7 +5,7 @@ moves arrays among the ranks of one group, over MPI or over sockets. The `World`
 """
 
 from lamina._lazy import listing
-from lamina.runtime.ranks.communicator import REDUCTIONS, Communicator, Pending, RankError, reduced
+from lamina.runtime.ranks.communicator import REDUCTIONS, Communicator, Done, Pending, RankError, reduced
 from lamina.runtime.ranks.launcher import Launcher, find_launcher
 from lamina.runtime.ranks.store import Store
 from lamina.runtime.ranks.world import World, close_world, current_world, has_world, open_world
@@ -13,6 +13,7 @@ from lamina.runtime.ranks.world import World, close_world, current_world, has_wo
 __all__ = [
     "REDUCTIONS",
     "Communicator",
+    "Done",
     "Launcher",
     "Pending",
     "RankError",
