@@ -123,9 +123,9 @@ batch_statistics(const T *x, const A *partial, const A *running_mean, const A *r
 #endif
 
 #ifdef APPLY
-// y = (x - mean) * r * scale + bias [+ z] [clipped at 0]; r from the variance in inference. The parts are taken from
-// the last to the first, since the sums that came before leave the last ones in the cache. SIGNS: a bit for each
-// element says whether it is positive.
+// y = (x - mean) * r * scale + bias [+ z] [clipped at 0, or a function of that]; r from the variance in inference. The
+// parts are taken from the last to the first, since the sums that came before leave the last ones in the cache. SIGNS: a
+// bit for each element says whether it is positive.
 extern "C" __global__ void __launch_bounds__(256)
 batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *spread, const T *z, T *y, u8 *signs,
             SIZES)
@@ -170,14 +170,22 @@ batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *s
 #endif
 
 // Under relu g counts where the output is positive: its sign is computed again from x; with RESIDUAL it is that of y.
-#if RELU && !RESIDUAL
-#define MASKED(g, v, k) (passes((v) * slope[OF(k)] + shift[OF(k)], UPPER) ? (A)(g) : (A)0)
+// FUNCTION_GRAD: it is function_grad(result, g) that counts, which comes with the constants. AGAIN: the norm's result is
+// computed once more.
+#if defined(FUNCTION_GRAD)
+#define AGAIN 1
+#define ARRIVING(g, v, k) function_grad((v) * slope[OF(k)] + shift[OF(k)], (A)(g))
+#elif RELU && !RESIDUAL
+#define AGAIN 1
+#define ARRIVING(g, v, k) (passes((v) * slope[OF(k)] + shift[OF(k)], UPPER) ? (A)(g) : (A)0)
 #else
-#define MASKED(g, v, k) ((A)(g))
+#define AGAIN 0
+#define ARRIVING(g, v, k) ((A)(g))
 #endif
 
 #ifdef GRAD_SUMS
-// Sums of g and of g * (x - mean), g being masked by relu; with RESIDUAL the masked g is written to dz.
+// Sums of g and of g * (x - mean), g being masked by relu, or what a function makes of it; with RESIDUAL the masked g is
+// written to dz.
 extern "C" __global__ void __launch_bounds__(256)
 batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const T *y,
                 T *dz, A *partial, SIZES)
@@ -186,7 +194,7 @@ batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *
     A middle[WIDTH], s[WIDTH], q[WIDTH];
     FETCH(middle, mean, STATISTIC, inside)
     REPEAT(k, WIDTH) s[k] = q[k] = 0;
-#if RELU && !RESIDUAL
+#if AGAIN
     A slope[WIDTH], shift[WIDTH];
     FETCH(slope, spread, STATISTIC, inside)
     FETCH(shift, bias, CHANNEL, inside)
@@ -207,7 +215,7 @@ batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *
             masked.v[k] = positive ? gradients.v[k] : narrow<T>((A)0);
             const A d = positive ? (A)widen(gradients.v[k]) : (A)0;
 #else
-            const A d = MASKED(widen(gradients.v[k]), v, k);
+            const A d = ARRIVING(widen(gradients.v[k]), v, k);
 #endif
             s[OF(k)] += d;
             q[OF(k)] += d * v;
@@ -237,9 +245,9 @@ grad_totals(const A *partial, const A *spread, A *dscale, A *dbias, SIZES)
 #endif
 
 #ifdef GRAD_APPLY
-// dx = r scale (g - mean(g) - n mean(g n)), n = (x - mean) r; without MOVING only r scale g. What masks needs registers
-// that only two blocks have.
-extern "C" __global__ void __launch_bounds__(256, RELU && !RESIDUAL ? 2 : 3)
+// dx = r scale (g - mean(g) - n mean(g n)), n = (x - mean) r; without MOVING only r scale g. What computes the
+// output again needs registers that only two blocks have.
+extern "C" __global__ void __launch_bounds__(256, AGAIN ? 2 : 3)
 batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const A *dscale,
                  const A *dbias, T *dx, SIZES)
 {
@@ -256,7 +264,7 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
         tilt[k] *= slope[k] * (A)PER;
         slope[k] *= scale[CHANNEL(o + k)];
     }
-    const bool needs_x = MOVING || (RELU && !RESIDUAL);
+    const bool needs_x = MOVING || AGAIN;
     BATCHES {
         Index at[AHEAD];
         Pack<T, V> gradients[AHEAD], elements[AHEAD];
@@ -269,7 +277,7 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
             Pack<T, V> result;
             REPEAT(k, V) {
                 const A v = needs_x ? (A)widen(elements[p].v[k]) - middle[OF(k)] : (A)0;
-                A d = MASKED(widen(gradients[p].v[k]), v, k);
+                A d = ARRIVING(widen(gradients[p].v[k]), v, k);
                 if (MOVING) d -= level[OF(k)] + v * tilt[OF(k)];
                 result.v[k] = narrow<T>(d * slope[OF(k)]);
             }

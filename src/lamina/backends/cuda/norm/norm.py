@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from lamina.backends import Call, Plan
+from lamina.backends import Call, NoKernel, Plan
+from lamina.backends.cuda.elementwise.fused_elementwise import device_function, instructions
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.indexing import KernelSizes, Space, collapse, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
@@ -39,11 +40,16 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.norm import batch_persistent
+from lamina.backends.cuda.norm.batch_norm_activation_fusion import ActivationNormGrad, is_activation
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.backends.cuda.select.known import ProblemPlace, known_choices
 from lamina.cudnn import Graph, Tensor
+from lamina.ops.core import Op
+from lamina.ops.primitives.full_like import FullLike
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.norm import (
     BatchNorm,
     BatchNormGrad,
@@ -57,7 +63,7 @@ from lamina.ops.primitives.norm import (
     RmsNormGrad,
 )
 from lamina.runtime import Device, Machine
-from lamina.spec import Layout, Policy, Spec, bfloat16, channels_last, contiguous, float16
+from lamina.spec import DType, Layout, Policy, Spec, bfloat16, channels_last, contiguous, float16, float32
 
 _FILE = "norm/norm.cu"
 #: Blocks of 256 threads that fill a multiprocessor, for sums; passes that write take up to four times as many.
@@ -212,9 +218,36 @@ def flags(**values: bool) -> str:
 # ---------------------------------------------------------------------------------------------------- batch norm
 
 
-def activation(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
-    """What is added and clipped behind the norm."""
+@dataclass(frozen=True)
+class NormFunction:
+    """A function of the norm's result that is computed where that is made or, for the gradient, made again.
+
+    op: the norm with the function. steps: the function, or the norm's gradient from the result and the gradient that
+    arrives.
+    """
+
+    op: Op
+    steps: FusedElementwise
+
+    def text(self, dtype: DType) -> str:
+        """The function in C++, for a norm of this type."""
+        if isinstance(self.op, ActivationNormGrad):
+            return constants(FUNCTION_GRAD=1) + device_function("function_grad", self.steps, 2, dtype)
+        return constants(FUNCTION=1) + device_function("behind", self.steps, 1, dtype)
+
+    @property
+    def label(self) -> str:
+        """Its steps' names."""
+        return "".join(f"+{step.name}" for step in self.steps.ops if not isinstance(step, FullLike))
+
+
+def activation(
+    op: BatchNorm | BatchNormInfer | BatchNormGrad, behind: NormFunction | None = None, dtype: DType = float32
+) -> str:
+    """What is added and clipped behind the norm, or computed of its result."""
     text = flags(RELU=op.relu, RESIDUAL=op.residual)
+    if behind is not None:
+        return text + behind.text(dtype)
     return text if op.hi is None else text + constants(HI=repr(float(op.hi)))
 
 
@@ -235,7 +268,9 @@ def sums_bytes(x: Spec, machine: Machine) -> int:
 
 
 @kernels(BatchNorm, source="kernel")
-def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+def batch_norm(
+    op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: Policy, behind: NormFunction | None = None
+) -> Plan:
     """Moments of each channel, statistics, then the normalized result."""
     machine = device.machine
     outs = op.infer(*specs)
@@ -248,7 +283,7 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums, given = channel_blocks(x, aligned, machine), [source(i) for i in range(len(inputs))]
-        return (moments(x, sums), *normalized(op, x, given, machine, aligned))
+        return (moments(x, sums), *normalized(op, x, given, machine, aligned, behind=behind))
 
     aliases = {3: 3, 4: 4} | ({0: 5} if op.residual else {})
     own = kernel_plan(
@@ -256,16 +291,32 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         inputs,
         outputs,
         steps(True),
-        label=_label(op),
+        label=_label(op, behind),
         workspace=sums_bytes(x, machine),
         aliases=aliases,
         plain=lambda: steps(False),
     )
-    formulations = [batch_persistent.forward(op, x, activation(op), steps(True), own.workspace, machine)]
+    text = activation(op, behind, x.dtype)
+    formulations = [batch_persistent.forward(op, x, text, steps(True), own.workspace, machine)]
+    if behind is not None:
+        return _best(behind.op, own, formulations, device, policy)
     if _competes(op, own, device, policy) and (op.relu or not op.residual) and _cudnn_takes(x):
         formulations.append(cudnn_norm(op, x))
         own = replace(own, aliases={3: 3, 4: 4})  # cuDNN does not say that y may lie over the residual
     return _best(op, own, formulations, device, policy)
+
+
+def activated_norm(op: Fused, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """A batch norm and functions of its result as one. Raises NoKernel for steps that are not of one operand."""
+    norm, steps = op.ops[0], op.ops[1:]
+    assert isinstance(norm, BatchNorm | BatchNormInfer)
+    if norm.relu or norm.residual or not all(is_activation(step) for step in steps):
+        raise NoKernel(f"cuda computes functions of one operand alone behind {norm.name}, got {op}")
+    reads = tuple((0,) if i == 0 else (~(i - 1),) for i in range(len(steps)))
+    behind = NormFunction(op, FusedElementwise(steps, reads))
+    if isinstance(norm, BatchNorm):
+        return batch_norm(norm, specs, device, policy, behind)
+    return batch_norm_infer(norm, specs, device, policy, behind)
 
 
 def moments(x: Spec, sums: Blocks) -> Launch:
@@ -281,6 +332,7 @@ def normalized(
     aligned: bool = True,
     parts: int = 0,
     signs: Place | None = None,
+    behind: NormFunction | None = None,
 ) -> tuple[Bindable, ...]:
     """The statistics from partial sums at the start of the workspace, then the pass that applies them.
 
@@ -290,7 +342,8 @@ def normalized(
     passes = channel_blocks(x, aligned, machine, WRITING)
     residual = given[5 if op.residual else 0]
     applied = [*given[:3], target(1), target(2), residual, target(0), signs or target(0)]
-    switches = constants(APPLY=1) + flags(INFERENCE=False, SIGNS=signs is not None) + activation(op)
+    switches = constants(APPLY=1) + flags(INFERENCE=False, SIGNS=signs is not None)
+    switches += activation(op, behind, x.dtype)
     return (
         _statistics(op, x, given, channel_blocks(x, aligned, machine), parts),
         passes.head(x).launch("batch_apply", switches, passes.grid, applied),
@@ -316,12 +369,19 @@ def _residual(op: BatchNorm | BatchNormInfer) -> Place:
     return source(5) if op.residual else source(0)
 
 
-def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
-    return op.name + "+add" * op.residual + ("+relu" if op.hi is None else "+clipped_relu") * op.relu
+def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad, behind: NormFunction | None = None) -> str:
+    relu = ("+relu" if op.hi is None else "+clipped_relu") * op.relu
+    return op.name + "+add" * op.residual + relu + (behind.label if behind else "")
 
 
 @kernels(BatchNormInfer, source="kernel")
-def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+def batch_norm_infer(
+    op: BatchNormInfer,
+    specs: tuple[Spec, ...],
+    device: Device,
+    policy: Policy,
+    behind: NormFunction | None = None,
+) -> Plan:
     """One pass."""
     machine = device.machine
     (out,) = op.infer(*specs)
@@ -334,18 +394,20 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         passes = channel_blocks(x, aligned, machine, WRITING)
-        switches = constants(APPLY=1, EPSILON=repr(op.epsilon)) + activation(op)
+        switches = constants(APPLY=1, EPSILON=repr(op.epsilon)) + activation(op, behind, x.dtype)
         switches += flags(INFERENCE=True, SIGNS=False)
         places = [*(source(i) for i in range(5)), _residual(op), target(), target()]
         return (passes.head(x).launch("batch_apply", switches, passes.grid, places),)
 
     return kernel_plan(
-        device, inputs, [y], steps(True), label=_label(op), aliases={0: 0}, plain=lambda: steps(False)
+        device,
+        inputs,
+        [y],
+        steps(True),
+        label=_label(op, behind),
+        aliases={0: 0},
+        plain=lambda: steps(False),
     )
-
-
-def _grad_switches(op: BatchNormGrad) -> str:
-    return activation(op) + flags(MOVING=op.moving)
 
 
 def grad_applied(
@@ -355,44 +417,80 @@ def grad_applied(
     machine: Machine,
     aligned: bool = True,
     parts: int = 0,
+    behind: NormFunction | None = None,
 ) -> tuple[Bindable, ...]:
     """dscale and dbias from partial sums at the start of the workspace, then the pass that writes dx.
 
-    given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu, any).
-    parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
+    given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu or another
+    function, any). parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
     """
     passes = channel_blocks(x, aligned, machine, WRITING)
     parts = parts or channel_blocks(x, aligned, machine).split[1]
     summed = [scratch(), given[4], target(1), target(2)]
     places = [*given, target(1), target(2), target(0)]
-    switches = _grad_switches(op) + constants(GRAD_APPLY=1)
+    switches = activation(op, behind, x.dtype) + flags(MOVING=op.moving) + constants(GRAD_APPLY=1)
     return (
         totals(x, x.shape[1], parts, summed, centred=True, scaled=True),
         passes.head(x).launch("batch_grad_apply", switches, passes.grid, places),
     )
 
 
+@kernels(ActivationNormGrad, source="kernel")
+def activation_norm_grad(
+    op: ActivationNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
+) -> Plan:
+    """The same passes, which make the gradient of the norm's result as they read what arrives.
+
+    Raises NoKernel where that takes longer than to make it in a pass of its own.
+    """
+    op.infer(*specs)
+    if not _gains(op, specs[1], device.machine):
+        raise NoKernel(
+            f"cuda computes {op.act} once, in a kernel of its own: twice takes longer than to store it"
+        )
+    return batch_norm_grad(op.norm, specs, device, policy, NormFunction(op, op.act))
+
+
+def _gains(op: ActivationNormGrad, x: Spec, machine: Machine) -> bool:
+    """Whether an activation's gradient made in both passes takes less time, by the machine's rates, than one that is
+    stored. The norm's result is then stored, too: forward it is written, and read by the activation.
+    """
+    work, kind = 2.0 * instructions(op.act, 2, x.dtype), x.dtype.compute.name
+
+    def seconds(times: int, tensors: int) -> float:
+        return machine.seconds(times * work * x.numel, tensors * x.nbytes, kind)
+
+    apart = seconds(0, 2) + seconds(0, 3) + seconds(1, 3) + seconds(0, 2)
+    return x.numel == 0 or seconds(1, 2) + seconds(1, 3) < apart
+
+
 @kernels(BatchNormGrad, source="kernel")
-def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+def batch_norm_grad(
+    op: BatchNormGrad,
+    specs: tuple[Spec, ...],
+    device: Device,
+    policy: Policy,
+    behind: NormFunction | None = None,
+) -> Plan:
     """Sums of each channel, dscale and dbias from them, then dx."""
     machine = device.machine
-    outs = op.infer(*specs)
+    outs = op.infer(*(specs[:-1] if behind else specs))
     layout = resident(specs[1], specs[0])
     inputs = [full(s, layout) if s.shape == specs[1].shape and s.ndim > 1 else s.open.fixed for s in specs]
     outputs = [full(s, layout) if i in (0, 3) else s.fixed for i, s in enumerate(outs)]
     x = inputs[1]
     if x.numel == 0:
         return kernel_plan(device, inputs, outputs, [], label=op.name)
-    last = source(5) if op.relu else source(2)  # y or the bias; else any address
+    last = source(5) if op.relu or behind else source(2)  # y or the bias; else any address
     bias, y = (source(2), last) if op.residual else (last, source(0))
     masked, dz = (target(3), target(3)) if op.residual else (source(0), target(0))
     given = [masked, *(source(i) for i in (1, 2, 3, 4)), bias]
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums = channel_blocks(x, aligned, machine)
-        switches = activation(op) + constants(GRAD_SUMS=1)
+        switches = activation(op, behind, x.dtype) + constants(GRAD_SUMS=1)
         read = [source(0), source(1), source(2), source(3), source(4), bias, y, dz, scratch()]
-        applied = grad_applied(op, x, given, machine, aligned)
+        applied = grad_applied(op, x, given, machine, aligned, behind=behind)
         return (sums.head(x).launch("batch_grad_sums", switches, sums.grid, read), *applied)
 
     own = kernel_plan(
@@ -400,12 +498,16 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
         inputs,
         outputs,
         steps(True),
-        label=_label(op),
+        label=_label(op, behind),
         workspace=sums_bytes(x, machine),
         aliases={0: 0},
         plain=lambda: steps(False),
     )
-    formulations = [batch_persistent.backward(op, x, activation(op), steps(True), own.workspace, machine)]
+    text = activation(op, behind, x.dtype)
+    again = behind is not None
+    formulations = [batch_persistent.backward(op, x, text, steps(True), own.workspace, machine, again)]
+    if behind is not None:
+        return _best(behind.op, own, formulations, device, policy)
     if _competes(op, own, device, policy) and not op.relu and op.moving and _cudnn_takes(x):
         formulations.append(Formulation("cudnn", lambda: cudnn_norm_grad(x)))
         own = replace(own, aliases={})  # cuDNN does not say that dx may lie over g
@@ -448,7 +550,7 @@ def _competes(op: BatchNorm | BatchNormGrad, own: Plan, device: Device, policy: 
 
 
 def _best(
-    op: BatchNorm | BatchNormGrad,
+    op: Op,
     own: Plan,
     others: Sequence[Formulation | None],
     device: Device,
@@ -467,9 +569,16 @@ def _best(
         return own
     small = 2 * own.inputs[0].nbytes <= 3 * device.machine.l2_bytes
     formulations = (*made[:1], passes, *made[1:]) if small and made[0].graph is None else (passes, *made)
-    key = f"{op} {own.inputs[0]}"
+    key, label = f"{op} {own.inputs[0]}", own.label.removeprefix("kernel ")
     problem = Problem(
-        key, _label(op), own.inputs, own.outputs, formulations, 0.0, aliases=own.aliases, kind=str(op)
+        key,
+        label,
+        own.inputs,
+        own.outputs,
+        formulations,
+        0.0,
+        aliases=own.aliases,
+        kind=str(op),
     )
     found = choose(problem, device, policy)
     assert isinstance(found.make, Launches)

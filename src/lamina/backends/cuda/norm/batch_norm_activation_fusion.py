@@ -1,0 +1,238 @@
+"""Activations behind a batch norm in the passes that normalize, and their gradients in those of the norm's gradient.
+
+The norm's last pass writes f(norm(x)) at once. The gradient's two passes read x anyway: they compute the norm's
+result again, and from it and the gradient that arrives the norm's own gradient. So neither the norm's result nor its
+gradient is ever stored. f is any elementwise op of one operand, its gradient any elementwise expression of the norm's
+result and one tensor more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lamina.backends import Fusion
+from lamina.backends.cuda.elementwise.pointwise import expression_of
+from lamina.backends.cuda.registry import fusions
+from lamina.backends.pattern import PatternMatch, Results, either, made_by, operand
+from lamina.ops.core import Arg, Array, Op, Sample
+from lamina.ops.primitives.full_like import FullLike
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
+from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad, BatchNormInfer, channel_frame
+from lamina.ops.primitives.pointwise import Gt, Mul, Sigmoid, SigmoidGrad, SiluGrad, Where
+from lamina.ops.primitives.quantize import Dequantize, Quantize
+from lamina.spec import ShapeError, Spec, bfloat16, float16, float32
+
+#: Steps of a gradient at most.
+_MOST_STEPS = 24
+
+
+@dataclass(frozen=True)
+class ActivationNormGrad(Op):
+    """(g, x, scale, mean, rstd, bias) -> what batch_norm_grad(act(y, g), x, scale, mean, rstd) gives.
+
+    That is (dx, dscale, dbias). y is the norm's result, computed from x again and not rounded. Raises what
+    `BatchNormGrad` raises.
+    """
+
+    act: FusedElementwise
+    norm: BatchNormGrad
+    differentiable = False
+    arity = 6
+    inplace = {0: 0}
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        if self.norm.relu or len(inputs) != 6:
+            raise ShapeError(f"{self.name}: {len(inputs)} inputs are not what {self} takes")
+        replace(self.norm, relu=True).infer(*inputs)  # which takes the bias, too
+        (g,) = self.act.infer(inputs[1], inputs[0])
+        return self.norm.infer(g, *inputs[1:5])
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        g, x, *small = inputs
+        scale, mean, rstd, bias = (v.reshape(channel_frame(x.shape).scale) for v in small)
+        (arriving,) = self.act.reference((x - mean) * (rstd * scale) + bias, g)
+        return self.norm.reference(arriving, x, *small[:3])
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.act} > {self.norm})"
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        sigmoid = FusedElementwise((Sigmoid(), SigmoidGrad()), ((0,), (~0, 1)))
+        for i, x in enumerate(
+            ((4, 3, 2, 5), (2, 8, 3, 3), (6, 5), (2, 16, 7, 5), (3, 33, 5), (9, 40, 11, 13))
+        ):
+            act = (FusedElementwise((SiluGrad(),), ((0, 1),)), sigmoid, _LEAKY_GRAD)[i % 3]
+            dtypes = (float32, float16, bfloat16)
+            small = [Arg(x[1:2], float32), Arg(x[1:2], float32), Arg(x[1:2], float32, low=0.5, high=2.0)]
+            args = (Arg(x), Arg(x), *small, Arg(x[1:2], float32))
+            yield Sample(cls(act, BatchNormGrad(moving=i != 3)), args, dtypes)
+
+
+#: The gradient of leaky relu, where(y > 0, g, 0.25 g).
+_LEAKY_GRAD = FusedElementwise(
+    (FullLike(0.0), FullLike(0.25), Gt(), Mul(), Where()), ((0,), (0,), (0, ~0), (1, ~1), (~2, 1, ~3))
+)
+
+
+# ------------------------------------------------------------------------------------------------------- backward
+
+
+def is_activation(op: Op) -> bool:
+    """Whether an op is a function of one operand that kernels of norms can compute."""
+    return op.arity == 1 and _is_step(op)
+
+
+def _is_step(op: Op) -> bool:
+    return (
+        bool(op.elementwise) and expression_of(op) is not None and not isinstance(op, Quantize | Dequantize)
+    )
+
+
+def _is_bare(norm: Any) -> bool:
+    return not norm.op.relu and not norm.op.residual
+
+
+def _may_follow(node: Any) -> bool:
+    """Whether a node may be the last step of what makes a norm's gradient."""
+    return len(node.outputs) == 1 and _is_step(node.op)
+
+
+_x, _scale, _bias = operand("x"), operand("scale"), operand("bias")
+_norm = made_by(BatchNorm, _x, _scale, _bias, name="norm", where=_is_bare, same_policy=False)
+_arriving = made_by(Op, name="arriving", where=_may_follow, same_policy=False).read_once
+_GRADIENT = made_by(
+    BatchNormGrad, _arriving, _x, _scale, _norm.output(1), _norm.output(2), where=lambda n: not n.op.relu
+)
+
+
+def _gradient(match: PatternMatch) -> Results | None:
+    """The steps taken into the norm's gradient, where they read one tensor beside the norm's result."""
+    grad, norm = match.root, match.node("norm")
+    found = _GradientSteps(match, norm.outputs[0]).written(match.node("arriving").outputs[0])
+    if found is None:
+        return None
+    act, given = found
+    _, *others = match.inputs(grad)
+    made = match.apply(ActivationNormGrad(act, grad.op), given, *others, match["bias"], at=grad)
+    return dict(zip(grad.outputs, made, strict=True))
+
+
+class _GradientSteps:
+    """The steps from a norm's result, and one tensor beside it, to a value. Numbers are steps, too."""
+
+    def __init__(self, match: PatternMatch, result: Any) -> None:
+        self.match, self.result = match, result
+        self.ops: list[Op] = []
+        self.reads: list[tuple[int, ...]] = []
+        self._numbers: dict[Any, int] = {result: 0}
+        self._of_result: dict[Any, bool] = {result: True}
+
+    def written(self, value: Any) -> tuple[FusedElementwise, Any] | None:
+        """The steps to a value, and the other tensor; None where there are more tensors, or too many steps."""
+        beside: dict[Any, None] = {}
+        if not self._is_of_result(value):
+            return None
+        self._look(value, beside)
+        for given in beside:
+            if self._is_alike(given) and all(v is given or self._is_of(v, given) for v in beside):
+                self._numbers[given] = 1
+                self._number(value)
+                fits = len(self.ops) <= _MOST_STEPS
+                return (FusedElementwise(tuple(self.ops), tuple(self.reads)), given) if fits else None
+        return None
+
+    def _look(self, value: Any, beside: dict[Any, None]) -> None:
+        """Note what is read beside functions of the result on the way to a value."""
+        for v in self.match.inputs(value.node):
+            if self._is_of_result(v):
+                if v is not self.result:
+                    self._look(v, beside)
+            elif not self._is_number(v):
+                beside[v] = None
+
+    def _is_of_result(self, value: Any) -> bool:
+        """Whether a value is an elementwise function of the norm's result, of its shape."""
+        if value not in self._of_result:
+            node, like = value.node, value.shape == self.result.shape
+            is_step = like and node is not None and _may_follow(node)
+            self._of_result[value] = is_step and any(map(self._is_of_result, self.match.inputs(node)))
+        return self._of_result[value]
+
+    def _is_of(self, value: Any, given: Any) -> bool:
+        """Whether a value is a step on the other tensor and numbers."""
+        if value.node is None or value.shape != given.shape or not _may_follow(value.node):
+            return False
+        read = self.match.inputs(value.node)
+        numbers = [self._is_number(v) for v in read if v is not given]
+        return len(numbers) < len(read) and all(numbers)
+
+    def _is_alike(self, value: Any) -> bool:
+        return (value.shape, value.dtype) == (self.result.shape, self.result.dtype)
+
+    def _is_number(self, value: Any) -> bool:
+        return value.constant is not None and value.spec.numel == 1 and value.dtype == self.result.dtype
+
+    def _number(self, value: Any) -> int:
+        """Of a value: 0 and 1 are the tensors, ~i is what step i gives."""
+        if value not in self._numbers:
+            op, read = self._step(value)
+            self.ops.append(op)
+            self.reads.append(read)
+            self._numbers[value] = ~(len(self.ops) - 1)
+        return self._numbers[value]
+
+    def _step(self, value: Any) -> tuple[Op, tuple[int, ...]]:
+        """What makes a value, and the numbers of what that reads."""
+        if self._is_number(value):
+            return FullLike(float(value.constant.numpy().reshape(()))), (0,)
+        return value.node.op, tuple(map(self._number, self.match.inputs(value.node)))
+
+
+BATCH_NORM_ACTIVATION_GRAD = fusions.add(
+    Fusion(
+        "batch_norm_activation_grad",
+        _GRADIENT,
+        _gradient,
+        ActivationNormGrad,
+        after=("batch_norm_grad_mask",),
+    )
+)
+
+
+# -------------------------------------------------------------------------------------------------------- forward
+
+
+def _is_chain(node: Any) -> bool:
+    """Whether a norm has functions of its result behind it already."""
+    return isinstance(node.op.ops[0], BatchNorm | BatchNormInfer)
+
+
+def _activates(node: Any) -> bool:
+    return is_activation(node.op) and node.outputs[0].spec == node.inputs[0].spec
+
+
+_bare = made_by(BatchNorm | BatchNormInfer, name="norm", where=_is_bare).read_once
+_chain = made_by(Fused, name="norm", where=_is_chain).read_once
+
+
+def _activated(match: PatternMatch) -> Results:
+    """The norm with the activation, at the norm's place."""
+    norm, root = match.node("norm"), match.root
+    before = norm.op.ops if isinstance(norm.op, Fused) else (norm.op,)
+    y, *others = match.apply(Fused((*before, root.op)), *match.inputs(norm), at=norm)
+    return {root.outputs[0]: y, **dict(zip(norm.outputs[1:], others, strict=True))}
+
+
+BATCH_NORM_ACTIVATION = fusions.add(
+    Fusion(
+        "batch_norm_activation",
+        made_by(Op, either(_bare, _chain), where=_activates),
+        _activated,
+        Fused,
+        after=("batch_norm_activation_grad",),
+    )
+)
