@@ -7,7 +7,7 @@ typedef Wide<T>::type A;
 
 #ifdef RELU
 // relu, which with HI is clipped there too, and where its gradient passes. UPPER: what a result must be below. FUNCTION:
-// behind(v), a function that comes with the constants, in relu's place.
+// function(v), which comes with the constants, in relu's place.
 #ifdef HI
 #define UPPER ((A)HI)
 #else
@@ -16,7 +16,7 @@ typedef Wide<T>::type A;
 __device__ __forceinline__ A activated(A v)
 {
 #if defined(FUNCTION)
-    v = behind(v);
+    v = function(v);
 #elif RELU
     v = larger(v, (A)0);
 #ifdef HI

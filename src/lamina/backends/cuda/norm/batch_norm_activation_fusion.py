@@ -83,10 +83,10 @@ _LEAKY_GRAD = FusedElementwise(
 
 def is_activation(op: Op) -> bool:
     """Whether an op is a function of one operand that kernels of norms can compute."""
-    return op.arity == 1 and _is_step(op)
+    return op.arity == 1 and _has_expression(op)
 
 
-def _is_step(op: Op) -> bool:
+def _has_expression(op: Op) -> bool:
     return (
         bool(op.elementwise) and expression_of(op) is not None and not isinstance(op, Quantize | Dequantize)
     )
@@ -96,14 +96,14 @@ def _is_bare(norm: Any) -> bool:
     return not norm.op.relu and not norm.op.residual
 
 
-def _may_follow(node: Any) -> bool:
-    """Whether a node may be the last step of what makes a norm's gradient."""
-    return len(node.outputs) == 1 and _is_step(node.op)
+def is_step(node: Any) -> bool:
+    """Whether a node is elementwise, and one that kernels can compute."""
+    return len(node.outputs) == 1 and _has_expression(node.op)
 
 
 _x, _scale, _bias = operand("x"), operand("scale"), operand("bias")
 _norm = made_by(BatchNorm, _x, _scale, _bias, name="norm", where=_is_bare, same_policy=False)
-_arriving = made_by(Op, name="arriving", where=_may_follow, same_policy=False).read_once
+_arriving = made_by(Op, name="arriving", where=is_step, same_policy=False).read_once
 _GRADIENT = made_by(
     BatchNormGrad, _arriving, _x, _scale, _norm.output(1), _norm.output(2), where=lambda n: not n.op.relu
 )
@@ -112,7 +112,7 @@ _GRADIENT = made_by(
 def _gradient(match: PatternMatch) -> Results | None:
     """The steps taken into the norm's gradient, where they read one tensor beside the norm's result."""
     grad, norm = match.root, match.node("norm")
-    found = _GradientSteps(match, norm.outputs[0]).written(match.node("arriving").outputs[0])
+    found = GradientSteps(match, norm.outputs[0]).written(match.node("arriving").outputs[0])
     if found is None:
         return None
     act, given = found
@@ -121,13 +121,18 @@ def _gradient(match: PatternMatch) -> Results | None:
     return dict(zip(grad.outputs, made, strict=True))
 
 
-class _GradientSteps:
-    """The steps from a norm's result, and one tensor beside it, to a value. Numbers are steps, too."""
+class GradientSteps:
+    """The steps from a norm's result, and one tensor beside it, to a value. Numbers are steps, too.
+
+    Attributes:
+        taken: the values that steps give, without numbers.
+    """
 
     def __init__(self, match: PatternMatch, result: Any) -> None:
         self.match, self.result = match, result
         self.ops: list[Op] = []
         self.reads: list[tuple[int, ...]] = []
+        self.taken: list[Any] = []
         self._numbers: dict[Any, int] = {result: 0}
         self._of_result: dict[Any, bool] = {result: True}
 
@@ -145,6 +150,10 @@ class _GradientSteps:
                 return (FusedElementwise(tuple(self.ops), tuple(self.reads)), given) if fits else None
         return None
 
+    def is_known(self, value: Any) -> bool:
+        """Whether a value is a number, or an elementwise function of the norm's result."""
+        return self._is_number(value) or self._is_of_result(value)
+
     def _look(self, value: Any, beside: dict[Any, None]) -> None:
         """Note what is read beside functions of the result on the way to a value."""
         for v in self.match.inputs(value.node):
@@ -158,13 +167,13 @@ class _GradientSteps:
         """Whether a value is an elementwise function of the norm's result, of its shape."""
         if value not in self._of_result:
             node, like = value.node, value.shape == self.result.shape
-            is_step = like and node is not None and _may_follow(node)
-            self._of_result[value] = is_step and any(map(self._is_of_result, self.match.inputs(node)))
+            found = like and node is not None and is_step(node)
+            self._of_result[value] = found and any(map(self._is_of_result, self.match.inputs(node)))
         return self._of_result[value]
 
     def _is_of(self, value: Any, given: Any) -> bool:
         """Whether a value is a step on the other tensor and numbers."""
-        if value.node is None or value.shape != given.shape or not _may_follow(value.node):
+        if value.node is None or value.shape != given.shape or not is_step(value.node):
             return False
         read = self.match.inputs(value.node)
         numbers = [self._is_number(v) for v in read if v is not given]
@@ -189,6 +198,7 @@ class _GradientSteps:
         """What makes a value, and the numbers of what that reads."""
         if self._is_number(value):
             return FullLike(float(value.constant.numpy().reshape(()))), (0,)
+        self.taken.append(value)
         return value.node.op, tuple(map(self._number, self.match.inputs(value.node)))
 
 

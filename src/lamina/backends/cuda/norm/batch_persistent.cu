@@ -5,8 +5,9 @@
 //
 // Sizes are numbers, so that one kernel serves all norms of a kind. Constants: T (elements), V (elements per access),
 // MOST_LANES (of `lanes`), STREAM (whether the result is too large to stay in the cache), RELU, HI (what relu is clipped
-// to, if anything), RESIDUAL. FUNCTION: behind(v), in relu's place, comes with the constants; so does FUNCTION_GRAD:
-// function_grad(result, g), the gradient of the norm's result from that of what was made of it.
+// to, if anything), RESIDUAL. FUNCTION: function(v), in relu's place, comes with the constants; so does FUNCTION_GRAD:
+// function_grad(result, g), the gradient of the norm's result from that of what was made of it. BEFORE: before(x) is
+// normalized; BEFORE_GRAD: the gradient of x is before_grad(x, that of before(x)).
 // Statistics and sums are f32. Every sum is taken in a fixed order.
 #include "mma.cuh"
 #include "words.cuh"
@@ -23,6 +24,17 @@ static_assert(sizeof(Elements) == 16, "accesses are of 16 bytes");
 #else
 #define UPPER 0
 #define PASSES(v, upper) ((v) > 0)
+#endif
+
+#ifdef BEFORE
+#define GIVEN(v) before((A)widen(v))
+#else
+#define GIVEN(v) ((A)widen(v))
+#endif
+#ifdef BEFORE_GRAD
+#define LEAVING(v, d) before_grad((A)widen(v), d)
+#else
+#define LEAVING(v, d) (d)
 #endif
 
 // What an emulation on a CPU brings along: shared memory of a size that the launch names, and a breath while waiting.
@@ -202,11 +214,11 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
         end_group();
     }
     A middle[V], slope[V], shift[V];
-    REPEAT(k, V) { middle[k] = inside ? (A)widen(x[o + k]) : 0; slope[k] = shift[k] = 0; }
+    REPEAT(k, V) { middle[k] = inside ? GIVEN(x[o + k]) : 0; slope[k] = shift[k] = 0; }
     const auto add = [&](const Words &words) {
         const Elements some = elements_of<T>(words);
         REPEAT(k, V) {
-            const A v = (A)widen(some.v[k]) - middle[k];
+            const A v = GIVEN(some.v[k]) - middle[k];
             slope[k] += v;
             shift[k] += v * v;
         }
@@ -228,7 +240,7 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
     const int c = threadIdx.x, channel = place.channel(c);
     if (c < place.columns && channel < channels) {
         const f64 near = totals.of(0, c, place) / count, square = totals.of(1, c, place) / count;
-        const f64 var = larger(square - near * near, 0.0), level = near + (f64)widen(x[channel]);
+        const f64 var = larger(square - near * near, 0.0), level = near + (f64)GIVEN(x[channel]);
         const A r = (A)(1 / sqrt(var + epsilon));
         numbers[0][c] = (A)level;
         numbers[1][c] = r * scale[channel];
@@ -257,12 +269,12 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
 #endif
                 Elements result;
                 REPEAT(k, V) {
-                    A v = ((A)widen(element.v[k]) - middle[k]) * slope[k] + shift[k];
+                    A v = (GIVEN(element.v[k]) - middle[k]) * slope[k] + shift[k];
 #if RESIDUAL
                     v += (A)widen(more.v[k]);
 #endif
 #if defined(FUNCTION)
-                    v = behind(v);
+                    v = function(v);
 #elif RELU
                     v = larger(v, (A)0);
 #ifdef HI
@@ -343,7 +355,7 @@ batch_norm_grad_resident(const T *g, const T *x, const A *scale, const A *mean, 
                 store<V>(dz + AT(u), gradient);
 #endif
                 REPEAT(k, V) {
-                    const A v = (A)widen(element.v[k]) - middle[k], d = ARRIVING(widen(gradient.v[k]), v, k);
+                    const A v = GIVEN(element.v[k]) - middle[k], d = ARRIVING(widen(gradient.v[k]), v, k);
                     s[k] += d;
                     q[k] += d * v;
                 }
@@ -396,8 +408,8 @@ batch_norm_grad_resident(const T *g, const T *x, const A *scale, const A *mean, 
             const Elements element = elements_of<T>(elements[u]), gradient = elements_of<T>(gradients[u]);
             Elements result;
             REPEAT(k, V) {
-                const A v = (A)widen(element.v[k]) - middle[k], d = ARRIVING(widen(gradient.v[k]), v, k);
-                result.v[k] = narrow<T>((d - (s[k] + v * q[k])) * slope[k]);
+                const A v = GIVEN(element.v[k]) - middle[k], d = ARRIVING(widen(gradient.v[k]), v, k);
+                result.v[k] = narrow<T>(LEAVING(element.v[k], (d - (s[k] + v * q[k])) * slope[k]));
             }
             store_result(dx + AT(u), result);
         }

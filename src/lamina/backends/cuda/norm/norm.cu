@@ -6,6 +6,19 @@
 // Statistics and sums are of type A: f32, or f64 for f64. Every sum is taken in a fixed order.
 #include "norm.cuh"
 
+// What is normalized: x, or with BEFORE a function of it that comes with the constants. With BEFORE_GRAD the gradient of x
+// is before_grad(x, that of what is normalized).
+#ifdef BEFORE
+#define GIVEN(v) before((A)widen(v))
+#else
+#define GIVEN(v) ((A)widen(v))
+#endif
+#ifdef BEFORE_GRAD
+#define LEAVING(v, d) before_grad((A)widen(v), d)
+#else
+#define LEAVING(v, d) (d)
+#endif
+
 __device__ __forceinline__ f32 root(f32 v) { return sqrtf(v); }
 __device__ __forceinline__ f64 root(f64 v) { return sqrt(v); }
 
@@ -87,13 +100,13 @@ extern "C" __global__ void __launch_bounds__(256) batch_moments(const T *x, A *p
     BLOCK(blockIdx.y)
     A shift[WIDTH], s[WIDTH], q[WIDTH];
     REPEAT(k, WIDTH) {
-        shift[k] = inside ? (A)widen(x[base + k]) : (A)0;
+        shift[k] = inside ? GIVEN(x[base + k]) : (A)0;
         s[k] = q[k] = 0;
     }
     if (inside) EACH {
         const auto elements = load<V>(x + base + reduced(r));
         REPEAT(k, V) {
-            const A v = (A)widen(elements.v[k]) - shift[OF(k)];
+            const A v = GIVEN(elements.v[k]) - shift[OF(k)];
             s[OF(k)] += v;
             q[OF(k)] += v * v;
         }
@@ -114,7 +127,7 @@ batch_statistics(const T *x, const A *partial, const A *running_mean, const A *r
     const f64 first = total_of(partial, c, sizes) / COUNT, second = total_of(partial, OUTPUTS + c, sizes) / COUNT;
     if (threadIdx.x & 31) return;
     const f64 var = larger(second - first * first, 0.0);
-    const f64 middle = first + (SHIFTED ? (f64)widen(x[kept(c)]) : 0);
+    const f64 middle = first + (SHIFTED ? (f64)GIVEN(x[kept(c)]) : 0);
     mean[c] = (A)middle;
     r[c] = (A)(1 / sqrt(var + EPSILON));
     next_mean[c] = (A)((1 - MOMENTUM) * (f64)running_mean[c] + MOMENTUM * middle);
@@ -153,7 +166,7 @@ batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *s
         REPEAT(p, AHEAD) IN_BATCH(p) {
             Pack<T, V> result;
             REPEAT(k, V) {
-                A v = ((A)widen(elements[p].v[k]) - middle[OF(k)]) * slope[OF(k)] + shift[OF(k)];
+                A v = (GIVEN(elements[p].v[k]) - middle[OF(k)]) * slope[OF(k)] + shift[OF(k)];
                 if (RESIDUAL) v += (A)widen(added[p].v[k]);
                 result.v[k] = narrow<T>(activated(v));
             }
@@ -209,7 +222,7 @@ batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *
         Pack<T, V> masked;
 #endif
         REPEAT(k, V) {
-            const A v = (A)widen(elements.v[k]) - middle[OF(k)];
+            const A v = GIVEN(elements.v[k]) - middle[OF(k)];
 #if RESIDUAL
             const bool positive = passes(widen(outputs.v[k]), (A)widen(narrow<T>(UPPER)));
             masked.v[k] = positive ? gradients.v[k] : narrow<T>((A)0);
@@ -276,10 +289,10 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
         REPEAT(p, AHEAD) IN_BATCH(p) {
             Pack<T, V> result;
             REPEAT(k, V) {
-                const A v = needs_x ? (A)widen(elements[p].v[k]) - middle[OF(k)] : (A)0;
+                const A v = needs_x ? GIVEN(elements[p].v[k]) - middle[OF(k)] : (A)0;
                 A d = ARRIVING(widen(gradients[p].v[k]), v, k);
                 if (MOVING) d -= level[OF(k)] + v * tilt[OF(k)];
-                result.v[k] = narrow<T>(d * slope[OF(k)]);
+                result.v[k] = narrow<T>(LEAVING(elements[p].v[k], d * slope[OF(k)]));
             }
             store<V>(dx + at[p], result);
         }

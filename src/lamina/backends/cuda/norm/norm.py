@@ -41,6 +41,7 @@ from lamina.backends.cuda.launch.program import (
 )
 from lamina.backends.cuda.norm import batch_persistent
 from lamina.backends.cuda.norm.batch_norm_activation_fusion import ActivationNormGrad, is_activation
+from lamina.backends.cuda.norm.batch_norm_of_activation_fusion import NormOfActivation, NormOfActivationGrad
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
@@ -219,36 +220,66 @@ def flags(**values: bool) -> str:
 
 
 @dataclass(frozen=True)
-class NormFunction:
-    """A function of the norm's result that is computed where that is made or, for the gradient, made again.
+class NormFunctions:
+    """Functions of what is normalized, and of the norm's result, that are computed in the norm's passes.
 
-    op: the norm with the function. steps: the function, or the norm's gradient from the result and the gradient that
-    arrives.
+    op: all of it. before: what is normalized, of x. behind: what the norm's result becomes; of its gradient, what
+    becomes of the result and the gradient that arrives. leaving: x's gradient, of x and the gradient of what was
+    normalized.
     """
 
     op: Op
-    steps: FusedElementwise
-
-    def text(self, dtype: DType) -> str:
-        """The function in C++, for a norm of this type."""
-        if isinstance(self.op, ActivationNormGrad):
-            return constants(FUNCTION_GRAD=1) + device_function("function_grad", self.steps, 2, dtype)
-        return constants(FUNCTION=1) + device_function("behind", self.steps, 1, dtype)
+    before: FusedElementwise | None = None
+    behind: FusedElementwise | None = None
+    leaving: FusedElementwise | None = None
 
     @property
-    def label(self) -> str:
-        """Its steps' names."""
-        return "".join(f"+{step.name}" for step in self.steps.ops if not isinstance(step, FullLike))
+    def is_grad(self) -> bool:
+        """Whether it is the norm's gradient."""
+        return isinstance(self.op, ActivationNormGrad | NormOfActivationGrad)
+
+    @property
+    def again(self) -> bool:
+        """Whether a gradient needs the norm's result."""
+        return self.is_grad and self.behind is not None
+
+    def text_before(self, dtype: DType) -> str:
+        """What passes are compiled with that only read what is normalized, for a norm of this type."""
+        return _function("before", self.before, 1, dtype)
+
+    def text(self, dtype: DType) -> str:
+        """What the other passes are compiled with."""
+        name = "function_grad" if self.is_grad else "function"
+        made = _function(name, self.behind, 1 + self.is_grad, dtype)
+        return made + self.text_before(dtype) + _function("before_grad", self.leaving, 2, dtype)
+
+    def label(self, norm: str) -> str:
+        """All steps' names around the norm's, in the order in which they are computed."""
+        given, result = (() if self.is_grad else _names(self.before)), _names(self.behind)
+        return "+".join((*given, norm, *result, *_names(self.leaving)))
+
+
+def _function(name: str, steps: FusedElementwise | None, count: int, dtype: DType) -> str:
+    """Steps as a function in C++, and a constant that says that it is there."""
+    return (
+        "" if steps is None else constants(**{name.upper(): 1}) + device_function(name, steps, count, dtype)
+    )
+
+
+def _names(steps: FusedElementwise | None) -> tuple[str, ...]:
+    return () if steps is None else tuple(op.name for op in steps.ops if not isinstance(op, FullLike))
 
 
 def activation(
-    op: BatchNorm | BatchNormInfer | BatchNormGrad, behind: NormFunction | None = None, dtype: DType = float32
+    op: BatchNorm | BatchNormInfer | BatchNormGrad,
+    functions: NormFunctions | None = None,
+    dtype: DType = float32,
 ) -> str:
     """What is added and clipped behind the norm, or computed of its result."""
     text = flags(RELU=op.relu, RESIDUAL=op.residual)
-    if behind is not None:
-        return text + behind.text(dtype)
-    return text if op.hi is None else text + constants(HI=repr(float(op.hi)))
+    if op.hi is not None:
+        text += constants(HI=repr(float(op.hi)))
+    return text if functions is None else text + functions.text(dtype)
 
 
 def channel_blocks(x: Spec, aligned: bool, machine: Machine, waves: int = SUMMING) -> Blocks:
@@ -269,7 +300,11 @@ def sums_bytes(x: Spec, machine: Machine) -> int:
 
 @kernels(BatchNorm, source="kernel")
 def batch_norm(
-    op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: Policy, behind: NormFunction | None = None
+    op: BatchNorm,
+    specs: tuple[Spec, ...],
+    device: Device,
+    policy: Policy,
+    functions: NormFunctions | None = None,
 ) -> Plan:
     """Moments of each channel, statistics, then the normalized result."""
     machine = device.machine
@@ -283,7 +318,8 @@ def batch_norm(
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums, given = channel_blocks(x, aligned, machine), [source(i) for i in range(len(inputs))]
-        return (moments(x, sums), *normalized(op, x, given, machine, aligned, behind=behind))
+        applied = normalized(op, x, given, machine, aligned, functions=functions)
+        return (moments(x, sums, functions), *applied)
 
     aliases = {3: 3, 4: 4} | ({0: 5} if op.residual else {})
     own = kernel_plan(
@@ -291,15 +327,15 @@ def batch_norm(
         inputs,
         outputs,
         steps(True),
-        label=_label(op, behind),
+        label=_label(op, functions),
         workspace=sums_bytes(x, machine),
         aliases=aliases,
         plain=lambda: steps(False),
     )
-    text = activation(op, behind, x.dtype)
+    text = activation(op, functions, x.dtype)
     formulations = [batch_persistent.forward(op, x, text, steps(True), own.workspace, machine)]
-    if behind is not None:
-        return _best(behind.op, own, formulations, device, policy)
+    if functions is not None:
+        return _best(functions.op, own, formulations, device, policy)
     if _competes(op, own, device, policy) and (op.relu or not op.residual) and _cudnn_takes(x):
         formulations.append(cudnn_norm(op, x))
         own = replace(own, aliases={3: 3, 4: 4})  # cuDNN does not say that y may lie over the residual
@@ -308,20 +344,38 @@ def batch_norm(
 
 def activated_norm(op: Fused, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """A batch norm and functions of its result as one. Raises NoKernel for steps that are not of one operand."""
+    norm, behind = _with_function(op)
+    functions = NormFunctions(op, behind=behind)
+    if isinstance(norm, BatchNorm):
+        return batch_norm(norm, specs, device, policy, functions)
+    return batch_norm_infer(norm, specs, device, policy, functions)
+
+
+def _with_function(op: Fused) -> tuple[BatchNorm | BatchNormInfer, FusedElementwise]:
+    """A norm, and what becomes of its result. Raises NoKernel."""
     norm, steps = op.ops[0], op.ops[1:]
     assert isinstance(norm, BatchNorm | BatchNormInfer)
     if norm.relu or norm.residual or not all(is_activation(step) for step in steps):
         raise NoKernel(f"cuda computes functions of one operand alone behind {norm.name}, got {op}")
-    reads = tuple((0,) if i == 0 else (~(i - 1),) for i in range(len(steps)))
-    behind = NormFunction(op, FusedElementwise(steps, reads))
-    if isinstance(norm, BatchNorm):
-        return batch_norm(norm, specs, device, policy, behind)
-    return batch_norm_infer(norm, specs, device, policy, behind)
+    return norm, FusedElementwise(steps, ((0,), *((~i,) for i in range(len(steps) - 1))))
 
 
-def moments(x: Spec, sums: Blocks) -> Launch:
+@kernels(NormOfActivation, source="kernel")
+def norm_of_activation(op: NormOfActivation, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The same passes, which compute the activation of what they read."""
+    norm, behind = _with_function(op.norm) if isinstance(op.norm, Fused) else (op.norm, None)
+    assert isinstance(norm, BatchNorm)
+    return batch_norm(norm, specs, device, policy, NormFunctions(op, op.before, behind))
+
+
+def moments(x: Spec, sums: Blocks, functions: NormFunctions | None = None) -> Launch:
     """Each channel's sums, to the start of the workspace."""
-    return sums.head(x).launch("batch_moments", constants(MOMENTS=1), sums.grid, (source(0), scratch()))
+    switches = constants(MOMENTS=1) + _before(functions, x)
+    return sums.head(x).launch("batch_moments", switches, sums.grid, (source(0), scratch()))
+
+
+def _before(functions: NormFunctions | None, x: Spec) -> str:
+    return "" if functions is None else functions.text_before(x.dtype)
 
 
 def normalized(
@@ -332,7 +386,7 @@ def normalized(
     aligned: bool = True,
     parts: int = 0,
     signs: Place | None = None,
-    behind: NormFunction | None = None,
+    functions: NormFunctions | None = None,
 ) -> tuple[Bindable, ...]:
     """The statistics from partial sums at the start of the workspace, then the pass that applies them.
 
@@ -343,14 +397,16 @@ def normalized(
     residual = given[5 if op.residual else 0]
     applied = [*given[:3], target(1), target(2), residual, target(0), signs or target(0)]
     switches = constants(APPLY=1) + flags(INFERENCE=False, SIGNS=signs is not None)
-    switches += activation(op, behind, x.dtype)
+    switches += activation(op, functions, x.dtype)
     return (
-        _statistics(op, x, given, channel_blocks(x, aligned, machine), parts),
+        _statistics(op, x, given, channel_blocks(x, aligned, machine), parts, _before(functions, x)),
         passes.head(x).launch("batch_apply", switches, passes.grid, applied),
     )
 
 
-def _statistics(op: BatchNorm, x: Spec, given: Sequence[Place], sums: Blocks, parts: int) -> Launch:
+def _statistics(
+    op: BatchNorm, x: Spec, given: Sequence[Place], sums: Blocks, parts: int, before: str = ""
+) -> Launch:
     """Mean, r and running statistics of each channel; arguments as those of `normalized`."""
     count, channels = sums.reduced.count, x.shape[1]
     index = index_type(sums.kept.reach + x.numel)
@@ -360,7 +416,7 @@ def _statistics(op: BatchNorm, x: Spec, given: Sequence[Place], sums: Blocks, pa
     head.sizes.add_offset("kept", sums.kept)
     numbers = constants(V=1, STATISTICS=1, EPSILON=repr(op.epsilon), MOMENTUM=repr(op.momentum))
     places = [given[0], scratch(), given[3], given[4], *(target(i) for i in (1, 2, 3, 4))]
-    switches = numbers + flags(SHIFTED=not parts)
+    switches = numbers + flags(SHIFTED=not parts) + before
     return head.launch("batch_statistics", switches, (-(-channels // 8),), places)
 
 
@@ -369,9 +425,10 @@ def _residual(op: BatchNorm | BatchNormInfer) -> Place:
     return source(5) if op.residual else source(0)
 
 
-def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad, behind: NormFunction | None = None) -> str:
+def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad, functions: NormFunctions | None = None) -> str:
     relu = ("+relu" if op.hi is None else "+clipped_relu") * op.relu
-    return op.name + "+add" * op.residual + relu + (behind.label if behind else "")
+    name = op.name + "+add" * op.residual + relu
+    return name if functions is None else functions.label(name)
 
 
 @kernels(BatchNormInfer, source="kernel")
@@ -380,7 +437,7 @@ def batch_norm_infer(
     specs: tuple[Spec, ...],
     device: Device,
     policy: Policy,
-    behind: NormFunction | None = None,
+    functions: NormFunctions | None = None,
 ) -> Plan:
     """One pass."""
     machine = device.machine
@@ -394,7 +451,7 @@ def batch_norm_infer(
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         passes = channel_blocks(x, aligned, machine, WRITING)
-        switches = constants(APPLY=1, EPSILON=repr(op.epsilon)) + activation(op, behind, x.dtype)
+        switches = constants(APPLY=1, EPSILON=repr(op.epsilon)) + activation(op, functions, x.dtype)
         switches += flags(INFERENCE=True, SIGNS=False)
         places = [*(source(i) for i in range(5)), _residual(op), target(), target()]
         return (passes.head(x).launch("batch_apply", switches, passes.grid, places),)
@@ -404,7 +461,7 @@ def batch_norm_infer(
         inputs,
         [y],
         steps(True),
-        label=_label(op, behind),
+        label=_label(op, functions),
         aliases={0: 0},
         plain=lambda: steps(False),
     )
@@ -417,7 +474,7 @@ def grad_applied(
     machine: Machine,
     aligned: bool = True,
     parts: int = 0,
-    behind: NormFunction | None = None,
+    functions: NormFunctions | None = None,
 ) -> tuple[Bindable, ...]:
     """dscale and dbias from partial sums at the start of the workspace, then the pass that writes dx.
 
@@ -428,7 +485,7 @@ def grad_applied(
     parts = parts or channel_blocks(x, aligned, machine).split[1]
     summed = [scratch(), given[4], target(1), target(2)]
     places = [*given, target(1), target(2), target(0)]
-    switches = activation(op, behind, x.dtype) + flags(MOVING=op.moving) + constants(GRAD_APPLY=1)
+    switches = activation(op, functions, x.dtype) + flags(MOVING=op.moving) + constants(GRAD_APPLY=1)
     return (
         totals(x, x.shape[1], parts, summed, centred=True, scaled=True),
         passes.head(x).launch("batch_grad_apply", switches, passes.grid, places),
@@ -441,27 +498,45 @@ def activation_norm_grad(
 ) -> Plan:
     """The same passes, which make the gradient of the norm's result as they read what arrives.
 
-    Raises NoKernel where that takes longer than to make it in a pass of its own.
+    Apart, the norm's result is stored, too: forward it is written, and read by the activation.
     """
     op.infer(*specs)
-    if not _gains(op, specs[1], device.machine):
-        raise NoKernel(
-            f"cuda computes {op.act} once, in a kernel of its own: twice takes longer than to store it"
-        )
-    return batch_norm_grad(op.norm, specs, device, policy, NormFunction(op, op.act))
+    plan = batch_norm_grad(op.norm, specs, device, policy, NormFunctions(op, behind=op.act))
+    work = instructions(op.act, 2, specs[1].dtype)
+    inside, apart = [(work, 2), (work, 3)], [(0, 2), (0, 3), (work, 3), (0, 2)]
+    return replace(plan, objection=_objection(op, inside, apart, specs[1], device.machine))
 
 
-def _gains(op: ActivationNormGrad, x: Spec, machine: Machine) -> bool:
-    """Whether an activation's gradient made in both passes takes less time, by the machine's rates, than one that is
-    stored. The norm's result is then stored, too: forward it is written, and read by the activation.
+@kernels(NormOfActivationGrad, source="kernel")
+def norm_of_activation_grad(
+    op: NormOfActivationGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
+) -> Plan:
+    """The same passes, which compute the activation again, and in the last one its gradient.
+
+    Forward it is computed in both passes. Apart, what it gives is written and read, as is the gradient of that.
     """
-    work, kind = 2.0 * instructions(op.act, 2, x.dtype), x.dtype.compute.name
+    op.infer(*specs)
+    functions = NormFunctions(op, before=op.before, leaving=op.leaving)
+    plan = batch_norm_grad(op.norm, specs, device, policy, functions)
+    work, gradient = instructions(op.before, 1, specs[1].dtype), instructions(op.leaving, 2, specs[1].dtype)
+    inside = [(work, 1), (work, 2), (work, 2), (work + gradient, 3)]
+    apart = [(work, 2), (0, 1), (0, 2), (0, 2), (0, 3), (gradient, 3)]
+    return replace(plan, objection=_objection(op, inside, apart, specs[1], device.machine))
 
-    def seconds(times: int, tensors: int) -> float:
-        return machine.seconds(times * work * x.numel, tensors * x.nbytes, kind)
 
-    apart = seconds(0, 2) + seconds(0, 3) + seconds(1, 3) + seconds(0, 2)
-    return x.numel == 0 or seconds(1, 2) + seconds(1, 3) < apart
+def _objection(
+    op: Op, inside: Sequence[tuple[int, int]], apart: Sequence[tuple[int, int]], x: Spec, machine: Machine
+) -> str:
+    """Why an op is better taken apart, where by the machine's rates it is; "" where it is not.
+
+    inside, apart: for each pass over x the instructions for an element, and how many tensors are read and written.
+    """
+
+    def seconds(passes: Sequence[tuple[int, int]]) -> float:
+        kind = x.dtype.compute.name
+        return sum(machine.seconds(2.0 * work * x.numel, n * x.nbytes, kind) for work, n in passes)
+
+    return f"to compute {op} in every pass takes longer" if seconds(inside) > seconds(apart) else ""
 
 
 @kernels(BatchNormGrad, source="kernel")
@@ -470,27 +545,28 @@ def batch_norm_grad(
     specs: tuple[Spec, ...],
     device: Device,
     policy: Policy,
-    behind: NormFunction | None = None,
+    functions: NormFunctions | None = None,
 ) -> Plan:
     """Sums of each channel, dscale and dbias from them, then dx."""
     machine = device.machine
-    outs = op.infer(*(specs[:-1] if behind else specs))
+    again = functions is not None and functions.again
+    outs = op.infer(*(specs[:-1] if again else specs))
     layout = resident(specs[1], specs[0])
     inputs = [full(s, layout) if s.shape == specs[1].shape and s.ndim > 1 else s.open.fixed for s in specs]
     outputs = [full(s, layout) if i in (0, 3) else s.fixed for i, s in enumerate(outs)]
     x = inputs[1]
     if x.numel == 0:
         return kernel_plan(device, inputs, outputs, [], label=op.name)
-    last = source(5) if op.relu or behind else source(2)  # y or the bias; else any address
+    last = source(5) if op.relu or again else source(2)  # y or the bias; else any address
     bias, y = (source(2), last) if op.residual else (last, source(0))
     masked, dz = (target(3), target(3)) if op.residual else (source(0), target(0))
     given = [masked, *(source(i) for i in (1, 2, 3, 4)), bias]
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums = channel_blocks(x, aligned, machine)
-        switches = activation(op, behind, x.dtype) + constants(GRAD_SUMS=1)
+        switches = activation(op, functions, x.dtype) + constants(GRAD_SUMS=1)
         read = [source(0), source(1), source(2), source(3), source(4), bias, y, dz, scratch()]
-        applied = grad_applied(op, x, given, machine, aligned, behind=behind)
+        applied = grad_applied(op, x, given, machine, aligned, functions=functions)
         return (sums.head(x).launch("batch_grad_sums", switches, sums.grid, read), *applied)
 
     own = kernel_plan(
@@ -498,16 +574,15 @@ def batch_norm_grad(
         inputs,
         outputs,
         steps(True),
-        label=_label(op, behind),
+        label=_label(op, functions),
         workspace=sums_bytes(x, machine),
         aliases={0: 0},
         plain=lambda: steps(False),
     )
-    text = activation(op, behind, x.dtype)
-    again = behind is not None
+    text = activation(op, functions, x.dtype)
     formulations = [batch_persistent.backward(op, x, text, steps(True), own.workspace, machine, again)]
-    if behind is not None:
-        return _best(behind.op, own, formulations, device, policy)
+    if functions is not None:
+        return _best(functions.op, own, formulations, device, policy)
     if _competes(op, own, device, policy) and not op.relu and op.moving and _cudnn_takes(x):
         formulations.append(Formulation("cudnn", lambda: cudnn_norm_grad(x)))
         own = replace(own, aliases={})  # cuDNN does not say that dx may lie over g
