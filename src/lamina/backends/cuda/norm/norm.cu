@@ -258,9 +258,13 @@ grad_totals(const A *partial, const A *spread, A *dscale, A *dbias, SIZES)
 #endif
 
 #ifdef GRAD_APPLY
-// dx = r scale (g - mean(g) - n mean(g n)), n = (x - mean) r; without MOVING only r scale g. What computes the
-// output again needs registers that only two blocks have.
-extern "C" __global__ void __launch_bounds__(256, AGAIN ? 2 : 3)
+#if AGAIN || defined(BEFORE)
+#define BLOCKS 2  // what computes the output or the input again needs registers that only two blocks have
+#else
+#define BLOCKS 3
+#endif
+// dx = r scale (g - mean(g) - n mean(g n)), n = (x - mean) r; without MOVING only r scale g.
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
 batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const A *dscale,
                  const A *dbias, T *dx, SIZES)
 {
