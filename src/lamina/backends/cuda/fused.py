@@ -1,5 +1,4 @@
-"""Fused ops: convolutions and products with their epilogue in one cuDNN plan, elementwise chains and norms with
-functions of their results in own kernels.
+"""Fused ops: convolutions and products with their epilogue in one cuDNN plan, elementwise chains in one kernel.
 
 Any other head, and an epilogue that no engine takes, is refused: the graph then keeps the steps apart.
 """
@@ -12,13 +11,11 @@ from lamina.backends.cuda.cudnn_graphs.epilogue import split
 from lamina.backends.cuda.elementwise.pointwise import chain_plan, chain_values, expression_of, op_value
 from lamina.backends.cuda.launch.program import wide_type
 from lamina.backends.cuda.matmul.matmul import matmul_plan
-from lamina.backends.cuda.norm.norm import activated_norm
 from lamina.backends.cuda.quantize.quantize import eights_plan
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.primitives.conv import Conv, ConvDataGrad
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.matmul import Matmul
-from lamina.ops.primitives.norm import BatchNorm, BatchNormInfer
 from lamina.ops.primitives.quantize import QuantizedConv, QuantizedMatmul
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
@@ -31,8 +28,6 @@ def fused(op: Fused, specs: tuple[Spec, ...], device: Device, policy: Policy) ->
     head, steps = op.ops[0], op.ops[1:]
     if expression_of(head) is not None:
         return _chain(op, specs, device)
-    if isinstance(head, BatchNorm | BatchNormInfer):
-        return activated_norm(op, specs, device, policy)
     if isinstance(head, Conv):
         return forward_plan(head, specs, split(steps, specs, 2), device, policy)
     if isinstance(head, ConvDataGrad):

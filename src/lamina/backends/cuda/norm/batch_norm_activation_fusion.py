@@ -2,13 +2,13 @@
 
 The norm's last pass writes f(norm(x)) at once. The gradient's two passes read x anyway: they compute the norm's
 result again, and from it and the gradient that arrives the norm's own gradient. So neither the norm's result nor its
-gradient is ever stored. f is any elementwise op of one operand, its gradient any elementwise expression of the norm's
+gradient is ever stored. f is any elementwise expression of one tensor and numbers, its gradient one of the norm's
 result and one tensor more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +18,60 @@ from lamina.backends.cuda.registry import fusions
 from lamina.backends.pattern import PatternMatch, Results, either, made_by, operand
 from lamina.ops.core import Arg, Array, Op, Sample
 from lamina.ops.primitives.full_like import FullLike
-from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad, BatchNormInfer, channel_frame
-from lamina.ops.primitives.pointwise import Gt, Mul, Sigmoid, SigmoidGrad, SiluGrad, Where
+from lamina.ops.primitives.pointwise import Gelu, Gt, Mul, Sigmoid, SigmoidGrad, Silu, SiluGrad, Where
 from lamina.ops.primitives.quantize import Dequantize, Quantize
 from lamina.spec import ShapeError, Spec, bfloat16, float16, float32
 
 #: Steps of a gradient at most.
 _MOST_STEPS = 24
+
+
+@dataclass(frozen=True)
+class ActivatedNorm(Op):
+    """(x, …) -> what the batch norm gives, its first result y being behind(y), of before(x).
+
+    before(x) and the norm's own result are not rounded. Raises what `BatchNorm` or `BatchNormInfer` raises.
+    """
+
+    norm: BatchNorm | BatchNormInfer
+    behind: FusedElementwise | None = None
+    before: FusedElementwise | None = None
+    differentiable = False
+    arity = None
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        y, *others = self.norm.infer(like(self, self.before, *inputs[:1]), *inputs[1:])
+        return (like(self, self.behind, y), *others)
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        x = inputs[0] if self.before is None else self.before.reference(inputs[0])[0]
+        y, *others = self.norm.reference(x, *inputs[1:])
+        return (y if self.behind is None else self.behind.reference(y)[0], *others)
+
+    def __str__(self) -> str:
+        parts = (self.before, self.norm, self.behind)
+        return f"{self.name}({' > '.join(str(part) for part in parts if part is not None)})"
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        silu, gelu = (FusedElementwise((op,), ((0,),)) for op in (Silu(), Gelu()))
+        for i, x in enumerate(((4, 3, 2, 5), (2, 8, 3, 3), (2, 16, 7, 5), (9, 40, 11, 13))):
+            norm = BatchNorm(1e-3, 0.1, relu=i == 1)
+            small = [Arg(x[1:2], float32, low=0.5, high=2.0) for _ in range(4)]
+            op = cls(norm, None if norm.relu else silu, None if i == 0 else gelu)
+            yield Sample(op, (Arg(x), *small), (float32, float16, bfloat16))
+
+
+def like(op: Op, steps: FusedElementwise | None, *inputs: Spec) -> Spec:
+    """What steps give, which is like their first input. Raises ShapeError for anything else."""
+    found = inputs[0] if steps is None else steps.infer(*inputs)[0]
+    if found.open != inputs[0].open:
+        raise ShapeError(
+            f"{op.name}: {steps} makes {found} of {inputs[0]}, and must not change shape or dtype"
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -81,24 +126,15 @@ _LEAKY_GRAD = FusedElementwise(
 # ------------------------------------------------------------------------------------------------------- backward
 
 
-def is_activation(op: Op) -> bool:
-    """Whether an op is a function of one operand that kernels of norms can compute."""
-    return op.arity == 1 and _has_expression(op)
-
-
-def _has_expression(op: Op) -> bool:
-    return (
-        bool(op.elementwise) and expression_of(op) is not None and not isinstance(op, Quantize | Dequantize)
-    )
-
-
 def _is_bare(norm: Any) -> bool:
     return not norm.op.relu and not norm.op.residual
 
 
 def is_step(node: Any) -> bool:
     """Whether a node is elementwise, and one that kernels can compute."""
-    return len(node.outputs) == 1 and _has_expression(node.op)
+    op = node.op
+    known = bool(op.elementwise) and expression_of(op) is not None
+    return known and len(node.outputs) == 1 and not isinstance(op, Quantize | Dequantize)
 
 
 _x, _scale, _bias = operand("x"), operand("scale"), operand("bias")
@@ -125,7 +161,7 @@ class GradientSteps:
     """The steps from a norm's result, and one tensor beside it, to a value. Numbers are steps, too.
 
     Attributes:
-        taken: the values that steps give, without numbers.
+        taken: the values that steps give, without numbers, each behind those that it is made of.
     """
 
     def __init__(self, match: PatternMatch, result: Any) -> None:
@@ -144,11 +180,22 @@ class GradientSteps:
         self._look(value, beside)
         for given in beside:
             if self._is_alike(given) and all(v is given or self._is_of(v, given) for v in beside):
-                self._numbers[given] = 1
+                source = self._source(given)
+                self._numbers[source] = 1
                 self._number(value)
                 fits = len(self.ops) <= _MOST_STEPS
-                return (FusedElementwise(tuple(self.ops), tuple(self.reads)), given) if fits else None
+                return (FusedElementwise(tuple(self.ops), tuple(self.reads)), source) if fits else None
         return None
+
+    def _source(self, value: Any) -> Any:
+        """The tensor that a value is made of by steps on one tensor and numbers; itself where it is none."""
+        for _ in range(_MOST_STEPS):
+            read = () if value.node is None else self.match.inputs(value.node)
+            tensors = [v for v in dict.fromkeys(read) if not self._is_number(v)]
+            if len(tensors) != 1 or not self._is_alike(tensors[0]) or not self._is_of(value, tensors[0]):
+                return value
+            (value,) = tensors
+        return value
 
     def is_known(self, value: Any) -> bool:
         """Whether a value is a number, or an elementwise function of the norm's result."""
@@ -183,7 +230,7 @@ class GradientSteps:
         return (value.shape, value.dtype) == (self.result.shape, self.result.dtype)
 
     def _is_number(self, value: Any) -> bool:
-        return value.constant is not None and value.spec.numel == 1 and value.dtype == self.result.dtype
+        return _is_number(value, self.result)
 
     def _number(self, value: Any) -> int:
         """Of a value: 0 and 1 are the tensors, ~i is what step i gives."""
@@ -198,8 +245,9 @@ class GradientSteps:
         """What makes a value, and the numbers of what that reads."""
         if self._is_number(value):
             return FullLike(float(value.constant.numpy().reshape(()))), (0,)
+        read = tuple(map(self._number, self.match.inputs(value.node)))
         self.taken.append(value)
-        return value.node.op, tuple(map(self._number, self.match.inputs(value.node)))
+        return value.node.op, read
 
 
 BATCH_NORM_ACTIVATION_GRAD = fusions.add(
@@ -216,33 +264,63 @@ BATCH_NORM_ACTIVATION_GRAD = fusions.add(
 # -------------------------------------------------------------------------------------------------------- forward
 
 
-def _is_chain(node: Any) -> bool:
-    """Whether a norm has functions of its result behind it already."""
-    return isinstance(node.op.ops[0], BatchNorm | BatchNormInfer)
+def steps_of(node: Any, value: Any, inputs: Sequence[Any]) -> FusedElementwise | None:
+    """What a node makes of one of its inputs; None where the others are no numbers, or shape or dtype change."""
+    others = {
+        v: float(v.constant.numpy().reshape(())) for v in inputs if v is not value and _is_number(v, value)
+    }
+    if (
+        not is_step(node)
+        or node.outputs[0].spec != value.spec
+        or any(v is not value and v not in others for v in inputs)
+    ):
+        return None
+    place = {v: ~i for i, v in enumerate(others)}
+    ops = (*map(FullLike, others.values()), node.op)
+    return FusedElementwise(ops, (*((0,) for _ in others), tuple(place.get(v, 0) for v in inputs)))
 
 
-def _activates(node: Any) -> bool:
-    return is_activation(node.op) and node.outputs[0].spec == node.inputs[0].spec
+def _is_number(value: Any, like: Any) -> bool:
+    return value.constant is not None and value.spec.numel == 1 and value.dtype == like.dtype
+
+
+def one_by_one(first: FusedElementwise | None, second: FusedElementwise | None) -> FusedElementwise | None:
+    """Steps on one tensor, and others on what they give."""
+    if first is None or second is None:
+        return second or first
+    shift = len(first.ops)
+    reads = (tuple(~(shift - 1) if k == 0 else k - shift for k in read) for read in second.reads)
+    return FusedElementwise((*first.ops, *second.ops), (*first.reads, *reads))
+
+
+def _may_be_activated(node: Any) -> bool:
+    return not (node.op.norm if isinstance(node.op, ActivatedNorm) else node.op).relu
 
 
 _bare = made_by(BatchNorm | BatchNormInfer, name="norm", where=_is_bare).read_once
-_chain = made_by(Fused, name="norm", where=_is_chain).read_once
+_longer = made_by(ActivatedNorm, name="norm", where=_may_be_activated).read_once
+_norms = either(_bare, _longer)
 
 
-def _activated(match: PatternMatch) -> Results:
+def _activated(match: PatternMatch) -> Results | None:
     """The norm with the activation, at the norm's place."""
     norm, root = match.node("norm"), match.root
-    before = norm.op.ops if isinstance(norm.op, Fused) else (norm.op,)
-    y, *others = match.apply(Fused((*before, root.op)), *match.inputs(norm), at=norm)
+    steps = steps_of(root, norm.outputs[0], match.inputs(root))
+    before = norm.op if isinstance(norm.op, ActivatedNorm) else ActivatedNorm(norm.op)
+    behind = None if steps is None else one_by_one(before.behind, steps)
+    if behind is None or len(behind.ops) > _MOST_STEPS:
+        return None
+    op = replace(before, behind=behind)
+    y, *others = match.apply(op, *match.inputs(norm), at=norm)
     return {root.outputs[0]: y, **dict(zip(norm.outputs[1:], others, strict=True))}
 
 
 BATCH_NORM_ACTIVATION = fusions.add(
     Fusion(
         "batch_norm_activation",
-        made_by(Op, either(_bare, _chain), where=_activates),
+        either(made_by(Op, _norms, where=is_step), made_by(Op, operand(), _norms, where=is_step)),
         _activated,
-        Fused,
+        ActivatedNorm,
         after=("batch_norm_activation_grad",),
     )
 )

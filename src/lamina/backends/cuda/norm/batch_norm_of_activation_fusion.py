@@ -1,81 +1,56 @@
 """Batch norms of an activation's result, and their gradients, of what the activation reads.
 
 Each pass of the norm computes the activation again, and the last one of the gradient goes on to the gradient of what
-it reads. So what the activation gives is not stored, nor is its gradient. It is any elementwise op of one operand.
+it reads. So what the activation gives is not stored, nor is its gradient. It is any elementwise expression of one
+tensor and numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.backends import Fusion
-from lamina.backends.cuda.norm.batch_norm_activation_fusion import GradientSteps, is_activation, is_step
+from lamina.backends.cuda.norm.batch_norm_activation_fusion import (
+    ActivatedNorm,
+    ActivationNormGrad,
+    GradientSteps,
+    is_step,
+    like,
+    one_by_one,
+    steps_of,
+)
 from lamina.backends.cuda.registry import fusions
 from lamina.backends.pattern import PatternMatch, Results, made_by
 from lamina.ops.core import Arg, Array, Op, Sample
-from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad
 from lamina.ops.primitives.pointwise import Gelu, GeluGrad, Relu, ReluGrad, Silu, SiluGrad
-from lamina.spec import ShapeError, Spec, bfloat16, float16, float32
+from lamina.spec import Spec, bfloat16, float16, float32
 
 #: Steps between a norm's gradient and the end of an activation's at most.
 _MOST_STEPS = 6
 
 
 @dataclass(frozen=True)
-class NormOfActivation(Op):
-    """(x, …) -> what norm(before(x), …) gives: a batch norm, perhaps with functions of its result.
-
-    before(x) is not rounded. Raises what `BatchNorm` raises.
-    """
-
-    before: FusedElementwise
-    norm: BatchNorm | Fused
-    differentiable = False
-    arity = None
-    inplace = {3: 3, 4: 4}
-
-    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        (given,) = _like(self, self.before, *inputs[:1])
-        return self.norm.infer(given, *inputs[1:])
-
-    def reference(self, *inputs: Array) -> tuple[Array, ...]:
-        return self.norm.reference(*self.before.reference(inputs[0]), *inputs[1:])
-
-    def __str__(self) -> str:
-        return f"{self.name}({self.before} > {self.norm})"
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        for i, x in enumerate(_SHAPES):
-            norm = BatchNorm(1e-3, 0.1, relu=i == 1)
-            small = [Arg(x[1:2], float32, low=0.5, high=2.0) for _ in range(4)]
-            op = cls(_ACTIVATIONS[i][0], norm if i != 2 else Fused((norm, Silu())))
-            yield Sample(op, (Arg(x), *small), _DTYPES)
-
-
-@dataclass(frozen=True)
 class NormOfActivationGrad(Op):
     """(g, x, scale, mean, rstd[, bias]) -> (dx, dscale, dbias).
 
-    With what batch_norm_grad(g, before(x), …) gives as its first result, d, dx is leaving(x, d), d not being rounded.
-    Raises what `BatchNormGrad` raises.
+    With what the norm's gradient gives of (g, before(x), …) as its first result, d, dx is leaving(x, d), d not being
+    rounded. Raises what `BatchNormGrad` raises.
     """
 
     before: FusedElementwise
     leaving: FusedElementwise
-    norm: BatchNormGrad
+    norm: BatchNormGrad | ActivationNormGrad
     differentiable = False
     arity = None
     inplace = {0: 0}
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        (given,) = _like(self, self.before, *inputs[1:2])
-        d, *small = self.norm.infer(inputs[0], given, *inputs[2:])
-        return (*_like(self, self.leaving, inputs[1], d), *small)
+        d, *small = self.norm.infer(inputs[0], like(self, self.before, inputs[1]), *inputs[2:])
+        return (like(self, self.leaving, inputs[1], d), *small)
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         d, *small = self.norm.reference(inputs[0], *self.before.reference(inputs[1]), *inputs[2:])
@@ -87,24 +62,14 @@ class NormOfActivationGrad(Op):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         for i, x in enumerate(_SHAPES):
-            norm = BatchNormGrad(relu=i == 1)
+            norm, act = BatchNormGrad(relu=i == 1), _ACTIVATIONS[i]
             small = [Arg(x[1:2], float32), Arg(x[1:2], float32), Arg(x[1:2], float32, low=0.5, high=2.0)]
-            bias = [Arg(x[1:2], float32)] * norm.relu
+            bias = [Arg(x[1:2], float32)] * (i in (1, 2))
             args = (Arg(x), Arg(x, distinct=norm.relu), *small, *bias)
-            yield Sample(cls(*_ACTIVATIONS[i], norm), args, _DTYPES)
+            op = cls(*act, ActivationNormGrad(act[1], norm) if i == 2 else norm)
+            yield Sample(op, args, (float32, float16, bfloat16))
 
 
-def _like(op: Op, steps: FusedElementwise, *inputs: Spec) -> tuple[Spec, ...]:
-    """What steps give, which is like their first input. Raises ShapeError for anything else."""
-    found = steps.infer(*inputs)
-    if [s.open for s in found] != [inputs[0].open]:
-        raise ShapeError(
-            f"{op.name}: {steps} makes {found[0]} of {inputs[0]}, and must not change shape or dtype"
-        )
-    return found
-
-
-_DTYPES = (float32, float16, bfloat16)
 _SHAPES = ((4, 3, 2, 5), (2, 8, 3, 3), (2, 16, 7, 5), (9, 40, 11, 13))
 #: Activations with their gradients.
 _ACTIVATIONS = [
@@ -132,8 +97,8 @@ def _gradient_before(node: Any, inputs: Callable[[Any], Sequence[Any]]) -> Any:
     for _ in range(_MOST_STEPS):
         makers = [v.node for n in behind for v in inputs(n) if v.node is not None]
         for maker in makers:
-            if isinstance(maker.op, BatchNormGrad):
-                return None if maker.op.residual else maker
+            if isinstance(maker.op, BatchNormGrad | ActivationNormGrad):
+                return maker
         behind = [maker for maker in dict.fromkeys(makers) if is_step(maker)]
     return None
 
@@ -141,21 +106,35 @@ def _gradient_before(node: Any, inputs: Callable[[Any], Sequence[Any]]) -> Any:
 def _gradient(match: PatternMatch) -> Results | None:
     """The activation and its gradient taken into the norm's, where nothing else reads what lies between."""
     root, grad = match.root, _gradient_before(match.root, match.inputs)
-    if grad is None or grad.policy != root.policy:
+    if grad is None or grad.policy != root.policy or len(grad.outputs) > 3:
         return None
     g, x, *others = match.inputs(grad)
-    if not _activates(x.node):
-        return None
-    (given,) = match.inputs(x.node)
-    steps = GradientSteps(match, given)
-    found, end = steps.written(root.outputs[0]), grad.outputs[0]
-    if found is None or found[1] is not end or root.outputs[0].spec != given.spec:
-        return None
-    if _goes_on(match, steps, root.outputs[0]) or not _reads_alone(match, steps.taken, root, grad, x):
-        return None
-    op = NormOfActivationGrad(FusedElementwise((x.node.op,), ((0,),)), found[0], grad.op)
-    dx, *small = match.apply(op, g, given, *others, at=grad)
-    return {root.outputs[0]: dx, **dict(zip(grad.outputs[1:], small, strict=True))}
+    for given, before in _activations(match, x):
+        steps = GradientSteps(match, given)
+        found, end = steps.written(root.outputs[0]), grad.outputs[0]
+        if found is None or found[1] is not end or root.outputs[0].spec != given.spec:
+            continue
+        if _goes_on(match, steps, root.outputs[0]) or not _reads_alone(match, steps.taken, root, grad, x):
+            continue
+        dx, *small = match.apply(NormOfActivationGrad(before, found[0], grad.op), g, given, *others, at=grad)
+        return {root.outputs[0]: dx, **dict(zip(grad.outputs[1:], small, strict=True))}
+    return None
+
+
+def _activations(match: PatternMatch, x: Any) -> list[tuple[Any, FusedElementwise]]:
+    """What x is made of by elementwise steps on one tensor and numbers, the farthest such tensor first."""
+    found: list[tuple[Any, FusedElementwise]] = []
+    steps: FusedElementwise | None = None
+    while x.node is not None and len(found) < _MOST_STEPS:
+        read = match.inputs(x.node)
+        values = [v for v in dict.fromkeys(read) if v.constant is None]
+        own = steps_of(x.node, values[0], read) if len(values) == 1 else None
+        steps = None if own is None else one_by_one(own, steps)
+        if steps is None:
+            break
+        x = values[0]
+        found.insert(0, (x, steps))
+    return found
 
 
 def _goes_on(match: PatternMatch, steps: GradientSteps, value: Any) -> bool:
@@ -168,25 +147,24 @@ def _goes_on(match: PatternMatch, steps: GradientSteps, value: Any) -> bool:
 
 
 def _reads_alone(match: PatternMatch, taken: Sequence[Any], root: Any, grad: Any, x: Any) -> bool:
-    """Whether steps, and a norm with its gradient, are all that reads the activation's result x, that one's gradient
-    and what steps give.
+    """Whether steps, and a norm with its gradient, are all that reads x, which an activation made, and x's gradient.
+
+    taken: the values that steps give. What is made of x's gradient must not be read elsewhere either.
     """
-    nodes = {v.node for v in taken}
-    between = [grad.outputs[0], *(v for v in taken if v is not root.outputs[0] and v is not x)]
-    if any(reader not in nodes for v in between for reader in match.readers(v)):
+    nodes, between = {v.node for v in taken}, {grad.outputs[0]: None}
+    for value in taken:
+        if any(v in between for v in match.inputs(value.node)):
+            between[value] = None
+    inner = (v for v in between if v is not root.outputs[0])
+    if any(reader not in nodes for v in inner for reader in match.readers(v)):
         return False
     others = [r for r in match.readers(x) if r is not grad and r not in nodes]
     return len(others) == 1 and others[0] is not None and _is_norm(others[0])
 
 
 def _is_norm(node: Any) -> bool:
-    head = node.op.ops[0] if isinstance(node.op, Fused) else node.op
-    return isinstance(head, BatchNorm) and not head.residual
-
-
-def _activates(node: Any) -> bool:
-    """Whether a node is an activation that norms can compute."""
-    return node is not None and is_activation(node.op) and node.outputs[0].spec == node.inputs[0].spec
+    norm = node.op.norm if isinstance(node.op, ActivatedNorm) else node.op
+    return isinstance(norm, BatchNorm) and not norm.residual
 
 
 NORM_OF_ACTIVATION_GRAD = fusions.add(
@@ -203,25 +181,27 @@ NORM_OF_ACTIVATION_GRAD = fusions.add(
 # -------------------------------------------------------------------------------------------------------- forward
 
 
-_activation = made_by(Op, name="activation", where=_activates).read_once
-
-
-def _normalized(match: PatternMatch) -> Results:
-    """The activation taken into the norm, where the norm runs."""
-    norm, node = match.root, match.node("activation")
-    before = FusedElementwise((node.op,), ((0,),))
-    made = match.apply(
-        NormOfActivation(before, norm.op), *match.inputs(node), *match.inputs(norm)[1:], at=norm
-    )
+def _normalized(match: PatternMatch) -> Results | None:
+    """The activation taken into the norm, where the norm runs, as far as nothing else reads what it gives."""
+    norm, (x, *small) = match.root, match.inputs(match.root)
+    steps: FusedElementwise | None = None
+    for given, before in reversed(_activations(match, x)):
+        if len(match.readers(x)) > 1:
+            break
+        x, steps = given, before
+    if steps is None:
+        return None
+    op = norm.op if isinstance(norm.op, ActivatedNorm) else ActivatedNorm(norm.op)
+    made = match.apply(replace(op, before=steps), x, *small, at=norm)
     return dict(zip(norm.outputs, made, strict=True))
 
 
 NORM_OF_ACTIVATION = fusions.add(
     Fusion(
         "batch_norm_of_activation",
-        made_by(BatchNorm | Fused, _activation, where=_is_norm),
+        made_by(BatchNorm | ActivatedNorm, where=_is_norm),
         _normalized,
-        NormOfActivation,
+        ActivatedNorm,
         after=("batch_norm_of_activation_grad",),
     )
 )

@@ -40,8 +40,8 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.norm import batch_persistent
-from lamina.backends.cuda.norm.batch_norm_activation_fusion import ActivationNormGrad, is_activation
-from lamina.backends.cuda.norm.batch_norm_of_activation_fusion import NormOfActivation, NormOfActivationGrad
+from lamina.backends.cuda.norm.batch_norm_activation_fusion import ActivatedNorm, ActivationNormGrad
+from lamina.backends.cuda.norm.batch_norm_of_activation_fusion import NormOfActivationGrad
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
@@ -49,7 +49,6 @@ from lamina.backends.cuda.select.known import ProblemPlace, known_choices
 from lamina.cudnn import Graph, Tensor
 from lamina.ops.core import Op
 from lamina.ops.primitives.full_like import FullLike
-from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.norm import (
     BatchNorm,
@@ -342,30 +341,19 @@ def batch_norm(
     return _best(op, own, formulations, device, policy)
 
 
-def activated_norm(op: Fused, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """A batch norm and functions of its result as one. Raises NoKernel for steps that are not of one operand."""
-    norm, behind = _with_function(op)
-    functions = NormFunctions(op, behind=behind)
+@kernels(ActivatedNorm, source="kernel")
+def activated_norm(op: ActivatedNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The same passes, which compute a function of what they read, and one of the norm's result.
+
+    Raises NoKernel where a residual is added, or relu and another function follow.
+    """
+    op.infer(*specs)
+    norm, functions = op.norm, NormFunctions(op, op.before, op.behind)
+    if norm.residual or (norm.relu and op.behind is not None):
+        raise NoKernel(f"cuda computes functions of a bare norm's result alone, got {op}")
     if isinstance(norm, BatchNorm):
         return batch_norm(norm, specs, device, policy, functions)
     return batch_norm_infer(norm, specs, device, policy, functions)
-
-
-def _with_function(op: Fused) -> tuple[BatchNorm | BatchNormInfer, FusedElementwise]:
-    """A norm, and what becomes of its result. Raises NoKernel."""
-    norm, steps = op.ops[0], op.ops[1:]
-    assert isinstance(norm, BatchNorm | BatchNormInfer)
-    if norm.relu or norm.residual or not all(is_activation(step) for step in steps):
-        raise NoKernel(f"cuda computes functions of one operand alone behind {norm.name}, got {op}")
-    return norm, FusedElementwise(steps, ((0,), *((~i,) for i in range(len(steps) - 1))))
-
-
-@kernels(NormOfActivation, source="kernel")
-def norm_of_activation(op: NormOfActivation, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The same passes, which compute the activation of what they read."""
-    norm, behind = _with_function(op.norm) if isinstance(op.norm, Fused) else (op.norm, None)
-    assert isinstance(norm, BatchNorm)
-    return batch_norm(norm, specs, device, policy, NormFunctions(op, op.before, behind))
 
 
 def moments(x: Spec, sums: Blocks, functions: NormFunctions | None = None) -> Launch:
@@ -516,11 +504,13 @@ def norm_of_activation_grad(
     Forward it is computed in both passes. Apart, what it gives is written and read, as is the gradient of that.
     """
     op.infer(*specs)
-    functions = NormFunctions(op, before=op.before, leaving=op.leaving)
-    plan = batch_norm_grad(op.norm, specs, device, policy, functions)
+    norm, behind = (op.norm, None) if isinstance(op.norm, BatchNormGrad) else (op.norm.norm, op.norm.act)
+    functions = NormFunctions(op, op.before, behind, op.leaving)
+    plan = batch_norm_grad(norm, specs, device, policy, functions)
     work, gradient = instructions(op.before, 1, specs[1].dtype), instructions(op.leaving, 2, specs[1].dtype)
-    inside = [(work, 1), (work, 2), (work, 2), (work + gradient, 3)]
-    apart = [(work, 2), (0, 1), (0, 2), (0, 2), (0, 3), (gradient, 3)]
+    more = 0 if behind is None else instructions(behind, 2, specs[1].dtype)
+    inside = [(work, 1), (work, 2), (work + more, 2), (work + gradient + more, 3)]
+    apart = [(work, 2), (0, 1), (0, 2), (more, 2), (more, 3), (gradient, 3)]
     return replace(plan, objection=_objection(op, inside, apart, specs[1], device.machine))
 
 
