@@ -183,6 +183,10 @@ class PatternMatch(Protocol):
         """Whether a value is made before the node `at` runs."""
         ...
 
+    def readers(self, value: Any) -> Sequence[Any]:
+        """The nodes that read a value by now, None for the graph's outputs; one for each time."""
+        ...
+
     def apply(self, op: Op, *inputs: Any, at: Any) -> tuple[Any, ...]:
         """The outputs of a new node, under the policy and at the place of the node `at`."""
         ...

@@ -94,6 +94,8 @@ class Plan:
     packed: what may run instead where an input stays the same from run to run.
     parts: for an op that stands for several, the plans of these, where running them one after the other is what was
         chosen; () where one formulation does it all.
+    objection: for an op that stands for several, why these are faster one after the other by the machine's rates; ""
+        where they are not.
     open: what may be learnt of it while programs run, where it was chosen without being measured.
     relaid: the same with output 0 in another layout of the same inputs, or None where a copy behind it is as fast.
     """
@@ -109,6 +111,7 @@ class Plan:
     arithmetic: float = 1.0
     varies: str = ""
     parts: tuple[Plan, ...] = ()
+    objection: str = ""
     packed: Packed | None = None
     open: OpenChoice | None = None
     relaid: Callable[[Layout], Plan | None] | None = None
@@ -341,9 +344,11 @@ def no_objection(match: PatternMatch) -> str:
 
 
 def worthwhile(plan: Plan) -> str:
-    """Why a fused op's plan does not pay: it runs the parts one after the other. "" where it pays."""
+    """Why a fused op's plan does not pay: it runs the parts one after the other, or these are faster. "" where it
+    pays.
+    """
     if not plan.parts:
-        return ""
+        return plan.objection
     return "the unfused form is as fast" if plan.seconds is not None else "there is no fused kernel for it"
 
 

@@ -200,6 +200,10 @@ class Match:
         """Whether a value is made before the node `at` runs."""
         return self.rewriting.exists(value, at)
 
+    def readers(self, value: Value) -> list[Node | None]:
+        """The nodes that read a value by now, None for the graph's outputs; one for each time."""
+        return [use.node for use in self.rewriting.readers(value)]
+
     def apply(self, op: Op, *inputs: Value, at: Node) -> tuple[Value, ...]:
         """The outputs of a new node, under the policy and at the place of the node `at`."""
         return Node(op, inputs, at.policy, at.serial, origin=at.origin).outputs

@@ -6,6 +6,7 @@ where a cast says that they are rounded, and are rounded before they are reduced
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -39,6 +40,11 @@ from lamina.ops.primitives.shape import Expand, Reshape, Slice
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Shape, Spec
 
+#: What brackets hold that hold no other ones, with the function's name before them.
+_INNERMOST = re.compile(r"(\w*)\(([^()]*)\)")
+#: Roughly, in instructions: a function of the library, a division; of these functions, as of any other operator, one.
+_FUNCTION, _DIVISION = 16, 8
+_QUICK = {"smaller", "larger", "magnitude", "fabsf", "fabs", "widen"}
 #: Bits of whole numbers that wrap around between two steps as they do in memory.
 _WHOLE = 32
 
@@ -80,6 +86,41 @@ def fused_elementwise(op: FusedElementwise, specs: tuple[Spec, ...], device: Dev
     return reduction_plan(
         last, x, body.inputs, operands, element, device, f"{label} {last.kind}", " ".join(lines)
     )
+
+
+def _on_numbers(op: FusedElementwise, count: int, dtype: DType) -> FusedBody:
+    """The body of steps that move nothing, on `count` numbers."""
+    return FusedBody(op, [Spec((1,), dtype)] * count)
+
+
+def instructions(op: FusedElementwise, count: int, dtype: DType) -> int:
+    """Roughly, of steps on `count` numbers; what is written twice is computed once."""
+    total, seen = 0, dict[str, str]()
+    for statement in _on_numbers(op, count, dtype).statements:
+        text = statement.expression
+        while found := _INNERMOST.search(text):
+            name = seen.get(found[0])
+            if name is None:
+                name = seen[found[0]] = f"${len(seen)}$"
+                total += _operators(found[2]) + ((1 if found[1] in _QUICK else _FUNCTION) if found[1] else 0)
+            text = text.replace(found[0], name)
+        total += _operators(text)
+    return total
+
+
+def _operators(text: str) -> int:
+    """Instructions of what stands between brackets."""
+    return sum(map(text.count, "+-*<>?&|")) + _DIVISION * text.count("/")
+
+
+def device_function(name: str, op: FusedElementwise, count: int, dtype: DType) -> str:
+    """Steps that move nothing, as a function in C++ of `count` numbers in the type that `dtype` is computed in."""
+    body, wide = _on_numbers(op, count, dtype), wide_type(dtype)
+    names = {view.index: f"a{i}" for i, view in enumerate(body.operands)}
+    parameters = ", ".join(f"{wide} {names.get(i, f'unread{i}')}" for i in range(count))
+    lines = "".join(f"    const {s.type} {s.name} = {s.expression};\n" for s in body.statements)
+    result = body.value(-len(op.ops)).name
+    return f"__device__ __forceinline__ {wide} {name}({parameters})\n{{\n{lines}    return {result};\n}}\n"
 
 
 def _elementwise_plan(body: FusedBody, out: Spec, device: Device, label: str) -> Plan:

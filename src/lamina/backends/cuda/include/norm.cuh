@@ -1,11 +1,13 @@
-// What kernels around a batch norm have in common: the type of statistics, relu behind it, sums over a block's rows.
+// What kernels around a batch norm have in common: the type of statistics, relu or another function behind it, sums over
+// a block's rows.
 #pragma once
 typedef Wide<T>::type A;
 
 #define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
 
 #ifdef RELU
-// relu, which with HI is clipped there too, and where its gradient passes. UPPER: what a result must be below.
+// relu, which with HI is clipped there too, and where its gradient passes. UPPER: what a result must be below. FUNCTION:
+// function(v), which comes with the constants, in relu's place.
 #ifdef HI
 #define UPPER ((A)HI)
 #else
@@ -13,7 +15,9 @@ typedef Wide<T>::type A;
 #endif
 __device__ __forceinline__ A activated(A v)
 {
-#if RELU
+#if defined(FUNCTION)
+    v = function(v);
+#elif RELU
     v = larger(v, (A)0);
 #ifdef HI
     v = smaller(v, UPPER);

@@ -5,7 +5,9 @@
 //
 // Sizes are numbers, so that one kernel serves all norms of a kind. Constants: T (elements), V (elements per access),
 // MOST_LANES (of `lanes`), STREAM (whether the result is too large to stay in the cache), RELU, HI (what relu is clipped
-// to, if anything), RESIDUAL.
+// to, if anything), RESIDUAL. FUNCTION: function(v), in relu's place, comes with the constants; so does FUNCTION_GRAD:
+// function_grad(result, g), the gradient of the norm's result from that of what was made of it. BEFORE: before(x) is
+// normalized; BEFORE_GRAD: the gradient of x is before_grad(x, that of before(x)).
 // Statistics and sums are f32. Every sum is taken in a fixed order.
 #include "mma.cuh"
 #include "words.cuh"
@@ -22,6 +24,17 @@ static_assert(sizeof(Elements) == 16, "accesses are of 16 bytes");
 #else
 #define UPPER 0
 #define PASSES(v, upper) ((v) > 0)
+#endif
+
+#ifdef BEFORE
+#define GIVEN(v) before((A)widen(v))
+#else
+#define GIVEN(v) ((A)widen(v))
+#endif
+#ifdef BEFORE_GRAD
+#define LEAVING(v, d) before_grad((A)widen(v), d)
+#else
+#define LEAVING(v, d) (d)
 #endif
 
 // What an emulation on a CPU brings along: shared memory of a size that the launch names, and a breath while waiting.
@@ -107,17 +120,16 @@ __device__ __forceinline__ void meet(u32 *counter, int splits)
 #define AT(u) (place.at + turn * place.step + (u) * place.step)
 #define KEPT(u) (turn + (u)) * THREADS + threadIdx.x
 #define BATCH(turn) _Pragma("unroll 1") for (int turn = 0; turn < place.held; turn += UNROLL)
-#define FORTH _Pragma("unroll 1") for (int turn = place.held; turn < place.turns; turn += UNROLL)
+#define FORTH _Pragma("unroll 1") for (int turn = 0; turn < place.turns; turn += UNROLL)
 // The halves of a batch, and each access of one. A third tensor is read half a batch at a time before a result is
 // written, since the compiler must take it that a result lies where the next element is read; registers for a whole one
 // there are none.
 #define IN_HALVES(half) REPEAT(half, 2)
 #define REPEAT_HALF(u, half)                                                                                         \
     _Pragma("unroll") for (int u = (half) * (UNROLL / 2); u < ((half) + 1) * (UNROLL / 2); ++u)
-// From the last turn to the first: those that are read again, then those that were kept.
-#define BACK _Pragma("unroll 1") for (int turn = place.last(UNROLL); turn >= place.held; turn -= UNROLL)
-#define BACK_KEPT                                                                                                    \
-    _Pragma("unroll 1") for (int turn = smaller(place.last(UNROLL), place.held - UNROLL); turn >= 0; turn -= UNROLL)
+// From the last turn to the first: those that are read again, then those that were kept. One loop for both has half the
+// code.
+#define BACK _Pragma("unroll 1") for (int turn = place.last(UNROLL); turn >= 0; turn -= UNROLL)
 
 // Waits until the batch of `turn` is there; it is one of three at most.
 __device__ __forceinline__ void arrive(int turn, int held, int unroll)
@@ -183,8 +195,9 @@ __device__ __forceinline__ void fetch(A (&to)[V], const A *from, bool inside)
 
 #ifdef FORWARD
 #define UNROLL 8
-// y = (x - mean) * r * scale + bias [+ z] [clipped], the statistics and what the running ones become. Sums are of
-// x - shift and its square, the shift being each channel's first element: no digits are lost to a large mean.
+// y = (x - mean) * r * scale + bias [+ z] [clipped, or a function of that], the statistics and what the running ones
+// become. Sums are of x - shift and its square, the shift being each channel's first element: no digits are lost to a
+// large mean.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_mean, const A *running_var, const T *z,
                     A *partial, u32 *counters, A *mean, A *spread, A *next_mean, A *next_var, T *y,
@@ -201,22 +214,23 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
         end_group();
     }
     A middle[V], slope[V], shift[V];
-    REPEAT(k, V) { middle[k] = inside ? (A)widen(x[o + k]) : 0; slope[k] = shift[k] = 0; }
+    REPEAT(k, V) { middle[k] = inside ? GIVEN(x[o + k]) : 0; slope[k] = shift[k] = 0; }
     const auto add = [&](const Words &words) {
         const Elements some = elements_of<T>(words);
         REPEAT(k, V) {
-            const A v = (A)widen(some.v[k]) - middle[k];
+            const A v = GIVEN(some.v[k]) - middle[k];
             slope[k] += v;
             shift[k] += v * v;
         }
     };
-    BATCH(turn) {
-        arrive(turn, place.held, UNROLL);
-        REPEAT(u, UNROLL) if (IN_TURN(u)) add(held[KEPT(u)]);
-    }
     FORTH {
         Words some[UNROLL];
-        REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = read_words(x + AT(u));
+        if (turn < place.held) {
+            arrive(turn, place.held, UNROLL);
+            REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = held[KEPT(u)];
+        } else {
+            REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = read_words(x + AT(u));
+        }
         REPEAT(u, UNROLL) if (IN_TURN(u)) add(some[u]);
     }
     write_sum(partial, 0, slope, place, channels);
@@ -226,7 +240,7 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
     const int c = threadIdx.x, channel = place.channel(c);
     if (c < place.columns && channel < channels) {
         const f64 near = totals.of(0, c, place) / count, square = totals.of(1, c, place) / count;
-        const f64 var = larger(square - near * near, 0.0), level = near + (f64)widen(x[channel]);
+        const f64 var = larger(square - near * near, 0.0), level = near + (f64)GIVEN(x[channel]);
         const A r = (A)(1 / sqrt(var + epsilon));
         numbers[0][c] = (A)level;
         numbers[1][c] = r * scale[channel];
@@ -255,11 +269,13 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
 #endif
                 Elements result;
                 REPEAT(k, V) {
-                    A v = ((A)widen(element.v[k]) - middle[k]) * slope[k] + shift[k];
+                    A v = (GIVEN(element.v[k]) - middle[k]) * slope[k] + shift[k];
 #if RESIDUAL
                     v += (A)widen(more.v[k]);
 #endif
-#if RELU
+#if defined(FUNCTION)
+                    v = function(v);
+#elif RELU
                     v = larger(v, (A)0);
 #ifdef HI
                     v = smaller(v, UPPER);
@@ -273,12 +289,11 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
     };
     BACK {
         Words some[UNROLL];
-        REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = read_last(x + AT(u));
-        finish(some, turn);
-    }
-    BACK_KEPT {
-        Words some[UNROLL];
-        REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = held[KEPT(u)];
+        if (turn < place.held) {
+            REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = held[KEPT(u)];
+        } else {
+            REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = read_last(x + AT(u));
+        }
         finish(some, turn);
     }
 }
@@ -311,12 +326,16 @@ batch_norm_grad_resident(const T *g, const T *x, const A *scale, const A *mean, 
     fetch(middle, mean + o, inside);
     fetch(slope, spread + o, inside);
     REPEAT(k, V) { slope[k] *= inside ? scale[o + k] : 0; s[k] = q[k] = 0; }
-#if RELU && !RESIDUAL
+#if defined(FUNCTION_GRAD) || (RELU && !RESIDUAL)
     A shift[V];
     fetch(shift, bias + o, inside);
-#define MASKED(g, v, k) (PASSES((v) * slope[k] + shift[k], UPPER) ? (A)(g) : 0)
+#if defined(FUNCTION_GRAD)
+#define ARRIVING(g, v, k) function_grad((v) * slope[k] + shift[k], (A)(g))
 #else
-#define MASKED(g, v, k) ((A)(g))
+#define ARRIVING(g, v, k) (PASSES((v) * slope[k] + shift[k], UPPER) ? (A)(g) : 0)
+#endif
+#else
+#define ARRIVING(g, v, k) ((A)(g))
 #endif
     // Sums of a batch. With RESIDUAL gradients become those where y lay between its bounds, which others read too.
     const auto add = [&](Words (&gradients)[UNROLL], const Words (&elements)[UNROLL], int turn) {
@@ -336,32 +355,31 @@ batch_norm_grad_resident(const T *g, const T *x, const A *scale, const A *mean, 
                 store<V>(dz + AT(u), gradient);
 #endif
                 REPEAT(k, V) {
-                    const A v = (A)widen(element.v[k]) - middle[k], d = MASKED(widen(gradient.v[k]), v, k);
+                    const A v = GIVEN(element.v[k]) - middle[k], d = ARRIVING(widen(gradient.v[k]), v, k);
                     s[k] += d;
                     q[k] += d * v;
                 }
             }
         }
     };
-    BATCH(turn) {
+    FORTH {
         Words gradients[UNROLL], elements[UNROLL];
-        arrive(turn, place.held, UNROLL);
-        REPEAT(u, UNROLL) if (IN_TURN(u)) {
-            gradients[u] = held[KEPT(u)];
-            elements[u] = held_x[KEPT(u)];
+        if (turn < place.held) {
+            arrive(turn, place.held, UNROLL);
+            REPEAT(u, UNROLL) if (IN_TURN(u)) {
+                gradients[u] = held[KEPT(u)];
+                elements[u] = held_x[KEPT(u)];
+            }
+        } else {
+            REPEAT(u, UNROLL) if (IN_TURN(u)) {
+                gradients[u] = RESIDUAL ? read_last(g + AT(u)) : read_words(g + AT(u));
+                elements[u] = read_words(x + AT(u));
+            }
         }
         add(gradients, elements, turn);
 #if RESIDUAL
-        REPEAT(u, UNROLL) if (IN_TURN(u)) held[KEPT(u)] = gradients[u];
+        if (turn < place.held) REPEAT(u, UNROLL) if (IN_TURN(u)) held[KEPT(u)] = gradients[u];
 #endif
-    }
-    FORTH {
-        Words gradients[UNROLL], elements[UNROLL];
-        REPEAT(u, UNROLL) if (IN_TURN(u)) {
-            gradients[u] = RESIDUAL ? read_last(g + AT(u)) : read_words(g + AT(u));
-            elements[u] = read_words(x + AT(u));
-        }
-        add(gradients, elements, turn);
     }
     write_sum(partial, 0, s, place, channels);
     write_sum(partial, 1, q, place, channels);
@@ -390,25 +408,24 @@ batch_norm_grad_resident(const T *g, const T *x, const A *scale, const A *mean, 
             const Elements element = elements_of<T>(elements[u]), gradient = elements_of<T>(gradients[u]);
             Elements result;
             REPEAT(k, V) {
-                const A v = (A)widen(element.v[k]) - middle[k], d = MASKED(widen(gradient.v[k]), v, k);
-                result.v[k] = narrow<T>((d - (s[k] + v * q[k])) * slope[k]);
+                const A v = GIVEN(element.v[k]) - middle[k], d = ARRIVING(widen(gradient.v[k]), v, k);
+                result.v[k] = narrow<T>(LEAVING(element.v[k], (d - (s[k] + v * q[k])) * slope[k]));
             }
             store_result(dx + AT(u), result);
         }
     };
     BACK {
         Words gradients[UNROLL], elements[UNROLL];
-        REPEAT(u, UNROLL) if (IN_TURN(u)) {
-            gradients[u] = read_last(masked + AT(u));
-            elements[u] = read_last(x + AT(u));
-        }
-        finish(gradients, elements, turn);
-    }
-    BACK_KEPT {
-        Words gradients[UNROLL], elements[UNROLL];
-        REPEAT(u, UNROLL) if (IN_TURN(u)) {
-            gradients[u] = held[KEPT(u)];
-            elements[u] = held_x[KEPT(u)];
+        if (turn < place.held) {
+            REPEAT(u, UNROLL) if (IN_TURN(u)) {
+                gradients[u] = held[KEPT(u)];
+                elements[u] = held_x[KEPT(u)];
+            }
+        } else {
+            REPEAT(u, UNROLL) if (IN_TURN(u)) {
+                gradients[u] = read_last(masked + AT(u));
+                elements[u] = read_last(x + AT(u));
+            }
         }
         finish(gradients, elements, turn);
     }

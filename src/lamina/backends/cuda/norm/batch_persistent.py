@@ -143,13 +143,22 @@ def forward(
 
 
 def backward(
-    op: BatchNormGrad, x: Spec, activation: str, otherwise: tuple[Bindable, ...], spare: int, machine: Machine
+    op: BatchNormGrad,
+    x: Spec,
+    activation: str,
+    otherwise: tuple[Bindable, ...],
+    spare: int,
+    machine: Machine,
+    again: bool = False,
 ) -> Formulation | None:
-    """One launch for all; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
+    """One launch for all; `otherwise` runs (with `spare` bytes of workspace) where the device is too small.
+
+    again: the activation needs the norm's result, hence the bias, which is input 5.
+    """
     found = tiling(x, 2, machine) if op.moving else None
     if found is None:
         return None
-    last = source(5) if op.relu else source(2)  # y or the bias; else any address
+    last = source(5) if again or op.relu else source(2)  # y or the bias; else any address
     bias, y, dz = (source(2), last, target(3)) if op.residual else (last, source(0), target(0))
     places = [*(source(i) for i in range(5)), bias, y, dz, scratch()]
     results = (target(1), target(2), target(0), found.sizes)

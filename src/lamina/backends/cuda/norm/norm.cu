@@ -6,6 +6,19 @@
 // Statistics and sums are of type A: f32, or f64 for f64. Every sum is taken in a fixed order.
 #include "norm.cuh"
 
+// What is normalized: x, or with BEFORE a function of it that comes with the constants. With BEFORE_GRAD the gradient of x
+// is before_grad(x, that of what is normalized).
+#ifdef BEFORE
+#define GIVEN(v) before((A)widen(v))
+#else
+#define GIVEN(v) ((A)widen(v))
+#endif
+#ifdef BEFORE_GRAD
+#define LEAVING(v, d) before_grad((A)widen(v), d)
+#else
+#define LEAVING(v, d) (d)
+#endif
+
 __device__ __forceinline__ f32 root(f32 v) { return sqrtf(v); }
 __device__ __forceinline__ f64 root(f64 v) { return sqrt(v); }
 
@@ -87,13 +100,13 @@ extern "C" __global__ void __launch_bounds__(256) batch_moments(const T *x, A *p
     BLOCK(blockIdx.y)
     A shift[WIDTH], s[WIDTH], q[WIDTH];
     REPEAT(k, WIDTH) {
-        shift[k] = inside ? (A)widen(x[base + k]) : (A)0;
+        shift[k] = inside ? GIVEN(x[base + k]) : (A)0;
         s[k] = q[k] = 0;
     }
     if (inside) EACH {
         const auto elements = load<V>(x + base + reduced(r));
         REPEAT(k, V) {
-            const A v = (A)widen(elements.v[k]) - shift[OF(k)];
+            const A v = GIVEN(elements.v[k]) - shift[OF(k)];
             s[OF(k)] += v;
             q[OF(k)] += v * v;
         }
@@ -114,7 +127,7 @@ batch_statistics(const T *x, const A *partial, const A *running_mean, const A *r
     const f64 first = total_of(partial, c, sizes) / COUNT, second = total_of(partial, OUTPUTS + c, sizes) / COUNT;
     if (threadIdx.x & 31) return;
     const f64 var = larger(second - first * first, 0.0);
-    const f64 middle = first + (SHIFTED ? (f64)widen(x[kept(c)]) : 0);
+    const f64 middle = first + (SHIFTED ? (f64)GIVEN(x[kept(c)]) : 0);
     mean[c] = (A)middle;
     r[c] = (A)(1 / sqrt(var + EPSILON));
     next_mean[c] = (A)((1 - MOMENTUM) * (f64)running_mean[c] + MOMENTUM * middle);
@@ -123,9 +136,9 @@ batch_statistics(const T *x, const A *partial, const A *running_mean, const A *r
 #endif
 
 #ifdef APPLY
-// y = (x - mean) * r * scale + bias [+ z] [clipped at 0]; r from the variance in inference. The parts are taken from
-// the last to the first, since the sums that came before leave the last ones in the cache. SIGNS: a bit for each
-// element says whether it is positive.
+// y = (x - mean) * r * scale + bias [+ z] [clipped at 0, or a function of that]; r from the variance in inference. The
+// parts are taken from the last to the first, since the sums that came before leave the last ones in the cache. SIGNS: a
+// bit for each element says whether it is positive.
 extern "C" __global__ void __launch_bounds__(256)
 batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *spread, const T *z, T *y, u8 *signs,
             SIZES)
@@ -153,7 +166,7 @@ batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *s
         REPEAT(p, AHEAD) IN_BATCH(p) {
             Pack<T, V> result;
             REPEAT(k, V) {
-                A v = ((A)widen(elements[p].v[k]) - middle[OF(k)]) * slope[OF(k)] + shift[OF(k)];
+                A v = (GIVEN(elements[p].v[k]) - middle[OF(k)]) * slope[OF(k)] + shift[OF(k)];
                 if (RESIDUAL) v += (A)widen(added[p].v[k]);
                 result.v[k] = narrow<T>(activated(v));
             }
@@ -170,14 +183,22 @@ batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *s
 #endif
 
 // Under relu g counts where the output is positive: its sign is computed again from x; with RESIDUAL it is that of y.
-#if RELU && !RESIDUAL
-#define MASKED(g, v, k) (passes((v) * slope[OF(k)] + shift[OF(k)], UPPER) ? (A)(g) : (A)0)
+// FUNCTION_GRAD: it is function_grad(result, g) that counts, which comes with the constants. AGAIN: the norm's result is
+// computed once more.
+#if defined(FUNCTION_GRAD)
+#define AGAIN 1
+#define ARRIVING(g, v, k) function_grad((v) * slope[OF(k)] + shift[OF(k)], (A)(g))
+#elif RELU && !RESIDUAL
+#define AGAIN 1
+#define ARRIVING(g, v, k) (passes((v) * slope[OF(k)] + shift[OF(k)], UPPER) ? (A)(g) : (A)0)
 #else
-#define MASKED(g, v, k) ((A)(g))
+#define AGAIN 0
+#define ARRIVING(g, v, k) ((A)(g))
 #endif
 
 #ifdef GRAD_SUMS
-// Sums of g and of g * (x - mean), g being masked by relu; with RESIDUAL the masked g is written to dz.
+// Sums of g and of g * (x - mean), g being masked by relu, or what a function makes of it; with RESIDUAL the masked g is
+// written to dz.
 extern "C" __global__ void __launch_bounds__(256)
 batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const T *y,
                 T *dz, A *partial, SIZES)
@@ -186,7 +207,7 @@ batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *
     A middle[WIDTH], s[WIDTH], q[WIDTH];
     FETCH(middle, mean, STATISTIC, inside)
     REPEAT(k, WIDTH) s[k] = q[k] = 0;
-#if RELU && !RESIDUAL
+#if AGAIN
     A slope[WIDTH], shift[WIDTH];
     FETCH(slope, spread, STATISTIC, inside)
     FETCH(shift, bias, CHANNEL, inside)
@@ -201,13 +222,13 @@ batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *
         Pack<T, V> masked;
 #endif
         REPEAT(k, V) {
-            const A v = (A)widen(elements.v[k]) - middle[OF(k)];
+            const A v = GIVEN(elements.v[k]) - middle[OF(k)];
 #if RESIDUAL
             const bool positive = passes(widen(outputs.v[k]), (A)widen(narrow<T>(UPPER)));
             masked.v[k] = positive ? gradients.v[k] : narrow<T>((A)0);
             const A d = positive ? (A)widen(gradients.v[k]) : (A)0;
 #else
-            const A d = MASKED(widen(gradients.v[k]), v, k);
+            const A d = ARRIVING(widen(gradients.v[k]), v, k);
 #endif
             s[OF(k)] += d;
             q[OF(k)] += d * v;
@@ -237,9 +258,13 @@ grad_totals(const A *partial, const A *spread, A *dscale, A *dbias, SIZES)
 #endif
 
 #ifdef GRAD_APPLY
-// dx = r scale (g - mean(g) - n mean(g n)), n = (x - mean) r; without MOVING only r scale g. What masks needs registers
-// that only two blocks have.
-extern "C" __global__ void __launch_bounds__(256, RELU && !RESIDUAL ? 2 : 3)
+#if AGAIN || defined(BEFORE)
+#define BLOCKS 2  // what computes the output or the input again needs registers that only two blocks have
+#else
+#define BLOCKS 3
+#endif
+// dx = r scale (g - mean(g) - n mean(g n)), n = (x - mean) r; without MOVING only r scale g.
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
 batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const A *dscale,
                  const A *dbias, T *dx, SIZES)
 {
@@ -256,7 +281,7 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
         tilt[k] *= slope[k] * (A)PER;
         slope[k] *= scale[CHANNEL(o + k)];
     }
-    const bool needs_x = MOVING || (RELU && !RESIDUAL);
+    const bool needs_x = MOVING || AGAIN;
     BATCHES {
         Index at[AHEAD];
         Pack<T, V> gradients[AHEAD], elements[AHEAD];
@@ -268,10 +293,10 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
         REPEAT(p, AHEAD) IN_BATCH(p) {
             Pack<T, V> result;
             REPEAT(k, V) {
-                const A v = needs_x ? (A)widen(elements[p].v[k]) - middle[OF(k)] : (A)0;
-                A d = MASKED(widen(gradients[p].v[k]), v, k);
+                const A v = needs_x ? GIVEN(elements[p].v[k]) - middle[OF(k)] : (A)0;
+                A d = ARRIVING(widen(gradients[p].v[k]), v, k);
                 if (MOVING) d -= level[OF(k)] + v * tilt[OF(k)];
-                result.v[k] = narrow<T>(d * slope[OF(k)]);
+                result.v[k] = narrow<T>(LEAVING(elements[p].v[k], d * slope[OF(k)]));
             }
             store<V>(dx + at[p], result);
         }

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from lamina.backends import Call, Plan
+from lamina.backends import Call, NoKernel, Plan
+from lamina.backends.cuda.elementwise.fused_elementwise import device_function, instructions
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.indexing import KernelSizes, Space, collapse, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
@@ -39,11 +40,16 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.norm import batch_persistent
+from lamina.backends.cuda.norm.batch_norm_activation_fusion import ActivatedNorm, ActivationNormGrad
+from lamina.backends.cuda.norm.batch_norm_of_activation_fusion import NormOfActivationGrad
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.backends.cuda.select.known import ProblemPlace, known_choices
 from lamina.cudnn import Graph, Tensor
+from lamina.ops.core import Op
+from lamina.ops.primitives.full_like import FullLike
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.norm import (
     BatchNorm,
     BatchNormGrad,
@@ -57,7 +63,7 @@ from lamina.ops.primitives.norm import (
     RmsNormGrad,
 )
 from lamina.runtime import Device, Machine
-from lamina.spec import Layout, Policy, Spec, bfloat16, channels_last, contiguous, float16
+from lamina.spec import DType, Layout, Policy, Spec, bfloat16, channels_last, contiguous, float16, float32
 
 _FILE = "norm/norm.cu"
 #: Blocks of 256 threads that fill a multiprocessor, for sums; passes that write take up to four times as many.
@@ -212,10 +218,67 @@ def flags(**values: bool) -> str:
 # ---------------------------------------------------------------------------------------------------- batch norm
 
 
-def activation(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
-    """What is added and clipped behind the norm."""
+@dataclass(frozen=True)
+class NormFunctions:
+    """Functions of what is normalized, and of the norm's result, that are computed in the norm's passes.
+
+    op: all of it. before: what is normalized, of x. behind: what the norm's result becomes; of its gradient, what
+    becomes of the result and the gradient that arrives. leaving: x's gradient, of x and the gradient of what was
+    normalized.
+    """
+
+    op: Op
+    before: FusedElementwise | None = None
+    behind: FusedElementwise | None = None
+    leaving: FusedElementwise | None = None
+
+    @property
+    def is_grad(self) -> bool:
+        """Whether it is the norm's gradient."""
+        return isinstance(self.op, ActivationNormGrad | NormOfActivationGrad)
+
+    @property
+    def again(self) -> bool:
+        """Whether a gradient needs the norm's result."""
+        return self.is_grad and self.behind is not None
+
+    def text_before(self, dtype: DType) -> str:
+        """What passes are compiled with that only read what is normalized, for a norm of this type."""
+        return _function("before", self.before, 1, dtype)
+
+    def text(self, dtype: DType) -> str:
+        """What the other passes are compiled with."""
+        name = "function_grad" if self.is_grad else "function"
+        made = _function(name, self.behind, 1 + self.is_grad, dtype)
+        return made + self.text_before(dtype) + _function("before_grad", self.leaving, 2, dtype)
+
+    def label(self, norm: str) -> str:
+        """All steps' names around the norm's, in the order in which they are computed."""
+        given, result = (() if self.is_grad else _names(self.before)), _names(self.behind)
+        return "+".join((*given, norm, *result, *_names(self.leaving)))
+
+
+def _function(name: str, steps: FusedElementwise | None, count: int, dtype: DType) -> str:
+    """Steps as a function in C++, and a constant that says that it is there."""
+    return (
+        "" if steps is None else constants(**{name.upper(): 1}) + device_function(name, steps, count, dtype)
+    )
+
+
+def _names(steps: FusedElementwise | None) -> tuple[str, ...]:
+    return () if steps is None else tuple(op.name for op in steps.ops if not isinstance(op, FullLike))
+
+
+def activation(
+    op: BatchNorm | BatchNormInfer | BatchNormGrad,
+    functions: NormFunctions | None = None,
+    dtype: DType = float32,
+) -> str:
+    """What is added and clipped behind the norm, or computed of its result."""
     text = flags(RELU=op.relu, RESIDUAL=op.residual)
-    return text if op.hi is None else text + constants(HI=repr(float(op.hi)))
+    if op.hi is not None:
+        text += constants(HI=repr(float(op.hi)))
+    return text if functions is None else text + functions.text(dtype)
 
 
 def channel_blocks(x: Spec, aligned: bool, machine: Machine, waves: int = SUMMING) -> Blocks:
@@ -235,7 +298,13 @@ def sums_bytes(x: Spec, machine: Machine) -> int:
 
 
 @kernels(BatchNorm, source="kernel")
-def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+def batch_norm(
+    op: BatchNorm,
+    specs: tuple[Spec, ...],
+    device: Device,
+    policy: Policy,
+    functions: NormFunctions | None = None,
+) -> Plan:
     """Moments of each channel, statistics, then the normalized result."""
     machine = device.machine
     outs = op.infer(*specs)
@@ -248,7 +317,8 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums, given = channel_blocks(x, aligned, machine), [source(i) for i in range(len(inputs))]
-        return (moments(x, sums), *normalized(op, x, given, machine, aligned))
+        applied = normalized(op, x, given, machine, aligned, functions=functions)
+        return (moments(x, sums, functions), *applied)
 
     aliases = {3: 3, 4: 4} | ({0: 5} if op.residual else {})
     own = kernel_plan(
@@ -256,21 +326,44 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         inputs,
         outputs,
         steps(True),
-        label=_label(op),
+        label=_label(op, functions),
         workspace=sums_bytes(x, machine),
         aliases=aliases,
         plain=lambda: steps(False),
     )
-    formulations = [batch_persistent.forward(op, x, activation(op), steps(True), own.workspace, machine)]
+    text = activation(op, functions, x.dtype)
+    formulations = [batch_persistent.forward(op, x, text, steps(True), own.workspace, machine)]
+    if functions is not None:
+        return _best(functions.op, own, formulations, device, policy)
     if _competes(op, own, device, policy) and (op.relu or not op.residual) and _cudnn_takes(x):
         formulations.append(cudnn_norm(op, x))
         own = replace(own, aliases={3: 3, 4: 4})  # cuDNN does not say that y may lie over the residual
     return _best(op, own, formulations, device, policy)
 
 
-def moments(x: Spec, sums: Blocks) -> Launch:
+@kernels(ActivatedNorm, source="kernel")
+def activated_norm(op: ActivatedNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The same passes, which compute a function of what they read, and one of the norm's result.
+
+    Raises NoKernel where a residual is added, or relu and another function follow.
+    """
+    op.infer(*specs)
+    norm, functions = op.norm, NormFunctions(op, op.before, op.behind)
+    if norm.residual or (norm.relu and op.behind is not None):
+        raise NoKernel(f"cuda computes functions of a bare norm's result alone, got {op}")
+    if isinstance(norm, BatchNorm):
+        return batch_norm(norm, specs, device, policy, functions)
+    return batch_norm_infer(norm, specs, device, policy, functions)
+
+
+def moments(x: Spec, sums: Blocks, functions: NormFunctions | None = None) -> Launch:
     """Each channel's sums, to the start of the workspace."""
-    return sums.head(x).launch("batch_moments", constants(MOMENTS=1), sums.grid, (source(0), scratch()))
+    switches = constants(MOMENTS=1) + _before(functions, x)
+    return sums.head(x).launch("batch_moments", switches, sums.grid, (source(0), scratch()))
+
+
+def _before(functions: NormFunctions | None, x: Spec) -> str:
+    return "" if functions is None else functions.text_before(x.dtype)
 
 
 def normalized(
@@ -281,6 +374,7 @@ def normalized(
     aligned: bool = True,
     parts: int = 0,
     signs: Place | None = None,
+    functions: NormFunctions | None = None,
 ) -> tuple[Bindable, ...]:
     """The statistics from partial sums at the start of the workspace, then the pass that applies them.
 
@@ -290,14 +384,17 @@ def normalized(
     passes = channel_blocks(x, aligned, machine, WRITING)
     residual = given[5 if op.residual else 0]
     applied = [*given[:3], target(1), target(2), residual, target(0), signs or target(0)]
-    switches = constants(APPLY=1) + flags(INFERENCE=False, SIGNS=signs is not None) + activation(op)
+    switches = constants(APPLY=1) + flags(INFERENCE=False, SIGNS=signs is not None)
+    switches += activation(op, functions, x.dtype)
     return (
-        _statistics(op, x, given, channel_blocks(x, aligned, machine), parts),
+        _statistics(op, x, given, channel_blocks(x, aligned, machine), parts, _before(functions, x)),
         passes.head(x).launch("batch_apply", switches, passes.grid, applied),
     )
 
 
-def _statistics(op: BatchNorm, x: Spec, given: Sequence[Place], sums: Blocks, parts: int) -> Launch:
+def _statistics(
+    op: BatchNorm, x: Spec, given: Sequence[Place], sums: Blocks, parts: int, before: str = ""
+) -> Launch:
     """Mean, r and running statistics of each channel; arguments as those of `normalized`."""
     count, channels = sums.reduced.count, x.shape[1]
     index = index_type(sums.kept.reach + x.numel)
@@ -307,7 +404,7 @@ def _statistics(op: BatchNorm, x: Spec, given: Sequence[Place], sums: Blocks, pa
     head.sizes.add_offset("kept", sums.kept)
     numbers = constants(V=1, STATISTICS=1, EPSILON=repr(op.epsilon), MOMENTUM=repr(op.momentum))
     places = [given[0], scratch(), given[3], given[4], *(target(i) for i in (1, 2, 3, 4))]
-    switches = numbers + flags(SHIFTED=not parts)
+    switches = numbers + flags(SHIFTED=not parts) + before
     return head.launch("batch_statistics", switches, (-(-channels // 8),), places)
 
 
@@ -316,12 +413,20 @@ def _residual(op: BatchNorm | BatchNormInfer) -> Place:
     return source(5) if op.residual else source(0)
 
 
-def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
-    return op.name + "+add" * op.residual + ("+relu" if op.hi is None else "+clipped_relu") * op.relu
+def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad, functions: NormFunctions | None = None) -> str:
+    relu = ("+relu" if op.hi is None else "+clipped_relu") * op.relu
+    name = op.name + "+add" * op.residual + relu
+    return name if functions is None else functions.label(name)
 
 
 @kernels(BatchNormInfer, source="kernel")
-def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+def batch_norm_infer(
+    op: BatchNormInfer,
+    specs: tuple[Spec, ...],
+    device: Device,
+    policy: Policy,
+    functions: NormFunctions | None = None,
+) -> Plan:
     """One pass."""
     machine = device.machine
     (out,) = op.infer(*specs)
@@ -334,18 +439,20 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         passes = channel_blocks(x, aligned, machine, WRITING)
-        switches = constants(APPLY=1, EPSILON=repr(op.epsilon)) + activation(op)
+        switches = constants(APPLY=1, EPSILON=repr(op.epsilon)) + activation(op, functions, x.dtype)
         switches += flags(INFERENCE=True, SIGNS=False)
         places = [*(source(i) for i in range(5)), _residual(op), target(), target()]
         return (passes.head(x).launch("batch_apply", switches, passes.grid, places),)
 
     return kernel_plan(
-        device, inputs, [y], steps(True), label=_label(op), aliases={0: 0}, plain=lambda: steps(False)
+        device,
+        inputs,
+        [y],
+        steps(True),
+        label=_label(op, functions),
+        aliases={0: 0},
+        plain=lambda: steps(False),
     )
-
-
-def _grad_switches(op: BatchNormGrad) -> str:
-    return activation(op) + flags(MOVING=op.moving)
 
 
 def grad_applied(
@@ -355,44 +462,101 @@ def grad_applied(
     machine: Machine,
     aligned: bool = True,
     parts: int = 0,
+    functions: NormFunctions | None = None,
 ) -> tuple[Bindable, ...]:
     """dscale and dbias from partial sums at the start of the workspace, then the pass that writes dx.
 
-    given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu, any).
-    parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
+    given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu or another
+    function, any). parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
     """
     passes = channel_blocks(x, aligned, machine, WRITING)
     parts = parts or channel_blocks(x, aligned, machine).split[1]
     summed = [scratch(), given[4], target(1), target(2)]
     places = [*given, target(1), target(2), target(0)]
-    switches = _grad_switches(op) + constants(GRAD_APPLY=1)
+    switches = activation(op, functions, x.dtype) + flags(MOVING=op.moving) + constants(GRAD_APPLY=1)
     return (
         totals(x, x.shape[1], parts, summed, centred=True, scaled=True),
         passes.head(x).launch("batch_grad_apply", switches, passes.grid, places),
     )
 
 
+@kernels(ActivationNormGrad, source="kernel")
+def activation_norm_grad(
+    op: ActivationNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
+) -> Plan:
+    """The same passes, which make the gradient of the norm's result as they read what arrives.
+
+    Apart, the norm's result is stored, too: forward it is written, and read by the activation.
+    """
+    op.infer(*specs)
+    plan = batch_norm_grad(op.norm, specs, device, policy, NormFunctions(op, behind=op.act))
+    work = instructions(op.act, 2, specs[1].dtype)
+    inside, apart = [(work, 2), (work, 3)], [(0, 2), (0, 3), (work, 3), (0, 2)]
+    return replace(plan, objection=_objection(op, inside, apart, specs[1], device.machine))
+
+
+@kernels(NormOfActivationGrad, source="kernel")
+def norm_of_activation_grad(
+    op: NormOfActivationGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
+) -> Plan:
+    """The same passes, which compute the activation again, and in the last one its gradient.
+
+    Forward it is computed in both passes. Apart, what it gives is written and read, as is the gradient of that.
+    """
+    op.infer(*specs)
+    norm, behind = (op.norm, None) if isinstance(op.norm, BatchNormGrad) else (op.norm.norm, op.norm.act)
+    functions = NormFunctions(op, op.before, behind, op.leaving)
+    plan = batch_norm_grad(norm, specs, device, policy, functions)
+    work, gradient = instructions(op.before, 1, specs[1].dtype), instructions(op.leaving, 2, specs[1].dtype)
+    more = 0 if behind is None else instructions(behind, 2, specs[1].dtype)
+    inside = [(work, 1), (work, 2), (work + more, 2), (work + gradient + more, 3)]
+    apart = [(work, 2), (0, 1), (0, 2), (more, 2), (more, 3), (gradient, 3)]
+    return replace(plan, objection=_objection(op, inside, apart, specs[1], device.machine))
+
+
+def _objection(
+    op: Op, inside: Sequence[tuple[int, int]], apart: Sequence[tuple[int, int]], x: Spec, machine: Machine
+) -> str:
+    """Why an op is better taken apart, where by the machine's rates it is; "" where it is not.
+
+    inside, apart: for each pass over x the instructions for an element, and how many tensors are read and written.
+    """
+
+    def seconds(passes: Sequence[tuple[int, int]]) -> float:
+        kind = x.dtype.compute.name
+        return sum(machine.seconds(2.0 * work * x.numel, n * x.nbytes, kind) for work, n in passes)
+
+    return f"to compute {op} in every pass takes longer" if seconds(inside) > seconds(apart) else ""
+
+
 @kernels(BatchNormGrad, source="kernel")
-def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+def batch_norm_grad(
+    op: BatchNormGrad,
+    specs: tuple[Spec, ...],
+    device: Device,
+    policy: Policy,
+    functions: NormFunctions | None = None,
+) -> Plan:
     """Sums of each channel, dscale and dbias from them, then dx."""
     machine = device.machine
-    outs = op.infer(*specs)
+    again = functions is not None and functions.again
+    outs = op.infer(*(specs[:-1] if again else specs))
     layout = resident(specs[1], specs[0])
     inputs = [full(s, layout) if s.shape == specs[1].shape and s.ndim > 1 else s.open.fixed for s in specs]
     outputs = [full(s, layout) if i in (0, 3) else s.fixed for i, s in enumerate(outs)]
     x = inputs[1]
     if x.numel == 0:
         return kernel_plan(device, inputs, outputs, [], label=op.name)
-    last = source(5) if op.relu else source(2)  # y or the bias; else any address
+    last = source(5) if op.relu or again else source(2)  # y or the bias; else any address
     bias, y = (source(2), last) if op.residual else (last, source(0))
     masked, dz = (target(3), target(3)) if op.residual else (source(0), target(0))
     given = [masked, *(source(i) for i in (1, 2, 3, 4)), bias]
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums = channel_blocks(x, aligned, machine)
-        switches = activation(op) + constants(GRAD_SUMS=1)
+        switches = activation(op, functions, x.dtype) + constants(GRAD_SUMS=1)
         read = [source(0), source(1), source(2), source(3), source(4), bias, y, dz, scratch()]
-        applied = grad_applied(op, x, given, machine, aligned)
+        applied = grad_applied(op, x, given, machine, aligned, functions=functions)
         return (sums.head(x).launch("batch_grad_sums", switches, sums.grid, read), *applied)
 
     own = kernel_plan(
@@ -400,12 +564,15 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
         inputs,
         outputs,
         steps(True),
-        label=_label(op),
+        label=_label(op, functions),
         workspace=sums_bytes(x, machine),
         aliases={0: 0},
         plain=lambda: steps(False),
     )
-    formulations = [batch_persistent.backward(op, x, activation(op), steps(True), own.workspace, machine)]
+    text = activation(op, functions, x.dtype)
+    formulations = [batch_persistent.backward(op, x, text, steps(True), own.workspace, machine, again)]
+    if functions is not None:
+        return _best(functions.op, own, formulations, device, policy)
     if _competes(op, own, device, policy) and not op.relu and op.moving and _cudnn_takes(x):
         formulations.append(Formulation("cudnn", lambda: cudnn_norm_grad(x)))
         own = replace(own, aliases={})  # cuDNN does not say that dx may lie over g
@@ -448,7 +615,7 @@ def _competes(op: BatchNorm | BatchNormGrad, own: Plan, device: Device, policy: 
 
 
 def _best(
-    op: BatchNorm | BatchNormGrad,
+    op: Op,
     own: Plan,
     others: Sequence[Formulation | None],
     device: Device,
@@ -467,9 +634,16 @@ def _best(
         return own
     small = 2 * own.inputs[0].nbytes <= 3 * device.machine.l2_bytes
     formulations = (*made[:1], passes, *made[1:]) if small and made[0].graph is None else (passes, *made)
-    key = f"{op} {own.inputs[0]}"
+    key, label = f"{op} {own.inputs[0]}", own.label.removeprefix("kernel ")
     problem = Problem(
-        key, _label(op), own.inputs, own.outputs, formulations, 0.0, aliases=own.aliases, kind=str(op)
+        key,
+        label,
+        own.inputs,
+        own.outputs,
+        formulations,
+        0.0,
+        aliases=own.aliases,
+        kind=str(op),
     )
     found = choose(problem, device, policy)
     assert isinstance(found.make, Launches)
