@@ -1,11 +1,10 @@
 """Work in threads that nobody waits for yet."""
 
 import threading
-import time
 
 import pytest
 
-from lamina.runtime.ahead import Ahead, is_one_of_many
+from lamina.runtime.ahead import Ahead
 
 
 def waited(ahead: Ahead) -> None:
@@ -40,27 +39,6 @@ def test_a_line_tells_how_far_it_is_where_it_takes_long(capsys: pytest.CaptureFi
         assert capsys.readouterr().err == expected
 
 
-def test_a_task_knows_whether_it_is_one_of_many() -> None:
-    ahead, go, found = Ahead("counting"), threading.Event(), list[bool]()
-
-    def task() -> None:
-        go.wait(30)
-        found.append(is_one_of_many())
-
-    for count, expected in ((1, [False]), (6, [True])):
-        go.clear()
-        found.clear()
-        for _ in range(count):
-            ahead.begin(task)
-        go.set()
-        while len(found) < count:
-            time.sleep(0.001)
-        assert found[:1] == expected
-    assert found[-1] is False  # the last one has nobody beside it
-    assert not is_one_of_many()
-    waited(ahead)
-
-
 def test_a_forked_child_begins_anew() -> None:
     ahead, done = Ahead("counting"), threading.Event()
     ahead.begin(done.set)
@@ -72,9 +50,7 @@ def test_a_forked_child_begins_anew() -> None:
     assert done.wait(30)
 
 
-@pytest.mark.parametrize(
-    ("cores", "spare", "threads"), [(4, 0, 4), (4, 1, 3), (2, 1, 2), (1, 1, 1), (500, 1, 32)]
-)
+@pytest.mark.parametrize(("cores", "spare", "threads"), [(4, 0, 4), (4, 1, 3), (1, 1, 1), (500, 1, 32)])
 def test_cores_are_left_to_others(
     monkeypatch: pytest.MonkeyPatch, cores: int, spare: int, threads: int
 ) -> None:

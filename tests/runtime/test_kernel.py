@@ -1,6 +1,7 @@
 """Kernels: compiled here without a GPU or driver; launched in test_gpu.py."""
 
 import ctypes
+import pickle
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -270,3 +271,10 @@ def test_modules_need_a_gpu(tmp_path: Path) -> None:
     for source in (file, file.read_text()):
         with pytest.raises(NoGpuError, match="needs a CUDA device"):
             compile_module(source)
+
+
+def test_a_compile_error_travels_between_processes() -> None:
+    error = CompileError("k", "sm_90", "expected a ;", "text")
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert (again.name, again.arch, again.log, again.source) == ("k", "sm_90", "expected a ;", "text")

@@ -22,7 +22,6 @@ from lamina.runtime import cache_directory, devices, distrust, human_bytes, libr
 
 VARIABLES = {
     "LAMINA_CACHE": "folder for compiled kernels and chosen plans",
-    "LAMINA_BUILDERS": "how many processes compile cuDNN's plans before the first step (default 16; 0: none)",
     "LAMINA_CUDNN": "path of the cuDNN library to use",
     "LAMINA_DNNL": "path of the oneDNN library to use",
     "LAMINA_MEMORY_CAP": "most device memory to hold, such as 8GiB",

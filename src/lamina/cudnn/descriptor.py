@@ -162,15 +162,6 @@ class Descriptor:
         made._native, made._values = Native(cls.kind), {}
         return made
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """A descriptor with these attributes, as `values` gives them."""
-        made = cls.empty()
-        for name, value in values.items():
-            made._set(name, value)
-        made._finalize()
-        return made
-
     def remade(self, change: Callable[[str, Any], Any]) -> Self:
         """Another descriptor of the same class: `change(name, value)` says what each set attribute becomes."""
         made = type(self).__new__(type(self))

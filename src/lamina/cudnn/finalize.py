@@ -20,14 +20,13 @@ from typing import Self, TypeVar
 
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
-from lamina.cudnn.apart import built_apart
 from lamina.cudnn.descriptor import text_of
 from lamina.cudnn.device import DeviceProperties
 from lamina.cudnn.engine import EngineConfig, OperationGraph, Target, key_text
 from lamina.cudnn.handle import Handle
 from lamina.cudnn.plan import ExecutionPlan, KernelCache
 from lamina.runtime import DiskCache, cache_directory, digest
-from lamina.runtime.ahead import Ahead, is_one_of_many
+from lamina.runtime.ahead import Ahead
 
 _RUNTIME_COMPILATION = c.cudnnBackendBehaviorNote_t.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION
 #: Bytes of plans that are kept on disk, 50 to 100 thousand each.
@@ -86,15 +85,11 @@ def finalized(config: EngineConfig, target: Target, kernel_cache: KernelCache | 
 
 
 def _made(config: EngineConfig, target: Target) -> ExecutionPlan:
-    """The plan: from disk, by a builder's process where this is a thread of a scout's, or anew."""
+    """The plan, from disk or anew."""
     if _RUNTIME_COMPILATION not in config.engine.behavior_notes:
         return ExecutionPlan(config, target)
     disk, key = DiskCache(cache_directory() / "compiled", _DISK_LIMIT), _identity(config, target)
-    kept, scout = disk.get(key), _this_thread.helps
-    if kept is None and scout is not None and is_one_of_many():
-        kept = built_apart(config, scout.target)
-        if kept is not None:
-            disk.put(key, kept)
+    kept = disk.get(key)
     if kept is not None:
         with suppress(CudnnError):  # it is made anew
             return ExecutionPlan(config, target, json=kept.decode())
@@ -196,12 +191,9 @@ class Scout:
                 self._target.device.make_current()
             graph = OperationGraph(config.graph.values["operations"], self._target)
             engine, knobs = config.key
-            _this_thread.helps = self
             future.set_result(_made(EngineConfig(graph, engine, dict(knobs)), self._target))
         except BaseException as error:  # for whoever asks
             future.set_exception(error)
-        finally:
-            _this_thread.helps = None
 
     def taken(self, config: EngineConfig) -> ExecutionPlan | None:
         """The plan of a configuration that the scout met, when it is made; None where nobody has begun with it.
@@ -230,12 +222,10 @@ class Scout:
 
 
 class _ThisThread(threading.local):
-    """scout: whose thread this is. behind: the scout that goes before this thread. helps: the scout for which this
-    thread makes a plan."""
+    """scout: whose thread this is. behind: the scout that goes before this thread."""
 
     scout: Scout | None = None
     behind: Scout | None = None
-    helps: Scout | None = None
 
 
 _this_thread = _ThisThread()

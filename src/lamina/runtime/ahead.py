@@ -1,4 +1,4 @@
-"""Work that begins before anybody waits for its result: threads, which have compilers run in processes."""
+"""Work that begins before anybody waits for its result: compilers in threads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from lamina.runtime.platforms import usable_cores
 
 #: Compilers do not get faster by more threads than this.
 _MOST_THREADS = 32
-#: From so many tasks on it pays to start processes for them.
-_MANY = 4
 
 
 class Ahead:
@@ -23,7 +21,7 @@ class Ahead:
     What a task raises is left to whoever asks for its result and does the work again. A line on stderr tells how far
     they are as often as they have taken `patience` seconds.
 
-    what: what is made, for that line. spare: cores that are left to others, where there are more than two.
+    what: what is made, for that line. spare: cores that are left to others.
     """
 
     def __init__(self, what: str, patience: float = 3.0, *, spare: int = 0) -> None:
@@ -38,18 +36,11 @@ class Ahead:
         self._given = self._done = 0
         self._told = 0.0  # when a line was written last, or when there was nothing to do
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether many tasks are under way."""
-        with self._lock:
-            return self._given - self._done >= _MANY
-
     def begin(self, task: Callable[[], object]) -> None:
         """Have a thread do the task."""
         with self._lock:
             if self._threads is None:
-                cores = usable_cores()
-                most = min(_MOST_THREADS, max(cores - self.spare, min(cores, 2)))
+                most = max(1, min(_MOST_THREADS, usable_cores() - self.spare))
                 self._threads = ThreadPoolExecutor(most, "lamina ahead")
             if not self._given:
                 self._told = time.monotonic()
@@ -57,11 +48,9 @@ class Ahead:
             self._threads.submit(self._run, task)
 
     def _run(self, task: Callable[[], object]) -> None:
-        _here.ahead = self
         try:
             task()
         finally:  # an error stays in the future, at which nobody looks
-            _here.ahead = None
             line = self._finished()
             if line:
                 print(line, file=sys.stderr, flush=True)
@@ -78,21 +67,6 @@ class Ahead:
                 return ""
             self._told = now
             return f"lamina: {self.what}: {self._done} of {self._given}"
-
-
-class _AheadThread(threading.local):
-    """ahead: whose task the thread does."""
-
-    ahead: Ahead | None = None
-
-
-_here = _AheadThread()
-
-
-def is_one_of_many() -> bool:
-    """Whether this thread does one of many tasks that nobody waits for yet: a process is to do it (`builders`)."""
-    ahead = _here.ahead
-    return ahead is not None and ahead.is_busy
 
 
 #: The own kernels that programs are going to launch.

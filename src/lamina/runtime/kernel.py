@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lamina.runtime import _cuda
-from lamina.runtime.ahead import is_one_of_many
 from lamina.runtime.arrays import device_of, is_array, share
-from lamina.runtime.builders import builders
 from lamina.runtime.cache import DiskCache, cache_directory, digest
 from lamina.runtime.compute_device import Device
 from lamina.runtime.compute_device import device as find_device
@@ -95,7 +93,7 @@ def compile_cubin(
     with _turns.of(key):
         if key not in _cubins:
             _cubins[key] = _from_disk(
-                key, lambda: _compiled(source, arch, macros, dict(options or {}), folders, name)
+                key, lambda: _compile(source, arch, macros, options or {}, folders, name)
             )
         return _cubins[key]
 
@@ -122,19 +120,6 @@ def _texts(folders: Sequence[str]) -> list[str]:
         file for folder in folders for pattern in _HEADERS for file in sorted(Path(folder).glob(pattern))
     ]
     return [f"{file.name}\n{file.read_text(errors='replace')}" for file in files]
-
-
-def _compiled(*what: Any) -> bytes:
-    """What `_compile` gives, by a process where this is one of many."""
-    found: bytes | None = None
-    if is_one_of_many():
-        found = builders.ask(_compile_apart, _cuda.open_compiler().version, *what)
-    return _compile(*what) if found is None else found
-
-
-def _compile_apart(version: object, *what: Any) -> bytes | None:
-    """In another process: what `_compile` gives, if that has the same compiler."""
-    return _compile(*what) if _cuda.open_compiler().version == version else None
 
 
 def _compile(

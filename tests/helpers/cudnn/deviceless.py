@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from lamina import cudnn, graph, nn
 from lamina.backends import NoKernel, Plan
@@ -35,7 +34,6 @@ from lamina.backends.cuda.norm.norm import cudnn_norm
 from lamina.backends.cuda.select import formulations
 from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
-from lamina.cudnn.apart import built_apart
 from lamina.cudnn.finalize import attempt
 from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
@@ -318,37 +316,6 @@ def threads() -> dict[str, str]:
     }
 
 
-def apart() -> dict[str, str]:
-    """A plan that another process makes, and why it makes none."""
-    graph = cudnn.Graph()
-    x, w = (graph.packed(s, "bfloat16", channels_last=True) for s in ((8, 64, 28, 28), (64, 64, 3, 3)))
-    y = graph.conv(x, w, graph.like(x), stride=(1, 1), pre=(1, 1))
-    graph.pointwise("relu_fwd", y, out=graph.packed(x.dimensions, "bfloat16", channels_last=True))
-    here = graph.plan(properties(), ("a", "b"), require=["runtime_compilation"])
-    assert here.config is not None
-    text = built_apart(here.config, properties())
-    assert text is not None
-    there = cudnn.ExecutionPlan(here.config, properties(), json=text.decode())
-    impossible = SimpleNamespace(graph=here.config.graph, key=(10**6, ()))
-    try:
-        built_apart(cast(cudnn.EngineConfig, impossible), properties())
-    except CudnnError as error:
-        refused = f"{type(error).__name__}: {error}"
-    return {
-        "same": str((_plain(text) == _plain(here.json), there.workspace == here.workspace)),
-        "refused": refused,
-    }
-
-
-def _plain(plan: str | bytes) -> object:
-    """What a plan's text says, but for arguments of kernels as raw bytes, between which anything lies."""
-
-    def kept(found: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in found.items() if key != "rawData"}
-
-    return json.loads(plan, object_hook=kept)
-
-
 def _keys(plans: list[cudnn.ExecutionPlan | str]) -> list[object]:
     return [p if isinstance(p, str) else p.config.key if p.config else "" for p in plans]
 
@@ -616,7 +583,7 @@ PARTS: dict[str, Callable[[], dict[str, str]]] = {
             threads,
             choices,
         ),
-        *(faults, forms, halves, variants, statistics, sequences, kept, apart),
+        *(faults, forms, halves, variants, statistics, sequences, kept),
     )
 }
 

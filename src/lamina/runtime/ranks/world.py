@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Sequence
 from typing import Protocol
 
-from lamina.runtime.builders import builders
 from lamina.runtime.compute_device import Device, take_gpu
 from lamina.runtime.ranks.communicator import Alone, Communicator
 from lamina.runtime.ranks.launcher import Launcher
@@ -180,7 +179,6 @@ def open_world(
         raise RuntimeError(f"init: there is a world already, {current_world()!r}; shutdown() ends it")
     _worlds.append(World(launcher, transport, timeout, fault_timeout))
     take_gpu(launcher.local_rank)
-    builders.shared_by(launcher.local_size)
     return current_world()
 
 
@@ -188,5 +186,4 @@ def close_world(*, abort: bool = False) -> None:
     """End the world; from then on this process is alone. abort: as for `World.close`."""
     if has_world():
         take_gpu(0)
-        builders.shared_by(1)
         _worlds.pop().close(abort=abort)
