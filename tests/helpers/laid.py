@@ -12,6 +12,7 @@ from lamina.backends.reference import run_reference
 from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Slot
 from lamina.ops.core import Array
 from lamina.spec import pack, unpack
+from lamina.spec.layout import physical_elements
 
 
 def run_laid(program: PlannedGraph, arrays: Sequence[Array]) -> list[Array]:
@@ -40,7 +41,9 @@ def _run(step: PlannedStep, memory: dict[Slot, Array]) -> None:
 
 
 def _shown(slot: Slot, memory: dict[Slot, Array]) -> Array:
-    return unpack(memory[slot.base], slot.spec.physical, slot.spec.shape)
+    first, layout = slot.offset // slot.spec.dtype.itemsize, slot.spec.physical
+    flat = memory[slot.base].reshape(-1)[first:][: physical_elements(layout, slot.spec.shape)]
+    return unpack(flat, layout, slot.spec.shape)
 
 
 def copies(program: PlannedGraph) -> list[str]:

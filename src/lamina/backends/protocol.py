@@ -85,7 +85,8 @@ class Plan:
     make: binds addresses and gives the function that runs. It may be called many times.
     workspace: bytes of scratch memory that `Call.workspace` must point to (256-byte aligned).
     aliases: output index -> input index; the output may lie where that input lay, if the input is dead after.
-    view: output 0 *is* input 0 (a reshape): no memory, no work.
+    view: output 0 *is* input 0 (a reshape), or a piece of its memory: no memory, no work.
+    offset: of a view, how many bytes into input 0 output 0 begins.
     label: what runs, for `lamina plan`: "cudnn conv eng=…", "onednn jit:avx512_core", "kernel max_pool". For people:
         nothing is decided by it.
     seconds: how long a run takes, where candidates were timed.
@@ -106,6 +107,7 @@ class Plan:
     workspace: int = 0
     aliases: Mapping[int, int] = field(default_factory=dict)
     view: bool = False
+    offset: int = 0
     label: str = ""
     seconds: float | None = None
     arithmetic: float = 1.0

@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lamina.backends import Backend, NoKernel, Plan
+from lamina.backends import Backend, NoKernel, Plan, passing_plan
 from lamina.graph.ir.graph import Graph, Node, Value, reachable
-from lamina.graph.planning.memory import Lifetime, Placement, place
+from lamina.graph.planning.memory import ALIGNMENT, Lifetime, Placement, place
 from lamina.graph.planning.schedule import schedule
 from lamina.ops.core import Op
-from lamina.ops.primitives.shape import Reshape, Transpose
+from lamina.ops.primitives.shape import Reshape, Slice, Transpose
 from lamina.spec import Layout, Policy, Spec, uint8
-from lamina.spec.layout import plainest
+from lamina.spec.layout import physical_elements, plainest
 from lamina.tensors import plan_of, relaid_of, reorder_of
 
 Kind = Literal["input", "resident", "constant", "temporary"]
@@ -28,6 +28,7 @@ Kind = Literal["input", "resident", "constant", "temporary"]
 class Slot:
     """A value in a layout. `base` is the slot whose memory it shares (itself unless shared).
 
+    begins: how many bytes into the slot that it shares memory with.
     spec.layout is None while the layout of a resident input is still open.
     first, last: the steps between which the slot's memory is in use (meaningful on bases).
     """
@@ -36,6 +37,7 @@ class Slot:
     kind: Kind
     name: str = ""
     shares: Slot | None = None
+    begins: int = 0
     first: int = -1
     last: int = -1
 
@@ -46,6 +48,14 @@ class Slot:
         while slot.shares is not None:
             slot = slot.shares
         return slot
+
+    @property
+    def offset(self) -> int:
+        """How many bytes into the memory of its base it begins."""
+        slot, offset = self, 0
+        while slot.shares is not None:
+            offset, slot = offset + slot.begins, slot.shares
+        return offset
 
 
 @dataclass(eq=False)
@@ -183,7 +193,7 @@ class _Planner:
     def add_node(self, node: Node) -> None:
         sources = [self.home[v] for v in node.inputs]
         try:
-            plan = self.plans.plan(node.op, [s.spec for s in sources], node.policy)
+            plan = self.chosen(node, sources, [s.spec for s in sources])
         except NoKernel as error:
             if str(node.origin):
                 error.add_note(f"in {node.origin}")
@@ -197,7 +207,7 @@ class _Planner:
         once = node.op.effect != "collective" and self.stays(inputs, plan.outputs)
         outputs = tuple(Slot(spec, "resident" if once else "temporary") for spec in plan.outputs)
         if plan.view:
-            outputs[0].shares = inputs[0].base
+            outputs[0].shares, outputs[0].begins = inputs[0].base, inputs[0].offset + plan.offset
         self.home.update(zip(node.outputs, outputs, strict=True))
         if once:
             self.frozen.update(outputs)
@@ -208,6 +218,17 @@ class _Planner:
             self.views.setdefault(outputs[0].base, []).append(step)
         elif not once:
             self.may_change(step)
+
+    def chosen(self, node: Node, sources: Sequence[Slot], specs: Sequence[Spec]) -> Plan:
+        """The plan for a node on slots that lie as the specs say: the view of a part that is one piece of its memory.
+
+        Parts of what stays the same from run to run are copied, once: the whole need not be kept for them.
+        """
+        if isinstance(node.op, Slice) and sources[0] not in self.frozen:
+            part = _piece(node.op, specs[0])
+            if part is not None:
+                return part
+        return self.plans.plan(node.op, specs, node.policy)
 
     def may_change(self, step: PlannedStep) -> None:
         """Its output gets another layout if that is what the first reader wants which does not take any."""
@@ -266,14 +287,14 @@ class _Planner:
         for view in views:
             (source,), (out,) = view.inputs, view.outputs
             assert view.node is not None
-            again.append(self.plans.plan(view.node.op, [shown[source]], view.node.policy))
+            again.append(self.chosen(view.node, view.inputs, [shown[source]]))
             if not again[-1].view or not again[-1].inputs[0].same_memory(shown[source]):
                 return False
             shown[out] = again[-1].outputs[0]
         step.plan = plan
         step.workspace = _workspace(plan)
         for view, made in zip(views, again, strict=True):
-            view.plan = made
+            view.plan, view.outputs[0].begins = made, view.inputs[0].offset + made.offset
         for changed, spec in shown.items():
             changed.spec = spec
         return True
@@ -320,7 +341,8 @@ class _Planner:
         targets = {self.program.outputs[o]: self.program.inputs[i] for i, o in self.donate.items()}
         for step_index, step in enumerate(self.program.steps):
             for o, i in step.plan.aliases.items():
-                self.alias(step_index, step.inputs[i], step.outputs[o], targets)
+                if not _shown_otherwise(step.inputs[i], step.inputs):
+                    self.alias(step_index, step.inputs[i], step.outputs[o], targets)
         self.set_lifetimes()
         self.copy_donated(targets)
         self.set_lifetimes()
@@ -330,6 +352,8 @@ class _Planner:
         base = source.base
         wanted = targets.get(output)
         if output.shares is not None or base.last > index or not source.spec.same_memory(output.spec):
+            return
+        if source.spec.nbytes != base.spec.nbytes:  # a piece: the whole would stay for as long as the result
             return
         if (wanted is None and base.kind == "temporary") or (wanted is not None and wanted is base):
             output.shares = base
@@ -428,6 +452,30 @@ def _seen_through(slot: Slot, wanted: Spec, views: Sequence[PlannedStep]) -> Lay
             return None
         slot, wanted = source, Spec(source.spec.shape, source.spec.dtype, layout)
     return wanted.physical
+
+
+def _piece(op: Slice, spec: Spec) -> Plan | None:
+    """The view of a part that is one piece of memory, which begins where kernels presume that tensors do; else None.
+
+    [3, B, H, T, D] cut into three along its first axis is; cut along its last one it is not.
+    """
+    (part,) = op.infer(spec)
+    if spec.layout is None or spec.physical.is_blocked or not part.numel or any(s != 1 for s in op.step):
+        return None
+    strides = spec.physical.strides
+    layout = plainest(Layout(strides), part.shape)
+    elements = sum(start * stride for start, stride in zip(op.start, strides, strict=True))
+    offset = elements * spec.dtype.itemsize
+    if offset % ALIGNMENT or physical_elements(layout, part.shape) != part.numel:
+        return None
+    whole = passing_plan([spec], "piece")
+    return replace(whole, outputs=(Spec(part.shape, part.dtype, layout),), offset=offset)
+
+
+def _shown_otherwise(slot: Slot, inputs: Sequence[Slot]) -> bool:
+    """Whether a step also reads the slot's memory in another order, or a piece of it: then it cannot write there."""
+    beside = [s for s in inputs if s.base is slot.base]
+    return any(s.offset != slot.offset or not s.spec.same_memory(slot.spec) for s in beside)
 
 
 def _workspace(plan: Plan) -> Slot | None:

@@ -197,11 +197,15 @@ class ExecutionContext:
         self._bound.clear()
 
     def _memory(self, slot: Slot) -> Buffer:
-        own = self._own.get(slot.base)
-        return self._shared[slot.base] if own is None else own
+        whole = self._whole(slot.base)
+        return whole if slot.base is slot else whole.view(slot.offset, slot.spec.nbytes)
+
+    def _whole(self, base: Slot) -> Buffer:
+        own = self._own.get(base)
+        return self._shared[base] if own is None else own
 
     def _pointer(self, slot: Slot) -> int:
-        return self._memory(slot).pointer
+        return self._whole(slot.base).pointer + slot.offset
 
     def _bound_runs(self, stream: Stream) -> list[Run]:
         """What a call runs, in order."""
@@ -554,7 +558,7 @@ class ExecutionContext:
 
     def _footprint(self, step: PlannedStep) -> Footprint:
         def ranges(slots: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
-            return tuple((p := self._pointer(s), p + s.base.spec.nbytes) for s in slots if s.spec.nbytes)
+            return tuple((p := self._pointer(s.base), p + s.base.spec.nbytes) for s in slots if s.spec.nbytes)
 
         scratch = [step.workspace] if step.workspace else []
         ordered = step.node is not None and step.node.op.effect == "collective"

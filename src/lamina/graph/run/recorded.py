@@ -68,7 +68,7 @@ class Recording:
         base = slot.base
         if base not in self._places:
             self._places[base] = self._kept(base)
-        return self._places[base]
+        return self._places[base] + slot.offset
 
     def _kept(self, slot: Slot) -> int:
         """The address of what no call writes."""

@@ -136,7 +136,7 @@ class TwoPassContext:
     def result(self, index: int) -> Tensor:
         """Where an output lies after its pass. It is read before the next pass runs."""
         slot = self.planned.program.outputs[index]
-        return Tensor(self._memory[slot.base], slot.spec)
+        return Tensor(self._memory[slot.base].view(slot.offset, slot.spec.nbytes), slot.spec)
 
     def forward(self) -> None:
         """Run, or queue, the forward pass."""
