@@ -152,9 +152,9 @@ def measure(name: str, ways: list[str], given: dict[str, Any], meeting: str) -> 
     return found
 
 
-def ways_of(ranks: int, asked: list[str]) -> list[str]:
-    """One rank has nobody to do anything together with."""
-    return [way for way in asked if ranks > 1 or "-" not in way]
+def ways_of(ranks: int, asked: list[str], device: str) -> list[str]:
+    """One rank has nobody to do anything together with, and PyTorch's hook is for GPUs."""
+    return [way for way in asked if (ranks > 1 or "-" not in way) and (device != "cpu" or way != "ddp-bf16")]
 
 
 def efficiencies(times: dict[int, dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -193,7 +193,7 @@ def main() -> None:
         times: dict[int, dict[str, Any]] = {}
         for ranks in sorted(given.ranks):
             with tempfile.TemporaryDirectory() as folder:
-                arguments = (name, ways_of(ranks, given.ways), vars(given), f"{folder}/meeting")
+                arguments = (name, ways_of(ranks, given.ways, given.device), vars(given), f"{folder}/meeting")
                 times[ranks] = run_ranks(measure, ranks, args=arguments, init=False)[0]
             networks[name] = {"ranks": times, "efficiency": efficiencies(times)}
             record = {"machine": machine, "versions": facts, "networks": networks}

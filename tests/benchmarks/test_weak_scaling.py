@@ -16,8 +16,9 @@ def test_times_of_more_ranks_are_compared_with_those_of_the_fewest() -> None:
         2: {"lamina": {"ms": 10.5}, "lamina-shards": {"ms": 12.5}, "ddp": {"ms": 20.0}},
     }
     assert efficiencies(times) == {"lamina": {"1": 1.0, "2": 0.9524}, "lamina-shards": {"2": 0.8}}
-    assert ways_of(1, ["lamina", "lamina-shards"]) == ["lamina"]
-    assert ways_of(2, ["lamina-shards"]) == ["lamina-shards"]
+    assert ways_of(1, ["lamina", "lamina-shards"], "cuda") == ["lamina"]
+    assert ways_of(2, ["lamina-shards", "ddp-bf16"], "cuda") == ["lamina-shards", "ddp-bf16"]
+    assert ways_of(2, ["lamina-bf16", "ddp-bf16"], "cpu") == ["lamina-bf16"]
 
 
 @pytest.mark.torch
@@ -32,7 +33,7 @@ def test_two_ranks_on_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (file,) = files_of("weak_scaling_cpu", tmp_path)
     found = json.loads(file.read_text())["networks"]["small"]
     assert found["ranks"]["1"].keys() == {"lamina", "ddp"}
-    assert found["ranks"]["2"].keys() == {"lamina", "lamina-shards", "ddp"}
+    assert found["ranks"]["2"].keys() == {"lamina", "lamina-bf16", "lamina-shards", "ddp"}
     rows = [row for ways in found["ranks"].values() for row in ways.values()]
     assert all(row["ms"] > 0 and row["batch"] == 8 for row in rows)
     both = found["ranks"]["2"]
