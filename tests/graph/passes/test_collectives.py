@@ -11,6 +11,7 @@ from lamina.graph.ir.graph import constant
 from lamina.graph.passes.canonicalize import common_subexpressions, fold_constants
 from lamina.graph.passes.collectives import _filled, bucket_reductions, keep_order
 from lamina.graph.passes.manager import optimize
+from lamina.graph.passes.pattern import Report
 from lamina.ops.core import bind
 from lamina.ops.primitives.collective import AllGatherEach, AllReduce, ReduceScatterEach
 from lamina.spec import Group, Spec, float16, float32, int64
@@ -58,6 +59,44 @@ def test_the_last_buckets_are_small_and_large_tensors_send_before_them_what_wait
         [1],
         [0, 2],
     ]  # too little to go alone
+
+
+def test_each_bucket_is_waited_for_behind_the_start_of_the_next() -> None:
+    def f(x: Any) -> list[Any]:
+        found = [x]
+        for _ in range(4):
+            found.append(ops.softmax(found[-1], 1))
+        return all_reduce_each(found[1:], group=PAIR, bucket_bytes=64)
+
+    report = Report()
+    graph = bucket_reductions(trace(f, X), report)
+    assert report.merged == {"4 tensors in 4 all-reduces": 1}
+    starts = [n for n in graph.nodes if n.op.name == "start_all_reduce"]
+    arrived = {n.inputs[0]: n for n in graph.nodes if n.op.name == "arrived"}
+    assert len(starts) == 4
+    for start, following in zip(starts, [*starts[1:], None], strict=True):
+        others = arrived[start.outputs[0]].inputs[1:]
+        assert others == (() if following is None else following.outputs[:1])
+
+
+def test_limits_of_buckets_are_exact() -> None:
+    mib = 1 << 20
+    assert list(_filled([(0, mib), (1, 2 * mib), (2, 1)], 2 * mib)) == [[0], [1], [2]]
+    assert list(_filled([(0, mib - 1), (1, 2 * mib), (2, 1)], 2 * mib)) == [[1], [0, 2]]
+    assert list(_filled(list(enumerate([60, 39] * 3)), 100)) == [[0, 1, 2], [3, 4, 5]]
+    assert list(_filled(list(enumerate([60, 40] * 2)), 100)) == [[0, 1], [2, 3]]
+    # Half of what is left, with what is held: 8 of 16 MiB, 4 of 8, 2 of 4, and 1 twice.
+    halves = list(_filled([(i, mib) for i in range(16)], 100 * mib))
+    assert [len(bucket) for bucket in halves] == [8, 4, 2, 1, 1]
+    # What went alone is not left any more.
+    assert [len(b) for b in _filled([(0, 100 * mib), *((i, mib) for i in range(1, 9))], 50 * mib)] == [
+        1,
+        4,
+        2,
+        1,
+        1,
+    ]
+    assert not list(_filled([], 100))
 
 
 def test_types_do_not_share_a_bucket_and_no_tensor_is_copied() -> None:
