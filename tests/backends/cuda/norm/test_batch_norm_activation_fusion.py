@@ -145,6 +145,19 @@ def other_norm(x: Any, z: Any, *small: Any) -> Any:
     return bind(BatchNormGrad(), bind(SiluGrad(), norm[0], z)[0], z, small[0], *norm[1:3])
 
 
+def behind_relu(x: Any, z: Any, *small: Any) -> Any:
+    """The activation reads the norm behind its relu."""
+    norm = bind(BatchNorm(1e-5, relu=True), x, *small)
+    return bind(BatchNormGrad(), bind(SiluGrad(), norm[0], z)[0], x, small[0], *norm[1:3])
+
+
+def product_beside(x: Any, z: Any, *small: Any) -> Any:
+    """Beside the norm's result a tensor and its product with another are read."""
+    norm = bind(BatchNorm(1e-5), x, *small)
+    g = bind(SiluGrad(), norm[0], z)[0] * (z * x)
+    return bind(BatchNormGrad(), g, x, small[0], *norm[1:3])
+
+
 def read_twice(x: Any, z: Any, *small: Any) -> Any:
     norm = bind(BatchNorm(1e-5), x, *small)
     g = bind(SiluGrad(), norm[0], z)[0]
@@ -169,7 +182,9 @@ def too_long(x: Any, z: Any, *small: Any) -> Any:
     return bind(BatchNormGrad(), y, x, small[0], *norm[1:3])
 
 
-@pytest.mark.parametrize("f", [other_norm, read_twice, two_tensors, without_result, too_long])
+@pytest.mark.parametrize(
+    "f", [other_norm, behind_relu, product_beside, read_twice, two_tensors, without_result, too_long]
+)
 def test_what_reads_more_stays(f: Callable[..., Any]) -> None:
     x, _, *small, z = operands()
     graph = fuse_batch_norm(trace(f, x, z, *small))
