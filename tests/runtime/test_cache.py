@@ -38,6 +38,7 @@ def test_the_folder_where_there_is_no_home(tmp_path: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(pwd, "getpwuid", lambda user: {}[user])
         assert cache_directory() == expected
+        patch.chdir(tmp_path)
         patch.setenv("LAMINA_CACHE", "~/x")
         assert cache_directory().name == "x"
     assert stat.S_IMODE(expected.stat().st_mode) == 0o700
