@@ -39,11 +39,14 @@ def bucket_reductions(graph: Graph, report: Report | None = None) -> Graph:
     trailing: list[Node] = []  # light nodes since the last other one
     for node in graph.nodes:
         if isinstance(node.op, AllReduceEach | ReduceScatterEach | AllGatherEach):
-            buckets = list(_buckets(node, node.op.bucket_bytes, _Trailing(trailing, results)))
+            buckets = list(_buckets(node, node.op.bucket_bytes, _Trailing(list(trailing), results)))
             results.update(_TRAVELLING[type(node.op)](node, buckets))
             if report is not None:
                 report.merged[f"{len(node.inputs)} tensors in {len(buckets)} {_ONES[type(node.op)]}"] += 1
-        trailing = [*trailing, node] if _is_light(node.op) else []
+        if _is_light(node.op):
+            trailing.append(node)
+        else:
+            trailing.clear()
     return replace(graph, results)
 
 
@@ -79,7 +82,7 @@ class _Trailing:
             if node in needed:
                 needed.update(v.node for v in node.inputs)
         for node in self._nodes:
-            if node in needed - self._moved:
+            if node in needed and node not in self._moved:
                 self._moved.add(node)
                 inputs = [self._latest(v) for v in node.inputs]
                 made = Node(node.op, inputs, node.policy, serial, origin=node.origin)

@@ -9,6 +9,7 @@
 // function_grad(result, g), the gradient of the norm's result from that of what was made of it. BEFORE: before(x) is
 // normalized; BEFORE_GRAD: the gradient of x is before_grad(x, that of before(x)).
 // Statistics and sums are f32. Every sum is taken in a fixed order.
+#include "before_norm.cuh"
 #include "mma.cuh"
 #include "words.cuh"
 typedef f32 A;
@@ -24,17 +25,6 @@ static_assert(sizeof(Elements) == 16, "accesses are of 16 bytes");
 #else
 #define UPPER 0
 #define PASSES(v, upper) ((v) > 0)
-#endif
-
-#ifdef BEFORE
-#define GIVEN(v) before((A)widen(v))
-#else
-#define GIVEN(v) ((A)widen(v))
-#endif
-#ifdef BEFORE_GRAD
-#define LEAVING(v, d) before_grad((A)widen(v), d)
-#else
-#define LEAVING(v, d) (d)
 #endif
 
 // What an emulation on a CPU brings along: shared memory of a size that the launch names, and a breath while waiting.

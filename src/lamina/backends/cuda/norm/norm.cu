@@ -4,20 +4,8 @@
 //   PART and SPLITS (elements of a kept place per block, and such parts), and functions kept(o) and reduced(r): offsets
 //   in the big tensors, which all lie alike.
 // Statistics and sums are of type A: f32, or f64 for f64. Every sum is taken in a fixed order.
+#include "before_norm.cuh"
 #include "norm.cuh"
-
-// What is normalized: x, or with BEFORE a function of it that comes with the constants. With BEFORE_GRAD the gradient of x
-// is before_grad(x, that of what is normalized).
-#ifdef BEFORE
-#define GIVEN(v) before((A)widen(v))
-#else
-#define GIVEN(v) ((A)widen(v))
-#endif
-#ifdef BEFORE_GRAD
-#define LEAVING(v, d) before_grad((A)widen(v), d)
-#else
-#define LEAVING(v, d) (d)
-#endif
 
 __device__ __forceinline__ f32 root(f32 v) { return sqrtf(v); }
 __device__ __forceinline__ f64 root(f64 v) { return sqrt(v); }
