@@ -39,8 +39,11 @@ _Arrays = Sequence[Array]
 
 
 def host_plan(op: Collective, specs: Sequence[Spec]) -> Plan:
-    """The plan of a collective operation on host memory. Raises what `op.infer` raises."""
-    inputs = op.operands(specs)
+    """The plan of a collective operation on row-major host memory. Raises what `op.infer` raises.
+
+    Processors of other kinds may prefer other layouts, and what travels between hosts does not say how it lies.
+    """
+    inputs = op.operands([s.open for s in specs])
     outputs = op.results(inputs)
     return Plan(
         inputs,
@@ -52,19 +55,14 @@ def host_plan(op: Collective, specs: Sequence[Spec]) -> Plan:
 
 
 def _bind(op: Collective, inputs: Sequence[Spec], outputs: Sequence[Spec], call: Call) -> Run:
-    xs = [_array(op, p, s) for p, s in zip(call.inputs, inputs, strict=True)]
-    ys = [_array(op, p, s) for p, s in zip(call.outputs, outputs, strict=True)]
+    xs = [host_array(p, s.shape, s.dtype.numpy) for p, s in zip(call.inputs, inputs, strict=True)]
+    ys = [host_array(p, s.shape, s.dtype.numpy) for p, s in zip(call.outputs, outputs, strict=True)]
     run = _RUNS[type(op)]
 
     def start() -> None:
         run(op, current_world().communicator(op.group.ranks), xs, ys)
 
     return start
-
-
-def _array(op: Collective, pointer: int, spec: Spec) -> Array:
-    """An operand, as it lies in memory where that is all that counts."""
-    return host_array(pointer, (spec.numel,) if op.at_place else spec.shape, spec.dtype.numpy)
 
 
 def _move(x: Array, y: Array) -> Array:

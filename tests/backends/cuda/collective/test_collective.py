@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
-from lamina import backends
+from lamina import backends, ops
 from lamina.backends import Call
+from lamina.graph import compile, trace
+from lamina.graph.run.context import _together
+from lamina.ops.core import bind
 from lamina.ops.primitives import collective as c
 from lamina.runtime.ranks import world
 from lamina.runtime.ranks.nccl import NcclCommunicator
@@ -82,3 +85,16 @@ def test_a_reduction_takes_filters_as_convolutions_write_them() -> None:
     plan = backends.get(H200).plan(c.StartAllReduce(PAIR, "mean"), [lying, X], Policy())
     assert plan.inputs == plan.outputs == (lying, X.fixed)
     assert plan.aliases == {0: 0, 1: 1}
+
+
+def test_what_ranks_tell_each_other_names_the_layout() -> None:
+    """Images that lie otherwise on another rank would be added up element by element, wrongly."""
+
+    def f(x: Any, w: Any) -> Any:
+        return bind(c.AllReduce(PAIR, "sum"), ops.conv2d(x, w, padding=1))[0]
+
+    shapes = ((8, 16, 32, 32), (40, 16, 3, 3))
+    program = compile(trace(f, *[Spec(s, bfloat16) for s in shapes]), H200).program
+    ((ranks, told),) = _together(program)
+    assert ranks == (0, 1)
+    assert told == "all_reduce(ranks 0,1, reduction=sum)(bf16[8,40,32,32]:acdb)"
