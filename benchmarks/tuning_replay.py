@@ -47,7 +47,7 @@ from lamina.cudnn import database, read_database
 from lamina.cudnn.contest import Contest
 from lamina.graph import Executable, Graph, compile
 from lamina.graph.planning.cost import least_seconds
-from lamina.graph.planning.layout import PlannedStep, Slot
+from lamina.graph.planning.program import PlannedStep, Slot
 from lamina.graph.run import tuning
 from lamina.graph.run.timeline import StepTime, next_call
 from lamina.graph.run.tuning import Tuner

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.backends.reference import run_reference
-from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Slot
+from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.ops.core import Array
 from lamina.spec import pack, unpack
 from lamina.spec.layout import physical_elements

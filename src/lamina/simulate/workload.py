@@ -8,7 +8,7 @@ from typing import Any
 
 from lamina.graph import Executable, Profile
 from lamina.graph.planning.cost import least_seconds
-from lamina.graph.planning.layout import PlannedStep
+from lamina.graph.planning.program import PlannedStep
 from lamina.graph.planning.updates import gradient_sources
 from lamina.ops.arguments import checked, whole, within
 from lamina.runtime import Machine

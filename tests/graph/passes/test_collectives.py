@@ -9,7 +9,7 @@ from lamina.distributed import all_reduce_each
 from lamina.graph import Graph, trace
 from lamina.graph.ir.graph import constant
 from lamina.graph.passes.canonicalize import common_subexpressions, fold_constants
-from lamina.graph.passes.collectives import _filled, bucket_reductions, keep_order
+from lamina.graph.passes.collectives import _filled, _Sent, bucket_reductions, keep_order
 from lamina.graph.passes.manager import optimize
 from lamina.graph.passes.pattern import Report
 from lamina.ops.core import bind
@@ -46,19 +46,36 @@ def test_each_bucket_starts_behind_its_last_tensor_and_is_waited_for_behind_the_
     assert [v.shape for v in graph.outputs] == [(4, 4)] * 3
 
 
+def in_turn(*sizes: int) -> list[_Sent]:
+    """Tensors of so many bytes, finished one after the other."""
+    return [_Sent(i, nbytes, i) for i, nbytes in enumerate(sizes)]
+
+
 def test_the_last_buckets_are_small_and_large_tensors_send_before_them_what_waits() -> None:
     kib, mib = 1 << 10, 1 << 20
     sizes = [3 * mib, 200 * kib, 40 * mib, 30 * mib, *[4 * mib] * 7, 2 * mib, mib, 500 * kib, 100 * kib]
-    buckets = list(_filled(list(enumerate(sizes)), 12 * mib))
+    buckets = list(_filled(in_turn(*sizes), 12 * mib))
     assert [i for bucket in buckets for i in bucket] == list(range(len(sizes)))
     assert buckets[:3] == [[0, 1], [2], [3]]
     sums = [sum(sizes[i] for i in bucket) // mib for bucket in buckets[3:]]
     assert sums == [12, 12, 4, 2, 1, 0]
-    assert list(_filled([(0, 600 * kib), (1, 600 * kib), (2, 100)], 25 * mib)) == [[0, 1], [2]]
-    assert list(_filled([(0, 100), (1, 30 * mib), (2, 100)], 25 * mib)) == [
-        [1],
-        [0, 2],
-    ]  # too little to go alone
+    assert list(_filled(in_turn(600 * kib, 600 * kib, 100), 25 * mib)) == [[0, 1], [2]]
+    # Too little to go alone:
+    assert list(_filled(in_turn(100, 30 * mib, 100), 25 * mib)) == [[0, 1], [2]]
+
+
+def test_what_is_finished_at_once_is_parted_where_a_message_is_full_alone() -> None:
+    """As the gradients of all layers of a recurrent network are."""
+    kib, mib = 1 << 10, 1 << 20
+    sizes = [8 * mib, 8 * mib, 16 * kib, 16 * kib] * 2
+    before = _Sent(0, 2 * mib, 0)
+    at_once = [before, *(_Sent(1 + i, nbytes, 1) for i, nbytes in enumerate(sizes))]
+    assert list(_filled(at_once, 25 * mib)) == [[0, 1, 2, 3, 4, 5], [6, 7, 8]]
+    assert list(_filled(at_once, 100 * mib)) == [[*range(9)]]
+    assert list(_filled(at_once, 16 * mib)) == [
+        [0, 1, 2],
+        [3, 4, 5, 6, 7, 8],
+    ]  # crumbs go with what is before them
 
 
 def test_each_bucket_is_waited_for_behind_the_start_of_the_next() -> None:
@@ -81,21 +98,16 @@ def test_each_bucket_is_waited_for_behind_the_start_of_the_next() -> None:
 
 def test_limits_of_buckets_are_exact() -> None:
     mib = 1 << 20
-    assert list(_filled([(0, mib), (1, 2 * mib), (2, 1)], 2 * mib)) == [[0], [1], [2]]
-    assert list(_filled([(0, mib - 1), (1, 2 * mib), (2, 1)], 2 * mib)) == [[1], [0, 2]]
-    assert list(_filled(list(enumerate([60, 39] * 3)), 100)) == [[0, 1, 2], [3, 4, 5]]
-    assert list(_filled(list(enumerate([60, 40] * 2)), 100)) == [[0, 1], [2, 3]]
+    assert list(_filled(in_turn(mib, 2 * mib, 1), 2 * mib)) == [[0], [1], [2]]
+    assert list(_filled(in_turn(mib - 1, 2 * mib, 1), 2 * mib)) == [[0, 1], [2]]
+    assert list(_filled(in_turn(*[60, 39] * 3), 100)) == [[0, 1, 2], [3, 4, 5]]
+    assert list(_filled(in_turn(*[60, 40] * 2), 100)) == [[0, 1], [2, 3]]
     # Half of what is left, with what is held: 8 of 16 MiB, 4 of 8, 2 of 4, and 1 twice.
-    halves = list(_filled([(i, mib) for i in range(16)], 100 * mib))
+    halves = list(_filled(in_turn(*[mib] * 16), 100 * mib))
     assert [len(bucket) for bucket in halves] == [8, 4, 2, 1, 1]
     # What went alone is not left any more.
-    assert [len(b) for b in _filled([(0, 100 * mib), *((i, mib) for i in range(1, 9))], 50 * mib)] == [
-        1,
-        4,
-        2,
-        1,
-        1,
-    ]
+    alone = list(_filled(in_turn(100 * mib, *[mib] * 8), 50 * mib))
+    assert [len(bucket) for bucket in alone] == [1, 4, 2, 1, 1]
     assert not list(_filled([], 100))
 
 

@@ -15,7 +15,8 @@ from lamina import backends, onednn, ops
 from lamina.backends import Plan
 from lamina.graph import compile, gradients, trace
 from lamina.graph.ir import serialize
-from lamina.graph.planning.layout import Plans, Slot
+from lamina.graph.planning.layout import Plans
+from lamina.graph.planning.program import Slot
 from lamina.graph.run.html import html_page
 from lamina.graph.run.profile import profile
 from lamina.spec import Policy, Spec, bfloat16, float32, uint8

@@ -10,7 +10,8 @@ import lamina as lm
 from lamina import ops
 from lamina.backends import passing_plan
 from lamina.graph import Executable, compile, gradients, trace
-from lamina.graph.planning.layout import Slot, _shown_otherwise
+from lamina.graph.planning.layout import _shown_otherwise
+from lamina.graph.planning.program import Slot
 from lamina.graph.run.context import ExecutionContext
 from lamina.graph.run.recorded import Recording
 from lamina.graph.run.two_pass import TwoPassContext, TwoPassProgram

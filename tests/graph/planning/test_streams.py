@@ -1,16 +1,28 @@
 """Streams: what may run beside the chain, what waits for what, and that no order they allow breaks memory."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-import lamina as lm
 from lamina import nn, ops, optim
+from lamina.distributed import all_reduce_each
 from lamina.graph import Executable, compile, trace
-from lamina.graph.planning.streams import Footprint, assign_streams, waits
+from lamina.graph.planning.program import PlannedStep
+from lamina.graph.planning.streams import (
+    BEHIND_MESSAGES,
+    BESIDE,
+    CHAIN,
+    MESSAGES,
+    Footprint,
+    assign_streams,
+    waits,
+    with_messages_in_gaps,
+)
 from lamina.ops.core import bind
 from lamina.ops.primitives.collective import AllGather, AllReduce
+from lamina.runtime import Device, Machine
 from lamina.spec import Group, Spec, float32, int64
 from lamina.train import train_step
 
@@ -21,7 +33,7 @@ def training_step() -> Executable:
     return step.program(Spec((8, 1, 28, 28), float32), Spec((8,), int64)).executable
 
 
-def runnable(run: Executable) -> list[lm.graph.planning.layout.PlannedStep]:  # type: ignore[name-defined]
+def runnable(run: Executable) -> list[PlannedStep]:
     return [s for s in run.program.steps if not s.plan.view]
 
 
@@ -141,3 +153,114 @@ def test_waits_are_few() -> None:
     same = Footprint((), ((0, 1),))
     assert waits([same] * 4, [0, 1, 1, 1]) == [[], [0], [], []]
     assert waits([same] * 4, [0, 1, 2, 1]) == [[], [0], [0, 1], [2]]
+
+
+PAIR = Group(0, 1)
+
+
+def messages_between(x: Any, w: Any, rate: Any) -> list[Any]:
+    """Two gradients, of which the norm is taken before both updates, as `max_norm` does."""
+    hidden = ops.softmax(x @ w, 1)
+    first, second = all_reduce_each([x @ hidden, hidden @ x], "mean", group=PAIR, bucket_bytes=64)
+    norm = ops.sqrt((first * first).sum() + (second * second).sum())
+    updated = [ops.sgd_update(w, grad / norm, x, rate)[0] for grad in (first, second)]
+    return [ops.softmax(ops.exp(hidden) @ x, 1), *updated]
+
+
+def square(side: int = 4) -> Spec:
+    return Spec((side, side), float32)
+
+
+def test_the_norm_of_all_gradients_is_behind_the_messages() -> None:
+    """What an update waits for beside the message does not draw the messages onto the chain."""
+    graph = trace(messages_between, square(), square(), Spec((), float32))
+    steps = [s for s in compile(graph, "cpu", backend="null").program.steps if not s.plan.view]
+    stream = assign_streams(steps, [1e-6] * len(steps))
+    by_name = {(s.label, k) for s, k in zip(steps, stream, strict=True)}
+    assert {k for name, k in by_name if name == "start_all_reduce"} == {MESSAGES}
+    assert {k for name, k in by_name if name in ("sgd_update", "reduce", "foreach")} == {BEHIND_MESSAGES}
+    assert ("softmax", CHAIN) in by_name
+
+
+def alive(run: Executable, label: str) -> list[tuple[int, int]]:
+    """First and last step of what steps of this name write, views aside."""
+    kinds = [s for s in run.program.steps if s.label == label]
+    return [(o.base.first, o.base.last) for s in kinds for o in s.outputs if o.base.kind == "temporary"]
+
+
+def test_what_updates_and_messages_touch_is_kept_to_the_end_unless_memory_is_scarce() -> None:
+    graph = trace(messages_between, square(256), square(256), Spec((), float32))
+    gpu = Device("cuda", machine=Machine.named("h200"))
+    for device, backend, held in ((gpu, None, True), (Device("cpu"), "null", False)):
+        run = compile(graph, device, backend=backend)
+        end = len(run.program.steps)
+        found = alive(run, "start_all_reduce")
+        assert len(found) == 2
+        assert all((last == end) == held for _, last in found), device
+    plenty = compile(graph, gpu).peak_bytes
+    scarce = compile(graph, gpu, memory_limit=plenty)
+    assert scarce.peak_bytes < plenty
+    assert all(last < len(scarce.program.steps) for _, last in alive(scarce, "start_all_reduce"))
+
+
+class Whole:
+    """Of a plan whose blocks wait for each other."""
+
+    whole = True
+
+
+@pytest.mark.parametrize(
+    ("widths", "place"),
+    [
+        ((64, 4096, 64), 2),  # the first gap is too short for the message, the second is not
+        ((4096, 64, 64), 1),
+        ((64, 64, 96), 3),  # none is long enough: the longest
+    ],
+)
+def test_messages_begin_in_gaps_between_kernels_that_need_the_whole_device(
+    widths: tuple[int, ...], place: int
+) -> None:
+    def step(x: Any, *weights: Any) -> list[Any]:
+        first = ops.exp(x)
+        for w in weights:
+            x = ops.softmax(x, 1) @ w @ w.T
+        return all_reduce_each([first, x], "mean", group=PAIR, bucket_bytes=1024)
+
+    shapes = [Spec((256, 256), float32), *(Spec((256, n), float32) for n in widths)]
+    program = compile(trace(step, *shapes), "cpu", backend="null").program
+    machine = Machine.named("h200")
+
+    def order() -> list[str]:
+        return [s.label for s in with_messages_in_gaps(program.steps, machine) if not s.plan.view]
+
+    begins = ["exp", "start_all_reduce", "softmax", "matmul"]
+    assert order()[:4] == begins  # nothing needs the whole device: it begins at once
+    for planned in program.steps:
+        if planned.label == "softmax":
+            planned.plan = replace(planned.plan, make=Whole())  # type: ignore[arg-type]
+    found = order()
+    at = found.index("start_all_reduce")
+    assert found[:at].count("softmax") == place
+    assert found[at - 1 : at + 2] == ["softmax", "start_all_reduce", "matmul"]
+    assert found.count("start_all_reduce") == 2
+    assert sorted(found) == sorted(s.label for s in program.steps if not s.plan.view)
+
+
+def test_a_message_is_not_later_than_who_waits_for_it_or_the_next_one() -> None:
+    def step(x: Any, w: Any) -> list[Any]:
+        means = all_reduce_each([ops.exp(x), ops.exp(x + 1.0)], "mean", group=PAIR, bucket_bytes=8)
+        return [ops.softmax(m, 1) @ w for m in means]
+
+    program = compile(trace(step, square(), square()), "cpu", backend="null").program
+    for planned in program.steps:
+        if planned.label == "softmax":
+            planned.plan = replace(planned.plan, make=Whole())  # type: ignore[arg-type]
+    found = with_messages_in_gaps(program.steps, Machine.named("h200"))
+    starts = [i for i, s in enumerate(found) if s.label == "start_all_reduce"]
+    assert starts == [i for i, s in enumerate(program.steps) if s.label == "start_all_reduce"]
+
+
+def test_a_message_waits_for_the_chain_to_come_to_its_place() -> None:
+    apart = [Footprint((), ((i, i + 1),)) for i in range(4)]
+    assert waits(apart, [CHAIN, MESSAGES, CHAIN, MESSAGES]) == [[], [0], [], [2]]
+    assert waits(apart, [BESIDE, MESSAGES, BESIDE, BEHIND_MESSAGES]) == [[], [], [], []]

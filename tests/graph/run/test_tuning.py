@@ -18,7 +18,7 @@ import lamina as lm
 from lamina import backends, nn, ops, optim
 from lamina.backends import OpenChoice, TuningSlices
 from lamina.graph import Executable
-from lamina.graph.planning.layout import PlannedGraph
+from lamina.graph.planning.program import PlannedGraph
 from lamina.graph.run import context, tuning
 from lamina.graph.run.context import ExecutionContext
 from lamina.graph.run.timeline import Timeline

@@ -119,33 +119,45 @@ class _Bucket:
 
 def _buckets(node: Node, limit: int, trailing: _Trailing) -> Iterator[_Bucket]:
     """In the order in which they are full."""
-    finished = [(trailing.finished(v), v.node.serial if v.node else -1.0) for v in node.inputs]
+    finished = [trailing.finished(v) for v in node.inputs]
     order = sorted(range(len(finished)), key=finished.__getitem__)
     full: list[list[int]] = []
     for dtype in dict.fromkeys(node.inputs[i].dtype for i in order):
         alike = [i for i in order if node.inputs[i].dtype == dtype]
-        full += _filled([(i, node.inputs[i].spec.nbytes) for i in alike], limit)
+        full += _filled([_Sent(i, node.inputs[i].spec.nbytes, finished[i]) for i in alike], limit)
     for places in sorted(full, key=lambda places: finished[places[-1]]):
         yield _Bucket(places, trailing.moved_up([node.inputs[i] for i in places]))
 
 
-def _filled(sizes: Sequence[tuple[int, int]], limit: int) -> Iterator[list[int]]:
-    """Tensors (number, bytes) in buckets, in order. One that fills a bucket has it alone, and sends before it what
-    waits. The last buckets are small: each is half of what is left, so that little travels when all is computed."""
-    held, size, left = list[int](), 0, sum(nbytes for _, nbytes in sizes)
-    for i, nbytes in sizes:
-        alone = nbytes >= limit
-        if alone and size >= _LEAST:
+@dataclass(frozen=True)
+class _Sent:
+    """What is sent of the inputs: which, how many bytes, and when it is finished."""
+
+    place: int
+    nbytes: int
+    finished: float
+
+
+def _filled(tensors: Sequence[_Sent], limit: int) -> Iterator[list[int]]:
+    """Tensors in buckets, in order. Before one that fills a bucket what waits is sent, where it is worth a message.
+
+    The last buckets are small: each is half of what is left, so that little travels when all is computed. What is
+    finished at once is not parted for that, nor is a message made of its last crumbs.
+    """
+    left = sum(x.nbytes for x in tensors)
+    held, size = list[int](), 0
+    for i, x in enumerate(tensors):
+        if x.nbytes >= limit and size >= _LEAST:
             yield held
-            held, left, size = [], left - size, 0
-        if alone:
-            yield [i]
-            left -= nbytes
-            continue
-        held, size = [*held, i], size + nbytes
-        if size >= min(limit, max(left // 2, _LEAST)):
+            held, size = [], 0
+        held.append(x.place)
+        size, left = size + x.nbytes, left - x.nbytes
+        together = x.finished in (y.finished for y in tensors[i + 1 : i + 2])
+        crumbs = tensors[-1].finished == x.finished and 0 < left < min(_LEAST, limit // 8)
+        half = limit if together else max((size + left) // 2, _LEAST)
+        if size >= min(limit, half) and not crumbs:
             yield held
-            held, left, size = [], left - size, 0
+            held, size = [], 0
     if held:
         yield held
 

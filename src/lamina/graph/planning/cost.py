@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lamina.graph.planning.layout import PlannedStep
+from lamina.graph.planning.program import PlannedStep
 from lamina.runtime import Machine
 from lamina.runtime.machine import MEASURED
 from lamina.spec import Policy

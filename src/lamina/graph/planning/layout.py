@@ -8,89 +8,20 @@ one its input has; those of values that never change run once, in the prologue.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
 from lamina.backends import Backend, NoKernel, Plan, passing_plan
 from lamina.graph.ir.graph import Graph, Node, Value, reachable
-from lamina.graph.planning.memory import ALIGNMENT, Lifetime, Placement, place
+from lamina.graph.planning.memory import ALIGNMENT, Lifetime, place
+from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.schedule import schedule
+from lamina.graph.planning.streams import behind_the_chain, with_messages_in_gaps
 from lamina.ops.core import Op
 from lamina.ops.primitives.shape import Reshape, Slice, Transpose
+from lamina.runtime import Machine
 from lamina.spec import Layout, Policy, Spec, uint8
 from lamina.spec.layout import physical_elements, plainest
 from lamina.tensors import plan_of, relaid_of, reorder_of
-
-Kind = Literal["input", "resident", "constant", "temporary"]
-
-
-@dataclass(eq=False)
-class Slot:
-    """A value in a layout. `base` is the slot whose memory it shares (itself unless shared).
-
-    begins: how many bytes into the slot that it shares memory with.
-    spec.layout is None while the layout of a resident input is still open.
-    first, last: the steps between which the slot's memory is in use (meaningful on bases).
-    """
-
-    spec: Spec
-    kind: Kind
-    name: str = ""
-    shares: Slot | None = None
-    begins: int = 0
-    first: int = -1
-    last: int = -1
-
-    @property
-    def base(self) -> Slot:
-        """The slot that owns the memory."""
-        slot = self
-        while slot.shares is not None:
-            slot = slot.shares
-        return slot
-
-    @property
-    def offset(self) -> int:
-        """How many bytes into the memory of its base it begins."""
-        slot, offset = self, 0
-        while slot.shares is not None:
-            offset, slot = offset + slot.begins, slot.shares
-        return offset
-
-
-@dataclass(eq=False)
-class PlannedStep:
-    """One plan with the slots it reads and writes. `node` is None for reorders."""
-
-    plan: Plan
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
-    node: Node | None = None
-    workspace: Slot | None = None
-
-    @property
-    def label(self) -> str:
-        """The op's name, or "reorder"."""
-        return self.node.op.name if self.node else "reorder"
-
-
-@dataclass
-class PlannedGraph:
-    """Everything that the executor needs: slots for inputs, outputs and constants; steps; placement.
-
-    prologue: steps that run once, whenever resident inputs are loaded: they depend on nothing that changes.
-    halfway: how many steps make the outputs that were asked for `early`. name: the graph's.
-    """
-
-    inputs: list[Slot]
-    outputs: list[Slot]
-    constants: dict[Value, Slot]
-    prologue: list[PlannedStep] = field(default_factory=list)
-    steps: list[PlannedStep] = field(default_factory=list)
-    temporaries: list[Slot] = field(default_factory=list)
-    placement: Placement = field(default_factory=lambda: Placement((), 0, 0, 0))
-    halfway: int = 0
-    name: str = "graph"
 
 
 class Plans:
@@ -101,6 +32,16 @@ class Plans:
 
     def __init__(self, backend: Backend) -> None:
         self._backend, self._runs = backend, backend.device.planned is None
+
+    @property
+    def machine(self) -> Machine:
+        """Of the device that is planned for."""
+        return self._backend.device.machine
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether steps may run beside each other, on streams of the device."""
+        return self._backend.device.kind != "cpu"
 
     def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """The plan for op on inputs of these specs, or the one that was found to be faster since. Raises NoKernel."""
@@ -117,13 +58,20 @@ class Plans:
 
 
 def plan_graph(
-    graph: Graph, plans: Plans, donate: Mapping[int, int], resident: Collection[int], early: int = 0
+    graph: Graph,
+    plans: Plans,
+    donate: Mapping[int, int],
+    resident: Collection[int],
+    early: int = 0,
+    *,
+    scarce: bool = False,
 ) -> PlannedGraph:
     """Plan every node of the graph and place the temporaries in one arena.
 
     early: so many of the first outputs are made, and can be read, before anything runs that they do not need.
+    scarce: memory matters more than what may run beside each other.
     """
-    return _Planner(graph, plans, donate, resident, early).run()
+    return _Planner(graph, plans, donate, resident, early, holds=plans.overlaps and not scarce).run()
 
 
 class _Planner:
@@ -135,9 +83,11 @@ class _Planner:
         plans: Plans,
         donate: Mapping[int, int],
         resident: Collection[int],
-        early: int = 0,
+        early: int,
+        *,
+        holds: bool,
     ) -> None:
-        self.graph, self.plans, self.donate, self.early = graph, plans, dict(donate), early
+        self.graph, self.plans, self.donate, self.early, self.holds = graph, plans, dict(donate), early, holds
         self.donor = {o: i for i, o in donate.items()}  # output index -> the input that it replaces
         self.resident = set(resident) | set(donate)
         self.home: dict[Value, Slot] = {}  # the slot that a value was made in
@@ -168,6 +118,8 @@ class _Planner:
         program.outputs += [self.finish(i, v) for i, v in enumerate(outputs) if i >= self.early]
         for slot in [*program.inputs, *program.constants.values()]:
             slot.spec = slot.spec.fixed
+        if self.plans.overlaps:
+            program.steps = with_messages_in_gaps(program.steps, self.plans.machine)
         self.share_memory()
         self.place()
         return program
@@ -346,6 +298,8 @@ class _Planner:
         self.set_lifetimes()
         self.copy_donated(targets)
         self.set_lifetimes()
+        if self.holds:
+            self.hold()
 
     def alias(self, index: int, source: Slot, output: Slot, targets: dict[Slot, Slot]) -> None:
         """Let an output take over its input's memory if that input is dead afterwards."""
@@ -388,6 +342,14 @@ class _Planner:
         for slot in self.program.outputs[: self.early]:  # read between the halves
             for held in (slot, slot.base):
                 held.last = max(held.last, self.program.halfway)
+
+    def hold(self) -> None:
+        """What updates and messages touch keeps its memory to the end of the program: what would be stored there in
+        the meantime would have to wait for them."""
+        steps = self.program.steps
+        for i in behind_the_chain(steps):
+            for slot in (*steps[i].inputs, *steps[i].outputs):
+                slot.base.last = max(slot.base.last, len(steps))
 
     def place(self) -> None:
         """Offsets for the temporaries and workspaces."""

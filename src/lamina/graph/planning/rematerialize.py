@@ -19,8 +19,9 @@ from math import fsum
 from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.planning.cost import least_seconds
-from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot, plan_graph
+from lamina.graph.planning.layout import Plans, plan_graph
 from lamina.graph.planning.memory import aligned
+from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.schedule import schedule
 from lamina.ops.primitives import Foreach
 from lamina.runtime import Machine
@@ -85,7 +86,7 @@ def plan_within(
     """
     plans = Plans(backend)
     machine = backend.device.machine if backend.device.kind == "cuda" else _USUAL
-    program = plan_graph(graph, plans, donate, resident)
+    program = plan_graph(graph, plans, donate, resident, scarce=True)
     first = least = program.placement.nbytes
     most, waited = _GROWTH * len(graph.nodes), 0
     while program.placement.nbytes > limit:
@@ -98,7 +99,7 @@ def plan_within(
                 least,
             )
         graph = shrunk
-        program = plan_graph(graph, plans, donate, resident)
+        program = plan_graph(graph, plans, donate, resident, scarce=True)
         waited = 0 if program.placement.nbytes < least else waited + 1
         least = min(least, program.placement.nbytes)
     return graph, program

@@ -4,18 +4,27 @@ The critical path (forward, then the gradients of the data) stays on stream 0. W
 (gradients of parameters, updates, counts) may run on stream 1 at the same time. What ranks do together, and what is
 made of that, has streams 2 and 3, so that no kernel waits for a message that it does not need. Memory is planned for
 one order of steps, so a step waits for every earlier step of another stream that touches the same bytes, be it the
-value that it needs or one that was stored there before.
+value that it needs or one that was stored there before. So what updates and messages touch keeps its memory to the
+end, unless memory is scarce: no gradient waits for a message because it is stored where another one was.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from lamina.graph.planning.layout import PlannedStep
+from lamina.graph.planning.cost import least_seconds, work
+from lamina.graph.planning.program import PlannedStep
 from lamina.ops.core import Effect
+from lamina.ops.primitives.collective import StartAllReduce, StartReduceScatter
+from lamina.runtime import Machine
 
+#: The streams by what runs there.
+CHAIN, BESIDE, MESSAGES, BEHIND_MESSAGES = range(4)
+#: How much slower links between devices are than their memory: NVLink 4 carries 224 to 298 GB/s, an H200 reads 4,300.
+_LINKS = 16
 #: First byte and the one behind the last.
 Range = tuple[int, int]
 
@@ -43,8 +52,8 @@ def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
 
 
 def assign_streams(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> list[int]:
-    """The stream of each step: 0 on the chain that ends last, 1 for what may run beside it, 2 for collective
-    operations that may, 3 for what is made of their results.
+    """The stream of each step: CHAIN on the chain that ends last, BESIDE for what may run beside it, MESSAGES for
+    collective operations that may, BEHIND_MESSAGES for what is made of their results.
 
     seconds: about how long each step takes.
     """
@@ -53,11 +62,11 @@ def assign_streams(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> li
     found: list[int] = []
     for i, step in enumerate(steps):
         if i in chain:
-            found.append(0)
+            found.append(CHAIN)
         elif _has("collective", step):
-            found.append(2)
+            found.append(MESSAGES)
         else:
-            found.append(3 if any(found[j] > 1 for j in sources[i]) else 1)
+            found.append(BEHIND_MESSAGES if any(found[j] >= MESSAGES for j in sources[i]) else BESIDE)
     return found
 
 
@@ -68,7 +77,7 @@ def _chain(
     ends: list[float] = []
     for i, time in enumerate(seconds):
         ends.append(time + max((ends[j] for j in sources[i]), default=0.0))
-    behind = _behind_the_chain(steps, sources)
+    behind = behind_the_chain(steps, sources)
     counted = [i for i in range(len(steps)) if i not in behind]
     if not counted:
         return set(range(len(steps)))
@@ -81,15 +90,68 @@ def _chain(
     return found
 
 
-def _behind_the_chain(steps: Sequence[PlannedStep], sources: Sequence[Sequence[int]]) -> set[int]:
-    """Updates, what is made of them (the gathering of parameters in shards), and what ranks do together for them."""
-    found = set[int]()
+def behind_the_chain(
+    steps: Sequence[PlannedStep], sources: Sequence[Sequence[int]] | None = None
+) -> set[int]:
+    """Updates and messages that are on their way, what is made of them (the gathering of parameters in shards, the
+    norm of all gradients), and what is done for these alone without a product: other messages, casts.
+
+    sources: what each step depends on, where it is known.
+    """
+    first = {i for i, s in enumerate(steps) if _has("update", s) or _travels(s)}
+    return _with_others(steps, _dependencies(steps) if sources is None else sources, first)
+
+
+def with_messages_in_gaps(steps: Sequence[PlannedStep], machine: Machine) -> list[PlannedStep]:
+    """The steps in an order in which messages begin where there is time for them.
+
+    A kernel whose blocks wait for each other (`Plan.whole`) begins when a message that is on its way has ended, and
+    all that depends on it waits, too. So a message moves down to the first gap between two such kernels that takes
+    as long as it does, or else to the longest; at most to where it is waited for, or to the next message.
+    """
+    found = list(steps)
+    bounds = [*(i for i, s in enumerate(found) if _travels(s)), len(found)]
+    for i, following in reversed(list(pairwise(bounds))):
+        made, later = {s.base for s in found[i].outputs}, enumerate(found[i + 1 : following], i + 1)
+        reads = (j for j, s in later if not s.plan.view and any(slot.base in made for slot in s.inputs))
+        last = next(reads, following)
+        at = _gap(found[i + 1 : last], _LINKS * work(found[i])[1] / 2 / machine.bandwidth, machine)
+        found.insert(i + at, found.pop(i))
+    return found
+
+
+def _gap(steps: Sequence[PlannedStep], wanted: float, machine: Machine) -> int:
+    """How many steps are in front of the first gap between whole kernels that takes so many seconds."""
+    gaps = [(0, 0.0)]  # where each begins, and its seconds
     for i, step in enumerate(steps):
-        if _has("update", step) or found.intersection(sources[i]):
+        begin, seconds = gaps[-1]
+        if step.plan.whole:
+            gaps.append((i + 1, 0.0))
+        elif not step.plan.view:
+            gaps[-1] = begin, seconds + least_seconds(step, machine)
+    long = [begin for begin, seconds in gaps if seconds >= wanted]
+    return long[0] if long else max(gaps, key=lambda gap: gap[1])[0]
+
+
+def _with_others(
+    steps: Sequence[PlannedStep], sources: Sequence[Sequence[int]], some: Collection[int]
+) -> set[int]:
+    """Some steps, all that depend on them, and light ones that all of those who read them belong to."""
+    found = set(some)
+    readers: list[list[int]] = [[] for _ in steps]
+    for i, read in enumerate(sources):
+        if found.intersection(read):
             found.add(i)
-    awaited = {j for i in range(len(steps)) if i not in found for j in sources[i]}
-    updated = {j for i in found for j in sources[i]}
-    return found | {i for i in updated - awaited if _has("collective", steps[i])}
+        for j in read:
+            readers[j].append(i)
+    for i in reversed(range(len(steps))):
+        if readers[i] and found.issuperset(readers[i]) and not work(steps[i])[0]:
+            found.add(i)
+    return found
+
+
+def _travels(step: PlannedStep) -> bool:
+    return step.node is not None and isinstance(step.node.op, StartAllReduce | StartReduceScatter)
 
 
 def _has(effect: Effect, step: PlannedStep) -> bool:
@@ -108,7 +170,10 @@ def _dependencies(steps: Sequence[PlannedStep]) -> list[list[int]]:
 
 
 def waits(footprints: Sequence[Footprint], stream: Sequence[int]) -> list[list[int]]:
-    """For each step the last earlier step of each other stream that it conflicts with: all before that are done."""
+    """For each step the last earlier step of each other stream that it conflicts with: all before that are done.
+
+    A message begins when the chain has come to its place among the steps (`with_messages_in_gaps`).
+    """
     found: list[list[int]] = []
     steps: dict[int, list[int]] = {k: [] for k in stream}  # of each stream, so far
     seen: dict[
@@ -118,7 +183,8 @@ def waits(footprints: Sequence[Footprint], stream: Sequence[int]) -> list[list[i
         found.append([])
         for other, earlier in steps.items():
             unseen = earlier[bisect_right(earlier, seen.get((stream[i], other), -1)) :]
-            clashing = (j for j in reversed(unseen) if own.clashes(footprints[j]))
+            follows = stream[i] == MESSAGES and other == CHAIN
+            clashing = (j for j in reversed(unseen) if follows or own.clashes(footprints[j]))
             last = None if other == stream[i] else next(clashing, None)
             if last is not None:
                 seen[stream[i], other] = last

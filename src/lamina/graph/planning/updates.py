@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lamina.graph.planning.layout import PlannedStep
+from lamina.graph.planning.program import PlannedStep
 
 
 def gradient_sources(steps: Sequence[PlannedStep]) -> list[tuple[int, int]]:

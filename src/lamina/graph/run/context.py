@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina.backends import Call, Run
 from lamina.graph.planning.cost import least_seconds
-from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Slot
+from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.streams import Footprint, assign_streams, waits
 from lamina.graph.run.captured import (
     LYING,

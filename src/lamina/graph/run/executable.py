@@ -18,7 +18,8 @@ from lamina.backends import Backend, Plan, Run
 from lamina.graph.ir.graph import Graph
 from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
-from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot, plan_graph, with_plans
+from lamina.graph.planning.layout import Plans, plan_graph, with_plans
+from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.rematerialize import as_bytes, plan_within
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.context import ExecutionContext, Given, place_constants

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.graph.planning.layout import PlannedGraph, Slot
+from lamina.graph.planning.program import PlannedGraph, Slot
 from lamina.graph.run.captured import PINNED, WRITTEN, CannotMove
 from lamina.graph.run.context import ExecutionContext, Given
 from lamina.graph.run.staging import Staged

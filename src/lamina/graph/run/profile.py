@@ -16,7 +16,7 @@ import numpy as np
 
 from lamina.backends import Run
 from lamina.graph.planning.cost import least_times, work
-from lamina.graph.planning.layout import PlannedStep
+from lamina.graph.planning.program import PlannedStep
 from lamina.graph.planning.updates import gradient_sources
 from lamina.graph.run.executable import Executable
 from lamina.graph.run.timeline import Timeline

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from lamina.backends import Plan, Run
-from lamina.graph.planning.layout import PlannedGraph, Slot
 from lamina.graph.planning.memory import Lifetime, place
+from lamina.graph.planning.program import PlannedGraph, Slot
 from lamina.graph.run.context import ExecutionContext
 from lamina.runtime import Buffer, Device
 

@@ -10,7 +10,7 @@ from lamina import backends
 from lamina.backends import Backend, Call, Meaning, NoKernel, Plan, Run
 from lamina.backends.reference import by_numpy
 from lamina.graph.ir.serialize import decode_op, encode_op
-from lamina.graph.planning.layout import PlannedStep, Slot
+from lamina.graph.planning.program import PlannedStep, Slot
 from lamina.graph.run.executable import Executable
 from lamina.replay.addresses import ARENA, COUNTERS, INPUTS, KEPT, Regions, virtual
 from lamina.replay.errors import OtherMachineError, PlanFileError

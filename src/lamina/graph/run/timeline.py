@@ -21,7 +21,7 @@ from typing import Any
 
 from lamina._json import parse_json
 from lamina.graph.planning.cost import work
-from lamina.graph.planning.layout import PlannedStep
+from lamina.graph.planning.program import PlannedStep
 from lamina.ops.arguments import checked
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise

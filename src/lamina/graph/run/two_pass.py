@@ -14,8 +14,9 @@ from lamina import backends
 from lamina.graph.ir.graph import Graph
 from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
-from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot, plan_graph
+from lamina.graph.planning.layout import Plans, plan_graph
 from lamina.graph.planning.memory import Placement
+from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.context import ExecutionContext, place_constants
 from lamina.graph.run.prologue import Prologue
