@@ -124,11 +124,6 @@ class Plan:
         won = None if self.open is None else self.open.winner
         return self if won is None else won
 
-    @property
-    def whole(self) -> bool:
-        """Whether blocks of a kernel wait for each other, so that it begins when there is room for all of them."""
-        return bool(getattr(self.make, "whole", False))
-
     def bind(self, call: Call) -> Run:
         """Fix the addresses; the returned function computes (or queues the work on the call's stream)."""
         return self.make(call)

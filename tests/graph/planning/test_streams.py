@@ -1,6 +1,5 @@
 """Streams: what may run beside the chain, what waits for what, and that no order they allow breaks memory."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,11 @@ from lamina.graph import Executable, compile, trace
 from lamina.graph.planning.program import PlannedStep
 from lamina.graph.planning.streams import (
     BEHIND_MESSAGES,
-    BESIDE,
     CHAIN,
     MESSAGES,
     Footprint,
     assign_streams,
     waits,
-    with_messages_in_gaps,
 )
 from lamina.ops.core import bind
 from lamina.ops.primitives.collective import AllGather, AllReduce
@@ -201,66 +198,3 @@ def test_what_updates_and_messages_touch_is_kept_to_the_end_unless_memory_is_sca
     scarce = compile(graph, gpu, memory_limit=plenty)
     assert scarce.peak_bytes < plenty
     assert all(last < len(scarce.program.steps) for _, last in alive(scarce, "start_all_reduce"))
-
-
-class Whole:
-    """Of a plan whose blocks wait for each other."""
-
-    whole = True
-
-
-@pytest.mark.parametrize(
-    ("widths", "place"),
-    [
-        ((64, 4096, 64), 2),  # the first gap is too short for the message, the second is not
-        ((4096, 64, 64), 1),
-        ((64, 64, 96), 3),  # none is long enough: the longest
-    ],
-)
-def test_messages_begin_in_gaps_between_kernels_that_need_the_whole_device(
-    widths: tuple[int, ...], place: int
-) -> None:
-    def step(x: Any, *weights: Any) -> list[Any]:
-        first = ops.exp(x)
-        for w in weights:
-            x = ops.softmax(x, 1) @ w @ w.T
-        return all_reduce_each([first, x], "mean", group=PAIR, bucket_bytes=1024)
-
-    shapes = [Spec((256, 256), float32), *(Spec((256, n), float32) for n in widths)]
-    program = compile(trace(step, *shapes), "cpu", backend="null").program
-    machine = Machine.named("h200")
-
-    def order() -> list[str]:
-        return [s.label for s in with_messages_in_gaps(program.steps, machine) if not s.plan.view]
-
-    begins = ["exp", "start_all_reduce", "softmax", "matmul"]
-    assert order()[:4] == begins  # nothing needs the whole device: it begins at once
-    for planned in program.steps:
-        if planned.label == "softmax":
-            planned.plan = replace(planned.plan, make=Whole())  # type: ignore[arg-type]
-    found = order()
-    at = found.index("start_all_reduce")
-    assert found[:at].count("softmax") == place
-    assert found[at - 1 : at + 2] == ["softmax", "start_all_reduce", "matmul"]
-    assert found.count("start_all_reduce") == 2
-    assert sorted(found) == sorted(s.label for s in program.steps if not s.plan.view)
-
-
-def test_a_message_is_not_later_than_who_waits_for_it_or_the_next_one() -> None:
-    def step(x: Any, w: Any) -> list[Any]:
-        means = all_reduce_each([ops.exp(x), ops.exp(x + 1.0)], "mean", group=PAIR, bucket_bytes=8)
-        return [ops.softmax(m, 1) @ w for m in means]
-
-    program = compile(trace(step, square(), square()), "cpu", backend="null").program
-    for planned in program.steps:
-        if planned.label == "softmax":
-            planned.plan = replace(planned.plan, make=Whole())  # type: ignore[arg-type]
-    found = with_messages_in_gaps(program.steps, Machine.named("h200"))
-    starts = [i for i, s in enumerate(found) if s.label == "start_all_reduce"]
-    assert starts == [i for i, s in enumerate(program.steps) if s.label == "start_all_reduce"]
-
-
-def test_a_message_waits_for_the_chain_to_come_to_its_place() -> None:
-    apart = [Footprint((), ((i, i + 1),)) for i in range(4)]
-    assert waits(apart, [CHAIN, MESSAGES, CHAIN, MESSAGES]) == [[], [0], [], [2]]
-    assert waits(apart, [BESIDE, MESSAGES, BESIDE, BEHIND_MESSAGES]) == [[], [], [], []]

@@ -15,10 +15,9 @@ from lamina.graph.ir.graph import Graph, Node, Value, reachable
 from lamina.graph.planning.memory import ALIGNMENT, Lifetime, place
 from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.schedule import schedule
-from lamina.graph.planning.streams import behind_the_chain, with_messages_in_gaps
+from lamina.graph.planning.streams import behind_the_chain
 from lamina.ops.core import Op
 from lamina.ops.primitives.shape import Reshape, Slice, Transpose
-from lamina.runtime import Machine
 from lamina.spec import Layout, Policy, Spec, uint8
 from lamina.spec.layout import physical_elements, plainest
 from lamina.tensors import plan_of, relaid_of, reorder_of
@@ -32,11 +31,6 @@ class Plans:
 
     def __init__(self, backend: Backend) -> None:
         self._backend, self._runs = backend, backend.device.planned is None
-
-    @property
-    def machine(self) -> Machine:
-        """Of the device that is planned for."""
-        return self._backend.device.machine
 
     @property
     def overlaps(self) -> bool:
@@ -118,8 +112,6 @@ class _Planner:
         program.outputs += [self.finish(i, v) for i, v in enumerate(outputs) if i >= self.early]
         for slot in [*program.inputs, *program.constants.values()]:
             slot.spec = slot.spec.fixed
-        if self.plans.overlaps:
-            program.steps = with_messages_in_gaps(program.steps, self.plans.machine)
         self.share_memory()
         self.place()
         return program

@@ -13,18 +13,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from lamina.graph.planning.cost import least_seconds, work
+from lamina.graph.planning.cost import work
 from lamina.graph.planning.program import PlannedStep
 from lamina.ops.core import Effect
 from lamina.ops.primitives.collective import StartAllReduce, StartReduceScatter
-from lamina.runtime import Machine
 
 #: The streams by what runs there.
 CHAIN, BESIDE, MESSAGES, BEHIND_MESSAGES = range(4)
-#: How much slower links between devices are than their memory: NVLink 4 carries 224 to 298 GB/s, an H200 reads 4,300.
-_LINKS = 16
 #: First byte and the one behind the last.
 Range = tuple[int, int]
 
@@ -102,37 +98,6 @@ def behind_the_chain(
     return _with_others(steps, _dependencies(steps) if sources is None else sources, first)
 
 
-def with_messages_in_gaps(steps: Sequence[PlannedStep], machine: Machine) -> list[PlannedStep]:
-    """The steps in an order in which messages begin where there is time for them.
-
-    A kernel whose blocks wait for each other (`Plan.whole`) begins when a message that is on its way has ended, and
-    all that depends on it waits, too. So a message moves down to the first gap between two such kernels that takes
-    as long as it does, or else to the longest; at most to where it is waited for, or to the next message.
-    """
-    found = list(steps)
-    bounds = [*(i for i, s in enumerate(found) if _travels(s)), len(found)]
-    for i, following in reversed(list(pairwise(bounds))):
-        made, later = {s.base for s in found[i].outputs}, enumerate(found[i + 1 : following], i + 1)
-        reads = (j for j, s in later if not s.plan.view and any(slot.base in made for slot in s.inputs))
-        last = next(reads, following)
-        at = _gap(found[i + 1 : last], _LINKS * work(found[i])[1] / 2 / machine.bandwidth, machine)
-        found.insert(i + at, found.pop(i))
-    return found
-
-
-def _gap(steps: Sequence[PlannedStep], wanted: float, machine: Machine) -> int:
-    """How many steps are in front of the first gap between whole kernels that takes so many seconds."""
-    gaps = [(0, 0.0)]  # where each begins, and its seconds
-    for i, step in enumerate(steps):
-        begin, seconds = gaps[-1]
-        if step.plan.whole:
-            gaps.append((i + 1, 0.0))
-        elif not step.plan.view:
-            gaps[-1] = begin, seconds + least_seconds(step, machine)
-    long = [begin for begin, seconds in gaps if seconds >= wanted]
-    return long[0] if long else max(gaps, key=lambda gap: gap[1])[0]
-
-
 def _with_others(
     steps: Sequence[PlannedStep], sources: Sequence[Sequence[int]], some: Collection[int]
 ) -> set[int]:
@@ -170,10 +135,7 @@ def _dependencies(steps: Sequence[PlannedStep]) -> list[list[int]]:
 
 
 def waits(footprints: Sequence[Footprint], stream: Sequence[int]) -> list[list[int]]:
-    """For each step the last earlier step of each other stream that it conflicts with: all before that are done.
-
-    A message begins when the chain has come to its place among the steps (`with_messages_in_gaps`).
-    """
+    """For each step the last earlier step of each other stream that it conflicts with: all before that are done."""
     found: list[list[int]] = []
     steps: dict[int, list[int]] = {k: [] for k in stream}  # of each stream, so far
     seen: dict[
@@ -183,8 +145,7 @@ def waits(footprints: Sequence[Footprint], stream: Sequence[int]) -> list[list[i
         found.append([])
         for other, earlier in steps.items():
             unseen = earlier[bisect_right(earlier, seen.get((stream[i], other), -1)) :]
-            follows = stream[i] == MESSAGES and other == CHAIN
-            clashing = (j for j in reversed(unseen) if follows or own.clashes(footprints[j]))
+            clashing = (j for j in reversed(unseen) if own.clashes(footprints[j]))
             last = None if other == stream[i] else next(clashing, None)
             if last is not None:
                 seen[stream[i], other] = last

@@ -569,11 +569,6 @@ class Launches:
         steps = self.plain() if self.plain else ()
         return tuple(step.program for step in steps if isinstance(step, Launch | Together))
 
-    @property
-    def whole(self) -> bool:
-        """See `Plan.whole`."""
-        return any(isinstance(s, Together) or (isinstance(s, SubPlan) and s.plan.whole) for s in self.steps)
-
     def chosen(self, call: Call) -> tuple[Bindable, ...]:
         """The steps for a call's addresses."""
         if self.plain is not None and any(p % VECTOR for p in (*call.inputs, *call.outputs)):
