@@ -370,6 +370,7 @@ def test_plans_for_cudnn_give_it_each_operand_where_it_lies(
     values, first = arrays(op, sizes, float32), 1 + op.states
     plan = cuda_rnn.forward(op, [Spec(v.shape, float32) for v in values], "standard", H200, Policy())
     assert plan.label == "cudnn rnn standard"
+    assert len(plan.make.steps[0].arguments) == len(values) - first + 1  # all weights, and cuDNN's space
     y, *last = run(plan, values)
     kept = [last.pop()] if reserve else []
     for found, ref in zip(
