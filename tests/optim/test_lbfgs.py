@@ -148,6 +148,24 @@ def test_gradients_of_modules_are_found_whatever_the_parameters_are_called() -> 
     assert float(loss(first, second)[0]) < 0.9 * start
 
 
+def test_gradients_by_the_names_of_the_parameters() -> None:
+    """In any order; a name that is none of them is refused."""
+    net = nn.Module()
+    net.a, net.b = nn.Parameter(lm.tensor([3.0, -1.0])), nn.Parameter(lm.tensor(2.0))
+    own = optim.LBFGS(net, line_search_fn="strong_wolfe")
+
+    def closure() -> Any:
+        a, b, goal = net.a, net.b, np.float32([1.0, 2.0])
+        loss = ops.sum(ops.square(a - goal)) + 4 * ops.square(b + 1)
+        return loss, {"b": 8 * (b + 1), "a": 2 * (a - goal)}
+
+    own.step(closure)
+    np.testing.assert_allclose(net.a.numpy(), [1.0, 2.0], atol=1e-4)
+    np.testing.assert_allclose(net.b.numpy(), -1.0, atol=1e-4)
+    with pytest.raises(TypeError, match="closure must give a gradient for each of 2 parameters"):
+        own.step(lambda: (closure()[0], {**closure()[1], "c": lm.zeros(1)}))
+
+
 def test_what_is_frozen_needs_no_gradient_and_stays() -> None:
     lm.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
