@@ -134,3 +134,18 @@ def test_what_dtypes_hold() -> None:
     assert xp.result_type(lm.ones(2), xp.float64) == lm.float64
     assert [xp.can_cast(xp.int8, xp.int64), xp.can_cast(xp.int64, xp.int8)] == [True, False]
     assert xp.broadcast_shapes((3, 1), (1, 4)) == (3, 4)
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones", "empty", "full"])
+@pytest.mark.parametrize("like", [False, True])
+def test_what_is_made_has_the_shape_and_dtype_that_the_standard_says(name: str, like: bool) -> None:
+    values = {"zeros": 0, "ones": 1, "full": 3}
+    filled = (3,) if name == "full" else ()
+    shape = xp.asarray(np.zeros((2, 3), np.int32)) if like else (2, 3)
+    make = getattr(xp, f"{name}_like" if like else name)
+    default = xp.int32 if like else xp.int64 if name == "full" else xp.float32
+    for dtype in (None, xp.float64, xp.int32):
+        found = make(shape, *filled, dtype=dtype, device="cpu")
+        assert (found.shape, found.dtype) == ((2, 3), dtype or default)
+        if name in values:
+            assert (found.numpy() == values[name]).all()

@@ -14,7 +14,7 @@ import pytest
 import lamina as lm
 from lamina import nn, ops
 from lamina.spec import FLOATS, DTypeError, Layout, ShapeError, Spec, float32
-from lamina.tensors import Tensor, as_tensor, relayout, tensors_version
+from lamina.tensors import Tensor, as_tensor, relayout, tensors_version, writable
 from tests.helpers.second_device import SECOND, known
 
 
@@ -308,6 +308,22 @@ def test_updated_state_leaves_read_only_memory_alone() -> None:
     assert p.tolist() == [2.0] * 4
     assert data == np.ones(4, np.float32).tobytes()
     assert not p.read_only
+
+
+def test_what_may_be_written_is_the_tensor_itself_unless_it_is_read_only() -> None:
+    x = lm.tensor([1.0, 2.0])
+    assert writable(x) is x
+    array = np.ones(4, np.float32)
+    own = writable(array)
+    own.copy_(own * 3)
+    assert array.tolist() == own.tolist() == [3.0] * 4
+    data = np.ones(4, np.float32).tobytes()
+    shown = as_tensor(np.frombuffer(data, np.float32))
+    apart = writable(shown)
+    assert not apart.read_only
+    apart.copy_(apart * 3)
+    assert apart.tolist() == [3.0] * 4
+    assert data == np.ones(4, np.float32).tobytes()
 
 
 def test_sizes_are_given_one_by_one_or_as_a_sequence() -> None:

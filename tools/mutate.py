@@ -16,7 +16,8 @@ counts, too, and comparisons with PyTorch where it is installed (`--marks` selec
 
 What is generated is left out, and what makes no difference by construction: annotations, texts, decorators of
 classes, sizes of caches, stack levels of warnings, `strict=True` of `zip` (an assertion), branches for type checkers,
-and what the tests are given (`samples`, `variants` and `domains` of an op, and names that are used there alone).
+and what the tests are given (`samples`, `examples`, `variants` and `domains` of an op, and names that are used there
+alone).
 
 A fault whose tests take longer than `--timeout`, or than what is left of `--seconds`, is not decided: survivors take
 the longest, so that the share of those that were tried is a bound from below. Where all tests that reach it have
@@ -78,7 +79,7 @@ JUDGES, JUDGED = Path("tests/judges"), ("ops", "nn", "convert")
 #: What is run if nothing else is said: what each change must pass, as far as PyTorch is installed.
 MARKS = "not gpu" + ("" if importlib.util.find_spec("torch") else " and not torch")
 #: What tests are given, not what is tested.
-EXAMPLES = ("samples", "variants", "domains")
+EXAMPLES = ("samples", "examples", "variants", "domains")
 #: In place of a test's name. On a busy machine it need not be the fault's doing, so it counts for neither side.
 TIMEOUT = "TIMEOUT"
 #: Test files that are read at first, before all others of a chapter.

@@ -1,6 +1,9 @@
 """Recurrent networks through the house: the reserve between the passes, policies, what is refused."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,16 +11,19 @@ import pytest
 
 import lamina as lm
 from lamina import backends, ops
-from lamina.backends.cuda.launch.program import scratch, source
-from lamina.backends.cuda.rnn.rnn import pieces, transfer
+from lamina.backends.cuda.launch.program import Copy, scratch, source
+from lamina.backends.cuda.rnn import rnn as cuda_rnn
+from lamina.backends.cuda.rnn.rnn import RnnDescription, pieces, transfer
 from lamina.backends.reference import run_reference
 from lamina.c import cudnn as c
 from lamina.cudnn.legacy.rnn_weights import Entry, WeightLayout, parts
 from lamina.graph.passes.manager import prune_outputs
 from lamina.ops.primitives.rnn import GATES, Rnn, RnnGrad, Sizes
-from lamina.runtime import Device, NoGpuError
+from lamina.runtime import Device, NoGpuError, host_array
 from lamina.spec import DType, Policy, ShapeError, Spec, as_dtype, bfloat16, float16, float32, float64
+from tests.helpers import emulator
 from tests.helpers.eager import apart, execute, mismatch
+from tests.helpers.planned import H200
 
 CASES = [
     (Rnn("tanh", 7, 2), Sizes(6, 3, 5)),
@@ -247,6 +253,175 @@ def test_the_weight_kernels_compile(gather: bool) -> None:
     for launch in transfer(runs, places, scratch(), bfloat16, gather):
         assert launch.program.cubin("sm_90")
     assert len(runs) < 4 * op.layers * 4
+
+
+#: Bytes that cuDNN takes for itself, of no round number.
+WORKSPACE, RESERVE = 1000, 72
+
+
+@dataclass
+class InSoftware:
+    """cuDNN's three calls for one network, by the op's reference, at the addresses that they are given.
+
+    Scratch memory is overwritten as cuDNN may, so that what lies in it by mistake is lost; the reserve must come back
+    as the call before has left it, and what the backward pass reads must be what the forward pass read and wrote.
+    """
+
+    op: Rnn
+    sizes: Sizes
+    layout: WeightLayout
+
+    def forward(self, handle: Any, *, weights: Any, hx: int, cx: int | None, **given: Any) -> None:
+        self._spoil(given["workspace"], WORKSPACE)
+        if given["training"]:
+            bytes_at(given["reserve"], RESERVE)[:] = 1
+        else:
+            assert given["reserve"] is None
+        assert [given[k] for k in ("x_desc", "y_desc", "h_desc", "c_desc")] == ["x", "y", "h", "c"]
+        self._read = self._operands(given["x"], hx, cx, weights)
+        y, *last = run_reference(self.op, self._read, float64)
+        self._y = y.astype(np.float32)
+        self._states(given["hy"], given["cy"], last)
+        self._floats(given["y"], self._y.shape)[...] = self._y
+
+    def backward_data(self, handle: Any, *, weights: Any, hx: int, cx: int | None, **given: Any) -> None:
+        self._spoil(given["workspace"], WORKSPACE)
+        self._reserve(given["reserve"], 1)
+        assert [given[k] for k in ("x_desc", "y_desc", "h_desc", "c_desc")] == ["x", "y", "h", "c"]
+        read = self._operands(None, hx, cx, weights)
+        for a, b in zip(read, self._read[1:], strict=True):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(self._floats(given["y"], self._y.shape), self._y)
+        dy = self._floats(given["dy"], self._y.shape).copy()
+        ends = [given["dhy"], given["dcy"]][: self.op.states]
+        shapes = self.op.state_shapes(self.sizes.batch)
+        dlast = [self._floats(a, s).copy() for a, s in zip(ends, shapes, strict=True)]
+        first = 1 + self.op.states
+        back = RnnGrad(*cuda_rnn.attributes(self.op))
+        operands = [*self._read[:first], self._y, dy, *dlast, *self._read[first:]]
+        dx, *rest = run_reference(back, operands, float64)
+        self._dweights = rest[self.op.states :]
+        self._states(given["dhx"], given["dcx"], rest[: self.op.states])
+        self._floats(given["dx"], dx.shape)[...] = dx
+
+    def backward_weights(self, handle: Any, *, dweights: Any, hx: int, **given: Any) -> None:
+        self._spoil(given["workspace"], WORKSPACE)
+        self._reserve(given["reserve"], 2)
+        assert [given[k] for k in ("x_desc", "y_desc", "h_desc")] == ["x", "y", "h"]
+        np.testing.assert_array_equal(self._floats(given["x"], tuple(self.sizes)), self._read[0])
+        np.testing.assert_array_equal(self._floats(hx, self._read[1].shape), self._read[1])
+        np.testing.assert_array_equal(self._floats(given["y"], self._y.shape), self._y)
+        space = bytes_at(dweights, self.layout.nbytes).view(np.float32)
+        space += self.layout.from_torch(dict(zip(self._names(space), self._dweights, strict=True)))
+
+    def _operands(self, x: int | None, hx: int, cx: int | None, weights: Any) -> list[Any]:
+        shapes = [tuple(self.sizes), *self.op.state_shapes(self.sizes.batch)]
+        places = [x, hx, cx][: len(shapes)]
+        found = [self._floats(a, s).copy() for a, s in zip(places, shapes, strict=True) if a is not None]
+        space = bytes_at(weights, self.layout.nbytes)
+        return [*found, *(w.copy() for w in self.layout.to_torch(space).values())]
+
+    def _names(self, space: Any) -> list[str]:
+        return list(self.layout.to_torch(space))
+
+    def _states(self, h: int, c: int | None, values: Any) -> None:
+        assert (c is None) == (self.op.states == 1)
+        for address, value in zip((h, c), values, strict=False):
+            assert address is not None
+            self._floats(address, value.shape)[...] = value
+
+    def _floats(self, address: int, shape: tuple[int, ...]) -> Any:
+        return host_array(address, shape, np.float32)
+
+    def _reserve(self, place: tuple[int, int], number: int) -> None:
+        reserve = bytes_at(place, RESERVE)
+        assert (reserve == number).all()
+        reserve[:] = number + 1
+
+    def _spoil(self, place: tuple[int, int], nbytes: int) -> None:
+        bytes_at(place, nbytes)[:] = 0x77
+
+
+def bytes_at(place: tuple[int, int], nbytes: int) -> Any:
+    address, given = place
+    assert given == nbytes
+    return host_array(address, (nbytes,), np.uint8)
+
+
+@pytest.mark.parametrize("reserve", [False, True])
+@pytest.mark.parametrize(("op", "sizes"), CASES, ids=[str(op) for op, _ in CASES])
+def test_plans_for_cudnn_give_it_each_operand_where_it_lies(
+    op: Rnn, sizes: Sizes, reserve: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both passes, with own kernels around calls of cuDNN that the reference answers."""
+    space = layout(op, sizes, CELLS[op.mode])
+    library = InSoftware(op, sizes, space)
+
+    def network(known: Any, given: Sizes, dtype: DType, formulation: str, training: bool, *_: Any) -> Any:
+        assert (known, given, dtype) == (cuda_rnn.attributes(op), sizes, float32)
+        described: Any = (library, "x", "y", "h", "c")
+        return RnnDescription(*described, space, WORKSPACE, RESERVE if training else 0, formulation)
+
+    monkeypatch.setattr(cuda_rnn, "_network", network)
+    monkeypatch.setattr(cuda_rnn, "handle_of", lambda device: SimpleNamespace(use=lambda stream: None))
+    monkeypatch.setattr(Copy, "bind", lambda self, device, call: partial(emulator.run_steps, [self], call))
+    run = partial(emulator.run_plan, misaligned=not reserve)
+    op = replace(op, reserve=reserve)
+    values, first = arrays(op, sizes, float32), 1 + op.states
+    plan = cuda_rnn.forward(op, [Spec(v.shape, float32) for v in values], "standard", H200, Policy())
+    assert plan.label == "cudnn rnn standard"
+    assert len(plan.make.steps[0].arguments) == len(values) - first + 1  # all weights, and cuDNN's space
+    y, *last = run(plan, values)
+    kept = [last.pop()] if reserve else []
+    for found, ref in zip(
+        (y, *last), run_reference(replace(op, reserve=False), values, float64), strict=True
+    ):
+        assert not mismatch(found, ref, float32)
+
+    back = RnnGrad(*cuda_rnn.attributes(op), reserve)
+    rng = np.random.default_rng(1)
+    grads = [rng.standard_normal(v.shape).astype(np.float32) for v in (y, *last)]
+    given = [*values[:first], y, *grads, *kept, *values[first:]]
+    plan = cuda_rnn.gradient(
+        back, [Spec(v.shape, as_dtype(v.dtype)) for v in given], "standard", H200, Policy()
+    )
+    assert plan.aliases == ({len(values): first + 1 + first} if reserve else {})
+    found = run(plan, given)
+    assert len(found) == len(values) + reserve
+    wanted = run_reference(replace(back, reserve=False), [v for v in given if v.dtype != np.uint8], float64)
+    for i, (g, ref) in enumerate(zip(found, wanted, strict=False)):
+        assert not mismatch(g, ref, float32), f"gradient {i}"
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ({}, ("standard", 0.0)),
+        ({"standard": 3.0, "persist_static": 2.0}, ("persist_static", 2.0)),
+        ({"standard packed": 1.0, "standard": 3.0, "persist_static": 2.0}, ("standard packed", 1.0)),
+    ],
+)
+def test_cudnns_fastest_algorithm_that_ran_is_taken(
+    times: dict[str, float], wanted: tuple[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed or padded; where none ran, the one that always does, of unknown time."""
+
+    def search(handle: Any, rnn: Any, *_: Any, **__: Any) -> list[Any]:
+        found = [
+            SimpleNamespace(algorithm=name.removesuffix(" packed"), reason="", time=ms)
+            for name, ms in times.items()
+            if name.endswith(" packed") != rnn.padded_io
+        ]
+        return [*found, SimpleNamespace(algorithm="persist_dynamic", reason="refused", time=0.0)]
+
+    described = SimpleNamespace(replace=lambda padded_io: SimpleNamespace(padded_io=padded_io))
+    monkeypatch.setattr(cuda_rnn, "_descriptor", lambda *_: described)
+    monkeypatch.setattr(cuda_rnn, "_sequences", lambda *_: None)
+    monkeypatch.setattr(cuda_rnn, "handle_for", lambda device: None)
+    monkeypatch.setattr(cuda_rnn, "search_rnn", search)
+    monkeypatch.setattr(cuda_rnn, "short", str)
+    known = cuda_rnn.attributes(CASES[2][0])
+    assert cuda_rnn._fastest_of_library(known, CASES[2][1], float32, True, H200, Policy()) == wanted
 
 
 def test_without_a_gpu_cudnn_plans_nothing() -> None:

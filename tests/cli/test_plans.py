@@ -86,11 +86,14 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["plans", "import", str(tmp_path / "torn")]) == 1
     assert "no database of plans" in capsys.readouterr().err
     assert main(["plans", "export", str(tmp_path / "mine")]) == 1
-    assert "stores: none" in capsys.readouterr().err
+    assert "plans export: --store: say which store; stores: none" in capsys.readouterr().err
     own().add([OWN])
     PlanStore("NVIDIA A100", "9.19.0").add([OWN])
     assert main(["plans", "export", str(tmp_path / "mine")]) == 1
-    assert "stores: NVIDIA-A100-9.19.0, NVIDIA-H200-9.19.0" in capsys.readouterr().err
+    both = "stores: NVIDIA-A100-9.19.0, NVIDIA-H200-9.19.0"
+    assert f"plans export: --store: say which store; {both}" in capsys.readouterr().err
+    assert main(["plans", "export", str(tmp_path / "mine"), "--store", "mine"]) == 1
+    assert f"plans export: there is no store 'mine'; {both}" in capsys.readouterr().err
     assert main(["plans", "export", str(tmp_path / "mine"), "--store", "NVIDIA-A100-9.19.0"]) == 0
     assert read_database(tmp_path / "mine").device == "NVIDIA-A100"
 

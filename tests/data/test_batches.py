@@ -216,3 +216,23 @@ def test_ranks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ValueError, match='parallel="data" finds rank and world_size; rank=2 and world_size=4 are given'
     ):
         data.arrays(x, batch_size=4, rank=2, world_size=4, parallel="data")
+
+
+def test_a_generator_of_numpys_says_the_order_as_a_seed_does() -> None:
+    x = np.arange(40)
+
+    def order(**options: Any) -> list[int]:
+        return np.concatenate(
+            [np.asarray(b) for b in data.DataLoader(x, 4, shuffle=True, **options)]
+        ).tolist()
+
+    found = [order(generator=np.random.default_rng(s)) for s in (3, 3, 4)]
+    assert found[0] == found[1] != found[2]
+    assert sorted(found[0]) == x.tolist()
+    seeds = [batches_module.seed_of("it", np.random.default_rng(s), None) for s in range(50)]
+    assert len(set(seeds)) == 50
+    assert 1 << 57 < max(seeds) < 1 << 63
+    assert min(seeds) >= 0
+    assert (batches_module.seed_of("it", None, None), batches_module.seed_of("it", None, 7)) == (0, 7)
+    with pytest.raises(ValueError, match="it: generator= and seed=7 both say where random numbers begin"):
+        batches_module.seed_of("it", np.random.default_rng(3), 7)

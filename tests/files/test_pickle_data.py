@@ -57,6 +57,21 @@ def test_errors_say_what(content: bytes, error: str) -> None:
         read_pickle(io.BytesIO(content), {}, refused, 0)
 
 
+def test_what_stands_on_the_stack_is_there_twice_after_dup() -> None:
+    """The same object, as Python's own reader has it; Python's writer never asks for it."""
+    for content, wanted in (
+        (b"K\x052\x86.", (5, 5)),
+        (b"]2K\x01a\x86.", ([1], [1])),
+        (b"K\x01K\x022\x87.", (1, 2, 2)),
+    ):
+        found = read_pickle(io.BytesIO(content), {}, refused, 0)
+        assert found == wanted == pickle.loads(content)
+    (first, second) = read_pickle(io.BytesIO(b"]2K\x01a\x86."), {}, refused, 0)
+    assert first is second
+    with pytest.raises(PickleError, match="a mark"):
+        read_pickle(io.BytesIO(b"(2."), {}, refused, 0)
+
+
 def test_memory_and_steps_are_counted() -> None:
     for content in (b"\x8f" * 800_000, b"N0" * 1_100_000):
         with pytest.raises(PickleError, match="too much memory|steps"):

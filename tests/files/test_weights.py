@@ -66,6 +66,8 @@ def test_shards_go_both_ways(tmp_path: Path) -> None:
         "w.safetensors.index.json",
     ]  # fmt: skip
     same(load_weights(files[-1]))
+    facts = json.loads(files[-1].read_text(encoding="utf-8"))["metadata"]
+    assert facts["total_size"] == sum(array.nbytes for array in STATE.values())
     save_weights(
         {"layer0.weight": np.ones((4, 4), np.float32), "layer1.weight": STATE["layer1.weight"]}, files[0]
     )

@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from lamina.files.source import Source, WeightsError
-from lamina.files.zip_archive import members
+from lamina.files.zip_archive import _wide, members
 from tests.helpers.pickles import archive
 
 GOOD = archive(b"abc", {"data/0": b"defg"})
@@ -26,6 +26,34 @@ def test_sizes_of_64_bits_are_read() -> None:
     with zipfile.ZipFile(file, "w") as found, found.open("a", "w", force_zip64=True) as member:
         member.write(b"12345")
     assert members(Source("f", file.getvalue()))["a"].nbytes == 5
+
+
+def test_a_directory_of_64_bits_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What 32 bits do not hold stands in a field of its own, among those of others, in the order of the entry."""
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 3)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made:
+        for name, data in (("a", b"12345"), ("b", b"12"), ("c", b"1234567")):
+            member = zipfile.ZipInfo(name)
+            member.extra = struct.pack("<2H4s", 0xCAFE, 4, b"abcd")
+            made.writestr(member, data)
+    given = file.getvalue()
+    entry = given.index(b"PK\x01\x02")
+    assert struct.unpack_from("<2I", given, entry + 20) == (0xFFFFFFFF, 0xFFFFFFFF)
+    found = members(Source("f", given))
+    assert {name: given[m.offset : m.offset + m.nbytes] for name, m in found.items()} == {
+        "a": b"12345", "b": b"12", "c": b"1234567",
+    }  # fmt: skip
+
+
+def test_fields_of_others_stand_before_and_behind_the_wide_sizes() -> None:
+    fill, other = 0xFFFFFFFF, struct.pack("<2H3s", 0xCAFE, 3, b"abc")
+    wide = struct.pack("<2H3Q", 1, 24, 1 << 40, 1 << 41, 1 << 42)
+    for extra in (wide, other + wide, wide + other, other + other + wide + other):
+        assert list(_wide(extra, (fill, fill, fill))) == [1 << 40, 1 << 41, 1 << 42]
+        assert list(_wide(extra, (7, fill, 8))) == [7, 1 << 40, 8]
+    assert list(_wide(other, (7, fill, 8))) == [7, fill, 8]
+    assert list(_wide(b"", (7, 8, 9))) == [7, 8, 9]
 
 
 def changed(at: int, form: str, value: int, sign: bytes = b"PK\x01\x02") -> bytes:

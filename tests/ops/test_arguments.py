@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.ops.arguments import DTypeLike, checked, shown, within
+from lamina.ops.arguments import DTypeLike, checked, shown, whole, within
 from lamina.spec import DTypeError, float32
 
 
@@ -65,6 +65,21 @@ def test_a_function_of_operands_alone_is_itself() -> None:
         """No argument to check."""
 
     assert checked(plain) is plain
+
+
+def test_whole_numbers_reach_from_the_least_to_the_most() -> None:
+    for value in (3, 5, np.int64(4)):
+        found = whole("topk", "k", value, 3, 5)
+        assert found == value
+        assert type(found) is int
+    assert whole("topk", "k", 1 << 80) == 1 << 80
+    with pytest.raises(ValueError, match="topk: k must be at least 3, got 2"):
+        whole("topk", "k", 2, 3, 5)
+    with pytest.raises(ValueError, match="topk: k must be at most 5, got 6"):
+        whole("topk", "k", 6, 3, 5)
+    for value in (3.0, True, "3", None):
+        with pytest.raises(TypeError, match="topk: k must be an int, got"):
+            whole("topk", "k", value, 0, 5)
 
 
 def test_ranges() -> None:

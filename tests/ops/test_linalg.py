@@ -132,6 +132,23 @@ def test_products_and_norms() -> None:
     near(linalg.norm(x, 3, 1), np.linalg.norm(x, 3, 1))
 
 
+@pytest.mark.parametrize("order", ["fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf, None])
+def test_norms_and_conditions_of_matrices(order: Any) -> None:
+    """A norm without axes is of a matrix where one is given, of all elements of anything else."""
+    one, several = drawn(5, 5), drawn(2, 3, 4, 4)
+    near(linalg.norm(one, order), np.linalg.norm(one, order))
+    near(linalg.norm(one, order, keepdim=True), np.linalg.norm(one, order, keepdims=True))
+    for x in (one, several):
+        near(linalg.cond(x, order), np.linalg.cond(x, order), 1e-8)
+    wide = drawn(4, 6)
+    near(linalg.norm(wide, order), np.linalg.norm(wide, order))
+    if order in (2, -2, None):
+        near(linalg.cond(wide, order), np.linalg.cond(wide, order), 1e-8)
+    else:
+        with pytest.raises(ShapeError, match="cond"):
+            linalg.cond(wide, order)
+
+
 def test_types_and_compiled() -> None:
     a = drawn(5, 5).astype(np.float32)
     near(linalg.inv(a), np.linalg.inv(a.astype(np.float64)), 1e-4)

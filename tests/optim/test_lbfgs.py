@@ -7,6 +7,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops, optim
+from lamina.optim.lbfgs import _Point, _strong_wolfe
 
 START = np.array([0.6, 1.3, 0.7, 1.2])
 OPTIONS: list[dict[str, Any]] = [
@@ -31,6 +32,11 @@ def waves(x: Any) -> Any:
     return (x**2 + 10 * (3 * x**2 / (1 + x**4)) ** 2).sum() + (x[0] - x[2]) ** 4
 
 
+def straight(x: Any) -> Any:
+    """No curvature: along a line the cubic through two points is a straight one."""
+    return abs(x - 30.0).sum()
+
+
 def minimizer(function: Any, **options: Any) -> tuple[Any, Any, Any]:
     p = nn.Parameter(lm.tensor(START, "float64"))
     both = lm.value_and_grad(lambda values: function(values[0]))
@@ -42,6 +48,18 @@ def minimizer(function: Any, **options: Any) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("function", [rosenbrock, waves])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_ten_steps_are_torchs(function: Any, options: dict[str, Any]) -> None:
+    steps_are_torchs(10, function, options)
+
+
+@pytest.mark.torch
+@pytest.mark.feature("F111")
+@pytest.mark.parametrize("options", OPTIONS[1:4], ids=str)
+def test_steps_along_straight_lines_are_torchs(options: dict[str, Any]) -> None:
+    """A search goes on to ten times the length; behind the kinks what rounding leaves decides."""
+    steps_are_torchs(3, straight, options)
+
+
+def steps_are_torchs(count: int, function: Any, options: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     q = torch.nn.Parameter(torch.tensor(START))
     theirs = torch.optim.LBFGS([q], **options)
@@ -53,11 +71,47 @@ def test_ten_steps_are_torchs(function: Any, options: dict[str, Any]) -> None:
         return loss
 
     own, own_closure, p = minimizer(function, **options)
-    for _ in range(10):
+    for _ in range(count):
         loss, wanted = own.step(own_closure), theirs.step(closure)
         np.testing.assert_allclose(float(loss), wanted.item(), rtol=1e-6, atol=1e-12)
         np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-6, atol=1e-8)
     assert own.evaluations == theirs.state[q]["func_evals"]
+
+
+@pytest.mark.torch
+@pytest.mark.feature("F111")
+@pytest.mark.parametrize("most", [1, 2, 5, 25])
+def test_lengths_along_a_line_are_torchs_whatever_a_function_answers(most: int) -> None:
+    """Values of a few numbers, many of them equal, and any slopes, as no smooth function need have them."""
+    import torch
+    from torch.optim.lbfgs import _strong_wolfe as theirs
+
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        fall = float(rng.choice([0.0, 0.5, 1.0]))
+        values = np.cumsum(rng.integers(-1, 2, 40)) / 4 - fall * np.arange(1, 41)
+        slopes = rng.uniform(-2, 1, 40)
+        asked: list[list[float]] = [[], []]
+
+        def answer(length: float, who: int, asked: Any = asked, script: Any = (values, slopes)) -> Any:
+            asked[who].append(float(length))
+            return [float(numbers[len(asked[who]) - 1]) for numbers in script]
+
+        def at(length: float, answer: Any = answer) -> _Point:
+            value, slope = answer(length, 0)
+            return _Point(length, value, None, slope)
+
+        def evaluate(x: Any, length: Any, d: Any, answer: Any = answer) -> Any:
+            value, slope = answer(length, 1)
+            return value, torch.tensor([slope], dtype=torch.float64)
+
+        found = _strong_wolfe(at, _Point(0.0, 0.0, None, -1.0), 1.0, most, 1e-9)
+        one = torch.ones(1, dtype=torch.float64)
+        value, _, length, count = theirs(evaluate, None, 1.0, one, 0.0, -one, -one[0], max_ls=most)
+        assert len(asked[0]) == len(asked[1]) == count, seed
+        np.testing.assert_allclose(asked[0], asked[1], rtol=1e-9, atol=1e-12, err_msg=str(seed))
+        assert found.value == value, seed
+        assert found.length == pytest.approx(float(length), rel=1e-9, abs=1e-12), seed
 
 
 @pytest.mark.feature("F111")
@@ -92,6 +146,24 @@ def test_gradients_of_modules_are_found_whatever_the_parameters_are_called() -> 
     own = optim.LBFGS([*second.parameters(), *first.parameters()], line_search_fn="strong_wolfe")
     start = float(own.step(lambda: loss(first, second)))
     assert float(loss(first, second)[0]) < 0.9 * start
+
+
+def test_gradients_by_the_names_of_the_parameters() -> None:
+    """In any order; a name that is none of them is refused."""
+    net = nn.Module()
+    net.a, net.b = nn.Parameter(lm.tensor([3.0, -1.0])), nn.Parameter(lm.tensor(2.0))
+    own = optim.LBFGS(net, line_search_fn="strong_wolfe")
+
+    def closure() -> Any:
+        a, b, goal = net.a, net.b, np.float32([1.0, 2.0])
+        loss = ops.sum(ops.square(a - goal)) + 4 * ops.square(b + 1)
+        return loss, {"b": 8 * (b + 1), "a": 2 * (a - goal)}
+
+    own.step(closure)
+    np.testing.assert_allclose(net.a.numpy(), [1.0, 2.0], atol=1e-4)
+    np.testing.assert_allclose(net.b.numpy(), -1.0, atol=1e-4)
+    with pytest.raises(TypeError, match="closure must give a gradient for each of 2 parameters"):
+        own.step(lambda: (closure()[0], {**closure()[1], "c": lm.zeros(1)}))
 
 
 def test_what_is_frozen_needs_no_gradient_and_stays() -> None:

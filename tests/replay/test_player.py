@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lamina.replay import player as player_module
 from lamina.replay.addresses import ARENA, INPUTS, KEPT, virtual
 from lamina.replay.errors import PlanFileError
 from lamina.replay.host import HostSteps
 from lamina.replay.player import Player, _GpuContext
-from lamina.runtime import Device
+from lamina.runtime import Device, LibraryState
 from lamina.spec import ShapeError
 from tests.helpers.many_threads import in_threads
 
@@ -56,6 +57,21 @@ def test_threads_have_contexts_of_their_own() -> None:
 
     in_threads(work, 6)
     assert 1 <= found.contexts <= 3
+
+
+def test_there_are_as_many_states_of_libraries_as_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first context takes that in which the steps were read: each holds handles with memory of their own."""
+    made: list[LibraryState] = []
+
+    def state() -> LibraryState:
+        made.append(LibraryState())
+        return made[-1]
+
+    monkeypatch.setattr(player_module, "LibraryState", state)
+    found = player(contexts=3)
+    assert len(made) == found.contexts == 1
+    first, second = (found._contexts.take() for _ in range(2))
+    assert [first._libraries, second._libraries] == made
 
 
 @pytest.mark.parametrize(

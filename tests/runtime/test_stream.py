@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lamina.runtime import _cuda
+from lamina.runtime import DeviceError, _cuda
 from lamina.runtime import stream as module
-from lamina.runtime.stream import CudaStream, _borrow, _wait_for_ends, as_stream
+from lamina.runtime.stream import CapturedGraph, CudaStream, _borrow, _wait_for_ends, as_stream
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,39 @@ def test_a_stream_of_another_library_is_never_closed(owned: bool, monkeypatch: p
     assert stream.closed == owned
     with pytest.raises(ValueError, match="stream 0x4d belongs to cuda:0, and the work is on"):
         _borrow(77, SimpleNamespace(kind="cuda", index=1, current=nullcontext))  # type: ignore[arg-type]
+
+
+def test_launches_of_a_graph_are_in_turn_unless_a_thread_has_it_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver wants one launch of a graph at a time; what it answers is raised, behind which others may launch."""
+    stream: Any = SimpleNamespace(
+        handle=5, device=SimpleNamespace(platform=SimpleNamespace(enter=lambda: 3, leave=lambda _: None))
+    )
+    graph, seen, answers = CapturedGraph(stream), [], iter([0, 0, 700, 700])
+
+    def launch(executable: int, handle: int) -> int:
+        seen.append((executable, handle, graph._lock.locked()))
+        return next(answers)
+
+    monkeypatch.setattr(_cuda, "direct", lambda name: {"cuGraphLaunch": launch}[name])
+    monkeypatch.setattr(_cuda, "error_text", lambda status: (f"ERROR_{status}", "as it says"))
+    with pytest.raises(DeviceError, match="launch: the graph is closed, or its capture has not ended"):
+        graph.bind()
+    graph._executable = 7
+    in_turn, alone = graph.bind(), graph.bind(alone=True)
+    in_turn()
+    alone()
+    for run in (in_turn, alone):
+        with pytest.raises(DeviceError, match="cuGraphLaunch failed with ERROR_700"):
+            run()
+    assert seen == [(7, 5, True), (7, 5, False)] * 2
+    assert not graph._lock.locked()
+    graph._executable = None
+    for run in (in_turn, alone):
+        with pytest.raises(DeviceError, match="launch: the graph is closed"):
+            run()
+    assert len(seen) == 4
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,9 @@ def f(a, b):
 class Op:
     domains: tuple = ((14, 15), None)
 
+    def examples(self):
+        return Op(16)
+
     def samples(self):
         return _cases(13), _SIZES, _SHARED
 """

@@ -322,7 +322,10 @@ def _too_high(start: _Point, point: _Point) -> bool:
 
 
 def _cubic(a: _Point, b: _Point, least: float, most: float) -> float:
-    """Where the cubic through two points' values and slopes is lowest, within bounds; their middle where nowhere."""
+    """Where the cubic through two points' values and slopes is lowest, within bounds; their middle where nowhere.
+
+    A straight line, and a parabola that is open below, is lowest at the bound that it falls to.
+    """
     if a.length > b.length:
         a, b = b, a
     d1 = a.slope + b.slope - 3 * (a.value - b.value) / (a.length - b.length)
@@ -330,8 +333,10 @@ def _cubic(a: _Point, b: _Point, least: float, most: float) -> float:
     if not square >= 0:
         return (least + most) / 2
     d2 = math.sqrt(square)
-    lowest = b.length - (b.length - a.length) * ((b.slope + d2 - d1) / (b.slope - a.slope + 2 * d2))
-    return min(max(lowest, least), most)
+    over, under = b.slope + d2 - d1, b.slope - a.slope + 2 * d2
+    if not under:
+        return most if over < 0 else least if over > 0 else (least + most) / 2
+    return min(max(b.length - (b.length - a.length) * (over / under), least), most)
 
 
 def _by_identity(gradients: Any) -> dict[int, Any] | None:

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 
 import lamina as lm
-from lamina.convert.onnx import OnnxError, OnnxGraph
+from lamina.convert.onnx import OnnxError, OnnxGraph, node
 from lamina.convert.onnx.folding import Folding
 from lamina.ops.core import recording
 from lamina.spec import Spec, float32
@@ -47,8 +47,8 @@ def test_a_few_bytes_do_not_become_gigabytes(
     operator: str, inputs: list[np.ndarray], attributes: dict
 ) -> None:
     names = [f"w{i}" for i in range(len(inputs))]
-    node = helper.make_node(operator, names, ["c"], **attributes)
-    proto = model([node], {"x": (2,)}, {"c": (2,)}, opset=20, **dict(zip(names, inputs, strict=True)))
+    called = helper.make_node(operator, names, ["c"], **attributes)
+    proto = model([called], {"x": (2,)}, {"c": (2,)}, opset=20, **dict(zip(names, inputs, strict=True)))
     if operator == "Upsample":
         proto.opset_import[0].version = 9
     graph = OnnxGraph(proto)
@@ -57,3 +57,26 @@ def test_a_few_bytes_do_not_become_gigabytes(
         return
     with pytest.raises((OnnxError, ValueError, OverflowError)):
         graph({"x": np.ones(2, "f")})
+
+
+@pytest.mark.parametrize(
+    ("operator", "most", "inputs"),
+    [
+        ("OneHot", 12, [np.array([0]), np.array(12), np.array([0.0, 1.0])]),
+        ("HannWindow", 12, [np.array(12)]),
+        ("Range", 12, [np.array(0), np.array(12), np.array(1)]),
+        ("Tile", 12, [np.ones(3), np.array([4])]),
+    ],
+)
+def test_constants_may_have_as_many_bytes_as_are_allowed(
+    operator: str, most: int, inputs: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """most: elements, of 8 bytes each."""
+    names = [f"w{i}" for i in range(len(inputs))]
+    nodes = [helper.make_node(operator, names, ["c"])]
+    proto = model(nodes, {"x": (2,)}, {"c": (2,)}, opset=20, **dict(zip(names, inputs, strict=True)))
+    monkeypatch.setattr(node, "MOST_BYTES", 8 * most)
+    assert OnnxGraph(proto)({"x": np.ones(2, "f")})["c"].spec.numel == most
+    monkeypatch.setattr(node, "MOST_BYTES", 8 * most - 1)
+    with pytest.raises(OnnxError, match=rf"a constant of {8 * most} bytes is refused"):
+        OnnxGraph(proto)({"x": np.ones(2, "f")})

@@ -7,6 +7,7 @@ from onnx import TensorProto, helper
 
 import lamina as lm
 from lamina.convert.onnx import OnnxError, OnnxGraph, UnknownValueError
+from lamina.convert.onnx import graph as onnx_graph
 from lamina.spec import Spec, float32
 from tests.helpers.onnx_models import model
 
@@ -128,6 +129,25 @@ def test_numbers_that_decide_shapes_must_be_known_while_tracing() -> None:
     assert caught.value.input == "shape"
     recorded = graph.trace(specs | {"shape": np.array([2, 3])})
     assert [v.spec.shape for v in recorded.outputs] == [(2, 3)]
+
+
+def test_as_many_nodes_as_are_allowed_run_in_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round counts as one, and so does each node within."""
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Add", ["a", "x"], ["b"]), helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [info("i", 7, []), info("go", 9, []), info("a", 1, None)],
+        [info("on", 9, []), info("b", 1, None)],
+    )
+    node = helper.make_node("Loop", ["", "", "x"], ["y"], body=body)
+    node.input[0] = "count"
+    proto = model([node], {"x": (1,), "count": (TensorProto.INT64, ())}, {"y": (1,)})
+    monkeypatch.setattr(onnx_graph, "MOST_STEPS", 1 + 3 * 4)
+    given = {"x": np.ones(1, "f"), "count": np.array(4)}
+    assert OnnxGraph(proto)(given)["y"].numpy() == 5
+    with pytest.raises(OnnxError, match="loops and functions take more than 13 nodes in one call"):
+        OnnxGraph(proto)({**given, "count": np.array(5)})
 
 
 def test_loops_and_functions_without_end_are_refused() -> None:

@@ -32,7 +32,7 @@ def test_values_are_those_of_torch(text: str) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"bias": False}, {"kdim": 5, "vdim": 7}, {"add_bias_kv": True}, {"add_zero_attn": True}]
 )
-@pytest.mark.parametrize("mask", ["none", "padding", "causal"])
+@pytest.mark.parametrize("mask", ["none", "padding", "causal", "both"])
 def test_multi_head_attention(options: dict[str, object], mask: str) -> None:
     import torch
 
@@ -45,6 +45,10 @@ def test_multi_head_attention(options: dict[str, object], mask: str) -> None:
         "none": {},
         "padding": {"key_padding_mask": torch.arange(6) > torch.tensor([[5], [3], [4]])},
         "causal": {"attn_mask": torch.ones(4, 6).triu(1).bool(), "need_weights": False},
+        "both": {
+            "attn_mask": torch.linspace(-1, 1, 24).reshape(4, 6),
+            "key_padding_mask": torch.linspace(-2, 1, 18).reshape(3, 6),
+        },
     }[mask]
     with torch.no_grad():
 
@@ -68,7 +72,8 @@ def _of(name: str, net: object, q: object, k: object, v: object, given: dict[str
             .endswith("_" + path.replace(".", "_") + "_")
         ):
             return tensor.detach()
-    return tensors.get(name, next((x for x in given.values() if hasattr(x, "dtype")), None))
+    masks = {f"l_given_{key}_": x for key, x in given.items()}
+    return tensors.get(name, masks.get(name, next((x for x in given.values() if hasattr(x, "dtype")), None)))
 
 
 @pytest.mark.parametrize("first", [True, False])

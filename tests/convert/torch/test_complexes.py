@@ -124,6 +124,35 @@ def magnitudes_and_phases() -> tuple[Any, ...]:
 
 
 @program
+def quotients_and_turned_matrices() -> tuple[Any, ...]:
+    """By real tensors and by complex ones; matrices with their conjugates, and without."""
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            z = torch.view_as_complex(self.line(x).reshape(2, 3, 3, 2))
+            size = z.real.square() + 1.0
+            return tuple(
+                torch.view_as_real(y.contiguous())
+                for y in (
+                    z / size,
+                    z / (z + 4.0),
+                    size / (z + 4.0),
+                    (z @ z.mH) / 2,
+                    z.mT * z,
+                    z[0].H + z[1].T,
+                )
+            )
+
+    return Net(), torch.randn(2, 3, 6)
+
+
+@program
 def arithmetic() -> tuple[Any, ...]:
     import torch
     from torch import nn

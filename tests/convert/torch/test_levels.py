@@ -155,6 +155,36 @@ def test_what_cannot_be_run_so_leaves_no_level_behind() -> None:
     assert [len(stretch) for stretch in levels(module)] == [4]
 
 
+def test_a_stretch_is_run_with_all_that_its_calls_are() -> None:
+    """What the graph holds, modules, methods and functions; what stands outside stays as it was written."""
+    import torch
+    from torch._C import _functorch as functorch
+    from torch.fx import Graph, GraphModule
+
+    from lamina.convert.torch.levels import flattened, levels
+
+    root = torch.nn.Module()
+    root.register_buffer("scale", torch.tensor([2.0, 3.0, 4.0]))
+    root.act = torch.nn.Tanh()
+    given = torch.linspace(-1, 1, 6).reshape(2, 3)
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.call_function(functorch._vmap_increment_nesting, (2, "error"))
+    each = graph.call_function(functorch._add_batch_dim, (x, 0, 1))
+    scaled = graph.call_function(torch.mul, (each, graph.get_attr("scale")))
+    total = graph.call_method("sum", (graph.call_module("act", (scaled,)),))
+    y = graph.call_function(functorch._remove_batch_dim, (total, 1, 2, 0))
+    graph.call_function(functorch._vmap_decrement_nesting)
+    outside = graph.call_function(torch.relu, (y,))
+    graph.output(outside)
+    x.meta["example_value"] = given
+    y.meta["example_value"] = outside.meta["example_value"] = torch.ones(2)
+    module = flattened(GraphModule(root, graph))
+    assert levels(module) == []
+    assert [n.target for n in module.graph.nodes if n.op == "call_function"][-1] is torch.relu
+    torch.testing.assert_close(module(given), (given * root.scale).tanh().sum(1).relu())
+
+
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # by jvp of PyTorch
 @pytest.mark.parametrize(
     "make", [ensemble, sample_by_sample, forces, jacobians, backwards], ids=lambda f: f.__name__

@@ -21,6 +21,23 @@ def test_dropout_drops_as_many_as_asked_and_nothing_in_inference() -> None:
     assert abs(y.max() - 4 / 3) < 1e-6
 
 
+def test_slopes_of_rrelu_are_drawn_between_two_numbers_in_training() -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import exported
+
+    x = torch.cat([torch.full((100, 100), -2.0), torch.full((1, 100), 3.0), torch.zeros(1, 100)])
+    y = exported(lambda x: F.rrelu(x, 0.1, 0.4, training=True), x)(x).outputs[0].numpy()
+    assert (y[100] == 3).all()
+    assert (y[101] == 0).all()
+    slopes = y[:100] / -2
+    assert 0.1 <= slopes.min() < 0.101
+    assert 0.399 < slopes.max() <= 0.4
+    assert abs(slopes.mean() - 0.25) < 0.005
+    assert abs(slopes.std() - 0.3 / 12**0.5) < 0.005
+
+
 @pytest.mark.parametrize(
     "text",
     [

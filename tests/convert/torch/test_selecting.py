@@ -126,3 +126,25 @@ def test_what_only_its_size_tells_is_refused(function: Any) -> None:
     compiled = lm.jit(lambda x: converted(x))
     with pytest.raises(TypeError, match="shape of the result depends on the numbers in the mask"):
         compiled(lm.tensor(x.numpy()))
+
+
+def test_selections_by_masks_that_are_given_and_computed_are_two() -> None:
+    """A mask that is state of the network was made by no step that another's could be compared with."""
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", torch.arange(24).reshape(6, 4) % 2 == 0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x[self.kept] + x[x > 0]).sum()
+
+    x = torch.linspace(-1, 1, 24).reshape(6, 4)
+    converted = from_torch(Net(), x)
+    compiled = lm.jit(lambda mask, x: lm.nn.functional_call(converted, {"kept": mask}, (x,)))
+    with pytest.raises(TypeError, match="shape of the result depends on the numbers in the mask"):
+        compiled(lm.tensor(np.arange(24).reshape(6, 4) % 2 == 0), lm.tensor(x.numpy()))

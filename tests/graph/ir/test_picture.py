@@ -37,6 +37,21 @@ def test_each_node_is_below_what_it_reads() -> None:
     assert found["exp"][0] < found["neg"][0]  # as x and y
 
 
+def test_results_and_operands_have_colours_of_their_own() -> None:
+    """By what they are, not by what they are equal to."""
+    graph = trace(lambda x: (ops.relu(ops.exp(x)), ops.exp(ops.neg(x))), X, names=["x"])
+    found: dict[str, set[str]] = {}
+    for group in ElementTree.fromstring(picture(graph)).iter("g"):
+        box, tip = group.find("rect"), group.find("title")
+        assert box is not None
+        assert tip is not None
+        found.setdefault(box.attrib["fill"], set()).add(str(tip.text).split("\n")[0])
+    operands, steps, results = (found[colour] for colour in ("#f3efe2", "#dde8f7", "#d9f2dd"))
+    assert operands == {"%x: f32[4,3]"}
+    assert steps == {"exp()", "neg()"}
+    assert results == {"relu()", "exp()"}
+
+
 def test_tips_say_what_it_is_and_where_it_comes_from() -> None:
     net = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
     svg = picture(trace(lambda x: net(x), X))

@@ -60,6 +60,38 @@ def test_it_is_folded_and_nothing_changes(layers: Any, shape: tuple[int, ...], w
     np.testing.assert_allclose(lm.compile(graph, "cpu")(x)[0].numpy(), expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    ("behind", "left"),
+    [
+        (lambda y, m, n: y * m, []),
+        (lambda y, m, n: n + y, []),
+        (lambda y, m, n: m * y + n, []),
+        (lambda y, m, n: (y + n) * m, ["mul"]),
+        (lambda y, m, n: (m * y) * n, ["mul"]),
+    ],
+    ids=["product", "sum", "product and sum", "sum, then a product", "two products"],
+)
+def test_a_scale_and_a_shift_behind_it_are_the_norms_own(behind: Any, left: list[str], apart: bool) -> None:
+    """One product, then one sum; what stands behind them stays. apart: the norm is not the convolution's own."""
+    m, n, g, b, mean = (RNG.standard_normal(4).astype(np.float32) for _ in range(5))
+    w = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32)
+    var = RNG.uniform(0.5, 2, 4).astype(np.float32)
+
+    def f(x: Any) -> Any:
+        y = ops.conv2d(x, w)
+        y = ops.relu(y) if apart else y
+        y = ops.batch_norm(y, mean, var, g, b, False, eps=1e-3)
+        return behind(y, m.reshape(1, 4, 1, 1), n.reshape(1, 4, 1, 1))
+
+    x = RNG.standard_normal((2, 3, 6, 5)).astype(np.float32)
+    graph = folded(f, x)
+    wanted = f(lm.tensor(x)).numpy()
+    np.testing.assert_allclose(graph(x)[0].numpy(), wanted, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(lm.compile(graph, "cpu")(x)[0].numpy(), wanted, rtol=2e-5, atol=2e-5)
+    assert names(graph) == [*(["conv", "relu", "mul", "add"] if apart else ["conv", "add"]), *left]
+
+
 def test_residual_and_relu_become_steps() -> None:
     w, v = (RNG.standard_normal(s).astype(np.float32) for s in ((4, 3, 3, 3), (4,)))
     pair = (v, np.abs(v) + 0.5)

@@ -69,6 +69,16 @@ def test_plans_are_asked_for_under_the_nodes_policy() -> None:
     assert [policy.algorithm for _, policy in backend.asked] == ["heuristic"]
 
 
+def test_what_is_only_asked_is_no_choice_for_other_sizes() -> None:
+    """With `once` the first choice serves all: the heuristic's, asked before anything is timed, must not be it."""
+    backend = StandIn()
+    with lm.policy(algorithm="time_once", tf32=False):
+        graph = trace(lambda a: ops.exp(-a), X)
+    fuse_elementwise(graph, backend)
+    (asked,) = [policy for _, policy in backend.asked]
+    assert (asked.algorithm, asked.once, asked.tf32) == ("heuristic", False, False)
+
+
 def test_equal_layers_ask_once() -> None:
     def layers(a: Any) -> Any:
         for _ in range(5):

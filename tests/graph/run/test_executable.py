@@ -52,6 +52,19 @@ def test_poisoned_dead_memory_changes_nothing(start: int) -> None:
             np.testing.assert_allclose(found.numpy(), value, rtol=1e-5, atol=1e-6, err_msg=f"seed {seed}")
 
 
+def test_poisoned_programs_leave_large_operands_and_results_alone() -> None:
+    """Those that lie outside of the program's memory otherwise, where they are large."""
+    x = np.random.default_rng(0).standard_normal((1 << 10, 1 << 9)).astype(np.float32)
+    before = x.copy()
+    run = compile(trace(lambda x: (ops.exp(x), ops.exp(x) @ x.mT, x * 2), x), "cpu", poison=True)
+    kept = run(x)
+    for found in (run(x), kept):
+        np.testing.assert_allclose(found[0].numpy(), np.exp(before), rtol=1e-5)
+        np.testing.assert_allclose(found[1].numpy(), np.exp(before) @ before.T, rtol=1e-3, atol=1e-2)
+        np.testing.assert_array_equal(found[2].numpy(), before * 2)
+    np.testing.assert_array_equal(x, before)
+
+
 def test_donated_state_is_updated_in_place_and_keeps_its_identity() -> None:
     def step(p, x):  # type: ignore[no-untyped-def]
         return p - 0.5 * gradients(ops.sum(ops.square(p - x)), [p])[0], ops.sum(p)

@@ -34,6 +34,15 @@ def test_flops_and_bytes_are_counted() -> None:
     assert products[0].nbytes == 4 * (8 * 32 + 32 * 64 + 8 * 64)
 
 
+def test_the_table_has_work_where_an_op_has_any() -> None:
+    a, b = Spec((200, 300), float32), Spec((300, 400), float32)
+    made = compile(trace(lambda a, b: ops.softmax(ops.matmul(a, b), 1), a, b), "cpu")
+    head, *lines = profile(made, rounds=0).text().splitlines()
+    begin, end = head.index("GFLOP"), head.index("bytes")
+    cells = [line[begin:end].strip() for line in lines[:2]]
+    assert cells == ["0.05", ""]
+
+
 @pytest.mark.parametrize(
     ("op", "shapes", "flops"),
     [

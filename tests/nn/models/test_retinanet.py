@@ -9,7 +9,7 @@ import pytest
 import lamina as lm
 from lamina import nn
 from lamina.nn.models.resnet import BasicBlock, ResNet
-from lamina.nn.models.retinanet import Detections, RetinaNetOutput, retinanet
+from lamina.nn.models.retinanet import Detections, RetinaNetOutput, _scaled, retinanet
 from tests.helpers.nn.twins import GRADIENT, OUTPUT, close, learns, same_weights, shapes
 
 RNG = np.random.default_rng(0)
@@ -126,6 +126,20 @@ def test_one_loss_is_learned_whatever_the_number_of_objects() -> None:
     losses = [step(IMAGES, nn.padded_objects(t)).item() for t in (TARGETS, TARGETS[::-1], [TARGETS[1]] * 2)]
     assert np.isfinite(losses).all()
     learns(net, net.loss, IMAGES, nn.padded_objects(TARGETS), 8, 3e-4)
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [((20, 40), (25, 50)), ((40, 20), (50, 25)), ((20, 24), (30, 36)), ((60, 90), (30, 45))],
+)
+def test_images_are_scaled_until_a_side_is_as_long_as_it_may_be(
+    size: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    """The short side to 30, or the long one to 50."""
+    x = np.broadcast_to(np.linspace(0, 1, size[1], dtype=np.float32), (3, *size))
+    y = _scaled(lm.tensor(x), 30, 50)
+    assert y.shape == (3, *wanted)
+    np.testing.assert_allclose(y.numpy().mean(), 0.5, atol=1e-3)
 
 
 def test_images_are_normalized_as_imagenets_unless_told_otherwise() -> None:

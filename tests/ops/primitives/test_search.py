@@ -66,6 +66,8 @@ def test_unique() -> None:
     rows = np.array([[1, 2], [0, 5], [1, 2]])
     values, counts = ops.unique(lm.tensor(rows), return_counts=True, dim=0)
     assert (values.tolist(), counts.tolist()) == ([[0, 5], [1, 2]], [1, 2])
+    values, inverse, counts = ops.unique(lm.tensor(7), True, True, True, dim=0)
+    assert (values.tolist(), inverse.tolist(), counts.tolist()) == ([7], [0], [1])
     values, inverse, counts = ops.unique_consecutive(lm.tensor([1, 1, 2, 1]), True, True)
     assert (values.tolist(), inverse.tolist(), counts.tolist()) == ([1, 2, 1], [0, 0, 1, 2], [2, 1, 1])
 

@@ -73,3 +73,22 @@ def test_the_last_axis_and_axes_apart_are_left_to_others() -> None:
     for shape, axis in (((3, 5), (1,)), ((3, 4, 5), (0, 2)), ((2, 3, 4, 5), (0, 2))):
         with pytest.raises(NoKernel, match="left to others"):
             plan(Softmax(axis), [Spec(shape, float32).fixed])
+
+
+def test_only_the_exact_logarithm_is_worth_a_kernel_for_a_few_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table, "LEAST", 1000)
+    few, many = Spec((4, 5), float32).fixed, Spec((40, 50), float32).fixed
+    for op, places in (
+        (LogSoftmax((1,)), 1),
+        (LogSoftmax((0,)), 1),
+        (Softmax((0,)), 1),
+        (SoftmaxGrad((0,)), 2),
+    ):
+        assert plan(op, [many] * places).label == f"loops {op.name}"
+        if isinstance(op, LogSoftmax):
+            assert plan(op, [few]).label == "loops log_softmax"
+        else:
+            with pytest.raises(NoKernel, match="is not worth a kernel"):
+                plan(op, [few] * places)

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from lamina.backends import Call
+from lamina.backends import Call, Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
-from lamina.backends.cuda.launch.program import Launches, source, target
+from lamina.backends.cuda.launch.program import Launches, kernel_plan, source, target
+from lamina.backends.cuda.norm import norm
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_formulation
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm
 from lamina.backends.cuda.norm.norm import batch_norm_grad
+from lamina.backends.cuda.select.formulations import Problem
 from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY, Array, Op, Sample
 from lamina.ops.primitives import (
@@ -28,6 +30,7 @@ from lamina.ops.primitives import (
     RmsNormGrad,
     Window,
 )
+from lamina.runtime import Device
 from lamina.spec import (
     DType,
     Policy,
@@ -243,3 +246,33 @@ def test_groups_by_parts_of_warps(shape: tuple[int, ...]) -> None:
         found = run_plan(plan, arrays)
         for result, ref, spec in zip(found, run_reference(op, arrays, float64), plan.outputs, strict=True):
             assert not mismatch(result, ref, spec.dtype), f"{op} {shape}"
+
+
+@pytest.mark.parametrize("op", [BatchNorm(1e-5), BatchNormGrad()], ids=["forward", "backward"])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "last", "asked"),
+    [
+        ((2, 16, 5, 5), bfloat16, True, True),
+        ((2, 16, 3, 5, 5), float16, True, True),
+        ((2, 16, 5, 5), float32, True, False),
+        ((2, 16, 5, 5), bfloat16, False, False),
+        ((2, 12, 5, 5), bfloat16, True, False),
+        ((2, 16, 5), float16, True, False),
+    ],
+)
+def test_cudnns_norms_are_asked_for_what_they_take(
+    op: Op, shape: tuple[int, ...], dtype: DType, last: bool, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under "fastest": half types, channels last, eight channels at a time."""
+    seen: list[str] = []
+
+    def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
+        seen.extend(f.name for f in problem.formulations)
+        return kernel_plan(device, problem.inputs, problem.outputs, problem.formulations[0].steps, label="")
+
+    monkeypatch.setattr(norm, "choose", choose)
+    lies = channels_last(shape) if last else contiguous(shape)
+    big = [Spec(shape, dtype, lies)] * (1 if isinstance(op, BatchNorm) else 2)
+    small = [Spec((shape[1],), float32)] * (4 if isinstance(op, BatchNorm) else 3)
+    CUDA.plan(op, [*big, *small], Policy(algorithm="fastest"))
+    assert ("cudnn" in seen) == asked

@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from lamina.backends.cuda.conv.transforms import (
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, is_channels_last, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
-from lamina.backends.cuda.launch.program import Launch
+from lamina.backends.cuda.launch.program import Launch, source
 from lamina.backends.cuda.matmul.cublaslt import matrices
 from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.formulations import Formulation
@@ -501,3 +502,33 @@ def test_a_scout_has_every_candidate_of_a_contest_made(
     store.put("key", remembered, problem.place.nature, problem.place.sizes)
     assert len(met()) == 1
     assert found[1].choice == entries[2].choice
+
+
+def test_variants_of_the_best_engine_get_the_workspace_that_its_formulation_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that differ in one knob are all built under one limit; what has no plan is left out."""
+    problem = conv_problem(Conv, operands((8, 64, 28, 28), (64, 64, 3, 3), square(3, 1, 1)), H200)
+    drawn = next(w for w in problem.formulations if w.graph is not None)
+    spacious = replace(
+        drawn, graph=lambda: (SimpleNamespace(build=lambda handle: "built"), {7: source()}), scratch=300
+    )
+    best: Any = SimpleNamespace(
+        formulation=spacious, plan=SimpleNamespace(config=SimpleNamespace(key=(1, ())))
+    )
+    asked: list[Any] = []
+
+    def build_all(configs: Any, target: Any, limits: Any) -> list[Any]:
+        asked.append((configs, list(limits)))
+        return ["why there is none", SimpleNamespace(number=2), SimpleNamespace(number=3)]
+
+    monkeypatch.setattr(formulations.tune, "neighbours", lambda graph, key: [graph, key, "third"])
+    monkeypatch.setattr(formulations.tune, "accepted", lambda configs, accept, refusals: configs)
+    monkeypatch.setattr(formulations.tune, "build_all", build_all)
+    monkeypatch.setattr(
+        formulations, "candidate", lambda formulation, plan, pointers: (formulation, plan.number, pointers)
+    )
+    handle: Any = SimpleNamespace(device=H200)
+    found = formulations._neighbours(problem, best, handle, Policy(workspace_limit=10_000), [])
+    assert asked == [(["built", (1, ()), "third"], [10_000 - 512] * 3)]
+    assert found == [(spacious, 2, {7: source()}), (spacious, 3, {7: source()})]

@@ -8,6 +8,7 @@ import pytest
 
 from lamina import nn, ops
 from lamina.convert import CheckError, to_onnx
+from lamina.convert.onnx.export import check
 from lamina.convert.onnx.export.check import apart, drawn
 from lamina.convert.onnx.export.writer import WRITERS
 from lamina.ops.primitives.pointwise import Tanh
@@ -58,3 +59,28 @@ def test_numbers_that_may_mean_something_are_the_examples() -> None:
     assert set(np.unique(drawn(Spec((50,), int64)))) == {0, 1}
     assert drawn(Spec((4,), float32)).dtype == np.float32
     assert drawn(Spec((4,), float32), 0, np.zeros(2)).any()
+
+
+def one_operator(kind: str, elements: int, first: list[int], second: list[int]) -> onnx.ModelProto:
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, elements, shape)
+        for name, shape in (("a", first), ("b", second))
+    ]
+    output = onnx.helper.make_tensor_value_info("y", elements, None)
+    graph = onnx.helper.make_graph([onnx.helper.make_node(kind, ["a", "b"], ["y"])], "one", inputs, [output])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
+
+
+def test_what_onnxruntime_has_no_kernel_for_is_not_the_models_fault() -> None:
+    """A type that it does not compute in is passed over; what it says is wrong is said."""
+    runner = check.RuntimeRunner(one_operator("PRelu", onnx.TensorProto.INT32, [3], [3]))
+    assert runner.run({"a": np.arange(-1, 2, dtype=np.int32), "b": np.full(3, 2, np.int32)}) is None
+    wrong = check.RuntimeRunner(one_operator("MatMul", onnx.TensorProto.FLOAT, [2, 3], [4, 5]))
+    given = {"a": np.zeros((2, 3), np.float32), "b": np.zeros((4, 5), np.float32)}
+    with pytest.raises(CheckError, match="onnxruntime does not run the model: .*MatMul"):
+        wrong.run(given)
+    found = check.RuntimeRunner(one_operator("Add", onnx.TensorProto.FLOAT, [3], [3])).run(
+        {"a": np.arange(3, dtype=np.float32), "b": np.ones(3, np.float32)}
+    )
+    assert found is not None
+    np.testing.assert_array_equal(found[0], [1, 2, 3])

@@ -362,7 +362,7 @@ def _transfer(
     words: int,
 ) -> Launch:
     width = words * dtype.itemsize
-    kind = "uint4" if width == VECTOR else {1: "u8", 2: "u16", 4: "u32", 8: "u64"}[width]
+    kind = "Pack<u32, 4>" if width == VECTOR else {1: "u8", 2: "u16", 4: "u32", 8: "u64"}[width]
     columns = list(zip(*((w, b // words, o // words, n // words) for w, b, o, n in runs), strict=True))
     tables = "".join(
         f"__device__ const i64 {name}[] = {{{', '.join(map(str, values))}}};\n"
