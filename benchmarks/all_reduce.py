@@ -5,7 +5,8 @@ FILE` reads.
     torchrun --nproc-per-node 4 -m benchmarks.all_reduce --out links.json
 
 Every rank runs it; all ranks and each smaller power of two of them are measured (`--ranks` says others). The
-largest size of each is left out of the fit, and the link's prediction for it is told.
+largest size of each is left out of the fit, and the link's prediction for it is told; so is what the other sizes say
+of every second one, and of the largest, by interpolation (`lamina.simulate.Measured`), from 1 MiB on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import lamina as lm
 from lamina import distributed
 from lamina.runtime import Device, Event, write_atomically
 from lamina.runtime.ranks import current_world
-from lamina.simulate import all_reduce_seconds, fit_link
+from lamina.simulate import Measured, all_reduce_seconds, fit_link
 
 ALGORITHMS = ("ring", "tree", "switch")
 #: Of a round.
@@ -88,6 +89,18 @@ def fitted(points: list[tuple[int, int, float]]) -> dict[str, Any]:
     }
 
 
+def left_out(points: list[tuple[int, int, float]]) -> list[dict[str, Any]]:
+    """The largest size and every second one below it, as the others say it, from 1 MiB on."""
+    sizes = sorted({n for _, n, _ in points}, reverse=True)
+    unseen = set(sizes[::2])
+    known = Measured(tuple((n, s, t) for n, s, t in points if s not in unseen))
+    return [
+        {"ranks": n, "bytes": s, "measured": t, "predicted": known.seconds(s, n)}
+        for n, s, t in points
+        if s in unseen and s >= 1 << 20
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -104,7 +117,7 @@ def main() -> None:
         [int(m * (1 << 20)) for m in options.mib], worlds, lm.device(options.device), options.rounds
     )
     if distributed.rank() == 0:
-        found = {"world": str(world), **fitted(points), "points": points}
+        found = {"world": str(world), **fitted(points), "left_out": left_out(points), "points": points}
         write_atomically(options.out, [json.dumps(found, indent=1).encode()])
         print(json.dumps({k: found[k] for k in ("link", "worst_of_fitted", "predicted")}, indent=1))
     distributed.shutdown()

@@ -40,7 +40,13 @@ def test_links_of_files_and_wrong_ones(step: str, tmp_path: Path, capsys: pytest
     links.write_text(json.dumps({"link": {"latency": 0, "bandwidth": 1e9}}))
     assert main(["simulate", step, "--gpus", "2", "--inside", str(links)]) == ExitStatus.DONE
     assert "580.000" in capsys.readouterr().out
-    for wrong in ("none", "1", "1,0", str(tmp_path / "no.json"), step):
+    fitted = {"link": {"latency": 0, "bandwidth": 1e9}, "points": [[2, 1, 0.08], [2, 1e12, 0.08]]}
+    links.write_text(json.dumps(fitted))
+    assert main(["simulate", step, "--gpus", "2", "--inside", str(links)]) == ExitStatus.DONE
+    assert " 560.000 " in capsys.readouterr().out  # two messages of 80 ms as measured, whatever was fitted
+    few = tmp_path / "few.json"
+    few.write_text(json.dumps({"points": [[2, 1, 0.08]]}))
+    for wrong in ("none", "1", "1,0", str(tmp_path / "no.json"), step, str(few)):
         with pytest.raises(SystemExit) as ended:
             main(["simulate", step, "--inside", wrong])
         assert ended.value.code == ExitStatus.USAGE

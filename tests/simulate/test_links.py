@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lamina.simulate import LINKS, Cluster, Link, all_reduce_seconds, fit_link
+from lamina.simulate import LINKS, Cluster, Link, Measured, all_reduce_seconds, fit_link
 
 ALGORITHMS = ["ring", "tree", "switch"]
 RANKS = st.integers(1, 4096)
@@ -114,3 +114,46 @@ def test_where_latency_would_be_negative_the_bandwidth_fits_best_without_it() ->
     assert found.latency == 0
     assert sum(e * e for e in errors(found.bandwidth)) == pytest.approx(least, rel=1e-4)
     assert worst == pytest.approx(max(map(abs, errors(found.bandwidth))))
+
+
+MEASURED = Measured(((2, 1e6, 1e-5), (2, 3e6, 2e-5), (2, 4e6, 3e-5), (4, 1e6, 3e-5), (4, 2e6, 6e-5)))
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "ranks", "expected"),
+    [
+        (1e6, 2, 1e-5),
+        (2e6, 2, 1.5e-5),
+        (3.5e6, 2, 2.5e-5),
+        (10, 2, 1e-5),  # below the smallest
+        (6e6, 2, 5e-5),  # above the largest, as between the last two
+        (1.5e6, 4, 4.5e-5),
+        (1e6, 3, 1e-5 * (4 / 3) / 1),  # what a ring of three sends beside one of two
+        (1e6, 8, 3e-5 * (14 / 8) / (6 / 4)),
+        (0, 4, 0.0),
+        (1e6, 1, 0.0),
+    ],
+)
+def test_what_was_measured_is_found_between_and_beyond(nbytes: float, ranks: int, expected: float) -> None:
+    assert MEASURED.seconds(nbytes, ranks) == pytest.approx(expected)
+    if ranks <= 4:
+        assert Cluster(MEASURED, 4).all_reduce(nbytes, ranks) == pytest.approx(expected)
+
+
+def test_nodes_of_what_was_measured_are_linked_as_others_are() -> None:
+    between = Link(1e-6, 1e9)
+    found = Cluster(MEASURED, 4, between).all_reduce(1e6, 8)
+    assert found == pytest.approx(3e-5 + all_reduce_seconds(2.5e5, 2, between))
+
+
+def test_seconds_that_fall_with_the_size_do_not_fall_for_ever() -> None:
+    falling = Measured(((2, 1e6, 2e-5), (2, 2e6, 1e-5)))
+    assert falling.seconds(1e9, 2) == 1e-5
+
+
+@pytest.mark.parametrize(
+    "points", [(), ((2, 1e6, 1e-5),), ((1, 1e6, 1.0), (1, 2e6, 1.0)), ((2, 0.0, 1.0), (2, 1.0, 1.0))]
+)
+def test_too_little_is_refused(points: Any) -> None:
+    with pytest.raises(ValueError, match="needs two points of each number of ranks"):
+        Measured(points)

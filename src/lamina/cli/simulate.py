@@ -15,7 +15,7 @@ from pathlib import Path
 from lamina._json import parse_json
 from lamina.cli.arguments import above_zero, positive
 from lamina.runtime import check_writable, write_atomically
-from lamina.simulate import LINKS, Cluster, Link, Prediction, Workload, simulate
+from lamina.simulate import LINKS, Cluster, Link, Measured, Prediction, Workload, simulate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=positive, help="samples of the step (a profile does not say)")
     add("--gpus", type=positive, nargs="+", default=[1, 2, 4, 8], help="how many (default: 1 2 4 8)")
     add("--gpus-per-node", type=positive, default=8, help="(default: 8)")
-    add("--inside", type=_link, default=LINKS["nvlink4"], metavar="LINK", help=f"{link} (default: nvlink4)")
+    add("--inside", type=_inside, default=LINKS["nvlink4"], metavar="LINK", help=f"{link} (default: nvlink4)")
     add(
         "--between",
         type=_link,
@@ -52,6 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--spread", type=float, default=0.0, help="standard deviation of a GPU's step, as a fraction of it")
     add("--input", type=above_zero, default=math.inf, help="samples a second that a node's input can deliver")
     add("--json", type=Path, metavar="FILE", help="write the predictions")
+
+
+def _inside(text: str) -> Link | Measured:
+    """A link, or what was measured where a file says it."""
+    try:
+        record = parse_json(Path(text).read_bytes()) if text.endswith(".json") else {}
+        if isinstance(record, dict) and "points" in record:
+            return Measured(tuple((int(n), float(size), float(time)) for n, size, time in record["points"]))
+    except (ValueError, TypeError, OSError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no link ({error})") from None
+    return _link(text)
 
 
 def _link(text: str) -> Link:

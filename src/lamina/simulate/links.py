@@ -14,6 +14,7 @@ many messages one after the other, and so many times S through each rank's link 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -71,10 +72,45 @@ def all_reduce_seconds(nbytes: float, ranks: int, link: Link, algorithm: Algorit
 
 
 @dataclass(frozen=True)
+class Measured:
+    """All-reduces within a node as they were measured: (ranks, bytes, seconds) each.
+
+    Libraries change protocols with the size, which no latency and bandwidth describe. Raises ValueError where a
+    number of ranks has fewer than two sizes, for one rank, and for numbers that are not above 0.
+    """
+
+    points: tuple[tuple[int, float, float], ...]
+
+    def __post_init__(self) -> None:
+        sizes = Counter(n for n, _ in {(n, size) for n, size, _ in self.points})
+        if not sizes or min(sizes.values()) < 2 or any(n < 2 or s <= 0 or t <= 0 for n, s, t in self.points):
+            raise ValueError(
+                "Measured: needs two points of each number of ranks at least (ranks >= 2, bytes > 0, seconds > 0), "
+                f"got {self.points[:4]}"
+            )
+
+    def seconds(self, nbytes: float, ranks: int) -> float:
+        """Of an all-reduce: in a straight line between two sizes, as of the smallest below it, and above the
+        largest two as between them. Of a number of ranks that was not measured: those of the next smaller one, or of
+        the smallest, in proportion to what a ring sends through a link. 0 for one rank.
+        """
+        if ranks == 1 or not nbytes:
+            return 0.0
+        known = sorted({n for n, _, _ in self.points})
+        near = max((n for n in known if n <= ranks), default=known[0])
+        sizes, times = np.array(sorted((s, t) for n, s, t in self.points if n == near)).T
+        found = float(np.interp(nbytes, sizes, times))
+        if nbytes > sizes[-1]:
+            found += float(max(0.0, (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])) * (nbytes - sizes[-1]))
+        through = _COSTS["ring"][1]
+        return found * through(ranks) / through(near)
+
+
+@dataclass(frozen=True)
 class Cluster:
     """GPUs in nodes.
 
-    inside: a GPU's link to the others of its node. gpus_per_node: how many there are.
+    inside: a GPU's link to the others of its node, or what was measured there. gpus_per_node: how many there are.
     between: a GPU's share of its node's network; None: there is one node.
     switch: whether the switches of a node add up (NVLink SHARP, from Hopper on).
 
@@ -83,7 +119,7 @@ class Cluster:
     again, one after the other: libraries overlap these, so that they may be faster.
     """
 
-    inside: Link
+    inside: Link | Measured
     gpus_per_node: int = 8
     between: Link | None = None
     switch: bool = False
@@ -108,12 +144,17 @@ class Cluster:
         """Seconds of an all-reduce, by the fastest algorithms."""
         nodes = self.nodes(gpus)
         each = min(gpus, self.gpus_per_node)
-        own: list[Algorithm] = ["ring", "tree", *(["switch"] if self.switch else [])]  # type: ignore[list-item]
-        found = min(all_reduce_seconds(nbytes, each, self.inside, a) for a in own)
+        found = self._within(nbytes, min(gpus, self.gpus_per_node))
         if nodes > 1 and self.between is not None:
             ways: tuple[Algorithm, ...] = ("ring", "tree")
             found += min(all_reduce_seconds(nbytes / each, nodes, self.between, a) for a in ways)
         return found
+
+    def _within(self, nbytes: float, gpus: int) -> float:
+        if isinstance(self.inside, Measured):
+            return self.inside.seconds(nbytes, gpus)
+        own: list[Algorithm] = ["ring", "tree", *(["switch"] if self.switch else [])]  # type: ignore[list-item]
+        return min(all_reduce_seconds(nbytes, gpus, self.inside, a) for a in own)
 
 
 @checked
