@@ -198,3 +198,15 @@ def test_what_updates_and_messages_touch_is_kept_to_the_end_unless_memory_is_sca
     scarce = compile(graph, gpu, memory_limit=plenty)
     assert scarce.peak_bytes < plenty
     assert all(last < len(scarce.program.steps) for _, last in alive(scarce, "start_all_reduce"))
+
+
+def test_what_a_bias_gradient_is_the_sum_of_is_not_kept() -> None:
+    def step(x: Any, w: Any, b: Any, rate: Any) -> list[Any]:
+        grad = ops.softmax(x @ w, 1)
+        return [ops.sgd_update(b, grad.sum(0), b, rate)[0], ops.softmax(ops.exp(grad) @ w, 1)]
+
+    shapes = [square(256), square(256), Spec((256,), float32), Spec((), float32)]
+    run = compile(trace(step, *shapes), Device("cuda", machine=Machine.named("h200")))
+    end = len(run.program.steps)
+    assert all(last < end for _, last in alive(run, "softmax")[:1])
+    assert [last for _, last in alive(run, "reduce")] == [end]

@@ -337,11 +337,14 @@ class _Planner:
 
     def hold(self) -> None:
         """What updates and messages touch keeps its memory to the end of the program: what would be stored there in
-        the meantime would have to wait for them."""
+        the meantime would have to wait for them. (What is larger than a step's results is not kept for it: the
+        gradients that a bias' gradient is the sum of.)"""
         steps = self.program.steps
         for i in behind_the_chain(steps):
+            most = sum(slot.spec.nbytes for slot in steps[i].outputs)
             for slot in (*steps[i].inputs, *steps[i].outputs):
-                slot.base.last = max(slot.base.last, len(steps))
+                if slot.base.spec.nbytes <= most:
+                    slot.base.last = max(slot.base.last, len(steps))
 
     def place(self) -> None:
         """Offsets for the temporaries and workspaces."""
