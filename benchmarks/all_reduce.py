@@ -6,7 +6,7 @@ FILE` reads.
 
 Every rank runs it; all ranks and each smaller power of two of them are measured (`--ranks` says others). The
 largest size of each is left out of the fit, and the link's prediction for it is told; so is what the other sizes say
-of every second one, and of the largest, by interpolation (`lamina.simulate.Measured`), from 1 MiB on.
+of every second one, and of the largest, by interpolation (`lamina.simulate.MeasuredAllReduces`), from 1 MiB on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import lamina as lm
 from lamina import distributed
 from lamina.runtime import Device, Event, write_atomically
 from lamina.runtime.ranks import current_world
-from lamina.simulate import Measured, all_reduce_seconds, fit_link
+from lamina.simulate import MeasuredAllReduces, all_reduce_seconds, fit_link
 
 ALGORITHMS = ("ring", "tree", "switch")
 #: Of a round.
@@ -93,7 +93,7 @@ def left_out(points: list[tuple[int, int, float]]) -> list[dict[str, Any]]:
     """The largest size and every second one below it, as the others say it, from 1 MiB on."""
     sizes = sorted({n for _, n, _ in points}, reverse=True)
     unseen = set(sizes[::2])
-    known = Measured(tuple((n, s, t) for n, s, t in points if s not in unseen))
+    known = MeasuredAllReduces(tuple((n, s, t) for n, s, t in points if s not in unseen))
     return [
         {"ranks": n, "bytes": s, "measured": t, "predicted": known.seconds(s, n)}
         for n, s, t in points

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from lamina.backends.reference import run_reference
 from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.ops.core import Array
@@ -23,6 +25,23 @@ def run_laid(program: PlannedGraph, arrays: Sequence[Array]) -> list[Array]:
         memory[slot] = pack(value.constant.numpy(), slot.spec.physical)
     for step in (*program.prologue, *program.steps):
         _run(step, memory)
+    return [_shown(slot, memory) for slot in program.outputs]
+
+
+def run_in_arena(program: PlannedGraph, arrays: Sequence[Array], steps: Sequence[PlannedStep]) -> list[Array]:
+    """The same with temporaries where they are placed in one arena, and steps in the order that is given: what is
+    overwritten too early shows in the outputs."""
+    memory = {s: pack(a, s.spec.physical).copy() for s, a in zip(program.inputs, arrays, strict=True)}
+    arena = np.full(program.placement.nbytes, 0xFF, np.uint8)  # NaN where nothing was written
+    for slot, offset in zip(program.temporaries, program.placement.offsets, strict=True):
+        memory[slot] = arena[offset : offset + slot.spec.nbytes].view(slot.spec.dtype.numpy)
+    for step in steps:
+        if not step.plan.view:
+            given = [_shown(slot, memory).copy() for slot in step.inputs]
+            found = given if step.node is None else run_reference(step.node.op, given)
+            for slot, y in zip(step.outputs, found, strict=True):
+                first, flat = slot.offset // slot.spec.dtype.itemsize, pack(y, slot.spec.physical).reshape(-1)
+                memory[slot.base].reshape(-1)[first : first + flat.size] = flat
     return [_shown(slot, memory) for slot in program.outputs]
 
 

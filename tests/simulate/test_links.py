@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lamina.simulate import LINKS, Cluster, Link, Measured, all_reduce_seconds, fit_link
+from lamina.simulate import LINKS, Cluster, Link, MeasuredAllReduces, all_reduce_seconds, fit_link
 
 ALGORITHMS = ["ring", "tree", "switch"]
 RANKS = st.integers(1, 4096)
@@ -116,7 +116,9 @@ def test_where_latency_would_be_negative_the_bandwidth_fits_best_without_it() ->
     assert worst == pytest.approx(max(map(abs, errors(found.bandwidth))))
 
 
-MEASURED = Measured(((2, 1e6, 1e-5), (2, 3e6, 2e-5), (2, 4e6, 3e-5), (4, 1e6, 3e-5), (4, 2e6, 6e-5)))
+MEASURED = MeasuredAllReduces(
+    ((2, 1e6, 1e-5), (2, 3e6, 2e-5), (2, 4e6, 3e-5), (4, 1e6, 3e-5), (4, 2e6, 6e-5))
+)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +149,29 @@ def test_nodes_of_what_was_measured_are_linked_as_others_are() -> None:
 
 
 def test_seconds_that_fall_with_the_size_do_not_fall_for_ever() -> None:
-    falling = Measured(((2, 1e6, 2e-5), (2, 2e6, 1e-5)))
+    falling = MeasuredAllReduces(((2, 1e6, 2e-5), (2, 2e6, 1e-5)))
     assert falling.seconds(1e9, 2) == 1e-5
 
 
 @pytest.mark.parametrize(
-    "points", [(), ((2, 1e6, 1e-5),), ((1, 1e6, 1.0), (1, 2e6, 1.0)), ((2, 0.0, 1.0), (2, 1.0, 1.0))]
+    "points",
+    [
+        (),
+        ((2, 1e6, 1e-5),),
+        ((1, 1e6, 1.0), (1, 2e6, 1.0)),
+        ((2, 0.0, 1.0), (2, 1.0, 1.0)),
+        ((2, 1.0, float("nan")), (2, 2.0, 1.0)),
+        ((2, 1.0, 1.0), (2, float("inf"), 1.0)),
+        ((2, 1.0, 1.0), (2, 2.0, 1.0), (2, 2.0, 3.0)),  # which of them?
+    ],
 )
 def test_too_little_is_refused(points: Any) -> None:
-    with pytest.raises(ValueError, match="needs two points of each number of ranks"):
-        Measured(points)
+    with pytest.raises(ValueError, match="needs two sizes of each number of ranks"):
+        MeasuredAllReduces(points)
+
+
+def test_no_ranks_and_negative_bytes_are_refused() -> None:
+    with pytest.raises(ValueError, match="ranks"):
+        MEASURED.seconds(1e6, 0)
+    with pytest.raises(ValueError, match="nbytes"):
+        MEASURED.seconds(-1.0, 2)

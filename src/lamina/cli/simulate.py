@@ -15,7 +15,7 @@ from pathlib import Path
 from lamina._json import parse_json
 from lamina.cli.arguments import above_zero, positive
 from lamina.runtime import check_writable, write_atomically
-from lamina.simulate import LINKS, Cluster, Link, Measured, Prediction, Workload, simulate
+from lamina.simulate import LINKS, Cluster, Link, MeasuredAllReduces, Prediction, Workload, simulate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,12 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="FILE", help="write the predictions")
 
 
-def _inside(text: str) -> Link | Measured:
+def _inside(text: str) -> Link | MeasuredAllReduces:
     """A link, or what was measured where a file says it."""
     try:
         record = parse_json(Path(text).read_bytes()) if text.endswith(".json") else {}
         if isinstance(record, dict) and "points" in record:
-            return Measured(tuple((int(n), float(size), float(time)) for n, size, time in record["points"]))
+            return MeasuredAllReduces(
+                tuple((int(n), float(size), float(time)) for n, size, time in record["points"])
+            )
     except (ValueError, TypeError, OSError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no link ({error})") from None
     return _link(text)

@@ -1,7 +1,7 @@
 """Floor 6: what a training step will take on many GPUs, by what it takes on one and the links between them."""
 
 from lamina._lazy import listing
-from lamina.simulate.links import LINKS, Cluster, Link, Measured, all_reduce_seconds, fit_link
+from lamina.simulate.links import LINKS, Cluster, Link, MeasuredAllReduces, all_reduce_seconds, fit_link
 from lamina.simulate.step import Prediction, expected_maximum, simulate
 from lamina.simulate.workload import Gradient, Workload, workload_of
 
@@ -10,7 +10,7 @@ __all__ = [
     "Cluster",
     "Gradient",
     "Link",
-    "Measured",
+    "MeasuredAllReduces",
     "Prediction",
     "Workload",
     "all_reduce_seconds",

@@ -72,28 +72,35 @@ def all_reduce_seconds(nbytes: float, ranks: int, link: Link, algorithm: Algorit
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredAllReduces:
     """All-reduces within a node as they were measured: (ranks, bytes, seconds) each.
 
     Libraries change protocols with the size, which no latency and bandwidth describe. Raises ValueError where a
-    number of ranks has fewer than two sizes, for one rank, and for numbers that are not above 0.
+    number of ranks has fewer than two sizes or one of them twice, for one rank, and for numbers that are not above 0
+    and finite.
     """
 
     points: tuple[tuple[int, float, float], ...]
 
     def __post_init__(self) -> None:
-        sizes = Counter(n for n, _ in {(n, size) for n, size, _ in self.points})
-        if not sizes or min(sizes.values()) < 2 or any(n < 2 or s <= 0 or t <= 0 for n, s, t in self.points):
+        sizes = Counter(n for n, _, _ in self.points)
+        once = len({(n, size) for n, size, _ in self.points}) == len(self.points)
+        sound = all(n >= 2 and 0 < s < math.inf and 0 < t < math.inf for n, s, t in self.points)
+        if not (sizes and min(sizes.values()) >= 2 and once and sound):
             raise ValueError(
-                "Measured: needs two points of each number of ranks at least (ranks >= 2, bytes > 0, seconds > 0), "
-                f"got {self.points[:4]}"
+                "MeasuredAllReduces: needs two sizes of each number of ranks at least, each once (ranks >= 2, "
+                f"bytes > 0, seconds > 0), got {self.points[:4]}"
             )
 
     def seconds(self, nbytes: float, ranks: int) -> float:
         """Of an all-reduce: in a straight line between two sizes, as of the smallest below it, and above the
         largest two as between them. Of a number of ranks that was not measured: those of the next smaller one, or of
         the smallest, in proportion to what a ring sends through a link. 0 for one rank.
+
+        Raises ValueError for fewer than one rank, or negative bytes.
         """
+        whole("MeasuredAllReduces.seconds", "ranks", ranks)
+        within("MeasuredAllReduces.seconds", "nbytes", nbytes, 0)
         if ranks == 1 or not nbytes:
             return 0.0
         known = sorted({n for n, _, _ in self.points})
@@ -119,7 +126,7 @@ class Cluster:
     again, one after the other: libraries overlap these, so that they may be faster.
     """
 
-    inside: Link | Measured
+    inside: Link | MeasuredAllReduces
     gpus_per_node: int = 8
     between: Link | None = None
     switch: bool = False
@@ -144,16 +151,16 @@ class Cluster:
         """Seconds of an all-reduce, by the fastest algorithms."""
         nodes = self.nodes(gpus)
         each = min(gpus, self.gpus_per_node)
-        found = self._within(nbytes, min(gpus, self.gpus_per_node))
+        found = self._within(nbytes, each)
         if nodes > 1 and self.between is not None:
             ways: tuple[Algorithm, ...] = ("ring", "tree")
             found += min(all_reduce_seconds(nbytes / each, nodes, self.between, a) for a in ways)
         return found
 
     def _within(self, nbytes: float, gpus: int) -> float:
-        if isinstance(self.inside, Measured):
+        if isinstance(self.inside, MeasuredAllReduces):
             return self.inside.seconds(nbytes, gpus)
-        own: list[Algorithm] = ["ring", "tree", *(["switch"] if self.switch else [])]  # type: ignore[list-item]
+        own: tuple[Algorithm, ...] = ("ring", "tree", "switch") if self.switch else ("ring", "tree")
         return min(all_reduce_seconds(nbytes, gpus, self.inside, a) for a in own)
 
 

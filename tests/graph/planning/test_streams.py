@@ -22,6 +22,7 @@ from lamina.ops.primitives.collective import AllGather, AllReduce
 from lamina.runtime import Device, Machine
 from lamina.spec import Group, Spec, float32, int64
 from lamina.train import train_step
+from tests.helpers.laid import run_in_arena, run_laid
 
 
 def training_step() -> Executable:
@@ -210,3 +211,46 @@ def test_what_a_bias_gradient_is_the_sum_of_is_not_kept() -> None:
     end = len(run.program.steps)
     assert all(last < end for _, last in alive(run, "softmax")[:1])
     assert [last for _, last in alive(run, "reduce")] == [end]
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_steps_in_any_order_that_streams_allow_leave_the_same_results_in_the_arena(limited: bool) -> None:
+    """Chain, gradients, messages, their norm and updates, on few bytes: whoever comes first, nothing is overwritten
+    that somebody still reads."""
+    graph = trace(messages_between, square(64), square(64), Spec((), float32))
+    gpu = Device("cuda", machine=Machine.named("h200"))
+    limit = compile(graph, gpu).peak_bytes
+    program = compile(graph, gpu, memory_limit=limit if limited else None).program
+    steps = [s for s in program.steps if not s.plan.view]
+    offsets = dict(zip(program.temporaries, program.placement.offsets, strict=True))
+    outside = {s.base: (1 + i) << 40 for i, s in enumerate([*program.inputs, *program.outputs])}
+
+    def touched(slots: Any) -> tuple[tuple[int, int], ...]:
+        starts = [(offsets.get(s.base, outside.get(s.base, 0)), s.base.spec.nbytes) for s in slots]
+        return tuple((a, a + n) for a, n in starts)
+
+    prints = [
+        Footprint(
+            touched(s.inputs),
+            touched([*s.outputs, *([s.workspace] if s.workspace else [])]),
+            s.node is not None and s.node.op.effect == "collective",
+        )
+        for s in steps
+    ]
+    stream = assign_streams(steps, [1e-6] * len(steps))
+    assert set(stream) >= {CHAIN, MESSAGES, BEHIND_MESSAGES}
+    waiting = waits(prints, stream)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs]
+    expected = run_in_arena(program, arrays, steps)
+    for given, wanted in zip(expected, run_laid(program, arrays), strict=True):
+        np.testing.assert_array_equal(given, wanted)
+    orders = set()
+    for _ in range(20):
+        order = shuffled(rng, stream, waiting)
+        orders.add(tuple(order))
+        for given, wanted in zip(
+            run_in_arena(program, arrays, [steps[i] for i in order]), expected, strict=True
+        ):
+            np.testing.assert_array_equal(given, wanted)
+    assert len(orders) > 3

@@ -145,17 +145,17 @@ def _filled(tensors: Sequence[_Sent], limit: int) -> Iterator[list[int]]:
     finished at once is not parted for that, nor is a message made of its last crumbs.
     """
     left = sum(x.nbytes for x in tensors)
-    held, size = list[int](), 0
+    held, size, last = list[int](), 0, len(tensors) - 1
     for i, x in enumerate(tensors):
         if x.nbytes >= limit and size >= _LEAST:
             yield held
             held, size = [], 0
         held.append(x.place)
         size, left = size + x.nbytes, left - x.nbytes
-        together = x.finished in (y.finished for y in tensors[i + 1 : i + 2])
-        crumbs = tensors[-1].finished == x.finished and 0 < left < min(_LEAST, limit // 8)
-        half = limit if together else max((size + left) // 2, _LEAST)
-        if size >= min(limit, half) and not crumbs:
+        goes_on = i < last and tensors[i + 1].finished == x.finished
+        enough = limit if goes_on else min(limit, max((size + left) // 2, _LEAST))
+        crumbs = tensors[last].finished == x.finished and 0 < left < min(_LEAST, limit // 8)
+        if size >= enough and not crumbs:
             yield held
             held, size = [], 0
     if held:
