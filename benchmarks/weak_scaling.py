@@ -6,7 +6,8 @@
 
 Each network is PyTorch's; a step is forward pass, cross-entropy, backward pass and SGD with momentum, in bfloat16 on
 GPUs. Ways: `lamina` converts the network and trains it with `parallel="data"`, `lamina-shards` with
-`shard_optimizer=True` too, `lamina-bf16` sends gradients in bfloat16; `ddp` is torch.compile of
+`shard_optimizer=True` too, `lamina-bf16` sends gradients in bfloat16, `lamina-apart` sends none: each rank trains a
+network of its own, so that it takes what the slowest GPU takes alone; `ddp` is torch.compile of
 DistributedDataParallel with a static graph, under autocast and channels-last, `ddp-bf16` with PyTorch's hook that
 sends gradients in bfloat16. Ranks of one network are processes, one a GPU, that run all ways one after the other;
 those of one rank come first, so that plans that it found are known to the others. A time is that of the slowest rank,
@@ -36,7 +37,7 @@ from lamina import convert, distributed, ops, optim
 from tests.helpers.ranks import run_ranks
 
 #: What stands behind a hyphen is what ranks do otherwise: on one rank such a way is the one before the hyphen.
-WAYS = ("lamina", "lamina-bf16", "lamina-shards", "ddp", "ddp-bf16")
+WAYS = ("lamina", "lamina-bf16", "lamina-shards", "lamina-apart", "ddp", "ddp-bf16")
 #: What is measured by default: batches of a GPU are those of the literature, and a small one, whose gradients are
 #: large for its step.
 NETWORKS = {
@@ -63,7 +64,7 @@ def by_lamina(
         optim.SGD(lr=1e-3, momentum=0.9),
         device=str(x.device),
         precision="bf16" if x.is_cuda else "fp32",
-        **(together if distributed.world_size() > 1 else {}),
+        **(together if distributed.world_size() > 1 and way != "lamina-apart" else {}),
     )
     begin = time.perf_counter()
     while step.number == 0 or (step.tuning.open and time.perf_counter() - begin < settle):

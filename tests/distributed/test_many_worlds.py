@@ -20,6 +20,13 @@ def test_worlds_on_cpus_end_as_they_should(tmp_path: Path, fault: str) -> None:
     assert all((one["status"] == 0) == (fault == "none") for one in found)
 
 
+@pytest.mark.parametrize("fault", ["capture", "memory"])
+def test_cpus_have_not_every_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str) -> None:
+    with pytest.raises(SystemExit):
+        many_worlds.main([str(tmp_path / "worlds.jsonl"), "--device", "cpu", "--fault", fault])
+    assert f"--fault {fault} is for GPUs, CPUs have none, SIGKILL, SIGSTOP, raises" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "fault", "wrong"),
     [

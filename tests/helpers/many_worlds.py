@@ -26,7 +26,7 @@ from typing import Any
 
 from tests.helpers import ROOT
 
-#: A training step on all ranks, of which rank 1 fails in the sixth.
+#: A training step on all ranks, of which rank 1 fails in the sixth, or when it captures the first.
 PROGRAM = """
 import os, signal, sys
 import numpy as np
@@ -38,7 +38,7 @@ net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
 step = lm.train_step(net, ops.cross_entropy, optim.SGD(0.1), parallel="data")
 x, y = np.zeros((8, 256), np.float32), np.zeros(8, np.int64)
 for number in range({steps}):
-    if me == 1 and number == 5:
+    if me == 1 and number == {number}:
         {fault}
     step(x, y).item()
 """
@@ -49,14 +49,18 @@ FAULTS = {
     "SIGSTOP": "os.kill(os.getpid(), signal.SIGSTOP)",
     "raises": "raise ValueError('bad batch')",
     "memory": "[lm.zeros((1 << 32,), device='cuda') for _ in range(100)]",
+    "capture": "lm.runtime.stream.CapturedGraph.__init__ = lambda *_: os.kill(os.getpid(), signal.SIGKILL)",
 }
+#: What CPUs have, too: they capture nothing, and memory is everybody's.
+ON_CPUS = ("none", "SIGKILL", "SIGSTOP", "raises")
 #: Seconds in which all ranks end when one has failed, and those that a world has in all.
 TIMEOUT, LIMIT = 20, 150
 
 
 def program(fault: str) -> str:
     """The text of the program."""
-    return PROGRAM.format(fault=FAULTS[fault], steps=12 if fault == "none" else 10**6)
+    number, steps = 0 if fault == "capture" else 5, 12 if fault == "none" else 10**6
+    return PROGRAM.format(fault=FAULTS[fault], number=number, steps=steps)
 
 
 def command(file: Path, ranks: int, device: str) -> list[str]:
@@ -122,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fault", choices=FAULTS, default="none")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     given = parser.parse_args(arguments)
+    if given.device == "cpu" and given.fault not in ON_CPUS:
+        parser.error(f"--fault {given.fault} is for GPUs, CPUs have {', '.join(ON_CPUS)}")
     found: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder,

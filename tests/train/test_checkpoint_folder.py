@@ -293,8 +293,11 @@ def test_what_one_rank_cannot_read_is_an_error_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.feature("B034")
-def test_runs_that_are_killed_go_on_from_a_whole_checkpoint(tmp_path: Path) -> None:
-    found = kill_often(tmp_path, kills=6, ranks=2, seed=1)
-    assert found["kills"] == 6
+@pytest.mark.parametrize(("kills", "ranks", "one"), [(6, 2, False), (2, 3, True)])
+def test_runs_that_are_killed_go_on_from_a_whole_checkpoint(
+    tmp_path: Path, kills: int, ranks: int, one: bool
+) -> None:
+    found = kill_often(tmp_path, kills=kills, ranks=ranks, seed=1, one=one)
+    assert found["kills"] == kills
     assert found["wrong"] == []
     assert found["within_writing"] > 0
