@@ -1,6 +1,6 @@
 """What type checkers and editors know of `lamina.ops`: stubs, generated from the signatures.
 
-    python -m tools.stubs write     writes src/lamina/ops/__init__.pyi and operators.pyi
+    python -m tools.stubs write     writes the .pyi of src/lamina/ops: __init__, operators, fft, linalg, special
     python -m tools.stubs check     fails when one of them is not what the signatures say
 
 An op takes tensors, arrays and traced values, and gives what it was given; it stands on a floor that knows neither
@@ -15,12 +15,15 @@ import builtins
 import copy
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 OPS = SOURCE / "lamina/ops/__init__.py"
 OPERATORS = SOURCE / "lamina/ops/operators.py"
+#: Modules of functions that stand beside them, as torch.fft does.
+BESIDE = ("fft", "linalg", "special")
 HEADER = '''"""Generated from the signatures by `python -m tools.stubs write`; do not edit."""
 
 # An overload for traced values also takes what the one before takes; which one holds is decided in this order.
@@ -52,9 +55,11 @@ class Module:
         self.tree = ast.parse(path.read_text(encoding="utf-8"))
         self.functions: dict[str, list[Function]] = {}
         self.origin: dict[str, str] = {}
+        self.there: dict[str, str] = {}  # names that are others where they come from
         for node in self.tree.body:
             if isinstance(node, ast.ImportFrom) and node.module:
                 self.origin |= {(a.asname or a.name): node.module for a in node.names}
+                self.there |= {a.asname: a.name for a in node.names if a.asname}
             elif isinstance(node, Function):
                 self.functions.setdefault(node.name, []).append(node)
             elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -90,7 +95,7 @@ class Stub:
         for node in here.tree.body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
                 return self.find(module, ast.unparse(node.value))
-        return self.find(here.origin[name], name)
+        return self.find(here.origin[name], here.there.get(name, name))
 
     def typed(self, f: Function, name: str, home: Module, given: str, made: str) -> Function:
         """A signature with the operands' types, under a name."""
@@ -235,6 +240,22 @@ def ops_stub() -> str:
     return stub.text("lamina.ops", "from lamina.ops import core as core, primitives as primitives", *lines)
 
 
+def module_stub(name: str) -> str:
+    """`lamina/ops/linalg.pyi` and the like: public functions, and the types of their results."""
+    full = f"lamina.ops.{name}"
+    stub, home = Stub(), Module(full)
+    types = [n for n in home.tree.body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")]
+    names = _listed(home.tree, "__all__")
+    lines = [f"__all__ = {list(names)!r}", "from typing import Generic, Literal, NamedTuple, TypeVar"]
+    lines += [*_aliases(home), *(ast.unparse(n) for n in types)]
+    for function in dict.fromkeys((*names, *(n for n in home.functions if not n.startswith("_")))):
+        if function not in {n.name for n in types}:
+            place, original = stub.find(full, function)
+            for f in place.signatures(original):
+                lines += [ast.unparse(x) for x in stub.function(f, function, place, TENSORS)]
+    return stub.text(full, *lines)
+
+
 def operators_stub() -> str:
     """`lamina/ops/operators.pyi`: the classes with the methods of their tables."""
     stub, home = Stub(), Module("lamina.ops.operators")
@@ -285,11 +306,19 @@ def _aliases(home: Module) -> Iterator[str]:
     """The type variables and aliases that a module defines."""
     for node in home.tree.body:
         text = ast.unparse(node)
-        if "TypeVar(" in text or (isinstance(node, ast.AnnAssign) and "TypeAlias" in text):
+        if (
+            "TypeVar(" in text
+            or "= Literal[" in text
+            or (isinstance(node, ast.AnnAssign) and "TypeAlias" in text)
+        ):
             yield text
 
 
-STUBS = {OPS.with_suffix(".pyi"): ops_stub, OPERATORS.with_suffix(".pyi"): operators_stub}
+STUBS: dict[Path, Callable[[], str]] = {
+    OPS.with_suffix(".pyi"): ops_stub,
+    OPERATORS.with_suffix(".pyi"): operators_stub,
+    **{OPS.with_name(f"{name}.pyi"): partial(module_stub, name) for name in BESIDE},
+}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -22,15 +22,18 @@ from lamina.train import CheckpointFolder, Position
 from tests.helpers import ROOT
 from tests.helpers.ranks import free_port, variables
 
-STEPS = 40
+#: For each time that a run is killed: more than are made before it is.
+STEPS = 8
+#: Seconds behind a step: all steps of a GPU would be over before a rank is killed.
+PACE = 0.03
 #: Seconds in which the others end when one rank was killed.
 LIMIT = 30.0
 #: Runs one rank: `train` with its arguments.
 RANK = "import sys; from tests.helpers.killed_ranks import train; train(*sys.argv[1:])"
 
 
-def train(folder: str, log: str, device: str) -> None:
-    """Steps with a checkpoint after each; the first rank logs number and loss."""
+def train(folder: str, log: str, device: str, steps: str) -> None:
+    """So many steps with a checkpoint after each; the first rank logs number and loss."""
     lm.distributed.init(timeout=60)
     nn.manual_seed(3)
     net = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 3))
@@ -40,11 +43,12 @@ def train(folder: str, log: str, device: str) -> None:
     checkpoints = CheckpointFolder(folder, step)
     start = checkpoints.load() or Position()
     n, me = distributed.world_size(), distributed.rank()
-    for number in range(start.batch, STEPS):
+    for number in range(start.batch, int(steps)):
         rng = np.random.default_rng(number)
         x, y = rng.standard_normal((8, 16)).astype(np.float32), rng.integers(0, 3, 8)
         part = slice(me * 8 // n, (me + 1) * 8 // n)
         loss = float(step(x[part], y[part]).item())
+        time.sleep(PACE)
         if me == 0:
             with open(log, "a") as file:
                 file.write(f"{number} {loss.hex()}\n")
@@ -53,10 +57,10 @@ def train(folder: str, log: str, device: str) -> None:
     lm.distributed.shutdown()
 
 
-def start(folder: Path, log: Path, ranks: int, device: str) -> "list[subprocess.Popen[bytes]]":
+def start(folder: Path, log: Path, ranks: int, device: str, steps: int) -> "list[subprocess.Popen[bytes]]":
     port = free_port()
     base = dict(os.environ) | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    command = [sys.executable, "-c", RANK, str(folder), str(log), device]
+    command = [sys.executable, "-c", RANK, str(folder), str(log), device, str(steps)]
     return [
         subprocess.Popen(command, env=base | variables(r, ranks, port), cwd=ROOT, stderr=subprocess.DEVNULL)
         for r in range(ranks)
@@ -75,14 +79,14 @@ def kill_often(
 
     one: the last rank alone is killed, and the others must end by themselves; `slowest` of them took so many seconds.
     """
-    times = random.Random(seed)
-    assert [p.wait() for p in start(folder / "whole", folder / "whole.log", ranks, device)] == [0] * ranks
+    times, given = random.Random(seed), (ranks, device, STEPS * (kills + 1))
+    assert [p.wait() for p in start(folder / "whole", folder / "whole.log", *given)] == [0] * ranks
     expected = dict(lines(folder / "whole.log"))
     found: dict[str, Any] = {"kills": 0, "within_writing": 0, "slowest": 0.0, "wrong": []}
     run, log = folder / "run", folder / "run.log"
     while found["kills"] < kills:
         before = len(lines(log))
-        processes = start(run, log, ranks, device)
+        processes = start(run, log, *given)
         while len(lines(log)) == before and all(p.poll() is None for p in processes):
             time.sleep(0.002)
         time.sleep(times.uniform(0, 0.15))
@@ -92,7 +96,7 @@ def kill_often(
         found["kills"] += 1
         named = "".join(f.read_text() for f in run.glob("*.json"))
         found["within_writing"] += any(f.name not in named for f in run.iterdir() if f.suffix != ".json")
-    assert [p.wait() for p in start(run, log, ranks, device)] == [0] * ranks
+    assert [p.wait() for p in start(run, log, *given)] == [0] * ranks
     found["wrong"] = [(n, x, expected[n]) for n, x in lines(log) if expected[n] != x]
     assert {n for n, _ in lines(log)} == expected.keys()
     return found

@@ -228,6 +228,50 @@ def test_ranks_write_their_parts_and_go_on_to_the_bit(tmp_path: Path) -> None:
         np.testing.assert_allclose([alone[i][u] for u in updates], expected, rtol=0.2)
 
 
+def write_unevenly(path: str) -> list[Any]:
+    """Losses of ranks with other numbers of samples, before and behind a checkpoint, and those that go on from it."""
+    part = (slice(0, 5), slice(5, 12))[distributed.rank()]
+
+    def run(step: lm.train.Step, batches: range) -> list[float]:
+        return [float(step(X[i][part], Y[i][part]).item()) for i in batches]
+
+    step = make()
+    run(step, range(3))
+    folder = CheckpointFolder(path, step)
+    folder.save(Position(0, 3))
+    folder.wait()
+    after = run(step, range(3, 6))
+    distributed.barrier()
+    again = make(9)
+    CheckpointFolder(path, again).load()
+    return [after, run(again, range(3, 6))]
+
+
+def draw_unevenly(path: str) -> list[Any]:
+    """Of objects of one's own: what a generator gives that every rank has drawn from so often."""
+    net, generator = nn.Linear(2, 2), nn.Generator().manual_seed(4)
+    ops.rand((3 + 8 * distributed.rank(),), generator=generator)
+    folder = CheckpointFolder(path, {"net": net, "generator": generator})
+    folder.save()
+    folder.wait()
+    expected = ops.rand((4,), generator=generator).numpy().tolist()
+    distributed.barrier()
+    folder.load()
+    return [expected, ops.rand((4,), generator=generator).numpy().tolist()]
+
+
+@pytest.mark.feature("B034")
+@pytest.mark.parametrize("train", [write_unevenly, draw_unevenly])
+def test_ranks_that_draw_other_numbers_of_random_values_go_on_to_the_bit(tmp_path: Path, train: Any) -> None:
+    results = run_ranks(train, 2, args=(str(tmp_path),))
+    for after, again in results:
+        assert again == after
+    step = make()
+    if train is write_unevenly:  # one rank goes on with the random state of the first
+        CheckpointFolder(tmp_path, step).load()
+        assert step.state.random["0"].numpy()[1] == 3 * -(-2 * 5 * 33 // 4)
+
+
 def count_bytes(path: str) -> list[dict[str, Any]]:
     """Bytes of tensors that this rank reads from each folder, and whether it then goes on as the run itself."""
     found, read = [], Storage.read

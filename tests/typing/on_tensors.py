@@ -25,6 +25,21 @@ assert_type(ops.conv2d(lm.ones((1, 3, 8, 8)), lm.ones((4, 3, 3, 3)), None, strid
 assert_type(ops.linear(x, lm.ones((4, 3)), lm.zeros(4)), Tensor)
 assert_type(ops.cross_entropy(x, lm.tensor([0, 1])), Tensor)
 
+# random tensors and windows: sizes, a generator, a device
+generator = nn.Generator(3, device="cpu")
+assert_type(ops.rand(2, 3, generator=generator, device="cpu"), Tensor)
+assert_type(ops.randn((2, 3), device=x.device), Tensor)
+assert_type(ops.randperm(5, generator=generator), Tensor)
+assert_type(ops.bernoulli(x, generator=generator), Tensor)
+assert_type(ops.hann_window(8, device=lm.Device("cpu")), Tensor)
+assert_type(lm.fft.fftfreq(8, device="cpu"), Tensor)
+
+# what stands beside ops, as beside torch
+assert_type(lm.fft.rfft(x), Tensor)
+assert_type(lm.linalg.inv(x @ x.T), Tensor)
+assert_type(lm.linalg.slogdet(x @ x.T).logabsdet, Tensor)
+assert_type(lm.special.expit(x), Tensor)
+
 # a parameter is a tensor; what is made of it is a plain one
 weight = nn.Parameter(lm.ones((4, 3)))
 assert_type(ops.relu(weight), Tensor)

@@ -15,6 +15,7 @@ import numpy as np
 from lamina.nn.parameter import read, traces, write
 from lamina.ops.core import recorder
 from lamina.ops.primitives.generator import Generators, register_generators
+from lamina.runtime import Device
 from lamina.tensors import Tensor, tensor
 
 
@@ -25,7 +26,7 @@ class Generator:
     input that is updated in place, so that each step draws new masks.
     """
 
-    def __init__(self, seed: int = 0, *, device: Any = None) -> None:
+    def __init__(self, seed: int = 0, *, device: Device | str | None = None) -> None:
         self.state: Tensor = tensor(np.zeros(2, np.int64), device=device)
         self.manual_seed(seed)
 

@@ -18,6 +18,7 @@ from lamina.nn.module import Module, T
 from lamina.nn.norm import LayerNorm
 from lamina.ops.arguments import MOST_LAYERS, whole
 from lamina.ops.core import operand
+from lamina.runtime import Device
 from lamina.spec import DType, float32
 from lamina.tensors import Tensor, tensor
 
@@ -268,7 +269,9 @@ class Transformer(Module):
         return self.decoder
 
     @staticmethod
-    def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: DType | str = float32) -> Tensor:
+    def generate_square_subsequent_mask(
+        sz: int, device: Device | str | None = None, dtype: DType | str = float32
+    ) -> Tensor:
         """The mask [sz, sz] that is added to scores so that row i sees the columns up to i: 0 there, else -inf."""
         ahead = np.triu(np.full((sz, sz), -np.inf), 1)
         return tensor(ahead, dtype, "cpu" if device is None else device)

@@ -11,10 +11,12 @@ from lamina.graph.ir.graph import Value
 from lamina.ops import core as core
 from lamina.ops import primitives as primitives
 from lamina.ops.arguments import Dims, DTypeLike, Number, Sizes
+from lamina.ops.core import DeviceLike
 from lamina.ops.linalg import SlogDet
 from lamina.ops.primitives.elementary import Frexp
 from lamina.ops.primitives.embedding_bag import BagMode
 from lamina.ops.primitives.gather import Combination
+from lamina.ops.primitives.generator import GeneratorLike
 from lamina.ops.primitives.grid_sample import GridMode, GridPadding
 from lamina.ops.primitives.interpolate import Factors, Mode
 from lamina.ops.primitives.loss import Reduction
@@ -826,14 +828,13 @@ def baddbmm(
     beta: Number = 1,
     alpha: Number = 1,
 ) -> Value: ...
-@overload
 def bartlett_window(
-    window_length: int, periodic: bool = True, *, dtype: DTypeLike = ..., device: TensorLike | None = None
+    window_length: int,
+    periodic: bool = True,
+    *,
+    dtype: DTypeLike = ...,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
-@overload
-def bartlett_window(
-    window_length: int, periodic: bool = True, *, dtype: DTypeLike = ..., device: Value | None = None
-) -> Value: ...
 @overload
 def batch_norm(
     input: TensorLike,
@@ -906,12 +907,10 @@ def batched_nms(
 ) -> Value: ...
 @overload
 def bernoulli(
-    input: TensorLike, p: float | None = None, *, generator: TensorLike | None = None
+    input: TensorLike, p: float | None = None, *, generator: GeneratorLike | None = None
 ) -> Tensor: ...
 @overload
-def bernoulli(
-    input: Value | TensorLike, p: float | None = None, *, generator: Value | TensorLike | None = None
-) -> Value: ...
+def bernoulli(input: Value, p: float | None = None, *, generator: GeneratorLike | None = None) -> Value: ...
 @overload
 def bilinear(
     input1: TensorLike, input2: TensorLike, weight: TensorLike, bias: TensorLike | None = None
@@ -983,14 +982,13 @@ def bitwise_right_shift(input: Value | TensorLike, other: Value | TensorLike) ->
 def bitwise_xor(input: TensorLike, other: TensorLike) -> Tensor: ...
 @overload
 def bitwise_xor(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
-@overload
 def blackman_window(
-    window_length: int, periodic: bool = True, *, dtype: DTypeLike = ..., device: TensorLike | None = None
+    window_length: int,
+    periodic: bool = True,
+    *,
+    dtype: DTypeLike = ...,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
-@overload
-def blackman_window(
-    window_length: int, periodic: bool = True, *, dtype: DTypeLike = ..., device: Value | None = None
-) -> Value: ...
 @overload
 def block_diag(*tensors: TensorLike) -> Tensor: ...
 @overload
@@ -1887,19 +1885,18 @@ def gumbel_softmax(
     eps: float = 1e-10,
     dim: int = -1,
     *,
-    generator: TensorLike | None = None,
+    generator: GeneratorLike | None = None,
 ) -> Tensor: ...
 @overload
 def gumbel_softmax(
-    logits: Value | TensorLike,
+    logits: Value,
     tau: float = 1.0,
     hard: bool = False,
     eps: float = 1e-10,
     dim: int = -1,
     *,
-    generator: Value | TensorLike | None = None,
+    generator: GeneratorLike | None = None,
 ) -> Value: ...
-@overload
 def hamming_window(
     window_length: int,
     periodic: bool = True,
@@ -1907,26 +1904,15 @@ def hamming_window(
     beta: float = 0.46,
     *,
     dtype: DTypeLike = ...,
-    device: TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
-@overload
-def hamming_window(
+def hann_window(
     window_length: int,
     periodic: bool = True,
-    alpha: float = 0.54,
-    beta: float = 0.46,
     *,
     dtype: DTypeLike = ...,
-    device: Value | None = None,
-) -> Value: ...
-@overload
-def hann_window(
-    window_length: int, periodic: bool = True, *, dtype: DTypeLike = ..., device: TensorLike | None = None
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
-@overload
-def hann_window(
-    window_length: int, periodic: bool = True, *, dtype: DTypeLike = ..., device: Value | None = None
-) -> Value: ...
 @overload
 def hardshrink(input: TensorLike, lambd: float = 0.5) -> Tensor: ...
 @overload
@@ -2213,24 +2199,14 @@ def istft(
     length: int | None = None,
     return_complex: bool = False,
 ) -> Value: ...
-@overload
 def kaiser_window(
     window_length: int,
     periodic: bool = True,
     beta: float = 12.0,
     *,
     dtype: DTypeLike = ...,
-    device: TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
-@overload
-def kaiser_window(
-    window_length: int,
-    periodic: bool = True,
-    beta: float = 12.0,
-    *,
-    dtype: DTypeLike = ...,
-    device: Value | None = None,
-) -> Value: ...
 @overload
 def kl_div(
     input: TensorLike,
@@ -2667,7 +2643,6 @@ def mean(
 def median(input: TensorLike, dim: int | None = None, keepdim: bool = False) -> Tensor: ...
 @overload
 def median(input: Value, dim: int | None = None, keepdim: bool = False) -> Value: ...
-@overload
 def melscale_fbanks(
     n_freqs: int,
     f_min: float,
@@ -2678,21 +2653,8 @@ def melscale_fbanks(
     mel_scale: Literal["htk", "slaney"] = "htk",
     *,
     dtype: DTypeLike = ...,
-    device: TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
-@overload
-def melscale_fbanks(
-    n_freqs: int,
-    f_min: float,
-    f_max: float,
-    n_mels: int,
-    sample_rate: int,
-    norm: Literal["slaney"] | None = None,
-    mel_scale: Literal["htk", "slaney"] = "htk",
-    *,
-    dtype: DTypeLike = ...,
-    device: Value | None = None,
-) -> Value: ...
 @overload
 def meshgrid(*tensors: TensorLike, indexing: Literal["ij", "xy"] = "ij") -> tuple[Tensor, ...]: ...
 @overload
@@ -2795,15 +2757,11 @@ def multilabel_soft_margin_loss(
 ) -> Value: ...
 @overload
 def multinomial(
-    input: TensorLike, num_samples: int, replacement: bool = False, *, generator: TensorLike | None = None
+    input: TensorLike, num_samples: int, replacement: bool = False, *, generator: GeneratorLike | None = None
 ) -> Tensor: ...
 @overload
 def multinomial(
-    input: Value | TensorLike,
-    num_samples: int,
-    replacement: bool = False,
-    *,
-    generator: Value | TensorLike | None = None,
+    input: Value, num_samples: int, replacement: bool = False, *, generator: GeneratorLike | None = None
 ) -> Value: ...
 @overload
 def mv(input: TensorLike, vec: TensorLike) -> Tensor: ...
@@ -2935,9 +2893,9 @@ def normal(
     std: TensorLike = 1.0,
     size: Sequence[SupportsIndex] | None = None,
     *,
-    generator: TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike | None = None,
-    device: TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
 @overload
 def normal(
@@ -2945,9 +2903,9 @@ def normal(
     std: Value | TensorLike = 1.0,
     size: Sequence[SupportsIndex] | None = None,
     *,
-    generator: Value | TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike | None = None,
-    device: Value | TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Value: ...
 @overload
 def normalize(input: TensorLike, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor: ...
@@ -3092,35 +3050,27 @@ def quantize(input: Value | TensorLike, scale: Value | TensorLike, dtype: DTypeL
 def rad2deg(input: TensorLike) -> Tensor: ...
 @overload
 def rad2deg(input: Value) -> Value: ...
-@overload
 def rand(
-    *size: TensorLike,
-    generator: TensorLike | None = None,
+    *size: SupportsIndex | Sequence[SupportsIndex],
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike = ...,
-    device: TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
-@overload
-def rand(
-    *size: Value | TensorLike,
-    generator: Value | TensorLike | None = None,
-    dtype: DTypeLike = ...,
-    device: Value | TensorLike | None = None,
-) -> Value: ...
 @overload
 def rand_like(
     input: TensorLike,
     *,
-    generator: TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike | None = None,
-    device: TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
 @overload
 def rand_like(
-    input: Value | TensorLike,
+    input: Value,
     *,
-    generator: Value | TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike | None = None,
-    device: Value | TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Value: ...
 @overload
 def randint(
@@ -3128,9 +3078,9 @@ def randint(
     high: TensorLike | None = None,
     size: TensorLike | None = None,
     *,
-    generator: TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike = ...,
-    device: TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
 @overload
 def randint(
@@ -3138,9 +3088,9 @@ def randint(
     high: Value | TensorLike | None = None,
     size: Value | TensorLike | None = None,
     *,
-    generator: Value | TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike = ...,
-    device: Value | TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Value: ...
 @overload
 def randint_like(
@@ -3148,49 +3098,41 @@ def randint_like(
     low: int,
     high: int | None = None,
     *,
-    generator: TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike | None = None,
-    device: TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
 @overload
 def randint_like(
-    input: Value | TensorLike,
+    input: Value,
     low: int,
     high: int | None = None,
     *,
-    generator: Value | TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike | None = None,
-    device: Value | TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Value: ...
-@overload
 def randn(
-    *size: TensorLike,
-    generator: TensorLike | None = None,
+    *size: SupportsIndex | Sequence[SupportsIndex],
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike = ...,
-    device: TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
-@overload
-def randn(
-    *size: Value | TensorLike,
-    generator: Value | TensorLike | None = None,
-    dtype: DTypeLike = ...,
-    device: Value | TensorLike | None = None,
-) -> Value: ...
 @overload
 def randn_like(
     input: TensorLike,
     *,
-    generator: TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike | None = None,
-    device: TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Tensor: ...
 @overload
 def randn_like(
-    input: Value | TensorLike,
+    input: Value,
     *,
-    generator: Value | TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike | None = None,
-    device: Value | TensorLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Value: ...
 @overload
 def random_normal(
@@ -3224,18 +3166,13 @@ def random_uniform(
     high: float = 1.0,
     dtype: DTypeLike = ...,
 ) -> tuple[Value, Value]: ...
-@overload
-def randperm(
-    n: int, *, generator: TensorLike | None = None, dtype: DTypeLike = ..., device: TensorLike | None = None
-) -> Tensor: ...
-@overload
 def randperm(
     n: int,
     *,
-    generator: Value | TensorLike | None = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike = ...,
-    device: Value | TensorLike | None = None,
-) -> Value: ...
+    device: DeviceLike | str | None = None,
+) -> Tensor: ...
 @overload
 def ravel(input: TensorLike) -> Tensor: ...
 @overload

@@ -19,7 +19,7 @@ import numpy as np
 
 from lamina._lazy import listing
 from lamina.ops.arguments import DTypeLike, checked, within
-from lamina.ops.core import Array, floating, operand
+from lamina.ops.core import Array, DeviceLike, floating, operand
 from lamina.ops.primitives.arrange import roll
 from lamina.ops.primitives.dft import Pair, dft, from_half, half, widened
 from lamina.ops.primitives.shape import pad, stack, transpose
@@ -160,14 +160,18 @@ def irfftn(
 
 # ------------------------------------------------------------------------------------------------------ frequencies
 @checked
-def fftfreq(n: int, d: float = 1.0, *, dtype: DTypeLike = float32, device: Any = None) -> Any:
+def fftfreq(
+    n: int, d: float = 1.0, *, dtype: DTypeLike = float32, device: DeviceLike | str | None = None
+) -> Any:
     """The frequencies of `fft` of n points that are d apart: [n], 0, 1, …, -2, -1 over n d. torch.fft.fftfreq."""
     within("fftfreq", "n", n, 1)
     return _frequencies(np.fft.fftfreq(n, d), dtype, device)
 
 
 @checked
-def rfftfreq(n: int, d: float = 1.0, *, dtype: DTypeLike = float32, device: Any = None) -> Any:
+def rfftfreq(
+    n: int, d: float = 1.0, *, dtype: DTypeLike = float32, device: DeviceLike | str | None = None
+) -> Any:
     """The frequencies of `rfft`: [n // 2 + 1]. torch.fft.rfftfreq."""
     within("rfftfreq", "n", n, 1)
     return _frequencies(np.fft.rfftfreq(n, d), dtype, device)

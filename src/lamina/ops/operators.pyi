@@ -19,6 +19,7 @@ from lamina.ops.core import DeviceLike, Operand
 from lamina.ops.linalg import SlogDet
 from lamina.ops.primitives.elementary import Frexp
 from lamina.ops.primitives.gather import Combination
+from lamina.ops.primitives.generator import GeneratorLike
 from lamina.ops.primitives.index import At
 from lamina.ops.primitives.reduce import MaxDim, MinDim
 from lamina.ops.primitives.scan import CumMax, CumMin
@@ -358,10 +359,9 @@ class Operators(Operand, Generic[Own]):
     def baddbmm(
         self, batch1: Value | TensorLike, batch2: Value | TensorLike, *, beta: Number = 1, alpha: Number = 1
     ) -> Value: ...
-    @overload
-    def bernoulli(self, p: builtins.float | None = None, *, generator: TensorLike | None = None) -> Own: ...
-    @overload
-    def bernoulli(self, p: builtins.float | None = None, *, generator: Value | None = None) -> Value: ...
+    def bernoulli(
+        self, p: builtins.float | None = None, *, generator: GeneratorLike | None = None
+    ) -> Own: ...
     @overload
     def bincount(self, weights: TensorLike | None = None, minlength: builtins.int = 0) -> Own: ...
     @overload
@@ -797,18 +797,13 @@ class Operators(Operand, Generic[Own]):
     def mul(self, other: TensorLike) -> Own: ...
     @overload
     def mul(self, other: Value) -> Value: ...
-    @overload
     def multinomial(
         self,
         num_samples: builtins.int,
         replacement: builtins.bool = False,
         *,
-        generator: TensorLike | None = None,
+        generator: GeneratorLike | None = None,
     ) -> Own: ...
-    @overload
-    def multinomial(
-        self, num_samples: builtins.int, replacement: builtins.bool = False, *, generator: Value | None = None
-    ) -> Value: ...
     @overload
     def mv(self, vec: TensorLike) -> Own: ...
     @overload

@@ -56,7 +56,8 @@ from lamina.ops.primitives.shape import stack
 from lamina.ops.primitives.softmax import log_softmax, logsumexp, softmax
 from lamina.spec import DType, float32, float64
 
-gammaln, psi = lgamma, digamma
+gammaln = lgamma
+psi = digamma
 
 __all__ = [
     "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w",

@@ -51,8 +51,10 @@ from lamina.train.step import Step
 _FORMAT = "lamina checkpoint of ranks 1"
 _INDEX = re.compile(r"checkpoint-(\d{6,})\.json")
 _PART = re.compile(r"checkpoint-(\d{6,})\.([0-9a-f]{12})\.\d+-of-\d+\.safetensors")
-#: What each rank has of its own, by the beginning of its name.
-_OWN = ("buffers/", "gathered/", "errors/")
+#: What each rank has of its own, by the beginning of its name. Ranks with other numbers of samples draw other
+#: numbers of random values. On another number of ranks the first rank's counts, of sums of gradients the mean.
+_SUMS = ("gathered/", "errors/")
+_OWN = ("buffers/", "random/", *_SUMS)
 #: Seconds between two looks at whether all ranks' files are there.
 _POLL = 0.02
 
@@ -89,8 +91,8 @@ class _Reading:
 class CheckpointFolder:
     """Checkpoints of a training step in a folder that all ranks see. Every rank makes one, and makes the same calls.
 
-    step: or, for a step of one's own, what it changes by name, as in `save_checkpoint`; it must be the same on all
-        ranks then.
+    step: or, for a step of one's own, what it changes by name, as in `save_checkpoint`; but for generators it must
+        be the same on all ranks then.
     keep: how many whole checkpoints stay. timeout: seconds that the first rank waits for the others' files.
     Raises ValueError for a keep < 1, OSError for a folder that cannot be made.
     """
@@ -179,8 +181,9 @@ class CheckpointFolder:
             held, pieces = self.step.common_state(), self.step.pieces()
             own = [n for n in held if n.startswith(_OWN)]
         else:
-            held, facts["plain"] = KeptObjects(self.step).state()
-            pieces, own = {}, []
+            kept = KeptObjects(self.step)
+            held, facts["plain"] = kept.state()
+            pieces, own = {}, kept.random()
         common = {n: x for n, x in held.items() if n not in own}
         mine = _shares({n: x.nbytes for n, x in common.items()}, self._size)[self._place]
         tensors = {n: common[n] for n in mine} | {n: held[n] for n in own}
@@ -194,8 +197,9 @@ class CheckpointFolder:
         """Take over the newest whole checkpoint, of any number of ranks, and return the position in the data.
 
         None, with nothing changed, where there is none. On the same number of ranks training goes on to the bit; on
-        another one statistics that are each rank's own are the first rank's, and gradients that were gathered for an
-        update their mean. Each rank reads its pieces, and of what all have a share, which it gives the others.
+        another one statistics and random states that are each rank's own are the first rank's, and gradients that
+        were gathered for an update their mean. Each rank reads its pieces, and of what all have a share, which it
+        gives the others.
         override and errors: as of `load_checkpoint`; what one rank cannot read is an error of all.
         """
         self.wait()
@@ -262,7 +266,7 @@ class CheckpointFolder:
                     found[name] = _Reading(parts, partial(_joined, name, parts, tuple(index["pieces"][name])))
             elif name in index["own"] and len(held) == self._size:
                 found[name] = _Reading.of(name, parts[self._place], own=True)
-            elif name in index["own"] and not name.startswith("buffers/"):
+            elif name in index["own"] and name.startswith(_SUMS):
                 found[name] = _Reading(parts, partial(_mean, name, parts))
             else:  # the same everywhere, or the first rank's
                 found[name] = _Reading.of(name, parts[0])

@@ -52,6 +52,11 @@ class KeptObjects:
         found |= {n: x.state for n, x in self.objects.items() if isinstance(x, Generator)}
         return found | {f"{_RANDOM}/{i}": g.state for i, g in enumerate(self._generators())}
 
+    def random(self) -> list[str]:
+        """The names of what `state` gives that say how far generators have drawn."""
+        own = [n for n, x in self.objects.items() if isinstance(x, Generator)]
+        return own + [f"{_RANDOM}/{i}" for i in range(len(self._generators()))]
+
     def _stateful(self) -> dict[str, HasState]:
         return {n: x for n, x in self.objects.items() if not isinstance(x, Tensor | Generator)}
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from lamina._lazy import lazy
+
+
+class GeneratorLike(Protocol):
+    """What ops see of a `lamina.nn.Generator`."""
+
+    @property
+    def state(self) -> Any:
+        """int64 (seed, counter)."""
 
 
 class Generators(NamedTuple):

@@ -11,10 +11,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from lamina.ops.arguments import DTypeLike, checked, shown, within
-from lamina.ops.core import bind, operand
+from lamina.ops.core import DeviceLike, bind, operand
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.gather import gather
-from lamina.ops.primitives.generator import drawn
+from lamina.ops.primitives.generator import GeneratorLike, drawn
 from lamina.ops.primitives.loss import one_hot
 from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.pointwise import floor, log, where
@@ -67,13 +67,23 @@ def _size(what: str, size: tuple[Any, ...]) -> Shape:
 
 
 @checked
-def rand(*size: Any, generator: Any = None, dtype: DTypeLike = float32, device: Any = None) -> Any:
+def rand(
+    *size: SupportsIndex | Sequence[SupportsIndex],
+    generator: GeneratorLike | None = None,
+    dtype: DTypeLike = float32,
+    device: DeviceLike | str | None = None,
+) -> Any:
     """Uniform numbers in [0, 1), as torch.rand. generator: an nn.Generator, the default one unless given."""
     return _uniform(_size("rand", size), _float("rand", dtype), generator, device)
 
 
 @checked
-def randn(*size: Any, generator: Any = None, dtype: DTypeLike = float32, device: Any = None) -> Any:
+def randn(
+    *size: SupportsIndex | Sequence[SupportsIndex],
+    generator: GeneratorLike | None = None,
+    dtype: DTypeLike = float32,
+    device: DeviceLike | str | None = None,
+) -> Any:
     """Numbers of the standard normal distribution, as torch.randn; generator as `rand`'s."""
     op = RandomNormal(_size("randn", size), _float("randn", dtype))
     return drawn(lambda state: bind(op, state), generator, device)
@@ -81,7 +91,11 @@ def randn(*size: Any, generator: Any = None, dtype: DTypeLike = float32, device:
 
 @checked
 def rand_like(
-    input: Any, *, generator: Any = None, dtype: DTypeLike | None = None, device: Any = None
+    input: Any,
+    *,
+    generator: GeneratorLike | None = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """`rand` in the size of input, on its device and in its dtype unless one is given."""
     x = operand(input, "rand_like")
@@ -90,7 +104,11 @@ def rand_like(
 
 @checked
 def randn_like(
-    input: Any, *, generator: Any = None, dtype: DTypeLike | None = None, device: Any = None
+    input: Any,
+    *,
+    generator: GeneratorLike | None = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """`randn` in the size of input, on its device and in its dtype unless one is given."""
     x = operand(input, "randn_like")
@@ -104,9 +122,9 @@ def normal(
     std: Any = 1.0,
     size: Sequence[SupportsIndex] | None = None,
     *,
-    generator: Any = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike | None = None,
-    device: Any = None,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """Normally distributed numbers, as torch.normal: of mean and std, tensors that broadcast or (with size) numbers.
 
@@ -127,7 +145,7 @@ def normal(
 
 
 @checked
-def bernoulli(input: Any, p: float | None = None, *, generator: Any = None) -> Any:
+def bernoulli(input: Any, p: float | None = None, *, generator: GeneratorLike | None = None) -> Any:
     """1 with the probability that each element of input is, else 0, in input's dtype; as torch.bernoulli.
 
     p: one probability for all, input giving size and dtype alone. Raises DTypeError for probabilities that are no
@@ -149,9 +167,9 @@ def randint(
     high: Any = None,
     size: Any = None,
     *,
-    generator: Any = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike = int64,
-    device: Any = None,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """Integers in low … high - 1, all as likely, as torch.randint: (low, high, size), or (high, size) from 0.
 
@@ -175,9 +193,9 @@ def randint_like(
     low: int,
     high: int | None = None,
     *,
-    generator: Any = None,
+    generator: GeneratorLike | None = None,
     dtype: DTypeLike | None = None,
-    device: Any = None,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """`randint` in the size of input, on its device and in its dtype unless one is given: (input, high) from 0."""
     x = operand(input, "randint_like")
@@ -186,14 +204,22 @@ def randint_like(
 
 
 @checked
-def randperm(n: int, *, generator: Any = None, dtype: DTypeLike = int64, device: Any = None) -> Any:
+def randperm(
+    n: int,
+    *,
+    generator: GeneratorLike | None = None,
+    dtype: DTypeLike = int64,
+    device: DeviceLike | str | None = None,
+) -> Any:
     """0 … n - 1 in an order of which all are as likely, as torch.randperm. Raises ValueError for n < 0."""
     within("randperm", "n", n, 0)
     return cast(argsort(_fine((n,), generator, device)), as_dtype(dtype))
 
 
 @checked
-def multinomial(input: Any, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
+def multinomial(
+    input: Any, num_samples: int, replacement: bool = False, *, generator: GeneratorLike | None = None
+) -> Any:
     """int64 [..., num_samples]: categories, as often as input [..., C] weighs them; as torch.multinomial.
 
     input: [C] or [B, C], weights of at least 0 that need not sum up to 1; one of weight 0 is not drawn. replacement:
@@ -251,7 +277,7 @@ def gumbel_softmax(
     eps: float = 1e-10,
     dim: int = -1,
     *,
-    generator: Any = None,
+    generator: GeneratorLike | None = None,
 ) -> Any:
     """Samples of the Gumbel-softmax distribution (Jang et al. 2017), as torch.nn.functional.gumbel_softmax.
 

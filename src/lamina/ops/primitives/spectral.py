@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from lamina.ops.arguments import DTypeLike, checked, within
-from lamina.ops.core import Array, floating, operand
+from lamina.ops.core import Array, DeviceLike, floating, operand
 from lamina.ops.primitives.conv import conv1d, conv_transpose1d
 from lamina.ops.primitives.dft import half, widened
 from lamina.ops.primitives.shape import cat, pad, stack
@@ -49,7 +49,11 @@ def _window(values: Array, dtype: DTypeLike, device: Any) -> Any:
 
 @checked
 def hann_window(
-    window_length: int, periodic: bool = True, *, dtype: DTypeLike = float32, device: Any = None
+    window_length: int,
+    periodic: bool = True,
+    *,
+    dtype: DTypeLike = float32,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """Hann's window, 0.5 - 0.5 cos, as torch.hann_window: [window_length].
 
@@ -67,7 +71,7 @@ def hamming_window(
     beta: float = 0.46,
     *,
     dtype: DTypeLike = float32,
-    device: Any = None,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """Hamming's window, alpha - beta cos, as torch.hamming_window; see `hann_window`."""
     within("hamming_window", "window_length", window_length, 0)
@@ -76,7 +80,11 @@ def hamming_window(
 
 @checked
 def blackman_window(
-    window_length: int, periodic: bool = True, *, dtype: DTypeLike = float32, device: Any = None
+    window_length: int,
+    periodic: bool = True,
+    *,
+    dtype: DTypeLike = float32,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """Blackman's window, 0.42 - 0.5 cos a + 0.08 cos 2 a, as torch.blackman_window; see `hann_window`."""
     within("blackman_window", "window_length", window_length, 0)
@@ -85,7 +93,11 @@ def blackman_window(
 
 @checked
 def bartlett_window(
-    window_length: int, periodic: bool = True, *, dtype: DTypeLike = float32, device: Any = None
+    window_length: int,
+    periodic: bool = True,
+    *,
+    dtype: DTypeLike = float32,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """Bartlett's window, a triangle, as torch.bartlett_window; see `hann_window`."""
     within("bartlett_window", "window_length", window_length, 0)
@@ -99,7 +111,7 @@ def kaiser_window(
     beta: float = 12.0,
     *,
     dtype: DTypeLike = float32,
-    device: Any = None,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """Kaiser's window, I0(beta sqrt(1 - t²)) / I0(beta), as torch.kaiser_window; see `hann_window`."""
     within("kaiser_window", "window_length", window_length, 0)
@@ -324,7 +336,7 @@ def melscale_fbanks(
     mel_scale: Literal["htk", "slaney"] = "htk",
     *,
     dtype: DTypeLike = float32,
-    device: Any = None,
+    device: DeviceLike | str | None = None,
 ) -> Any:
     """Triangular filters [n_freqs, n_mels], equally wide in mel, as torchaudio.functional.melscale_fbanks.
 
