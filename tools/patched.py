@@ -46,8 +46,8 @@ from tools.mutate import Fault, copy_to, environment, forget, near, tests_for
 PATIENCE = 8.0
 #: Files of a chapter that all of its faults are shown, besides what reaches them.
 FEW = 2
-#: Finds defaults, which no test has to reach.
-TABLE = "tests/test_signatures.py"
+#: Find defaults, and numbers of modules and classes, which no test has to reach.
+TABLES = ("tests/test_signatures.py", "tests/test_constants.py")
 #: How a fork ends.
 _PASSED, _FAILED, _LATE, _UNTRIED = 0, 1, 3, 4
 
@@ -70,7 +70,7 @@ def attempts(
     for fault in chosen:
         chapter = tests_for(root, fault.file)
         tests = [*near(fault.file, chapter, reaching[fault.key]), *chapter[:FEW]]
-        tests = [TABLE, *tests] if TABLE in chapter else tests
+        tests = [*(table for table in TABLES if table in chapter), *tests]
         groups.setdefault(fault.file.parts[2:-1][:2], []).append((fault, tests))
     found: dict[str, str] = {}
     for group in groups.values():

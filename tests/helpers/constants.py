@@ -1,0 +1,86 @@
+"""Every number that a module or class of the package holds under a name: limits, sizes, codes of libraries.
+
+    python -m tests.helpers.constants write       after one was changed on purpose: the difference is reviewed
+
+Most are limits that nothing else would notice when they move by one, or codes that only a device's library reads.
+What is said here is the value, not how it is written; expressions with names of functions and of other constants are
+left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.helpers import ROOT
+
+TABLE = Path(__file__).with_name("constants.json")
+PACKAGE = ROOT / "src/lamina"
+#: Written by programs from the headers of libraries.
+GENERATED = {"c/cudnn.py", "c/dnnl.py", "c/errors.py"}
+#: What an expression may call.
+CALLS: dict[str, Any] = {
+    "frozenset": frozenset,
+    "float": float,
+    "dict": dict,
+    "ord": ord,
+    "set": set,
+    "tuple": tuple,
+}
+
+
+def constants() -> dict[str, dict[str, str]]:
+    """By file and name ("Class.name" within a class): values with numbers, as text."""
+    found: dict[str, dict[str, str]] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = str(file.relative_to(PACKAGE))
+        if name not in GENERATED:
+            held = dict(_held(ast.parse(file.read_text(encoding="utf-8")).body, ""))
+            found |= {name: held} if held else {}
+    return found
+
+
+def _held(body: list[ast.stmt], start: str) -> Iterator[tuple[str, str]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from _held(node.body, f"{start}{node.name}.")
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if any(_is_number(n) for n in ast.walk(node.value)) and (text := _value(node.value)):
+                yield start + ast.unparse(target), text
+
+
+def _is_number(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+
+
+def _value(node: ast.expr) -> str:
+    """What an expression of numbers, texts and containers is; "" where it names anything else."""
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    if not names <= CALLS.keys() or any(isinstance(n, ast.Lambda | ast.Attribute) for n in ast.walk(node)):
+        return ""
+    return _text(eval(compile(ast.Expression(node), "constant", "eval"), {"__builtins__": {}}, dict(CALLS)))
+
+
+def _text(value: Any) -> str:
+    """Sets in order."""
+    if isinstance(value, frozenset | set):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    return repr(value)
+
+
+def main(argv: list[str]) -> int:
+    """The command line."""
+    if argv != ["write"]:
+        print(__doc__)
+        return 2
+    TABLE.write_text(json.dumps(constants(), indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
