@@ -31,3 +31,16 @@ def test_kernels_without_end_are_refused() -> None:
     x = np.zeros((1, 1, 4, 4), np.float32)
     with pytest.raises(OnnxError, match="has more than 4096 places"):
         single("MaxPool", {"x": x.shape}, kernel_shape=[2, 65536])({"x": x})
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+def test_large_kernels_are_those_of_the_pooling_ops(operator: str, rank: int) -> None:
+    """They may have more places than what is written out."""
+    shape = {1: (5000,), 2: (70, 80), 3: (9, 30, 20)}[rank]
+    x = np.random.default_rng(0).normal(size=(1, 2, *shape)).astype(np.float32)
+    kernel = [n - 1 for n in shape]
+    found = single(operator, {"x": x.shape}, kernel_shape=kernel)({"x": x})["y0"].numpy()
+    windows = np.lib.stride_tricks.sliding_window_view(x, kernel, tuple(range(2, 2 + rank)))
+    reduced = windows.max if operator == "MaxPool" else windows.mean
+    np.testing.assert_allclose(found, reduced(tuple(range(-rank, 0))), rtol=1e-4, atol=1e-6)
