@@ -25,6 +25,53 @@ def test_dtypes_are_those_of_torch(function: str) -> None:
     agree(f, torch.rand(4, 4), tolerance=2e-2)
 
 
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("outer", [True, False])
+def test_a_region_within_another_is_that_of_torch(outer: bool, inner: bool) -> None:
+    """One that is switched off has a type, too, and computes in none of its own; behind it is the outer one."""
+    import torch
+
+    from tests.helpers.torch_functions import agree
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=outer):
+            first = x @ x
+            with torch.autocast("cpu", torch.bfloat16, enabled=inner):
+                second = x @ x
+            third = x @ x
+        return first, second, third, x @ x
+
+    agree(f, torch.rand(4, 4), tolerance=2e-2)
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_a_region_before_captured_calls_is_that_of_torch(inner: bool) -> None:
+    """As calls that begin and end it, not as a subgraph."""
+    import torch
+
+    from lamina.convert.torch import FxProgram
+    from tests.helpers.torch_functions import close
+
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    found = []
+    for enabled in (True, inner):
+        region = graph.call_function(
+            torch.amp.autocast_mode._enter_autocast, ("cpu", torch.bfloat16, enabled, None)
+        )
+        found.append((region, graph.call_function(torch.matmul, (x, x))))
+    results = [y for _, y in found]
+    for region, _ in reversed(found):
+        graph.call_function(torch.amp.autocast_mode._exit_autocast, (region,))
+        results.append(graph.call_function(torch.matmul, (x, x)))
+    graph.output(tuple(results))
+    module, given = torch.fx.GraphModule({}, graph), torch.rand(4, 4)
+    wanted = module(given)
+    half = torch.bfloat16
+    assert [y.dtype for y in wanted] == [half, half if inner else torch.float32, half, torch.float32]
+    close(list(FxProgram(module)(given).outputs), list(wanted), 2e-2)
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_a_recurrent_layer_trains_in_bf16(kind: str) -> None:
     """The zeros that it begins with are constants of the graph, made in float32."""
