@@ -203,15 +203,36 @@ def test_explicit_scaling_is_passed_as_it_is(tensor: int) -> None:
         (c.CUDNN_DATA_BFLOAT16, 1.0 + 2**-8, b"\x80\x3f"),  # half way: to even
         (c.CUDNN_DATA_INT8, -3, b"\xfd"),
         (c.CUDNN_DATA_INT32, 7, b"\x07\0\0\0"),
+        (c.CUDNN_DATA_DOUBLE, 0.1, struct.pack("<d", 0.1)),
+        (c.CUDNN_DATA_UINT8, 200, b"\xc8"),
+        (c.CUDNN_DATA_INT64, -2, struct.pack("<q", -2)),
+        (c.CUDNN_DATA_BOOLEAN, 1, b"\x01"),
     ],
 )
 def test_set_tensor_takes_a_value_of_the_tensors_own_type(kind: int, value: float, expected: bytes) -> None:
     raw = bytes(c.library.element(kind, value))
     assert raw[: len(expected)] == expected
-    if kind in (c.CUDNN_DATA_FLOAT, c.CUDNN_DATA_HALF):
+    assert raw[len(expected) :] == bytes(8 - len(expected))
+    if value != 1.0 + 2**-8:  # rounded
         assert c.library.number(kind, raw) == value
     with pytest.raises(TypeError, match="pass a pointer"):
         c.library.element(c.CUDNN_DATA_FP8_E4M3, 1.0)
+
+
+@pytest.mark.feature("F006")
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        (c.CUDNN_DATA_FLOAT, "f"), (c.CUDNN_DATA_DOUBLE, "d"), (c.CUDNN_DATA_INT32, "i"), (c.CUDNN_DATA_HALF, "f"),
+        (c.CUDNN_DATA_BFLOAT16, "f"), (c.CUDNN_DATA_INT8, "f"),
+    ],
+)  # fmt: skip
+def test_a_tensor_is_set_to_a_number_of_its_type_and_small_types_to_a_float(
+    tensor: int, kind: int, layout: str
+) -> None:
+    c.cudnnSetTensor4dDescriptor(tensor, c.CUDNN_TENSOR_NCHW, kind, 1, 4, 8, 8)
+    expected = struct.pack(f"<{layout}", 5)
+    assert bytes(c.library.element_of_tensor(tensor, 5)) == expected.ljust(8, b"\0")
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +95,21 @@ def test_primitive_descriptor_queries_are_typed(engine: int, conv: int) -> None:
         query(d.dnnl_query_epsilon_f32)
     with pytest.raises(ValueError, match="no result that can be returned"):
         query(d.dnnl_query_undef)
+
+
+def test_what_a_primitive_is_cached_by_is_as_long_as_the_library_says(conv: int) -> None:
+    """Of a CPU's primitives it is empty; here the answers are those that a GPU's could give."""
+    assert d.dnnl_primitive_desc_query(conv, d.dnnl_query_cache_blob_id, 0) == b""
+    held = ctypes.create_string_buffer(b"\1\0\2more")
+    answers = {
+        d.dnnl_query_cache_blob_id_size_s64: 3,
+        d.dnnl_query_cache_blob_id: ctypes.addressof(held),
+    }
+
+    def call(what: int, slot: Any) -> None:
+        slot.value = answers[d.dnnl_query_t(what)]
+
+    assert d.library.query_primitive_desc(call, d.dnnl_query_cache_blob_id, conv) == b"\1\0\2"
 
 
 def test_a_reorder_runs_with_dict_list_and_prepared_arguments(engine: int, stream: int) -> None:

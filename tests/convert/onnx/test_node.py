@@ -1,5 +1,7 @@
 """What a handler may ask of its node, and what it is told when it is not there."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,15 @@ def test_inputs_and_attributes() -> None:
         made.input(1)
     with pytest.raises(OnnxError, match=r"Op 'n': needs the attribute mode"):
         made.needed("mode")
+
+
+def test_a_node_shows_what_it_is_and_not_the_graph_around_it() -> None:
+    made = replace(node(None, axis=3), values={"x": 1}, declared={0: 1}, makers={"x": 2})
+    mode = "Mode(training=None, batch_statistics=False, write=None, drop=None)"
+    assert repr(made) == (
+        "OnnxNode(operator='Op', name='n', opset=22, attributes={'axis': 3}, inputs=(None,), input_names=('i0',), "
+        f"outputs=('y', ''), mode={mode})"
+    )
 
 
 def test_known_numbers() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
@@ -22,7 +24,86 @@ def test_dtypes_are_those_of_torch(function: str) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return own(x)
 
+    def by_default(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu"):
+            return own(x)
+
     agree(f, torch.rand(4, 4), tolerance=2e-2)
+    agree(by_default, torch.rand(4, 4), tolerance=2e-2)
+
+
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("outer", [True, False])
+def test_a_region_within_another_is_that_of_torch(outer: bool, inner: bool) -> None:
+    """One that is switched off has a type, too, and computes in none of its own; behind it is the outer one."""
+    import torch
+
+    from tests.helpers.torch_functions import agree
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=outer):
+            first = x @ x
+            with torch.autocast("cpu", torch.bfloat16, enabled=inner):
+                second = x @ x
+            third = x @ x
+        return first, second, third, x @ x
+
+    agree(f, torch.rand(4, 4), tolerance=2e-2)
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_a_region_before_captured_calls_is_that_of_torch(inner: bool) -> None:
+    """As calls that begin and end it, not as a subgraph."""
+    import torch
+
+    from lamina.convert.torch import FxProgram
+    from tests.helpers.torch_functions import close
+
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    found = []
+    for enabled in (True, inner):
+        region = graph.call_function(
+            torch.amp.autocast_mode._enter_autocast, ("cpu", torch.bfloat16, enabled, None)
+        )
+        found.append((region, graph.call_function(torch.matmul, (x, x))))
+    results = [y for _, y in found]
+    for region, _ in reversed(found):
+        graph.call_function(torch.amp.autocast_mode._exit_autocast, (region,))
+        results.append(graph.call_function(torch.matmul, (x, x)))
+    graph.output(tuple(results))
+    module, given = torch.fx.GraphModule({}, graph), torch.rand(4, 4)
+    wanted = module(given)
+    half = torch.bfloat16
+    assert [y.dtype for y in wanted] == [half, half if inner else torch.float32, half, torch.float32]
+    close(list(FxProgram(module)(given).outputs), list(wanted), 2e-2)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("half", ["bfloat16", "float16", None])
+def test_a_region_of_a_subgraph_is_that_of_torch(half: str | None, enabled: bool) -> None:
+    """Of calls that nobody has seen the results of; behind it is none."""
+    import torch
+
+    from lamina.convert.torch import FxProgram
+    from tests.helpers.torch_functions import close
+
+    inner = torch.fx.Graph()
+    inner.output((inner.call_function(torch.matmul, (inner.placeholder("x"),) * 2),))
+    module = torch.nn.Module()
+    module.add_module("body", torch.fx.GraphModule({}, inner))
+    graph = torch.fx.Graph(module)
+    x, body = graph.placeholder("x"), graph.get_attr("body")
+    region = torch.ops.higher_order.wrap_with_autocast
+    kind = None if half is None else getattr(torch, half)
+    made = graph.call_function(region, ("cpu", kind, enabled, None, body, x))
+    graph.output(
+        (graph.call_function(operator.getitem, (made, 0)), graph.call_function(torch.matmul, (x, x)))
+    )
+    program, given = torch.fx.GraphModule(module, graph), torch.rand(4, 4)
+    wanted = program(given)
+    assert wanted[0].dtype == ((kind or torch.bfloat16) if enabled else torch.float32)
+    close(list(FxProgram(program)(given).outputs), list(wanted), 2e-2)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])

@@ -222,6 +222,83 @@ def test_compiled(name: str) -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4 * wanted.detach().abs().max().item())
 
 
+#: Calls that take numbers beside complex tensors z, of which x are the parts; they are added, subtracted or written.
+WITH_NUMBERS = """
+2 + z; (2 - 1j) + z; 3 - z; 1j - z; z - (2 + 3j); z + 1.5
+torch.add(z, 2 + 1j); torch.sub(z, 2j); torch.add(z, other=2j); torch.sub(z, other=2j); z.add(2j, alpha=2)
+z.sub(2 - 1j, alpha=3); torch.rsub(z, 2j); torch.rsub(z, 2 - 1j, alpha=3); torch.rsub(z, other=2j)
+z.clone().add_(2j); z.clone().sub_(2j); z.clone().fill_(1 - 2j); torch.fill(z, 3j); torch.fill(z, value=3j)
+z.masked_fill(over, 2 - 1j); z.masked_fill(over, value=3); z.clone().masked_fill_(over, 2j)
+torch.full((3, 4), 1 - 2j) + z; torch.full((3, 4), fill_value=2j) * z; torch.full_like(z, 2 - 1j)
+torch.full_like(z, fill_value=2); z.new_full((2, 3), 1 - 2j); z.new_full((2, 3), fill_value=3)
+F.pad(z, (1, 2), value=3.0); F.pad(z, (1, 2), "constant", 3.0); F.pad(z, (1, 2), mode="constant", value=2)
+torch.where(over, z, 2j); torch.where(over, 3, z); torch.where(over, 2 - 1j, z); z.where(over, 2j)
+2j * z; z * 3; z.clone().mul_(2j); 2 / z; (1 - 2j) / z; z / 2; z / (1 - 2j); z.clone().div_(2 - 1j); z.clone().div_(2)
+"""
+FUNCTIONS = """
+torch.rsub(z, x[..., 0]); torch.rsub(z, z * 2); -z; +z; +x; z * x[..., 0]; z * z; z.clone().mul_(z)
+torch.div(z, z + 1); x[..., 0] / z; z / x[..., 0].exp(); z.reciprocal(); z.clone().div_(z + 1)
+z ** 0; z ** 1; z ** 2; z ** 3; z ** 4; z ** 5; z ** -1; z ** -2; z ** 0.5; z ** 2.5; torch.pow(z, 3); z.square()
+z.sqrt(); z.exp(); z.log(); z.abs(); z.angle(); z.sgn(); torch.sgn(z * 0); z.conj(); z.conj_physical()
+z.mH; z.mT; z.H; z.T; z.adjoint(); z.real; z.imag; torch.view_as_real(z)
+torch.polar(x[..., 0].abs(), x[..., 1]); torch.complex(x[..., 0], x[..., 1])
+z @ z.mH; torch.mm(z, z.T); torch.dot(z[0], z[1]); torch.mv(z, z[0]); torch.outer(z[0], z[1]); torch.kron(z, z[:2])
+torch.einsum("ij,kj,lj->ikl", z, z, z); torch.tensordot(z, z, ([1], [1])); torch.bmm(z[None], z.T[None])
+F.linear(z, z[:2]); F.linear(z, z[:2], z[0, :2])
+torch.ones(3, 4, dtype=torch.cfloat) + z; torch.ones_like(z); z.new_ones((2, 3)); torch.eye(4, dtype=torch.cfloat)
+torch.zeros_like(z); z.new_zeros((2,)); torch.zeros(3, 4, dtype=torch.cfloat)
+z.to(torch.complex128); x[..., 0].to(torch.cfloat); z.cdouble(); x[..., 0].cfloat(); x[..., 0].type_as(z)
+z.type(torch.complex128); z.sum(); z.sum(1); z.mean(0, keepdim=True); z.cumsum(1); z.trace(); torch.diag(z[0])
+z.diagonal(); z.tril(); z.triu(1); z.flip(1); z.roll(1, 1); z.repeat(2, 1); z.tile(2); z.repeat_interleave(2, 1)
+z.gather(1, at); z.scatter(1, at, z[:1, 2:]); z.scatter_add(1, at, z[:1, 2:]); z.index_add(0, at[0], z[1:])
+z.index_copy(0, at[0], z[1:]); z.index_select(1, at[0]); z[at[0]]; torch.cat([z, x[..., 0]], 1); torch.stack([z, -z])
+torch.hstack([z, z]); torch.vstack([z, z]); z.split(2, 1)[1]; z.chunk(2, 1)[0]; z.unbind(1)[2]
+z.tensor_split(3, 1)[0]; z.expand(2, 3, 4); z.unsqueeze(0).squeeze(0); z.reshape(2, 6); z.view(12); z.flatten()
+z.unflatten(1, (2, 2)); z.permute(1, 0); z.transpose(0, 1); z.movedim(0, 1); z.swapaxes(0, 1); z.narrow(1, 1, 2)
+torch.fft.fft(z); torch.fft.fft(z, dim=0); torch.fft.fft(x[..., 0], 6, 0, "ortho"); torch.fft.ifft(z, norm="forward")
+torch.fft.rfft(x[..., 0]); torch.fft.irfft(z); torch.fft.irfft(z, 5); torch.fft.fft2(z); torch.fft.ifft2(z, (2, 3))
+torch.fft.rfft2(x[..., 0]); torch.fft.irfft2(z); torch.fft.fftn(z); torch.fft.fftn(z, (2,)); torch.fft.rfftn(x)
+torch.fft.ifftn(z, dim=(0,)); torch.fft.irfftn(z, (3, 4)); torch.fft.fft(torch.arange(4)); torch.fft.fftshift(z)
+torch.fft.ifftshift(z, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [t.strip() for t in (WITH_NUMBERS + FUNCTIONS).replace("\n", ";").split(";") if t]
+)
+def test_values_are_those_of_torch(text: str) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import agree
+
+    own = eval("lambda z, x, over, at: " + text, {"torch": torch, "F": F})
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = own(torch.view_as_complex(x), x, x[..., 1] > 0, torch.tensor([[1, 0]]))
+        return torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
+
+    agree(f, torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["z += 2 - 1j", "z += 3", "z -= 2j", "z[:, 1] = 1 - 2j", "z[:, 1] = 3", "z[over] = 2j", "z *= 2j", "z *= 3",
+     "z /= 1 - 2j", "z /= 2", "z += z * 2", "z -= x[..., 0]", "z *= x[..., 0]", "z /= z + 2"],
+)  # fmt: skip
+def test_writes_are_those_of_torch(statement: str) -> None:
+    import torch
+
+    from tests.helpers.torch_functions import agree
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return made["f"](torch.view_as_complex(x).clone(), x, x[..., 1] > 0)
+
+    made: Any = {}
+    exec(f"def f(z, x, over):\n    {statement}\n    return z.real, z.imag", made)
+    agree(f, torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0)))
+
+
 def test_what_has_no_counterpart_is_said() -> None:
     import torch
 

@@ -59,6 +59,66 @@ def test_means(text: str) -> None:
     assert abs(y.mean() - 0.5) < 0.02
 
 
+@pytest.mark.parametrize(
+    ("text", "mean", "deviation"),
+    [
+        ("x.clone().uniform_()", 0.5, 12**-0.5),
+        ("x.clone().uniform_(2, 5)", 3.5, 3 * 12**-0.5),
+        ("x.clone().normal_()", 0.0, 1.0),
+        ("x.clone().normal_(2, 3)", 2.0, 3.0),
+        ("x.clone().exponential_()", 1.0, 1.0),
+        ("x.clone().exponential_(4.0)", 0.25, 0.25),
+        ("torch.rand_like(x)", 0.5, 12**-0.5),
+        ("torch.randn_like(x)", 0.0, 1.0),
+        ("torch.randn_like(x, dtype=torch.float64)", 0.0, 1.0),
+        ("torch.rand(x.shape) + 0 * x", 0.5, 12**-0.5),
+        ("torch.randn(200, 100, dtype=torch.float64) + 0 * x", 0.0, 1.0),
+        ("torch.randn(20000) + 0 * x.flatten()", 0.0, 1.0),
+        ("x.clone().bernoulli_()", 0.5, 0.5),
+        ("x.clone().bernoulli_(0.2)", 0.2, 0.4),
+        ("F.alpha_dropout(x.cumsum(1) % 7 - 3, 0.3, True)", None, None),
+    ],
+)
+def test_mean_and_deviation(text: str, mean: float | None, deviation: float | None) -> None:
+    """Those that are known, else those of PyTorch's numbers; both within six standard errors."""
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import captured, exported
+
+    own, x = eval("lambda x: " + text, {"torch": torch, "F": F}), torch.ones(200, 100)
+    wanted = own(x)
+    mean = wanted.mean().item() if mean is None else mean
+    deviation = wanted.std().item() if deviation is None else deviation
+    for way in (exported, captured):
+        y = way(own, x)(x).outputs[0].numpy()
+        assert (y.shape, str(y.dtype)) == (tuple(wanted.shape), str(wanted.dtype).removeprefix("torch."))
+        assert abs(y.mean() - mean) < 6 * deviation * (2 / y.size) ** 0.5
+        assert abs(y.std() / deviation - 1) < 0.07
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("name", ["dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"])
+def test_what_is_dropped_is_an_element_or_a_channel(name: str, inplace: bool) -> None:
+    """As many of them as asked, and all of a channel or none of it."""
+    import torch
+
+    from tests.helpers.torch_functions import captured, exported
+
+    rank = int(name[7]) if name[-1] == "d" else 2
+    x = torch.ones(40, 50, *(3, 2, 2)[:rank])
+    function = getattr(torch.nn.functional, name)
+    for way in (exported, captured):
+        y = way(lambda x: function(x.clone(), 0.3, True, inplace), x)(x).outputs[0].numpy()
+        kept, lost = y.max(), y.min()
+        assert set(y.flatten().tolist()) == {kept, lost}
+        if "alpha" not in name:
+            assert (abs(kept - 1 / 0.7) < 1e-6, lost) == (True, 0)
+        channels = (y == kept).reshape(40, 50, -1)
+        assert abs(channels.mean() - 0.7) < 6 * (0.21 / 2000) ** 0.5
+        assert (channels == channels[:, :, :1]).all() == (name != "dropout")
+
+
 def test_gumbel_softmax_and_distributions_are_converted() -> None:
     """Their checks of numbers, which a graph does not have, are left out."""
     import torch

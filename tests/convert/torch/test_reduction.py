@@ -57,7 +57,46 @@ CASES = [
     "F.mish(x)",
     "F.celu(x)",
     "F.cosine_similarity(x, x + 1)",
-]
+    "x.sum(())",
+    "x.sum([], keepdim=True)",
+    "x.mean(-1)",
+    "x.mean((0, 3), True)",
+    "x.prod(2, keepdim=True)",
+    "x.nansum(1)",
+    "x.nanmean((1, 2), keepdim=True)",
+    "F.softmin(x, -1)",
+    "F.hardtanh(x, -0.5, 0.25)",
+    "F.hardtanh(x, min_val=-0.5)",
+    "(x * 4).clip(max=6)",
+    "F.relu6(x * 8)",
+    "x.clamp(max=-x.abs())",
+    "F.elu(x, 0.5)",
+    "torch.ops.aten.elu(x, 0.5, 2.0, 3.0)",
+    "torch.ops.aten.elu(x, 1.0, 1.0, 3.0)",
+    "torch.ops.aten.elu(x, 0.5, 2.0)",
+    "F.selu(x)",
+    "F.hardsigmoid(x * 4)",
+    "F.relu(x)",
+    "F.logsigmoid(x)",
+    "F.softsign(x)",
+    "x.sigmoid()",
+    "x.tanh()",
+    "torch.bincount(torch.tensor([0, 2, 2, 5])) + 0 * x.sum().long()",
+    "torch.bincount(torch.tensor([0, 2, 2, 5]), minlength=8) + 0 * x.sum().long()",
+    "torch.bincount(torch.tensor([0, 2, 2]), x[0, 0, 0, :3])",
+    *(
+        f"{call}, dtype=torch.float64)"
+        for call in (
+            "x.sum(1", "x.mean((1, 2)", "x.prod(1", "x.nansum(1", "x.cumsum(1", "x.cumprod(2", "x.softmax(1",
+            "x.log_softmax(1", "F.softmin(x, 1", "(x * 3).long().mean(0", "(x * 3).int().cumsum(1",
+        )
+    ),
+    *(f"(x * 3).{kind}().{name}(1)" for name in ("sum", "prod", "cumsum", "cumprod") for kind in ("int", "long")),
+    "(x > 0).sum(1)",
+    "(x > 0).cumsum(1)",
+    "x.cumsum(1, dtype=torch.int64)",
+    "x.cumprod(-1)",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", CASES)

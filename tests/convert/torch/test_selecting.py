@@ -46,6 +46,17 @@ def elementwise_functions_of_selections(y: Any, x: Any) -> Any:
 
 
 @program
+def masks_that_are_made_again(y: Any, x: Any) -> Any:
+    """The same steps of the same numbers select the same."""
+    import torch
+
+    z = y.sin()
+    z[x > 0.25] = (y * x)[x > 0.25] + x[torch.gt(x, 0.25)]
+    z = z.index_put(((x * 2).abs() < 0.5,), y[(x * 2).abs() < 0.5] * 3)
+    return z, (x * y)[x > 0.25].sum()
+
+
+@program
 def rows_and_means(y: Any, x: Any) -> Any:
     import torch
 
@@ -104,17 +115,32 @@ def joined(y: Any, x: Any) -> Any:
     return torch.cat([y[x > 0], x[0]]).mean()
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda y, x: y[x > 0].cumsum(0).sum(),
-        lambda y, x: y[x > 0],
-        lambda y, x: (y[x > 0] + x[y > 0][:1]).sum(),
-        lambda y, x: y[x > 0].sort().values.mean(),
-        joined,
-    ],
-    ids=["sums in order", "the selection", "part of another", "sorted", "joined with others"],
-)
+def with_more_axes(y: Any, x: Any) -> Any:
+    import torch
+
+    return (y[x > 0] + torch.ones(2, 1, 1)).sum()
+
+
+#: Where two masks are, they select as many of the numbers with which the network is recorded.
+REFUSED: dict[str, Callable[[Any, Any], Any]] = {
+    "sums in order": lambda y, x: y[x > 0].cumsum(0).sum(),
+    "the selection": lambda y, x: y[x > 0],
+    "part of another": lambda y, x: (y[x > 0] + x[y > 0][:1]).sum(),
+    "sorted": lambda y, x: y[x > 0].sort().values.mean(),
+    "joined with others": joined,
+    "with more axes": with_more_axes,
+    "by another number": lambda y, x: (y[x > 0] + x[x > 0.01]).sum(),
+    "by another comparison": lambda y, x: (y[x > 0] + x[x < 0]).sum(),
+    "by another tensor": lambda y, x: (y[x > 0] + x[x.flip(0) > 0]).sum(),
+    "written by another number": lambda y, x: (y * 1).index_put((x > 0.01,), x[x > 0]),
+    "written by another comparison": lambda y, x: (y * 1).index_put_((x < 0,), x[x > 0]),
+    "added where it was": lambda y, x: (y * 1).index_put((x > 0,), x[x > 0], accumulate=True),
+    "a sum along an axis": lambda y, x: y[x[:, 0] > 0].sum(1).mean(),
+    "its size": lambda y, x: y[x > 0].sum() / x[x > 0].shape[0],
+}
+
+
+@pytest.mark.parametrize("function", REFUSED.values(), ids=REFUSED)
 def test_what_only_its_size_tells_is_refused(function: Any) -> None:
     import torch
 

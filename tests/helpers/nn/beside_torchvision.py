@@ -47,6 +47,37 @@ def our_entries(name: str, **options: Any) -> dict[str, tuple[tuple[int, ...], s
     return {key: (v.shape, str(v.dtype)) for key, v in state.items()}
 
 
+def their_settings(name: str, **options: Any) -> dict[str, Any]:
+    """`settings` of torchvision's network."""
+    with _Shapes():
+        return settings(theirs(name, **options))
+
+
+def our_settings(name: str, **options: Any) -> dict[str, Any]:
+    """`settings` of `nn.models`' network."""
+    with nn.init.skipped():
+        return settings(nn.models.get_model(name, **options))
+
+
+def settings(net: Any) -> dict[str, Any]:
+    """What layers do beside what their weights say, by name; how much is dropped where anything is, in order."""
+    found: dict[str, Any] = {}
+    for name, module in net.named_modules():
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        for kind in kinds & set(_SETTINGS):
+            values = (getattr(module, field) for field in _SETTINGS[kind])
+            found[name] = [tuple(v) if isinstance(v, list) else v for v in values]
+    dropped = [m.p for m in net.modules() if type(m).__name__ in ("Dropout", "StochasticDepth")]
+    return {**found, "dropped": [p for p in dropped if p]}
+
+
+_SETTINGS = {
+    "Conv2d": ("stride", "padding", "dilation", "groups"),
+    "BatchNorm2d": ("eps", "momentum"),
+    "LayerNorm": ("eps",),
+}
+
+
 def pair(name: str, **options: Any) -> tuple[nn.Module, Any]:
     """(ours, theirs) by the builders of a name."""
     torch.manual_seed(0)

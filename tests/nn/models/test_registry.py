@@ -112,6 +112,17 @@ def test_entries_of_the_state_are_torchvisions(name: str) -> None:
     assert our_entries(name) == their_entries(name)
 
 
+@pytest.mark.torch
+@pytest.mark.feature("B021")
+@pytest.mark.parametrize("name", torchvisions())
+def test_settings_of_layers_are_torchvisions(name: str) -> None:
+    from tests.helpers.nn.beside_torchvision import our_settings, their_settings
+
+    ours = our_settings(name)
+    assert len(ours) > 5
+    assert ours == their_settings(name)
+
+
 def test_each_family_has_a_small_one() -> None:
     made = [b for b in models.builders().values() if b.task == "classification"]
     small = {models.builders()[name].make.__module__ for name in SMALL | FIXED}

@@ -234,37 +234,40 @@ def _lstm_step(
 
 STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
 
-#: A gate's function of (x, alpha, beta), with what these are by default.
-ACTIVATIONS: dict[str, tuple[Callable[[Any, float, float], Any], float, float]] = {
-    "Relu": (lambda x, a, b: ops.relu(x), 0, 0),
-    "Tanh": (lambda x, a, b: ops.tanh(x), 0, 0),
-    "Sigmoid": (lambda x, a, b: ops.sigmoid(x), 0, 0),
+#: A gate's function of (x, alpha, beta), with what these are by default; None where it takes none.
+ACTIVATIONS: dict[str, tuple[Callable[[Any, Any, Any], Any], float | None, float | None]] = {
+    "Relu": (lambda x, a, b: ops.relu(x), None, None),
+    "Tanh": (lambda x, a, b: ops.tanh(x), None, None),
+    "Sigmoid": (lambda x, a, b: ops.sigmoid(x), None, None),
     "Affine": (lambda x, a, b: ops.add(ops.mul(x, a), b), 1, 0),
-    "LeakyRelu": (lambda x, a, b: ops.leaky_relu(x, a), 0.01, 0),
-    "ThresholdedRelu": (lambda x, a, b: ops.where(ops.ge(x, a), x, 0.0), 1, 0),
+    "LeakyRelu": (lambda x, a, b: ops.leaky_relu(x, a), 0.01, None),
+    "ThresholdedRelu": (lambda x, a, b: ops.where(ops.ge(x, a), x, 0.0), 1, None),
     "ScaledTanh": (lambda x, a, b: ops.mul(ops.tanh(ops.mul(x, b)), a), 1, 1),
     "HardSigmoid": (lambda x, a, b: ops.clamp(ops.add(ops.mul(x, a), b), 0.0, 1.0), 0.2, 0.5),
-    "Elu": (lambda x, a, b: ops.elu(x, a), 1, 0),
-    "Softsign": (lambda x, a, b: ops.softsign(x), 0, 0),
-    "Softplus": (lambda x, a, b: ops.softplus(x), 0, 0),
+    "Elu": (lambda x, a, b: ops.elu(x, a), 1, None),
+    "Softsign": (lambda x, a, b: ops.softsign(x), None, None),
+    "Softplus": (lambda x, a, b: ops.softplus(x), None, None),
 }
 
 
-def _function(f: Callable[[Any, float, float], Any], alpha: float, beta: float) -> Function:
+def _function(f: Callable[[Any, Any, Any], Any], alpha: float | None, beta: float | None) -> Function:
     return lambda x: f(x, alpha, beta)
 
 
 def _functions(layer: RecurrentNode, d: int) -> list[Function]:
-    """The gates' functions of direction d. Raises OnnxError for an unknown one."""
+    """The gates' functions of direction d. Raises OnnxError for an unknown one.
+
+    A function that takes an alpha (or a beta) has the next of the node's, as in ONNX Runtime.
+    """
     node, count = layer.node, len(FUNCTIONS[layer.node.operator])
     names = list(node.get("activations", FUNCTIONS[node.operator] * layer.w.shape[0]))
-    alphas, betas = list(node.get("activation_alpha", ())), list(node.get("activation_beta", ()))
+    alphas, betas = iter(node.get("activation_alpha", ())), iter(node.get("activation_beta", ()))
     found = []
-    for place, name in enumerate(names):
+    for name in names:
         if name not in ACTIVATIONS:
             raise node.error(f"activation must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
         f, alpha, beta = ACTIVATIONS[name]
-        alpha = alphas[place] if place < len(alphas) else alpha
-        beta = betas[place] if place < len(betas) else beta
+        alpha = alpha if alpha is None else next(alphas, alpha)
+        beta = beta if beta is None else next(betas, beta)
         found.append(_function(f, alpha, beta))
     return found[d * count : (d + 1) * count]

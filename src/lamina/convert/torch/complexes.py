@@ -32,21 +32,21 @@ LINEAR = frozenset({
     "clone", "contiguous", "copy", "cumsum", "detach", "diag", "diag_embed", "diagonal", "dim", "empty",
     "empty_like", "expand", "expand_as", "fftshift", "fill", "flatten", "flip", "full", "full_like", "gather",
     "getitem", "hstack", "iadd", "ifftshift", "index", "index_add", "index_copy", "index_put", "index_select",
-    "is_contiguous", "isub", "lift_fresh", "lift_fresh_copy", "mT", "masked_fill", "mean", "movedim", "narrow",
-    "neg", "new_empty", "new_full", "new_zeros", "numel", "numpy_T", "pad", "permute", "positive", "repeat",
-    "repeat_interleave", "reshape", "reshape_as", "roll", "scatter", "scatter_add", "select", "setitem", "size",
-    "slice", "split", "split_with_sizes", "squeeze", "stack", "sub", "sum", "swapaxes", "sym_numel", "sym_size",
-    "sym_stride", "t", "tensor_split", "tile", "trace", "transpose", "tril", "triu", "unbind", "unflatten",
-    "unsafe_chunk", "unsafe_split", "unsqueeze", "view", "view_as", "vstack", "where", "zero", "zeros",
-    "zeros_like",
+    "is_contiguous", "isub", "lift_fresh", "lift_fresh_copy", "masked_fill", "mean", "movedim", "mT",
+    "narrow", "neg", "new_empty", "new_full", "new_zeros", "numel", "numpy_T", "pad", "permute", "pos",
+    "positive", "repeat", "repeat_interleave", "reshape", "reshape_as", "roll", "rsub", "scatter",
+    "scatter_add", "select", "setitem", "size", "slice", "split", "split_with_sizes", "squeeze", "stack",
+    "sub", "sum", "swapaxes", "sym_numel", "sym_size", "sym_stride", "t", "tensor_split", "tile", "trace",
+    "transpose", "tril", "triu", "unbind", "unflatten", "unsafe_chunk", "unsafe_split", "unsqueeze", "view",
+    "view_as", "vstack", "where", "zero", "zeros", "zeros_like",
 })  # fmt: skip
 #: Linear in each tensor and number: run for each choice of parts.
 PRODUCTS = frozenset({
     "__matmul__", "bmm", "dot", "einsum", "imul", "kron", "matmul", "mm", "mul", "mv", "outer", "tensordot",
 })  # fmt: skip
 #: Where numbers stand among the arguments of linear functions that are added or written: they have parts, too.
-NUMBERS = {"add": (0, 1), "sub": (0, 1), "iadd": (1,), "isub": (1,), "setitem": (2,), "__setitem__": (2,),
-           "fill": (1,), "masked_fill": (2,), "full": (1,), "full_like": (1,), "new_full": (2,),
+NUMBERS = {"add": (0, 1), "sub": (0, 1), "rsub": (1,), "iadd": (1,), "isub": (1,), "setitem": (2,),
+           "__setitem__": (2,), "fill": (1,), "masked_fill": (2,), "full": (1,), "full_like": (1,), "new_full": (2,),
            "pad": (3,), "where": (1, 2)}  # fmt: skip
 NAMED = ("value", "fill_value", "other")
 

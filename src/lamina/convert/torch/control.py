@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, aliases, converts, dtype_of, is_operand, known, read
 from lamina.ops.core import bind
 from lamina.ops.primitives.marker import CustomGradient
+from lamina.spec import DType
 
 
 @converts("_set_grad_enabled", "set_grad_enabled")
@@ -20,8 +23,8 @@ def set_grad_enabled(call: TorchCall) -> Any:
 @converts("_enter_autocast")
 def enter_autocast(call: TorchCall) -> Any:
     """A region of autocast begins."""
-    _, dtype, enabled, *_ = call.cells.values()
-    call.modes.autocast.enter(dtype_of(dtype) if enabled and dtype is not None else None)
+    kind, dtype, enabled, *_ = call.cells.values()
+    call.modes.autocast.enter(_half(kind, dtype, enabled))
 
 
 @converts("_exit_autocast")
@@ -42,12 +45,17 @@ def with_grad(call: TorchCall) -> Any:
 @aliases
 def with_autocast(call: TorchCall) -> Any:
     """A subgraph in a region of autocast."""
-    _, dtype, enabled, _, body, *args = call.cells.values()
-    call.modes.autocast.enter(dtype_of(dtype) if enabled and dtype is not None else None)
+    kind, dtype, enabled, _, body, *args = call.cells.values()
+    call.modes.autocast.enter(_half(kind, dtype, enabled))
     try:
         return call.run(body, args)
     finally:
         call.modes.autocast.exit()
+
+
+def _half(kind: Any, dtype: Any, enabled: Any) -> DType | None:
+    """The type that a region computes in, by default that of its kind of device; None where it is switched off."""
+    return dtype_of(dtype or torch.get_autocast_dtype(str(kind))) if enabled else None
 
 
 @converts("wrap", "tag_activation_checkpoint", "invoke_subgraph", "wrap_activation_checkpoint", "hints_wrapper",
