@@ -1,5 +1,6 @@
 """A predictor gives what the network gives in inference mode: for any structure, dtype and batch size."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 import lamina as lm
 from lamina import nn, ops
 from lamina.infer import Predictor, quantize
-from lamina.infer.predictor import _repeated
+from lamina.infer.predictor import _first, _repeated
+from lamina.ops.core import BatchAxis
 from lamina.spec import DTypeError
 
 RNG = np.random.default_rng(0)
@@ -235,3 +237,37 @@ def test_quantized_networks_take_trees_too() -> None:
     np.testing.assert_allclose(made((x, z))["y"].numpy(), wanted, atol=0.1)
     np.testing.assert_allclose(made((x[:3], z[:3]))["y"].numpy(), wanted[:3], atol=0.1)
     assert len(made._programs) == 1
+
+
+class Far:
+    """A tensor whose memory the host does not see."""
+
+    device = SimpleNamespace(kind="cuda")
+
+    def __init__(self, x: Any) -> None:
+        self.x, self.shape = x, x.shape
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.x[key]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.x.numpy()
+
+
+@pytest.mark.parametrize("more", [1, 3])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_batch_is_filled_up_alike_wherever_it_is(axis: int, more: int) -> None:
+    x = floats(2, 3, 4)
+    wanted = np.concatenate([x, np.repeat(x.take([-1], axis), more, axis)], axis)
+    for given in (x, lm.tensor(x), Far(lm.tensor(x))):
+        np.testing.assert_array_equal(_repeated(given, axis, more), wanted)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_first_samples_of_an_output_are_cut_along_its_axis(axis: int, size: int) -> None:
+    """A sample may have several indices of it, as heads folded into the batch do."""
+    y = floats(6, 6, 6)
+    found = _first(lm.tensor(y), BatchAxis(axis, size), 2)
+    np.testing.assert_array_equal(found.numpy(), y.take(range(2 * size), axis))
+    assert _first(lm.tensor(y), None, 2).shape == (6, 6, 6)

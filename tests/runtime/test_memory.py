@@ -634,3 +634,15 @@ def test_pages_are_given_back_with_their_owner() -> None:
         host_array(pointer, (8 * MIB,), np.uint8)[:] = 1
 
     assert growth(once, MIB) <= MIB
+
+
+@pytest.mark.parametrize("read_only", [None, False, True])
+def test_borrowed_memory_is_writable_unless_it_is_lent_to_read(read_only: bool | None) -> None:
+    data = np.arange(8, dtype=np.uint8)
+    options = {} if read_only is None else {"read_only": read_only}
+    buffer = Buffer.borrow(data.ctypes.data, 8, CPU, data, **options)
+    for held in (buffer, buffer.view(0, 4)):
+        assert held.read_only == bool(read_only)
+        assert held.array((4,), np.uint8).flags.writeable == (not read_only)
+    assert (buffer.host, buffer.pinned, buffer.nbytes) == (True, False, 8)
+    assert not Buffer.borrow(64, 8, Device("cuda")).host

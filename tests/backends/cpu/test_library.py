@@ -1,11 +1,16 @@
 """Plans of oneDNN's primitives."""
 
+from typing import Any
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
 import lamina as lm
 from lamina import nn
+from lamina.backends import Call, PlanTape
 from lamina.backends.cpu import library
+from lamina.onednn.recipe import RecipeError
 from lamina.spec import Spec, float32
 
 
@@ -35,3 +40,34 @@ def test_an_order_of_axes_that_has_no_name_is_told_by_strides() -> None:
     assert library.open_desc(spec, "cabd").strides == (15, 5, 30, 1)
     with pytest.raises(ValueError, match="no format tag 'caab'"):
         library.open_desc(spec, "caab")
+
+
+def test_stages_are_data_where_all_are_primitives_that_have_such_a_form() -> None:
+    call, tape = Call((64,), (128,), workspace=1024), Mock(spec=PlanTape)
+    first, second, formless = (Mock(spec=library.PrimitiveStage) for _ in range(3))
+    first.recorded.return_value, second.recorded.return_value = ["a"], ["b"]
+    formless.recorded.side_effect = RecipeError("none")
+    assert library.Stages((first, second), 256).recorded(call, tape) == [["a"], ["b"]]
+    first.recorded.assert_called_with(call, 1024 + 256, tape)
+    for stages in ((first, lambda call: lambda: None), (lambda call: lambda: None,), (first, formless)):
+        assert library.Stages(stages, 256).recorded(call, tape) is None
+    assert library.Stages((), 0).recorded(call, tape) == []
+
+
+def test_stages_run_in_their_order_and_quietly_where_they_are_numpys() -> None:
+    """Primitives share their scratch memory behind the workspace; NumPy warns of no overflow."""
+    call, ran = Call((64,), (128,), workspace=1024), list[Any]()
+    primitive = Mock(spec=library.PrimitiveStage)
+    primitive.bind.return_value = lambda: ran.append("primitive")
+
+    def function(given: Call) -> Any:
+        return lambda: ran.append((given, np.float32(3e38) * np.float32(10), np.float32(0) / np.float32(0)))
+
+    library.Stages((primitive, function, primitive), 256)(call)()
+    primitive.bind.assert_called_with(call, 1024 + 256)
+    assert [ran[0], ran[2]] == ["primitive"] * 2
+    assert ran[1][:2] == (call, np.inf)
+    assert np.isnan(ran[1][2])
+    ran.clear()
+    library.Stages((primitive,), 0)(call)()
+    assert ran == ["primitive"]

@@ -182,3 +182,34 @@ def test_copies_of_neighbours(dtype: Any, count: int) -> None:
     wanted = np.zeros(130, dtype)
     wanted[3 : 3 + count] = given[2 : 2 + count]
     np.testing.assert_array_equal(made, wanted)
+
+
+FLOATS_ALONE = (
+    "floor", "ceil", "trunc", "rint", "sqrt", "fabs", "reciprocal", "copysign", "fmod", "remainder", "nan_to_num",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "tanh",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.bool_])
+def test_functions_of_floats_take_no_integers(dtype: Any) -> None:
+    code = Code()
+    x = code.array(as_dtype(dtype))[0]
+    for name in FLOATS_ALONE:
+        given = (x, x) if name in ("copysign", "fmod", "remainder") else (x,)
+        with pytest.raises(NoKernel, match=f"a kernel has no {name} of {np.dtype(dtype)}"):
+            code.call(name, given)
+        assert code.call(name, tuple(v.astype(np.float32) for v in given)).dtype == np.float32
+
+
+def test_bits_are_of_integers_and_larger_ones_of_numbers() -> None:
+    code = Code()
+    x, b = code.array(float32)[0], code.array(as_dtype(np.bool_))[0]
+    for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+        with pytest.raises(NoKernel, match=f"a kernel has no {name} of float32"):
+            code.call(name, (x, x))
+        assert code.call(name, (b, b)).dtype == np.bool_
+    for name in ("maximum", "minimum", "fmax", "fmin"):
+        with pytest.raises(NoKernel, match=f"a kernel has no {name} of bool"):
+            code.call(name, (b, b))
+    for name in ("logical_and", "logical_or"):
+        assert code.call(name, (x, b)).dtype == np.bool_
