@@ -201,6 +201,7 @@ def test_an_unsound_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Capture
         ["train", "lenet", "--epochs", "0"],
         ["train", "lenet", "--lr", "-1"],
         ["info", "-x"],
+        ["predict", "cat.png"],
     ],
 )
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

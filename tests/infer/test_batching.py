@@ -139,6 +139,16 @@ def test_as_many_threads_as_are_needed() -> None:
     queue.close(cancel=False)
 
 
+def test_a_worker_that_waits_is_taken_before_another_is_started() -> None:
+    queue, to = RequestQueue(3, 100, 0.0, "test"), Doubling(1, together=False)
+    for k in range(4):
+        assert queue.put(to, [k], 1, block=True).result(10) == [2 * k]
+        while queue._idle < 1:  # it has answered, and does not wait yet
+            time.sleep(1e-3)
+    assert len(queue._workers) == 1
+    queue.close(cancel=False)
+
+
 def test_callers_run_their_batches_themselves() -> None:
     """Full ones and those whose time is up, side by side: no thread is started for them."""
     queue, to, seen = RequestQueue(2, 100, 0.05, "test"), Doubling(4), set[str]()
