@@ -17,11 +17,16 @@ def test_texts_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('{"a":1,"a":2}', "the name 'a' stands twice"),
+        ('{"a":1,"a":2}', "the name 'a' stands twice in one object"),
+        ('[{"b":1},{"b":2,"c":{"b":3},"a":4,"d":5,"a":6}]', "the name 'a' stands twice in one object"),
+        (
+            "{" + ",".join(f'"{k % 9_999}":1' for k in range(10_000)) + "}",
+            "the name '…' stands twice in one object",
+        ),
         ("{", "Expecting"),
-        ("[" + "{}," * 5_000_000 + "1]", "MiB"),
+        ("[" + "{}," * 5_000_000 + "1]", "15000003 bytes of JSON would need 1335 MiB of memory"),
     ],
-    ids=["twice", "cut", "large"],
+    ids=["twice", "twice behind others", "twice among many", "cut", "large"],
 )
 def test_others_are_refused(text: str, error: str) -> None:
     with pytest.raises(ValueError, match=error):
@@ -42,6 +47,8 @@ def test_each_bracket_counts_once(inner: str) -> None:
     assert parse_json(deep) == json.loads(deep)
     with pytest.raises(ValueError, match="nested 201 times, which is more than 200"):
         parse_json(f"[{deep}]")
+    with pytest.raises(ValueError, match="nested 201 times, which is more than 200"):
+        parse_json(f"[{inner}1{close},{deep}]")
     beside = "[" + ",".join([inner + "1" + close] * 500) + "]"
     assert parse_json(beside) == json.loads(beside)
 

@@ -158,6 +158,7 @@ def test_prefetch_gives_the_same_batches() -> None:
     assert labels(ahead) == labels(plain)
     assert labels(ahead.epoch(5, 1)) == labels(plain.epoch(5, 1))
     assert labels(data.prefetch([(0, np.array([i])) for i in range(4)]).epoch(0, 2)) == [[2], [3]]
+    assert labels(data.prefetch(plain, 1).epoch(5)) == labels(plain.epoch(5))
     assert threads() == 0
 
 
