@@ -225,3 +225,18 @@ def test_small_values_come_through_pinned_memory_that_is_kept(monkeypatch: pytes
     assert len(places) == 1
     with pytest.raises(ValueError, match=f"values_of: {_SMALL + 16} bytes of a buffer of {_SMALL + 8}"):
         values_of(buffer, (_SMALL // 8 + 2,), np.dtype(np.int64))
+
+
+@pytest.mark.parametrize("short", ["destination", "source"])
+def test_blocks_may_end_where_memory_does(short: str) -> None:
+    """Two slices of three rows of 2 bytes: the last one is byte 25."""
+    strides = {"destination_strides": (16, 4), "source_strides": (16, 4)}
+    given, target = np.arange(30, dtype=np.uint8), np.zeros(30, np.uint8)
+    held = {"destination": target, "source": given}
+    held[short] = held[short][:25]
+    with pytest.raises(ValueError, match=f"the block ends at byte 26, but {short} has 25 bytes"):
+        copy_3d(held["destination"], held["source"], shape=(2, 3, 2), **strides)
+    copy_3d(target[:26], given[:26], shape=(2, 3, 2), **strides)
+    places = [s * 16 + r * 4 + b for s in range(2) for r in range(3) for b in range(2)]
+    assert np.flatnonzero(target).tolist() == [p for p in places if p]
+    assert target[places].tolist() == places

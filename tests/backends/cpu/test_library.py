@@ -136,6 +136,8 @@ def test_layouts_with_a_tag_lie_without_gaps(tag: str, order: tuple[int, ...] | 
     assert other.shape == (3, 5, 2, 6)
     gaps = Spec((2, 3), float32, Layout((7, 1)))
     assert library.flat(gaps) is None
+    assert library.desc(gaps).strides == (7, 1)
+    assert (library.desc(spec).strides, library.desc(spec).blocks) == (desc.strides, desc.blocks)
     assert not library.is_padded(gaps)
 
 
