@@ -91,3 +91,12 @@ def test_black_and_white_where_nothing_is_known(
     for x, level in zip(found, (0.0, 1.0), strict=True):
         wanted = (level - np.array(mean)[:, None, None]) / np.array(std)[:, None, None]
         np.testing.assert_allclose(x, np.broadcast_to(wanted, x.shape), rtol=1e-5)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("augment", [True, False])
+def test_only_training_images_are_augmented(split: str, augment: bool, tmp_path: Path) -> None:
+    """These differ from epoch to epoch; the others are ever the same, in training in another order."""
+    batches = image_batches(colours(tmp_path), split, 4, SIGHT, augment=augment)
+    first, second = ({x.tobytes() for images, _ in batches.epoch(n) for x in images} for n in (0, 1))
+    assert (first == second) == (not (augment and split == "train"))

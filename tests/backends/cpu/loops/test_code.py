@@ -252,3 +252,17 @@ def test_only_quotients_that_are_too_large_are_in_doubt() -> None:
         a, doubt = np.array([5.0, large, -7.0, 1.0, 9.0], np.float32), np.zeros(2, np.int64)
         run(np.fmod, a, b, doubt=doubt)
         assert doubt.tolist() == [told, 0]
+
+
+@needs_llvm
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_quotients_that_are_rounded_up_leave_what_is_left(kind: Any) -> None:
+    """Numbers right below a multiple: the quotient is that multiple's once it is rounded."""
+    rng = np.random.default_rng(0)
+    y = rng.uniform(1, 2, 500).astype(kind)
+    x = np.nextafter(y * rng.integers(3, 1000, 500).astype(kind), kind(0)) * rng.choice([-1, 1], 500).astype(
+        kind
+    )
+    assert (np.abs(np.trunc(x / y)) * y.astype(np.longdouble) > np.abs(x)).sum() > 10  # there are such ones
+    for f in (np.fmod, np.remainder):
+        np.testing.assert_array_equal(run(f, x, y, doubt=np.zeros(1, np.int64)), f(x, y), err_msg=f.__name__)
