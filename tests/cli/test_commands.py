@@ -201,6 +201,7 @@ def test_an_unsound_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Capture
         ["train", "lenet", "--epochs", "0"],
         ["train", "lenet", "--lr", "-1"],
         ["info", "-x"],
+        ["predict", "cat.png"],
     ],
 )
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -452,3 +453,19 @@ def test_plan_times_kernels_and_writes_files(tmp_path: Path, capsys: pytest.Capt
     found = json.loads(figures.read_text())
     assert all(kernel["milliseconds"] > 0 for kernel in found["kernels"])
     assert page.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    "words", [["info"], ["conv", "--n", "8", "--device", "none"], [*TINY, "--max-steps", "1"]]
+)
+def test_lines_of_text_have_no_colours_in_a_terminal_either(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers and paths are as they are elsewhere; the titles of tables may be bold."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(words) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith((f"lamina {lm.__version__}, Python ", "x (8, ", "lenet: 0.1 million parameters"))
+    assert "\x1b" not in first

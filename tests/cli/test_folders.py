@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lamina import data
-from lamina.cli.folders import Sight, classes_of, image_batches, inputs_of
+from lamina.cli.folders import MEAN, STD, Sight, classes_of, image_batches, inputs_of
 
 COLOURS = {"blue": (20, 30, 220), "green": (30, 200, 40), "red": (210, 40, 30)}
 
@@ -78,3 +78,25 @@ def test_what_a_network_sees_is_in_its_header() -> None:
             Sight.of({"lamina network": text}, "file")
     picture = np.full((30, 40, 1), 255, np.uint8)
     np.testing.assert_allclose(inputs_of([picture, picture], grey), np.full((2, 1, 28, 28), 2.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("channels", "mean", "std"), [(1, (0.5,), (0.5,)), (3, MEAN, STD)])
+def test_black_and_white_where_nothing_is_known(
+    channels: int, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    sight = Sight.usual("net", (), channels, 8)
+    levels = np.array([0, 255], np.uint8)[:, None, None, None]
+    found = inputs_of(list(np.broadcast_to(levels, (2, 12, 10, channels))), sight)
+    assert found.shape == (2, channels, 8, 8)
+    for x, level in zip(found, (0.0, 1.0), strict=True):
+        wanted = (level - np.array(mean)[:, None, None]) / np.array(std)[:, None, None]
+        np.testing.assert_allclose(x, np.broadcast_to(wanted, x.shape), rtol=1e-5)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("augment", [True, False])
+def test_only_training_images_are_augmented(split: str, augment: bool, tmp_path: Path) -> None:
+    """These differ from epoch to epoch; the others are ever the same, in training in another order."""
+    batches = image_batches(colours(tmp_path), split, 4, SIGHT, augment=augment)
+    first, second = ({x.tobytes() for images, _ in batches.epoch(n) for x in images} for n in (0, 1))
+    assert (first == second) == (not (augment and split == "train"))

@@ -1,8 +1,11 @@
 """lamina train on a folder of images, and lamina predict with what it wrote."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -10,8 +13,11 @@ from onnx import helper
 import lamina as lm
 from lamina import nn
 from lamina.cli import main
+from lamina.cli.folders import Sight, inputs_of
 from lamina.cli.status import ExitStatus
 from tests.cli.test_folders import colours
+
+Array = np.ndarray[Any, Any]
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +162,56 @@ def test_models_that_see_no_images(tmp_path: Path, capsys: pytest.CaptureFixture
     ):
         assert main(["predict", image, "--weights", *words, "--device", "cpu"]) == ExitStatus.FAILED
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sides", "words", "size"),
+    [
+        (("H", "H"), [], 224),
+        (("H", "H"), ["--size", "30"], 30),
+        ((8, 8), [], 8),
+        ((8, 8), ["--size", "8"], 8),
+    ],
+)
+def test_images_are_of_the_size_that_the_model_or_the_caller_says(
+    sides: tuple[int | str, int | str],
+    words: list[str],
+    size: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one channel or three, as many at a time as are asked for."""
+    root, seen = colours(tmp_path / "images", 5), list[Array]()
+
+    def kept(images: Sequence[Array], sight: Sight) -> Array:
+        seen.append(inputs_of(images, sight))
+        return seen[-1]
+
+    monkeypatch.setattr("lamina.cli.predict.inputs_of", kept)
+    for channels in (1, 3):
+        model = model_of(tmp_path / f"{channels}.onnx", "N", channels, *sides)
+        seen.clear()
+        command = [
+            "predict",
+            str(root / "red"),
+            "--weights",
+            str(model),
+            "--device",
+            "cpu",
+            "--batch-size",
+            "3",
+        ]
+        assert main([*command, *words]) == 0
+        assert [x.shape for x in seen] == [(n, channels, size, size) for n in (3, 2)]
+
+
+@pytest.mark.parametrize(
+    "shape", [("N", 2, 8, 8), ("N", 3, 8, 9), ("N", 3, "H", 8), ("N", 3, 8), ("N", 3, 8, 8, 8)]
+)
+def test_other_inputs_are_no_images(
+    shape: tuple[int | str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = str(colours(tmp_path / "images", 1) / "red" / "00.png")
+    model = str(model_of(tmp_path / "net.onnx", *shape))
+    assert main(["predict", image, "--weights", model, "--device", "cpu"]) == ExitStatus.FAILED
+    assert "not square images [N, 1 or 3, S, S] of floats (0: any)" in capsys.readouterr().err

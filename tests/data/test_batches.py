@@ -158,6 +158,7 @@ def test_prefetch_gives_the_same_batches() -> None:
     assert labels(ahead) == labels(plain)
     assert labels(ahead.epoch(5, 1)) == labels(plain.epoch(5, 1))
     assert labels(data.prefetch([(0, np.array([i])) for i in range(4)]).epoch(0, 2)) == [[2], [3]]
+    assert labels(data.prefetch(plain, 1).epoch(5)) == labels(plain.epoch(5))
     assert threads() == 0
 
 
@@ -236,3 +237,16 @@ def test_a_generator_of_numpys_says_the_order_as_a_seed_does() -> None:
     assert (batches_module.seed_of("it", None, None), batches_module.seed_of("it", None, 7)) == (0, 7)
     with pytest.raises(ValueError, match="it: generator= and seed=7 both say where random numbers begin"):
         batches_module.seed_of("it", np.random.default_rng(3), 7)
+
+
+@pytest.mark.parametrize("start", [None, 0, 2])
+def test_prefetch_passes_over_no_batch_that_the_source_gives(start: int | None) -> None:
+    """From the beginning unless a position is named, whether or not the source knows epochs."""
+    where = () if start is None else (start,)
+    known = data.arrays(X, Y, batch_size=3, seed=1)
+    assert labels(data.prefetch(known).epoch(4, *where)) == labels(known.epoch(4, *where))
+    assert len(labels(known.epoch(4, *where))) == 4 - (start or 0)
+    plain = [(0, np.array([i])) for i in range(4)]
+    assert labels(data.prefetch(plain).epoch(4, *where)) == labels(plain[start or 0 :])
+    assert data.prefetch(known).describe() == known.describe()
+    assert data.prefetch(plain).describe() == {}

@@ -6,10 +6,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from lamina.infer.batching import Gathering, Request, RequestQueue
+from lamina.infer.batching import Gathering, QueueFull, Request, RequestQueue
 from tests.helpers.many_threads import in_threads
 
 
@@ -135,6 +136,16 @@ def test_as_many_threads_as_are_needed() -> None:
     futures = [queue.put(to, [k], 1, block=True) for k in range(3)]
     assert [f.result(10) for f in futures] == [[0], [2], [4]]
     assert len(queue._workers) == 3
+    queue.close(cancel=False)
+
+
+def test_a_worker_that_waits_is_taken_before_another_is_started() -> None:
+    queue, to = RequestQueue(3, 100, 0.0, "test"), Doubling(1, together=False)
+    for k in range(4):
+        assert queue.put(to, [k], 1, block=True).result(10) == [2 * k]
+        while queue._idle < 1:  # it has answered, and does not wait yet
+            time.sleep(1e-3)
+    assert len(queue._workers) == 1
     queue.close(cancel=False)
 
 
@@ -304,3 +315,100 @@ def test_every_caller_is_answered_with_and_without_a_timeout() -> None:
     in_threads(work, 7)
     assert queue.waiting == 0
     queue.close(cancel=False)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_caller_whose_batch_is_due_or_runs_sleeps(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batch's time is up, but it waits for a context, or another caller, who filled it, runs it."""
+    begun, end = threading.Event(), threading.Event()
+
+    class Long(Doubling):
+        def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+            begun.set()
+            assert end.wait(20)
+            return super().run(inputs)
+
+    queue, to = RequestQueue(1, 100, 0.05, "test"), Long(2)
+    look = Mock(wraps=queue._begin_ready)
+    monkeypatch.setattr(queue, "_begin_ready", look)
+    given = [(to, [1], 1), (to, [2], 1)] if full else [(to, [1, 2], 2), (Doubling(2), [3], 1)]
+    found, threads = list[Any](), list[threading.Thread]()
+    for k, request in enumerate(given):
+        threads.append(
+            threading.Thread(target=lambda r=request: found.append(queue.call(*r, block=True)), daemon=True)
+        )
+        threads[k].start()
+        while queue.waiting <= k:
+            time.sleep(1e-3)
+    assert begun.wait(20)
+    time.sleep(0.3)
+    end.set()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(found) == ([[2], [4]] if full else [[2, 4], [6]])
+    assert look.call_count < 20  # one who does not sleep takes thousands
+    queue.close(cancel=False)
+
+
+def test_workers_that_looked_in_time_are_counted_once() -> None:
+    """After waits that ended by the clock, two batches still have a worker each: they meet while they run."""
+    queue, to, both = RequestQueue(2, 100, 0.01, "test"), Doubling(4), threading.Barrier(2)
+
+    class Together(Doubling):
+        def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+            both.wait(10)
+            return super().run(inputs)
+
+    for k in range(4):
+        assert queue.put(to, [k], 1, block=True).result(10) == [2 * k]
+    futures = [queue.put(kind, [k], 1, block=True) for k, kind in enumerate((Together(1), Together(1)))]
+    assert [f.result(20) for f in futures] == [[0], [2]]
+    queue.close(cancel=False)
+    assert (queue._running, queue._serving) == (0, [])
+
+
+@pytest.mark.parametrize(("seconds", "together"), [(1e3, False), (0.0, True)])
+def test_requests_without_company_wait_for_none(seconds: float, together: bool) -> None:
+    """Where requests may not share a run, and where there is no time to gather, each begins at once."""
+    queue, to = RequestQueue(1, 100, seconds, "test"), Doubling(3, together)
+    for k in range(3):
+        assert queue.put(to, [k], 1, block=True).result(10) == [2 * k]
+    assert in_threads(lambda k: queue.call(to, [k], 1, block=True), 3) == [[0], [2], [4]]
+    assert together or len(to.runs) == 6
+    queue.close(cancel=False)
+
+
+def test_a_full_queue_refuses_or_waits_for_room() -> None:
+    queue, to, free = RequestQueue(1, 2, 0.0, "test"), Doubling(1), threading.Event()
+
+    class Held(Doubling):
+        def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+            assert free.wait(20)
+            return super().run(inputs)
+
+    held = [queue.put(Held(1), [k], 1, block=False) for k in range(2)]
+    with pytest.raises(
+        QueueFull, match=r"test: 2 requests wait for an answer, the queue's limit is 2; try again"
+    ):
+        queue.put(to, [5], 1, block=False)
+    threading.Timer(0.05, free.set).start()
+    assert queue.put(to, [5], 1, block=True).result(20) == [10]
+    assert [f.result(20) for f in held] == [[0], [2]]
+    queue.close(cancel=False)
+    for block in (False, True):
+        with pytest.raises(RuntimeError, match="test: it was closed, and takes no more requests"):
+            queue.put(to, [5], 1, block=block)
+
+
+def test_what_was_answered_failed_or_was_cancelled_is_counted() -> None:
+    queue, to = RequestQueue(1, 100, 0.05, "test"), Doubling(3)
+    futures = [queue.put(to, [k], 1, block=True) for k in (1, -2, 3)]  # fails, and is answered one by one
+    assert (futures[0].result(10), futures[2].result(10)) == ([2], [6])
+    gone = queue.put(to, [4], 1, block=True)
+    assert gone.cancel()
+    alone = queue.put(to, [-5], 1, block=True)
+    with pytest.raises(ValueError, match="negative"):
+        alone.result(10)
+    queue.close(cancel=False)
+    found = queue.stopwatch.latency(queue.waiting)
+    assert (found.answered, found.failed, found.cancelled, found.waiting) == (2, 2, 1, 0)

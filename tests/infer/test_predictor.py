@@ -1,5 +1,6 @@
 """A predictor gives what the network gives in inference mode: for any structure, dtype and batch size."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 import lamina as lm
 from lamina import nn, ops
 from lamina.infer import Predictor, quantize
-from lamina.infer.predictor import _repeated
+from lamina.infer.predictor import _first, _repeated
+from lamina.ops.core import BatchAxis
 from lamina.spec import DTypeError
 
 RNG = np.random.default_rng(0)
@@ -235,3 +237,82 @@ def test_quantized_networks_take_trees_too() -> None:
     np.testing.assert_allclose(made((x, z))["y"].numpy(), wanted, atol=0.1)
     np.testing.assert_allclose(made((x[:3], z[:3]))["y"].numpy(), wanted[:3], atol=0.1)
     assert len(made._programs) == 1
+
+
+class Far:
+    """A tensor whose memory the host does not see."""
+
+    device = SimpleNamespace(kind="cuda")
+
+    def __init__(self, x: Any) -> None:
+        self.x, self.shape = x, x.shape
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.x[key]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.x.numpy()
+
+
+@pytest.mark.parametrize("more", [1, 3])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_batch_is_filled_up_alike_wherever_it_is(axis: int, more: int) -> None:
+    x = floats(2, 3, 4)
+    wanted = np.concatenate([x, np.repeat(x.take([-1], axis), more, axis)], axis)
+    for given in (x, lm.tensor(x), Far(lm.tensor(x))):
+        np.testing.assert_array_equal(_repeated(given, axis, more), wanted)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_first_samples_of_an_output_are_cut_along_its_axis(axis: int, size: int) -> None:
+    """A sample may have several indices of it, as heads folded into the batch do."""
+    y = floats(6, 6, 6)
+    found = _first(lm.tensor(y), BatchAxis(axis, size), 2)
+    np.testing.assert_array_equal(found.numpy(), y.take(range(2 * size), axis))
+    assert _first(lm.tensor(y), None, 2).shape == (6, 6, 6)
+
+
+# ---- what is computed in
+
+
+def test_weights_are_rounded_to_what_is_computed_in() -> None:
+    """The difference of 1 + 2⁻⁹ and 1, which bfloat16 does not tell apart."""
+    net = nn.Linear(2, 1, bias=False)
+    net.weight.copy_(lm.tensor(np.array([[1 + 2**-9, 1]], np.float32)))
+    x = np.array([[1, -1]], np.float32)
+    for precision, wanted in (("fp32", 2**-9), ("bf16", 0), ("fp64", 2**-9)):
+        found = Predictor(net, device="cpu", precision=precision)(x)
+        assert found.numpy().tolist() == [[wanted]]
+        assert found.dtype.name == ("float64" if precision == "fp64" else "float32")
+
+
+def test_in_float64_the_floats_of_a_network_are_wide_and_counts_stay_counts() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    before = {name: x.numpy() for name, x in net.state_dict().items()}
+    Predictor(net, device="cpu", precision="fp64")
+    for name, x in net.state_dict().items():
+        wanted = "float64" if before[name].dtype.kind == "f" else before[name].dtype.name
+        assert (x.dtype.name, x.numpy().tolist()) == (wanted, before[name].tolist()), name
+
+
+def test_a_program_is_made_for_specs() -> None:
+    predictor = Predictor(Two(), device="cpu")
+    spec = lm.tensor(floats(5, 2)).spec
+    found = predictor.program((spec, spec)).graph
+    assert [v.spec.shape for v in found.outputs] == [(5, 3), (5, 2), (5, 2)]
+    assert len(found.inputs) == 4  # weight, bias, and what the network takes
+
+
+def test_arrays_of_many_shapes_are_known_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many are kept by their spec; others take the longer way to the same answer."""
+    monkeypatch.setattr("lamina.infer.predictor._MOST_KNOWN", 3)
+    predictor = Predictor(nn.Linear(2, 3), device="cpu")
+    predictor(floats(8, 2))
+    for _ in range(2):
+        for n in range(1, 8):
+            x = floats(n, 2)
+            np.testing.assert_allclose(
+                predictor(x).numpy(), predictor.net(lm.tensor(x)).numpy(), rtol=1e-5, atol=1e-6
+            )
+    assert len(predictor._known) == 3

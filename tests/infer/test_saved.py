@@ -360,3 +360,18 @@ def test_gpu_the_bits_of_the_inferer(name: str, max_batch: int, precision: str, 
         assert bits(again(inputs[0])) == wanted[0]
     with load(tmp_path / "p", device="cpu", replan=True, trusted=True) as on_cpu:
         assert on_cpu.planned_anew
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 24])
+def test_a_device_gets_the_bytes_that_kernels_read(nbytes: int) -> None:
+    """The host reads them where the file was read to; a GPU has a copy, of no more than these bytes."""
+    cpu, memory = lm.Device("cpu"), np.arange(40, dtype=np.uint8)
+    reading: Any = SimpleNamespace(memory=memory)
+    gpu: Any = SimpleNamespace(kind="cuda", allocate=cpu.allocate)
+    there, copied = (saved_plans._kept(reading, device, nbytes) for device in (cpu, gpu))
+    for kept in (there, copied):
+        assert kept.nbytes == nbytes
+        assert kept.array((nbytes,), np.uint8).tolist() == list(range(nbytes))
+    assert there.pointer == memory.ctypes.data
+    memory[:] = 0
+    assert copied.array((nbytes,), np.uint8).tolist() == list(range(nbytes))

@@ -1,8 +1,10 @@
 """Small primitives run on the thread that calls them: no others are started, and none is waited for."""
 
+import ctypes
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +60,10 @@ def test_work_is_counted_in_elements_and_in_multiplications() -> None:
     assert matmul(64, 64, 64).recipe.is_small
     assert not matmul(65, 64, 64).recipe.is_small
     assert not matmul(1, 200, 200).recipe.is_small  # its matrix alone has more elements
+    third = MemoryDesc((threads.SHARED // 4,), "f32")
+    assert onednn.binary(
+        "add", third, third, third
+    ).recipe.is_small  # whose elements are not multiplied by each other
     line = MemoryDesc((threads.SHARED // 2 - 1,), "f32")
     assert onednn.eltwise_forward("relu", line, line).recipe.is_small
     more = MemoryDesc((threads.SHARED // 2,), "f32")
@@ -81,3 +87,46 @@ def test_the_number_of_threads_is_as_before_where_a_kernel_fails() -> None:
         fails()
     assert seen == [1, 1]
     assert openmp[0]() == before
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_only_what_is_small_is_made_for_one_thread(before: int) -> None:
+    """Whatever number of threads there is without it, which comes back."""
+    openmp = threads._openmp()
+    assert openmp is not None
+    tell, allow = openmp
+    usual, seen = tell(), list[int]()
+    allow(before)
+    try:
+        with threads.alone(False):
+            seen.append(tell())
+        with threads.alone(True):
+            seen.append(tell())
+            threads.run_alone(lambda: seen.append(tell()))()
+            seen.append(tell())
+        seen.append(tell())
+        threads.run_alone(lambda: seen.append(tell()))()
+        seen.append(tell())
+    finally:
+        allow(usual)
+    assert seen == [before, 1, 1, 1, before, 1, before]
+
+
+def nothing() -> None:
+    """A kernel."""
+
+
+@pytest.mark.parametrize("missing", ["omp_get_max_threads", "omp_set_num_threads"])
+def test_without_openmp_nothing_is_set(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = SimpleNamespace(omp_get_max_threads=len, omp_set_num_threads=len)
+    delattr(there, missing)
+    monkeypatch.setattr("lamina.onednn.threads.dnnl.library", SimpleNamespace(open=lambda: there))
+    monkeypatch.setattr(
+        threads, "ctypes", SimpleNamespace(cast=lambda f, kind: ctypes.c_void_p(1), c_void_p=None)
+    )
+    find = threads._openmp.__wrapped__
+    assert find() is None
+    monkeypatch.setattr(threads, "_openmp", lambda: None)
+    assert threads.run_alone(nothing) is nothing
+    with threads.alone(True), threads.alone(False):
+        pass

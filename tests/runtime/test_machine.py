@@ -4,14 +4,16 @@ import ast
 import json
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import lamina as lm
-from lamina.runtime import Device, Machine, NoGpuError
+from lamina.runtime import Device, Machine, NoGpuError, machine
 from lamina.runtime.machine import FILES
 from tests.helpers import ROOT
 from tests.helpers.planned import H200, KINDS
@@ -140,6 +142,8 @@ def test_seconds() -> None:
     assert found.seconds(790e12, 1.0, "bfloat16") == pytest.approx(1.0)
     assert found.seconds(1.0, 4.3e12, "bfloat16") == pytest.approx(1.0)
     assert found.rate("float32", tf32=True) / found.rate("float32") == pytest.approx(395 / 67)
+    assert found.seconds(395e12, 1.0, "float32", tf32=True) == pytest.approx(1.0)
+    assert found.seconds(67e12, 1.0, "float32") == pytest.approx(1.0)
     assert found.rate("int16") == found.rate("float32")
 
 
@@ -164,6 +168,33 @@ def test_the_host_is_a_machine() -> None:
     assert found.multiprocessors >= 1
     assert (found.capability, found.origin) == (0, "measured")
     assert found is Device("cpu").machine
+
+
+def test_measured_rates_are_work_by_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 n³ FLOP of a product, and 12 bytes an element of a sum in place; the best of the measurements counts."""
+    with monkeypatch.context() as patched:
+        times: list[int] = []
+
+        def best(run: Callable[[], Any]) -> float:
+            run()
+            times.append(len(times))
+            return float(len(times))
+
+        patched.setattr(machine, "_best", best)
+        found = machine.measured("mine", "x86_64", 3, 1 << 30)
+    assert found.flops == {"float32": 2 * 768**3, "float64": 768**3}
+    assert found.bandwidth == 12 * (1 << 23) / 3
+    assert (found.name, found.arch, found.multiprocessors, found.memory_bytes) == (
+        "mine",
+        "x86_64",
+        3,
+        1 << 30,
+    )
+    clock = iter([0.0, 3.0, 10.0, 12.0, 20.0, 25.0, *range(30, 100, 3)])
+    monkeypatch.setattr(machine, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    ran: list[int] = []
+    assert machine._best(lambda: ran.append(1)) == 2.0
+    assert len(ran) > 2
 
 
 # ------------------------------------------------------------------------------ one place for a machine's numbers

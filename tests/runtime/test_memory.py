@@ -3,6 +3,7 @@
 import gc
 import itertools
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,15 @@ from lamina.runtime import (
     parse_bytes,
     pinned,
 )
-from lamina.runtime.memory import HostResource, allocate, cap_from_environment, size_class
+from lamina.runtime.memory import (
+    HostResource,
+    Shelf,
+    _extent,
+    allocate,
+    cap_from_environment,
+    lend,
+    size_class,
+)
 from tests.helpers.resident import growth
 
 CPU = Device("cpu")
@@ -634,3 +643,74 @@ def test_pages_are_given_back_with_their_owner() -> None:
         host_array(pointer, (8 * MIB,), np.uint8)[:] = 1
 
     assert growth(once, MIB) <= MIB
+
+
+@pytest.mark.parametrize("read_only", [None, False, True])
+def test_borrowed_memory_is_writable_unless_it_is_lent_to_read(read_only: bool | None) -> None:
+    data = np.arange(8, dtype=np.uint8)
+    options = {} if read_only is None else {"read_only": read_only}
+    buffer = Buffer.borrow(data.ctypes.data, 8, CPU, data, **options)
+    for held in (buffer, buffer.view(0, 4)):
+        assert held.read_only == bool(read_only)
+        assert held.array((4,), np.uint8).flags.writeable == (not read_only)
+    assert (buffer.host, buffer.pinned, buffer.nbytes) == (True, False, 8)
+    assert not Buffer.borrow(64, 8, Device("cuda")).host
+
+
+def test_classes_are_four_sizes_per_power_of_two() -> None:
+    """The smallest that holds the request; whole quanta where it is small, whole huge pages where it is large."""
+    small = sorted({q * step for q in (4, 5, 6, 7) for step in (64 << k for k in range(20))} | {64, 128, 192})
+    for n in [*range(1, 3000), *(size + more for size in small[:-4] for more in (-1, 0, 1))]:
+        if n <= 16 * MIB:
+            assert size_class(n, 64) == next(size for size in small if size >= n), n
+    for n in (16 * MIB + 1, 33 * MIB, 34 * MIB - 1, 34 * MIB, 500 * MIB + 1):
+        assert size_class(n, 64) == -(-n // (2 * MIB)) * 2 * MIB
+
+
+def test_a_host_may_keep_an_eighth_of_its_memory() -> None:
+    (line,) = (
+        line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:")
+    )
+    assert HostResource.idle_limit == pytest.approx(int(line.split()[1]) * KIB / 8, rel=1e-3)
+
+
+def test_a_shelf_keeps_a_few_blocks_and_no_large_ones() -> None:
+    for nbytes, kept in ((MIB, 4), (MIB + 1, 0)):
+        arena, resource = limited(64 * MIB)
+        shelf = Shelf(arena, CPU, nbytes, CPU.default_stream)
+        buffers = [shelf.take() for _ in range(6)]
+        assert {b.nbytes for b in buffers} == {nbytes}
+        places = {b.pointer for b in buffers}
+        buffers.clear()
+        gc.collect()
+        assert len(shelf.free) == kept
+        assert shelf.take().pointer in places
+        assert resource.asked == 6
+    assert Shelf(arena, CPU, 0, CPU.default_stream).take().nbytes == 0
+
+
+def test_what_others_may_share_is_said() -> None:
+    buffer, gpu = CPU.allocate(8), Buffer.borrow(64, 8, Device("cuda"))
+    assert (buffer.__dlpack_device__(), gpu.__dlpack_device__()) == ((1, 0), (2, 0))
+    for options in ({"copy": True}, {"dl_device": (2, 0)}, {"copy": True, "dl_device": (1, 0)}):
+        with pytest.raises(
+            BufferError, match=r"Buffer\(cpu, 8 bytes at .*\) can be shared without a copy only"
+        ):
+            buffer.__dlpack__(**options)
+    for options in ({}, {"copy": False}, {"dl_device": (1, 0)}):
+        assert type(buffer.__dlpack__(**options)).__name__ == "PyCapsule"
+    with pytest.raises(ValueError, match="stream=0 is ambiguous; 1 is the legacy default stream"):
+        gpu.__dlpack__(stream=0)
+    lend(gpu, -1)  # the consumer orders its work itself
+    assert np.from_dlpack(buffer).shape == (8,)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 0, 2)])
+@pytest.mark.parametrize("signs", [(1, 1, 1), (-1, 1, -2), (2, -3, 1)])
+def test_an_array_touches_as_many_bytes_as_numpy_says(order: tuple[int, ...], signs: tuple[int, ...]) -> None:
+    whole = np.zeros((4, 7, 3), np.int32)
+    x = whole[tuple(slice(None, None, sign) for sign in signs)].transpose(order)
+    first = x.__array_interface__["data"][0]
+    low, high = _extent(x.shape, x.itemsize, x.strides)
+    assert (first + low, first + high) == np.lib.array_utils.byte_bounds(x)
+    assert _extent((4, 7), 2, None) == (0, 56)

@@ -22,6 +22,7 @@ from lamina.runtime import (
     move,
     to_host,
 )
+from lamina.runtime.transfer import _SMALL, values_of
 
 CPU = Device("cpu")
 
@@ -202,3 +203,40 @@ def test_memset_of_rows(bits: int) -> None:
 def test_memset_refuses(call: Callable[[Buffer], None], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         call(Device("cpu").allocate(64))
+
+
+def test_small_values_come_through_pinned_memory_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One place serves call after call, and no result lies in it; larger ones are copied to where they stay."""
+    monkeypatch.setattr(CPU.platform, "landing", [])
+    given = np.random.default_rng(0).integers(0, 256, _SMALL + 8, np.uint8)
+    buffer, places = from_host(given, CPU), set[int]()
+    assert values_of(buffer, (0, 3), np.dtype(np.int64)).shape == (0, 3)
+    assert values_of(buffer, (_SMALL + 8,), np.dtype(np.uint8)).tobytes() == given.tobytes()
+    assert CPU.platform.landing == []
+    found = [
+        values_of(buffer, shape, np.dtype(kind))
+        for shape, kind in (((), "i8"), ((2, 3), "f4"), ((_SMALL,), "u1"), ((4, 2), "u2"))
+    ]
+    for x in found:
+        assert x.tobytes() == given[: x.nbytes].tobytes()
+        ((place, memory),) = CPU.platform.landing
+        places.add(place.pointer)
+        assert not np.shares_memory(x, memory)
+    assert len(places) == 1
+    with pytest.raises(ValueError, match=f"values_of: {_SMALL + 16} bytes of a buffer of {_SMALL + 8}"):
+        values_of(buffer, (_SMALL // 8 + 2,), np.dtype(np.int64))
+
+
+@pytest.mark.parametrize("short", ["destination", "source"])
+def test_blocks_may_end_where_memory_does(short: str) -> None:
+    """Two slices of three rows of 2 bytes: the last one is byte 25."""
+    strides = {"destination_strides": (16, 4), "source_strides": (16, 4)}
+    given, target = np.arange(30, dtype=np.uint8), np.zeros(30, np.uint8)
+    held = {"destination": target, "source": given}
+    held[short] = held[short][:25]
+    with pytest.raises(ValueError, match=f"the block ends at byte 26, but {short} has 25 bytes"):
+        copy_3d(held["destination"], held["source"], shape=(2, 3, 2), **strides)
+    copy_3d(target[:26], given[:26], shape=(2, 3, 2), **strides)
+    places = [s * 16 + r * 4 + b for s in range(2) for r in range(3) for b in range(2)]
+    assert np.flatnonzero(target).tolist() == [p for p in places if p]
+    assert target[places].tolist() == places

@@ -448,3 +448,14 @@ def test_bad_traces_are_named(options: Any, message: str, tmp_path: Path) -> Non
         Trace(tmp_path / "run.json", **options)
     with pytest.raises(OSError, match="the folder .* does not exist"):
         fit(make(), batches(), 1, callbacks=[Trace(tmp_path / "no" / "run.json")], progress=False)
+
+
+@pytest.mark.feature("B038")
+@pytest.mark.parametrize(("first", "steps"), [(0, 1), (0, 2), (3, 1)])
+def test_a_trace_begins_behind_so_many_calls(first: int, steps: int, tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "run.json", first=first, steps=steps)
+    fit(make(), batches(), 1, callbacks=[trace], progress=False)
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    host = [e["name"] for e in events if e.get("cat") == "host"]
+    assert host.count("train_step") == steps
+    assert (trace.timeline.skip, trace.timeline.recorded) == (0, steps)

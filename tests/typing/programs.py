@@ -5,7 +5,7 @@ from typing import assert_type
 import numpy as np
 
 import lamina as lm
-from lamina import Tensor, nn, ops, optim, train
+from lamina import Tensor, data, nn, ops, optim, train
 from lamina.graph import Executable, Graph, Value
 
 net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -35,3 +35,7 @@ def doubled(v: Tensor) -> Tensor:
 
 assert_type(lm.jit(doubled)(lm.tensor(x)), Tensor)
 lm.jit(doubled)(lm.tensor(x), 1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+order: data.Sampler[int] = data.SequentialSampler([3, 4])
+anything: data.Sampler[object] = order  # what gives indices gives objects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,12 @@ class Sight:
             return cls(**{**facts, **lists})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{where}: its header's network is not sound ({error!r})") from None
+
+    @classmethod
+    def usual(cls, network: str, classes: tuple[str, ...], channels: int, size: int) -> Sight:
+        """Where nothing is known: ImageNet's mean and deviation, the middle of the levels for grey images."""
+        seen = cls(network, classes, channels, size)
+        return seen if channels == 3 else replace(seen, mean=(0.5,), std=(0.5,))
 
     @property
     def mode(self) -> str:

@@ -104,7 +104,7 @@ def _of_weights(options: argparse.Namespace) -> tuple[Module, Sight, int]:
 def _of_model(options: argparse.Namespace) -> tuple[Module, Sight, int]:
     """An ONNX model of images, how it sees, and how many images it takes, 0 for any number. Raises ValueError.
 
-    What `lamina export` wrote says how; others see images of ImageNet's mean and deviation.
+    What `lamina export` wrote says how; others see images as is usual.
     """
     if options.network is not None:
         raise ValueError(f"--network: {options.weights} is a model of its own")
@@ -119,7 +119,7 @@ def _of_model(options: argparse.Namespace) -> tuple[Module, Sight, int]:
     if options.size and sides[0] not in (0, options.size):
         raise ValueError(f"--size: the model takes images of {sides[0]} pixels on a side, not {options.size}")
     sight = Sight.of({p.key: p.value for p in net.model.metadata_props}, str(options.weights))
-    sight = sight or Sight(options.weights.stem, (), channels, sides[0] or 224)
+    sight = sight or Sight.usual(options.weights.stem, (), channels, sides[0] or 224)
     names = _names(options)
     if names and sight.classes and len(names) != len(sight.classes):
         raise ValueError(f"--classes: {len(names)} names for {len(sight.classes)} classes")
@@ -142,8 +142,7 @@ def _sight(options: argparse.Namespace, tensors: dict[str, Tensor], texts: dict[
     if found is None:
         network = NETWORKS[options.network]
         classes = names or tuple(str(n) for n in range(network.classes))
-        seen = Sight(options.network, classes, network.channels, network.size)
-        return seen if seen.channels == 3 else replace(seen, mean=(0.5,), std=(0.5,))
+        return Sight.usual(options.network, classes, network.channels, network.size)
     if options.network not in (None, found.network):
         raise ValueError(f"--network: {options.weights} is of {found.network}, not of {options.network}")
     if names and len(names) != len(found.classes):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lamina.runtime.ranks.store import Store
+from lamina.runtime.ranks.store import _TRIES, Store, _listener
 from tests.helpers.ranks import free_port
 
 
@@ -80,3 +80,24 @@ def test_when_the_server_ends_the_error_says_so(store: Store) -> None:
     with pytest.raises(ConnectionError, match="is gone: rank 0 has ended"):
         other.get("a")
     other.close()
+
+
+@pytest.mark.parametrize(("port", "tried"), [(0, [0]), (40000, list(range(40000, 40000 + _TRIES)))])
+def test_where_no_port_is_free_the_error_says_which_were_tried(
+    port: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[tuple[str, int]]()
+
+    class Taken(socket.socket):
+        def bind(self, address: tuple[str, int]) -> None:  # type: ignore[override]
+            seen.append(address)
+            raise OSError("Address already in use")
+
+    monkeypatch.setattr(socket, "socket", Taken)
+    for address, here in (("localhost", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("10.0.0.1", "")):
+        seen.clear()
+        with pytest.raises(
+            OSError, match=f"no free port from {port} to {tried[-1]}: set MASTER_PORT to another one"
+        ):
+            _listener(address, port)
+        assert seen == [(here, number) for number in tried]

@@ -231,6 +231,9 @@ def test_a_rank_and_seconds_are_named_as_they_are() -> None:
         "rank 0 (process 40 on node) is bad; it was in step 4, in no collective operation, as it said 2.0 s before"
     )
     assert str(Blame(-1, "all hang")) == "all hang"
+    assert Blame(-1, "all hang").facts() == {
+        "rank": -1, "reason": "all hang", "step": -1, "op": "", "where": "", "place": "", "ago": 0.0
+    }  # fmt: skip
     for ago, told in ((0.04, ""), (0.05, ", as it said 0.1 s before")):
         assert str(Blame(2, "is bad", where="in step 1", ago=ago)) == f"rank 2 is bad; it was in step 1{told}"
     found = judge([waiting(0, 22.0), waiting(1, 21.0)], 0.0, LIMITS)

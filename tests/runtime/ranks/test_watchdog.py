@@ -13,7 +13,7 @@ import pytest
 
 from lamina.runtime.ranks import watchdog
 from lamina.runtime.ranks.monitor import RankMonitor
-from lamina.runtime.ranks.verdict import Limits, Rank
+from lamina.runtime.ranks.verdict import Blame, Limits, Rank
 from lamina.runtime.ranks.watchdog import RankError, Watchdog
 from tests.helpers import ROOT
 
@@ -217,3 +217,50 @@ def test_an_error_is_due_to_what_it_was_raised_from() -> None:
     assert watchdog._is_due_to(cause, cause)
     assert not watchdog._is_due_to(shut, other)
     assert not watchdog._is_due_to(None, cause)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("text", ["", "rank 1 is bad"])
+def test_a_process_that_leaves_says_its_error_once(
+    text: str, failed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And ends with the status of who failed itself, or of who ends because of another one."""
+    monitor = RankMonitor(1, Limits(30.0), holder=0)
+    monitor.start()
+    dog, status = Watchdog(monitor.address, 0, monitor), list[int]()
+    monkeypatch.setattr("os._exit", status.append)
+    dog.error, dog._failed = RankError(text) if text else None, failed
+    dog.leave()
+    dog.leave()
+    assert status == [1 if failed else watchdog.ENDED] * 2
+    assert capsys.readouterr().err == (f"rank 0: RankError: {text}\n" if text else "")
+    dog.error = None
+    dog.close()
+
+
+def test_a_verdict_is_the_error_of_who_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one counts; it says where this rank was, unless it is the one to blame."""
+    monitor = RankMonitor(1, Limits(30.0), holder=0)
+    monitor.start()
+    monkeypatch.setattr(watchdog, "_here", lambda: "in step 4")
+    for failed, first, told in (
+        (False, Blame(1, "is bad", 4, "barrier"), "rank 1 is bad; rank 0 was in step 4"),
+        (False, Blame(0, "is bad", 4, "barrier"), "rank 0 is bad"),
+        (True, Blame(1, "is bad", 4, "barrier"), ""),
+    ):
+        dog = Watchdog(monitor.address, 0, monitor)
+        dog._failed = failed
+        dog._blame(first)
+        dog._blame(Blame(2, "is bad too"))
+        assert dog._doomed
+        assert str(dog.error or "") == told
+        assert dog._known.is_set() == (not failed)
+        if dog.error is not None:
+            assert (dog.error.failed, dog.error.step, dog.error.op) == (first.rank, 4, "barrier")
+            assert dog.explain(0.0) is dog.error
+            with pytest.raises(RankError, match="is bad"):
+                dog.get("nothing", 10.0)
+        dog._line.connection.close()
+        dog._wake.close()
+        dog._woken.close()
+    monitor.close()

@@ -261,7 +261,8 @@ class _Client:
 def _listener(address: str, port: int) -> socket.socket:
     """A listening socket at the port, or at one of the next where that is taken; 0 is any."""
     here = "127.0.0.1" if address in ("localhost", "127.0.0.1") else ""
-    for number in range(port, port + (_TRIES if port else 1)):
+    ports = range(port, port + (_TRIES if port else 1))
+    for number in ports:
         found = socket.socket()
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -272,5 +273,5 @@ def _listener(address: str, port: int) -> socket.socket:
         found.listen(1024)
         return found
     raise OSError(
-        f"the store of rank 0 finds no free port from {port} to {port + _TRIES - 1}: set MASTER_PORT to another one"
+        f"the store of rank 0 finds no free port from {port} to {ports[-1]}: set MASTER_PORT to another one"
     )

@@ -17,8 +17,14 @@ from tests.helpers.loops import needs_llvm
 FLOATS = np.array([0.0, -0.0, 1.5, -2.5, 0.5, 3.7, 1e30, np.inf, -np.inf, np.nan, -7.0, 2.0])
 
 
-def run(write: Callable[..., Any], *arrays: Array, out: Any = None, count: int | None = None) -> Array:
-    """An element of the result for each step: `write` of the arrays' elements."""
+def run(
+    write: Callable[..., Any],
+    *arrays: Array,
+    out: Any = None,
+    count: int | None = None,
+    doubt: Array | None = None,
+) -> Array:
+    """An element of the result for each step: `write` of the arrays' elements. doubt: 1 where the kernel tells it."""
     code = Code()
     given = [code.array(as_dtype(a.dtype)) for a in arrays]
     y = np.zeros(count or len(arrays[0]), out or arrays[0].dtype)
@@ -26,7 +32,8 @@ def run(write: Callable[..., Any], *arrays: Array, out: Any = None, count: int |
     first, last = code.share()
     with code.loop(first, last, independent=True) as i:
         result[i] = write(*(x[i] for x in given))
-    words = np.array([*(a.ctypes.data for a in arrays), y.ctypes.data])
+    told = [] if doubt is None else [doubt.ctypes.data]
+    words = np.array([*(a.ctypes.data for a in arrays), y.ctypes.data, *told])
     compiled(code.text())(words.ctypes.data, 0, len(y))
     return y
 
@@ -182,3 +189,80 @@ def test_copies_of_neighbours(dtype: Any, count: int) -> None:
     wanted = np.zeros(130, dtype)
     wanted[3 : 3 + count] = given[2 : 2 + count]
     np.testing.assert_array_equal(made, wanted)
+
+
+FLOATS_ALONE = (
+    "floor", "ceil", "trunc", "rint", "sqrt", "fabs", "reciprocal", "copysign", "fmod", "remainder", "nan_to_num",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "tanh",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.bool_])
+def test_functions_of_floats_take_no_integers(dtype: Any) -> None:
+    code = Code()
+    x = code.array(as_dtype(dtype))[0]
+    for name in FLOATS_ALONE:
+        given = (x, x) if name in ("copysign", "fmod", "remainder") else (x,)
+        with pytest.raises(NoKernel, match=f"a kernel has no {name} of {np.dtype(dtype)}"):
+            code.call(name, given)
+        assert code.call(name, tuple(v.astype(np.float32) for v in given)).dtype == np.float32
+
+
+def test_bits_are_of_integers_and_larger_ones_of_numbers() -> None:
+    code = Code()
+    x, b = code.array(float32)[0], code.array(as_dtype(np.bool_))[0]
+    for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+        with pytest.raises(NoKernel, match=f"a kernel has no {name} of float32"):
+            code.call(name, (x, x))
+        assert code.call(name, (b, b)).dtype == np.bool_
+    for name in ("maximum", "minimum", "fmax", "fmin"):
+        with pytest.raises(NoKernel, match=f"a kernel has no {name} of bool"):
+            code.call(name, (b, b))
+    for name in ("logical_and", "logical_or"):
+        assert code.call(name, (x, b)).dtype == np.bool_
+
+
+@needs_llvm
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_remainders_are_numpys(kind: Any) -> None:
+    """Of any two numbers, by powers of two, which are faster, and by others."""
+    rng = np.random.default_rng(0)
+    a = np.concatenate([FLOATS, rng.uniform(-20, 20, 200), [6.0, -6.0, 0.5, -0.5, 4.0, -4.0]]).astype(kind)
+    for b in (2.0, 0.5, 8.0, 1.0):
+        with np.errstate(all="ignore"):
+            wanted = np.remainder(a, kind(b))
+        usual = np.isfinite(a) & (np.abs(a) < 1e6)
+        np.testing.assert_array_equal(run(lambda x, b=b: np.remainder(x, b), a)[usual], wanted[usual])
+    for b in (3.0, -2.0, -0.75, 2.0):
+        for f in (np.fmod, np.remainder):
+            other, doubt = np.full_like(a, b), np.zeros(1, np.int64)
+            with np.errstate(all="ignore"):
+                wanted = f(a, other)
+            found = run(f, a, other, doubt=doubt)
+            usual = np.abs(a) < 1e6
+            np.testing.assert_array_equal(found[usual], wanted[usual], err_msg=f.__name__)
+            np.testing.assert_array_equal(np.signbit(found[usual]), np.signbit(wanted[usual]))
+            assert doubt.tolist() == [1]  # 1e30 by so little
+
+
+@needs_llvm
+def test_only_quotients_that_are_too_large_are_in_doubt() -> None:
+    b = np.array([3.0, 3.0, 2.0, 0.0, np.inf], np.float32)
+    for large, told in ((2.0**23, 0), (3 * 2.0**23, 1), (np.inf, 0)):
+        a, doubt = np.array([5.0, large, -7.0, 1.0, 9.0], np.float32), np.zeros(2, np.int64)
+        run(np.fmod, a, b, doubt=doubt)
+        assert doubt.tolist() == [told, 0]
+
+
+@needs_llvm
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_quotients_that_are_rounded_up_leave_what_is_left(kind: Any) -> None:
+    """Numbers right below a multiple: the quotient is that multiple's once it is rounded."""
+    rng = np.random.default_rng(0)
+    y = rng.uniform(1, 2, 500).astype(kind)
+    x = np.nextafter(y * rng.integers(3, 1000, 500).astype(kind), kind(0)) * rng.choice([-1, 1], 500).astype(
+        kind
+    )
+    assert (np.abs(np.trunc(x / y)) * y.astype(np.longdouble) > np.abs(x)).sum() > 10  # there are such ones
+    for f in (np.fmod, np.remainder):
+        np.testing.assert_array_equal(run(f, x, y, doubt=np.zeros(1, np.int64)), f(x, y), err_msg=f.__name__)
