@@ -7,6 +7,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn
+from tests.helpers.second_device import SECOND, known
 
 BATCH, STEPS, WIDE, HEADS = 3, 5, 8, 2
 
@@ -73,3 +74,16 @@ def test_values_are_those_of_the_formula(
         y, nothing = net(*(lm.tensor(x[i]) for x in given), **alone, is_causal=causal, need_weights=False)
         assert nothing is None
         np.testing.assert_allclose(y.numpy(), wanted[i], **close)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_the_mask_of_what_lies_ahead(dtype: str) -> None:
+    """0 up to the diagonal, -inf above; on the CPU unless a device is given."""
+    make = nn.Transformer.generate_square_subsequent_mask
+    row, column = np.indices((4, 4))
+    with known():
+        for device, wanted in ((None, lm.Device("cpu")), ("cpu", lm.Device("cpu")), (SECOND, SECOND)):
+            mask = make(4, device, dtype)
+            assert (mask.device, mask.dtype.name) == (wanted, dtype)
+            np.testing.assert_array_equal(mask.numpy(), np.where(column > row, -np.inf, 0.0))
+    assert (make(1).tolist(), make(2).dtype, make(0).shape) == ([[0.0]], lm.float32, (0, 0))

@@ -267,3 +267,16 @@ def test_what_is_drawn_in_blocks_is_what_is_drawn_at_once(shape: tuple[int, ...]
             found = fill(x, np.random.Generator(np.random.Philox(3)))
             assert found is x
             np.testing.assert_array_equal(x.numpy(), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("count", [1, init._BLOCK, init._BLOCK + 1, 3 * init._BLOCK - 5])
+def test_numbers_are_drawn_in_order_however_many(count: int, dtype: str) -> None:
+    """They are drawn and scaled block by block: as one draw of all gives them."""
+    for fill, draw, shift, scale in (
+        (init.normal_, "standard_normal", -1.0, 2.0),
+        (lambda x, a, b, generator: init.uniform_(x, a, a + b, generator), "random", -1.0, 4.0),
+    ):
+        found = fill(lm.zeros((1, count), dtype=dtype), shift, scale, generator=np.random.default_rng(7))
+        drawn = getattr(np.random.default_rng(7), draw)(count, np.float32)
+        np.testing.assert_array_equal(found.numpy()[0], (drawn * scale + shift).astype(dtype))

@@ -197,3 +197,20 @@ def test_heaviside_of_nan_is_0() -> None:
     """As torch.heaviside."""
     x = np.array([-1.0, 0.0, 2.0, np.nan])
     np.testing.assert_array_equal(run(ops.heaviside, x, np.full(4, 0.5)), [0, 0.5, 1, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_mantissas_exponents_and_neighbours_of_all_sizes(dtype: Any) -> None:
+    """Powers of two and their neighbours, from the smallest number to the largest."""
+    info = np.finfo(dtype)
+    powers = np.ldexp(dtype(1), np.arange(info.minexp - info.nmant, info.maxexp, 7)).astype(dtype)
+    near = np.concatenate([np.nextafter(powers, dtype(0)), powers, np.nextafter(powers, dtype(np.inf))])
+    x = np.concatenate([near, -near, [info.max, info.smallest_subnormal, 0.0, 0.5]]).astype(dtype)
+    mantissa, exponent = np.frexp(x)
+    found = ops.frexp(x)
+    np.testing.assert_array_equal(found.mantissa.numpy(), mantissa)
+    np.testing.assert_array_equal(found.exponent.numpy(), exponent)
+    for to in (-np.inf, 0.0, np.inf):
+        with np.errstate(over="ignore", under="ignore"):
+            wanted = np.nextafter(x, dtype(to))
+        np.testing.assert_array_equal(ops.nextafter(x, dtype(to)).numpy(), wanted)

@@ -7,6 +7,8 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops, optim
+from lamina._philox import words
+from lamina.ops.primitives import random
 from lamina.spec import DTypeError, ShapeError
 from tests.helpers.functions import numerical
 
@@ -42,6 +44,33 @@ def test_a_seed_gives_the_same_again_and_a_call_moves_on(draw: Any) -> None:
     np.testing.assert_array_equal(run().numpy(), second)
     own.manual_seed(5)
     np.testing.assert_allclose(run().numpy(), first, atol=1e-6)
+
+
+def fine(seed: int, count: int) -> Any:
+    """Whole numbers below 2^48: the first draws are their upper 24 bits, as many more the lower ones."""
+    high, low = (words(seed, 0, 2 * count).reshape(2, count) >> 8).astype(np.int64)
+    return (high << 24) | low
+
+
+def test_draws_by_their_definition() -> None:
+    def own() -> nn.Generator:
+        return nn.Generator(5)
+
+    unit = words(5, 0, 21) >> 8
+    np.testing.assert_array_equal(ops.rand(3, 7, generator=own()).numpy(), unit.reshape(3, 7) * 2.0**-24)
+    gauss = ops.randn(3, 7, generator=own()).numpy()
+    np.testing.assert_allclose(gauss, random.normal((3, 7), 5), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        ops.normal(1.0, 2.0, (3, 7), generator=own()).numpy(), 1 + 2 * gauss, rtol=1e-5, atol=1e-5
+    )
+    wanted = unit * 2.0**-24 < np.linspace(0, 1, 21)
+    found = ops.bernoulli(np.linspace(0, 1, 21), generator=own()).numpy()
+    np.testing.assert_array_equal(found, wanted)
+    steps = fine(5, 21)
+    assert ops.randint(2**48, (21,), generator=own()).tolist() == steps.tolist()
+    assert ops.randint(-(2**47), 2**47, (21,), generator=own()).tolist() == (steps - 2**47).tolist()
+    assert ops.randint(3, 13, (21,), generator=own()).tolist() == [3 + (10 * int(s) >> 48) for s in steps]
+    assert ops.randperm(21, generator=own()).tolist() == np.argsort(steps, kind="stable").tolist()
 
 
 @pytest.mark.gpu
