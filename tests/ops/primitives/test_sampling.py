@@ -60,15 +60,16 @@ def test_draws_by_their_definition() -> None:
     np.testing.assert_array_equal(ops.rand(3, 7, generator=own()).numpy(), unit.reshape(3, 7) * 2.0**-24)
     gauss = ops.randn(3, 7, generator=own()).numpy()
     np.testing.assert_allclose(gauss, random.normal((3, 7), 5), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(
-        ops.normal(1.0, 2.0, (3, 7), generator=own()).numpy(), 1 + 2 * gauss, rtol=1e-5, atol=1e-5
-    )
+    for std in (0.0, 0.25, 2.0):
+        found = ops.normal(1.0, std, (3, 7), generator=own()).numpy()
+        np.testing.assert_allclose(found, 1 + std * gauss, rtol=1e-5, atol=1e-5)
     wanted = unit * 2.0**-24 < np.linspace(0, 1, 21)
     found = ops.bernoulli(np.linspace(0, 1, 21), generator=own()).numpy()
     np.testing.assert_array_equal(found, wanted)
     steps = fine(5, 21)
     assert ops.randint(2**48, (21,), generator=own()).tolist() == steps.tolist()
     assert ops.randint(-(2**47), 2**47, (21,), generator=own()).tolist() == (steps - 2**47).tolist()
+    assert ops.randint(2**60, 2**60 + 1, (3,), generator=own()).tolist() == [2**60] * 3
     assert ops.randint(3, 13, (21,), generator=own()).tolist() == [3 + (10 * int(s) >> 48) for s in steps]
     assert ops.randperm(21, generator=own()).tolist() == np.argsort(steps, kind="stable").tolist()
 
@@ -213,11 +214,13 @@ def test_errors_name_what_is_wrong() -> None:
         (lambda: ops.bernoulli(np.ones(2, int)), DTypeError, r"bernoulli: input must be probabilities, got i64\[2\]"),
         (lambda: ops.bernoulli(np.ones(2), 1.5), ValueError, r"bernoulli: p must be in \[0, 1\], got 1.5"),
         (lambda: ops.randint(3, 3, (2,)), ValueError, "randint: low must be < high.* got 3 and 3"),
+        (lambda: ops.randint(-1, 2**48, (2,)), ValueError, "randint: low must be < high.* got -1 and"),
         (lambda: ops.randint(3), TypeError, r"randint: needs \(low, high, size\)"),
         (lambda: ops.multinomial(np.ones(3), 4), ValueError, r"num_samples must be in \[1, 3\], got 4"),
         (lambda: ops.multinomial(np.ones((2, 3, 4)), 1), ShapeError, r"multinomial: input must be weights"),
         (lambda: ops.gumbel_softmax(np.ones(3), 0.0), ValueError, "gumbel_softmax: tau must be > 0, got 0.0"),
         (lambda: ops.normal(1.0, 2.0), ShapeError, "normal: mean 1.0 and std 2.0 are numbers: give a size"),
+        (lambda: ops.normal(1.0, -0.5, (2,)), ValueError, "normal: std must be >= 0, got -0.5"),
         (lambda: ops.rand(2, generator=3), TypeError, "generator must be an nn.Generator or None, got 3"),
         (
             lambda: ops.scaled_dot_product_attention(*[np.ones((2, 3, 4))] * 3, dropout_p=1.5),

@@ -190,6 +190,10 @@ def test_errors_name_what_is_wrong() -> None:
         ops.istft(lm.ones((6, 3, 2)), 8)
     with pytest.raises(ValueError, match="istft: frames of 4 samples every 9 leave gaps"):
         ops.istft(lm.ones((3, 3, 2)), 4, 9)
+    for center in (True, False):
+        assert ops.istft(lm.ones((3, 3, 2)), 4, 2, window=lm.ones(4), center=center, length=1).shape == (1,)
+        with pytest.raises(ValueError, match="istft: length must be >= 1, got 0"):
+            ops.istft(lm.ones((3, 3, 2)), 4, 2, center=center, length=0)
     with pytest.raises(ValueError, match="melscale_fbanks: needs 0 <= f_min < f_max, got 9.0 and 8.0"):
         ops.melscale_fbanks(10, 9.0, 8.0, 2, 100)
     with pytest.raises(ValueError, match="hann_window: window_length must be >= 0, got -1"):
