@@ -77,13 +77,25 @@ def test_layers_start_like_torchs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "deviation"), [(init.lecun_, 1 / math.sqrt(72)), (init.he_, math.sqrt(2 / 72))]
+    ("scheme", "deviation"),
+    [
+        (init.lecun_, 1 / math.sqrt(72)),
+        (init.he_, math.sqrt(2 / 72)),
+        (init.he_out_, math.sqrt(2 / 576)),
+        (init.small_, 0.01),
+        (init.truncated(0.03), 0.03),
+    ],
 )
-def test_schemes(scheme: object, deviation: float) -> None:
-    with init.scheme(scheme):  # type: ignore[arg-type]
-        layer = nn.Conv2d(8, 64, 3)
-    assert layer.weight.numpy().std() == pytest.approx(deviation, rel=0.05)
+def test_schemes(scheme: Any, deviation: float) -> None:
+    """Normal weights, and biases of zeros where there are any."""
+    with init.scheme(scheme):
+        layer, without = nn.Conv2d(8, 64, 3), nn.Conv2d(8, 64, 3, bias=False)
+    for weight in (layer.weight.numpy(), without.weight.numpy()):
+        assert weight.std() == pytest.approx(deviation, rel=0.05)
+        assert abs(weight.mean()) < 5 * deviation / math.sqrt(weight.size)
+        assert np.abs(weight).max() > 3 * deviation
     assert not layer.bias.numpy().any()
+    assert without.bias is None
 
 
 def test_a_scheme_holds_within_its_block() -> None:

@@ -41,6 +41,17 @@ def test_the_angle_of_the_origin_has_the_gradient_0() -> None:
     np.testing.assert_allclose(found, [[0, 4 / 25], [0, -3 / 25]])
 
 
+@pytest.mark.parametrize("radius", [0.5, 1.0, 2.0])
+def test_gradients_of_angles_around_the_circle(radius: float) -> None:
+    """On the axes too: of atan2 (x, -y) / r^2, of hypot (y, x) / r."""
+    angle = np.arange(16) * (np.pi / 8)
+    y, x = (np.round(radius * f(angle), 12) for f in (np.sin, np.cos))
+    by_y, by_x = grad(ops.atan2, y, x)
+    np.testing.assert_allclose([by_y, by_x], np.array([x, -y]) / radius**2, rtol=1e-9, atol=1e-9)
+    by_y, by_x = grad(ops.hypot, y, x)
+    np.testing.assert_allclose([by_y, by_x], np.array([y, x]) / radius, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("name", OF_FLOATS)
 def test_pairs_of_ends_as_torch(name: str) -> None:

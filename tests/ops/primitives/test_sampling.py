@@ -66,6 +66,9 @@ def test_draws_by_their_definition() -> None:
     wanted = unit * 2.0**-24 < np.linspace(0, 1, 21)
     found = ops.bernoulli(np.linspace(0, 1, 21), generator=own()).numpy()
     np.testing.assert_array_equal(found, wanted)
+    for p in (0.0, float(unit[3] * 2.0**-24), 1.0):  # less than p, not p itself
+        drawn = ops.bernoulli(np.zeros(21), p, generator=own()).numpy()
+        np.testing.assert_array_equal(drawn, unit * 2.0**-24 < p)
     steps = fine(5, 21)
     assert ops.randint(2**48, (21,), generator=own()).tolist() == steps.tolist()
     assert ops.randint(-(2**47), 2**47, (21,), generator=own()).tolist() == (steps - 2**47).tolist()
