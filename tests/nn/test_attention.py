@@ -7,6 +7,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn
+from tests.helpers.second_device import SECOND, known
 
 BATCH, STEPS, WIDE, HEADS = 3, 5, 8, 2
 
@@ -73,3 +74,33 @@ def test_values_are_those_of_the_formula(
         y, nothing = net(*(lm.tensor(x[i]) for x in given), **alone, is_causal=causal, need_weights=False)
         assert nothing is None
         np.testing.assert_allclose(y.numpy(), wanted[i], **close)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_the_mask_of_what_lies_ahead(dtype: str) -> None:
+    """0 up to the diagonal, -inf above; on the CPU unless a device is given."""
+    make = nn.Transformer.generate_square_subsequent_mask
+    row, column = np.indices((4, 4))
+    with known():
+        for device, wanted in ((None, lm.Device("cpu")), ("cpu", lm.Device("cpu")), (SECOND, SECOND)):
+            mask = make(4, device, dtype)
+            assert (mask.device, mask.dtype.name) == (wanted, dtype)
+            np.testing.assert_array_equal(mask.numpy(), np.where(column > row, -np.inf, 0.0))
+    assert (make(1).tolist(), make(2).dtype, make(0).shape) == ([[0.0]], lm.float32, (0, 0))
+
+
+def test_matrices_of_a_transformer_are_xaviers() -> None:
+    """Uniform up to sqrt(6 / (fan_in + fan_out)), in all layers of both stacks; the rest is as in the layers."""
+    nn.manual_seed(0)
+    net = nn.Transformer(32, 4, 2, 2, 48)
+    matrices = [p.numpy() for p in net.parameters() if p.ndim == 2]
+    assert len(matrices) == 2 * 4 + 2 * 6
+    for matrix in matrices:
+        bound = np.sqrt(6 / sum(matrix.shape))
+        assert 0.98 * bound < np.abs(matrix).max() <= bound * (1 + 1e-6)
+    norms = [m for m in net.modules() if isinstance(m, nn.LayerNorm)]
+    assert len(norms) == 2 * 2 + 2 * 3 + 2
+    for norm in norms:
+        state = norm.state_dict()
+        assert state["weight"].tolist() == [1.0] * 32
+        assert state["bias"].tolist() == [0.0] * 32

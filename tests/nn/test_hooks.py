@@ -47,8 +47,10 @@ def test_the_order_of_hooks() -> None:
     module.register_forward_hook(lambda *_: order.append("a"))
     module.register_forward_hook(lambda *_: order.append("b"), prepend=True)
     module.register_forward_pre_hook(lambda *_: order.append("before"))
+    module.register_forward_pre_hook(lambda *_: order.append("behind"))
+    module.register_forward_pre_hook(lambda *_: order.append("in front"), prepend=True)
     module(lm.tensor(X))
-    assert order == ["before", "b", "a"]
+    assert order == ["in front", "before", "behind", "b", "a"]
     with pytest.raises(TypeError, match="hook must be a function, got 3"):
         module.register_forward_hook(3)  # type: ignore[arg-type]
 
@@ -136,3 +138,19 @@ def test_a_hook_changes_what_is_saved() -> None:
     net[0].register_state_dict_post_hook(lambda *given: {})
     with pytest.raises(TypeError, match="changes what it is given and returns nothing"):
         net.state_dict()
+
+
+@pytest.mark.parametrize("kind", ["state_dict_post", "load_state_dict_pre", "load_state_dict_post"])
+def test_hooks_of_the_state_are_called_in_their_order_until_they_are_removed(kind: str) -> None:
+    net, order = nn.Linear(2, 2), []
+    register = getattr(net, f"register_{kind}_hook")
+    first, second = register(lambda *_: order.append("first")), register(lambda *_: order.append("second"))
+    register(lambda *_: order.append("third"))
+    state = {name: value.numpy() for name, value in net.state_dict().items()}
+    net.load_state_dict(state)
+    assert order == ["first", "second", "third"]
+    order.clear()
+    second.remove()
+    net.load_state_dict(dict(net.state_dict()))
+    assert order == ["first", "third"]
+    first.remove()

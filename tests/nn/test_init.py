@@ -77,13 +77,25 @@ def test_layers_start_like_torchs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "deviation"), [(init.lecun_, 1 / math.sqrt(72)), (init.he_, math.sqrt(2 / 72))]
+    ("scheme", "deviation"),
+    [
+        (init.lecun_, 1 / math.sqrt(72)),
+        (init.he_, math.sqrt(2 / 72)),
+        (init.he_out_, math.sqrt(2 / 576)),
+        (init.small_, 0.01),
+        (init.truncated(0.03), 0.03),
+    ],
 )
-def test_schemes(scheme: object, deviation: float) -> None:
-    with init.scheme(scheme):  # type: ignore[arg-type]
-        layer = nn.Conv2d(8, 64, 3)
-    assert layer.weight.numpy().std() == pytest.approx(deviation, rel=0.05)
+def test_schemes(scheme: Any, deviation: float) -> None:
+    """Normal weights, and biases of zeros where there are any."""
+    with init.scheme(scheme):
+        layer, without = nn.Conv2d(8, 64, 3), nn.Conv2d(8, 64, 3, bias=False)
+    for weight in (layer.weight.numpy(), without.weight.numpy()):
+        assert weight.std() == pytest.approx(deviation, rel=0.05)
+        assert abs(weight.mean()) < 5 * deviation / math.sqrt(weight.size)
+        assert np.abs(weight).max() > 3 * deviation
     assert not layer.bias.numpy().any()
+    assert without.bias is None
 
 
 def test_a_scheme_holds_within_its_block() -> None:
@@ -267,3 +279,16 @@ def test_what_is_drawn_in_blocks_is_what_is_drawn_at_once(shape: tuple[int, ...]
             found = fill(x, np.random.Generator(np.random.Philox(3)))
             assert found is x
             np.testing.assert_array_equal(x.numpy(), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("count", [1, init._BLOCK, init._BLOCK + 1, 3 * init._BLOCK - 5])
+def test_numbers_are_drawn_in_order_however_many(count: int, dtype: str) -> None:
+    """They are drawn and scaled block by block: as one draw of all gives them."""
+    for fill, draw, shift, scale in (
+        (init.normal_, "standard_normal", -1.0, 2.0),
+        (lambda x, a, b, generator: init.uniform_(x, a, a + b, generator), "random", -1.0, 4.0),
+    ):
+        found = fill(lm.zeros((1, count), dtype=dtype), shift, scale, generator=np.random.default_rng(7))
+        drawn = getattr(np.random.default_rng(7), draw)(count, np.float32)
+        np.testing.assert_array_equal(found.numpy()[0], (drawn * scale + shift).astype(dtype))

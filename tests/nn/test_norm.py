@@ -213,3 +213,28 @@ def test_instance_norm_that_keeps_nothing_takes_any_channels() -> None:
     for options in ({"affine": True}, {"track_running_stats": True}):
         with pytest.raises(lm.ShapeError, match="InstanceNorm1d: needs an input of rank 3 with 3 channels"):
             nn.InstanceNorm1d(3, **options)(x)
+
+
+RANKS: dict[str, tuple[int, ...]] = {
+    "BatchNorm1d": (2, 3), "BatchNorm2d": (4,), "BatchNorm3d": (5,), "SyncBatchNorm": (2, 3, 4, 5),
+    "InstanceNorm1d": (2, 3), "InstanceNorm2d": (3, 4), "InstanceNorm3d": (4, 5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_each_layer_takes_inputs_of_its_ranks_alone(name: str) -> None:
+    """The statistics of a batch are over all but the channels, those of an instance over the rest of each channel."""
+    for rank in range(1, 7):
+        layer = getattr(nn, name)(3)
+        x = np.random.default_rng(rank).standard_normal((4, 3, 2, 2, 2, 2)[:rank])
+        batched = "Batch" in name or rank == RANKS[name][-1]
+        x = (x if batched or rank == 1 else x[:3]).astype(np.float32)
+        if rank not in RANKS[name]:
+            with pytest.raises(lm.ShapeError, match=f"{name}: needs an input of rank .* with 3 channels"):
+                layer(x)
+            continue
+        first = 2 if batched else 1
+        axes = (*((0,) if "Batch" in name else ()), *range(first, rank))
+        wide = x.astype(np.float64)
+        wanted = (wide - wide.mean(axes, keepdims=True)) / np.sqrt(wide.var(axes, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(layer(x).numpy(), wanted, rtol=1e-4, atol=1e-5)

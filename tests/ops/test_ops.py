@@ -157,6 +157,22 @@ def _check_in_place(backend: backends.Backend, op_class: type[Op]) -> None:
                 np.testing.assert_array_equal(a, b, err_msg=f"{sample} {dtype}")
 
 
+@pytest.mark.parametrize("name", OPS)
+def test_outputs_may_take_over_inputs_of_their_own_size(name: str) -> None:
+    """What `inplace` names is there, each input once; an example has as many elements of one type in both."""
+    op_class, fitting = REGISTRY[name], set()
+    assert len(set(op_class.inplace.values())) == len(op_class.inplace)
+    for sample in op_class.samples():
+        dtype = (sample.dtypes or op_class.dtypes)[0]
+        specs = [Spec(a.shape, a.dtype or dtype) for a in sample.args]
+        outputs = sample.op.infer(*specs)
+        for o, i in op_class.inplace.items():
+            if o < len(outputs) and i < len(specs):
+                y, x = outputs[o], specs[i]
+                fitting |= {o} if (y.numel, y.dtype) == (x.numel, x.dtype) else set()
+    assert fitting == set(op_class.inplace)
+
+
 IN_PLACE = [name for name in OPS if REGISTRY[name].inplace]
 
 

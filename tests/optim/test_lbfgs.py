@@ -114,6 +114,35 @@ def test_lengths_along_a_line_are_torchs_whatever_a_function_answers(most: int) 
         assert found.length == pytest.approx(float(length), rel=1e-9, abs=1e-12), seed
 
 
+@pytest.mark.parametrize(
+    ("options", "slope", "fall", "iterations", "evaluations"),
+    [
+        ({}, 1.0, 1.0, 5, 5),  # the last iteration only moves
+        ({"tolerance_grad": 1.0}, 1.0, 1.0, 0, 1),  # the largest gradient is no more than that
+        ({"tolerance_grad": 0.99}, 1.0, 1.0, 5, 5),
+        ({"tolerance_change": 0.25}, 0.5, 1.0, 5, 5),  # the slope along the direction is -0.25, not above it
+        ({"tolerance_change": 0.26}, 0.5, 1.0, 1, 1),
+        ({"tolerance_change": 0.25}, 1.0, 0.25, 5, 5),  # the loss falls by 0.25, not by less
+        ({"tolerance_change": 0.26}, 1.0, 0.25, 1, 2),
+        ({"tolerance_change": 0.25}, 1.0, -0.25, 5, 5),  # or grows by it
+        ({"tolerance_change": 0.26}, 1.0, -0.25, 1, 2),
+        ({"tolerance_change": 0.25, "lr": 0.25}, 1.0, 1.0, 1, 2),  # the step is 0.25, no more
+        ({"tolerance_change": 0.24, "lr": 0.25}, 1.0, 1.0, 5, 5),
+        ({"max_eval": 3}, 1.0, 1.0, 2, 3),
+        ({"max_eval": 1}, 1.0, 1.0, 1, 2),
+    ],
+)
+def test_where_it_stops(
+    options: dict[str, Any], slope: float, fall: float, iterations: int, evaluations: int
+) -> None:
+    """Five iterations along a line of one slope, whose loss falls by as much each time, at the borders."""
+    p = nn.Parameter(lm.tensor([0.0], "float64"))
+    own = optim.LBFGS([p], max_iter=5, **options)
+    losses = iter(-fall * np.arange(9))
+    own.step(lambda: (next(losses), [np.array([slope])]))
+    assert (own.iterations, own.evaluations) == (iterations, evaluations)
+
+
 @pytest.mark.feature("F111")
 def test_it_finds_the_minimum() -> None:
     own, closure, p = minimizer(rosenbrock, line_search_fn="strong_wolfe", max_iter=100)

@@ -94,6 +94,22 @@ def test_spectral_norm_is_one_after_some_reads() -> None:
     assert np.linalg.norm(layer.eval().weight.numpy(), 2) == pytest.approx(1.0, rel=2e-2)
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (1, 1), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_spectral_norm_divides_by_the_largest_singular_value(shape: tuple[int, ...], dim: int) -> None:
+    """Of the matrix whose rows are the indices of the axis, from the first reading in inference on."""
+    weight = np.random.default_rng(0).standard_normal(shape)
+    module = nn.Module()
+    module.weight = nn.Parameter(lm.tensor(weight, "float64"))
+    parametrizations.spectral_norm(module, n_power_iterations=300, dim=dim)
+    module.weight  # noqa: B018
+    rows = np.moveaxis(weight, dim, 0).reshape(shape[dim], -1)
+    largest = np.linalg.svd(rows, compute_uv=False)[0]
+    np.testing.assert_allclose(module.eval().weight.numpy(), weight / largest, rtol=1e-9)
+    sizes = [module.state_dict()[f"parametrizations.weight.0.{name}"].shape for name in ("_u", "_v")]
+    assert sizes == [(shape[dim],), (weight.size // shape[dim],)]
+
+
 def test_what_is_refused() -> None:
     for number in (0, 10**30):
         with pytest.raises(

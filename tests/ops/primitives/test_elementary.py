@@ -41,6 +41,17 @@ def test_the_angle_of_the_origin_has_the_gradient_0() -> None:
     np.testing.assert_allclose(found, [[0, 4 / 25], [0, -3 / 25]])
 
 
+@pytest.mark.parametrize("radius", [0.5, 1.0, 2.0])
+def test_gradients_of_angles_around_the_circle(radius: float) -> None:
+    """On the axes too: of atan2 (x, -y) / r^2, of hypot (y, x) / r."""
+    angle = np.arange(16) * (np.pi / 8)
+    y, x = (np.round(radius * f(angle), 12) for f in (np.sin, np.cos))
+    by_y, by_x = grad(ops.atan2, y, x)
+    np.testing.assert_allclose([by_y, by_x], np.array([x, -y]) / radius**2, rtol=1e-9, atol=1e-9)
+    by_y, by_x = grad(ops.hypot, y, x)
+    np.testing.assert_allclose([by_y, by_x], np.array([y, x]) / radius, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("name", OF_FLOATS)
 def test_pairs_of_ends_as_torch(name: str) -> None:
@@ -197,3 +208,20 @@ def test_heaviside_of_nan_is_0() -> None:
     """As torch.heaviside."""
     x = np.array([-1.0, 0.0, 2.0, np.nan])
     np.testing.assert_array_equal(run(ops.heaviside, x, np.full(4, 0.5)), [0, 0.5, 1, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_mantissas_exponents_and_neighbours_of_all_sizes(dtype: Any) -> None:
+    """Powers of two and their neighbours, from the smallest number to the largest."""
+    info = np.finfo(dtype)
+    powers = np.ldexp(dtype(1), np.arange(info.minexp - info.nmant, info.maxexp, 7)).astype(dtype)
+    near = np.concatenate([np.nextafter(powers, dtype(0)), powers, np.nextafter(powers, dtype(np.inf))])
+    x = np.concatenate([near, -near, [info.max, info.smallest_subnormal, 0.0, 0.5]]).astype(dtype)
+    mantissa, exponent = np.frexp(x)
+    found = ops.frexp(x)
+    np.testing.assert_array_equal(found.mantissa.numpy(), mantissa)
+    np.testing.assert_array_equal(found.exponent.numpy(), exponent)
+    for to in (-np.inf, 0.0, np.inf):
+        with np.errstate(over="ignore", under="ignore"):
+            wanted = np.nextafter(x, dtype(to))
+        np.testing.assert_array_equal(ops.nextafter(x, dtype(to)).numpy(), wanted)

@@ -9,7 +9,7 @@ from lamina import ops
 from lamina.ops import primitives
 from lamina.ops.core import bind, call
 from lamina.spec import DTypeError, ShapeError
-from tests.helpers.functions import grad, run
+from tests.helpers.functions import grad, numerical, run
 from tests.helpers.legacy.reference import divisive, divisive_gradient
 
 RNG = np.random.default_rng(11)
@@ -102,6 +102,35 @@ def test_local_response_norm() -> None:
     squares = X**2
     squares[:, 1:] += X[:, :-1] ** 2
     np.testing.assert_allclose(y, X / (2 + 0.25 * squares) ** 0.75, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("spatial", [(), (3,), (2, 3)])
+def test_local_response_norm_by_its_definition(spatial: tuple[int, ...], size: int) -> None:
+    """Channel by channel, and its gradient by finite differences."""
+    x, (alpha, beta, k) = np.random.default_rng(size).standard_normal((2, 5, *spatial)), (0.7, 0.6, 1.5)
+
+    def norm(x: Any) -> Any:
+        return ops.local_response_norm(x, size, alpha, beta, k)
+
+    wanted = np.empty_like(x)
+    for c in range(5):
+        around = x[:, max(c - size // 2, 0) : c + (size - 1) // 2 + 1]
+        wanted[:, c] = x[:, c] / (k + alpha / size * (around**2).sum(1)) ** beta
+    np.testing.assert_allclose(run(norm, x), wanted, rtol=1e-12)
+    scale = np.cos(np.arange(x.size)).reshape(x.shape)
+    (found,) = grad(lambda x: norm(x) * scale, x)
+    (slope,) = numerical(lambda x: (norm(x) * scale).sum(), [x])
+    np.testing.assert_allclose(found, slope, rtol=1e-6, atol=1e-8)
+
+
+def test_local_response_norm_needs_channels() -> None:
+    with pytest.raises(
+        ShapeError, match=r"local_response_norm: operands must be \[N, C, \*spatial\] and alike"
+    ):
+        run(ops.local_response_norm, X[0, 0, 0], 3)
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        run(ops.local_response_norm, X, 0)
 
 
 @pytest.mark.feature("F118")

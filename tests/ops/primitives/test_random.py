@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lamina import ops
-from lamina._philox import philox4x32
+from lamina._philox import _CHUNK, philox4x32, words
 from lamina.ops import primitives
 from lamina.ops.core import bind, call
 from lamina.ops.primitives import random
@@ -51,6 +51,18 @@ STATES = [(0, 0), (1, 5), (-7, 2**32 - 1), (2**40 + 9, 2**33 + 1), (3, -1), (2**
 @pytest.mark.parametrize(("seed", "counter"), STATES)
 def test_words_by_their_definition(seed: int, counter: int) -> None:
     assert random.words(seed, counter, 11).tolist() == [_word(seed, counter, i) for i in range(11)]
+
+
+@pytest.mark.parametrize(("seed", "counter"), STATES)
+def test_many_words_are_those_of_their_blocks(seed: int, counter: int) -> None:
+    """They are drawn in chunks of blocks; around each chunk's ends the words are those that a block alone gives."""
+    found = words(seed, counter, 8 * _CHUNK + 7)
+    assert (found.shape, found.dtype) == ((8 * _CHUNK + 7,), np.uint32)
+    for block in (0, _CHUNK - 1, _CHUNK, _CHUNK + 1, 2 * _CHUNK - 1, 2 * _CHUNK):
+        wanted = [_word(seed, counter + block, i) for i in range(4)]
+        assert found[4 * block : 4 * block + 4].tolist() == wanted
+    for count in (0, 1, 4, 5):
+        np.testing.assert_array_equal(words(seed, counter, count), found[:count])
 
 
 def _dropout(x: Any, state: Any, p: float = 0.5) -> Any:

@@ -7,6 +7,8 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops, optim
+from lamina._philox import words
+from lamina.ops.primitives import random
 from lamina.spec import DTypeError, ShapeError
 from tests.helpers.functions import numerical
 
@@ -42,6 +44,37 @@ def test_a_seed_gives_the_same_again_and_a_call_moves_on(draw: Any) -> None:
     np.testing.assert_array_equal(run().numpy(), second)
     own.manual_seed(5)
     np.testing.assert_allclose(run().numpy(), first, atol=1e-6)
+
+
+def fine(seed: int, count: int) -> Any:
+    """Whole numbers below 2^48: the first draws are their upper 24 bits, as many more the lower ones."""
+    high, low = (words(seed, 0, 2 * count).reshape(2, count) >> 8).astype(np.int64)
+    return (high << 24) | low
+
+
+def test_draws_by_their_definition() -> None:
+    def own() -> nn.Generator:
+        return nn.Generator(5)
+
+    unit = words(5, 0, 21) >> 8
+    np.testing.assert_array_equal(ops.rand(3, 7, generator=own()).numpy(), unit.reshape(3, 7) * 2.0**-24)
+    gauss = ops.randn(3, 7, generator=own()).numpy()
+    np.testing.assert_allclose(gauss, random.normal((3, 7), 5), rtol=1e-5, atol=1e-6)
+    for std in (0.0, 0.25, 2.0):
+        found = ops.normal(1.0, std, (3, 7), generator=own()).numpy()
+        np.testing.assert_allclose(found, 1 + std * gauss, rtol=1e-5, atol=1e-5)
+    wanted = unit * 2.0**-24 < np.linspace(0, 1, 21)
+    found = ops.bernoulli(np.linspace(0, 1, 21), generator=own()).numpy()
+    np.testing.assert_array_equal(found, wanted)
+    for p in (0.0, float(unit[3] * 2.0**-24), 1.0):  # less than p, not p itself
+        drawn = ops.bernoulli(np.zeros(21), p, generator=own()).numpy()
+        np.testing.assert_array_equal(drawn, unit * 2.0**-24 < p)
+    steps = fine(5, 21)
+    assert ops.randint(2**48, (21,), generator=own()).tolist() == steps.tolist()
+    assert ops.randint(-(2**47), 2**47, (21,), generator=own()).tolist() == (steps - 2**47).tolist()
+    assert ops.randint(2**60, 2**60 + 1, (3,), generator=own()).tolist() == [2**60] * 3
+    assert ops.randint(3, 13, (21,), generator=own()).tolist() == [3 + (10 * int(s) >> 48) for s in steps]
+    assert ops.randperm(21, generator=own()).tolist() == np.argsort(steps, kind="stable").tolist()
 
 
 @pytest.mark.gpu
@@ -184,11 +217,13 @@ def test_errors_name_what_is_wrong() -> None:
         (lambda: ops.bernoulli(np.ones(2, int)), DTypeError, r"bernoulli: input must be probabilities, got i64\[2\]"),
         (lambda: ops.bernoulli(np.ones(2), 1.5), ValueError, r"bernoulli: p must be in \[0, 1\], got 1.5"),
         (lambda: ops.randint(3, 3, (2,)), ValueError, "randint: low must be < high.* got 3 and 3"),
+        (lambda: ops.randint(-1, 2**48, (2,)), ValueError, "randint: low must be < high.* got -1 and"),
         (lambda: ops.randint(3), TypeError, r"randint: needs \(low, high, size\)"),
         (lambda: ops.multinomial(np.ones(3), 4), ValueError, r"num_samples must be in \[1, 3\], got 4"),
         (lambda: ops.multinomial(np.ones((2, 3, 4)), 1), ShapeError, r"multinomial: input must be weights"),
         (lambda: ops.gumbel_softmax(np.ones(3), 0.0), ValueError, "gumbel_softmax: tau must be > 0, got 0.0"),
         (lambda: ops.normal(1.0, 2.0), ShapeError, "normal: mean 1.0 and std 2.0 are numbers: give a size"),
+        (lambda: ops.normal(1.0, -0.5, (2,)), ValueError, "normal: std must be >= 0, got -0.5"),
         (lambda: ops.rand(2, generator=3), TypeError, "generator must be an nn.Generator or None, got 3"),
         (
             lambda: ops.scaled_dot_product_attention(*[np.ones((2, 3, 4))] * 3, dropout_p=1.5),

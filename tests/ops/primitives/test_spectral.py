@@ -9,6 +9,7 @@ import lamina as lm
 from lamina import ops
 from lamina.spec import DTypeError, ShapeError
 from tests.helpers.functions import numerical
+from tests.helpers.second_device import SECOND, known
 
 RNG = np.random.default_rng(5)
 #: n_fft, hop, win_length, length, center, pad_mode, normalized, onesided.
@@ -86,6 +87,20 @@ def test_long_frames() -> None:
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("win", [None, 6])
+@pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float64", "float32"), ("float32", "int64")])
+def test_windows_are_brought_to_the_signals_type(dtypes: tuple[str, str], win: int | None) -> None:
+    kind, other = dtypes
+    x, window = RNG.standard_normal((2, 30)).astype(kind), RNG.uniform(1, 5, win or 8).astype(other)
+    y = ops.stft(lm.tensor(x), 8, 2, win, lm.tensor(window))
+    wanted = definition(x.astype(np.float64), 8, 2, window.astype(np.float64), True, "reflect", False, None)
+    np.testing.assert_allclose(y.numpy(), wanted, rtol=1e-4, atol=1e-4)
+    back = ops.istft(y, 8, 2, win, lm.tensor(window))
+    np.testing.assert_allclose(back.numpy(), x, rtol=1e-4, atol=1e-5)
+    assert y.dtype.name == back.dtype.name == kind
+
+
+@pytest.mark.usefixtures("way")
 def test_gradients_of_signal_window_and_spectrum() -> None:
     x, window = RNG.standard_normal((2, 21)), RNG.uniform(0.5, 1.5, 8)
     scale = RNG.standard_normal((2, 5, 11, 2))
@@ -118,6 +133,18 @@ def test_windows_are_their_formulas() -> None:
         assert (make(0).shape, make(1).tolist(), make(1, False).tolist()) == ((0,), [1.0], [1.0])
     assert ops.hann_window(4, dtype=lm.float16).dtype == lm.float16
     np.testing.assert_allclose(ops.hamming_window(8, True, 0.6, 0.4).numpy()[0], 0.2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["hann", "hamming", "blackman", "bartlett", "kaiser"])
+def test_windows_and_filters_lie_where_they_are_asked_for(name: str) -> None:
+    make = getattr(ops, f"{name}_window")
+    with known():
+        found = make(7, device=SECOND)
+        filters = ops.melscale_fbanks(9, 0.0, 40.0, 3, 80, device=SECOND)
+    assert found.device is filters.device is SECOND
+    np.testing.assert_array_equal(found.numpy(), make(7).numpy())
+    np.testing.assert_array_equal(filters.numpy(), ops.melscale_fbanks(9, 0.0, 40.0, 3, 80).numpy())
+    assert make(7).device == filters.to("cpu").device == lm.Device("cpu")
 
 
 def slaney(f: Any) -> Any:
@@ -163,6 +190,10 @@ def test_errors_name_what_is_wrong() -> None:
         ops.istft(lm.ones((6, 3, 2)), 8)
     with pytest.raises(ValueError, match="istft: frames of 4 samples every 9 leave gaps"):
         ops.istft(lm.ones((3, 3, 2)), 4, 9)
+    for center in (True, False):
+        assert ops.istft(lm.ones((3, 3, 2)), 4, 2, window=lm.ones(4), center=center, length=1).shape == (1,)
+        with pytest.raises(ValueError, match="istft: length must be >= 1, got 0"):
+            ops.istft(lm.ones((3, 3, 2)), 4, 2, center=center, length=0)
     with pytest.raises(ValueError, match="melscale_fbanks: needs 0 <= f_min < f_max, got 9.0 and 8.0"):
         ops.melscale_fbanks(10, 9.0, 8.0, 2, 100)
     with pytest.raises(ValueError, match="hann_window: window_length must be >= 0, got -1"):
