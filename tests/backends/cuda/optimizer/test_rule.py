@@ -1,5 +1,6 @@
 """NumPy's arithmetic on symbols writes what a kernel computes."""
 
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from lamina.backends.cuda import backend
 from lamina.backends.cuda.optimizer import rule
 from lamina.backends.cuda.optimizer.rule import RuleText, Symbol, rule_text
 from lamina.ops.primitives.update import Update
-from lamina.spec import DType, Policy, Spec, float32, float64
+from lamina.spec import DType, Policy, Spec, as_dtype, float32, float64
 from tests.helpers.emulator import run_plan
 from tests.helpers.planned import H200
 
@@ -175,3 +176,39 @@ def test_functions_give_what_numpys_give(name: str, dtype: DType) -> None:
 
 def test_all_that_rules_may_use_is_tried() -> None:
     assert {f.__name__ for f in rule._TEXTS} == {*FUNCTIONS} - {"astype"}
+
+
+@dataclass(frozen=True)
+class _Moving(Update):
+    """Two numbers that may move: p' = p - rate * a * s * g + b * g, and s' = s * a + b."""
+
+    scalars: ClassVar[Mapping[str, tuple[float, float]]] = {"s": (0.1, 1.0)}
+    a: float = 0.5
+    b: float = 0.25
+
+    def rule(
+        self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *numbers: Any
+    ) -> tuple[Any, ...]:
+        return (p - (rate * self.a * numbers[0]).astype(p.dtype) * g + self.b * g,)
+
+    def advance(self, scalars: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
+        return (scalars[0] * self.a + self.b,)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("moving", [(), ("a",), ("b",), ("a", "b")], ids=str)
+def test_numbers_that_move_are_read_behind_the_rate(moving: tuple[str, ...]) -> None:
+    op = _Moving().moved(moving)
+    assert op.moving == moving
+    p, g = (np.linspace(a, 2.0, 37).astype(np.float32) for a in (-1.0, 0.5))
+    rate = np.array([0.125, *({"a": 0.5, "b": 0.25}[name] for name in moving)])
+    arrays = [p, g, np.array(0.75), rate if moving else np.array(0.125, np.float32)]
+    plan = backend(H200).plan(op, [Spec(x.shape, as_dtype(x.dtype)) for x in arrays], Policy())
+    new, kept = run_plan(plan, arrays)
+    np.testing.assert_allclose(new, p - 0.125 * 0.5 * 0.75 * g + 0.25 * g, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(kept, 0.75 * 0.5 + 0.25, rtol=1e-15)
+    text = rule_text(op, float32)
+    assert {f"n[{i}]" for i in range(4) if f"n[{i}]" in text} == {f"n[{1 + i}]" for i in range(len(moving))}
+    assert "f64 p" not in text
+    if "b" in moving:  # as Python's number is, it is brought to the tensor's type
+        assert re.search(r"const f32 v\d+ = \(f32\)v\d+ \* g;", text)
