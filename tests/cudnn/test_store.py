@@ -200,6 +200,17 @@ def test_choices_with_a_place_are_found_by_it(tmp_path: Path) -> None:
     assert first.placed("conv") == store(tmp_path).placed("conv") == {}
 
 
+@pytest.mark.feature("B010", "F081")
+def test_entries_are_in_the_order_of_nature_and_sizes(tmp_path: Path) -> None:
+    first = store(tmp_path)
+    places = [("matmul", (1, 2)), ("conv", (16, 64)), ("matmul", (1, 1)), ("conv", (8, 640))]
+    for number, (nature, sizes) in enumerate(places):
+        first.put(f"k{number}", Choice("plain", number), nature, sizes)
+    assert [(e.nature, e.sizes, e.key) for e in store(tmp_path).entries()] == [
+        ("conv", (8, 640), ""), ("conv", (16, 64), ""), ("matmul", (1, 1), ""), ("matmul", (1, 2), ""),
+    ]  # fmt: skip
+
+
 def _write_until_killed(folder: Path, number: int, told: Connection) -> None:
     own = store(folder)
     for count in range(100_000):
