@@ -124,6 +124,27 @@ def test_what_is_one_beside_channels_stays_one() -> None:
     assert sizes(made(padded, tuple(g.operations))[1]) == [(2, 40, 4, 4), (1, 1, 1, 1), (2, 40, 4, 4)]
 
 
+def pointwise(*dimensions: tuple[int, ...]) -> Part:
+    """The sum of two tensors of these dimensions, as large as the first."""
+    g = Graph()
+    a, b = (g.packed(s, "float16") for s in dimensions)
+    g.pointwise("add", a, b, out=g.packed(dimensions[0], "float16"))
+    return tuple(g.operations)
+
+
+@pytest.mark.parametrize("side", [1, 4])
+def test_channels_of_pointwise_graphs_are_padded_whatever_the_image(side: int) -> None:
+    name, part = made(padded, pointwise((2, 35, side, side), (1, 35, 1, 1)))
+    assert name == "channels padded from 35 to 40"
+    assert sizes(part) == [(2, 40, side, side), (1, 40, 1, 1), (2, 40, side, side)]
+
+
+def test_one_channel_of_a_pointwise_graph_is_not_padded() -> None:
+    assert padded(pointwise((2, 1, 4, 4), (2, 1, 4, 4))) is None
+    name, part = made(padded, pointwise((2, 35, 4, 4), (2, 1, 4, 4)))  # a mask for all channels
+    assert (name, sizes(part)[1]) == ("channels padded from 35 to 40", (2, 1, 4, 4))
+
+
 def test_matrices_are_padded_and_keep_the_order_of_their_axes() -> None:
     name, part = made(padded, product(3, 16, 7))
     assert name == "matrices padded from 3 to 8, 7 to 8"

@@ -34,6 +34,29 @@ def test_choices_survive(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("B010")
+def test_what_is_no_cudnn_graph_has_no_engine_and_no_times(tmp_path: Path) -> None:
+    """As it is made, in the file, and read again."""
+    first = store(tmp_path)
+    first.put("conv", Choice("direct"))
+    again = store(tmp_path).get("conv")
+    assert again is not None
+    assert again.key == Choice("direct").key == (-1, ())
+    assert (again.milliseconds, again.heuristic) == (0.0, 0.0)
+    line = json.loads(json.loads(first.path.read_text())["choice"])
+    assert line == {
+        "key": "conv", "way": "direct", "engine": -1, "knobs": [], "milliseconds": 0.0, "heuristic": 0.0,
+    }  # fmt: skip
+
+
+@pytest.mark.feature("B010")
+def test_all_that_was_measured_survives(tmp_path: Path) -> None:
+    choice = Choice("deep", 62, ((2, 0), (13, 1)), 0.5, 0.75)
+    store(tmp_path).put("k", choice, "conv", (8, 64))
+    again = store(tmp_path)
+    assert (again.get("k"), again.placed("conv")) == (choice, {(8, 64): choice})
+
+
+@pytest.mark.feature("B010")
 @pytest.mark.parametrize(
     "content",
     [
@@ -175,6 +198,17 @@ def test_choices_with_a_place_are_found_by_it(tmp_path: Path) -> None:
     assert store(tmp_path).get("") is None
     first.clear()
     assert first.placed("conv") == store(tmp_path).placed("conv") == {}
+
+
+@pytest.mark.feature("B010", "F081")
+def test_entries_are_in_the_order_of_nature_and_sizes(tmp_path: Path) -> None:
+    first = store(tmp_path)
+    places = [("matmul", (1, 2)), ("conv", (16, 64)), ("matmul", (1, 1)), ("conv", (8, 640))]
+    for number, (nature, sizes) in enumerate(places):
+        first.put(f"k{number}", Choice("plain", number), nature, sizes)
+    assert [(e.nature, e.sizes, e.key) for e in store(tmp_path).entries()] == [
+        ("conv", (8, 640), ""), ("conv", (16, 64), ""), ("matmul", (1, 1), ""), ("matmul", (1, 2), ""),
+    ]  # fmt: skip
 
 
 def _write_until_killed(folder: Path, number: int, told: Connection) -> None:

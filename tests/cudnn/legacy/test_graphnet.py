@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 
+from lamina.c import cudnn as c
 from lamina.c._library import MissingSymbol
 from lamina.cudnn.legacy import graphnet
 from tests.c.conftest import cudnn_928, fresh  # noqa: F401
@@ -102,3 +104,122 @@ def test_arguments_are_checked_and_reach_the_newest_library(fresh: Any, cudnn_92
     assert sizes2 == [8, 12, 20, 40, 40, 24]
     assert "op=CUDNN_GNN_AGG_MAX" in text
     assert "version=2" in text2
+
+
+# ------------------------------------------------------------------------------------------- what the calls are told
+
+
+class Told:
+    """A library that has all graph neural network calls and keeps the arguments of each, by C's names.
+
+    asked: the functions that were looked for. calls: (function, arguments without graph and None).
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        patch.setattr(graphnet, "require", lambda *names: self.asked.extend(names))
+        for name in (n for n in dir(c) if n.startswith("cudnnGnn") and inspect.isfunction(getattr(c, n))):
+            patch.setattr(c, name, self._keeper(name, inspect.signature(getattr(c, name))))
+
+    def _keeper(self, name: str, signature: inspect.Signature) -> Any:
+        def keep(*arguments: Any) -> None:
+            given = signature.bind(*arguments).arguments
+            self.calls.append((name, {k: v for k, v in given.items() if v is not None and k != "graph"}))
+
+        return keep
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    return Told(monkeypatch)
+
+
+def small_graph() -> graphnet.CSCGraph:
+    return graphnet.CSCGraph(
+        1, 2, sources=3, destinations=4, edges=5, edge_positions=6, reverse_positions=7, reverse_offsets=8
+    )
+
+
+@pytest.mark.feature("B001")
+def test_a_graph_is_what_it_was_made_of(told: Told) -> None:
+    native = small_graph().native
+    assert [getattr(native, name) for name, *_ in native._fields_] == [
+        1, 2, 6, 7, 3, 4, 5, int(c.CUDNN_DATA_INT32), 8,
+    ]  # fmt: skip
+    whole = small_graph()
+    half = graphnet.CSCGraph(1, 2, sources=3, destinations=4, edges=5, reverse_positions=7)
+    assert (whole.reversible, half.reversible) == (True, False)
+    assert repr(whole) == "CSCGraph(sources=3, destinations=4, edges=5, index_type='int32')"
+
+
+@pytest.mark.feature("B001")
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "min"])
+def test_what_aggregation_is_told(told: Told, op: str) -> None:
+    made = graphnet.Aggregation(small_graph(), node=2, edge=3, concat=4, op=op, data_type="float16")
+    places = {"positions": 15} if op in ("max", "min") else {}
+    made.forward(9, 11, nodes=12, edges=13, concat=14, **places)
+    made.backward(9, 21, dnodes=22, dedges=23, dconcat=24, **places)
+    common = {
+        "stream": 9,
+        "nodeFeatDim": 2,
+        "edgeFeatDim": 3,
+        "concatFeatDim": 4,
+        "dataType": c.CUDNN_DATA_HALF,
+    }
+    common |= {"aggOp": c.cudnnGnnAggOp_t[f"CUDNN_GNN_AGG_{op.upper()}"]}
+    common |= {"outPositions": 15} if places else {}
+    features = ("nodeFeatures", "edgeFeatures", "concatFeatures")
+    gradients = ("gradNodeFeatures", "gradEdgeFeatures", "gradConcatFeatures")
+    assert told.calls == [
+        (
+            "cudnnGnnAggSimpleForward",
+            {"output": 11, **dict(zip(features, (12, 13, 14), strict=True))} | common,
+        ),
+        (
+            "cudnnGnnAggSimpleBackward",
+            {"gradOutput": 21, **dict(zip(gradients, (22, 23, 24), strict=True))} | common,
+        ),
+    ]
+
+
+@pytest.mark.feature("B001")
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_attention_is_told(told: Told, version: int) -> None:
+    """Each version calls the functions of its own, which it looks for when it is made."""
+    stem = {1: "cudnnGnnMhaGat", 2: "cudnnGnnMhaGatV2"}[version]
+    graph = small_graph()
+    told.asked.clear()
+    types: dict[str, Any] = {"data_type": "bfloat16", "gradient_type": "float32", "weight_gradient_type": "float32"}
+    made = graphnet.GraphAttention(graph, node=8, edge=8, heads=2, version=version, activation="elu", **types)
+    assert told.asked == [f"{stem}Forward", f"{stem}Backward"]
+    kept = {"source": 11, "destination": 12, "edges": 13, "weights": 14, "scores": 15, "dropout": 16}
+    kept |= {"activations": 17} if version == 2 else {}
+    width = {"activations": 17} if version == 2 else {}
+    made.forward(9, 11, 12, 14, 18, 15, edges=13, dropout=16, **width)
+    gradients = {"source": 21, "destination": 22, "edges": 23, "weights": 24, "scores": 25}
+    made.backward(9, 28, kept, gradients, dattention=29, workspaces=(31, 32))
+    inputs = {
+        "stream": 9, "srcFeatures": 11, "dstFeatures": 12, "edgeFeatures": 13, "attnWeights": 14, "smScores": 15,
+        "dropoutMask": 16, "dimNode": 8, "params": made._parameters, "dataType": c.CUDNN_DATA_BFLOAT16,
+    }  # fmt: skip
+    inputs |= {"actScores": 17} if version == 2 else {"dimEdge": 8}
+    outputs = {
+        "gradOut": 28, "gradAttention": 29, "gradSrcFeatures": 21, "gradDstFeatures": 22, "gradEdgeFeatures": 23,
+        "gradWeights": 24, "gradSmScores": 25, "gradWspaceFeat": 31, "gradWspaceWeights": 32,
+    }  # fmt: skip
+    kinds = ("gradType",) if version == 2 else ("gradDataType", "gradWeightType")
+    outputs |= dict.fromkeys(kinds, c.CUDNN_DATA_FLOAT)
+    assert told.calls == [(f"{stem}Forward", inputs | {"output": 18}), (f"{stem}Backward", inputs | outputs)]
+    assert bytes(made._parameters) == bytes(c.cudnnGnnMhaParams_t(int(made.activation), 0.2, 2, 1))
+
+
+@pytest.mark.feature("B001")
+def test_gradients_have_the_datas_type_unless_another_is_named(told: Told) -> None:
+    graph = small_graph()
+    plain = graphnet.GraphAttention(graph, node=8, data_type="float16")
+    assert (plain.gradient_type, plain.weight_gradient_type) == (c.CUDNN_DATA_HALF,) * 2
+    mixed = graphnet.GraphAttention(graph, node=8, data_type="float16", weight_gradient_type="float32")
+    assert (mixed.gradient_type, mixed.weight_gradient_type) == (c.CUDNN_DATA_HALF, c.CUDNN_DATA_FLOAT)
+    with pytest.raises(ValueError, match="version 2 takes one type for all gradients"):
+        graphnet.GraphAttention(graph, node=8, version=2, data_type="float16", weight_gradient_type="float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from typing import Any
 
@@ -186,6 +187,111 @@ def test_twenty_thousand_of_each_leave_nothing() -> None:
             one()
 
     assert growth(work, 1 << 20) <= 1 << 20
+
+
+# ---------------------------------------------------------------------------------------------------- calls
+
+
+CALLS = ("cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8", "cudnnSetTensor")
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """(function, its arguments by C's names) of each call that would reach the library."""
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def keeper(name: str) -> Any:
+        signature = inspect.signature(getattr(c, name))
+        return lambda *given: calls.append((name, dict(signature.bind(*given).arguments)))
+
+    for name in CALLS:
+        monkeypatch.setattr(c, name, keeper(name))
+    return calls
+
+
+def numbers(arguments: dict[str, Any]) -> dict[str, int]:
+    """Addresses, sizes and modes, but for what describes the states, which is made for the call."""
+    return {k: int(v) for k, v in arguments.items() if v is not None and k not in ("hDesc", "cDesc")}
+
+
+def descriptors(rnn: RNN, described: dict[str, Any]) -> dict[str, int]:
+    """Their addresses, by C's names."""
+    made = {"rnnDesc": rnn, "xDesc": described["x_desc"], "yDesc": described["y_desc"]}
+    return {name: int(one.native.address) for name, one in made.items()}
+
+
+def described(rnn: RNN) -> dict[str, Any]:
+    x = RNNData(max_length=5, batch=3, vector_size=6)
+    y = RNNData(max_length=5, batch=3, vector_size=rnn.output_size)
+    return {"x_desc": x, "y_desc": y, "workspace": (50, 500)}
+
+
+SPACES = {
+    "weightSpaceSize": 400, "weightSpace": 40, "workSpaceSize": 500, "workSpace": 50, "reserveSpaceSize": 600,
+    "reserveSpace": 60,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_the_forward_call_is_told(training: bool, told: list[tuple[str, dict[str, Any]]]) -> None:
+    """A reserve is given where gradients follow, and given back."""
+    rnn = RNN(cell="lstm", **SIZES)
+    states = {"hx": 21, "hy": 22, "cx": 31, "cy": 32}
+    arrays = {"x": 11, "y": 12, "weights": (40, 400), "lengths": 10, **states}
+    data = described(rnn)
+    reserve = rnn.forward(7, **data, **arrays, training=training, reserve=(60, 600))
+    ((name, given),) = told
+    mode = c.CUDNN_FWD_MODE_TRAINING if training else c.CUDNN_FWD_MODE_INFERENCE
+    wanted = {"handle": 7, "fwdMode": int(mode), "devSeqLengths": 10, "x": 11, "y": 12, **states, **SPACES}
+    wanted |= descriptors(rnn, data)
+    if not training:
+        del wanted["reserveSpace"]
+        wanted["reserveSpaceSize"] = 0
+    assert (name, numbers(given)) == ("cudnnRNNForward", wanted)
+    assert tuple(reserve) == ((60, 600) if training else (None, 0))
+
+
+def test_what_the_gradient_of_the_data_is_told(told: list[tuple[str, dict[str, Any]]]) -> None:
+    rnn = RNN(cell="lstm", **SIZES)
+    states = {"hx": 21, "dhy": 22, "dhx": 23, "cx": 31, "dcy": 32, "dcx": 33}
+    arrays = {"y": 11, "dy": 12, "dx": 13, "lengths": 10, **states}
+    data = described(rnn)
+    rnn.backward_data(7, **data, **arrays, weights=(40, 400), reserve=(60, 600))
+    ((name, given),) = told
+    wanted = {"handle": 7, "devSeqLengths": 10, "y": 11, "dy": 12, "dx": 13, **states, **SPACES}
+    wanted |= descriptors(rnn, data)
+    assert (name, numbers(given)) == ("cudnnRNNBackwardData_v8", wanted)
+
+
+@pytest.mark.parametrize("accumulate", [None, True, False])
+@pytest.mark.parametrize(("data_type", "size"), [("float32", 4), ("float16", 2), ("float64", 8)])
+def test_gradients_of_parameters_are_added_unless_zeros_are_asked_for(
+    accumulate: bool | None, data_type: str, size: int, told: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """cuDNN knows no other mode: all of the space is set to zero before."""
+    rnn, zeroed = RNN(cell="gru", **SIZES, data_type=data_type), list[tuple[int, ...]]()
+    keep, data = c.cudnnSetTensor, described(rnn)
+
+    def clear(handle: Any, desc: Any, y: Any, value: Any) -> None:
+        zeroed.append(c.cudnnGetTensorNdDescriptor(desc, 4)[2])
+        keep(handle, desc, y, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(c, "cudnnSetTensor", clear)
+        asked = {} if accumulate is None else {"accumulate": accumulate}
+        arrays = {"x": 11, "y": 12, "hx": 21, "lengths": 10, "dweights": (40, 400), "reserve": (60, 600)}
+        rnn.backward_weights(7, **data, **arrays, **asked)
+    *before, (name, given) = told
+    spaces = {k.replace("weightSpace", "dweightSpace") if v == 40 else k: v for k, v in SPACES.items()}
+    mode = {"addGrad": int(c.CUDNN_WGRAD_MODE_ADD)}
+    wanted = {"handle": 7, **mode, "devSeqLengths": 10, "x": 11, "hx": 21, "y": 12, **spaces}
+    wanted |= descriptors(rnn, data)
+    assert (name, numbers(given)) == ("cudnnRNNBackwardWeights_v8", wanted)
+    if accumulate is False:
+        assert [(n, g["y"], g["valuePtr"]) for n, g in before] == [("cudnnSetTensor", 40, 0.0)]
+        assert [tuple(dims) for dims in zeroed] == [(1, 1, 1, 400 // size)]
+    else:
+        assert before == []
 
 
 # ---------------------------------------------------------------------------------------------------- parameters

@@ -11,11 +11,15 @@ import pytest
 import lamina as lm
 from lamina import nn, ops
 from lamina.graph import compile, trace
+from lamina.graph.planning.program import PlannedStep
+from lamina.graph.run.captured import LYING, PINNED, CannotMove
 from lamina.graph.run.context import ExecutionContext
 from lamina.infer import Predictor
 from lamina.nn.module import Module
+from lamina.ops.core import bind
+from lamina.ops.primitives.collective import AllReduce
 from lamina.runtime import CaptureInvalidated, Device
-from lamina.spec import Spec, float32
+from lamina.spec import Group, Spec, float32
 from tests.helpers import many_threads
 from tests.helpers.many_threads import Count, compare, in_threads
 
@@ -237,3 +241,96 @@ def test_a_recording_that_is_broken_off_is_tried_again(
         context._capture(None)
     assert context.is_captured == (failures < 3)
     assert not replays
+
+
+class Recorded:
+    """Stands in for CUDA graphs: which ways of inputs were recorded, and which of these were closed.
+
+    moves: whether graphs can be told where their inputs lie; CannotMove for ways where not.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, moves: bool = True) -> None:
+        self.asked: list[Any] = []
+        self.closed: list[Any] = []
+
+        def capture(context: ExecutionContext, ways: Any) -> None:
+            self.asked.append(ways)
+            if ways is not None and not moves:
+                raise CannotMove
+            graph = SimpleNamespace(close=lambda: self.closed.append(ways))
+            context._captured[ways] = SimpleNamespace(graph=graph)  # type: ignore[assignment]
+
+        patch.setattr(ExecutionContext, "_capture", capture)
+
+
+def recordable() -> ExecutionContext:
+    """The context of a program that has run once, as on a device that records."""
+    context = compile(trace(lambda x: x + 1, Spec((3,), float32)), "cpu")._contexts.take()
+    context._in_turn, context._rehearsed, context._carries = False, True, True
+    return context
+
+
+ONE, OTHER = (LYING,), (PINNED,)
+
+
+@pytest.mark.parametrize("known", [(), (None,), (ONE,), (ONE, OTHER)], ids=str)
+def test_a_program_is_recorded_as_it_was_before(
+    known: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the ways in which inputs came; one that was never recorded, with copies beside the graph."""
+    graphs, context = Recorded(monkeypatch), recordable()
+    for ways in known:
+        context._capture(ways)
+    context.unbind()
+    assert graphs.closed == list(known)
+    assert not context.is_captured
+    context._rehearsed, graphs.asked = True, []
+    for _ in range(2):  # what is recorded already stays
+        context.record()
+        assert graphs.asked == (list(known) or [None])
+    assert context.is_captured
+    assert context._carries
+
+
+def test_where_operands_cannot_move_a_program_is_recorded_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs, context = Recorded(monkeypatch, moves=False), recordable()
+    context._known_ways = [ONE, OTHER]
+    context.record()
+    assert (graphs.asked, list(context._captured), context._carries) == ([ONE, None], [None], False)
+
+
+@pytest.mark.parametrize(("rehearsed", "in_turn"), [(False, False), (True, True)])
+def test_what_has_not_run_or_runs_in_turn_is_not_recorded(
+    rehearsed: bool, in_turn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs, context = Recorded(monkeypatch), recordable()
+    context._rehearsed, context._in_turn = rehearsed, in_turn
+    context.record()
+    assert graphs.asked == []
+
+
+def test_footprints_are_the_memory_of_steps_and_messages_keep_their_order() -> None:
+    """The order of what other ranks take part in matters, whatever memory it touches; that of a reorder does not."""
+    spec = Spec((6, 5), float32)
+
+    def f(x: Any) -> Any:
+        (mean,) = bind(AllReduce(Group(0, 1), "mean"), ops.softmax(x, 0))
+        return ops.cumsum(mean @ x.T, 1)
+
+    context = compile(trace(f, spec), "cpu", backend="reference")._contexts.take()
+    steps = context._kernels()
+    prints = {step.label: context._footprint(step) for step in steps}
+    assert {label for label, found in prints.items() if found.ordered} == {"all_reduce"}
+    for step in steps:
+        found = prints[step.label]
+        for slots, ranges in ((step.inputs, found.reads), (step.outputs, found.writes)):
+            sizes = [slot.base.spec.nbytes for slot in slots]
+            starts = [context._pointer(slot.base) for slot in slots]
+            assert ranges == tuple((a, a + n) for a, n in zip(starts, sizes, strict=True))
+    step = steps[0]
+    bare = PlannedStep(step.plan, step.inputs, step.outputs, None, step.inputs[0])
+    found = context._footprint(bare)
+    assert not found.ordered
+    assert (
+        found.writes == prints[step.label].writes + prints[step.label].reads
+    )  # its scratch memory is written

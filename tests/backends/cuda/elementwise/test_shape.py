@@ -127,3 +127,52 @@ def test_results_for_which_a_copy_is_as_fast(op: Op, tag: str, written: str) -> 
     plan = CUDA.plan(op, specs, Policy())
     assert plan.relaid is not None
     assert plan.relaid(from_tag(written, plan.outputs[0].shape)) is None
+
+
+SHORT = (2, 3, 6, 2)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes"),
+    [
+        (Concat(0), [SHORT, SHORT]),
+        (Concat(1), [(2, 0, 6, 2), SHORT]),
+        (Slice((0, 1, 0, 0), (2, 3, 5, 2), (1, 1, 1, 1)), [SHORT]),
+        (Expand((5, 3, 6, 2)), [(1, 3, 6, 2)]),
+        (Flip((0,)), [SHORT]),
+        (Pad(((0, 0), (1, 0), (0, 2), (0, 1)), 1.5), [SHORT]),
+    ],
+    ids=str,
+)
+def test_channels_that_are_too_few_to_be_written_side_by_side(op: Op, shapes: list[tuple[int, ...]]) -> None:
+    """Three channels do not fill a line, for which tiles have four at least; what lies together may stay so."""
+    plan = CUDA.plan(op, [Spec(s, bfloat16).fixed for s in shapes], Policy())
+    (y,) = plan.outputs
+    assert plan.relaid is not None
+    assert plan.relaid(from_tag("acdb", y.shape)) is None
+    assert plan.relaid(from_tag("bacd", y.shape)) is not None
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("written", ["abcd", "acdb", "dcba"])
+@pytest.mark.parametrize(
+    ("op", "shapes"),
+    [
+        (Pad(((0, 0), (2, 3), (0, 0), (0, 1)), 1.5), [(3, 0, 6, 2)]),
+        (Pad(((1, 0), (0, 1), (0, 1), (0, 0)), 2.5), [(0, 4, 0, 2)]),
+        (Concat(0), [(0, 4, 1, 8), (1, 4, 1, 8), (0, 4, 1, 8)]),
+    ],
+    ids=str,
+)
+def test_what_has_no_elements_is_no_reason_against_a_layout(
+    op: Op, shapes: list[tuple[int, ...]], written: str
+) -> None:
+    arrays = [np.arange(np.prod(s)).reshape(s).astype(bfloat16.numpy) for s in shapes]
+    plan = CUDA.plan(op, [Spec(s, bfloat16).fixed for s in shapes], Policy())
+    assert plan.relaid is not None
+    other = plan.relaid(from_tag(written, plan.outputs[0].shape))
+    assert other is not None
+    assert other.outputs[0].physical == from_tag(written, plan.outputs[0].shape)
+    (wanted,) = run_reference(op, arrays)
+    (found,) = run_plan(other, arrays)
+    np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))

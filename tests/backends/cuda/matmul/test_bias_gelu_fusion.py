@@ -16,7 +16,7 @@ from lamina import nn, ops
 from lamina.backends import NoKernel, get
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
-from lamina.backends.cuda.launch.program import Fill, scratch, source, target
+from lamina.backends.cuda.launch.program import Fill, Place, scratch, source, target
 from lamina.backends.cuda.matmul import bias_gelu_fusion, cublaslt
 from lamina.backends.cuda.matmul.bias_gelu_fusion import (
     BIAS_GELU,
@@ -241,10 +241,10 @@ def test_what_cublaslt_is_told(epilogue: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("dtype", [bfloat16, float32])
 def test_cublaslt_competes_for_the_tanh_form(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its epilogues stand in front of cuDNN's; the bias' gradient is an output."""
-    asked: list[tuple[str, cublaslt.Extras]] = []
+    asked: list[tuple[tuple[Place, ...], str, cublaslt.Extras]] = []
 
     def named(*given: Any) -> list[Formulation]:
-        asked.append(given[-2:])
+        asked.append((given[2], *given[-2:]))
         return [Formulation("blas:0")]
 
     monkeypatch.setattr(bias_gelu_fusion, "cublaslt_aux_formulations", named)
@@ -267,9 +267,10 @@ def test_cublaslt_competes_for_the_tanh_form(dtype: DType, monkeypatch: pytest.M
     timed = replace(policy, algorithm="fastest")
     assert [w.name for w in backward(tanh, p, inputs, h, H200, timed)] == ["blas:0", "sum"]
     assert backward(tanh, p, inputs, h, H200, replace(timed, deterministic=True)) == [Formulation("blas:0")]
+    places = (source(0), source(1), target(0))
     assert asked[:2] == [
-        ("gelu_aux_bias", cublaslt.Extras(source(2), aux=target(1))),
-        ("dgelu_bgrad", cublaslt.Extras(target(1), aux=source(2))),
+        (places, "gelu_aux_bias", cublaslt.Extras(source(2), aux=target(1))),
+        (places, "dgelu_bgrad", cublaslt.Extras(target(1), aux=source(2))),
     ]
 
 

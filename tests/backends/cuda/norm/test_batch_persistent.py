@@ -163,6 +163,24 @@ def test_what_is_not_for_it() -> None:
     assert batch_persistent.backward(BatchNormGrad(moving=False), x, "", (), 0, H200.machine) is None
 
 
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=str)
+def test_offsets_of_32_bits_reach_everything(dtype: DType) -> None:
+    """Elements are counted by 32 bits with a sign, with room for what a step goes beyond the end."""
+    most, channels = 2**31 - 2**22, 4096
+    for rows, taken in ((most // channels, True), (most // channels + 1, False), (most // 64, False)):
+        found = batch_persistent.tiling(Spec((rows, channels), dtype), 1, H200.machine)
+        assert (found is not None) == taken, rows
+    assert batch_persistent.tiling(Spec((64, channels), dtype), 1, H200.machine) is not None
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 132])
+def test_channels_are_at_most_what_the_blocks_hold(blocks: int) -> None:
+    """Each block has up to 64 accesses of 16 bytes side by side."""
+    machine, most = with_blocks(blocks), blocks * 64 * 8
+    assert batch_persistent.tiling(arranged((2, most, 3, 3)), 1, machine) is not None
+    assert batch_persistent.tiling(arranged((2, most + 8 * 64, 3, 3)), 1, machine) is None
+
+
 @pytest.mark.parametrize("residual", [False, True])
 def test_machine_code(residual: bool) -> None:
     """They compile for an H200 without spilling more than shared memory has room for."""

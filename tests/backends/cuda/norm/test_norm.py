@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from lamina.backends.cuda import backend
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Launches, kernel_plan, source, target
 from lamina.backends.cuda.norm import norm
+from lamina.backends.cuda.norm.batch_norm_activation_fusion import ActivationNormGrad
+from lamina.backends.cuda.norm.batch_norm_of_activation_fusion import NormOfActivationGrad
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_formulation
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm
-from lamina.backends.cuda.norm.norm import batch_norm_grad
+from lamina.backends.cuda.norm.norm import batch_norm_grad, channel_blocks
 from lamina.backends.cuda.select.formulations import Problem
 from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY, Array, Op, Sample
@@ -30,6 +33,8 @@ from lamina.ops.primitives import (
     RmsNormGrad,
     Window,
 )
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
+from lamina.ops.primitives.pointwise import Gelu, GeluGrad
 from lamina.runtime import Device
 from lamina.spec import (
     DType,
@@ -52,6 +57,33 @@ from tests.helpers.planned import H200
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 CUDA = backend(H200)
 NORMS = [n for n in sorted(REGISTRY) if n.startswith(("batch_norm", "layer_norm", "rms_norm", "group_norm"))]
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("channels", [24, 1, 2, 8, 40, 256, 4096])
+@pytest.mark.parametrize("dtype", [bfloat16, float32, float64], ids=str)
+def test_blocks_share_channels_and_places(channels: int, dtype: DType, last: bool) -> None:
+    """Each element is one thread's; neighbours in memory are neighbouring threads', a warp of them where they are
+    so many; parts begin where an access does."""
+    shape = (6, channels, 8, 12)
+    x = Spec(shape, dtype, channels_last(shape) if last else contiguous(shape))
+    for aligned in (True, False):
+        blocks = channel_blocks(x, aligned, H200.machine)
+        part, splits = blocks.split
+        assert blocks.by_rows == (not last or channels == 1)
+        assert (splits - 1) * part < 6 * 96 <= splits * part
+        assert blocks.grid == (blocks.across, splits)
+        if blocks.by_rows:
+            assert blocks.across == channels
+            assert blocks.width == (16 // dtype.itemsize if aligned else 1)
+            assert part % blocks.width == 0
+        else:
+            assert channels % blocks.width == 0
+            touched = blocks.lanes * blocks.width
+            assert 256 % blocks.lanes == 0
+            assert touched >= min(channels, 32 * blocks.width)
+            assert blocks.lanes == 1 or touched < 2 * channels
+            assert (blocks.across - 1) * touched < channels <= blocks.across * touched
 
 
 def check(op: Op, arrays: list[Array], last: bool, misaligned: bool = False) -> None:
@@ -276,3 +308,27 @@ def test_cudnns_norms_are_asked_for_what_they_take(
     small = [Spec((shape[1],), float32)] * (4 if isinstance(op, BatchNorm) else 3)
     CUDA.plan(op, [*big, *small], Policy(algorithm="fastest"))
     assert ("cudnn" in seen) == asked
+
+
+@pytest.mark.parametrize("form", ["before", "behind", "both"])
+@pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
+def test_whether_passes_compute_again_is_judged_by_the_images(form: str, half: DType) -> None:
+    """Where arithmetic takes longer than to read the images: a half type is read as fast as float32 is by twice the
+    bandwidth. Statistics are float32 for all of them."""
+    act, grad = FusedElementwise((Gelu(),), ((0,),)), FusedElementwise((GeluGrad(),), ((0, 1),))
+    norm: BatchNormGrad | ActivationNormGrad = BatchNormGrad()
+    if form != "before":
+        norm = ActivationNormGrad(grad, BatchNormGrad())
+    op: Op = norm if form == "behind" else NormOfActivationGrad(act, grad, norm)
+
+    def objects(dtype: DType, bandwidth: float) -> bool:
+        device = Device("cuda", machine=replace(H200.machine, bandwidth=bandwidth))
+        x, row = Spec((8, 16, 9, 9), dtype), Spec((16,), float32)
+        specs = [x, x, *[row] * (3 if form == "before" else 4)]
+        return bool(backend(device).plan(op, specs, Policy()).objection)
+
+    speeds = np.geomspace(1e11, 1e16, 16)
+    found = [objects(half, speed) for speed in speeds]
+    assert found == sorted(found)
+    assert {*found} == {False, True}
+    assert [objects(float32, 2 * speed) for speed in speeds] == found
