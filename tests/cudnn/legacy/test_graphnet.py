@@ -190,7 +190,11 @@ def test_what_attention_is_told(told: Told, version: int) -> None:
     stem = {1: "cudnnGnnMhaGat", 2: "cudnnGnnMhaGatV2"}[version]
     graph = small_graph()
     told.asked.clear()
-    types: dict[str, Any] = {"data_type": "bfloat16", "gradient_type": "float32", "weight_gradient_type": "float32"}
+    types: dict[str, Any] = {
+        "data_type": "bfloat16",
+        "gradient_type": "float32",
+        "weight_gradient_type": "float32",
+    }
     made = graphnet.GraphAttention(graph, node=8, edge=8, heads=2, version=version, activation="elu", **types)
     assert told.asked == [f"{stem}Forward", f"{stem}Backward"]
     kept = {"source": 11, "destination": 12, "edges": 13, "weights": 14, "scores": 15, "dropout": 16}
