@@ -66,6 +66,62 @@ def test_memory_that_is_shared_stays_shared(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["turned"], base.T)
 
 
+def overlapping() -> dict[str, list[np.ndarray]]:
+    """Pairs of arrays in each order and position."""
+    base = np.arange(24, dtype=np.float32)
+    rows = base.reshape(6, 4)
+    return {
+        "the whole and its end": [rows, rows[2:]],
+        "its beginning and the whole": [rows[:1], rows],
+        "its middle, turned, and the whole": [rows[1:3].T, rows],
+        "one over the end of the other": [base[:16], base[8:]],
+        "three in a chain": [base[16:], base[:9], base[8:17]],
+        "a number and the whole": [base[5:6].reshape(()), rows],
+    }
+
+
+@pytest.mark.parametrize("name", overlapping())
+def test_memory_that_overlaps_is_one_storage(name: str, tmp_path: Path) -> None:
+    given = overlapping()[name]
+    save_torch(given, tmp_path / "w.pt")
+    found = [t.numpy() for t in load_torch(tmp_path / "w.pt")]
+    lows = [[np.lib.array_utils.byte_bounds(a)[0] for a in arrays] for arrays in (given, found)]
+    assert [a - lows[0][0] for a in lows[0]] == [a - lows[1][0] for a in lows[1]]
+    for a, b in zip(found, given, strict=True):
+        np.testing.assert_array_equal(a, b)
+    with zipfile.ZipFile(tmp_path / "w.pt") as archive:
+        assert [n for n in archive.namelist() if "/data/" in n] == ["archive/data/0"]
+        assert archive.getinfo("archive/data/0").file_size == 24 * 4
+
+
+def test_memory_that_does_not_overlap_as_elements_is_apart(tmp_path: Path) -> None:
+    """Neighbours, other types, elements between those of another, nothing, and views with gaps."""
+    base = np.arange(24, dtype=np.float32)
+    between = base.view(np.uint8)[2:-2].view(np.float32)
+    tree = [base[:12], base[12:], base[:12].view(np.int32), base[3:3], between, base[:12:2], base[::-1]]
+    save_torch(tree, tmp_path / "w.pt")
+    found = [t.numpy() for t in load_torch(tmp_path / "w.pt")]
+    for a, b in zip(found, tree, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+    with zipfile.ZipFile(tmp_path / "w.pt") as archive:
+        sizes = [m.file_size for m in archive.infolist() if "/data/" in m.filename]
+    assert sizes == [a.nbytes for a in tree]
+
+
+@pytest.mark.torch
+def test_torch_sees_one_memory_where_arrays_overlap(tmp_path: Path) -> None:
+    import torch
+
+    base = np.arange(24, dtype=np.float32).reshape(6, 4)
+    save_torch({"end": base[2:], "all": base, "turned": base[1:3].T}, tmp_path / "w.pt")
+    found = torch.load(tmp_path / "w.pt", weights_only=True)
+    assert {t.untyped_storage().data_ptr() for t in found.values()} == {found["all"].data_ptr()}
+    found["all"].mul_(2)
+    for name, wanted in {"end": base[2:], "turned": base[1:3].T}.items():
+        np.testing.assert_array_equal(found[name].numpy(), wanted * 2)
+
+
 @pytest.mark.torch
 def test_torch_reads_every_dtype_weights_only(tmp_path: Path) -> None:
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,12 +35,13 @@ def save_torch(state: Any, path: str | Path) -> None:
 
     state: a module (its state_dict), or dicts, lists and tuples of tensors, arrays, texts, bytes, numbers, dtypes and
         None.
-    Tensors whose memory overlaps share a storage, and transposed ones stay so. path: put in place at once
-    (`runtime.write_atomically`). Raises TypeError for anything else, OSError.
+    Tensors of one type whose memory overlaps share a storage, and transposed ones stay so; those with gaps between
+    their elements are copied. path: put in place at once (`runtime.write_atomically`). Raises TypeError for anything
+    else, OSError.
     """
-    tree = named_values(state) if hasattr(state, "state_dict") else state
-    pickle = _Pickle()
-    pickle.write(_with_arrays(tree, 0))
+    tree = _with_arrays(named_values(state) if hasattr(state, "state_dict") else state, 0)
+    pickle = _Pickle(_storages(_arrays(tree)))
+    pickle.write(tree)
     members: list[tuple[str, bytes | memoryview]] = [("data.pkl", pickle.finished())]
     members += [(".format_version", b"1")]
     members += [(".storage_alignment", str(_ALIGNMENT).encode()), ("byteorder", b"little")]
@@ -59,6 +60,15 @@ def _with_arrays(tree: Any, depth: int) -> Any:
         kind = list if isinstance(tree, list) else tuple
         return kind([_with_arrays(v, depth + 1) for v in tree])
     return tree if isinstance(tree, _PLAIN) else _array(tree)
+
+
+def _arrays(tree: Any) -> Iterator[Array]:
+    """The arrays of a tree."""
+    if isinstance(tree, np.ndarray):
+        yield tree
+    elif isinstance(tree, dict | list | tuple):
+        for value in tree.values() if isinstance(tree, dict) else tree:
+            yield from _arrays(value)
 
 
 _PLAIN = (str, bytes, int, float, bool, type(None), DType)
@@ -87,30 +97,45 @@ def _array(value: Any) -> Array:
 
 
 class _Storage:
-    """Memory that is written as one storage: that of an array, and of those that lie within it."""
+    """Memory that is written as one storage: that of an array, and of those of its type that overlap it."""
 
     def __init__(self, array: Array) -> None:
-        self.kind: ElementType = BY_NUMPY[array.dtype]
-        self.arrays = [array]
         self.low, self.high = np.lib.array_utils.byte_bounds(array) if array.size else (0, 0)
 
-    def holds(self, array: Array) -> bool:
-        if not array.size or BY_NUMPY[array.dtype] is not self.kind:
-            return False
+    def takes(self, array: Array) -> bool:
+        """Whether an array that begins no earlier overlaps, its elements on those that are there: then it is in."""
         low, high = np.lib.array_utils.byte_bounds(array)
-        return self.low <= low <= high <= self.high and (low - self.low) % self.kind.numpy.itemsize == 0
+        if low >= self.high or (low - self.low) % array.itemsize:
+            return False
+        self.high = max(self.high, high)
+        return True
 
     def bytes(self) -> memoryview:
         return memoryview((ctypes.c_char * (self.high - self.low)).from_address(self.low)).cast("B")
 
 
-class _Pickle:
-    """A pickle of protocol 2 that is being written."""
+def _storages(arrays: Iterable[Array]) -> dict[int, _Storage]:
+    """The storage that each array lies in, by the array's id."""
+    found: dict[int, _Storage] = {}
+    last: dict[ElementType, _Storage] = {}
+    for array in sorted(arrays, key=lambda a: np.lib.array_utils.byte_bounds(a)[0]):
+        kind = BY_NUMPY[array.dtype]
+        if not array.size:
+            found[id(array)] = _Storage(array)
+            continue
+        if kind not in last or not last[kind].takes(array):
+            last[kind] = _Storage(array)
+        found[id(array)] = last[kind]
+    return found
 
-    def __init__(self) -> None:
+
+class _Pickle:
+    """A pickle of protocol 2 that is being written; storages: with their numbers, in the order of their tensors."""
+
+    def __init__(self, places: Mapping[int, _Storage]) -> None:
         self.parts: list[bytes] = [b"\x80\x02"]
-        self.storages: list[_Storage] = []
-        self._starts: dict[tuple[ElementType, int], int] = {}
+        self.storages: dict[_Storage, int] = {}
+        self._places = places
 
     def finished(self) -> bytes:
         return b"".join([*self.parts, b"."])
@@ -142,8 +167,8 @@ class _Pickle:
     def _tensor(self, array: Array) -> None:
         """A call of torch's function for (storage, offset, shape, strides, gradient, hooks[, dtype])."""
         kind, item = BY_NUMPY[array.dtype], array.itemsize
-        index = self._storage_of(array)
-        storage = self.storages[index]
+        storage = self._places[id(array)]
+        index = self.storages.setdefault(storage, len(self.storages))
         nbytes = storage.high - storage.low
         low = np.lib.array_utils.byte_bounds(array)[0] if array.size else storage.low
         self._name("torch._utils", "_rebuild_tensor_v2" if kind.storage else "_rebuild_tensor_v3")
@@ -160,17 +185,6 @@ class _Pickle:
         if not kind.storage:
             self._name("torch", kind.torch)
         self.parts.append(b"tR")
-
-    def _storage_of(self, array: Array) -> int:
-        """The index of the storage that an array lies in; a new one where it lies in none."""
-        low = np.lib.array_utils.byte_bounds(array)[0] if array.size else 0
-        known = self._starts.get((BY_NUMPY[array.dtype], low)) if array.size else None
-        if known is not None and self.storages[known].holds(array):
-            return known
-        self.storages.append(_Storage(array))
-        if array.size:
-            self._starts[BY_NUMPY[array.dtype], low] = len(self.storages) - 1
-        return len(self.storages) - 1
 
 
 def _whole_number(value: int) -> bytes:
