@@ -50,6 +50,13 @@ CASES = [
     "x.reshape(-1, 2).clone().fill_diagonal_(3.0, wrap=True)",
     "x.put(torch.tensor([1, -1]), torch.tensor([9.0, 8.0]))",
     "x.clone().put_(torch.tensor([1, 1]), torch.tensor([9.0, 8.0]), accumulate=True)",
+    "x.index_put((torch.tensor([1, 0]),), x[:1] * 2)",
+    "x.index_put((torch.tensor([1, 1, 0]), torch.tensor([2, 2, 0])), x[0, :, :, :1], accumulate=True)",
+    "x.index_put((x > 0,), torch.tensor(3.0), accumulate=True)",
+    "x.index_put((x > 0,), torch.tensor(3.1, dtype=torch.float64))",
+    "(x * 9).int().index_put((x[..., 0] > 0,), torch.tensor(3.75))",
+    "torch.ops.aten._unsafe_index_put(x, [None, torch.tensor([2, 0])], x[:, :2])",
+    "torch.ops.aten.index_put(x, [None, None, torch.tensor([2, 0])], x[:, :, :2], True)",
     "x.new_zeros(torch.broadcast_shapes((3, 1), (1, 4), 4)) + x.sum()",
 ]
 

@@ -1,10 +1,11 @@
 """Every op is written, composed, or refused with a reason; own ops are entered by the user."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from lamina import nn, ops
@@ -135,3 +136,52 @@ def test_equal_constants_are_written_once_and_names_differ() -> None:
     assert [writer.claim("x") for _ in range(3)] == ["x", "x_1", "x_2"]
     graph = trace(lambda x: (x * 2.0) + 2.0, Spec((2,), float32))
     assert sum(t.name.startswith("constant") for t in to_onnx(graph).graph.initializer) == 1
+
+
+#: Sizes of a 2-d input with free axes -> what a constant is made of: one kind of each formula of sizes.
+FORMULAS: dict[str, Callable[[int, int], Any]] = {
+    "a size": lambda b, t: np.full((b, 3), 2.5, np.float32),
+    "a multiple": lambda b, t: np.full((3, 2 * t), 2.5, np.float32),
+    "a sum": lambda b, t: np.full((t + 3,), 7, np.int64),
+    "a difference": lambda b, t: np.full((2 * b - 1, t - 1), -1.0, np.float32),
+    "a product": lambda b, t: np.full((b * t,), 0.5, np.float32),
+    "a product of three": lambda b, t: np.full((3 * b * b * t,), 0.5, np.float32),
+    "counted": lambda b, t: np.arange(t),
+    "counted from a number in steps": lambda b, t: np.arange(3, 3 + 2 * t, 2, dtype=np.float32),
+    "counted down along an axis": lambda b, t: -np.arange(1, 2 * t, dtype=np.int32).reshape(1, -1, 1),
+    "counted as often as both": lambda b, t: np.arange(b * t).reshape(-1, 1),
+    "below a diagonal": lambda b, t: np.tri(t, t, 0, dtype=bool),
+    "below another diagonal": lambda b, t: np.tri(t, 2 * t, 1, dtype=bool)[None],
+    "above a diagonal": lambda b, t: ~np.tri(t, t, 0, dtype=bool),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_constants_of_free_sizes_are_computed(name: str) -> None:
+    """At sizes that no trace had, by onnxruntime."""
+    make = FORMULAS[name]
+
+    def program(x: Any) -> Any:
+        return ops.operand(make(*x.shape)), x * 2.0
+
+    model = to_onnx(program, np.zeros((2, 6), np.float32), dynamic={"input_0": {0: "batch", 1: "time"}})
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for b, t in ((2, 6), (1, 1), (9, 5), (3, 20)):
+        found, doubled = session.run(None, {"input_0": np.ones((b, t), np.float32)})
+        wanted = make(b, t)
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+        assert doubled.shape == (b, t)
+
+
+def test_half_of_a_size_is_computed() -> None:
+    """Where a network takes even sizes alone."""
+    model = to_onnx(
+        lambda x: ops.operand(np.full((x.shape[0] // 2, 3), 2.5, np.float32)) + x.reshape((-1, 2, 3))[:, 0],
+        np.zeros((4, 3), np.float32),
+        dynamic="batch",
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for b in (2, 6, 10):
+        (found,) = session.run(None, {"input_0": np.ones((b, 3), np.float32)})
+        np.testing.assert_array_equal(found, np.full((b // 2, 3), 3.5))

@@ -1,12 +1,13 @@
 """The table of functions that ops are written with."""
 
-from dataclasses import dataclass, fields
+import itertools
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lamina.ops.core import Op
+from lamina.ops.core import REGISTRY, Op
 from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.marker import CustomGradient
 from lamina.ops.primitives.update import Update
@@ -23,6 +24,8 @@ LACKING = {
     "max_pool_gather",
     "roi_align",
 }
+#: What draws other numbers each time, and the loss whose second result PyTorch does not give.
+REST = {"dropout", "dropout_mask", "random_normal", "random_uniform", "ctc_loss"}
 
 
 def made(op: type[Op]) -> Op:
@@ -48,6 +51,30 @@ def test_dtypes_have_the_same_names() -> None:
 
     found = [torch_dtype(dtype) for dtype in (bfloat16, bool_, uint8)]
     assert found == [torch.bfloat16, torch.bool, torch.uint8]
+
+
+def test_each_result_is_given_where_it_alone_is_read() -> None:
+    """Results that nobody reads may be left out, those that are read are as beside all others."""
+    import torch
+
+    from lamina.convert.torch.functions.step import WRITERS
+    from tests.helpers.written_functions import dtype_of, step_of
+
+    checked = set()
+    for op in (o for o in REGISTRY.values() if o in WRITERS and o.name not in REST):
+        for sample in itertools.islice(op.samples(), 2):
+            arrays = sample.draw(np.random.default_rng(0), dtype_of(sample))
+            step = step_of(sample.op, arrays)
+            if len(step.wanted) == 1:
+                continue
+            whole = step.written([torch.from_numpy(a.copy()) for a in arrays])
+            for i in range(len(whole)):
+                wanted = tuple(j == i for j in range(len(whole)))
+                found = replace(step, wanted=wanted).written([torch.from_numpy(a.copy()) for a in arrays])
+                assert (found[i] is None) == (whole[i] is None), (str(sample), i)
+                torch.testing.assert_close(found[i], whole[i], msg=f"{sample}: result {i}", equal_nan=True)
+                checked.add(op.name)
+    assert checked >= {"batch_norm", "layer_norm", "rms_norm", "group_norm", "max_pool", "attention"}
 
 
 def test_an_op_of_your_own_is_entered() -> None:
