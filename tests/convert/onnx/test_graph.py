@@ -99,6 +99,39 @@ def test_the_models_own_functions_take_their_callers_attributes() -> None:
     np.testing.assert_array_equal(found, [-2, 6])
 
 
+def test_operators_are_of_the_versions_that_model_and_function_name() -> None:
+    """Softmax of opset 12 and before takes all axes from the second on as one; a model without a version is of 1."""
+    softmax = helper.make_node("Softmax", ["a"], ["b"])
+    x = X[:, :, :2, :4]
+    flat = np.exp(x) / np.exp(x).sum((1, 2, 3), keepdims=True)
+    last = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+
+    def of_function(opset: int, inner: int) -> onnx.ModelProto:
+        proto = model(
+            [helper.make_node("Own", ["x"], ["y"], domain="own")], {"x": x.shape}, {"y": x.shape}, opset
+        )
+        versions = [helper.make_opsetid("", inner)]
+        proto.functions.append(helper.make_function("own", "Own", ["a"], ["b"], [softmax], versions))
+        proto.opset_import.append(helper.make_opsetid("own", 1))
+        return proto
+
+    unversioned = model([softmax], {"a": x.shape}, {"b": x.shape})
+    del unversioned.opset_import[:]
+    named = model([softmax], {"a": x.shape}, {"b": x.shape}, 13)
+    named.opset_import[0].domain = "ai.onnx"
+    for proto, wanted in (
+        (model([softmax], {"a": x.shape}, {"b": x.shape}, 12), flat),
+        (model([softmax], {"a": x.shape}, {"b": x.shape}, 13), last),
+        (unversioned, flat),
+        (named, last),
+        (of_function(22, 11), flat),
+        (of_function(11, 22), last),
+    ):
+        graph = OnnxGraph(proto)
+        (found,) = graph({graph.inputs[0]: x}).values()
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5)
+
+
 def test_what_is_missing_or_unknown_is_named() -> None:
     graph = OnnxGraph(network())
     with pytest.raises(OnnxError, match=r"the graph's inputs \['x'\] are not given"):

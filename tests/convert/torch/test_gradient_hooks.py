@@ -156,3 +156,24 @@ def test_hooks_without_a_graph_are_refused() -> None:
     net.register_backward_hook(lambda module, left, arrived: None)
     with pytest.raises(TorchConversionError, match="register it by register_full_backward_hook"):
         from_torch(net, x)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_functions_of_torch_are_their_own_again_afterwards(fails: bool) -> None:
+    import contextlib
+
+    import torch
+    from torch.utils.hooks import BackwardHook
+
+    from lamina.convert.torch.gradient_hooks import gradient_hooks
+
+    places = (
+        (BackwardHook, "setup_input_hook"), (BackwardHook, "setup_output_hook"), (torch.Tensor, "register_hook"),
+        (torch.nn.Module, "_maybe_warn_non_full_backward_hook"),
+    )  # fmt: skip
+    before = [owner.__dict__[name] for owner, name in places]
+    with contextlib.suppress(KeyError), gradient_hooks(lambda name, rule, tensors: tensors):
+        assert all(owner.__dict__[n] is not own for (owner, n), own in zip(places, before, strict=True))
+        if fails:
+            raise KeyError
+    assert [owner.__dict__[name] for owner, name in places] == before
