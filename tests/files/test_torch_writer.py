@@ -94,19 +94,28 @@ def test_memory_that_overlaps_is_one_storage(name: str, tmp_path: Path) -> None:
         assert archive.getinfo("archive/data/0").file_size == 24 * 4
 
 
-def test_memory_that_does_not_overlap_as_elements_is_apart(tmp_path: Path) -> None:
-    """Neighbours, other types, elements between those of another, nothing, and views with gaps."""
+def apart() -> dict[str, list[np.ndarray]]:
     base = np.arange(24, dtype=np.float32)
-    between = base.view(np.uint8)[2:-2].view(np.float32)
-    tree = [base[:12], base[12:], base[:12].view(np.int32), base[3:3], between, base[:12:2], base[::-1]]
-    save_torch(tree, tmp_path / "w.pt")
+    return {
+        "neighbours": [base[12:], base[:12]],
+        "other types": [base[:12].view(np.int32), base],
+        "elements between those of another": [base, base.view(np.uint8)[2:-2].view(np.float32)],
+        "nothing": [base[3:3], base, base[:0]],
+        "views with gaps, and turned round": [base, base[:12:2], base[::-1]],
+    }
+
+
+@pytest.mark.parametrize("name", apart())
+def test_memory_that_does_not_overlap_as_elements_is_apart(name: str, tmp_path: Path) -> None:
+    given = apart()[name]
+    save_torch(given, tmp_path / "w.pt")
     found = [t.numpy() for t in load_torch(tmp_path / "w.pt")]
-    for a, b in zip(found, tree, strict=True):
+    for a, b in zip(found, given, strict=True):
         np.testing.assert_array_equal(a, b)
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
     with zipfile.ZipFile(tmp_path / "w.pt") as archive:
         sizes = [m.file_size for m in archive.infolist() if "/data/" in m.filename]
-    assert sizes == [a.nbytes for a in tree]
+    assert sizes == [a.nbytes for a in given]
 
 
 @pytest.mark.torch
