@@ -74,6 +74,8 @@ COPIED = (
 )  # fmt: skip
 #: Values, dtypes, layouts and gradients of all ops on all backends.
 EVERY_OP = Path("tests/ops/test_ops.py")
+#: Defaults of the package, and numbers of its modules and classes: what importing a module executes.
+TABLES = ("tests/test_constants.py", "tests/test_signatures.py")
 #: Libraries' own suites: of these chapters each judge is a test, too.
 JUDGES, JUDGED = Path("tests/judges"), ("ops", "nn", "convert")
 #: What is run if nothing else is said: what each change must pass, as far as PyTorch is installed.
@@ -372,7 +374,7 @@ def found_by(
     for tests in _stages(fault.file, chapter, reaching):
         left = max(end - time.monotonic(), 1.0)
         by = _found_among(root, fault, tests, left, broken, marks)
-        if by == TIMEOUT and reaching is not None and "::" not in tests[0]:
+        if by == TIMEOUT and reaching is not None and "::" not in tests[0] and tests[0] not in TABLES:
             return ""  # all that reach it have passed; what follows them only may
         if by:
             return by
@@ -389,6 +391,8 @@ def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> I
     if reaching is None:
         yield from filter(None, (chapter[:FEW], chapter[FEW:]))
         return
+    if IMPORT in reaching and (tables := [table for table in TABLES if table in chapter]):
+        yield tables
     close = near(file, chapter, reaching)
     files = list(dict.fromkeys(test.partition("::")[0] for test in close))
     own = [test for test in files if _named_after(file, Path(test))]

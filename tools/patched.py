@@ -40,14 +40,12 @@ from typing import Any
 
 import pytest
 
-from tools.mutate import Fault, copy_to, environment, forget, near, tests_for
+from tools.mutate import TABLES, Fault, copy_to, environment, forget, near, tests_for
 
 #: A test is given this many seconds of the clock for each of the processor, and as many besides.
 PATIENCE = 8.0
 #: Files of a chapter that all of its faults are shown, besides what reaches them.
 FEW = 2
-#: Find defaults, and numbers of modules and classes, which no test has to reach.
-TABLES = ("tests/test_signatures.py", "tests/test_constants.py")
 #: How a fork ends.
 _PASSED, _FAILED, _LATE, _UNTRIED = 0, 1, 3, 4
 
