@@ -11,6 +11,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
+from tests.helpers.second_device import SECOND, known
 
 RNG = np.random.default_rng(0)
 
@@ -298,6 +299,36 @@ def test_threads_share_a_function() -> None:
 def test_it_cannot_be_pickled() -> None:
     with pytest.raises(TypeError, match="pickle its function"):
         lm.jit(abs).__reduce__()
+
+
+def test_it_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments and what it closes over, on one device; arrays of the host and borrowed memory travel there."""
+    for module in ("jitting", "graph.run.executable"):
+        monkeypatch.setattr(f"lamina.{module}._where", lambda device: device)
+    with known():
+        here, there = lm.ones(3), lm.ones(3, device=SECOND)
+        array = np.ones(3, np.float32)
+        borrowed = lm.from_dlpack(array)
+        for f, x in (
+            (lambda a: a + there, array),
+            (lambda a: a * 2, there),
+            (lambda a: a + there, there),
+            (lambda a: a + borrowed, there),
+        ):
+            assert lm.jit(f).program(x).device is SECOND
+        for f, x in ((lambda a: a + here, array), (lambda a: a * 2, array), (lambda a: a + borrowed, array)):
+            assert lm.jit(f).program(x).device == here.device
+        assert lm.jit(lambda: there * 2).program().device is SECOND
+        assert lm.jit(lambda a: a * 2, device=SECOND).program(array).device is SECOND
+        for f, x in (
+            (lambda a: a + there, here),
+            (lambda a: a + here, there),
+            (lambda a: (here + a, there * 2), array),
+        ):
+            with pytest.raises(
+                ValueError, match="reads tensors on cpu, cpu; move arguments and parameters to one"
+            ):
+                lm.jit(f)(x)
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from lamina import nn, ops
 from lamina.graph import Graph, trace
 from lamina.graph.ir.batch_axis import batch_of, output_axes
 from lamina.nn.module import evaluating
-from lamina.ops.core import REGISTRY, Array, BatchAxis, Op, Sample
-from lamina.spec import Spec, float32, int64
+from lamina.ops.core import REGISTRY, Array, BatchAxis, Op, Sample, bind
+from lamina.spec import DType, Spec, float32, int64
 
 #: Combinations of axes that are tried for one call.
 TRIES = 60
@@ -198,6 +199,38 @@ def test_layers(make: Any, shape: Any, expected: Any) -> None:
     net = make()
     with evaluating(net):
         assert axes_of(net, shape) == expected
+
+
+@dataclass(frozen=True)
+class _Sized(Op):
+    """Makes rows of a size by the number of samples, and says that these are its samples."""
+
+    name = "sized"
+    of: Callable[[int], tuple[int, ...]] = rows
+    kinds: tuple[DType, DType] = (float32, float32)  # for few and for many samples
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        n = inputs[0].shape[0]
+        return (Spec(self.of(n), self.kinds[n > 3]),)
+
+    def batch_axes(self, inputs: Any, axes: Any) -> Any:
+        return axes
+
+
+@pytest.mark.parametrize(
+    ("of", "kinds", "expected"),
+    [
+        (lambda n: (n, 4), (float32, float32), (BatchAxis(0),)),
+        (lambda n: (5, 4), (float32, float32), None),  # as many rows as there are samples in the large graph
+        (lambda n: (3, 4), (float32, float32), None),  # … in the small one
+        (lambda n: (2 * n, 4), (float32, float32), None),
+        (lambda n: (n + 1, 4), (float32, float32), None),
+        (lambda n: (n, n), (float32, float32), None),
+        (lambda n: (n, 4), (float32, int64), None),
+    ],
+)
+def test_a_rule_that_does_not_fit_the_shapes_is_not_believed(of: Any, kinds: Any, expected: Any) -> None:
+    assert axes_of(lambda x: bind(_Sized(of, kinds), x), rows) == expected
 
 
 def test_the_batch_is_what_differs() -> None:

@@ -504,6 +504,49 @@ def test_a_scout_has_every_candidate_of_a_contest_made(
     assert found[1].choice == entries[2].choice
 
 
+@pytest.mark.parametrize(
+    ("flops", "engines", "limit", "expected"),
+    [
+        (1e8, 4, 512, ["own", "drawn", "spacious", "direct"]),  # quick: what is plain is timed as well
+        (1.1e8, 4, 512, ["own", "drawn", "spacious"]),
+        (1.1e8, 3, 512, ["own", "drawn", "spare", "spacious"]),
+        (1.1e8, 1, 512, ["own", "drawn", "spare", "spacious"]),
+        (1.1e8, 1, 511, ["own", "drawn", "spare", "direct"]),
+        (1.1e8, 0, 512, ["own", "spacious", "direct"]),
+        (1e8, 4, 511, ["own", "drawn", "direct"]),
+        (1.1e8, 4, 511, ["own", "drawn"]),
+    ],
+)
+def test_what_a_contest_is_between(
+    flops: float, engines: int, limit: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Good engines; own kernels that fit the limit; plain ones and spare formulations beside few others."""
+
+    graph: Any = object  # nobody draws it here
+    special: Any = ("special",)
+    plain: Any = ("plain",)
+    drawn, spare = Formulation("drawn", graph), Formulation("spare", graph, spare=True)
+    own, spacious = Formulation("own", steps=special), Formulation("spacious", steps=special, scratch=512)
+    direct = Formulation("direct", steps=plain)
+    base = conv_problem(Conv, operands((8, 64, 28, 28), (64, 64, 3, 3), square(3, 1, 1)), H200)
+    every = (own, drawn, spare, spacious, direct)
+    problem = replace(base, formulations=every, flops=flops, plain=plain)
+
+    def made(problem: Any, chosen: Any, *_: Any) -> list[Any]:
+        return [SimpleNamespace(formulation=f, choice=(f.name, i)) for f in chosen for i in range(engines)]
+
+    monkeypatch.setattr(formulations, "_made", made)
+    monkeypatch.setattr(
+        formulations, "candidate", lambda f, plan, p: SimpleNamespace(formulation=f, choice=f.name)
+    )
+    refusals: list[str] = []
+    found = formulations._entries(problem, target_of(H200), Policy(), limit, refusals)
+    assert list(dict.fromkeys(one.formulation.name for one in found)) == expected
+    assert len({one.choice for one in found}) == len(found)  # each engine once
+    refused = ["spacious: needs 512 bytes of workspace, the limit is 511"]
+    assert refusals == (refused if limit < 512 else [])
+
+
 def test_variants_of_the_best_engine_get_the_workspace_that_its_formulation_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
