@@ -350,6 +350,20 @@ def test_sizes_are_given_one_by_one_or_as_a_sequence() -> None:
         lm.zeros(1, 2.5)  # type: ignore[arg-type]
 
 
+def test_full_tensors_are_of_the_kind_of_their_value() -> None:
+    values: dict[Any, str] = {
+        True: "bool",
+        3: "int64",
+        np.uint8(4): "int64",
+        np.int8(-5): "int64",
+        2.5: "float32",
+    }
+    for value, dtype in values.items():
+        found = lm.full((2, 1), value)
+        assert (found.dtype.name, found.tolist()) == (dtype, [[value], [value]])
+        assert lm.full([3], value, dtype="float16").dtype.name == "float16"
+
+
 def test_numbers_in_a_row() -> None:
     assert (lm.arange(3).tolist(), lm.arange(3).dtype) == ([0, 1, 2], lm.int64)
     assert (lm.arange(1, 2, 0.25).tolist(), lm.arange(2.0).dtype) == ([1.0, 1.25, 1.5, 1.75], lm.float32)

@@ -220,6 +220,23 @@ def test_what_reads_a_replaced_value_runs_behind_the_new_one(place: int, alone: 
     assert rewriting.in_time({exp.outputs[0]: graph.inputs[0]})  # an input is there from the first
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_a_node_goes_where_all_of_it_that_is_read_is_replaced(read: bool) -> None:
+    """A pool whose values are replaced need not run behind what it read, unless somebody wants its indices."""
+
+    def f(a: Any) -> Any:
+        op = MaxPool((2, 2), ops.primitives.Window((2, 2), ((0, 0), (0, 0)), (1, 1)), True)
+        y, index = ops.core.bind(op, ops.exp(a))
+        return (-y, ops.cast(index, "float32")) if read else -y
+
+    graph = trace(f, Spec((1, 2, 4, 4), float32))
+    exp, pool, *_ = graph.nodes
+    again = Node(Exp(), exp.inputs, pool.policy, pool.serial).outputs[0]
+    rewriting = Rewriting(graph)
+    assert not rewriting.in_time({exp.outputs[0]: again})
+    assert rewriting.in_time({exp.outputs[0]: again, pool.outputs[0]: graph.inputs[0]}) == (not read)
+
+
 def test_a_value_exists_behind_the_node_that_makes_it() -> None:
     graph = trace(lambda a, b: ops.tanh(ops.exp(a)), X, X)
     exp, tanh = graph.nodes

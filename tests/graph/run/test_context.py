@@ -256,6 +256,27 @@ def test_what_stays_where_it_was_planned(queues: bool) -> None:
     assert moving(lambda x: (y := -x, y), spec) == (1, 0)  # one memory for two results
 
 
+@pytest.mark.parametrize(("kernels", "much", "short"), [(1, 0, 1), (2, 0, 0), (3, 1, 1), (4, 1, 0)])
+def test_a_short_program_is_one_kernel_or_few_that_touch_much_memory(
+    kernels: int, much: int, short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more than it has operands and results; none that updates state."""
+    n = 16
+    monkeypatch.setattr("lamina.graph.run.context._MUCH", 2 * 4 * n * n - much)
+
+    def products(x: Any) -> Any:
+        for _ in range(kernels):
+            x = ops.matmul(x, x)
+        return x
+
+    context = compile(trace(products, Spec((n, n), float32)), "cpu")._contexts.take()
+    assert len(context._kernels()) == kernels
+    assert context._is_short() == short
+    updated = compile(trace(lambda p: p + 1.0, Spec((n, n), float32)), "cpu", donate={0: 0})._contexts.take()
+    assert len(updated._kernels()) == 1
+    assert not updated._is_short()
+
+
 def test_a_program_that_updates_what_it_is_given_reads_what_was_there_before() -> None:
     p = lm.tensor(large(1.0))
     run = compile(trace(lambda p, x: (p + 1.0, ops.exp(x)), p, p), "cpu", donate={0: 0})

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.backends import Call
+from lamina.backends import Call, NoKernel
 from lamina.backends.cuda.conv import depthwise, transforms
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthwise
@@ -545,6 +545,40 @@ def test_what_a_contest_is_between(
     assert len({one.choice for one in found}) == len(found)  # each engine once
     refused = ["spacious: needs 512 bytes of workspace, the limit is 511"]
     assert refusals == (refused if limit < 512 else [])
+
+
+def test_the_first_of_each_formulation_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of the preferred one; none of spare ones, none that takes more memory than there is."""
+    graph: Any = object  # nobody draws it here
+    own: Any = Formulation("own", steps=())
+    every = (
+        own,
+        Formulation("best", graph),
+        Formulation("next", graph),
+        Formulation("spare", graph, spare=True),
+    )
+    base = conv_problem(Conv, operands((8, 64, 28, 28), (64, 64, 3, 3), square(3, 1, 1)), H200)
+    problem = replace(base, formulations=every, apart=lambda: Formulation("apart"))
+
+    def firsts(problem: Any, formulation: Formulation, *_: Any) -> Any:
+        return (SimpleNamespace(name=f"{formulation.name}{i}", workspace=100 + i) for i in range(99))
+
+    monkeypatch.setattr(formulations, "_firsts", firsts)
+    monkeypatch.setattr(formulations, "_FEW", 4)
+
+    def names(problem: Any, limit: int) -> str:
+        found: list[Any] = formulations.drawn(problem, target_of(H200), Policy(), limit)
+        return " ".join(one.name for one in found)
+
+    turns = "own0 best0 next0 apart0 own1 best1 next1 apart1 best2 best3"
+    assert names(problem, 103) == turns
+    assert names(problem, 102) == turns.removesuffix(" best3")
+    assert names(problem, 99) == ""
+
+    def none() -> Formulation:
+        raise NoKernel("a part has no plan")
+
+    assert names(replace(problem, apart=none), 100) == "own0 best0 next0"
 
 
 def test_variants_of_the_best_engine_get_the_workspace_that_its_formulation_leaves(
