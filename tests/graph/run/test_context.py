@@ -51,6 +51,16 @@ def test_steps_are_bound_anew_only_where_what_they_touch_lies_elsewhere() -> Non
     assert [a is not b for a, b in zip(one, other, strict=True)] == reads == [True, False, False, False]
 
 
+def test_kernels_stay_bound_to_the_latest_addresses_alone() -> None:
+    spec = Spec((256, 512), float32)
+    run = compile(trace(lambda x: ops.sum(x), spec), "cpu")
+    given = [lm.full(spec.shape, float(n)) for n in range(20)]
+    for n, x in enumerate(given):
+        assert run(x)[0].item() == n * 256 * 512
+    (context,) = run._contexts.items
+    assert [places[1] for places in context._bound] == [x.buffer.pointer for x in given[-16:]]
+
+
 def test_sixteen_threads_get_what_one_gets() -> None:
     found = many_threads.predictor(many_threads.small_network(), "cpu", threads=16, calls=60)
     assert found.answers == 960
