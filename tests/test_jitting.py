@@ -11,6 +11,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
+from tests.helpers.second_device import SECOND, known
 
 RNG = np.random.default_rng(0)
 
@@ -213,6 +214,22 @@ def test_the_cache_has_a_bound() -> None:
     assert [h() for h in held] == [None] * 4
 
 
+def test_what_was_not_called_for_longest_goes_first() -> None:
+    traced = list[Any]()
+
+    @lm.jit(max_programs=2)
+    def f(a: Any) -> Any:
+        traced.append(a.shape)
+        return a * 2
+
+    one, two, three = (lm.ones(n) for n in (1, 2, 3))
+    for x in (one, two, one, two, one, three, one):
+        assert f(x).tolist() == [2.0] * len(x)
+    assert traced == [(1,), (2,), (3,)]
+    f(two)
+    assert traced[3:] == [(2,)]
+
+
 def test_programs_that_are_known_by_the_identity_of_arguments_are_those_that_hold() -> None:
     """The same tensors again: another mode of a module, another policy, dropped programs."""
     net = nn.Dropout(0.5)
@@ -298,6 +315,42 @@ def test_threads_share_a_function() -> None:
 def test_it_cannot_be_pickled() -> None:
     with pytest.raises(TypeError, match="pickle its function"):
         lm.jit(abs).__reduce__()
+
+
+def test_it_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments and what it closes over, on one device; arrays of the host and borrowed memory travel there."""
+    for module in ("jitting", "graph.run.executable"):
+        monkeypatch.setattr(f"lamina.{module}._where", lambda device: device)
+    with known():
+        here, count, there = lm.ones(3), lm.zeros(3), lm.ones(3, device=SECOND)
+        array = np.ones(3, np.float32)
+        borrowed = lm.from_dlpack(array)
+        for f, x in (
+            (lambda a: a + there, array),
+            (lambda a: a * 2, there),
+            (lambda a: a + there, there),
+            (lambda a: a + borrowed, there),
+        ):
+            assert lm.jit(f).program(x).device is SECOND
+        for f, x in ((lambda a: a + here, array), (lambda a: a * 2, array), (lambda a: a + borrowed, array)):
+            assert lm.jit(f).program(x).device == here.device
+
+        def counted(a: Any) -> Any:  # what is written goes where the rest is
+            count.copy_(count + 1)
+            return a * 2
+
+        assert lm.jit(counted).program(there).device is SECOND
+        assert lm.jit(lambda: there * 2).program().device is SECOND
+        assert lm.jit(lambda a: a * 2, device=SECOND).program(array).device is SECOND
+        for f, x in (
+            (lambda a: a + there, here),
+            (lambda a: a + here, there),
+            (lambda a: (here + a, there * 2), array),
+        ):
+            with pytest.raises(
+                ValueError, match="reads tensors on cpu, cpu; move arguments and parameters to one"
+            ):
+                lm.jit(f)(x)
 
 
 @pytest.mark.gpu

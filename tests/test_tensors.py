@@ -45,6 +45,7 @@ def test_tensors_that_were_put_on_a_device_stay_there() -> None:
             here,
             ops.relu(np.ones((2, 3), np.float32)) + here,
             nn.Parameter(np.ones((2, 3), np.float32)),
+            writable(np.ones((2, 3), np.float32)),  # its memory is what is to be written
         ):
             with pytest.raises(ValueError, match="add: the operands are on cpu, cpu; move them with"):
                 there + other
@@ -115,6 +116,21 @@ def test_items_and_truth() -> None:
     with pytest.raises(TypeError, match="cannot be an index"):
         [1, 2][lm.tensor(1.0)]
     assert [1, 2][lm.tensor(1)] == 2
+
+
+def test_a_length_is_that_of_the_first_axis() -> None:
+    assert [len(lm.zeros(*shape)) for shape in ((3,), (2, 5), (0, 4), (1, 1, 7))] == [3, 2, 0, 1]
+    assert [row.tolist() for row in lm.tensor([[1.0, 2.0], [3.0, 4.0]])] == [[1, 2], [3, 4]]
+    with pytest.raises(TypeError, match="a tensor of rank 0 has no length"):
+        len(lm.tensor(3.0))
+
+
+def test_formats_are_those_of_the_number() -> None:
+    x = lm.tensor([2.5])
+    assert (f"{x:.3f}", f"{lm.tensor(7):04d}", f"{x}") == ("2.500", "0007", str(x))
+    for wrong in (lm.zeros(2), lm.zeros(0)):
+        with pytest.raises(TypeError, match=r"cannot be formatted with '\.1f': that is for one number"):
+            f"{wrong:.1f}"
 
 
 def test_errors_name_op_argument_and_shapes() -> None:
@@ -332,6 +348,20 @@ def test_sizes_are_given_one_by_one_or_as_a_sequence() -> None:
     ]  # fmt: skip
     with pytest.raises(TypeError, match="size must be an int or a sequence of ints"):
         lm.zeros(1, 2.5)  # type: ignore[arg-type]
+
+
+def test_full_tensors_are_of_the_kind_of_their_value() -> None:
+    values: dict[Any, str] = {
+        True: "bool",
+        3: "int64",
+        np.uint8(4): "int64",
+        np.int8(-5): "int64",
+        2.5: "float32",
+    }
+    for value, dtype in values.items():
+        found = lm.full((2, 1), value)
+        assert (found.dtype.name, found.tolist()) == (dtype, [[value], [value]])
+        assert lm.full([3], value, dtype="float16").dtype.name == "float16"
 
 
 def test_numbers_in_a_row() -> None:

@@ -196,7 +196,7 @@ class Jitted(Generic[P, R]):
             given = [capture.read(x) for x in _tree.leaves(result) if is_array(x) or isinstance(x, Operand)]
             result = _without_values(result)
         capture.leave_behind()
-        held = [x for x in capture.tensors.values() if x is not None]
+        held = list(capture.tensors.values())
         where = self.device or self._device(arguments.arrays, held, capture)
         return Traced.of(self, result, inputs, given, capture, where)
 

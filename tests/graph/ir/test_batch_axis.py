@@ -2,18 +2,20 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-import lamina.backends.cuda  # noqa: F401  (registers its own ops, the joint attention)
+import lamina as lm
+import lamina.backends.cuda  # registers its own ops, the joint attention
 from lamina import nn, ops
 from lamina.graph import Graph, trace
 from lamina.graph.ir.batch_axis import batch_of, output_axes
 from lamina.nn.module import evaluating
-from lamina.ops.core import REGISTRY, Array, BatchAxis, Op, Sample
-from lamina.spec import Spec, float32, int64
+from lamina.ops.core import REGISTRY, Array, BatchAxis, Op, Sample, bind
+from lamina.spec import DType, Spec, float32, int64
 
 #: Combinations of axes that are tried for one call.
 TRIES = 60
@@ -198,6 +200,86 @@ def test_layers(make: Any, shape: Any, expected: Any) -> None:
     net = make()
     with evaluating(net):
         assert axes_of(net, shape) == expected
+
+
+def by_size(few: Callable[..., Any], many: Callable[..., Any]) -> Callable[..., Any]:
+    """A program that does one thing for 3 samples and another for 5."""
+    return lambda x, *rest: (few if x.shape[0] < 4 else many)(x, *rest)
+
+
+def precise(x: Any) -> Any:
+    with lm.policy(deterministic=True):
+        return ops.relu(x)
+
+
+@pytest.mark.parametrize(
+    ("count", "few", "many"),
+    [
+        (1, ops.relu, ops.tanh),
+        (1, ops.relu, precise),
+        (1, ops.relu, lambda x: ops.relu(ops.relu(x))),
+        (1, ops.relu, lambda x: (ops.relu(x), x)),
+        (1, lambda x: x * 2.0, lambda x: x * 3.0),
+        (1, lambda x: ops.softmax(x, 1), lambda x: ops.softmax(x, 0)),
+        (1, lambda x: ops.reshape(x, (x.shape[0], 2, 2)), lambda x: ops.reshape(x, (x.shape[0], 2, 2, 1))),
+        (2, lambda x, y: x - y, lambda x, y: y - x),
+        (2, lambda x, y: (x + 1.0, y * 2.0), lambda x, y: (x + 1.0, y * 2.0)[::-1]),
+    ],
+)
+def test_graphs_that_differ_in_anything_else_are_two_programs(count: int, few: Any, many: Any) -> None:
+    shapes = [rows] * count
+    assert axes_of(few, *shapes) is not None
+    assert axes_of(by_size(few, many), *shapes) is None
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "anywhere"),
+    [
+        (lambda n: np.ones((n, 1)), True),
+        (lambda n: np.arange(n)[:, None], False),
+        (lambda n: np.eye(n, 1), False),  # the first differs from the others
+        (lambda n: np.eye(n, 1, -2), False),  # the third does
+        (lambda n: np.full((1, 4), 3), True),
+    ],
+)
+def test_samples_may_lie_anywhere_where_constants_are_alike_for_all(rows_of: Any, anywhere: bool) -> None:
+    small, large = graphs(lambda x: x + rows_of(x.shape[0]).astype(np.float32), rows)
+    batch = batch_of([v.spec for v in small.inputs], [v.spec for v in large.inputs])
+    assert batch is not None
+    assert output_axes(small, large, batch) == (BatchAxis(0),)
+    assert output_axes(small, large, batch, anywhere=True) == ((BatchAxis(0),) if anywhere else None)
+
+
+@dataclass(frozen=True)
+class _Sized(Op):
+    """Makes rows of a size by the number of samples, and says that these are its samples."""
+
+    name = "sized"
+    of: Callable[[int], tuple[int, ...]] = rows
+    kinds: tuple[DType, DType] = (float32, float32)  # for few and for many samples
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        n = inputs[0].shape[0]
+        return (Spec(self.of(n), self.kinds[n > 3]),)
+
+    def batch_axes(self, inputs: Any, axes: Any) -> Any:
+        return axes
+
+
+@pytest.mark.parametrize(
+    ("of", "kinds", "expected"),
+    [
+        (lambda n: (n, 4), (float32, float32), (BatchAxis(0),)),
+        (lambda n: (5, 4), (float32, float32), None),  # as many rows as there are samples in the large graph
+        (lambda n: (3, 4), (float32, float32), None),  # … in the small one
+        (lambda n: (2 * n, 4), (float32, float32), None),
+        (lambda n: (n + 1, 4), (float32, float32), None),
+        (lambda n: (n, n), (float32, float32), None),
+        (lambda n: (n, 4), (float32, int64), None),
+    ],
+)
+def test_a_rule_that_does_not_fit_the_shapes_is_not_believed(of: Any, kinds: Any, expected: Any) -> None:
+    assert axes_of(lambda x: bind(_Sized(of, kinds), x), rows) == expected
 
 
 def test_the_batch_is_what_differs() -> None:

@@ -199,6 +199,62 @@ def test_what_would_run_too_late_is_left_alone() -> None:
     assert report.merged == {}
 
 
+@pytest.mark.parametrize(
+    ("place", "alone", "together"), [(0, True, True), (1, False, True), (2, False, False)]
+)
+def test_what_reads_a_replaced_value_runs_behind_the_new_one(place: int, alone: bool, together: bool) -> None:
+    """Neither before it nor at its place, unless the reader is replaced as well. exp is read by tanh and by neg."""
+
+    def f(a: Any, b: Any) -> Any:
+        e = ops.exp(a)
+        return ops.tanh(e), -e
+
+    graph = trace(f, X, X)
+    exp, tanh, _ = graph.nodes
+    rewriting, at = Rewriting(graph), graph.nodes[place]
+    again = Node(Exp(), exp.inputs, at.policy, at.serial)
+    assert again.serial == at.serial
+    results = {exp.outputs[0]: again.outputs[0]}
+    assert rewriting.in_time(results) == alone
+    assert rewriting.in_time({**results, tanh.outputs[0]: again.outputs[0]}) == together
+    assert rewriting.in_time({exp.outputs[0]: graph.inputs[0]})  # an input is there from the first
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_node_goes_where_all_of_it_that_is_read_is_replaced(read: bool) -> None:
+    """A pool whose values are replaced need not run behind what it read, unless somebody wants its indices."""
+
+    def f(a: Any) -> Any:
+        op = MaxPool((2, 2), ops.primitives.Window((2, 2), ((0, 0), (0, 0)), (1, 1)), True)
+        y, index = ops.core.bind(op, ops.exp(a))
+        return (-y, ops.cast(index, "float32")) if read else -y
+
+    graph = trace(f, Spec((1, 2, 4, 4), float32))
+    exp, pool, *_ = graph.nodes
+    again = Node(Exp(), exp.inputs, pool.policy, pool.serial).outputs[0]
+    rewriting = Rewriting(graph)
+    assert not rewriting.in_time({exp.outputs[0]: again})
+    assert rewriting.in_time({exp.outputs[0]: again, pool.outputs[0]: graph.inputs[0]}) == (not read)
+
+
+def test_a_value_exists_behind_the_node_that_makes_it() -> None:
+    graph = trace(lambda a, b: ops.tanh(ops.exp(a)), X, X)
+    exp, tanh = graph.nodes
+    rewriting = Rewriting(graph)
+    assert [rewriting.exists(v, exp) for v in (*exp.inputs, *exp.outputs, *tanh.outputs)] == [
+        True,
+        False,
+        False,
+    ]
+    assert [rewriting.exists(v, tanh) for v in (*exp.inputs, *exp.outputs, *tanh.outputs)] == [
+        True,
+        True,
+        False,
+    ]
+    rewriting.replace({exp.outputs[0]: graph.inputs[0]})
+    assert rewriting.exists(exp.outputs[0], exp)  # by now it is the input
+
+
 def test_rules_see_what_was_replaced_before() -> None:
     """exp(-(-(…))): each pair of signs goes, until one or none is left."""
     pair = RewriteRule("signs", made_by(Neg, made_by(Neg, x)), lambda m: {m.root.outputs[0]: m["x"]})

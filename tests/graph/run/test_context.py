@@ -19,7 +19,7 @@ from lamina.nn.module import Module
 from lamina.ops.core import bind
 from lamina.ops.primitives.collective import AllReduce
 from lamina.runtime import CaptureInvalidated, Device
-from lamina.spec import Group, Spec, float32
+from lamina.spec import Group, Spec, float32, int8
 from tests.helpers import many_threads
 from tests.helpers.many_threads import Count, compare, in_threads
 
@@ -49,6 +49,16 @@ def test_steps_are_bound_anew_only_where_what_they_touch_lies_elsewhere() -> Non
     (one, _), (other, _) = context._bound.values()
     reads = [any(slot.base in context._read for slot in step.inputs) for step in context._kernels()]
     assert [a is not b for a, b in zip(one, other, strict=True)] == reads == [True, False, False, False]
+
+
+def test_kernels_stay_bound_to_the_latest_addresses_alone() -> None:
+    spec = Spec((256, 512), float32)
+    run = compile(trace(lambda x: ops.sum(x), spec), "cpu")
+    given = [lm.full(spec.shape, float(n)) for n in range(20)]
+    for n, x in enumerate(given):
+        assert run(x)[0].item() == n * 256 * 512
+    (context,) = run._contexts.items
+    assert [places[1] for places in context._bound] == [x.buffer.pointer for x in given[-16:]]
 
 
 def test_sixteen_threads_get_what_one_gets() -> None:
@@ -210,6 +220,71 @@ def test_large_inputs_are_read_where_they_lie() -> None:
     given.clear()
     del x
     assert last() is None
+
+
+@pytest.mark.parametrize(
+    ("queues", "size", "moves"),
+    [
+        (False, (1 << 18) - 1, False),
+        (False, 1 << 18, True),
+        (True, 0, False),
+        (True, 1, True),
+        (True, 1 << 18, True),
+    ],
+)
+def test_what_kernels_read_and_write_where_it_lies(queues: bool, size: int, moves: bool) -> None:
+    """From a quarter of a MiB on a CPU; whatever has a byte on a device that queues, where the program is short."""
+    context = compile(trace(lambda x: -x, Spec((size,), int8)), "cpu")._contexts.take()
+    context._stream = SimpleNamespace(queues=queues)  # type: ignore[assignment]
+    read, written = context._moving()
+    assert read == frozenset(context.program.inputs if moves else [])
+    assert written == frozenset(context.program.outputs if moves else [])
+
+
+@pytest.mark.parametrize("queues", [False, True])
+def test_what_stays_where_it_was_planned(queues: bool) -> None:
+    """All of poisoned programs and of those of many kernels on a device that queues; inputs beside updated state."""
+    spec = Spec((1 << 18,), float32)
+
+    def long(x: Any) -> Any:
+        for _ in range(4):
+            x = ops.relu(x) @ x
+        return x
+
+    def moving(program: Any, *specs: Spec, **options: Any) -> tuple[int, int]:
+        context = compile(trace(program, *specs), "cpu", **options)._contexts.take()
+        context._stream = SimpleNamespace(queues=queues)  # type: ignore[assignment]
+        read, written = context._moving()
+        return len(read), len(written)
+
+    assert moving(lambda x: -x, spec) == (1, 1)
+    assert moving(lambda x: -x, spec, poison=True) == (0, 0)
+    assert moving(long, Spec((512, 512), float32)) == ((0, 0) if queues else (1, 1))
+    assert moving(lambda p, x: (p + 1.0, ops.exp(x)), spec, spec, donate={0: 0}) == (
+        (0, 0) if queues else (0, 1)
+    )
+    assert moving(lambda x: (y := -x, y), spec) == (1, 0)  # one memory for two results
+
+
+@pytest.mark.parametrize(("kernels", "much", "short"), [(1, 0, 1), (2, 0, 0), (3, 1, 1), (4, 1, 0)])
+def test_a_short_program_is_one_kernel_or_few_that_touch_much_memory(
+    kernels: int, much: int, short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more than it has operands and results; none that updates state."""
+    n = 16
+    monkeypatch.setattr("lamina.graph.run.context._MUCH", 2 * 4 * n * n - much)
+
+    def products(x: Any) -> Any:
+        for _ in range(kernels):
+            x = ops.matmul(x, x)
+        return x
+
+    context = compile(trace(products, Spec((n, n), float32)), "cpu")._contexts.take()
+    assert len(context._kernels()) == kernels
+    assert context._is_short() == short
+    updated = compile(trace(lambda p: p + 1.0, Spec((n, n), float32)), "cpu", donate={0: 0})._contexts.take()
+    assert len(updated._kernels()) == 1
+    assert not updated._is_short()
 
 
 def test_a_program_that_updates_what_it_is_given_reads_what_was_there_before() -> None:

@@ -12,7 +12,9 @@ from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.graph import compile, gradients, trace
 from lamina.graph.run.turn import turns_of
 from lamina.runtime.memory import Shelf
+from lamina.runtime.stream import Stream
 from lamina.spec import ShapeError, Spec, bfloat16, float32
+from lamina.tensors import Tensor
 from tests.helpers.random_graphs import random_graph
 
 CPU = ["cpu", "reference"]
@@ -136,6 +138,37 @@ def test_state_that_was_replaced_is_found_again() -> None:
     p.move_into(lm.runtime.Device("cpu").allocate(4), p.spec)
     run()
     assert p.item() == 3.0
+
+
+def test_state_that_lies_in_the_memory_of_other_state_gets_its_own() -> None:
+    """Loaded in place of what was there; a second tensor over an input's own memory stays in it."""
+    p, q = lm.tensor([1.0, 2.0]), lm.tensor([3.0, 4.0])
+    run = compile(trace(lambda p, q: (p + 1.0, q * 2.0), p, q), "cpu", donate={0: 0, 1: 1})
+    run.load({0: p, 1: q})
+    run()
+    twin = Tensor(p.buffer, p.spec)
+    run.load({0: twin, 1: q})
+    assert twin.buffer is p.buffer
+    run()
+    assert (p.tolist(), twin.tolist(), q.tolist()) == ([3, 4], [3, 4], [12, 16])
+    other = Tensor(q.buffer, q.spec)
+    run.load({0: other, 1: q})
+    assert other.buffer is not q.buffer
+    run()
+    assert (other.tolist(), q.tolist(), p.tolist()) == ([13, 17], [24, 32], [3, 4])
+
+
+@pytest.mark.parametrize("contexts", [None, 2])
+def test_what_is_loaded_is_waited_for_where_contexts_have_streams_of_their_own(
+    contexts: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = list[Stream]()
+    monkeypatch.setattr(Stream, "synchronize", lambda self: waited.append(self))
+    w = lm.ones((3, 3))
+    run = compile(trace(lambda x, w: x @ ops.relu(w), w, w), "cpu", resident=[1], contexts=contexts)
+    waited.clear()
+    run.load({1: w})
+    assert waited == ([] if contexts is None else [run.device.default_stream])
 
 
 def test_the_collector_waits_while_kernels_are_bound(monkeypatch: pytest.MonkeyPatch) -> None:

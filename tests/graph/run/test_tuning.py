@@ -593,6 +593,38 @@ def test_tasks_that_nobody_began_are_dropped() -> None:
     assert done == [0, 7]
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_as_many_threads_as_may_be_do_tasks(most: int) -> None:
+    """All of them at once, and no more; what comes later waits."""
+    begun, go = threading.Semaphore(0), threading.Event()
+
+    def task(number: int) -> tuple[int, threading.Thread]:
+        begun.release()
+        go.wait(30)
+        return number, threading.current_thread()
+
+    workers = tuning.TuningThreads(most)
+    submitted = [workers.submit(lambda n=n: task(n)) for n in range(2 * most + 1)]  # type: ignore[misc]
+    assert all(begun.acquire(timeout=30) for _ in range(most))
+    assert workers._running == most
+    assert not begun.acquire(timeout=0.05)
+    go.set()
+    done = [made.result(30) for made in submitted]
+    assert [number for number, _ in done] == list(range(2 * most + 1))
+    threads = {thread for _, thread in done}
+    assert len(threads) == most
+    for thread in threads:
+        thread.join(30)
+    assert workers._running == 0
+
+
+def test_a_task_that_fails_hands_its_error_on_and_the_next_is_done() -> None:
+    workers = tuning.TuningThreads(1)
+    failed, done = workers.submit(lambda: 1 // 0), workers.submit(lambda: 7)
+    assert isinstance(failed.exception(30), ZeroDivisionError)
+    assert done.result(30) == 7
+
+
 def test_a_step_that_is_dropped_leaves_its_choices_to_others(use: Callable[[Tunable], Tunable]) -> None:
     backend = use(Tunable(Clock()))
     step = step_of(backend)

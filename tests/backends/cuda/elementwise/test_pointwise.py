@@ -10,7 +10,18 @@ from lamina.backends.cuda.launch.program import Launch, Launches, Program
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array
 from lamina.ops.primitives import Mul
-from lamina.spec import Policy, Shape, Spec, as_dtype, bfloat16, channels_last, float32, float64, from_tag
+from lamina.spec import (
+    DType,
+    Policy,
+    Shape,
+    Spec,
+    as_dtype,
+    bfloat16,
+    channels_last,
+    float32,
+    float64,
+    from_tag,
+)
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import run_plan
 from tests.helpers.planned import H200
@@ -27,12 +38,12 @@ def planned(specs: list[Spec]) -> tuple[Any, Program]:
     return plan, launch.program
 
 
-def drawn(shape: Shape, seed: int) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(bfloat16.numpy)
+def drawn(spec: Spec, seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(spec.shape).astype(spec.dtype.numpy)
 
 
 def check(specs: list[Spec]) -> Program:
-    arrays = [drawn(s.shape, i) for i, s in enumerate(specs)]
+    arrays = [drawn(s, i) for i, s in enumerate(specs)]
     plan, program = planned(specs)
     (wanted,) = run_reference(Mul(), arrays, float64)
     (found,) = run_plan(plan, arrays)
@@ -40,17 +51,31 @@ def check(specs: list[Spec]) -> Program:
     return program
 
 
-def test_one_kernel_serves_all_sizes_that_whole_accesses_fit() -> None:
+@pytest.mark.parametrize("dtype", [bfloat16, float32, float64], ids=str)
+def test_one_kernel_serves_all_sizes_that_whole_accesses_fit(dtype: DType) -> None:
+    """Of 8, 4 and 2 elements."""
     programs = set()
     for shape in IMAGES:
-        x = Spec(shape, bfloat16, channels_last(shape))
-        programs.add(check([x, Spec((*shape[:2], 1, 1), bfloat16).fixed]))
+        x = Spec(shape, dtype, channels_last(shape))
+        programs.add(check([x, Spec((*shape[:2], 1, 1), dtype).fixed]))
     assert len(programs) <= 3  # of three axes, or two where there is one image or one pixel
 
 
-@pytest.mark.parametrize("shape", [(3, 7), (2, 9), (5, 12)])
-def test_other_sizes_have_kernels_of_their_own(shape: Shape) -> None:
-    program = check([Spec(shape, bfloat16).fixed, Spec((shape[0], 1), bfloat16).fixed])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((3, 7), bfloat16),
+        ((2, 9), bfloat16),
+        ((5, 12), bfloat16),
+        ((5, 6), float32),
+        ((3, 7), float32),
+        ((3, 7), float64),
+    ],
+    ids=str,
+)
+def test_other_sizes_have_kernels_of_their_own(shape: Shape, dtype: DType) -> None:
+    """Rows that whole accesses leave a rest of: of halves of 16 bytes, of quarters, of single elements."""
+    program = check([Spec(shape, dtype).fixed, Spec((shape[0], 1), dtype).fixed])
     assert f"% {shape[1]}" in program.text
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.backends import Call
+from lamina.backends import Call, NoKernel
 from lamina.backends.cuda.conv import depthwise, transforms
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthwise
@@ -502,6 +502,83 @@ def test_a_scout_has_every_candidate_of_a_contest_made(
     store.put("key", remembered, problem.place.nature, problem.place.sizes)
     assert len(met()) == 1
     assert found[1].choice == entries[2].choice
+
+
+@pytest.mark.parametrize(
+    ("flops", "engines", "limit", "expected"),
+    [
+        (1e8, 4, 512, ["own", "drawn", "spacious", "direct"]),  # quick: what is plain is timed as well
+        (1.1e8, 4, 512, ["own", "drawn", "spacious"]),
+        (1.1e8, 3, 512, ["own", "drawn", "spare", "spacious"]),
+        (1.1e8, 1, 512, ["own", "drawn", "spare", "spacious"]),
+        (1.1e8, 1, 511, ["own", "drawn", "spare", "direct"]),
+        (1.1e8, 0, 512, ["own", "spacious", "direct"]),
+        (1e8, 4, 511, ["own", "drawn", "direct"]),
+        (1.1e8, 4, 511, ["own", "drawn"]),
+    ],
+)
+def test_what_a_contest_is_between(
+    flops: float, engines: int, limit: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Good engines; own kernels that fit the limit; plain ones and spare formulations beside few others."""
+
+    graph: Any = object  # nobody draws it here
+    special: Any = ("special",)
+    plain: Any = ("plain",)
+    drawn, spare = Formulation("drawn", graph), Formulation("spare", graph, spare=True)
+    own, spacious = Formulation("own", steps=special), Formulation("spacious", steps=special, scratch=512)
+    direct = Formulation("direct", steps=plain)
+    base = conv_problem(Conv, operands((8, 64, 28, 28), (64, 64, 3, 3), square(3, 1, 1)), H200)
+    every = (own, drawn, spare, spacious, direct)
+    problem = replace(base, formulations=every, flops=flops, plain=plain)
+
+    def made(problem: Any, chosen: Any, *_: Any) -> list[Any]:
+        return [SimpleNamespace(formulation=f, choice=(f.name, i)) for f in chosen for i in range(engines)]
+
+    monkeypatch.setattr(formulations, "_made", made)
+    monkeypatch.setattr(
+        formulations, "candidate", lambda f, plan, p: SimpleNamespace(formulation=f, choice=f.name)
+    )
+    refusals: list[str] = []
+    found = formulations._entries(problem, target_of(H200), Policy(), limit, refusals)
+    assert list(dict.fromkeys(one.formulation.name for one in found)) == expected
+    assert len({one.choice for one in found}) == len(found)  # each engine once
+    refused = ["spacious: needs 512 bytes of workspace, the limit is 511"]
+    assert refusals == (refused if limit < 512 else [])
+
+
+def test_the_first_of_each_formulation_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of the preferred one; none of spare ones, none that takes more memory than there is."""
+    graph: Any = object  # nobody draws it here
+    own: Any = Formulation("own", steps=())
+    every = (
+        own,
+        Formulation("best", graph),
+        Formulation("next", graph),
+        Formulation("spare", graph, spare=True),
+    )
+    base = conv_problem(Conv, operands((8, 64, 28, 28), (64, 64, 3, 3), square(3, 1, 1)), H200)
+    problem = replace(base, formulations=every, apart=lambda: Formulation("apart"))
+
+    def firsts(problem: Any, formulation: Formulation, *_: Any) -> Any:
+        return (SimpleNamespace(name=f"{formulation.name}{i}", workspace=100 + i) for i in range(99))
+
+    monkeypatch.setattr(formulations, "_firsts", firsts)
+    monkeypatch.setattr(formulations, "_FEW", 4)
+
+    def names(problem: Any, limit: int) -> str:
+        found: list[Any] = formulations.drawn(problem, target_of(H200), Policy(), limit)
+        return " ".join(one.name for one in found)
+
+    turns = "own0 best0 next0 apart0 own1 best1 next1 apart1 best2 best3"
+    assert names(problem, 103) == turns
+    assert names(problem, 102) == turns.removesuffix(" best3")
+    assert names(problem, 99) == ""
+
+    def none() -> Formulation:
+        raise NoKernel("a part has no plan")
+
+    assert names(replace(problem, apart=none), 100) == "own0 best0 next0"
 
 
 def test_variants_of_the_best_engine_get_the_workspace_that_its_formulation_leaves(
