@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from lamina.c._library import (
     UnsupportedVersion,
     loaded_libraries,
     shared_object,
+    wheel_file,
 )
 
 WHERE = (
@@ -220,3 +222,36 @@ def test_a_platform_name_is_found_at_the_path_that_the_loader_chose(monkeypatch:
         found = make()._first_that_opens()
         assert found == ("the library", path, "platform name libnothing.so")
     assert opened == ["libnothing.so.9", "libnothing.so"] * 2
+
+
+RECORD = """
+nothing/lib/libnothing_extra.so.9,sha256=a,1
+nothing/lib/libnothing.so.9.1.2,sha256=b,2
+nothing/lib/libnothing.so.9,"sha256=c",3
+nothing/lib/libnothing.so,,
+nothing/libnothing.so.9.py,,
+"""
+
+
+def test_the_file_of_a_wheel_is_read_off_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest name that matches and is there; folders in the order of sys.path."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        (folder / "nothing/lib").mkdir(parents=True)
+        (folder / "a_wheel-9.1.2.dist-info").mkdir()
+        (folder / "a_wheel-9.1.2.dist-info/RECORD").write_text(RECORD.lstrip())
+    monkeypatch.setattr("sys.path", [str(tmp_path / "absent"), str(first), str(second)])
+    pattern = r"libnothing\.so(\.\d+)+"
+    assert wheel_file("a-wheel", pattern) is None
+    here = {}
+    for name, folder in (("libnothing_extra.so.9", first), ("libnothing.so", first),
+                         ("libnothing.so.9", second), ("libnothing.so.9.1.2", first)):  # fmt: skip
+        here[name] = folder / "nothing/lib" / name
+        here[name].touch()
+    assert wheel_file("a-wheel", pattern) == str(here["libnothing.so.9.1.2"])
+    (first / "nothing/lib/libnothing.so.9").symlink_to("libnothing.so")
+    assert wheel_file("a-wheel", pattern) == str(here["libnothing.so"])  # what the link leads to
+    assert wheel_file("a", pattern) is None
+    assert wheel_file("another-wheel", pattern) is None
+    monkeypatch.setattr("sys.path", [str(second), str(first)])
+    assert wheel_file("a_wheel", pattern) == str(here["libnothing.so.9"])

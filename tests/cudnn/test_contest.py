@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lamina.cudnn.contest import GUARD, ITEM_SIZES, Check, Contest, OperandMemory, finished
+from lamina.cudnn.contest import GUARD, ITEM_SIZES, Check, Contest, OperandMemory, _Passed, finished
 from lamina.runtime import Device, copy, to_host
 from lamina.spec import as_dtype
 from tests.helpers import emulator
@@ -391,3 +392,42 @@ def test_check_kernels_compile(name: str) -> None:
     pytest.importorskip("cuda.core")
     for data_type in ("float32", "float8_e5m2", "int8") if name != "occupy" else ("uint8",):
         assert Check(name, data_type).cubin("sm_90")
+
+
+@pytest.mark.parametrize(
+    ("kind", "milliseconds", "runs", "count", "occupied"),
+    [
+        ("cuda", 0.01, 10, 10, 60e-6),
+        ("cuda", 0.1, 0, 5, 30e-6),  # half a millisecond of runs
+        ("cuda", 0.0, 0, 40, None),  # not measured yet; forty runs at most
+        ("cuda", 0.3, 0, 1, None),  # long enough for the host to keep up
+        ("cuda", 9.0, 0, 1, None),
+        ("cpu", 0.01, 10, 10, None),
+    ],
+)
+def test_short_runs_of_a_gpu_are_queued_while_it_is_occupied(
+    device: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    milliseconds: float,
+    runs: int,
+    count: int,
+    occupied: float | None,
+) -> None:
+    """For one and a half times as long as the host took to queue them: 4 us each, at 2 GHz."""
+    cycles: list[int] = []
+    ran: list[int] = []
+    kernel = SimpleNamespace(launch=lambda *given, stream: cycles.append(given[2].value))
+    made = contest(device)
+    finished(made.place())
+    monkeypatch.setattr(Check, "load", lambda check, device: kernel)
+    monkeypatch.setattr(made, "device", SimpleNamespace(kind=kind, machine=SimpleNamespace(clock=2 * 10**9)))
+    monkeypatch.setattr(made._start, "elapsed", lambda end: 6.0, raising=False)
+    clock = SimpleNamespace(perf_counter=iter((1.0, 3.0)).__next__)
+    monkeypatch.setattr("lamina.cudnn.contest.time", clock)
+    bound = [lambda: ran.append(0), lambda: ran.append(1)]
+    one = _Passed(Double("short", double), bound, milliseconds, queueing=4e-6)
+    assert made._time(one, runs) == 6.0 / count
+    assert ran == [number % 2 for number in range(count)]  # the copies in turns
+    assert cycles == ([] if occupied is None else [pytest.approx(occupied * 2e9, abs=2)])
+    assert one.queueing == 2.0 / count

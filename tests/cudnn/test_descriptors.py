@@ -1,5 +1,6 @@
 """The object layer against the real libcudnn: attributes, errors, lifetimes. No GPU is needed."""
 
+import ctypes
 import gc
 import itertools
 import json
@@ -349,3 +350,30 @@ def test_graph_names_what_it_is() -> None:
 def test_keys_as_text() -> None:
     assert cudnn.key_text((62, ((2, 0), (13, 1)))) == "eng62{2:0,13:1}"
     assert cudnn.key_text((1, ())) == "eng1"
+
+
+@pytest.mark.feature("B005")
+@pytest.mark.parametrize(
+    ("make", "name", "data", "value"),
+    [
+        (tensor, "dimensions", b"", ()),
+        (tensor, "dimensions", (2).to_bytes(8, "little") + (3).to_bytes(8, "little"), (2, 3)),
+        (tensor, "uid", (7).to_bytes(8, "little"), 7),
+        (cudnn.DeviceProperties.empty, "json", b"", ""),
+        (cudnn.DeviceProperties.empty, "json", b"{}\0\0", "{}"),
+    ],
+)
+def test_values_are_read_as_many_as_the_library_has(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], cudnn.Descriptor], name: str, data: bytes, value: Any
+) -> None:
+    """Without any element a tuple is empty, and so is a text, which ends before its zeros."""
+
+    def fill(descriptor: Any, attribute: Any, kind: Any, count: int, array: Any) -> int:
+        if array is None:
+            return len(data) if name == "json" else len(data) // 8
+        ctypes.memmove(array, data, len(data))
+        return count
+
+    descriptor = make()
+    monkeypatch.setattr(c, "cudnnBackendGetAttribute", fill)
+    assert descriptor.get(name) == value

@@ -148,3 +148,61 @@ def test_the_kernel_compiles(kind: str, element: str) -> None:
         kind: True,
     }
     assert compile_cubin(_SOURCE, defines=defines, name="random").startswith(b"\x7fELF")
+
+
+def unit(pairs: Any) -> Any:
+    """Two words -> [0, 1) of 53 bits, in whole numbers until the end."""
+    return np.array([((int(a) >> 5 << 26) + (int(b) >> 6)) / 2**53 for a, b in pairs])
+
+
+@pytest.mark.feature("F041")
+def test_uniform_numbers_are_the_upper_bits_of_the_words() -> None:
+    """53 bits of two words for a float64, 24 of one for all other types, which are rounded from float32."""
+    words = lm._philox.words(9, 0, 22)
+    np.testing.assert_array_equal(
+        filled("uniform", "float64", 11, -1, 3, seed=9), -1 + 4 * unit(words.reshape(-1, 2))
+    )
+    short = np.float32(-1) + np.float32(4) * np.array([(int(w) >> 8) / 2**24 for w in words[:11]], np.float32)
+    for dtype in FLOATS:
+        if dtype != "float64":
+            rounded = short.astype(getattr(ml_dtypes, dtype, dtype)).astype(np.float64)
+            np.testing.assert_array_equal(filled("uniform", dtype, 11, -1, 3, seed=9), rounded, err_msg=dtype)
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_normal_numbers_are_box_and_mullers(dtype: str) -> None:
+    """Pairs: the radius from one uniform number in (0, 1], the angle from the next."""
+    words = lm._philox.words(9, 0, 24)
+    if dtype == "float64":
+        u, v = unit(words.reshape(-1, 2)).reshape(-1, 2).T
+        u = u + 2.0**-53
+    else:
+        u, v = words[:12].astype(np.float64).reshape(-1, 2).T / 2**32
+        u = u + 2.0**-32
+    pairs = np.sqrt(-2 * np.log(u)) * np.exp(2j * np.pi * v)
+    wanted = (0.25 + 0.5 * pairs.view(np.float64))[:11]
+    if dtype != "float64":
+        wanted = wanted.astype(np.float32).astype(getattr(ml_dtypes, dtype, dtype)).astype(np.float64)
+    found = filled("normal", dtype, 11, 0.25, 0.5, seed=9)
+    np.testing.assert_allclose(found, wanted, rtol=1e-14 if dtype == "float64" else 1e-6)
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(kind, dtype) for kind in ("uniform", "normal") for dtype in FLOATS]
+    + [("integers", d) for d in _INTEGERS],
+)
+def test_two_draws_are_the_halves_of_one(kind: str, dtype: str) -> None:
+    """No number is drawn twice, and none is left out, where whole blocks are drawn."""
+    limits = (0, 100) if kind == "integers" else ()
+    buffer, generator = (
+        Device("cpu").allocate(8 * np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize),
+        DeviceGenerator(1),
+    )
+    halves = []
+    for _ in range(2):
+        getattr(generator, kind)(buffer, *limits, dtype=dtype)
+        halves.append(buffer.array((8,), getattr(ml_dtypes, dtype, dtype)).copy())
+    np.testing.assert_array_equal(np.concatenate(halves).astype(np.float64), filled(kind, dtype, 16, *limits))

@@ -93,3 +93,32 @@ def test_short_runs_are_joined_by_loops(shape: tuple[int, ...], dtype: DType) ->
     if compiler.available():
         assert [s.plan.label for s in run.program.steps] == ["loops concat"]
     np.testing.assert_array_equal(run(*parts)[0].numpy(), np.concatenate(parts, -1))
+
+
+@pytest.mark.skipif(not compiler.available(), reason="needs a C compiler")
+@pytest.mark.parametrize(
+    ("shapes", "axis", "tag", "dtype", "loops"),
+    [
+        ([(4096, 7), (4096, 16)], -1, None, float32, True),  # 28 bytes
+        ([(4096, 8), (4096, 16)], -1, None, float32, False),  # 32 bytes
+        ([(4096, 16), (4096, 7)], 1, None, float32, True),
+        ([(4096, 31), (4096, 40)], -1, None, int8, True),
+        ([(4096, 32), (4096, 40)], -1, None, int8, False),
+        ([(4096, 2, 3), (4096, 4, 3)], 1, None, float32, True),  # 2 rows of 3
+        ([(4096, 3, 3), (4096, 4, 3)], 1, None, float32, False),
+        ([(8, 7, 16, 16), (8, 9, 16, 16)], 1, "acdb", float32, True),
+        ([(8, 8, 16, 16), (8, 9, 16, 16)], 1, "acdb", float32, False),
+        ([(8, 16, 8, 8), (8, 32, 8, 8)], 1, "aBcd16b", int8, False),  # whole blocks
+        ([(400, 7), (400, 16)], -1, None, float32, False),  # too few for a kernel of our own
+    ],
+)
+def test_runs_are_short_below_half_a_cache_line(
+    shapes: list[tuple[int, ...]], axis: int, tag: str | None, dtype: DType, loops: bool
+) -> None:
+    """A run: the bytes of one operand that lie beside each other in y."""
+    rng = np.random.default_rng(0)
+    specs = [Spec(s, dtype).with_tag(tag) if tag else Spec(s, dtype) for s in shapes]
+    arrays = [rng.integers(-9, 10, s).astype(dtype.numpy) for s in shapes]
+    plan = backends.get(CPU, "cpu").plan(Concat(axis), specs, Policy())
+    assert plan.label.startswith("loops" if loops else "onednn")
+    np.testing.assert_array_equal(execute(CPU, plan, arrays)[0], np.concatenate(arrays, axis))

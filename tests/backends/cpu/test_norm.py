@@ -25,6 +25,9 @@ BLOCKED = "aBcd16b" if prefers_channels_last() else "aBcd8b"
 OPS: list[Op] = [
     BatchNorm(1e-5, 0.2), BatchNorm(1e-5, relu=True), BatchNorm(1e-5, relu=True, residual=True),
     BatchNorm(1e-5, residual=True), BatchNormInfer(1e-3, relu=True), BatchNormInfer(1e-3, True, True),
+    BatchNorm(1e-5, relu=True, hi=0.8), BatchNorm(1e-5, relu=True, residual=True, hi=0.8),
+    BatchNormInfer(1e-3, True, hi=0.8), BatchNormInfer(1e-3, True, True, hi=0.8),
+    BatchNormGrad(relu=True, hi=0.8), BatchNormGrad(True, True, hi=0.8),
     BatchNormGrad(), BatchNormGrad(relu=True), BatchNormGrad(True, True), BatchNormGrad(True, moving=False),
     LocalResponseNorm(5, 0.1),
 ]  # fmt: skip
@@ -77,3 +80,39 @@ def test_layer_norm_by_onednn() -> None:
     stats = Spec((4,), float32)
     assert CPU.plan(LayerNorm(2, 1e-5), [x, c, c], Policy()).label.startswith("onednn")
     assert CPU.plan(LayerNormGrad(2), [x, x, c, stats, stats], Policy()).label.startswith("onednn")
+
+
+@pytest.mark.skipif(CPU.supports(BatchNorm) != "onednn", reason="oneDNN is not here")
+@pytest.mark.parametrize(
+    ("op", "first", "second"),
+    [
+        (BatchNorm(1e-5, residual=True), 0, 5),
+        (BatchNormInfer(1e-5, residual=True), 0, 5),
+        (BatchNormGrad(), 1, 0),
+        (BatchNormGrad(True, True), 1, 0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("tags", "wanted"),
+    [
+        (("abcd", "acdb"), "abcd"),
+        (("acdb", "abcd"), "acdb"),
+        ((BLOCKED, "abcd"), BLOCKED),
+        ((None, "abcd"), "abcd"),
+        ((None, BLOCKED), BLOCKED),
+        ((None, None), "acdb"),
+    ],
+)
+def test_all_take_the_layout_of_x_or_else_that_of_the_other_tensor(
+    op: Op, first: int, second: int, tags: tuple[str | None, str | None], wanted: str
+) -> None:
+    """The other: the residual, or the gradient. Without any layout channels are last."""
+    arrays = operands(op, (3, 20, 5, 4), float32)
+    specs = [Spec(a.shape, float32) for a in arrays]
+    for i, tag in zip((first, second), tags, strict=True):
+        specs[i] = specs[i].with_tag(tag) if tag else specs[i]
+    plan = CPU.plan(op, specs, Policy())
+    assert {s.tag for s in (*plan.inputs, *plan.outputs) if s.ndim == 4} == {wanted}
+    for y, ref in zip(execute(CPU.device, plan, arrays), run_reference(op, arrays, float64), strict=True):
+        assert not mismatch(y, ref, float32)

@@ -447,3 +447,54 @@ def test_a_grus_new_gate_needs_the_bias_that_a_mode_lacks_to_be_zero(
     for suffix in ("l0", "l1"):
         both = parameters[f"bias_ih_{suffix}"] + parameters[f"bias_hh_{suffix}"]
         np.testing.assert_array_equal(back[f"bias_{kept}_{suffix}"], both)
+
+
+@pytest.mark.feature("F071")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"cell": cell} for cell in CELLS),
+        *({"cell": "gru", "data_type": name} for name in ("float64", "float16", "bfloat16")),
+        *({"cell": "lstm", "bias": name} for name in ("none", "single_input", "single_recurrent")),
+        {"cell": "lstm", "bidirectional": True},
+        {"cell": "lstm", "projection": 3, "bidirectional": True},
+        {"cell": "gru", "input_size": 8, "input_mode": "skip"},
+    ],
+    ids=str,
+)
+def test_the_layout_is_what_the_library_tells_part_by_part(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Addresses become offsets in elements; a part without a matrix or bias has no entry."""
+    rnn = RNN(**(SIZES | settings))
+    got = rnn.get()
+    wanted = plain(rnn, got.data_type)
+    numbered = parts(got.cell, got.layers, got.bidirectional, got.projection is not None)
+    names = {(pseudo, identity): part for pseudo, identity, part in numbered}
+
+    def fill(desc: int, name: str, space: int) -> int:
+        if name not in wanted:
+            return 0
+        rows, columns = (*wanted[name].shape, 1)[:2]
+        c.cudnnSetTensorNdDescriptor(desc, got.data_type, 3, [1, rows, columns], [rows * columns, columns, 1])
+        return space + wanted.dtype.itemsize * wanted[name].offset
+
+    def tell(
+        handle: int,
+        rnn_desc: int,
+        pseudo: int,
+        nbytes: int,
+        space: int,
+        identity: int,
+        matrix: int,
+        bias: int,
+    ) -> c.cudnnGetRNNWeightParams_result:
+        assert (handle, rnn_desc, nbytes) == (7, rnn.native.address, wanted.nbytes)
+        part = names[pseudo, identity]
+        return c.cudnnGetRNNWeightParams_result(
+            fill(matrix, part.name("weight"), space), fill(bias, part.name("bias"), space)
+        )
+
+    monkeypatch.setattr(c, "cudnnGetRNNWeightSpaceSize", lambda handle, desc: wanted.nbytes)
+    monkeypatch.setattr(c, "cudnnGetRNNWeightParams", tell)
+    assert rnn.weight_layout(7) == wanted
