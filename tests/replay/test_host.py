@@ -1,5 +1,6 @@
 """Steps for a CPU: bound to memory, or refused."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from lamina import onednn
 from lamina.onednn.attributes import Binary, Eltwise, PostOp
 from lamina.onednn.recipe import encode, encode_desc
+from lamina.replay import host
 from lamina.replay.addresses import ARENA, INPUTS, Regions, virtual
 from lamina.replay.errors import OtherMachineError, PlanFileError
 from lamina.replay.host import HostSteps
@@ -157,3 +159,30 @@ def test_several_sources_are_joined_in_their_order() -> None:
     HostSteps(Device("cpu")).step(step)(memory(x, y), 0)()
     found = y[: x.nbytes].view(np.float32).reshape(12, 8)
     np.testing.assert_array_equal(found, np.concatenate([x[8:], x[:4], x[4:8]]))
+
+
+def test_all_operands_of_a_guard_and_all_steps_behind_it() -> None:
+    """tanh(x)^2 in two steps while no part of x has a NaN, or else tanh(x) in one."""
+    desc = onednn.MemoryDesc((4, 8))
+    made = onednn.eltwise_forward("square", desc, desc, prop="inference")
+    operands = [[onednn.ARG.SRC, None, Y], [onednn.ARG.DST, None, Y]]
+    square = ["onednn", encode(made), made.implementation, operands, 0, made.scratchpad.nbytes]
+    parts = [[virtual(INPUTS, offset), 16, "float32"] for offset in (0, 64)]
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    y = np.zeros_like(x)
+    run = HostSteps(Device("cpu")).step(["guard", "no_nan", parts, [tanh_step(), square], NUMPY])(
+        memory(x, y), 0
+    )
+    for place in (None, (0, 0), (3, 7)):
+        given = x.copy()
+        if place:
+            x[place] = np.nan
+        run()
+        np.testing.assert_allclose(y, np.tanh(x) if place else np.tanh(x) ** 2, rtol=1e-5, atol=1e-6)
+        x[:] = given
+
+
+def test_onednn_is_named_by_its_version_and_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+ (sse41|avx\w*|default|all)", host.oneDNN())
+    monkeypatch.setattr(onednn, "available", lambda: False)
+    assert host.oneDNN() == ""

@@ -56,10 +56,21 @@ def test_integers_of_the_whole_type(dtype: str) -> None:
 
 
 @pytest.mark.feature("F041")
-def test_integers_agree_with_wide_arithmetic() -> None:
-    low, high = -(2**62), 2**62 + 12345
-    values = filled("integers", "int64", 100, low, high, seed=9)
-    words = lm._philox.words(9, 0, 200).reshape(-1, 2).astype(object)
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        ("int64", -(2**62), 2**62 + 12345),
+        ("int64", -(2**63), 2**63 - 1),
+        ("uint64", 0, 2**64 - 1),
+        ("uint64", 3, 2**32 + 2),  # all of the lower half
+        ("uint64", 5, 5 + (2**32 - 1) * 2**32),  # all of the upper half
+        ("int32", -5, 7),
+    ],
+)
+def test_integers_agree_with_wide_arithmetic(dtype: str, low: int, high: int) -> None:
+    """Every carry between the halves of the product."""
+    values = filled("integers", dtype, 2000, low, high, seed=9)
+    words = lm._philox.words(9, 0, 4000).reshape(-1, 2).astype(object)
     expected = [low + ((int(a) << 32 | int(b)) * (high - low) >> 64) for a, b in words]
     assert values.tolist() == expected
 
@@ -105,7 +116,12 @@ def test_tensors_are_filled_in_place() -> None:
         (lambda g: g.uniform(np.zeros(2), dtype="float32"), TypeError, "but the array is of float64"),
         (lambda g: g.uniform([0.0]), TypeError, "must be a Buffer or an array, got list"),
         (lambda g: g.uniform(np.zeros(2), 2, 1), ValueError, "finite low <= high, got 2 and 1"),
+        (lambda g: g.uniform(np.zeros(2), -np.inf, 1), ValueError, "finite low <= high"),
+        (lambda g: g.uniform(np.zeros(2), 0, np.nan), ValueError, "finite low <= high"),
         (lambda g: g.normal(np.zeros(2), 0, -1), ValueError, "std >= 0"),
+        (lambda g: g.normal(np.zeros(2), 0, np.inf), ValueError, "std >= 0"),
+        (lambda g: g.normal(np.zeros(2), np.nan, 1), ValueError, "finite mean"),
+        (lambda g: g.integers(np.zeros(2, np.uint64), 0, 2**64), ValueError, r"less than 2\^64 apart"),
         (lambda g: g.normal(np.zeros((4, 4)).T[:2]), ValueError, "C-contiguous"),
         (lambda g: g.integers(np.zeros(2, np.int8), 0, 129), ValueError, "int8's -128 to 127"),
         (
@@ -206,3 +222,21 @@ def test_two_draws_are_the_halves_of_one(kind: str, dtype: str) -> None:
         getattr(generator, kind)(buffer, *limits, dtype=dtype)
         halves.append(buffer.array((8,), getattr(ml_dtypes, dtype, dtype)).copy())
     np.testing.assert_array_equal(np.concatenate(halves).astype(np.float64), filled(kind, dtype, 16, *limits))
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_no_width_gives_one_number(dtype: str) -> None:
+    assert set(filled("uniform", dtype, 9, 0.5, 0.5)) == {0.5}
+    assert set(filled("normal", dtype, 9, -0.25, 0)) == {-0.25}
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize("start", [2**32 - 1, 2**64 - 1])
+def test_blocks_are_counted_in_64_bits(start: int) -> None:
+    generator, x = DeviceGenerator(5), np.zeros(12, np.float32)
+    generator.state = 5, start
+    generator.uniform(x)
+    assert generator.state == (5, (start + 3) % 2**64)
+    words = lm._philox.words(5, start, 4).tolist() + lm._philox.words(5, (start + 1) % 2**64, 8).tolist()
+    assert x.tolist() == [(w >> 8) / 2**24 for w in words]
