@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from lamina.c._library import (
     UnsupportedVersion,
     loaded_libraries,
     shared_object,
+    wheel_file,
 )
 
 WHERE = (
@@ -220,3 +222,90 @@ def test_a_platform_name_is_found_at_the_path_that_the_loader_chose(monkeypatch:
         found = make()._first_that_opens()
         assert found == ("the library", path, "platform name libnothing.so")
     assert opened == ["libnothing.so.9", "libnothing.so"] * 2
+
+
+RECORD = """
+nothing/lib/libnothing_extra.so.9,sha256=a,1
+nothing/lib/libnothing.so.9.1.2,sha256=b,2
+nothing/lib/libnothing.so.9,"sha256=c",3
+nothing/lib/libnothing.so,,
+nothing/libnothing.so.9.py,,
+"""
+
+
+def test_the_file_of_a_wheel_is_read_off_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest name that matches and is there; folders in the order of sys.path."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        (folder / "nothing/lib").mkdir(parents=True)
+        (folder / "a_wheel-9.1.2.dist-info").mkdir()
+        (folder / "a_wheel-9.1.2.dist-info/RECORD").write_text(RECORD.lstrip())
+    monkeypatch.setattr("sys.path", [str(tmp_path / "absent"), str(first), str(second)])
+    pattern = r"libnothing\.so(\.\d+)+"
+    assert wheel_file("a-wheel", pattern) is None
+    here = {}
+    for name, folder in (("libnothing_extra.so.9", first), ("libnothing.so", first),
+                         ("libnothing.so.9", second), ("libnothing.so.9.1.2", first)):  # fmt: skip
+        here[name] = folder / "nothing/lib" / name
+        here[name].touch()
+    assert wheel_file("a-wheel", pattern) == str(here["libnothing.so.9.1.2"])
+    (first / "nothing/lib/libnothing.so.9").symlink_to("libnothing.so")
+    assert wheel_file("a-wheel", pattern) == str(here["libnothing.so"])  # what the link leads to
+    assert wheel_file("a", pattern) is None
+    assert wheel_file("another-wheel", pattern) is None
+    monkeypatch.setattr("sys.path", [str(second), str(first)])
+    assert wheel_file("a_wheel", pattern) == str(here["libnothing.so.9"])
+
+
+MAPS = """
+7f00-7f10 r-xp 00000000 08:01 1 /a/libnothing.so.9
+7f10-7f20 rw-p 00001000 08:01 1 /a/libnothing.so.9
+7f20-7f30 r-xp 00000000 08:01 2 /b c/libnothing.so (deleted)
+7f30-7f40 r-xp 00000000 08:01 3 /a/libnothing_extra.so
+7f40-7f50 rw-p 00000000 00:00 0 [heap]
+7f50-7f60 rw-p 00000000 00:00 0
+"""
+
+
+def test_loaded_libraries_are_read_off_the_process_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file once, one that was deleted since too; none where there is no map."""
+    monkeypatch.setattr(Path, "read_text", lambda path: MAPS.lstrip())
+    assert loaded_libraries(r"libnothing\.so(\.9)?") == ["/a/libnothing.so.9", "/b c/libnothing.so"]
+
+    def missing(path: Path) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert loaded_libraries(r"libnothing\.so(\.9)?") == []
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [((8, 9, 9), False), ((9, 0, 0), True), ((9, 99, 9), True), ((10, 0, 0), False), ((10, 0, 1), False)],
+)
+def test_the_lowest_version_is_supported_and_the_bound_is_not(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int, int], fits: bool
+) -> None:
+    library = make()
+    monkeypatch.setattr(library, "read_version", lambda opened: version)
+    opened = ctypes.CDLL(None)
+    if fits:
+        assert library._check(opened, "/a/libnothing.so") == version
+        return
+    with pytest.raises(UnsupportedVersion, match=r"it must be 9\.0\.0 or newer, and older than 10\.0\.0"):
+        library._check(opened, "/a/libnothing.so")
+
+
+@pytest.mark.parametrize(
+    ("platform", "names"),
+    [
+        ("linux", ("libcudnn.so.9", "libcudnn.so")),
+        ("darwin", ("libcudnn.9.dylib", "libcudnn.dylib")),
+        ("win32", ("cudnn64_9.dll", "cudnn.dll")),
+    ],
+)
+def test_names_of_every_platform(
+    monkeypatch: pytest.MonkeyPatch, platform: str, names: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("sys.platform", platform)
+    assert shared_object("cudnn", 9) == names

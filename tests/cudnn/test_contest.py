@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lamina.cudnn.contest import GUARD, ITEM_SIZES, Check, Contest, OperandMemory, finished
+from lamina.cudnn.contest import GUARD, ITEM_SIZES, Check, Contest, OperandMemory, _Passed, finished
 from lamina.runtime import Device, copy, to_host
 from lamina.spec import as_dtype
 from tests.helpers import emulator
@@ -391,3 +392,71 @@ def test_check_kernels_compile(name: str) -> None:
     pytest.importorskip("cuda.core")
     for data_type in ("float32", "float8_e5m2", "int8") if name != "occupy" else ("uint8",):
         assert Check(name, data_type).cubin("sm_90")
+
+
+@pytest.mark.parametrize(
+    ("kind", "milliseconds", "runs", "count", "occupied"),
+    [
+        ("cuda", 0.01, 10, 10, 60e-6),
+        ("cuda", 0.1, 0, 5, 30e-6),  # half a millisecond of runs
+        ("cuda", 0.0, 0, 40, None),  # not measured yet; forty runs at most
+        ("cuda", 0.2, 0, 2, None),
+        ("cuda", 0.3, 0, 1, None),  # long enough for the host to keep up
+        ("cuda", 9.0, 0, 1, None),
+        ("cpu", 0.01, 10, 10, None),
+    ],
+)
+def test_short_runs_of_a_gpu_are_queued_while_it_is_occupied(
+    device: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    milliseconds: float,
+    runs: int,
+    count: int,
+    occupied: float | None,
+) -> None:
+    """For one and a half times as long as the host took to queue them: 4 us each, at 2 GHz."""
+    cycles: list[int] = []
+    ran: list[int] = []
+    kernel = SimpleNamespace(launch=lambda *given, stream: cycles.append(given[2].value))
+    made = contest(device)
+    finished(made.place())
+    monkeypatch.setattr(Check, "load", lambda check, device: kernel)
+    monkeypatch.setattr(made, "device", SimpleNamespace(kind=kind, machine=SimpleNamespace(clock=2 * 10**9)))
+    monkeypatch.setattr(made._start, "elapsed", lambda end: 6.0, raising=False)
+    clock = SimpleNamespace(perf_counter=iter((1.0, 3.0)).__next__)
+    monkeypatch.setattr("lamina.cudnn.contest.time", clock)
+    bound = [lambda: ran.append(0), lambda: ran.append(1)]
+    one = _Passed(Double("short", double), bound, milliseconds, queueing=4e-6)
+    assert made._time(one, runs) == 6.0 / count
+    assert ran == [number % 2 for number in range(count)]  # the copies in turns
+    assert cycles == ([] if occupied is None else [pytest.approx(occupied * 2e9, abs=2)])
+    assert one.queueing == 2.0 / count
+
+
+def test_a_result_of_zeros_and_one_behind_an_empty_one_are_compared(device: Device) -> None:
+    """Without a size to relate it to the error is absolute."""
+
+    def fill(value: float) -> Action:
+        def run(x: np.ndarray, y: int, workspace: int) -> None:
+            at(y)[:] = value
+
+        return run
+
+    entries = [Double("zeros", fill(0.0)), Double("near", fill(1e-9)), Double("far", fill(1e-3))]
+    refusals: list[str] = []
+    assert contest(device).best(entries, plain=Double("plain", fill(0.0)), refusals=refusals) is not None
+    assert [r.split(":")[0] for r in refusals] == ["far"]
+
+    @dataclass(frozen=True)
+    class Second(Double):
+        """Writes its second output."""
+
+        def bind(self, inputs: Sequence[int], outputs: Sequence[int], *where: int) -> Callable[[], None]:
+            return super().bind(inputs, outputs[1:], *where)
+
+    refusals = []
+    made = Contest(device, [VECTOR], [OperandMemory(0, "float32"), VECTOR], 1e-5)
+    pair = [Second("right", double), Second("wrong", wrong_numbers)]
+    assert made.best(pair, plain=Second("plain", double), refusals=refusals) is not None
+    assert [r.split(":")[0] for r in refusals] == ["wrong"]

@@ -1,11 +1,13 @@
 """The object layer against the real libcudnn: attributes, errors, lifetimes. No GPU is needed."""
 
+import ctypes
 import gc
 import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -349,3 +351,66 @@ def test_graph_names_what_it_is() -> None:
 def test_keys_as_text() -> None:
     assert cudnn.key_text((62, ((2, 0), (13, 1)))) == "eng62{2:0,13:1}"
     assert cudnn.key_text((1, ())) == "eng1"
+
+
+@pytest.mark.feature("B005")
+@pytest.mark.parametrize(
+    ("make", "name", "data", "value"),
+    [
+        (tensor, "dimensions", b"", ()),
+        (tensor, "dimensions", (2).to_bytes(8, "little") + (3).to_bytes(8, "little"), (2, 3)),
+        (tensor, "uid", (7).to_bytes(8, "little"), 7),
+        (cudnn.DeviceProperties.empty, "json", b"", ""),
+        (cudnn.DeviceProperties.empty, "json", b"{}\0\0", "{}"),
+    ],
+)
+def test_values_are_read_as_many_as_the_library_has(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], cudnn.Descriptor], name: str, data: bytes, value: Any
+) -> None:
+    """Without any element a tuple is empty, and so is a text, which ends before its zeros."""
+
+    def fill(descriptor: Any, attribute: Any, kind: Any, count: int, array: Any) -> int:
+        if array is None:
+            return len(data) if name == "json" else len(data) // 8
+        ctypes.memmove(array, data, len(data))
+        return count
+
+    descriptor = make()
+    monkeypatch.setattr(c, "cudnnBackendGetAttribute", fill)
+    assert descriptor.get(name) == value
+
+
+@pytest.mark.feature("B005")
+def test_descriptors_that_the_library_fills_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are offered, as many as it wrote are given back, and each keeps the one that was asked."""
+    offered: list[int] = []
+
+    def fill(descriptor: Any, attribute: Any, kind: Any, count: int, array: Any) -> int:
+        offered.extend(array[:count])
+        return min(count, 2)
+
+    asked = tensor()
+    monkeypatch.setattr(c, "cudnnBackendGetAttribute", fill)
+    found = asked._get_descriptors("dimensions", cudnn.Tensor, 3)
+    assert len(offered) == len(set(offered)) == 3
+    assert [one.address for one in found] == offered[:2]
+    assert all(one.native.kept == [asked.native] for one in found)
+    assert asked._get_descriptors("dimensions", cudnn.Tensor, 0) == []
+
+
+@pytest.mark.feature("B005")
+def test_an_operation_keeps_its_parts() -> None:
+    """Not the objects, which may be closed, but what the library has of them."""
+    x, w, y, shared = tensor(1), tensor(2, shape=(32, 16, 3, 3)), tensor(3, shape=(8, 32, 10, 12)), window()
+    natives = {id(one.native) for one in (x, w, y, shared)}
+    made = cudnn.ConvolutionForward(shared, x, w, y)
+    assert {id(one) for one in made.native.kept} == natives
+
+
+@pytest.mark.feature("B005")
+def test_fractions_come_back() -> None:
+    """Steps of a pool that enlarges."""
+    third, tenths = Fraction(1, 3), Fraction(3, 10)
+    made = cudnn.Resample("bilinear", window=(2, 2), stride=(third, tenths), pre=(-third, Fraction(1, 2)))
+    assert made.get("stride") == (third, tenths)
+    assert made.get("pre") == (-third, Fraction(1, 2))

@@ -56,10 +56,21 @@ def test_integers_of_the_whole_type(dtype: str) -> None:
 
 
 @pytest.mark.feature("F041")
-def test_integers_agree_with_wide_arithmetic() -> None:
-    low, high = -(2**62), 2**62 + 12345
-    values = filled("integers", "int64", 100, low, high, seed=9)
-    words = lm._philox.words(9, 0, 200).reshape(-1, 2).astype(object)
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        ("int64", -(2**62), 2**62 + 12345),
+        ("int64", -(2**63), 2**63 - 1),
+        ("uint64", 0, 2**64 - 1),
+        ("uint64", 3, 2**32 + 2),  # all of the lower half
+        ("uint64", 5, 5 + (2**32 - 1) * 2**32),  # all of the upper half
+        ("int32", -5, 7),
+    ],
+)
+def test_integers_agree_with_wide_arithmetic(dtype: str, low: int, high: int) -> None:
+    """Every carry between the halves of the product."""
+    values = filled("integers", dtype, 2000, low, high, seed=9)
+    words = lm._philox.words(9, 0, 4000).reshape(-1, 2).astype(object)
     expected = [low + ((int(a) << 32 | int(b)) * (high - low) >> 64) for a, b in words]
     assert values.tolist() == expected
 
@@ -105,7 +116,12 @@ def test_tensors_are_filled_in_place() -> None:
         (lambda g: g.uniform(np.zeros(2), dtype="float32"), TypeError, "but the array is of float64"),
         (lambda g: g.uniform([0.0]), TypeError, "must be a Buffer or an array, got list"),
         (lambda g: g.uniform(np.zeros(2), 2, 1), ValueError, "finite low <= high, got 2 and 1"),
+        (lambda g: g.uniform(np.zeros(2), -np.inf, 1), ValueError, "finite low <= high"),
+        (lambda g: g.uniform(np.zeros(2), 0, np.nan), ValueError, "finite low <= high"),
         (lambda g: g.normal(np.zeros(2), 0, -1), ValueError, "std >= 0"),
+        (lambda g: g.normal(np.zeros(2), 0, np.inf), ValueError, "std >= 0"),
+        (lambda g: g.normal(np.zeros(2), np.nan, 1), ValueError, "finite mean"),
+        (lambda g: g.integers(np.zeros(2, np.uint64), 0, 2**64), ValueError, r"less than 2\^64 apart"),
         (lambda g: g.normal(np.zeros((4, 4)).T[:2]), ValueError, "C-contiguous"),
         (lambda g: g.integers(np.zeros(2, np.int8), 0, 129), ValueError, "int8's -128 to 127"),
         (
@@ -148,3 +164,79 @@ def test_the_kernel_compiles(kind: str, element: str) -> None:
         kind: True,
     }
     assert compile_cubin(_SOURCE, defines=defines, name="random").startswith(b"\x7fELF")
+
+
+def unit(pairs: Any) -> Any:
+    """Two words -> [0, 1) of 53 bits, in whole numbers until the end."""
+    return np.array([((int(a) >> 5 << 26) + (int(b) >> 6)) / 2**53 for a, b in pairs])
+
+
+@pytest.mark.feature("F041")
+def test_uniform_numbers_are_the_upper_bits_of_the_words() -> None:
+    """53 bits of two words for a float64, 24 of one for all other types, which are rounded from float32."""
+    words = lm._philox.words(9, 0, 22)
+    np.testing.assert_array_equal(
+        filled("uniform", "float64", 11, -1, 3, seed=9), -1 + 4 * unit(words.reshape(-1, 2))
+    )
+    short = np.float32(-1) + np.float32(4) * np.array([(int(w) >> 8) / 2**24 for w in words[:11]], np.float32)
+    for dtype in FLOATS:
+        if dtype != "float64":
+            rounded = short.astype(getattr(ml_dtypes, dtype, dtype)).astype(np.float64)
+            np.testing.assert_array_equal(filled("uniform", dtype, 11, -1, 3, seed=9), rounded, err_msg=dtype)
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_normal_numbers_are_box_and_mullers(dtype: str) -> None:
+    """Pairs: the radius from one uniform number in (0, 1], the angle from the next."""
+    words = lm._philox.words(9, 0, 24)
+    if dtype == "float64":
+        u, v = unit(words.reshape(-1, 2)).reshape(-1, 2).T
+        u = u + 2.0**-53
+    else:
+        u, v = words[:12].astype(np.float64).reshape(-1, 2).T / 2**32
+        u = u + 2.0**-32
+    pairs = np.sqrt(-2 * np.log(u)) * np.exp(2j * np.pi * v)
+    wanted = (0.25 + 0.5 * pairs.view(np.float64))[:11]
+    if dtype != "float64":
+        wanted = wanted.astype(np.float32).astype(getattr(ml_dtypes, dtype, dtype)).astype(np.float64)
+    found = filled("normal", dtype, 11, 0.25, 0.5, seed=9)
+    np.testing.assert_allclose(found, wanted, rtol=1e-14 if dtype == "float64" else 1e-6)
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(kind, dtype) for kind in ("uniform", "normal") for dtype in FLOATS]
+    + [("integers", d) for d in _INTEGERS],
+)
+def test_two_draws_are_the_halves_of_one(kind: str, dtype: str) -> None:
+    """No number is drawn twice, and none is left out, where whole blocks are drawn."""
+    limits = (0, 100) if kind == "integers" else ()
+    buffer, generator = (
+        Device("cpu").allocate(8 * np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize),
+        DeviceGenerator(1),
+    )
+    halves = []
+    for _ in range(2):
+        getattr(generator, kind)(buffer, *limits, dtype=dtype)
+        halves.append(buffer.array((8,), getattr(ml_dtypes, dtype, dtype)).copy())
+    np.testing.assert_array_equal(np.concatenate(halves).astype(np.float64), filled(kind, dtype, 16, *limits))
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_no_width_gives_one_number(dtype: str) -> None:
+    assert set(filled("uniform", dtype, 9, 0.5, 0.5)) == {0.5}
+    assert set(filled("normal", dtype, 9, -0.25, 0)) == {-0.25}
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize("start", [2**32 - 1, 2**64 - 1])
+def test_blocks_are_counted_in_64_bits(start: int) -> None:
+    generator, x = DeviceGenerator(5), np.zeros(12, np.float32)
+    generator.state = 5, start
+    generator.uniform(x)
+    assert generator.state == (5, (start + 3) % 2**64)
+    words = lm._philox.words(5, start, 4).tolist() + lm._philox.words(5, (start + 1) % 2**64, 8).tolist()
+    assert x.tolist() == [(w >> 8) / 2**24 for w in words]

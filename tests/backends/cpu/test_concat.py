@@ -11,7 +11,7 @@ from lamina.graph import compile, trace
 from lamina.ops import cat, conv2d
 from lamina.ops.primitives import Concat
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Spec, bfloat16, float32, float64, int8
+from lamina.spec import DType, Layout, Policy, Spec, bfloat16, float32, float64, int8
 from tests.helpers.eager import execute
 
 pytestmark = pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")
@@ -93,3 +93,59 @@ def test_short_runs_are_joined_by_loops(shape: tuple[int, ...], dtype: DType) ->
     if compiler.available():
         assert [s.plan.label for s in run.program.steps] == ["loops concat"]
     np.testing.assert_array_equal(run(*parts)[0].numpy(), np.concatenate(parts, -1))
+
+
+@pytest.mark.skipif(not compiler.available(), reason="needs a C compiler")
+@pytest.mark.parametrize(
+    ("shapes", "axis", "tag", "dtype", "loops"),
+    [
+        ([(4096, 7), (4096, 16)], -1, None, float32, True),  # 28 bytes
+        ([(4096, 8), (4096, 16)], -1, None, float32, False),  # 32 bytes
+        ([(4096, 16), (4096, 7)], 1, None, float32, True),
+        ([(4096, 31), (4096, 40)], -1, None, int8, True),
+        ([(4096, 32), (4096, 40)], -1, None, int8, False),
+        ([(4096, 2, 3), (4096, 4, 3)], 1, None, float32, True),  # 2 rows of 3
+        ([(4096, 3, 3), (4096, 4, 3)], 1, None, float32, False),
+        ([(8, 7, 16, 16), (8, 9, 16, 16)], 1, "acdb", float32, True),
+        ([(8, 8, 16, 16), (8, 9, 16, 16)], 1, "acdb", float32, False),
+        ([(8, 16, 8, 8), (8, 32, 8, 8)], 1, "aBcd16b", int8, False),  # whole blocks
+        ([(1024, 7), (1024, 9)], -1, None, float32, True),
+        ([(1023, 7), (1023, 9)], -1, None, float32, False),  # too few for a kernel of our own
+    ],
+)
+def test_runs_are_short_below_half_a_cache_line(
+    shapes: list[tuple[int, ...]], axis: int, tag: str | None, dtype: DType, loops: bool
+) -> None:
+    """A run: the bytes of one operand that lie beside each other in y."""
+    rng = np.random.default_rng(0)
+    specs = [Spec(s, dtype).with_tag(tag) if tag else Spec(s, dtype) for s in shapes]
+    arrays = [rng.integers(-9, 10, s).astype(dtype.numpy) for s in shapes]
+    plan = backends.get(CPU, "cpu").plan(Concat(axis), specs, Policy())
+    assert plan.label.startswith("loops" if loops else "onednn")
+    if tag and not loops:
+        assert {s.tag for s in plan.inputs} == {tag}
+    np.testing.assert_array_equal(execute(CPU, plan, arrays)[0], np.concatenate(arrays, axis))
+
+
+@pytest.mark.parametrize(
+    ("strides", "kept"),
+    [
+        ((3072, 384, 64, 1), True),
+        ((4096, 384, 64, 1), True),  # gaps behind what is joined
+        ((4096, 512, 64, 1), False),  # and within
+        ((384, 1536, 64, 1), False),
+        ((3072, 1, 512, 8), False),
+    ],
+)
+def test_the_result_may_lie_with_gaps_between_runs(strides: tuple[int, ...], kept: bool) -> None:
+    """Elsewhere, as in another order of axes, oneDNN has no kernel that copies whole runs."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((4, c, 6, 64)).astype(np.float32) for c in (5, 0, 3)]
+    plan = backends.get(CPU, "cpu").plan(Concat(1), [Spec(a.shape, float32).fixed for a in arrays], Policy())
+    assert plan.relaid is not None
+    other = plan.relaid(Layout(strides))
+    assert (other is not None) == kept
+    if other is not None:
+        assert other.outputs[0].layout == Layout(strides)
+        assert [s.layout for s in other.inputs] == [s.layout for s in plan.inputs]
+        np.testing.assert_array_equal(execute(CPU, other, arrays)[0], np.concatenate(arrays, 1))

@@ -447,3 +447,98 @@ def test_a_grus_new_gate_needs_the_bias_that_a_mode_lacks_to_be_zero(
     for suffix in ("l0", "l1"):
         both = parameters[f"bias_ih_{suffix}"] + parameters[f"bias_hh_{suffix}"]
         np.testing.assert_array_equal(back[f"bias_{kept}_{suffix}"], both)
+
+
+@pytest.mark.feature("F071")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"cell": cell} for cell in CELLS),
+        *({"cell": "gru", "data_type": name} for name in ("float64", "float16", "bfloat16")),
+        *({"cell": "lstm", "bias": name} for name in ("none", "single_input", "single_recurrent")),
+        {"cell": "lstm", "bidirectional": True},
+        {"cell": "lstm", "projection": 3, "bidirectional": True},
+        {"cell": "gru", "input_size": 8, "input_mode": "skip"},
+    ],
+    ids=str,
+)
+def test_the_layout_is_what_the_library_tells_part_by_part(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Addresses become offsets in elements; a part without a matrix or bias has no entry."""
+    rnn = RNN(**(SIZES | settings))
+    got = rnn.get()
+    wanted = plain(rnn, got.data_type)
+    numbered = parts(got.cell, got.layers, got.bidirectional, got.projection is not None)
+    names = {(pseudo, identity): part for pseudo, identity, part in numbered}
+
+    def fill(desc: int, name: str, space: int) -> int:
+        if name not in wanted:
+            return 0
+        rows, columns = (*wanted[name].shape, 1)[:2]
+        c.cudnnSetTensorNdDescriptor(desc, got.data_type, 3, [1, rows, columns], [rows * columns, columns, 1])
+        return space + wanted.dtype.itemsize * wanted[name].offset
+
+    def tell(
+        handle: int,
+        rnn_desc: int,
+        pseudo: int,
+        nbytes: int,
+        space: int,
+        identity: int,
+        matrix: int,
+        bias: int,
+    ) -> c.cudnnGetRNNWeightParams_result:
+        assert (handle, rnn_desc, nbytes) == (7, rnn.native.address, wanted.nbytes)
+        part = names[pseudo, identity]
+        return c.cudnnGetRNNWeightParams_result(
+            fill(matrix, part.name("weight"), space), fill(bias, part.name("bias"), space)
+        )
+
+    monkeypatch.setattr(c, "cudnnGetRNNWeightSpaceSize", lambda handle, desc: wanted.nbytes)
+    monkeypatch.setattr(c, "cudnnGetRNNWeightParams", tell)
+    assert rnn.weight_layout(7) == wanted
+
+
+@pytest.mark.feature("F071")
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("cell", "projection"), [*VARIANTS, ("lstm", 8)])
+def test_shapes_of_parameters_and_states(cell: str, projection: int | None, bidirectional: bool) -> None:
+    """As PyTorch has them, by gate; a projection to all of the state is none."""
+    settings: dict[str, Any] = {"projection": projection, "bidirectional": bidirectional}
+    rnn = RNN(cell=cell, input_size=6, hidden_size=8, layers=2, **settings)
+    gates = {"lstm": 4, "gru": 3}.get(cell, 1)
+    width, directions = projection or 8, 1 + bidirectional
+    wanted: dict[str, tuple[int, ...]] = {}
+    for suffix, columns in (("l0", 6), ("l1", directions * width)):
+        for name in (suffix, f"{suffix}_reverse")[:directions]:
+            wanted |= {f"weight_ih_{name}": (8, columns), f"weight_hh_{name}": (8, width)}
+            wanted |= {f"bias_ih_{name}": (8,), f"bias_hh_{name}": (8,)}
+            wanted |= {f"weight_hr_{name}": (3, 8)} if projection == 3 else {}
+    found = rnn.parameter_shapes()
+    assert {name.partition(".")[0] for name in found} == wanted.keys()
+    assert len(found) == sum(1 if "_hr_" in name else gates for name in wanted)
+    for name, shape in found.items():
+        assert shape == wanted[name.partition(".")[0]], name
+    assert rnn.output_size == directions * width
+    assert rnn.state_shape(5) == (2 * directions, 5, width)
+    assert rnn.cell_shape(5) == (2 * directions, 5, 8)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_sizes_and_kernels_that_are_asked_for(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rnn = RNN(cell="lstm", input_size=6, hidden_size=8, layers=2)
+    data = RNNData(max_length=5, batch=3, vector_size=6)
+    asked: list[tuple[Any, ...]] = []
+
+    def keep(*given: Any) -> tuple[int, int]:
+        asked.append(given)
+        return 10, 20
+
+    mode = c.CUDNN_FWD_MODE_TRAINING if training else c.CUDNN_FWD_MODE_INFERENCE
+    for name in ("cudnnGetRNNTempSpaceSizes", "cudnnBuildRNNDynamic"):
+        monkeypatch.setattr(c, name, keep)
+    assert tuple(rnn.temp_space_sizes(7, data, training=training)) == (10, 20)
+    rnn.build_dynamic(7, 3)
+    address = rnn.native.address
+    assert asked == [(7, address, mode, data.native.address), (7, address, 3)]

@@ -1,5 +1,7 @@
 """Communicators over MPI."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from lamina.runtime.ranks import mpi
@@ -21,3 +23,21 @@ def test_without_mpi_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
         ImportError, match=r"MPI cannot be used \(No module.*pip install 'lamina\[mpi\]'.*torchrun"
     ):
         mpi.open_mpi()
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_a_communicator_is_freed_unless_mpi_has_ended(
+    monkeypatch: pytest.MonkeyPatch, finalized: bool
+) -> None:
+    """After MPI_Finalize no call is allowed."""
+    freed: list[str] = []
+    comm = SimpleNamespace(rank=0, Free=lambda: freed.append("comm"))
+    group = SimpleNamespace(Incl=lambda ranks: ("group", ranks))
+    world = SimpleNamespace(
+        Get_group=lambda: group, Create_group=lambda given: given == ("group", [0]) and comm
+    )
+    operations = {"SUM": "sum", "MAX": "max", "MIN": "min"}
+    fake = SimpleNamespace(COMM_WORLD=world, Is_finalized=lambda: finalized, **operations)
+    monkeypatch.setattr(mpi, "open_mpi", lambda: fake)
+    mpi.MpiCommunicator([0]).close()
+    assert freed == ([] if finalized else ["comm"])
