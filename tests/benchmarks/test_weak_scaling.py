@@ -33,7 +33,7 @@ def test_two_ranks_on_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (file,) = files_of("weak_scaling_cpu", tmp_path)
     found = json.loads(file.read_text())["networks"]["small"]
     assert found["ranks"]["1"].keys() == {"lamina", "ddp"}
-    assert found["ranks"]["2"].keys() == {"lamina", "lamina-bf16", "lamina-shards", "ddp"}
+    assert found["ranks"]["2"].keys() == {"lamina", "lamina-bf16", "lamina-shards", "lamina-apart", "ddp"}
     rows = [row for ways in found["ranks"].values() for row in ways.values()]
     assert all(row["ms"] > 0 and row["batch"] == 8 for row in rows)
     both = found["ranks"]["2"]
