@@ -33,15 +33,15 @@ CALLS: dict[str, Any] = {
 }
 
 
-def constants() -> dict[str, dict[str, str]]:
-    """By file and name ("Class.name" within a class): values with numbers, as text."""
-    found: dict[str, dict[str, str]] = {}
-    for file in sorted(PACKAGE.rglob("*.py")):
-        name = str(file.relative_to(PACKAGE))
-        if name not in GENERATED:
-            held = dict(_held(ast.parse(file.read_text(encoding="utf-8")).body, ""))
-            found |= {name: held} if held else {}
-    return found
+def files() -> list[str]:
+    """Those that people write."""
+    found = (str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py"))
+    return sorted(name for name in found if name not in GENERATED)
+
+
+def constants(file: str) -> dict[str, str]:
+    """By name ("Class.name" within a class): values with numbers, as text."""
+    return dict(_held(ast.parse((PACKAGE / file).read_text(encoding="utf-8")).body, ""))
 
 
 def _held(body: list[ast.stmt], start: str) -> Iterator[tuple[str, str]]:
@@ -78,7 +78,8 @@ def main(argv: list[str]) -> int:
     if argv != ["write"]:
         print(__doc__)
         return 2
-    TABLE.write_text(json.dumps(constants(), indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+    table = {file: held for file in files() if (held := constants(file))}
+    TABLE.write_text(json.dumps(table, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0
 
 
