@@ -22,8 +22,8 @@ alone).
 A fault whose tests take longer than `--timeout`, or than what is left of `--seconds`, is not decided: survivors take
 the longest, so that the share of those that were tried is a bound from below. Where all tests that reach it have
 passed by then (`--reach`), it counts as a survivor. The figure comes with its 95 % interval (Wilson's). The exit
-status is 1 where fewer than `--least` percent are found. `--forks` tries all in forks of processes that have read the
-tests of a chapter, which takes a tenth of the time, and what these do not find as without it.
+status is 1 where fewer than `--least` percent are found. `--forks` first tries all in forks of processes that have
+read the tests of a chapter, for a tenth of `--timeout` each, and what these do not find as without it.
 
 With `--reach` each fault first runs only those tests of its chapter that execute its expression, those named after
 the module first, then the quickest; and last, for a minute, those of other chapters that do. Which these are tells
@@ -584,10 +584,13 @@ def _seconds_of_files(copy: Path) -> dict[str, float]:
     return found
 
 
-def reach_of(file: Path, folder: Path, chosen: Sequence[Fault], marks: str = MARKS) -> dict[str, list[str]]:
+def reach_of(
+    file: Path, folder: Path, chosen: Sequence[Fault], marks: str = MARKS, jobs: int = 2
+) -> dict[str, list[str]]:
     """The tests that reach each fault, the quickest first, from a file; then, of what runs at import, all files.
 
-    Made first where the file is not there; test files that are new or have changed since are run again.
+    Made first where the file is not there, in `jobs` processes; test files that are new or have changed since are
+    run again.
     """
     now = {
         str(test.relative_to(ROOT)): hashlib.sha256(test.read_bytes()).hexdigest()
@@ -599,7 +602,7 @@ def reach_of(file: Path, folder: Path, chosen: Sequence[Fault], marks: str = MAR
     changed = [test for test, text in now.items() if known["files"].get(test) != text]
     if changed:
         copy = copy_to(folder / "probed")
-        several = ("-n", "2", "--dist", "worksteal")
+        several = ("-n", str(jobs), "--dist", "worksteal")
         reach(copy, chosen, (*several, *(changed if known["files"] else ())), marks)
         for key, tests in reaching(copy, chosen, ROOT).items():
             before = known["reached"].get(key, {})
@@ -704,11 +707,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     broken = failed_in(options.without) if options.without else set[str]()
     with tempfile.TemporaryDirectory(prefix="lamina-mutate-") as folder:
         place, marks = Path(folder), options.marks
-        known = reach_of(options.reach, place, everything, marks) if options.reach else None
+        known = (
+            reach_of(options.reach, place, everything, marks, max(2, options.jobs)) if options.reach else None
+        )
         found = dict[str, str]()
         if options.forks and known is not None:
             attempts = importlib.import_module("tools.patched").attempts
-            found = attempts(place, ROOT, chosen, known, options.timeout, marks)
+            found = attempts(place, ROOT, chosen, known, options.timeout / 10, marks, options.jobs)
         rest = [fault for fault in chosen if fault.key not in found]
         results = [
             *found.values(),

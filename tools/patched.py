@@ -27,6 +27,7 @@ import gc
 import importlib
 import inspect
 import json
+import math
 import os
 import resource
 import signal
@@ -34,7 +35,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -57,39 +60,62 @@ def attempts(
     reaching: dict[str, list[str]],
     seconds: float,
     marks: str,
+    jobs: int = 1,
 ) -> dict[str, str]:
     """The tests that find faults, by the keys of these; what forks do not find is left out.
 
-    folder: where a copy of the tree is made. reaching: tests that reach each fault.
+    folder: where copies of the tree are made, one for each job. reaching: tests that reach each fault.
     seconds: of the processor, for each.
     """
-    copy = copy_to(folder / "forked")
     groups: dict[tuple[str, ...], list[tuple[Fault, list[str]]]] = {}
     for fault in chosen:
         chapter = tests_for(root, fault.file)
         tests = [*near(fault.file, chapter, reaching[fault.key]), *chapter[:FEW]]
         tests = [*(table for table in TABLES if table in chapter), *tests]
         groups.setdefault(fault.file.parts[2:-1][:2], []).append((fault, tests))
+    most = math.ceil(len(chosen) / jobs)  # so that the largest chapter keeps no other job waiting
+    parts = [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
+    copies: Queue[Path] = Queue()
+    for job in range(min(jobs, len(parts))):
+        copies.put(copy_to(folder / f"forked-{job}"))
+
+    def attempt_all(part: Sequence[tuple[Fault, list[str]]]) -> dict[str, str]:
+        copy = copies.get()
+        try:
+            return _attempt_in(copy, root, part, seconds, marks)
+        finally:
+            copies.put(copy)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        found: dict[str, str] = {}
+        for some in pool.map(attempt_all, parts):
+            found |= some
+    return found
+
+
+def _attempt_in(
+    copy: Path, root: Path, part: Sequence[tuple[Fault, list[str]]], seconds: float, marks: str
+) -> dict[str, str]:
+    """What forks of one process find of some faults, which share their tests' files."""
+    faults = [
+        {
+            "file": str(fault.file),
+            "text": fault.apply((root / fault.file).read_text(encoding="utf-8")),
+            "tests": tests,
+            "seconds": seconds,
+        }
+        for fault, tests in part
+    ]
+    (copy / "faults.json").write_text(json.dumps(faults), encoding="utf-8")
+    results = copy / "results.jsonl"
+    results.unlink(missing_ok=True)
+    _in_forks(copy, dict.fromkeys(test.partition("::")[0] for _, tests in part for test in tests), marks)
     found: dict[str, str] = {}
-    for group in groups.values():
-        faults = [
-            {
-                "file": str(fault.file),
-                "text": fault.apply((root / fault.file).read_text(encoding="utf-8")),
-                "tests": tests,
-                "seconds": seconds,
-            }
-            for fault, tests in group
-        ]
-        (copy / "faults.json").write_text(json.dumps(faults), encoding="utf-8")
-        results = copy / "results.jsonl"
-        results.unlink(missing_ok=True)
-        _in_forks(copy, dict.fromkeys(test.partition("::")[0] for _, tests in group for test in tests), marks)
-        for line in results.read_text(encoding="utf-8").splitlines() if results.exists() else ():
-            said = json.loads(line)
-            fault = group[said["place"]][0]
-            print(f"{said['by'] or 'not found in a fork'} ({said['seconds']} s) {fault.key}", flush=True)
-            found |= {fault.key: said["by"]} if said["by"] else {}
+    for line in results.read_text(encoding="utf-8").splitlines() if results.exists() else ():
+        said = json.loads(line)
+        fault = part[said["place"]][0]
+        print(f"{said['by'] or 'not found in a fork'} ({said['seconds']} s) {fault.key}", flush=True)
+        found |= {fault.key: said["by"]} if said["by"] else {}
     return found
 
 

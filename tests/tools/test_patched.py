@@ -113,4 +113,4 @@ def test_faults_are_found_where_they_are(tmp_path: Path, monkeypatch: pytest.Mon
         "n -= 12": {"test_down"},
         "return n + 13": {"test_program"},
     }
-    assert (tmp_path / "forked" / file).read_text() == MODULE
+    assert (tmp_path / "forked-0" / file).read_text() == MODULE
