@@ -280,15 +280,16 @@ def _microseconds(run: Callable[[], Any], wait: Callable[[], None], seconds: flo
 
 class StandIn:
     """In place of a program's executable: takes a time without Python's lock, as a device does, and gives outputs
-    that are there. One run at a time."""
+    that are there. Runs are queued: each begins when the one before it has ended."""
 
     def __init__(self, program: ServedProgram, seconds: float) -> None:
         self.device, self._seconds, self._turn = program.executable.device, seconds, threading.Lock()
-        self._outputs = program.executable(*program.memory())
+        self._outputs, self._end = program.executable(*program.memory()), 0.0
 
     def __call__(self, *inputs: Any) -> Any:
         with self._turn:
-            time.sleep(self._seconds)
+            end = self._end = max(self._end, time.perf_counter()) + self._seconds
+        time.sleep(max(0.0, end - time.perf_counter()))
         return self._outputs
 
 

@@ -1,6 +1,7 @@
 """When a batch begins: full, or when its first request has waited long enough; in whose thread; how its requests are
 told."""
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ class Doubling:
     """Answers numbers by twice themselves; a negative one fails the whole run."""
 
     def __init__(self, most: int, together: bool = True) -> None:
-        self.most, self.together, self.runs = most, together, list[list[int]]()
+        self.most, self.together, self.runs, self.seconds = most, together, list[list[int]](), math.inf
 
     def memory(self) -> list[Any]:
         return [0] * self.most
@@ -71,11 +72,70 @@ def test_requests_of_several_samples_stay_whole() -> None:
 
 
 def test_batches_of_several_kinds_fill_beside_each_other() -> None:
-    queue, a, b = RequestQueue(2, 100, 0.3, "test"), Doubling(2), Doubling(2)
+    queue, a, b = RequestQueue(1, 100, 0.3, "test"), Doubling(2), Doubling(2)
     futures = [queue.put(to, [k], 1, block=True) for k, to in enumerate([a, b, a, b, a])]
     assert [f.result(10) for f in futures] == [[0], [2], [4], [6], [8]]
     assert (a.runs[0], b.runs) == ([0, 2], [[1, 3]])
     queue.close(cancel=False)
+
+
+class Waiting(Doubling):
+    """Each run says that it has begun, and waits until all may go on."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        super().__init__(most)
+        self.seconds, self.begun, self.free = seconds, threading.Semaphore(0), threading.Event()
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        self.begun.release()
+        self.free.wait(10)
+        return super().run(inputs)
+
+
+@pytest.mark.parametrize(("runs", "most", "enough"), [(1, 4, 4), (2, 4, 2), (2, 5, 3), (3, 4, 2), (8, 4, 1)])
+def test_a_part_begins_where_batches_fill_slowly_and_a_run_is_free(runs: int, most: int, enough: int) -> None:
+    """All runs together hold as many samples as one full batch; what comes while all of them are busy fills one."""
+    queue, to = RequestQueue(runs, 100, 600.0, "test"), Waiting(most, 0.0)
+    futures = []
+    for k in range(1, enough * runs + 1):
+        futures.append(queue.put(to, [k], 1, block=True))
+        if k % enough == 0:
+            assert to.begun.acquire(timeout=10), "a run that is free was not taken"
+    futures += [queue.put(to, [100 + k], 1, block=True) for k in range(most)]
+    assert not to.begun.acquire(blocking=False)
+    to.free.set()
+    wanted = [[2 * k] for k in range(1, enough * runs + 1)] + [[200 + 2 * k] for k in range(most)]
+    assert [f.result(10) for f in futures] == wanted
+    assert sorted(sum(x > 0 for x in run) for run in to.runs) == sorted([enough] * runs + [most])
+    queue.close(cancel=False)
+
+
+def test_a_part_waits_where_a_batch_fills_sooner_than_it_runs() -> None:
+    queue, to = RequestQueue(2, 100, 600.0, "test"), Waiting(4, 1e6)
+    futures = [queue.put(to, [k], 1, block=True) for k in (1, 2, 3)]
+    assert not to.begun.acquire(timeout=0.2)
+    futures.append(queue.put(to, [4], 1, block=True))
+    to.free.set()
+    assert [f.result(10) for f in futures] == [[2], [4], [6], [8]]
+    assert to.runs == [[1, 2, 3, 4]]
+    assert to.seconds < 100, "the least time of a run is kept"
+    queue.close(cancel=False)
+
+
+@pytest.mark.parametrize(
+    ("since", "used", "is_ready"), [(-0.29, 2, False), (-0.31, 2, True), (-9.0, 1, False), (-0.46, 3, True)]
+)
+def test_a_batch_fills_slowly_where_that_takes_longer_than_a_run(
+    since: float, used: int, is_ready: bool
+) -> None:
+    """A run takes 0.6 s: of four samples two have to come in more than 0.3, three in more than 0.45."""
+    to = Doubling(4)
+    to.seconds = 0.6
+    batch = Gathering(to, [0] * 4, since, 100.0, 2)
+    batch.used = used
+    assert batch.is_ready(0.0) == is_ready
+    batch.writing = 1
+    assert not batch.is_ready(0.0)
 
 
 def test_requests_that_are_written_at_the_same_time_are_not_forgotten() -> None:
@@ -295,7 +355,7 @@ def test_a_worker_that_collects_the_owner_waits_for_nothing() -> None:
 
 def test_callers_wake_each_other_past_those_that_have_left() -> None:
     """A caller that left while its batch ran (by an error that was thrown into its thread) breaks no chain."""
-    batch = Gathering(Doubling(4), [0] * 4, 0.0)
+    batch = Gathering(Doubling(4), [0] * 4, 0.0, 0.0, 4)
     requests = [Request(k, 1, 0.0, runs=True) for k in range(3)]
     requests[0].withdrawn = requests[1].withdrawn = True
     batch.told.extend(requests)

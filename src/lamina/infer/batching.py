@@ -1,5 +1,9 @@
 """Requests gathered into batches, and the threads that run them.
 
+Callers that ask again at once would fill one batch together and all wait for it: the device while the host writes and
+answers, the host while the device runs. So where a batch takes longer to fill than to run, a part of it begins while
+a run is free: as many samples as let all runs together hold those of a full batch.
+
 A caller that waits for its answer has a thread: the one that fills a batch runs it, else the batch's first caller
 when its time is up. So nobody is woken to begin a run, and each of the others once, when its answer is there.
 Batches with requests that nobody waits for (`put`) are run by workers. Whoever has ended a run lets the next batch
@@ -32,10 +36,12 @@ class Answering(Protocol):
     """What answers the requests of one kind.
 
     most: samples that one run takes. together: whether several requests may share a run.
+    seconds: the least time that a run has taken; infinite before the first.
     """
 
     most: int
     together: bool
+    seconds: float
 
     def memory(self) -> Any:
         """Memory for the inputs of one run, whose every place holds a sample that is as valid as any."""
@@ -121,15 +127,18 @@ class Request:
 class Gathering:
     """A batch: it fills, runs, and has answers.
 
-    memory: of its inputs. until: when it begins although it is not full. used: samples. writing: requests whose
-    samples are not written yet. due: its time is up. leader: the caller that sees to that. begun: takes no more.
-    runner: the caller whose thread runs it. done: it has run. told: callers that wake each other then.
+    memory: of its inputs. since: when its first request came. until: when it begins although it is not full. enough:
+    samples that are worth a run. used: samples. writing: requests whose samples are not written yet. due: its time is
+    up. leader: the caller that sees to that. begun: takes no more. runner: the caller whose thread runs it. done: it
+    has run. told: callers that wake each other then.
     outputs, error: how it ended.
     """
 
     to: Answering
     memory: Any
+    since: float
     until: float
+    enough: int
     requests: list[Request] = field(default_factory=list)
     used: int = 0
     writing: int = 0
@@ -155,14 +164,13 @@ class Gathering:
                 return
 
     def is_ready(self, now: float) -> bool:
-        """Whether it is to run now."""
+        """Whether it is to run now, if a run is free."""
         self.due = self.due or now >= self.until
-        return self.may_begin
+        return not self.writing and (self.due or self.used >= self.to.most or self._fills_slowly(now))
 
-    @property
-    def may_begin(self) -> bool:
-        """Whether nothing but a look at the clock, and at free contexts, is missing."""
-        return not self.writing and (self.due or self.used >= self.to.most or not self.to.together)
+    def _fills_slowly(self, now: float) -> bool:
+        """Whether it has enough samples, and would take longer to fill than to run."""
+        return self.used >= self.enough and (now - self.since) * self.to.most >= self.to.seconds * self.used
 
     def begin(self, mine: Request | None) -> None:
         """It takes no more; a caller runs it if one may, best the one that asks. What is told by futures, whose
@@ -176,11 +184,13 @@ class Gathering:
         """Run it; the requests that were not cancelled before."""
         live = [r for r in self.requests if r.starts()]
         if live:
+            begun = time.perf_counter()
             try:
                 self.outputs = self.to.run(self.memory)
             except BaseException as error:
                 self.error = error
             else:
+                self.to.seconds = min(self.to.seconds, time.perf_counter() - begun)
                 self.to.give_back(self.memory)
         return live
 
@@ -280,7 +290,7 @@ class RequestQueue:
                 batch.writing -= 1
                 if request.withdrawn:
                     self._pass_on(batch, request)
-                if batch.may_begin or request.withdrawn or self._closed:
+                if request.withdrawn or self._closed or batch.is_ready(time.perf_counter()):
                     self._begin_ready(request)
         return batch
 
@@ -312,8 +322,9 @@ class RequestQueue:
                     batch = found
                     break
         if batch is None:
-            batch = Gathering(to, to.memory(), time.perf_counter() + (self._seconds if to.together else 0.0))
-            batch.due = not self._seconds
+            now, seconds = time.perf_counter(), self._seconds if to.together else 0.0
+            batch = Gathering(to, to.memory(), now, now + seconds, math.ceil(to.most / self._most))
+            batch.due = not seconds
             self._batches.append(batch)
         request.start = batch.used
         batch.requests.append(request)

@@ -40,12 +40,14 @@ class Inferer(Serving):
         inferer.submit(x)       a concurrent.futures.Future of it, which can be cancelled until it runs
         await inferer.ask(x)    for asyncio
 
-    With `max_batch` above 1 requests are gathered: a run takes up to so many samples, and begins when it is full or
-    when its first request has waited for `max_wait_ms`. Requests share a run only where the ops of the network prove
-    that samples stay apart (`Op.batch_axes`) and a trial at the first request shows that a sample's result does not
-    depend, in any bit, on its place and its neighbours; otherwise each has a run of its own. All requests of a kind
-    use one program, of `max_batch` samples whatever its fill, so that an answer is the same, bit by bit, however many
-    threads ask. The error of a request is that request's alone.
+    With `max_batch` above 1 requests are gathered: a run takes up to so many samples. It begins when it is full, when
+    its first request has waited for `max_wait_ms`, or, where filling takes longer than a run, with `max_batch /
+    contexts` samples, so that the host works for one run while the device works on another; while all contexts are
+    busy it fills. Requests share a run only where the ops of the network prove that samples stay apart
+    (`Op.batch_axes`) and a trial at the first request shows that a sample's result does not depend, in any bit, on
+    its place and its neighbours; otherwise each has a run of its own. All requests of a kind use one program, of
+    `max_batch` samples whatever its fill, so that an answer is the same, bit by bit, however many threads ask. The
+    error of a request is that request's alone.
 
     Args:
         net: the network; it is used in inference mode, as `Predictor` does. Its weights are read when a program is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Protocol
@@ -38,9 +39,10 @@ class ServedProgram:
     """A program that answers one request a run.
 
     executable: gives the outputs for the inputs, in order. outputs: their structure.
+    seconds: the least time that a run of a batch has taken.
     """
 
-    most, together = 1, False
+    most, together, seconds = 1, False, math.inf
     #: What was compiled, where it was compiled here.
     graph: Any = None
 
