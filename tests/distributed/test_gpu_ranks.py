@@ -12,6 +12,7 @@ from lamina import distributed, nn, ops, optim
 from lamina.runtime import Device, devices
 from tests.distributed import test_data_parallel, test_shards
 from tests.helpers.collective_programs import check
+from tests.helpers.killed_ranks import kill_often
 from tests.helpers.many_worlds import FAULTS, LIMIT, command, environment, program
 from tests.helpers.ranks import run_ranks
 
@@ -143,3 +144,12 @@ def test_a_fault_of_one_ends_all_and_leaves_no_memory(tmp_path: Path, ranks: int
     assert "rank 1" in ended.stderr + ended.stdout
     after = [Device(f"cuda:{i}").platform.memory_info().free for i in range(ranks)]
     assert all(a >= b - (64 << 20) for a, b in zip(after, before, strict=True))
+
+
+@pytest.mark.feature("B034", "B056")
+def test_a_rank_that_is_killed_beside_checkpoints_costs_no_step_but_the_last(
+    tmp_path: Path, ranks: int
+) -> None:
+    found = kill_often(tmp_path, kills=2, ranks=ranks, seed=2, device="cuda", one=True)
+    assert found["kills"] == 2
+    assert found["wrong"] == []
