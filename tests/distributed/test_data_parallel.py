@@ -50,6 +50,48 @@ def several(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [train(one) for one in settings]
 
 
+class Sequences(nn.Module):
+    """Dropout of sequences whose samples are along axis 1, in a recurrent network or a transformer."""
+
+    def __init__(self, kind: str) -> None:
+        if kind == "transformer":
+            layer = nn.TransformerEncoderLayer(6, 2, 10, dropout=0.3, norm_first=True)
+            self.body: nn.Module = nn.TransformerEncoder(layer, 2)
+        else:
+            self.body = getattr(nn, kind)(6, 6, num_layers=3, dropout=0.4)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x: lm.Tensor) -> lm.Tensor:
+        """(B, T, 6) -> (B, 5)."""
+        y = self.body(ops.transpose(x, 0, 1))
+        return self.head((y[0] if isinstance(y, tuple) else y)[-1])
+
+
+def sequences(kinds: list[str]) -> list[list[float]]:
+    """Losses of some steps of each kind of network."""
+    found, n, me = [], distributed.world_size(), distributed.rank()
+    for kind in kinds:
+        nn.manual_seed(3)
+        net = Sequences(kind)
+        step = lm.train_step(net, ops.cross_entropy, optim.SGD(0.5), device="cpu", parallel="data")
+        rng, losses, part = np.random.default_rng(0), [], slice(me * BATCH // n, (me + 1) * BATCH // n)
+        for _ in range(STEPS):
+            x, y = rng.standard_normal((BATCH, 4, 6)).astype(np.float32), rng.integers(0, 5, BATCH)
+            losses.append(float(step(x[part], y[part]).item()))
+        found.append(losses)
+    return found
+
+
+@pytest.mark.feature("F116", "B032", "B033")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_sequences_are_dropped_as_one_rank_would(ranks: int) -> None:
+    kinds = ["LSTM", "GRU", "PeepholeLSTM", "transformer"]
+    alone = sequences(kinds)
+    for found in run_ranks(sequences, ranks, args=(kinds,)):
+        for kind, losses, wanted in zip(kinds, found, alone, strict=True):
+            assert losses == pytest.approx(wanted, rel=1e-5), kind
+
+
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"clip_norm": 0.3, "optimizer": optim.AdamW(1e-3)},

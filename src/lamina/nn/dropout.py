@@ -13,6 +13,12 @@ from lamina.ops.core import operand
 from lamina.tensors import Tensor
 
 
+def by_samples(drop: Callable[[Any], Any], x: Any, axis: int) -> Any:
+    """What `drop` leaves of x, whose samples lie along an axis: it is given them along axis 0, so that a rank draws
+    its part of what one rank with the whole batch would draw."""
+    return ops.transpose(drop(ops.transpose(x, 0, axis)), 0, axis) if axis else drop(x)
+
+
 class _Dropout(Module):
     """generator: whose state is used and advanced; default: the one that `manual_seed` seeds."""
 

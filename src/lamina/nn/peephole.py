@@ -10,7 +10,7 @@ import numpy as np
 from lamina import ops
 from lamina.nn import init
 from lamina.nn.container import ModuleList
-from lamina.nn.dropout import Dropout
+from lamina.nn.dropout import Dropout, by_samples
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.ops.core import operand
@@ -124,7 +124,7 @@ class PeepholeLSTM(Module):
         within = None if lengths is None else inside(lengths, steps).unsqueeze(2)
         last: list[tuple[Any, Any]] = []
         for layer in range(self.num_layers):
-            sides, x = [], self.drop(x) if layer else x
+            sides, x = [], by_samples(self.drop, x, 1) if layer else x
             for direction in range(self.directions):
                 place = len(last)
                 turned = _turned(x, lengths) if direction else x

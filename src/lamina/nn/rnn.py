@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from lamina import ops
 from lamina.nn import init
-from lamina.nn.dropout import Dropout
+from lamina.nn.dropout import Dropout, by_samples
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.nn.utils.rnn import PackedSequence, packing_of, padded_data, with_data
@@ -113,7 +113,7 @@ class _RecurrentLayer(Module):
         for layer in range(op.layers):
             own = None if states is None else [s[layer * per : (layer + 1) * per] for s in states]
             part = weights[layer * each : (layer + 1) * each]
-            x, *after = _call(op, 1, self.drop(x) if layer else x, own, part, lengths)
+            x, *after = _call(op, 1, by_samples(self.drop, x, 1) if layer else x, own, part, lengths)
             last.append(tuple(after))
         return (x, *(ops.cat(parts, 0) for parts in zip(*last, strict=True)))
 

@@ -12,7 +12,7 @@ from lamina import ops
 from lamina.nn import init
 from lamina.nn.attention import Mask, MultiheadAttention
 from lamina.nn.container import ModuleList
-from lamina.nn.dropout import Dropout
+from lamina.nn.dropout import Dropout, by_samples
 from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
 from lamina.nn.norm import LayerNorm
@@ -86,12 +86,20 @@ class _Layer(Module):
     def _part(self, number: int, x: T, function: Callable[[T], T]) -> T:
         """x + function(x) with dropout, and the normalization before or after."""
         norm, dropout = (getattr(self, f"{name}{number}") for name in ("norm", "dropout"))
-        y: T = x + dropout(function(norm(x))) if self.norm_first else norm(x + dropout(function(x)))
+        y: T
+        if self.norm_first:
+            y = x + self._dropped(dropout, function(norm(x)))
+        else:
+            y = norm(x + self._dropped(dropout, function(x)))
+        return y
+
+    def _dropped(self, dropout: Dropout, x: T) -> T:
+        y: T = by_samples(dropout, x, 0 if self.batch_first or x.ndim < 3 else 1)
         return y
 
     def _feed_forward(self, x: T) -> T:
         hidden: T = self.activation(self.linear1(x))
-        return self.linear2(self.dropout(hidden))
+        return self.linear2(self._dropped(self.dropout, hidden))
 
 
 class TransformerEncoderLayer(_Layer):

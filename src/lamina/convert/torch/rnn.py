@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, converts
+from lamina.nn.dropout import by_samples
 from lamina.nn.utils.rnn import pad_sequence
 
 #: The function's name -> the op's mode.
@@ -44,7 +46,7 @@ def layered(call: TorchCall, mode: str, x: Any, states: list[Any], lengths: Any 
         x, *after = ops.rnn(mode, x, first, own, layers=1, **options)
         for kept, state in zip(last, after, strict=True):
             kept.append(state)
-        x = ops.dropout(x, drop) if i + 1 < layers else x
+        x = by_samples(partial(ops.dropout, p=drop), x, 1) if i + 1 < layers else x
     return (x, *(ops.cat(kept, 0) for kept in last))
 
 
