@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
+from lamina import ops
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.launch.program import Launch, Launches, Program
 from lamina.backends.reference import run_reference
-from lamina.ops.core import Array
-from lamina.ops.primitives import Mul
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import GeluGrad, GeluTanh, Mul, Sigmoid, Silu, SiluGrad
 from lamina.spec import (
     DType,
     Policy,
@@ -18,6 +20,7 @@ from lamina.spec import (
     as_dtype,
     bfloat16,
     channels_last,
+    float16,
     float32,
     float64,
     from_tag,
@@ -109,3 +112,54 @@ def test_operands_whose_rows_are_no_whole_accesses_are_laid_alike() -> None:
     shape = (3, 4, 5, 7)
     plan, _ = planned([Spec(shape, bfloat16).fixed, Spec(shape, bfloat16).with_tag("bacd")])
     assert [s.tag for s in plan.inputs] == ["abcd", "abcd"]
+
+
+#: What half types have shorter expressions of.
+SHORT: list[Op] = [Sigmoid(), Silu(), GeluTanh(), SiluGrad(), GeluGrad("tanh")]
+
+
+def halves(dtype: DType) -> Array:
+    """All numbers of a type of 16 bits up to half the largest, or 2⁴⁰, whose cube is finite in float32."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    most = np.array(2.0**40 if dtype == bfloat16 else 32752.0).astype(dtype.numpy).view(np.uint16)
+    return bits[(bits & 0x7FFF) <= most].view(dtype.numpy)
+
+
+def steps_off(found: Array, wanted: Array, dtype: DType) -> Array:
+    """By how many steps of the type, or of 2⁻⁴⁰ where these are smaller, results differ from rounded exact ones."""
+    exact = wanted.astype(dtype.numpy).astype(np.float64)
+    step = np.maximum(np.spacing(np.abs(wanted).astype(dtype.numpy)).astype(np.float64), 2.0**-40)
+    return np.abs(found.astype(np.float64) - exact) / step
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize("op", SHORT, ids=str)
+def test_short_expressions_are_right_for_every_half(op: Op, dtype: DType) -> None:
+    x = halves(dtype)
+    arrays = [x, np.ones_like(x)][: 2 if isinstance(op, SiluGrad | GeluGrad) else 1]
+    (wanted,) = run_reference(op, arrays, float64)
+    plan = backend(H200).plan(op, [Spec(a.shape, dtype) for a in arrays], Policy())
+    (found,) = run_plan(plan, arrays)
+    assert steps_off(found, wanted, dtype).max() <= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["sigmoid", "silu", "gelu"])
+def test_short_expressions_are_right_on_a_gpu(name: str, dtype: DType) -> None:
+    """The units for special functions, which the emulator does not know; gradients too."""
+    x = halves(dtype)
+    options = {"approximate": "tanh"} if name == "gelu" else {}
+    op, grad = {
+        "sigmoid": (Sigmoid(), None),
+        "silu": (Silu(), SiluGrad()),
+        "gelu": (GeluTanh(), GeluGrad("tanh")),
+    }[name]
+    given = lm.tensor(x, device="cuda")
+    (wanted,) = run_reference(op, [x], float64)
+    assert steps_off(getattr(ops, name)(given, **options).numpy(), wanted, dtype).max() <= 1
+    if grad is not None:
+        (wanted,) = run_reference(grad, [x, np.ones_like(x)], float64)
+        _, pull = lm.vjp(lambda v: getattr(ops, name)(v, **options), given)
+        (found,) = pull(lm.tensor(np.ones_like(x), device="cuda"))
+        assert steps_off(found.numpy(), wanted, dtype).max() <= 1

@@ -45,6 +45,8 @@ _INNERMOST = re.compile(r"(\w*)\(([^()]*)\)")
 #: Roughly, in instructions: a function of the library, a division; of these functions, as of any other operator, one.
 _FUNCTION, _DIVISION = 16, 8
 _QUICK = {"smaller", "larger", "magnitude", "fabsf", "fabs", "widen"}
+#: Instructions of what the units for special functions compute.
+_SHORT = {"__expf": 4, "__fdividef": 4}
 #: Bits of whole numbers that wrap around between two steps as they do in memory.
 _WHOLE = 32
 
@@ -102,10 +104,15 @@ def instructions(op: FusedElementwise, count: int, dtype: DType) -> int:
             name = seen.get(found[0])
             if name is None:
                 name = seen[found[0]] = f"${len(seen)}$"
-                total += _operators(found[2]) + ((1 if found[1] in _QUICK else _FUNCTION) if found[1] else 0)
+                total += _operators(found[2]) + _call(found[1])
             text = text.replace(found[0], name)
         total += _operators(text)
     return total
+
+
+def _call(name: str) -> int:
+    """Instructions of a function; of brackets alone none."""
+    return (1 if name in _QUICK else _SHORT.get(name, _FUNCTION)) if name else 0
 
 
 def _operators(text: str) -> int:
