@@ -1,13 +1,14 @@
 """Scaled dot-product attention.
 
+windows few queries and keys in half types: own kernels that keep scores on the chip (`windows.py`)
 sdpa    cuDNN's one operation, forward in half types
 steps   cuDNN's pattern of attention written out (`lamina.cudnn.composed`), forward and backward in half types
 padded  the same on copies whose features are filled up with zeros to whole 16 bytes, which cuDNN asks for:
         scores are the same, and what is beyond is left out of results ("padded-sdpa", "padded-steps")
 rows    any dtype and size: matrix products, and an own kernel on the rows of scores, which lie in the workspace
 
-cuDNN reads q, k and v and writes their gradients by strides: heads within a projection of all three stay where they
-are. Own kernels take row-major operands.
+cuDNN and `windows` read q, k and v and write their gradients by strides: heads within a projection of all three stay
+where they are. `rows` takes row-major operands.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Call, NoKernel, Plan, PlanTape, Run
+from lamina.backends.cuda.attention import windows
 from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention, JointAttentionGrad
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.elementwise.pointwise import full
@@ -142,8 +144,7 @@ def attention_grad(op: AttentionGrad, specs: tuple[Spec, ...], device: Device, p
     """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; row-major, unless cuDNN takes them as they
     lie.
     """
-    bias, _ = op.parted(specs[6:])
-    strided = None if bias and op.bias_grad else _strided((*specs[:4], specs[5]))
+    strided = _strided((*specs[:4], specs[5]))
     if strided is None:
         return _gradient(op, [s.open.fixed for s in specs], device, policy)
     q, k, v, _, _ = strided
@@ -167,6 +168,7 @@ def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Po
         outputs,
         terms,
         lambda: _forward_formulations(op, terms, targets, device, policy),
+        lambda: (windows.forward(op, terms, targets, aligned=False),),
         device,
         policy,
     )
@@ -185,6 +187,7 @@ def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy:
         outputs,
         terms,
         lambda: _backward_formulations(op, terms, targets, device, policy),
+        lambda: windows.backward(op, terms, targets, device, policy, aligned=False)[0],
         device,
         policy,
     )
@@ -204,6 +207,7 @@ def _joint_attention(op: JointAttention, joint: Spec, device: Device, policy: Po
         outputs,
         terms,
         lambda: _forward_formulations(op.unfused, terms, targets, device, policy),
+        lambda: (windows.forward(op.unfused, terms, targets, aligned=False),),
         device,
         policy,
     )
@@ -226,6 +230,7 @@ def _joint_gradient(op: JointAttentionGrad, joint: Spec, device: Device, policy:
         [joint],
         terms,
         lambda: _backward_formulations(op.grad, terms, targets, device, policy),
+        lambda: windows.backward(op.grad, terms, targets, device, policy, aligned=False)[0],
         device,
         policy,
     )
@@ -264,10 +269,14 @@ def _chosen(
     outputs: Sequence[Spec],
     terms: Sequence[Term],
     formulations: Callable[[], Sequence[Formulation]],
+    plain: Callable[[], Sequence[Bindable]],
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The best formulation; zeros where there is nothing to see. terms: begin with q, k and v."""
+    """The best formulation; zeros where there is nothing to see. terms: begin with q, k and v.
+
+    plain: the kernels of `windows` for any addresses, where the operands fit these.
+    """
     (q, _), (k, _), (v, _) = terms[:3]
     if any(s.numel == 0 for s in (q, k, v)):
         zeros = [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs) if s.nbytes]
@@ -279,6 +288,7 @@ def _chosen(
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         formulations=tuple(formulations()),
+        plain=tuple(plain()) if windows.fit(terms) else (),
         kind=str(op),
         flops=products * (q.shape[3] + v.shape[3]) * float(prod(q.shape[:3]) * k.shape[2]),
     )
@@ -290,6 +300,8 @@ def _forward_formulations(
 ) -> list[Formulation]:
     """Preferred ones first; own kernels only on what is row-major."""
     formulations = []
+    if windows.fit(terms):
+        formulations.append(Formulation("windows", steps=(windows.forward(op, terms, targets),)))
     if terms[0][0].dtype in (float16, bfloat16):
         copies = _Copies()
         given, made = [copies.read(t) for t in terms[:3]], [copies.written(targets[0]), *targets[1:]]
@@ -309,17 +321,21 @@ def _backward_formulations(
     """Preferred ones first; own kernels only on what is row-major, and for the gradient of a bias: cuDNN's engines
     take its sum into the pattern, and write zeros.
     """
+    first = []
+    if windows.fit(terms):
+        steps, scratch_size = windows.backward(op, terms, targets, device, policy)
+        first.append(Formulation("windows", steps=tuple(steps), scratch=scratch_size))
     rows = [backward_rows(op, terms, targets, device, policy)] if _row_major(terms) else []
     if terms[0][0].dtype not in (float16, bfloat16) or targets[3:]:
-        return rows
+        return [*first, *rows]
     copies = _Copies()
     more = _spread(op, terms[6:], terms, copies)
     q, k, v, o, g = (copies.read(terms[i]) for i in (0, 1, 2, 3, 5))
     made = [copies.written(t) for t in targets]
     if not copies.pay(terms):
-        return rows
+        return [*first, *rows]
     graph = _backward_formulation(op, [q, k, v, o, terms[4], g, *more], made, copies.size)
-    return [copies.around(graph), *rows]
+    return [*first, copies.around(graph), *rows]
 
 
 def _spread(
