@@ -251,10 +251,12 @@ def test_gradients_with_a_bias_are_graphs(bias: tuple[int, ...], heads_inside: b
     q, k, o = lying((2, 4, 49, 64)), lying((2, 4, 30, 64)), lying((2, 4, 49, 64))
     specs = [q, k, k, o, Spec((2, 4, 49, 1), float32).fixed, o, Spec(bias, bfloat16).fixed]
     mask, summed = (formulations_of(AttentionGrad(0.3, False, grad), specs) for grad in (False, True))
-    assert [one.name for one, _ in summed] == ["rows"]
-    assert [one.name for one, _ in mask[:2]] == (["steps", "steps"] if heads_inside else ["steps", "rows"])
+    first = ["windows"] * heads_inside  # where they lie; then row-major copies
+    assert [one.name for one, _ in summed] == [*first, "windows", "rows"]
+    first = ["windows", "steps"] * heads_inside
+    assert [one.name for one, _ in mask] == [*first, "windows", "steps", "rows"]
     whole = bias[2] > 1  # else it is copied for all rows
-    assert {source(i) for i in range(6 + whole)} | {target(i) for i in range(3)} <= mask[0][1]
+    assert {source(i) for i in range(6 + whole)} | {target(i) for i in range(3)} <= mask[1][1]
 
 
 @pytest.mark.parametrize(("queries", "padded"), [(31, False), (32, True)])

@@ -2,7 +2,7 @@
 // its rows. Nothing but operands and results touches memory.
 //
 // Constants: T, HEADS, BATCH, QUERIES, KEYS, D (features of q and k), E (of v), SCALE, CAUSAL, BIAS, STATS, DROPS with
-// GROWTH, SLOPES (the gradient of the bias is asked for), TURNS (batch entries that a block takes one after the
+// GROWTH, GRADIENT, SLOPES (that of the bias is asked for), TURNS (batch entries that a block takes one after the
 // other), CROOKED (addresses may be any), and steps in elements along B, H and S, of the bias along T too: Q_, K_, V_,
 // O_ (o and do), BIAS_. Statistics, the mask of dropout and the gradient of the bias are row-major.
 //
@@ -144,6 +144,7 @@ __device__ __forceinline__ void arrived()
     __syncthreads();
 }
 
+#if !GRADIENT
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention_windows(const T *q, const T *k, const T *v, const T *bias, const T *mask, T *o, f32 *stats)
 {
@@ -179,6 +180,7 @@ attention_windows(const T *q, const T *k, const T *v, const T *bias, const T *ma
     add_product<E, STEP_E>(sums, weights, values);
     put<E>(o + b * O_B + h * O_H, O_S, first, QUERIES, sums);
 }
+#else
 
 // slopes [parts of the batch, H, S, T]: sums of the scores' gradients. Weights are those of attention_slopes.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -268,3 +270,4 @@ attention_windows_grad(const T *q, const T *k, const T *v, const T *g, const T *
     }
 #endif
 }
+#endif

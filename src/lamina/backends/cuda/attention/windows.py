@@ -60,7 +60,7 @@ def forward(op: Attention, terms: Sequence[Term], targets: Sequence[Term], *, al
     q, k, v, *more = terms
     bias, mask = op.parted(more)
     o, *stats = targets
-    text = _text(op, terms, o[0], bias, aligned, STATS=int(op.stats), SLOPES=0, TURNS=1)
+    text = _text(op, terms, o[0], bias, aligned, GRADIENT=0, STATS=int(op.stats), SLOPES=0, TURNS=1)
     unused = q[1]
     places = [q, k, v, *(bias or [q]), *(mask or [q]), o]
     arguments = (*(place for _, place in places), stats[0][1] if stats else unused)
@@ -83,7 +83,7 @@ def backward(
     summed = [t for t, _ in bias] if op.bias_grad else []
     turns = _turns(batch, heads, device) if summed and summed[0].shape[0] == 1 else 1
     parts = Spec((ceil(batch / turns), heads, queries, k[0].shape[2]), q[0].dtype).fixed
-    text = _text(op, terms, g[0], bias, aligned, STATS=0, SLOPES=len(summed), TURNS=turns)
+    text = _text(op, terms, g[0], bias, aligned, GRADIENT=1, STATS=0, SLOPES=len(summed), TURNS=turns)
     steps: list[Bindable] = []
     slopes, size = q[1], 0
     if summed:
