@@ -40,7 +40,7 @@ def of(name: str) -> Program:
     return Program(name, text=f'extern "C" __global__ void {name}(f32 *x) {{}}')
 
 
-def plan(*steps: Launch | Together | SubPlan) -> Plan:
+def plan(*steps: Bindable) -> Plan:
     return kernel_plan(H200, [X], [X], steps, label="some")
 
 
@@ -146,7 +146,7 @@ def test_steps_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
         Aligned(),
     ]
     tape = Tape()
-    found = recorded_steps(steps, H200, call, tape)  # type: ignore[arg-type]
+    found = recorded_steps(steps, H200, call, tape)
     assert found == [
         ["launch", [100, 10], "one", [5, 2], [64, 4], 48, False, given],
         ["launch", [200, 10], "two", [most, 3], [32], 0, False, [["table", [1024, [5], 5136]], ["at", 7024]]],
@@ -160,9 +160,9 @@ def test_steps_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert tape.stored == [f"{name} sm_90a".encode() for name in ("one", "two", "two", "three", "four")]
     nameless = Plan((X,), (X,), lambda call: lambda: None)
-    assert recorded_steps([*steps, SubPlan(nameless, (), ())], H200, call, tape) is None  # type: ignore[arg-type]
+    assert recorded_steps([*steps, SubPlan(nameless, (), ())], H200, call, tape) is None
     with pytest.raises(ValueError, match=r"multiples of 16, got 0x3ec, 0xbc4;"):
-        Aligned().recorded(H200, Call((1004,), (3012,)), tape)  # type: ignore[arg-type]
+        Aligned().recorded(H200, Call((1004,), (3012,)), tape)
 
 
 @pytest.mark.parametrize("name", ["i32", "u32", "i64", "u64", "f32", "f64"])
