@@ -384,11 +384,12 @@ def test_filters_of_one_tap_are_products(
 ) -> None:
     """The kernels around the product, which NumPy computes here as the graph and cuBLASLt are told to."""
     told: list[Any] = []
-    monkeypatch.setattr(
-        transforms,
-        "cublaslt_formulations",
-        lambda p, dtype, places, *_, **around: told.append((p, places)) or [],
-    )
+
+    def blas(p: Product, dtype: DType, places: Any, *_: Any, **around: Any) -> list[Formulation]:
+        told.append((p, places))
+        return []
+
+    monkeypatch.setattr(transforms, "cublaslt_formulations", blas)
     monkeypatch.setattr(transforms, "matmul_graph", lambda p, dtype, places: (p, places))
     o = operands((2, 8, 5, 6), (16, 8, 1, 1), square(1, stride), float32)
     assert multiplies(o)
