@@ -12,7 +12,7 @@ from lamina.backends import Call, NoKernel, PlanTape
 from lamina.backends.cpu import library
 from lamina.backends.cpu.library import ALIGNMENT
 from lamina.onednn.recipe import RecipeError
-from lamina.spec import Layout, Spec, float32, int64
+from lamina.spec import Layout, Spec, bfloat16, float32, int64
 
 
 def test_a_primitive_meets_operands_at_many_addresses() -> None:
@@ -160,6 +160,17 @@ def test_strides_of_axes_of_one_are_told_as_in_a_usual_tensor(
         s for n, s in zip(shape, strides, strict=True) if n > 1
     ]
     assert found == told
+
+
+@pytest.mark.parametrize("tag", ["ab", "ba", "AB16b16a", "BA16a16b2a", "BA16a32b2a", "BA16a64b4a"])
+@pytest.mark.parametrize("shape", [(32, 96), (64, 32), (30, 50)])
+def test_a_layout_is_described_as_onednn_does(shape: tuple[int, int], tag: str) -> None:
+    """In blocks too, where axes of one block have no order of their own that a name could tell."""
+    found = onednn.MemoryDesc(shape, "bf16", tag=tag)
+    library.desc.cache_clear()
+    again = library.desc(library.spec_of(found, bfloat16))
+    assert (again.dims, again.strides, again.blocks) == (shape, found.strides, found.blocks)
+    assert again.nbytes == found.nbytes
 
 
 def test_slow_and_missing_kernels_are_none() -> None:

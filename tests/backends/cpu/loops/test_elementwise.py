@@ -9,6 +9,8 @@ import lamina as lm
 from lamina import backends, ops
 from lamina.backends import NoKernel
 from lamina.backends.cpu.loops import table
+from lamina.backends.cpu.loops.elementwise import nest
+from lamina.backends.cpu.loops.space import space
 from lamina.ops.core import REGISTRY, Op
 from lamina.ops.primitives import (
     Add,
@@ -18,6 +20,7 @@ from lamina.ops.primitives import (
     Exp,
     Fused,
     FusedElementwise,
+    Identity,
     Mul,
     Reduce,
     Relu,
@@ -124,6 +127,21 @@ def test_a_choice_may_lie_over_its_operand() -> None:
     found = plan(Where(), [Spec((64,), s).fixed for s in (lm.bool_, float32, float32)])
     assert found.aliases == {0: 1}
     assert found.label == "loops where"
+
+
+@pytest.mark.parametrize(
+    ("strides", "copied"),
+    [((40, 1), True), ((-25, 1), True), ((1, 30), False), ((50, 2), False), ((1, 0), False)],
+)
+def test_rows_of_neighbours_are_copied_at_once(strides: tuple[int, int], copied: bool) -> None:
+    memory = np.random.default_rng(0).standard_normal(4000).astype(np.float32)
+    x, y = Spec((30, 25), float32, Layout(strides)), Spec((30, 25), float32).fixed
+    made = nest(Identity(), space(x.shape, y.physical, [x, y]), [x], y)
+    assert ("memcpy" in made.text()) == copied
+    found = np.zeros(x.shape, np.float32)
+    made(backends.Call((memory[1000:].ctypes.data,), (found.ctypes.data,)))()
+    laid = np.lib.stride_tricks.as_strided(memory[1000:], x.shape, [4 * s for s in strides])
+    np.testing.assert_array_equal(found, laid)
 
 
 def test_the_kernel_is_the_same_for_other_sizes() -> None:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from lamina import backends
-from lamina.backends import Call, NoKernel
-from lamina.backends.cpu.library import at_input, at_output
+from lamina.backends import Call, NoKernel, Plan
+from lamina.backends.cpu.library import Stages, at_input, at_output
 from lamina.backends.cpu.loops import kernel, table
 from lamina.backends.cpu.loops.code import Code
-from lamina.backends.cpu.loops.kernel import LoopKernel
+from lamina.backends.cpu.loops.kernel import InOrder, LoopKernel
 from lamina.ops.core import REGISTRY
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, float32, int64
@@ -61,7 +61,17 @@ def test_what_a_kernel_refuses_runs_elsewhere() -> None:
     assert refused == [1]
 
 
-def test_no_loop_has_more_steps_than_there_are_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+def kernels_of(plan: Plan) -> list[LoopKernel]:
+    """The kernels of a plan, which may stand among oneDNN's primitives."""
+    made = plan.make
+    found = made.kernels if isinstance(made, InOrder) else made.stages if isinstance(made, Stages) else [made]
+    return [one for one in found if isinstance(one, LoopKernel)]
+
+
+def test_steps_and_work_are_those_of_the_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No loop has more steps than there are elements. Each step reads or writes some, each element a few times: by
+    that a kernel is shared among threads.
+    """
     monkeypatch.setattr(table, "LEAST", 0)
     seen = 0
     for op_class in REGISTRY.values():
@@ -77,8 +87,9 @@ def test_no_loop_has_more_steps_than_there_are_elements(monkeypatch: pytest.Monk
                 )
             except NoKernel:
                 continue
-            if isinstance(plan.make, LoopKernel):
-                elements = sum(s.numel for s in (*plan.inputs, *plan.outputs))
-                assert plan.make.steps <= max(elements, 1), sample
+            elements = sum(s.numel for s in (*plan.inputs, *plan.outputs))
+            for made in kernels_of(plan):
+                assert made.steps <= max(elements, 1), sample
+                assert made.steps <= made.work <= 16 * elements or elements == 0, sample
                 seen += 1
     assert seen > 200

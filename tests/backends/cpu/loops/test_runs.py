@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lamina.backends.cpu.loops import table
+from lamina.backends.cpu.loops.kernel import LoopKernel
 from lamina.backends.cpu.loops.runs import row_runs, sources
 from lamina.ops.primitives import MapAxes
 from lamina.ops.primitives.axis_map import AxisMap
@@ -47,6 +48,8 @@ def test_bits(maps: tuple[AxisMap | None, ...], shape: tuple[int, ...], dtype: D
         ]
     found = plan(op, [Spec(shape, dtype).fixed])
     assert "by runs" in found.label
+    assert isinstance(found.make, LoopKernel)
+    assert found.make.work == 2 * found.outputs[0].numel  # each element is read and written
     (y,) = execute(Device("cpu"), found, [x])
     wanted = reference_of(op, [x])[0]
     assert y.dtype == x.dtype
@@ -84,3 +87,24 @@ def test_runs_of_an_axis() -> None:
     assert few.single[:4].tolist() == [[0, 6], [1, 7], [2, 8], [3, 9]]
     assert few.single[6:9].tolist() == [[6, -1], [7, -1], [8, -1]]
     assert sources(AxisMap("linear", 4, 8, (0.5, 0)).table) is None
+
+
+@pytest.mark.parametrize("behind", range(1, 10))
+def test_runs_and_single_elements_are_the_whole_row(behind: int) -> None:
+    """Each element of a row is written once, from where it is taken; runs are of eight elements at least."""
+    rng = np.random.default_rng(behind)
+    for size in (1, 2, 7, 8, 9, 40):
+        pieces = [a + np.arange(n) for a, n in rng.integers(1, (90, 20), (size, 2))]
+        at = np.where(rng.random(size) < 0.2, -1, np.concatenate(pieces)[:size])
+        found = row_runs(at, behind)
+        written: dict[int, int] = {}
+        for to, start, count in found.runs.tolist():
+            assert count >= 8
+            assert not written.keys() & set(range(to, to + count))
+            written |= zip(range(to, to + count), range(start, start + count), strict=True)
+        assert not written.keys() & {to for to, _ in found.single.tolist()}
+        written |= found.single.tolist()
+        places = np.where(at[:, None] < 0, -1, at[:, None] * behind + np.arange(behind)).reshape(-1)
+        assert [written[i] for i in range(size * behind)] == places.tolist()
+        assert sum(found.runs[:, 2]) + len(found.single) == len(written) == size * behind
+        assert found.parts == len(found.runs) + len(found.single)

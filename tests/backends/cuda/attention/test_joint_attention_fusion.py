@@ -13,6 +13,7 @@ from lamina.backends.cuda.attention.joint_attention_fusion import (
     JOINT_ATTENTION_GRAD,
     STACKED_ATTENTION,
     STACKED_ATTENTION_GRAD,
+    JointAttention,
 )
 from lamina.graph import Graph, gradients, trace
 from lamina.graph.passes.attention import join_parts, reshape_behind
@@ -20,7 +21,7 @@ from lamina.graph.passes.canonicalize import drop_identities
 from lamina.graph.passes.fusion import fuse_patterns
 from lamina.graph.passes.manager import optimize
 from lamina.graph.passes.pattern import Report
-from lamina.ops.core import Array
+from lamina.ops.core import Array, bind
 from tests.helpers.encoder import layer, names, same
 from tests.helpers.stand_in import StandIn
 
@@ -45,6 +46,28 @@ def test_attention_reads_the_projection_and_writes_its_gradient(batch_first: boo
     assert found["joint_attention"] == found["joint_attention_grad"] == 1
     assert not {"slice", "pad", "concat", "attention", "attention_grad"} & set(found)
     same(graph, better, arrays)
+
+
+@pytest.mark.parametrize("stats", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradient_is_that_of_attention_to_the_parts(causal: bool, stats: bool) -> None:
+    """By one op where the statistics are there, whose gradient nobody wants; and of its own gradient."""
+
+    def jointly(x: Any, g: Any, h: Any) -> Any:
+        y = bind(JointAttention(0.5, causal, stats), x)[0]
+        (dx,) = gradients(y, [x], [g])
+        return [y, dx, *gradients(dx, [x, g], [h])]
+
+    def apart(x: Any, g: Any, h: Any) -> Any:
+        y = ops.attention(*(x[i] for i in range(3)), causal=causal, scale=0.5)
+        (dx,) = gradients(y, [x], [g])
+        return [y, dx, *gradients(dx, [x, g], [h])]
+
+    shape = (2, 3, 5, 4)
+    arrays = [rng.standard_normal(s) for s in ((3, *shape), shape, (3, *shape))]
+    graph = trace(jointly, *arrays)
+    same(trace(apart, *arrays), graph, arrays)
+    assert names(graph)["joint_attention_grad"] == int(stats)
 
 
 def test_only_backends_with_a_kernel_attend_jointly() -> None:

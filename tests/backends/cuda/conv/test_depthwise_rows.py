@@ -3,6 +3,7 @@
 import shutil
 import struct
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -254,6 +255,29 @@ def test_tilings(direction: Direction, device: Device) -> None:
         if direction is not ConvFilterGrad:
             assert launch.grid[0] * launch.block[0] % chunks == 0
         assert launch.grid[0] <= max(found.resident * processors, chunks)
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 132])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_tiling_takes(case: str, direction: Direction, multiprocessors: int) -> None:
+    """The steps of all blocks that a multiprocessor has, some longer where few of them wait for memory beside each
+    other, and the filters, once for each block that is there at a time. No walk reads more rows than there are.
+    """
+    o = CASES[case]
+    for one in _candidates(direction, o):
+        for span in {1, -(-one.steps // 2), one.steps}:
+            tiling = replace(one, span=span)
+            walks = o.x.shape[0] * one.strips * -(-one.steps // span) * (o.x.shape[1] // one.width)
+            blocks = -(-walks // 128)
+            resident = min(-(-blocks // multiprocessors), one.resident)
+            in_turn = -(-blocks // multiprocessors)
+            if in_turn > one.resident:
+                in_turn = -(-blocks // (one.resident * multiprocessors)) * one.resident
+            rows = min(one.reads, span + one.depth - 1)
+            steps = in_turn * rows * one.instructions * (1 + resident**-2)
+            filters = 9 * resident * one.width * prod(o.w.shape[2:])
+            assert tiling.time(o, multiprocessors) == pytest.approx(steps + filters)
 
 
 def stack_bytes(program: Program, arch: str) -> set[int]:

@@ -1,18 +1,20 @@
 """Few large groups one after the other: the kernels around them, and what they are planned for."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lamina.backends import Call, Plan
 from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.conv.merged import Merged
 from lamina.backends.cuda.conv.slices import Slices, slices, slices_formulation, that_pay
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
 from lamina.backends.cuda.launch.program import Place, SubPlan
 from lamina.backends.reference import run_reference
-from lamina.ops.primitives import Add, Conv, ConvFilterGrad, Relu, Window
+from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Relu, Window
 from lamina.spec import DType, Policy, Shape, Spec, bfloat16, float16, float32, float64, pack, unpack
 from tests.backends.cuda.select.test_formulations import DIRECTIONS, draw, op_of, operands, square
 from tests.helpers import emulator
@@ -116,6 +118,55 @@ def test_steps_follow_one_convolution_only() -> None:
     epilogue = Epilogue((Add(), Relu()), (Spec((1, 256, 1, 1), bfloat16),), 2)
     problem = conv_problem(Conv, grouped(64, 56), H200, epilogue)
     assert [one.name for one in problem.formulations][:2] == ["dense", "plain"]
+
+
+@pytest.mark.parametrize(
+    ("direction", "groups", "channels", "apart", "merged"),
+    [
+        # engines for groups, one convolution a group, one whose filter has zeros; each with a quarter more than it
+        (Conv, 2, 32, (10 - 1.25 * 4) / (3 * 1.25 - 1), (10 - 1.25 * 2 / 0.5) / (3 * 1.25 - 1)),
+        (ConvDataGrad, 2, 40, (8 - 1.25 * 3.2) / (3 * 1.25 - 1), (8 - 1.25 * 2 / 0.6) / (3 * 1.25 - 1)),
+        (Conv, 2, 64, (5 - 1.25 * 2) / (3 * 1.25 - 1), (5 - 1.25 * 2 / 0.6) / (3 * 1.25 - 1)),
+        (Conv, 4, 64, (5 - 1.25 * 2) / (5 * 1.25 - 1), None),
+        (Conv, 2, 128, (2.5 - 1.25 / 0.6) / (3 * 1.25 - 1), None),
+        (ConvFilterGrad, 2, 32, (430 / 32 - 1.25 * 4) / (3 * 1.25 - 1), (430 / 32 - 5) / (3 * 1.25 - 1)),
+        (ConvFilterGrad, 3, 32, (430 / 32 - 1.25 * 4) / (4 * 1.25 - 1), (430 / 32 - 6.25) / (3 * 1.25 - 1)),
+        (Conv, 2, 256, None, None),
+    ],
+)
+def test_other_forms_pay_up_to_a_time_of_a_launch(
+    direction: Direction, groups: int, channels: int, apart: float | None, merged: float | None
+) -> None:
+    """On a machine that does all arithmetic in a second and has its operands at once. apart, merged: the seconds."""
+    o = grouped(channels, 14, groups, batch=1)
+    form = slices(direction, o)
+    assert form is not None
+    for kind, limit in ((Slices, apart), (Merged, merged)):
+        for launch, pays in ((0.98, True), (1.02, False)) if limit else ((0.0, False),):
+            machine = SimpleNamespace(
+                rate=lambda name: o.flops, bandwidth=np.inf, launch_seconds=launch * (limit or 0)
+            )
+            for steps in (False, True):
+                found = that_pay(form, machine, Policy(check_finite=False), steps=steps)  # type: ignore[arg-type]
+                assert any(isinstance(one, kind) for one in found) == (
+                    pays and not (steps and kind is Slices)
+                )
+                assert len(found) == len({type(one) for one in found})
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_the_copies_of_all_channels_take_their_time(direction: Direction) -> None:
+    """x and y are read and written once; the convolutions take 4 seconds, engines for groups `least` of them."""
+    o = grouped(32, 14)
+    form = slices(direction, o)
+    assert form is not None
+    least = 430 / 32 if direction is ConvFilterGrad else 10
+    for copies, pays in ((least / 1.25 - 4.05, True), (least / 1.25 - 3.95, False)):
+        bandwidth = 2 * (o.x.nbytes + o.y.nbytes) / copies
+        machine = SimpleNamespace(rate=lambda name: o.flops, bandwidth=bandwidth, launch_seconds=0.0)
+        found = that_pay(form, machine, Policy(), steps=False)  # type: ignore[arg-type]
+        assert any(isinstance(one, Slices) for one in found) == pays
+        assert isinstance(found[0], Merged)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -12,9 +12,9 @@ from lamina.backends.cuda import backend
 from lamina.backends.reference import run_reference
 from lamina.graph import compile, trace
 from lamina.ops.core import Array, Op
-from lamina.ops.primitives import Add, Cast, Expand, Mul, Reduce, Relu, Reshape, Slice
+from lamina.ops.primitives import Add, Cast, Expand, Fused, Matmul, Mul, Reduce, Relu, Reshape, Slice
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
-from lamina.ops.primitives.quantize import Quantize
+from lamina.ops.primitives.quantize import Dequantize, Quantize
 from lamina.spec import (
     Policy,
     Shape,
@@ -128,6 +128,16 @@ def test_which_ops_are_steps() -> None:
     assert CUDA.joins(Reduce("sum", (0,)), [f])
     assert not CUDA.joins(Add(), [small, small])
     assert not CUDA.joins(Quantize(int8), [f, Spec((), float32)])
+
+
+def test_which_chains_are_steps() -> None:
+    """All of a chain must be, and its result; it may begin with what repeats a value."""
+    f, small, scale = Spec((3,), float32), Spec((3,), uint8), Spec((), float32)
+    assert CUDA.joins(Fused((Mul(), Relu())), [f, f])
+    assert CUDA.joins(Fused((Expand((4, 3)), Relu())), [f])
+    assert not CUDA.joins(Fused((Add(), Mul())), [small, small, small])
+    assert not CUDA.joins(Fused((Dequantize(), Relu())), [Spec((3,), int8), scale])
+    assert not CUDA.joins(Fused((Matmul(), Relu())), [Spec((3, 3), float32)] * 2)
 
 
 def kernels(f: Callable[..., Any], *specs: Spec) -> list[str]:

@@ -9,8 +9,11 @@ from lamina.backends.cuda import backend
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.program import kernel_plan
+from lamina.backends.cuda.quantize import quantize
 from lamina.backends.cuda.quantize.quantize import eights_problem
+from lamina.backends.cuda.select.formulations import Problem
 from lamina.backends.reference import run_reference
+from lamina.ops.core import Op
 from lamina.ops.primitives import (
     Add,
     Dequantize,
@@ -62,6 +65,46 @@ def test_float8_rounds_as_it_should() -> None:
     found = run_plan(_plan(Quantize(float8_e4m3fn), [x, one]), [x, np.array(one)])[0]
     wanted = np.clip(x, -448, 448).astype(float8_e4m3fn.numpy)
     np.testing.assert_array_equal(found.view(np.uint8), wanted.view(np.uint8))
+
+
+@pytest.mark.feature("B018")
+@pytest.mark.parametrize(
+    "op", [QuantizedConv(Window((1, 1), ((1, 1), (1, 1)), (1, 1))), QuantizedMatmul()], ids=str
+)
+@pytest.mark.parametrize(
+    ("steps", "label", "kind"),
+    [
+        ((), "", float32),
+        ((Add(), Relu()), "+add+relu", float32),
+        ((Relu(), Quantize(int8)), "+relu+div", int8),
+        ((Add(), Relu(), Quantize(int8)), "+add+relu+div", int8),
+    ],
+)
+def test_steps_read_what_stands_behind_the_scale(
+    op: QuantizedConv | QuantizedMatmul,
+    steps: tuple[Op, ...],
+    label: str,
+    kind: DType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The third input is the head's scale; rounding to 8 bits is a division before cuDNN writes."""
+    asked: list[Problem] = []
+    monkeypatch.setattr(quantize, "choose", lambda problem, *given: asked.append(problem))
+    quantize._cached.cache_clear()
+    convolves = isinstance(op, QuantizedConv)
+    shapes = ((4, 32, 9, 8), (48, 32, 3, 3)) if convolves else ((6, 32), (48, 32))
+    extras = [Spec((1, 48, 1, 1) if convolves else (48,), float32)] * (Add() in steps)
+    extras += [Spec((), float32)] * (kind == int8)
+    specs = [*(Spec(s, int8) for s in shapes), Spec((48,), float32), *extras]
+    quantize.eights_plan(op, specs, steps, DEVICE)
+    quantize._cached.cache_clear()
+    (problem,) = asked
+    assert [s.shape for s in problem.inputs] == [s.shape for s in specs]
+    assert [s.dtype for s in problem.inputs] == [s.dtype for s in specs]
+    assert [(s.shape, s.dtype) for s in problem.outputs] == [(op.infer(*specs[:3])[0].shape, kind)]
+    assert problem.label == op.name + label
+    assert [one.name for one in problem.formulations] == (["plain"] if steps else ["plain", "direct"])
+    assert bool(problem.plain) == (not steps)
 
 
 @pytest.mark.gpu

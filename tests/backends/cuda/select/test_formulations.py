@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.backends import Call, NoKernel
+from lamina.backends import Call, NoKernel, NonDeterministicError
 from lamina.backends.cuda.conv import depthwise, transforms
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthwise
@@ -31,7 +31,7 @@ from lamina.backends.cuda.conv.transforms import (
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, is_channels_last, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
-from lamina.backends.cuda.launch.program import Launch, source
+from lamina.backends.cuda.launch.program import Launch, Place, source
 from lamina.backends.cuda.matmul.cublaslt import matrices
 from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.formulations import Formulation
@@ -379,8 +379,18 @@ def test_products_of_odd_lines_come_before_padded_convolutions(
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_filters_of_one_tap_are_products(direction: Direction, stride: int) -> None:
-    """The kernels around the product, which NumPy computes here as the graph is told to."""
+def test_filters_of_one_tap_are_products(
+    direction: Direction, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels around the product, which NumPy computes here as the graph and cuBLASLt are told to."""
+    told: list[Any] = []
+
+    def blas(p: Product, dtype: DType, places: Any, *_: Any, **around: Any) -> list[Formulation]:
+        told.append((p, places))
+        return []
+
+    monkeypatch.setattr(transforms, "cublaslt_formulations", blas)
+    monkeypatch.setattr(transforms, "matmul_graph", lambda p, dtype, places: (p, places))
     o = operands((2, 8, 5, 6), (16, 8, 1, 1), square(1, stride), float32)
     assert multiplies(o)
     assert is_channels_last(o)
@@ -397,14 +407,21 @@ def test_filters_of_one_tap_are_products(direction: Direction, stride: int) -> N
     out = {Conv: y, ConvDataGrad: x, ConvFilterGrad: w}[direction]
     call = Call(tuple(m.pointer for m in inputs), (out.pointer,), scratch.pointer)
     emulator.run_steps(formulation.before, call)
-    dense = (x if stride == 1 else scratch).bytes.view(np.float32).reshape(-1, 8)
-    filters, gradient = w.bytes.view(np.float32).reshape(16, 8), y.bytes.view(np.float32).reshape(-1, 16)
-    if direction is Conv:
-        gradient[:] = dense @ filters.T
-    elif direction is ConvDataGrad:
-        dense[:] = gradient @ filters
-    else:
-        filters[:] = gradient.T @ dense
+    assert formulation.graph is not None
+    ((p, places),) = told
+    assert formulation.graph() == (p, places)
+
+    def matrix(place: Place, sizes: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+        memory = {"workspace": scratch, "output": out}.get(place.kind) or inputs[place.index]
+        assert memory.bytes.size - place.offset >= 4 * prod(sizes)
+        values = memory.bytes[place.offset :].view(np.float32)
+        return np.lib.stride_tricks.as_strided(values, sizes, [4 * n for n in strides])
+
+    a, b = (
+        matrix(places[0], (p.batch, p.m, p.k), p.a_strides),
+        matrix(places[1], (p.batch, p.k, p.n), p.b_strides),
+    )
+    matrix(places[2], (p.batch, p.m, p.n), p.c_strides)[:] = a @ b
     emulator.run_steps(formulation.after, call)
     found = unpack(out.bytes.view(np.float32), result.physical, result.shape)
     given = {Conv: arrays[:2], ConvDataGrad: [arrays[2], arrays[1]]}.get(direction, [arrays[0], arrays[2]])
@@ -417,6 +434,31 @@ def test_formulations_of_a_strided_product_with_steps() -> None:
     """Behind a strided data gradient steps belong on the places between too: there is no such way."""
     o = operands((2, 8, 5, 6), (16, 8, 1, 1), square(1, 2))
     assert product_formulations(ConvDataGrad, o, Vector(activation="relu"), None, Policy()) == []
+
+
+@pytest.mark.feature("F091")
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    ("refusals", "varying"),
+    [
+        ([], False),
+        (["plain 1: not deterministic"], True),
+        (["plain 1: out of memory", "plain 2: not deterministic"], True),
+        (["plain 1: out of memory", "plain 2: uses TF32"], False),
+    ],
+)
+def test_without_a_plan_everything_that_was_tried_is_told(
+    refusals: list[str], varying: bool, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where something was refused that varies from run to run, by a policy that forbids it, the error says so."""
+    monkeypatch.setattr(formulations, "_choose", lambda *given: given[-1].extend(refusals))
+    problem = conv_problem(Conv, operands((2, 8, 5, 6), (16, 8, 3, 3), square(3)), H200)
+    with pytest.raises(NoKernel) as raised:
+        formulations.choose(problem, H200, Policy(deterministic=deterministic))
+    assert isinstance(raised.value, NonDeterministicError) == (varying and deterministic)
+    first, *lines = str(raised.value).split("\n")
+    assert first == f"cuda has no plan for {problem.key}:"
+    assert lines == [f"  - {reason}" for reason in refusals]
 
 
 # -------------------------------------------------------------------------------------------------- cuBLASLt

@@ -97,8 +97,6 @@ class _Sequences:
             with code.when(((z & 1) == 1) & (z > 1)):
                 again.set(code.call("equal", (label, self.names[z])))
             self.closed[z + 2] = where(again.get(), -np.inf, 0.0)
-        with code.loop(self.states, self.states + 2) as z:
-            self.closed[z + 2] = -np.inf
         for row in (self.now, self.next):
             with code.loop(0, self.states + 4) as z:
                 row[z] = -np.inf

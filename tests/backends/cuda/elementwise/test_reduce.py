@@ -1,0 +1,60 @@
+"""Reductions on a GPU, run on a CPU: the first of the best elements, along axes of every length and order."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from lamina.backends.cuda import backend
+from lamina.ops.primitives import ArgMax, ArgMin
+from lamina.spec import DType, Policy, Shape, Spec, bfloat16, channels_last, float32, int64, uint8
+from tests.helpers.emulator import run_plan
+from tests.helpers.planned import H200
+
+CUDA = backend(H200)
+#: What is reduced, along which axis, and whether a warp shares an output: where it reads more than 8 neighbours.
+CASES: list[tuple[Shape, int, bool]] = [
+    ((3, 1), 1, False),
+    ((5, 8), -1, False),
+    ((5, 9), 1, True),
+    ((5, 9), 0, False),
+    ((300, 3), 0, False),
+    ((2, 3, 70), -1, True),
+    ((2, 33, 7), 1, False),
+    ((1000,), 0, True),
+]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [float32, bfloat16, uint8, int64], ids=str)
+@pytest.mark.parametrize("op_class", [ArgMax, ArgMin])
+@pytest.mark.parametrize(("shape", "axis", "shared"), CASES)
+def test_the_first_of_the_best(
+    shape: Shape, axis: int, shared: bool, op_class: type[ArgMax], dtype: DType
+) -> None:
+    """Few different values, so that many are the best; NaN is, wherever it stands."""
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 4, shape).astype(dtype.numpy)
+    if dtype.is_float:
+        values.reshape(-1)[rng.integers(0, values.size, 3)] = np.nan
+    plan = CUDA.plan(op_class(axis), [Spec(shape, dtype).fixed], Policy())
+    (found,) = run_plan(plan, [values])
+    wide = values.astype(np.float64)
+    wanted = np.argmin(wide, axis) if op_class is ArgMin else np.argmax(wide, axis)
+    np.testing.assert_array_equal(found, wanted)
+    (launch,) = plan.make.steps  # type: ignore[attr-defined]
+    lanes = re.search(r"#define ARG (\d+)", launch.program.text)
+    assert lanes is not None
+    assert int(lanes[1]) == (32 if shared else 1)
+    assert launch.grid == (-(-found.size * int(lanes[1]) // 256),)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize(("axis", "shared"), [(0, False), (1, True), (2, False), (3, False)])
+def test_neighbours_are_those_in_memory(axis: int, shared: bool) -> None:
+    shape = (10, 12, 11, 9)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    plan = CUDA.plan(ArgMax(axis), [Spec(shape, float32, channels_last(shape))], Policy())
+    np.testing.assert_array_equal(run_plan(plan, [x])[0], np.argmax(x, axis))
+    assert ("#define ARG 32" in plan.make.steps[0].program.text) == shared  # type: ignore[attr-defined]
