@@ -465,7 +465,12 @@ def test_a_call_is_one_launch_however_its_inputs_come(stuck: bool, monkeypatch: 
     monkeypatch.setattr(ExecutionContext, "_recorded", recorded)
     pins = list[int]()
     allocate = Device("cpu").allocate
-    monkeypatch.setattr("lamina.graph.run.context.pinned", lambda n: (pins.append(n), allocate(n))[1])
+
+    def pinned(nbytes: int) -> Any:
+        pins.append(nbytes)
+        return allocate(nbytes)
+
+    monkeypatch.setattr("lamina.graph.run.context.pinned", pinned)
     monkeypatch.setattr(Pinned, "reads", 0)
     specs = [Spec((3, 4), float32), Spec((5,), int8), Spec((0, 2), float32)]
     program = compile(trace(lambda x, n, z: (x * 2.0, n + 1, z * 3.0), *specs), "cpu")
