@@ -33,14 +33,17 @@ def test_what_else_a_norm_gives() -> None:
     beside_onnxruntime("SimplifiedLayerNormalization", (x, scale), ("y", "inverse"), domain="", axis=-1)
 
 
-@pytest.mark.parametrize("kind", ["all", "words alone", "places given"])
+@pytest.mark.parametrize("kind", ["all", "words alone", "no segments", "places given"])
 def test_embeddings(kind: str) -> None:
     ids = RNG.integers(0, 20, size=(2, 5)).astype(np.int32)
     segments, mask = ids % 2, np.array([[1, 1, 1, 0, 0], [1] * 5], np.int32)
     words, places, kinds, scale, shift = (_normal(n, 16) for n in (20, 9, 2, 1, 1))
     tables: Any = (words, places, kinds, scale[0], shift[0])
+    outputs: tuple[str, ...]
     if kind == "all":
         inputs, outputs = (ids, segments, *tables, mask), ("y", "words")
+    elif kind == "no segments":
+        inputs, outputs = (ids, None, *tables, mask), ("y", "words", "sum")
     elif kind == "words alone":
         inputs, outputs = (ids, None, words, places, None, *tables[3:]), ("y", "words", "sum")
     else:
