@@ -304,6 +304,39 @@ def test_callers_wake_each_other_past_those_that_have_left() -> None:
     batch.wake_next()  # nobody is left
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_caller_that_an_error_is_thrown_into_wakes_the_next_one(place: int) -> None:
+    """The first, the second or the last of those that wait for a batch that another caller runs."""
+    left = threading.Event()
+
+    class Thrown(RequestQueue):
+        def _wait(self, batch: Gathering, request: Request, timeout: float | None) -> None:
+            super()._wait(batch, request, timeout)
+            waiting = [r for r in batch.requests if r is not batch.runner]
+            if request is waiting[place]:
+                left.set()
+                raise KeyboardInterrupt
+
+    queue, to, found = Thrown(1, 100, 1e3, "test"), Doubling(4), list[Any]()
+
+    def work(k: int) -> None:
+        try:
+            found.append(queue.call(to, [k], 1, block=True))
+        except KeyboardInterrupt:
+            found.append(None)
+
+    threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert left.is_set()
+    assert len(found) == 4
+    assert found.count(None) == 1
+    assert all(x is None or x in ([0], [2], [4], [6]) for x in found)
+    queue.close(cancel=False)
+
+
 def test_every_caller_is_answered_with_and_without_a_timeout() -> None:
     queue, to = RequestQueue(2, 100, 1e-3, "test"), Doubling(4)
 
