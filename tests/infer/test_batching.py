@@ -304,9 +304,9 @@ def test_callers_wake_each_other_past_those_that_have_left() -> None:
     batch.wake_next()  # nobody is left
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("place", [0, 1])
 def test_a_caller_that_an_error_is_thrown_into_wakes_the_next_one(place: int) -> None:
-    """The first, the second or the last of those that wait for a batch that another caller runs."""
+    """The first or the second of three that wait for a batch that another caller runs."""
     left = threading.Event()
 
     class Thrown(RequestQueue):
@@ -317,7 +317,12 @@ def test_a_caller_that_an_error_is_thrown_into_wakes_the_next_one(place: int) ->
                 left.set()
                 raise KeyboardInterrupt
 
-    queue, to, found = Thrown(1, 100, 1e3, "test"), Doubling(4), list[Any]()
+    class Long(Doubling):
+        def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+            time.sleep(0.1)  # the others sleep by then
+            return super().run(inputs)
+
+    queue, to, found = Thrown(1, 100, 1e3, "test"), Long(4), list[Any]()
 
     def work(k: int) -> None:
         try:
