@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.convert.onnx import OnnxError, indexing
-from tests.helpers.onnx_models import agrees, beside_onnxruntime, node_tests, single
+from lamina.convert.onnx import OnnxError, from_onnx, indexing
+from tests.helpers.onnx_models import agrees, beside_onnxruntime, contributed, node_tests, single
 
 RNG = np.random.default_rng(0)
 
@@ -64,6 +64,65 @@ def test_what_is_written_at_positions(reduction: str | None) -> None:
         index = np.stack([RNG.permutation(n)[:2] for _ in range(6)]).reshape(3, 2, 2).swapaxes(axis, 2) - n
         updates = RNG.standard_normal(index.shape).astype(np.float32)
         beside_onnxruntime("ScatterElements", (x, index, updates), domain="", axis=axis, **options)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_slices_whose_condition_holds(axis: int | None) -> None:
+    """A condition that is shorter than the axis keeps nothing behind its end."""
+    x = RNG.standard_normal((4, 3, 5)).astype(np.float32)
+    options: Any = {} if axis is None else {"axis": axis}
+    for keep in ([True, False, True], [False, True], [False, False]):
+        beside_onnxruntime("Compress", (x, np.array(keep)), held=(1,), domain="", **options)
+
+
+@pytest.mark.parametrize("ordered", [0, 1])
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_different_elements_and_slices(axis: int | None, ordered: int) -> None:
+    x = np.array([[2, 1, 1, 2], [0, 3, 3, 0], [2, 1, 1, 2], [-1, 5, 5, -1]], np.float32)
+    options: Any = {} if axis is None else {"axis": axis}
+    names = ("values", "first", "inverse", "counts")
+    beside_onnxruntime("Unique", (x,), names, held=(0,), domain="", sorted=ordered, **options)
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+@pytest.mark.parametrize("limits", [(3, 0.5), (3, 0.1, 0.3), (20, 0.3, -1.0), (1, 1.0, 0.5), (0, 0.5)])
+def test_boxes_that_overlap_no_better_one(centred: int, limits: tuple[float, ...]) -> None:
+    boxes, scores = RNG.random((2, 12, 4)).astype(np.float32), RNG.random((2, 3, 12)).astype(np.float32)
+    most, *others = limits
+    given = (boxes, scores, np.array([most], np.int64), *(np.array([x], np.float32) for x in others))
+    held = tuple(range(len(given)))
+    beside_onnxruntime("NonMaxSuppression", given, held=held, domain="", center_point_box=centred)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (2, 3, 5)])
+def test_features_are_elements_of_the_last_axis(shape: tuple[int, ...]) -> None:
+    x = RNG.standard_normal(shape).astype(np.float32)
+    proto, given = contributed("ArrayFeatureExtractor", (x, np.array([[4, 0, 0]])), domain="ai.onnx.ml")
+    found = from_onnx(proto)(*given.values()).numpy()
+    np.testing.assert_array_equal(found, x[..., [4, 0, 0]].reshape(found.shape))
+    assert found.shape == (*(shape[:-1] or (1,)), 3)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("axis", [1, 2, -1])
+def test_a_cache_is_written_from_each_samples_place_on(axis: int, mode: str) -> None:
+    cache = RNG.standard_normal((3, 6, 5)).astype(np.float32)
+    shape = [3, 6, 5]
+    shape[axis] = 2
+    update, start = (
+        RNG.standard_normal(shape).astype(np.float32),
+        np.array([0, 3, 4 if mode == "circular" else 2]),
+    )
+    for places in ((start,), ()):
+        given = {"c": cache, "u": update, **dict(zip("s", places, strict=False))}
+        graph = single(
+            "TensorScatter", {n: a.shape for n, a in given.items()}, opset=24, axis=axis, mode=mode
+        )
+        wanted = np.moveaxis(cache.copy(), axis, 1)
+        for n, first in enumerate(start if places else [0, 0, 0]):
+            for k in range(2):
+                wanted[n, (first + k) % wanted.shape[1]] = np.moveaxis(update, axis, 1)[n, k]
+        np.testing.assert_array_equal(graph(given)["y0"].numpy(), np.moveaxis(wanted, 1, axis))
 
 
 def test_a_reduction_that_is_unknown_is_refused() -> None:

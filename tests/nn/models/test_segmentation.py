@@ -1,5 +1,6 @@
 """FCN and DeepLabV3: torchvision's keys, values and gradients; training."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -123,3 +124,19 @@ def test_channels_of_the_heads() -> None:
     ]
     assert [c[0].dilation for c in deep[0].convs[1:4]] == [(r, r) for r in (12, 24, 36)]
     assert [m.p for net in (fcn, deep) for m in net.modules() if isinstance(m, nn.Dropout)] == [0.1, 0.5]
+
+
+@pytest.mark.parametrize("name", [*BUILDERS, "lraspp_mobilenet_v3_large"])
+def test_builders_have_pascals_classes_and_dilate_their_last_stages(name: str) -> None:
+    """21 classes, and no auxiliary head unless it is asked for. Features lie at stride 8, MobileNet's at 16."""
+    make = getattr(nn, name)
+    assert inspect.signature(make).parameters["num_classes"].default == 21
+    with nn.init.skipped():
+        net = make()
+    heads = {k: v for k, v in shapes(net.state_dict()).items() if not k.startswith("backbone.")}
+    assert not any(k.startswith("aux") for k in heads)
+    assert [v for k, v in heads.items() if k.endswith("bias") and len(v) == 1][-1] == (21,)
+    convs = [m for m in net.backbone.modules() if isinstance(m, nn.Conv2d) and m.kernel_size != (1, 1)]
+    assert {c.dilation[0] for c in convs} == ({1, 2} if "mobilenet" in name else {1, 2, 4})
+    strides = np.prod([c.stride[0] for c in convs])  # a ResNet's max pooling has another 2
+    assert strides == (16 if "mobilenet" in name else 4)

@@ -54,6 +54,25 @@ def test_embeddings(kind: str) -> None:
     beside_onnxruntime("EmbedLayerNormalization", inputs, outputs, held=(2, 3, 4, 5, 6))
 
 
+@pytest.mark.parametrize("operator", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_what_is_added_to_a_variance_by_default(operator: str) -> None:
+    """Of inputs so small that it matters."""
+    x = _normal(1, 4, 8) * np.float32(1e-6)
+    proto, given = contributed(operator, (x, x * 0, np.ones(8, np.float32)))
+    found, wide = from_onnx(proto)(*given.values()), x.astype(np.float64)
+    wide -= 0 if "Simplified" in operator else wide.mean(-1, keepdims=True)
+    wanted = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-12)
+    np.testing.assert_allclose(np.asarray(found[0] if isinstance(found, tuple) else found), wanted, rtol=1e-3)
+
+
+def test_what_is_added_to_the_variance_of_a_group_by_default() -> None:
+    x, ones = _normal(1, 2, 2, 8) * np.float32(3e-3), np.ones(8, np.float32)
+    proto, given = contributed("GroupNorm", (x, ones, ones * 0), groups=1, activation=0)
+    wide = x.astype(np.float64) - x.mean(dtype=np.float64)
+    found = from_onnx(proto)(*given.values()).numpy()
+    np.testing.assert_allclose(found, wide / np.sqrt((wide**2).mean() + 1e-5), rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("last", [0, 1])
 def test_groups_of_channels(last: int) -> None:
     x, skip, scale, shift, bias = (_normal(*s) for s in ((2, 4, 3, 3), (2, 4), (4,), (4,), (4,)))
