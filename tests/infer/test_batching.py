@@ -149,6 +149,22 @@ def test_a_worker_that_waits_is_taken_before_another_is_started() -> None:
     queue.close(cancel=False)
 
 
+def test_a_worker_whose_wait_is_over_is_taken_before_another_is_started() -> None:
+    """It slept until a batch's time was up, and began that batch itself: afterwards it is known to wait again."""
+    queue, to, workers = RequestQueue(3, 100, 0.01, "test"), Doubling(4), list[int]()
+    for k in range(5):
+        assert queue.put(to, [k], 1, block=True).result(10) == [2 * k]
+        end = time.monotonic() + 5
+        while (
+            queue._idle != len(queue._workers) and time.monotonic() < end
+        ):  # one has answered, and does not wait yet
+            time.sleep(1e-3)
+        workers.append(len(queue._workers))
+        assert queue._idle == workers[-1]
+    assert set(workers) == {workers[0]}
+    queue.close(cancel=False)
+
+
 def test_callers_run_their_batches_themselves() -> None:
     """Full ones and those whose time is up, side by side: no thread is started for them."""
     queue, to, seen = RequestQueue(2, 100, 0.05, "test"), Doubling(4), set[str]()
