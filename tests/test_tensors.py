@@ -1,20 +1,24 @@
 """Tensors: values, devices, layouts, errors."""
 
 import copy
+import ctypes
+import math
 import pickle
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import nn, ops
+from lamina import backends, nn, ops, tensors
+from lamina.backends import Call, Plan
 from lamina.spec import FLOATS, DTypeError, Layout, ShapeError, Spec, float32
-from lamina.tensors import Tensor, as_tensor, relayout, tensors_version, writable
+from lamina.tensors import CPU, Tensor, as_tensor, relayout, tensors_version, writable
 from tests.helpers.second_device import SECOND, known
 
 
@@ -448,3 +452,53 @@ def test_a_tensor_moves_into_another_layout_without_a_copy_between(monkeypatch: 
     np.testing.assert_array_equal(held.numpy(), x)
     held.move_into(place, Spec(x.shape, float32).fixed)  # where it lies itself
     np.testing.assert_array_equal(held.numpy(), x)
+
+
+@pytest.mark.parametrize("workspace", [0, 1, 300])
+def test_a_kernel_gets_the_scratch_memory_that_its_plan_asks_for(workspace: int) -> None:
+    calls = list[Call]()
+
+    def make(call: Call) -> Any:
+        def run() -> None:
+            calls.append(call)
+            if call.workspace:
+                ctypes.memset(call.workspace, 1, workspace)
+            ctypes.memmove(call.outputs[0], call.inputs[0], 12)
+
+        return run
+
+    x = lm.tensor(np.arange(3, dtype=np.float32))
+    plan = Plan((x.spec.fixed,), (x.spec.fixed,), make, workspace=workspace)
+    (y,) = tensors._run(backends.get(CPU, "reference"), plan, [x])
+    assert y.tolist() == [0, 1, 2]
+    assert [bool(call.workspace) for call in calls] == [workspace > 0]
+
+
+@pytest.mark.parametrize("shape", [(64,), (8, 8), (65,), (5, 13), (20, 30), (2, 3, 100), (1, 500)])
+def test_of_what_is_on_a_gpu_the_ends_alone_are_fetched(shape: tuple[int, ...]) -> None:
+    """As text; what has at most 64 elements is shown whole."""
+    x = lm.tensor(np.arange(math.prod(shape), dtype=np.float32).reshape(shape))
+    few = math.prod(shape) <= 64
+
+    def values() -> Any:
+        assert few
+        return x.numpy()
+
+    far: Any = SimpleNamespace(
+        device=SimpleNamespace(kind="cuda"),
+        spec=x.spec,
+        dtype=x.dtype,
+        shape=x.shape,
+        buffer=x.buffer,
+        _values=values,
+    )
+    limit = 64 if few else 0
+    wanted = np.array2string(
+        x.numpy().astype(np.float64),
+        precision=4,
+        separator=", ",
+        threshold=limit,
+        edgeitems=3,
+        prefix="Tensor(",
+    )
+    assert tensors._values_text(far) == wanted

@@ -1,9 +1,11 @@
 """`lamina run`: a program as several ranks, which end together."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -76,3 +78,73 @@ def test_as_many_gpus_as_are_asked_for(
         ValueError, match=f"^--gpus {asked or 'all'}: this machine has {there} GPUs; --ranks N runs"
     ):
         command._gpus(asked)
+
+
+class Starter:
+    """Stands in for who starts ranks: what it was asked for."""
+
+    asked: tuple[Any, int]
+
+    def __init__(self, job: Any, say: Any) -> None:
+        self.job = job
+
+    def run(self, restarts: int) -> int:
+        type(self).asked = self.job, restarts
+        return 5
+
+
+def test_the_defaults_are_those_of_the_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "RankStarter", Starter)
+    assert main(["run", "--ranks", "2", "x.py"]) == 5
+    job, restarts = Starter.asked
+    assert job.command == [sys.executable, "x.py"]
+    assert (job.ranks, job.hides_gpus, job.prefix, restarts) == (2, True, False, 0)
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for name in ("timeout", "patience"):
+        told = re.search(rf"--{name} S .*?\(default: (\d+)\)", text)
+        assert told is not None
+        assert getattr(job, name) == float(told[1])
+
+
+def test_options_reach_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "RankStarter", Starter)
+    monkeypatch.setattr(command, "devices", lambda: [SimpleNamespace(kind="cuda")] * 3)
+    given = [
+        "--restarts",
+        "4",
+        "--timeout",
+        "1.5",
+        "--patience",
+        "2.5",
+        "--prefix",
+        "-m",
+        "a.b",
+        "--epochs",
+        "3",
+    ]
+    assert main(["run", *given]) == 5
+    job, restarts = Starter.asked
+    assert job.command == [sys.executable, "-m", "a.b", "--epochs", "3"]
+    assert (job.ranks, job.hides_gpus, job.prefix, restarts) == (3, False, True, 4)
+    assert (job.timeout, job.patience) == (1.5, 2.5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--ranks", "0"],
+        ["--restarts", "-1"],
+        ["--timeout", "0"],
+        ["--patience", "-1"],
+        ["--ranks", "1", "--gpus", "1"],
+    ],
+)
+def test_bad_numbers_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *wrong, "x.py"])
+    assert ended.value.code == 2
+    assert f"argument {wrong[-2]}" in capsys.readouterr().err

@@ -159,3 +159,12 @@ def test_batches_that_a_sampler_makes(workers: int) -> None:
 def test_errors_of_batches(make: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make()
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8, 10])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_batch_sampler_knows_how_many_batches_it_gives(count: int, drop_last: bool) -> None:
+    batches = data.BatchSampler(data.SequentialSampler(range(count)), 4, drop_last)
+    found = list(batches)
+    assert len(batches) == len(found)
+    assert [i for batch in found for i in batch] == list(range(count // 4 * 4 if drop_last else count))

@@ -209,6 +209,22 @@ def test_a_worker_that_waits_is_taken_before_another_is_started() -> None:
     queue.close(cancel=False)
 
 
+def test_a_worker_whose_wait_is_over_is_taken_before_another_is_started() -> None:
+    """It slept until a batch's time was up, and began that batch itself: afterwards it is known to wait again."""
+    queue, to, workers = RequestQueue(3, 100, 0.01, "test"), Doubling(4), list[int]()
+    for k in range(5):
+        assert queue.put(to, [k], 1, block=True).result(10) == [2 * k]
+        end = time.monotonic() + 5
+        while (
+            queue._idle != len(queue._workers) and time.monotonic() < end
+        ):  # one has answered, and does not wait yet
+            time.sleep(1e-3)
+        workers.append(len(queue._workers))
+        assert queue._idle == workers[-1]
+    assert set(workers) == {workers[0]}
+    queue.close(cancel=False)
+
+
 def test_callers_run_their_batches_themselves() -> None:
     """Full ones and those whose time is up, side by side: no thread is started for them."""
     queue, to, seen = RequestQueue(2, 100, 0.05, "test"), Doubling(4), set[str]()
@@ -362,6 +378,40 @@ def test_callers_wake_each_other_past_those_that_have_left() -> None:
     batch.wake_next()
     assert [r.woken.locked() for r in requests] == [True, True, False]
     batch.wake_next()  # nobody is left
+
+
+def test_callers_that_an_error_is_thrown_into_wake_the_next_ones() -> None:
+    """Two of four that wait for a batch which another caller runs: the others do not sleep for ever."""
+
+    class Thrown(RequestQueue):
+        def _wait(self, batch: Gathering, request: Request, timeout: float | None) -> None:
+            super()._wait(batch, request, timeout)
+            waiting = [r for r in batch.requests if r is not batch.runner]
+            if request in waiting[:2]:
+                raise KeyboardInterrupt
+
+    class Long(Doubling):
+        def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+            time.sleep(0.1)  # the others sleep by then
+            return super().run(inputs)
+
+    queue, to, found = Thrown(1, 100, 1e3, "test"), Long(5), list[Any]()
+
+    def work(k: int) -> None:
+        try:
+            found.append(queue.call(to, [k], 1, block=True)[0])
+        except KeyboardInterrupt:
+            found.append(None)
+
+    threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(found) == 5
+    assert found.count(None) == 2
+    assert set(found) <= {None, 0, 2, 4, 6, 8}
+    queue.close(cancel=False)
 
 
 def test_every_caller_is_answered_with_and_without_a_timeout() -> None:

@@ -152,6 +152,16 @@ def test_what_is_around_an_image(padding: Any, around: Any, mode: Any) -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
+def test_layers_are_their_function(rank: int) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 4, *(9, 8, 7)[:rank])).astype(np.float32)
+    layer = getattr(nn, f"Conv{rank}d")(4, 6, 3, 2, 1, 2, 2)
+    assert layer.weight.shape == (6, 2, *(3,) * rank)
+    assert layer.stride == layer.dilation == (2,) * rank
+    wanted = getattr(lm.ops, f"conv{rank}d")(lm.tensor(x), layer.weight, layer.bias, 2, 1, 2, 2)
+    np.testing.assert_array_equal(layer(lm.tensor(x)).numpy(), wanted.numpy())
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
 def test_transposed_layers_are_their_function(rank: int) -> None:
     x = np.random.default_rng(0).standard_normal((2, 4, *(5, 4, 3)[:rank])).astype(np.float32)
     layer = getattr(nn, f"ConvTranspose{rank}d")(4, 6, 3, 2, 1, 1, 2)
@@ -191,3 +201,21 @@ def test_output_size_of_what_is_no_image_is_the_ops_error(x: Any) -> None:
 def test_an_output_size_of_other_than_ints_is_named(size: Any) -> None:
     with pytest.raises(lm.ShapeError, match="ConvTranspose2d: output_size must be ints, got"):
         nn.ConvTranspose2d(3, 4, 3)(np.zeros((1, 3, 4, 4), np.float32), output_size=size)
+
+
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_the_text_of_a_layer_has_what_is_not_its_default(kind: str, rank: int) -> None:
+    make = getattr(nn, f"{kind}{rank}d")
+
+    def each(n: int) -> str:
+        return f"({', '.join([str(n)] * rank)}{',' * (rank == 1)})"
+
+    first = f"{kind}{rank}d(4, 6, kernel_size={each(3)}, stride="
+    assert repr(make(4, 6, 3)) == f"{first}{each(1)})"
+    options = {"stride": 2, "padding": 1, "dilation": 2, "groups": 2, "bias": False, "flip": True}
+    extra = {"output_padding": 1} if kind == "ConvTranspose" else {}
+    shown = f"padding={each(1)}, dilation={each(2)}, groups=2, bias=False, flip=True, algorithm='fallback'"
+    last = f", output_padding={each(1)}" if extra else ""
+    layer = make(4, 6, 3, **options, **extra, algorithm="fallback")
+    assert repr(layer) == f"{first}{each(2)}, {shown}{last})"

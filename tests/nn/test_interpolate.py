@@ -1,5 +1,7 @@
 """Upsample and its two short forms."""
 
+from typing import Any
+
 import numpy as np
 
 import lamina as lm
@@ -18,6 +20,17 @@ def test_values_and_text() -> None:
     assert nn.UpsamplingNearest2d((5, 6))(X).shape == (1, 2, 5, 6)
     corners = nn.UpsamplingBilinear2d(scale_factor=3)(X).numpy()[..., ::8, ::11]
     np.testing.assert_array_equal(corners, X.numpy()[..., ::2, ::3])
+
+
+def test_short_forms_are_the_function_in_their_mode() -> None:
+    """Corners are aligned where it is linear, which moves what lies between them."""
+    for size, factor in (((5, 7), None), (None, 2.0), (None, (1.5, 3.0))):
+        for layer, options in (
+            (nn.UpsamplingNearest2d, {"mode": "nearest"}),
+            (nn.UpsamplingBilinear2d, {"mode": "bilinear", "align_corners": True}),
+        ):
+            wanted: Any = ops.interpolate(X, size, factor, **options)
+            np.testing.assert_array_equal(layer(size, factor)(X).numpy(), wanted.numpy())
 
 
 def test_in_a_compiled_graph() -> None:

@@ -1,5 +1,6 @@
 """Every layer against PyTorch's: values, state_dict keys, and how it prints."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -145,3 +146,18 @@ def test_bilinear_and_channels_softmax() -> None:
     np.testing.assert_allclose(nn.Softmax2d()(x).numpy().sum(1), 1, rtol=1e-6)
     with pytest.raises(lm.ShapeError, match="Softmax2d: needs"):
         nn.Softmax2d()(x[0, 0])
+
+
+def test_layers_of_a_rank_have_its_number_and_the_function_of_their_name() -> None:
+    """Conv2d has rank 2 and is conv2d, LPPool1d has rank 1 and is lp_pool1d, …"""
+    functions = 0
+    for name in nn.__all__:
+        layer, found = getattr(nn, name), re.fullmatch(r"(\w+?)([123])d", name)
+        if found is None or not isinstance(layer, type):
+            continue
+        assert getattr(layer, "rank", int(found[2])) == int(found[2]), name
+        if hasattr(layer, "function"):
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=LP)(?=Pool)", "_", name).lower()
+            assert layer.function.__name__ == words
+            functions += 1
+    assert functions > 25

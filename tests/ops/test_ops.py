@@ -1,5 +1,7 @@
 """The one test of all ops: every op with its samples on every backend in every dtype, and its gradients."""
 
+import inspect
+from dataclasses import MISSING, fields, is_dataclass
 from itertools import islice
 from typing import Any
 
@@ -362,3 +364,20 @@ def _check_second(sample: Sample) -> None:
         assert _close(analytic, finite, True), (
             f"{sample}: the second derivative in input {i} is {analytic}, finite differences say {finite}"
         )
+
+
+def test_defaults_of_ops_are_those_of_their_functions() -> None:
+    """Where the function does not leave the choice to what it is given (None)."""
+    compared = 0
+    for name, kind in REGISTRY.items():
+        function = getattr(ops, name, None)
+        if not callable(function) or not is_dataclass(kind):
+            continue
+        parameters = inspect.signature(function).parameters
+        for field in fields(kind):
+            given = parameters[field.name].default if field.name in parameters else inspect.Parameter.empty
+            if MISSING is field.default or given is inspect.Parameter.empty or None in (given, field.default):
+                continue
+            assert given == field.default, f"{name}: {field.name}"
+            compared += 1
+    assert compared > 25

@@ -107,6 +107,43 @@ def test_incomplete_gamma_functions(a: float, x: float) -> None:
     assert float(special.gammainc(np.float32(a), np.float32(x))) == pytest.approx(float(wanted), rel=2e-5)
 
 
+def test_incomplete_gamma_functions_beside_where_their_formulas_change() -> None:
+    """The series ends at x = a + 1, and from a = 60 on nodes are used."""
+    getcontext().prec = 60
+    points = np.array(
+        [
+            (a, x)
+            for a in (0.25, 0.5, 1.0, 1.75, 3.0, 12.5, 30.0, 59.5, 60.0, 60.5, 61.0)
+            for x in (0.05 * a, a - 0.125, a, a + 0.5, a + 1.0, a + 1.5, a + 2.0, 2 * a + 3)
+        ]
+    )
+    wanted = [_part(Decimal(a), Decimal(x)) for a, x in points]
+    a, x = points.T
+    np.testing.assert_allclose(special.gammainc(a, x).numpy(), [float(p) for p in wanted], rtol=3e-11)
+    np.testing.assert_allclose(special.gammaincc(a, x).numpy(), [float(1 - p) for p in wanted], rtol=3e-11)
+
+
+@pytest.mark.parametrize("a", [1, 2, 30, 59, 61, 100, 250, 2000])
+def test_small_parts_of_incomplete_gamma_functions_keep_their_digits(a: int) -> None:
+    """For a whole a they are the chances that a Poisson number of mean x is at least a, or less: sums of one sign."""
+    getcontext().prec = 40
+    points = [a * r for r in (0.02, 0.1, 0.4, 0.7, 0.9, 1.1, 1.4, 2.0, 3.0, 5.0)]
+    points += [a + s * math.sqrt(a) for s in (-25, -12, -5, -1, 1, 5, 12, 25) if a + s * math.sqrt(a) > 0]
+    lower, upper = list[float](), list[float]()
+    for x in map(Decimal, points):
+        term, sums, k = (-x).exp(), [Decimal(0), Decimal(0)], 0
+        while k <= a or k <= x or term > sums[1] * Decimal(10) ** -20:
+            sums[k >= a] += term
+            k += 1
+            term = term * x / k
+        upper.append(float(sums[0]))
+        lower.append(float(sums[1]))
+    for function, wanted in ((special.gammainc, lower), (special.gammaincc, upper)):
+        np.testing.assert_allclose(
+            function(np.float64(a), np.array(points)).numpy(), wanted, rtol=1e-11, atol=1e-300
+        )
+
+
 @pytest.mark.torch
 def test_edges_of_incomplete_gamma_functions_are_torchs() -> None:
     torch = pytest.importorskip("torch")

@@ -188,11 +188,53 @@ def test_several_schedulers_are_torchs(kinds: list[tuple[str, dict[str, Any]]], 
     np.testing.assert_allclose(found, torchs(make, [0.4]), rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("mode", "threshold_mode", "better"),
+    [
+        ("min", "rel", (7.9, 8.1)),
+        ("min", "abs", (9.7, 9.9)),
+        ("max", "rel", (12.1, 11.9)),
+        ("max", "abs", (10.3, 10.1)),
+    ],
+)
+def test_what_is_better_is_so_by_a_part_of_the_best_or_by_a_number(
+    mode: str, threshold_mode: str, better: tuple[float, float]
+) -> None:
+    """Than 10, by a fifth of it or by 0.2."""
+    enough, not_enough = better
+    for value, rate in ((enough, 0.5), (not_enough, 0.05)):
+        own = optim.SGD(0.5)
+        scheduler = mine.ReduceLROnPlateau(
+            own, mode, patience=0, threshold=0.2, threshold_mode=threshold_mode
+        )
+        scheduler.step(10.0)
+        scheduler.step(value)
+        assert own.lr == pytest.approx(rate)
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("milestones", [[1, 2], [1, 15], [6, 7]])
+def test_schedulers_that_change_early_are_torchs(milestones: list[int]) -> None:
+    def make(library: Any, optimizer: Any) -> Any:
+        kinds = [
+            library.ConstantLR(optimizer, 0.1, 20),
+            library.StepLR(optimizer, 3),
+            library.LinearLR(optimizer),
+        ]
+        return library.SequentialLR(optimizer, kinds, milestones)
+
+    np.testing.assert_allclose(rates(make(mine, optim.SGD(0.4))), torchs(make, [0.4]), rtol=1e-9, atol=1e-15)
+
+
 PLATEAU: list[dict[str, Any]] = [
     {},
     {"patience": 2, "factor": 0.5, "cooldown": 2},
     {"patience": 0, "threshold": 0.1, "threshold_mode": "abs", "min_lr": 0.01},
     {"mode": "max", "patience": 1, "threshold": 0.05},
+    {"patience": 1, "threshold": 0.3},
+    {"patience": 1, "threshold": 0.3, "threshold_mode": "abs"},
+    {"mode": "max", "patience": 1, "threshold": 0.3, "threshold_mode": "abs"},
     {"mode": "max", "patience": 1, "threshold_mode": "abs", "eps": 0.2},
 ]
 

@@ -115,6 +115,21 @@ def test_any_iterable_with_a_length_and_prefetched_data() -> None:
     assert len(rest.losses) == 3
 
 
+@pytest.mark.parametrize("count", [8, 24])
+def test_the_learning_rate_of_an_epoch_is_that_of_its_last_step(count: int) -> None:
+    """Of one step, or of three."""
+    step = lm.train_step(
+        nn.Linear(4, 3),
+        ops.cross_entropy,
+        optim.SGD(lambda n: 1 / (1 + n)),
+        device="cpu",
+        backend="reference",
+    )
+    epochs = fit(step, batches(count), 3, progress=False).epochs
+    each = count // 8
+    assert [e.learning_rate for e in epochs] == pytest.approx([1 / (each * k) for k in (1, 2, 3)])
+
+
 def test_losses_without_hits() -> None:
     step = lm.train_step(nn.Linear(4, 4), nn.MSELoss(), optim.SGD(0.1), device="cpu", backend="reference")
     history = fit(step, data.arrays(IMAGES, IMAGES, batch_size=16), 2, progress=False)

@@ -86,6 +86,19 @@ def test_loss_falls_in_every_precision(backend: str, precision: str) -> None:
 
 
 @pytest.mark.feature("B017")
+@pytest.mark.parametrize("name", list(lm.spec.PRECISIONS))
+def test_activations_are_of_the_precisions_type_and_products_round_to_tf32_in_it_alone(name: str) -> None:
+    step = make(small_net(), optim.SGD(0.1), precision=name)
+    step(IMAGES, LABELS)
+    nodes = step.executable.graph.nodes
+    (pooled,) = (n.inputs[0] for n in nodes if n.op.name == "max_pool")
+    short = {"fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}.get(name, "float32")
+    assert pooled.dtype.name == short
+    assert {n.policy.tf32 for n in nodes} == {name == "tf32"}
+    assert bool(step.state.scale) == (name == "fp16")
+
+
+@pytest.mark.feature("B017")
 def test_precisions_agree_about_the_first_loss() -> None:
     losses = {
         p: make(small_net(), optim.SGD(0.1), precision=p)(IMAGES, LABELS).item() for p in lm.spec.PRECISIONS

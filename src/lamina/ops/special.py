@@ -259,11 +259,14 @@ def _gamma_parts(a: Any, x: Any) -> tuple[Any, Any]:
 
 
 def _gamma_by_nodes(a: Any, x: Any) -> tuple[Any, Any]:
-    """(P, Q) for large a: the density is a narrow hill around a, whose part on x's side is summed by Gauss' nodes."""
-    spread = sqrt(a) * 13.0
+    """(P, Q) for large a: the density is a narrow hill around a, whose part on x's side is summed by Gauss' nodes.
+
+    They reach from x to where the density is below exp(-40) of that at x: as far as the hill is wide, or on its foot
+    45 times the length in which it falls to 1 / e at x.
+    """
     left = x < a
-    end = where(left, maximum(a - spread, 0.0), a + spread)
-    end = where(left, minimum(end, x), maximum(end, x))
+    reach = minimum(sqrt(a) * 13.0, x * 45.0 / maximum(abs(x - a), 1.0))
+    end = where(left, maximum(x - reach, 0.0), x + reach)
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     t = x.unsqueeze(-1) + (end - x).unsqueeze(-1) * ((nodes + 1) / 2)
     centre = a.unsqueeze(-1)

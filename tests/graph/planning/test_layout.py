@@ -285,6 +285,33 @@ def test_what_is_read_stays_as_it_is() -> None:
         np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("shown", "stays"),
+    [
+        (lambda y: y.reshape((8, 16 * 48)), True),  # no view of heads that lie behind the rows
+        (lambda y: y.reshape((2, 4, 16, 6, 8)), False),
+        (lambda y: y.permute(3, 0, 1, 2), False),
+        (lambda y: y[1:], False),
+        (lambda y: y[:, 1:3], True),
+    ],
+)
+@pytest.mark.parametrize("target", [H200, "cpu"], ids=["gpu", "cpu"])
+def test_what_shows_a_value_otherwise_follows_it_or_keeps_it(target: Any, shown: Any, stays: bool) -> None:
+    """The first reader has its heads turned; a view made before must still be one where the value lies so."""
+
+    def f(x: Any) -> list[Any]:
+        y = ops.cat([x, x], 3)
+        other = shown(y)
+        return [ops.exp(y.transpose(1, 2).flatten(2)), ops.tanh(other)]
+
+    x = np.random.default_rng(0).standard_normal((2, 4, 16, 24)).astype(np.float32)
+    graph = trace(f, x)
+    found = compile(graph, target, optimize=False)
+    assert bool(copies(found.program)) == stays
+    for result, wanted in zip(run_laid(found.program, [x]), graph(x), strict=True):
+        np.testing.assert_allclose(result, wanted.numpy(), rtol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [(2, 0, 4, 3), (1, 1, 1, 1), (4, 1, 6, 1)])
 def test_nothing_and_axes_of_one(shape: tuple[int, ...]) -> None:
     def f(x: Any, y: Any) -> list[Any]:

@@ -1,6 +1,8 @@
 """Contexts of one executable: each call at a time has its own memory, on the same weights."""
 
+import ctypes
 from contextlib import nullcontext
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 from weakref import ref
@@ -12,13 +14,14 @@ import lamina as lm
 from lamina import nn, ops
 from lamina.graph import compile, trace
 from lamina.graph.planning.program import PlannedStep
-from lamina.graph.run.captured import LYING, PINNED, CannotMove
+from lamina.graph.run.captured import LYING, PINNED, WRITTEN, CannotMove, GraphCopy
 from lamina.graph.run.context import ExecutionContext
+from lamina.graph.run.staging import Staged
 from lamina.infer import Predictor
 from lamina.nn.module import Module
 from lamina.ops.core import bind
 from lamina.ops.primitives.collective import AllReduce
-from lamina.runtime import CaptureInvalidated, Device
+from lamina.runtime import CaptureInvalidated, Device, DeviceError, copy
 from lamina.spec import Group, Spec, float32, int8
 from tests.helpers import many_threads
 from tests.helpers.many_threads import Count, compare, in_threads
@@ -382,6 +385,119 @@ def test_what_has_not_run_or_runs_in_turn_is_not_recorded(
     context._rehearsed, context._in_turn = rehearsed, in_turn
     context.record()
     assert graphs.asked == []
+
+
+class HostCopy:
+    """A copy of `HostGraph`, which may be told other addresses unless it is stuck."""
+
+    def __init__(self, copy: GraphCopy, stuck: bool) -> None:
+        self.source, self.destination, self.nbytes = copy.source.pointer, copy.place.pointer, copy.nbytes
+        self.stuck = stuck
+
+    def read_from(self, source: int) -> None:
+        if self.stuck:
+            raise DeviceError("refused")
+        self.source = source
+
+    def write_to(self, destination: int) -> None:
+        self.destination = destination
+
+    def run(self) -> None:
+        ctypes.memmove(self.destination, self.source, self.nbytes)
+
+
+class HostGraph:
+    """Stands in for a CUDA graph: kernels between copies, done at each launch."""
+
+    launches = 0
+    stuck = False
+
+    def __init__(
+        self, before: list[GraphCopy | None], runs: list[Any], behind: list[GraphCopy | None]
+    ) -> None:
+        self.before, self.behind = ([HostCopy(c, self.stuck) for c in side if c] for side in (before, behind))
+        self.runs = runs
+
+    def copy_to(self, pointer: int) -> HostCopy:
+        (found,) = (c for c in (*self.before, *self.behind) if c.destination == pointer)
+        return found
+
+    def bind(self, alone: bool) -> Any:
+        return self.launch
+
+    def launch(self) -> None:
+        type(self).launches += 1
+        for run in (*(c.run for c in self.before), *self.runs, *(c.run for c in self.behind)):
+            run()
+
+
+class Pinned(Staged):
+    """Stands in for an array in pinned memory; counts the copies that are told to be queued."""
+
+    reads = 0
+
+    def send(self, target: Any, stream: Any) -> None:
+        copy(target, self.buffer, target.nbytes)
+
+    def is_read_on(self, stream: Any) -> None:
+        type(self).reads += 1
+
+
+def as_pinned(x: Any, large: bool = False) -> Pinned:
+    turn = SimpleNamespace(buffer=lm.tensor(x).buffer)
+    return Pinned(SimpleNamespace(is_large=large), turn)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_call_is_one_launch_however_its_inputs_come(stuck: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four ways are kept, and the one in which all is written; results stay what they were. Where the graph cannot
+    be told where its operands lie, all are written before it.
+    """
+
+    class Graph(HostGraph):
+        pass
+
+    def recorded(self: ExecutionContext, steps: Any, streams: Any, before: Any, behind: Any) -> Any:
+        runs = self._bound_runs(self._stream)
+        return Graph(before, runs, behind), runs
+
+    Graph.stuck = stuck
+    monkeypatch.setattr(ExecutionContext, "_recorded", recorded)
+    pins = list[int]()
+    allocate = Device("cpu").allocate
+
+    def pinned(nbytes: int) -> Any:
+        pins.append(nbytes)
+        return allocate(nbytes)
+
+    monkeypatch.setattr("lamina.graph.run.context.pinned", pinned)
+    monkeypatch.setattr(Pinned, "reads", 0)
+    specs = [Spec((3, 4), float32), Spec((5,), int8), Spec((0, 2), float32)]
+    program = compile(trace(lambda x, n, z: (x * 2.0, n + 1, z * 3.0), *specs), "cpu")
+    context = program._contexts.take()
+    context._carries = context._rehearsed = True
+    rng, held = np.random.default_rng(0), list[Any]()
+    ways: list[Any] = [
+        lm.tensor,
+        np.ascontiguousarray,
+        as_pinned,
+        lambda x: as_pinned(x, large=True),
+        lambda x: lm.tensor(np.ascontiguousarray(x.T)).t() if x.ndim == 2 else lm.tensor(x),
+    ]
+    for count, (first, second) in enumerate(product(ways, ways), 1):
+        x, n = rng.standard_normal((3, 4)).astype(np.float32), rng.integers(-9, 9, 5).astype(np.int8)
+        given = [first(x), second(n), lm.zeros((0, 2))]
+        held.append((x, n, context(list(zip(program.program.inputs, given, strict=True)))))
+        assert Graph.launches == count
+    for x, n, found in held:
+        for y, wanted in zip(found, (x * np.float32(2), n + 1, np.zeros((0, 2))), strict=True):
+            np.testing.assert_array_equal(y.numpy(), wanted)
+    assert context._carries
+    most = [(LYING, LYING), (LYING, WRITTEN), (LYING, PINNED)]
+    rest = [(WRITTEN, WRITTEN)] if stuck else [(WRITTEN, LYING), (WRITTEN, WRITTEN)]
+    assert sorted(context._captured) == sorted((*two, WRITTEN) for two in most + rest)  # type: ignore[type-var]
+    assert Pinned.reads == (0 if stuck else 1)
+    assert pins == [5]  # bytes of the one operand that a graph copies from pinned memory
 
 
 def test_footprints_are_the_memory_of_steps_and_messages_keep_their_order() -> None:

@@ -51,6 +51,24 @@ def test_targets_padded_or_one_after_the_other() -> None:
     )
 
 
+def test_more_labels_than_steps_are_never_spelled() -> None:
+    """However many: of lengths that come later, too, and whatever labels stand behind them."""
+    x, steps = _log_probs(4, 3, 5), np.array([4, 4, 4])
+    compiled = lm.jit(lambda *args: ops.ctc_loss(*args, reduction="none"))
+    for counts in ([9, 1, 2], [5, 6, 1], [4, 4, 4], [12, 0, 0], [0, 0, 12]):
+        joined = np.array([1, 2, 3, 4, 2, 1, 3, 2, 1, 4, 3, 2])
+        found = compiled(*map(lm.tensor, (x, joined, steps, np.array(counts)))).numpy()
+        np.testing.assert_array_equal(
+            found, ops.ctc_loss(x, joined, steps, counts, reduction="none").numpy(), err_msg=str(counts)
+        )
+        assert (np.isinf(found) == (np.array(counts) > 4)).all()
+        first = 0
+        for n, count in enumerate(counts):
+            alone = ops.ctc_loss(x[:, n], joined[first : first + count], [4], [count], reduction="none")
+            np.testing.assert_allclose(alone.numpy(), found[n], rtol=1e-6)
+            first += count
+
+
 def test_too_short_for_its_labels() -> None:
     x = _log_probs(3, 2, 4)
     found = ops.ctc_loss(x, [[1, 1], [2, 3]], [2, 3], [2, 2], reduction="none").numpy()

@@ -92,6 +92,34 @@ def test_second_derivative_by_the_image() -> None:
         np.testing.assert_allclose(found[place], (high - low) / (2 * step), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(("mode", "rank"), MODES)
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align", [True, False])
+def test_second_derivative_by_the_grid(mode: Any, rank: int, padding: Any, align: bool) -> None:
+    """The grid's gradient, differentiated by all that it is made of, at places that are mirrored up to three times:
+    against finite differences.
+    """
+    rng = np.random.default_rng(3)
+    x, g = rng.standard_normal((1, 2, *(4, 5, 2)[:rank])), rng.standard_normal((1, 2, *(3, 4, 2)[:rank]))
+    grid = rng.uniform(-6.5, 6.5, (1, *(3, 4, 2)[:rank], rank))
+    weights = rng.standard_normal(grid.shape)
+
+    def slope(g: Any, x: Any, grid: Any) -> Any:
+        found = lm.grad(lambda v: (ops.grid_sample(x, v, mode, padding, align) * g).sum())(grid)
+        return (found * weights).sum()
+
+    given = [lm.tensor(v) for v in (g, x, grid)]
+    found, step = lm.grad(slope, argnums=(0, 1, 2))(*given), 1e-5
+    for which, (gradient, values) in enumerate(zip(found, (g, x, grid), strict=True)):
+        direction = rng.standard_normal(values.shape)
+        moved = [list(given), list(given)]
+        for side, sign in zip(moved, (1, -1), strict=True):
+            side[which] = lm.tensor(values + sign * step * direction)
+        high, low = (slope(*side).item() for side in moved)
+        wanted = (high - low) / (2 * step)
+        assert (gradient.numpy() * direction).sum() == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+
+
 def test_errors() -> None:
     x, grid = lm.ones((2, 3, 4, 5)), lm.ones((2, 6, 7, 2))
     for wrong in (lm.ones((2, 6, 7, 3)), lm.ones((1, 6, 7, 2)), lm.ones((2, 6, 2))):

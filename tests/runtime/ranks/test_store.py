@@ -2,7 +2,9 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -43,6 +45,30 @@ def test_a_get_in_vain_says_what_was_missing_and_the_client_goes_on(store: Store
         store.get("never", timeout=0.05)
     store.set("now", b"x")
     assert store.get("now") == b"x"
+
+
+def test_who_leaves_while_waiting_leaves_the_others_waiting(store: Store) -> None:
+    """One of three that wait for a value gives up; the other two get it."""
+    server, clients, found = store._server, [store.clone() for _ in range(3)], dict[int, bytes]()
+    assert server is not None
+
+    def wait(number: int) -> None:
+        with suppress(TimeoutError):
+            found[number] = clients[number].get("late", timeout=0.2 if number == 1 else 10.0)
+
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    threads[1].join()
+    end = time.monotonic() + 5
+    while len(server._waiting["late"]) != 2 and time.monotonic() < end:
+        time.sleep(1e-3)
+    store.set("late", b"x")
+    for thread in threads:
+        thread.join()
+    assert found == {0: b"x", 2: b"x"}
+    for client in clients:
+        client.close()
 
 
 def test_strangers_are_sent_away(store: Store) -> None:

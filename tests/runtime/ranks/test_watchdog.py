@@ -1,6 +1,8 @@
 """A rank that dies, hangs or raises: every other one ends with one error that names rank, operation and step."""
 
+import atexit
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 from lamina.runtime.ranks import watchdog
 from lamina.runtime.ranks.monitor import RankMonitor
+from lamina.runtime.ranks.progress import progress
 from lamina.runtime.ranks.verdict import Blame, Limits, Rank
 from lamina.runtime.ranks.watchdog import RankError, Watchdog
 from tests.helpers import ROOT
@@ -174,6 +177,34 @@ def test_the_signal_raises_the_verdict_until_it_is_told(capsys: pytest.CaptureFi
     dog._raise(0, nothing)
     dog.error = None
     dog.close()
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_the_main_thread_alone_is_interrupted(main: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the watch begins in it: Python handles signals there only."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(progress, "tell", progress.tell)
+    before = signal.getsignal(watchdog._SIGNAL)
+    monitor = RankMonitor(1, Limits(30.0), holder=0)
+    monitor.start()
+    dog = Watchdog(monitor.address, 0, monitor)
+    try:
+        if main:
+            dog.start()
+        else:
+            thread = threading.Thread(target=dog.start)
+            thread.start()
+            thread.join()
+        assert dog._raises == main
+        assert (signal.getsignal(watchdog._SIGNAL) == dog._raise) == main
+        assert sys.excepthook == dog._uncaught
+        assert progress.tell == dog._report
+        assert dog._thread.is_alive()
+    finally:
+        signal.signal(watchdog._SIGNAL, before)
+        atexit.unregister(dog._exit)
+        dog.close()
+    assert not dog._thread.is_alive()
 
 
 def test_a_monitor_that_ends_closes_connections_that_said_nothing() -> None:

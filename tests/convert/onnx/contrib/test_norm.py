@@ -33,14 +33,17 @@ def test_what_else_a_norm_gives() -> None:
     beside_onnxruntime("SimplifiedLayerNormalization", (x, scale), ("y", "inverse"), domain="", axis=-1)
 
 
-@pytest.mark.parametrize("kind", ["all", "words alone", "places given"])
+@pytest.mark.parametrize("kind", ["all", "words alone", "no segments", "places given"])
 def test_embeddings(kind: str) -> None:
     ids = RNG.integers(0, 20, size=(2, 5)).astype(np.int32)
     segments, mask = ids % 2, np.array([[1, 1, 1, 0, 0], [1] * 5], np.int32)
     words, places, kinds, scale, shift = (_normal(n, 16) for n in (20, 9, 2, 1, 1))
     tables: Any = (words, places, kinds, scale[0], shift[0])
+    outputs: tuple[str, ...]
     if kind == "all":
         inputs, outputs = (ids, segments, *tables, mask), ("y", "words")
+    elif kind == "no segments":
+        inputs, outputs = (ids, None, *tables, mask), ("y", "words", "sum")
     elif kind == "words alone":
         inputs, outputs = (ids, None, words, places, None, *tables[3:]), ("y", "words", "sum")
     else:
@@ -49,6 +52,25 @@ def test_embeddings(kind: str) -> None:
             ("y", "", "sum"),
         )
     beside_onnxruntime("EmbedLayerNormalization", inputs, outputs, held=(2, 3, 4, 5, 6))
+
+
+@pytest.mark.parametrize("operator", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_what_is_added_to_a_variance_by_default(operator: str) -> None:
+    """Of inputs so small that it matters."""
+    x = _normal(1, 4, 8) * np.float32(1e-6)
+    proto, given = contributed(operator, (x, x * 0, np.ones(8, np.float32)))
+    found, wide = from_onnx(proto)(*given.values()), x.astype(np.float64)
+    wide -= 0 if "Simplified" in operator else wide.mean(-1, keepdims=True)
+    wanted = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-12)
+    np.testing.assert_allclose(np.asarray(found[0] if isinstance(found, tuple) else found), wanted, rtol=1e-3)
+
+
+def test_what_is_added_to_the_variance_of_a_group_by_default() -> None:
+    x, ones = _normal(1, 2, 2, 8) * np.float32(3e-3), np.ones(8, np.float32)
+    proto, given = contributed("GroupNorm", (x, ones, ones * 0), groups=1, activation=0)
+    wide = x.astype(np.float64) - x.mean(dtype=np.float64)
+    found = from_onnx(proto)(*given.values()).numpy()
+    np.testing.assert_allclose(found, wide / np.sqrt((wide**2).mean() + 1e-5), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("last", [0, 1])

@@ -50,14 +50,14 @@ def _normalized(node: OnnxNode, x: Any, scale: Any, shift: Any) -> tuple[Any, An
 def embed_layer_normalization(node: OnnxNode) -> Any:
     """(the layer norm of the sum of the embeddings of words, places and segments, words of each sample, the sum).
 
-    ids [B, T]; the tables [n, E]; mask [B, T] counts the words.
+    ids [B, T]; the tables [n, E]; mask [B, T] counts the words. Without segments all are of the first kind.
     """
     ids, segments, words, places, kinds = (node.optional(i) for i in range(5))
     at = node.optional(8)
     rows = places[: ids.shape[1]].unsqueeze(0) if at is None else _rows(places, at)
     total = ops.add(_rows(words, ids), rows)
-    if segments is not None and kinds is not None:
-        total = ops.add(total, _rows(kinds, segments))
+    if kinds is not None:
+        total = ops.add(total, kinds[:1] if segments is None else _rows(kinds, segments))
     y, _, _, _ = _normalized(node, total, node.input(5), node.input(6))
     mask = node.optional(7)
     kept = ops.ne(ids, ids) if mask is None else ops.ne(mask, 0)
