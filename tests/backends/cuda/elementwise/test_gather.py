@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lamina.backends.cuda import backend
+from lamina.backends.cuda.elementwise import gather
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Op
 from lamina.ops.primitives.gather import Gather, GatherGrad, Scatter, ScatterMode
@@ -73,16 +74,36 @@ def test_an_index_outside_gives_nan_and_adds_nothing() -> None:
         ((2, 9, 3), (2, 1300, 3), (2, 1300, 3), 1, int64, "scatter_many"),  # the indices in two tiles
     ],
 )
+@pytest.mark.parametrize("looks", [0, gather.LOOKS])
 def test_scatter(
-    mode: ScatterMode, shape: Shape, index: Shape, source: Shape, axis: int, dtype: DType, kernel: str
+    mode: ScatterMode,
+    shape: Shape,
+    index: Shape,
+    source: Shape,
+    axis: int,
+    dtype: DType,
+    kernel: str,
+    looks: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """So few elements are looked at by warps; sorted where that is forbidden."""
+    monkeypatch.setattr(gather, "LOOKS", looks)
     numbers = RNG.integers(-shape[axis], shape[axis], index)
     arrays = [_draw(shape, dtype), numbers, _draw(source, dtype)]
     if mode == "mul":
         arrays[2] = np.where(RNG.random(source) < 0.5, 1, -1).astype(dtype.numpy)
     if mode == "set" and kernel == "scatter_many":
         kernel = "scatter_sorted"
+    if looks and mode != "set" and kernel != "scatter_few":
+        kernel = "scatter_seen"
     _check(Scatter(axis, mode), arrays, kernel)
+
+
+@pytest.mark.parametrize(("rows", "kernel"), [(1 << 14, "scatter_seen"), ((1 << 14) + 1, "scatter_sorted")])
+def test_indices_are_sorted_where_looking_at_them_takes_longer(rows: int, kernel: str) -> None:
+    """2²⁴ looks: 2¹⁴ rows at 1,024 indices."""
+    plan = CUDA.plan(GatherGrad(0, rows), [Spec((1024, 1), float32), Spec((1024, 1), int64)], Policy())
+    assert plan.make.programs[-1].name == kernel
 
 
 def test_the_kernels_compile() -> None:

@@ -61,6 +61,27 @@ extern "C" __global__ void __launch_bounds__(256) scatter_few(const T *x, const 
     }
 }
 
+// A warp per element: each lane looks at every 32nd index of its line, and the lanes' results are combined in a fixed
+// order.
+extern "C" __global__ void __launch_bounds__(256) scatter_seen(const T *x, const I *index, const T *source, T *y)
+{
+    const int lane = threadIdx.x & 31;
+    const Index step = (Index)gridDim.x * 8;
+    for (Index i = (Index)blockIdx.x * 8 + (threadIdx.x >> 5); i < (Index)COUNT; i += step) {
+        A value = (A)NEUTRAL;
+        if (has_source(i)) {
+            const i64 mine = position(i);
+            const Index from = index_at(i), first = source_at(i);
+            for (Index k = lane; k < (Index)ENTRIES; k += 32) {
+                const i64 at = index[from + k * (Index)INDEX_STEP];
+                if (at == mine || at + SIZE == mine) value = combined(value, (A)widen(source[first + k * (Index)SOURCE_STEP]));
+            }
+        }
+        for (int lanes = 16; lanes; lanes >>= 1) value = combined(value, shuffle_xor(value, lanes));
+        if (lane == 0) y[i] = narrow<T>(BASE ? combined((A)widen(x[i]), value) : value);
+    }
+}
+
 // The number of keys of a sorted line that are smaller.
 __device__ __forceinline__ Index below(const u32 *keys, u32 key)
 {

@@ -1,7 +1,8 @@
 """Gathers in accesses of up to 16 bytes; deterministic scatters, in which elements look for what is theirs.
 
-A thread of a scatter owns an element of the result. Where a line has few indices it looks at each; else the indices
-are sorted with their places first (stably), and it finds its own by bisection.
+A thread of a scatter owns an element of the result. Where a line has few indices it looks at each, and a warp does
+where that is soon done; else the indices are sorted with their places first (stably), and it finds its own by
+bisection.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from lamina.spec import Policy, Shape, Spec, contiguous
 
 #: Indices of a line that every thread looks at; more are sorted.
 FEW = 32
+#: Looks at an index, of all elements together, that take less time than sorting indices.
+LOOKS = 1 << 24
 #: Entries per element from which a warp works on it, and elements below which that is worth it.
 MANY, SCARCE = 64, 1 << 16
 _FILE = "elementwise/gather.cu"
@@ -118,6 +121,9 @@ def _scatter(
     if entries <= FEW or not given.numel:
         program = Program("scatter_few", _FILE, text)
         return [looping(program, y.numel, (base, at_index, at_source, target()))], 0
+    if mode and y.numel * entries <= LOOKS:
+        program, blocks = Program("scatter_seen", _FILE, text), -(-y.numel // 8)
+        return [Launch(program, (blocks,), (256,), (base, at_index, at_source, target()), waves=LOOPING)], 0
     rows = Rows(
         index.numel // entries,
         entries,
