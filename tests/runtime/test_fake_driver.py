@@ -61,7 +61,8 @@ def test_a_thread_opens_the_device_for_who_imports_meanwhile(tmp_path: Path) -> 
     """The device works as if nobody had, and NVIDIA's modules are there; without a driver nothing happens."""
     build_libcuda_stub(tmp_path, FAKE)
     code = (
-        "import sys, lamina.runtime as r; r.open_beside(); r.import_beside(); assert 'cuda.core' in sys.modules; "
+        "import sys, lamina.runtime as r; r.open_beside(); r.import_beside(); "
+        "assert 'cuda.bindings.driver' in sys.modules and 'cuda.core' not in sys.modules; "
         "d = r.device('auto'); "
         "print(d.kind, d.allocate(64).nbytes if d.kind == 'cuda' else '')"
     )

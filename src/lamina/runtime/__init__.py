@@ -1,7 +1,7 @@
 """The machine: devices, streams, memory, kernels.
 
-Built on NVIDIA's cuda-core, which is opened on first need and only where there is a driver. On a machine
-without a GPU everything here works on the CPU.
+Built on NVIDIA's driver and kernel compiler, which are opened on first need. On a machine without a GPU everything
+here works on the CPU.
 """
 
 from lamina._lazy import listing

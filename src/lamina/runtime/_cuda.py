@@ -1,9 +1,9 @@
 """Opens CUDA on first need, and never before.
 
-Importing ``cuda.core`` costs 0.2 s and its objects can dead-lock on a machine without a driver. So the driver
-is looked for with ctypes alone (`probe`); only when it answers are NVIDIA's modules imported (`open_cuda`).
-The kernel compiler needs no driver and is opened on its own (`open_compiler`). This is the one module of the
-runtime that imports inside functions.
+The driver is looked for with ctypes alone (`probe`); only when it answers are NVIDIA's bindings of it imported
+(`open_cuda`). The kernel compiler needs no driver and is opened on its own (`open_compiler`), by ``cuda.core``, whose
+import costs 0.2 s: what runs kernels that are compiled already does without it. This is the one module of the runtime
+that imports inside functions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,9 +48,8 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Cuda:
-    """NVIDIA's modules, opened: cuda.core, cuda.bindings.driver, and the driver library itself (ctypes)."""
+    """The driver, opened: cuda.bindings.driver, and the library itself (ctypes)."""
 
-    core: Any
     driver: Any
     library: ctypes.CDLL
 
@@ -78,7 +78,7 @@ def loaded_path(soname: str) -> str:
 
 @lru_cache(maxsize=1)
 def probe() -> Driver:
-    """Look for a driver with a usable GPU; never raises, never imports cuda.core.
+    """Look for a driver with a usable GPU; never raises, imports nothing.
 
     A library that loads but whose ``cuInit`` fails (no device, none visible, a stub) counts as no GPU.
     """
@@ -118,7 +118,7 @@ def _status_name(library: ctypes.CDLL, status: int) -> str:
 
 @lru_cache(maxsize=1)
 def open_cuda() -> Cuda:
-    """Import NVIDIA's modules on a machine with a usable GPU.
+    """Import the driver's bindings on a machine with a usable GPU.
 
     Raises:
         NoGpuError: no driver, no visible device, or the CUDA packages are not installed.
@@ -129,14 +129,14 @@ def open_cuda() -> Cuda:
     if state.count == 0:
         raise NoGpuError(f"no usable GPU: {state.reason}", (DRIVER, "cuInit", "cuDeviceGetCount"))
     try:
-        core, driver = _import_modules()
+        driver = _import_driver()
     except ImportError as error:
         raise NoGpuError(
-            f"a GPU is present ({state.path}) but cuda-core cannot be imported ({error}); "
+            f"a GPU is present ({state.path}) but cuda-bindings cannot be imported ({error}); "
             "install it: pip install 'lamina[cu13]'",
-            (DRIVER, "cuda.core", "cuda.bindings"),
+            (DRIVER, "cuda.bindings"),
         ) from error
-    return Cuda(core, driver, ctypes.CDLL(DRIVER))
+    return Cuda(driver, ctypes.CDLL(DRIVER))
 
 
 def open_beside() -> threading.Thread:
@@ -151,10 +151,10 @@ def open_beside() -> threading.Thread:
 
 
 def import_beside() -> None:
-    """Import NVIDIA's modules for who has had a thread open the driver, without waiting for that. Where they are not
-    installed, the device says so when it is used."""
+    """Import the driver's bindings for who has had a thread open the driver, without waiting for that. Where they are
+    not installed, the device says so when it is used."""
     with suppress(ImportError):
-        _import_modules()
+        _import_driver()
 
 
 def _open_context() -> None:
@@ -194,8 +194,9 @@ def _import_core() -> Any:
     return core if hasattr(core, "Device") else importlib.import_module("cuda.core.experimental")
 
 
-def _import_modules() -> tuple[Any, Any]:
-    return _import_core(), importlib.import_module("cuda.bindings.driver")
+def _import_driver() -> Any:
+    with _importing:
+        return importlib.import_module("cuda.bindings.driver")
 
 
 @lru_cache(maxsize=1)
@@ -281,6 +282,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "cuGraphMemcpyNodeGetParams": [_ADDRESS, ctypes.POINTER(CopyParams)],
     "cuGraphExecMemcpyNodeSetParams": [_ADDRESS, _ADDRESS, ctypes.POINTER(CopyParams), _ADDRESS],
     "cuStreamSynchronize": [_ADDRESS],
+    "cuStreamWaitEvent": [_ADDRESS, _ADDRESS, ctypes.c_uint],  # the stream, the event, flags
     "cuEventRecord": [_ADDRESS, _ADDRESS],  # the event, the stream
     "cuEventQuery": [_ADDRESS],
 }
@@ -296,6 +298,16 @@ def call(name: str, *arguments: Any) -> Any:
     if int(status) != 0:
         raise_status(int(status), name)
     return None if not results else results[0] if len(results) == 1 else tuple(results)
+
+
+def destroy(name: str, handle: Any, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+    """For finalizers: have the driver destroy what it made, by its function `name`; never raises.
+
+    At the end of the process, and in a forked child, the driver is gone, and what it made with it.
+    """
+    if not _ending() and not _lost:
+        with suppress(Exception):
+            call(name, handle)
 
 
 def raise_status(status: int, call_name: str) -> None:
