@@ -48,7 +48,7 @@ SANCTIONED = {
     ("c/cublaslt.py", "_pathfinder"),
     ("runtime/_cuda.py", "_import_driver"),
     ("runtime/_cuda.py", "_import_core"),
-    ("runtime/_cuda.py", "open_compiler"),
+    ("runtime/_cuda.py", "open_nvrtc"),
     ("runtime/_cuda.py", "header_options"),
 }
 

@@ -5,7 +5,7 @@ here works on the CPU.
 """
 
 from lamina._lazy import listing
-from lamina.runtime._cuda import import_beside, open_beside
+from lamina.runtime._cuda import import_beside, open_beside, open_nvrtc
 from lamina.runtime.arrays import as_buffer, is_array, share
 from lamina.runtime.atomic_file import check_writable, write_atomically
 from lamina.runtime.cache import DiskCache, cache_directory, digest, distrust, make_private, open_private
@@ -108,6 +108,7 @@ __all__ = [
     "move",
     "no_capture",
     "open_beside",
+    "open_nvrtc",
     "open_private",
     "parse_bytes",
     "pinned",

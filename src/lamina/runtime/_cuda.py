@@ -206,17 +206,34 @@ def open_compiler() -> Compiler:
     Raises:
         NoGpuError: cuda-core or NVRTC is not installed.
     """
+    version = open_nvrtc()
     try:
-        core, nvrtc = _import_core(), importlib.import_module("cuda.bindings.nvrtc")
-        status, major, minor = nvrtc.nvrtcVersion()
+        return Compiler(_import_core(), version)
+    except ImportError as error:
+        raise _no_compiler(error) from error
+
+
+@lru_cache(maxsize=1)
+def open_nvrtc() -> tuple[int, int]:
+    """Have the process load NVRTC, from where NVIDIA's finder knows it to be; its version. Compiles nothing.
+
+    Raises:
+        NoGpuError: NVRTC is not installed.
+    """
+    try:
+        status, major, minor = importlib.import_module("cuda.bindings.nvrtc").nvrtcVersion()
     except Exception as error:  # pathfinder raises its own types for a missing libnvrtc
-        raise NoGpuError(
-            f"the kernel compiler NVRTC cannot be opened ({error}); install it: pip install 'lamina[cu13]'",
-            ("cuda.core", "cuda.bindings.nvrtc", "libnvrtc"),
-        ) from error
+        raise _no_compiler(error) from error
     if int(status) != 0:
         raise DeviceError(f"nvrtcVersion failed with {status!r}", code=int(status), call="nvrtcVersion")
-    return Compiler(core, (int(major), int(minor)))
+    return int(major), int(minor)
+
+
+def _no_compiler(error: Exception) -> NoGpuError:
+    return NoGpuError(
+        f"the kernel compiler NVRTC cannot be opened ({error}); install it: pip install 'lamina[cu13]'",
+        ("cuda.core", "cuda.bindings.nvrtc", "libnvrtc"),
+    )
 
 
 @lru_cache(maxsize=1)

@@ -308,7 +308,7 @@ def _integer(kind: Any, value: int) -> Any:
 
 
 # -------------------------------------------------------------------------------------------------- launching
-class _Code:
+class _LoadedCode:
     """Machine code, loaded for the current device (a CUlibrary), unloaded with this object; its kernels keep it."""
 
     def __init__(self, cubin: bytes) -> None:
@@ -329,7 +329,7 @@ class KernelModule:
     def __init__(self, cubin: bytes, device: Device) -> None:
         self.device = device
         with device.current():
-            self._code = _Code(cubin)
+            self._code = _LoadedCode(cubin)
         self._kernels: dict[str, Kernel] = {}
 
     def kernel(self, name: str) -> Kernel:
@@ -396,7 +396,7 @@ def launch_shape(extents: int | Sequence[int], block: int | Sequence[int] = 256)
 class Kernel:
     """A compiled kernel, loaded on one device; made by `compile_kernel` or `KernelModule.kernel`."""
 
-    def __init__(self, code: _Code, name: str, device: Device) -> None:
+    def __init__(self, code: _LoadedCode, name: str, device: Device) -> None:
         self.name = name
         self.device = device
         self._code = code
@@ -540,7 +540,7 @@ def _extents(name: str, extents: int | Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _find(code: _Code, name: str, device: Device) -> Any:
+def _find(code: _LoadedCode, name: str, device: Device) -> Any:
     """The CUkernel."""
     try:
         return _cuda.call("cuLibraryGetKernel", code.library, name.encode())
