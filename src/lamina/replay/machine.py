@@ -34,10 +34,14 @@ def machine_of(device: Device, libraries: Iterable[str]) -> dict[str, Any]:
 
 
 def open_gpu() -> None:
-    """Import what reads a GPU's steps while a thread opens the first GPU: both take tenths of a second."""
-    open_beside()
+    """Import what reads a GPU's steps while a thread opens the first GPU: both take tenths of a second.
+
+    The libraries that `machine_of` opens next are large.
+    """
+    under_way = open_beside()
     _late("GpuSteps")
     import_beside()
+    under_way.wait()
 
 
 def steps_of(device: Device, stored: Callable[[Any], memoryview]) -> Any:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lamina.runtime.errors import DeviceError, NoGpuError
+from lamina.runtime.shared_lock import swift_turns
 
 DRIVER = "libcuda.so.1"
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -139,15 +140,18 @@ def open_cuda() -> Cuda:
     return Cuda(driver, ctypes.CDLL(DRIVER))
 
 
-def open_beside() -> threading.Thread:
+def open_beside() -> threading.Event:
     """Have a thread open the driver and the first device's context, for a caller who has other things to do.
 
     Each takes tenths of a second, without Python's lock: as long as the imports that the caller needs. The context
     stays open with the process. What fails here fails again, with its reason, where the device is used.
+
+    The event is set once the thread does not need Python's lock any more. Whoever is going to hold that for long, as
+    opening a large library does, waits for the event first, or the driver would wait for the library.
     """
-    thread = threading.Thread(target=_open_context, daemon=True)
-    thread.start()
-    return thread
+    under_way = threading.Event()
+    threading.Thread(target=_open_context, args=(under_way,), daemon=True).start()
+    return under_way
 
 
 def import_beside() -> None:
@@ -157,11 +161,18 @@ def import_beside() -> None:
         _import_driver()
 
 
-def _open_context() -> None:
-    if probe().count:
-        library, context, device = ctypes.CDLL(DRIVER), ctypes.c_void_p(), ctypes.c_int()
-        if library.cuDeviceGet(ctypes.byref(device), 0) == 0:
-            library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+def _open_context(under_way: threading.Event) -> None:
+    try:
+        with swift_turns():  # every call of the driver gives Python's lock away
+            if not probe().count:
+                return
+            library, context, device = ctypes.CDLL(DRIVER), ctypes.c_void_p(), ctypes.c_int()
+            if library.cuDeviceGet(ctypes.byref(device), 0):
+                return
+        under_way.set()
+        library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    finally:
+        under_way.set()
 
 
 #: Filled in a child that was forked after `probe` had initialised the driver: the driver refuses to work in it.
