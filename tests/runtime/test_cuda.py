@@ -54,13 +54,16 @@ def test_who_waits_for_a_library_knows_when_the_driver_works_on_its_own(
     """The context is not open yet then; where nothing can be opened nobody waits."""
     driver = Driver(answer)
     monkeypatch.setattr(_cuda, "probe", lambda: _cuda.Driver(count, 13000, "", ""))
+    monkeypatch.setattr(_cuda, "_load_unlocked", lambda name: driver.calls.append(f"load {name}"))
     monkeypatch.setattr(_cuda.ctypes, "CDLL", lambda name: driver)
     usual = sys.getswitchinterval()
     under_way = open_beside()
     assert under_way.wait(10)
     assert not driver.opened.is_set()
     driver.let.set()
-    asked = ["device 0, hands change in 2.0e-04"] if count else []
+    asked = ["load libcuda.so.1"]
+    if count:
+        asked.append("device 0, hands change in 2.0e-04")
     if count and not answer:
         assert driver.opened.wait(10)
         asked.append("context of 0")

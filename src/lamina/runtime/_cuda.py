@@ -163,6 +163,7 @@ def import_beside() -> None:
 
 def _open_context(under_way: threading.Event) -> None:
     try:
+        _load_unlocked(DRIVER)
         with swift_turns():  # every call of the driver gives Python's lock away
             if not probe().count:
                 return
@@ -173,6 +174,14 @@ def _open_context(under_way: threading.Event) -> None:
         library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     finally:
         under_way.set()
+
+
+def _load_unlocked(name: str) -> None:
+    """Have the process load a library while other threads go on: C's dlopen does not hold Python's lock meanwhile, as
+    ctypes.CDLL does. What fails here fails there, with its reason."""
+    load = ctypes.CDLL(None).dlopen
+    load.argtypes, load.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
+    load(name.encode(), os.RTLD_NOW)
 
 
 #: Filled in a child that was forked after `probe` had initialised the driver: the driver refuses to work in it.
