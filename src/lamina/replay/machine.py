@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lamina._lazy import lazy
-from lamina.runtime import Device, import_beside, open_beside
+from lamina.runtime import import_beside, open_beside
+
+if TYPE_CHECKING:
+    from lamina.runtime import Device
 
 #: Libraries by the kind of step that calls them; they are opened where there is such a step.
 LIBRARIES = {"onednn": "oneDNN", "cudnn": "cuDNN", "cublaslt": "cuBLASLt"}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from lamina.runtime import _cuda
+from lamina.runtime.cores import usable_cores
 from lamina.runtime.errors import DeviceError, NoGpuError
 from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.machine import Machine, measured
@@ -199,11 +200,6 @@ def _lines(path: str) -> list[str]:
         return Path(path).read_text().splitlines()
     except OSError:
         return []
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # ------------------------------------------------------------------------------------------------------- CUDA
