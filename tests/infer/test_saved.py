@@ -168,6 +168,27 @@ def test_a_process_that_answers_imports_nothing_that_plans(tmp_path: Path) -> No
     assert done.stdout == "[]\n"
 
 
+def test_a_file_is_opened_before_what_answers_is_imported(tmp_path: Path) -> None:
+    """A GPU opens meanwhile, and the file is read."""
+    code = (
+        "import sys, lamina as lm\n"
+        "load = lm.infer.load\n"
+        "heavy = ('lamina.infer.saved', 'lamina.runtime.memory', 'lamina.runtime.platforms', 'lamina.spec')\n"
+        "try:\n    load('none')\n"
+        "except FileNotFoundError:\n    print([m for m in heavy if m in sys.modules])\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert done.stdout == "[]\n"
+
+
 # ---- a GPU's plan, on a driver in software
 GPU_PROBE = """
 import contextlib, sys
