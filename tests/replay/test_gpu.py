@@ -27,13 +27,15 @@ from lamina.backends.cuda.launch.program import (
     source,
     target,
 )
+from lamina.c import cudnn
+from lamina.cudnn import handle
 from lamina.ops import primitives
 from lamina.replay import gpu
 from lamina.replay.addresses import ARENA, INPUTS, KEPT, Regions, virtual
 from lamina.replay.errors import PlanFileError
 from lamina.replay.file import Parts
 from lamina.replay.gpu import GpuSteps
-from lamina.runtime import Device, Machine, library_state
+from lamina.runtime import Device, Machine, NoGpuError, library_state
 from lamina.spec import Policy, Spec, bfloat16, float32
 
 H100 = Device("cuda", machine=Machine.named("h100"))
@@ -214,6 +216,26 @@ def test_one_plan_needs_no_thread(plans: Any) -> None:
     Plan.together = threading.Barrier(1)
     assert len(plans(["one"])) == 2
     assert Plan.made == [("one", own_handle(None), threading.get_ident())]
+
+
+def test_the_version_of_cudnn_is_asked_with_all_open_that_handles_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVRTC before cuDNN; neither need be there."""
+    opened: list[str] = []
+
+    def nvrtc() -> None:
+        opened.append("NVRTC")
+        raise NoGpuError("not installed")
+
+    def available() -> bool:
+        opened.append("cuDNN")
+        return False
+
+    monkeypatch.setattr(handle, "open_nvrtc", nvrtc)
+    monkeypatch.setattr(cudnn, "library", SimpleNamespace(available=available))
+    assert gpu.cuDNN() == ""
+    assert opened == ["NVRTC", "cuDNN"]
 
 
 def test_fills_and_copies_stay_within_their_regions() -> None:

@@ -32,6 +32,16 @@ def destroy(device: Device, address: int) -> None:
         c.cudnnDestroy(address)
 
 
+def open_libraries() -> bool:
+    """Open what a handle needs, which takes a tenth of a second the first time; whether cuDNN is there.
+
+    NVRTC comes first: cuDNN looks for it by its bare name, and in a wheel only NVIDIA's finder knows where it is.
+    """
+    with suppress(NoGpuError):  # without it cuDNN's precompiled engines still work
+        open_nvrtc()
+    return c.library.available()
+
+
 class Handle:
     """A cudnnHandle_t on one device.
 
@@ -50,8 +60,7 @@ class Handle:
     def __init__(self, device: Device) -> None:
         destroy_returned()
         self.device = device
-        with suppress(NoGpuError):  # without it cuDNN's precompiled engines still work
-            open_nvrtc()  # cuDNN looks for it by its bare name: in a wheel only NVIDIA's finder knows where it is
+        open_libraries()
         with no_capture(), device.current():
             self._address = c.cudnnCreate()
         self.stream = 0

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lamina.c import cublaslt, cudnn
-from lamina.cudnn.handle import handle_of
+from lamina.cudnn.handle import handle_of, open_libraries
 from lamina.cudnn.plan import ExecutionPlan, VariantPack
 from lamina.replay.addresses import Regions
 from lamina.replay.errors import PlanFileError
@@ -187,8 +187,8 @@ def gpu(device: Device) -> dict[str, Any]:
 
 
 def cuDNN() -> str:
-    """Its version; "" where it is not there."""
-    return _version(cudnn.library)
+    """Its version; "" where it is not there. What its handles need is open then."""
+    return _version(cudnn.library) if open_libraries() else ""
 
 
 def cuBLASLt() -> str:
