@@ -1,5 +1,6 @@
 """What is told the driver directly: the fields of its structures, and to open a context in a thread."""
 
+import ctypes
 import sys
 import threading
 from typing import Any
@@ -55,7 +56,7 @@ def test_who_waits_for_a_library_knows_when_the_driver_works_on_its_own(
     driver = Driver(answer)
     monkeypatch.setattr(_cuda, "probe", lambda: _cuda.Driver(count, 13000, "", ""))
     monkeypatch.setattr(_cuda, "_load_unlocked", lambda name: driver.calls.append(f"load {name}"))
-    monkeypatch.setattr(_cuda.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
     usual = sys.getswitchinterval()
     under_way = open_beside()
     assert under_way.wait(10)
