@@ -46,9 +46,9 @@ SANCTIONED = {
     ("_lazy.py", "getattr_"),
     ("c/_cudnn.py", "_pathfinder"),
     ("c/cublaslt.py", "_pathfinder"),
-    ("runtime/_cuda.py", "_import_modules"),
+    ("runtime/_cuda.py", "_import_driver"),
     ("runtime/_cuda.py", "_import_core"),
-    ("runtime/_cuda.py", "open_compiler"),
+    ("runtime/_cuda.py", "open_nvrtc"),
     ("runtime/_cuda.py", "header_options"),
 }
 

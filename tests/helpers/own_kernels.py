@@ -4,8 +4,8 @@
     compute-sanitizer --tool racecheck python -m tests.helpers.own_kernels [KIND …]
     python -m tests.helpers.own_kernels --emulated [KIND …]
 
-No library's kernel runs, so all that a tool finds is ours (errors of the API are not: cuda-core asks the driver for
-functions that it may lack). Shapes leave tiles, warps and blocks partly filled.
+No library's kernel runs, so all that a tool finds is ours (errors of the API are not: the driver is asked for one
+parameter more than a kernel has). Shapes leave tiles, warps and blocks partly filled.
 Prints a line for each case, and ends with status 1 if a result is not finite. Emulated on a CPU, operands lie between
 pages that nobody may touch, once behind the first and once before the last; all kinds take ten minutes.
 """

@@ -2,6 +2,12 @@
 
 import ctypes
 import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,13 +27,15 @@ from lamina.backends.cuda.launch.program import (
     source,
     target,
 )
+from lamina.c import cudnn
+from lamina.cudnn import handle
 from lamina.ops import primitives
 from lamina.replay import gpu
 from lamina.replay.addresses import ARENA, INPUTS, KEPT, Regions, virtual
 from lamina.replay.errors import PlanFileError
 from lamina.replay.file import Parts
 from lamina.replay.gpu import GpuSteps
-from lamina.runtime import Device, Machine
+from lamina.runtime import Device, Machine, NoGpuError, library_state
 from lamina.spec import Policy, Spec, bfloat16, float32
 
 H100 = Device("cuda", machine=Machine.named("h100"))
@@ -139,6 +147,95 @@ def test_own_kernels_are_written_down_and_read(
     everything = b"".join(v for _, _, _, values, _ in Module.launched for v in values)
     for i in range(len(specs)):
         assert ((8 + i) << 30).to_bytes(8, "little") in everything
+
+
+class Plan:
+    """Stands for a plan of cuDNN. Two are made at the same time, and the first one takes longer."""
+
+    made: ClassVar[list[tuple[str, int, int]]] = []  # text, handle, thread
+    runs: ClassVar[list[tuple[Any, ...]]] = []
+    together: ClassVar[threading.Barrier]
+    workspace = 64
+
+    def __init__(self, config: None, handle: int, *, json: str) -> None:
+        Plan.made.append((json, handle, threading.get_ident()))
+        Plan.together.wait(10)
+        if json.startswith("bad"):
+            time.sleep(0.1 if json == "bad 1" else 0)
+            raise ValueError(json)
+        self.json = json
+
+    def bind(self, handle: int, pack: Any, stream: int) -> Any:
+        return lambda: Plan.runs.append((self.json, handle, pack, stream))
+
+
+def own_handle(device: Any) -> int:
+    return id(library_state())
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], Any]:
+    """Steps that run plans of such texts, bound to memory."""
+    monkeypatch.setattr(gpu, "ExecutionPlan", Plan)
+    monkeypatch.setattr(gpu, "VariantPack", lambda addresses, workspace: (addresses, workspace))
+    monkeypatch.setattr(gpu, "handle_of", own_handle)
+    monkeypatch.setattr(gpu, "usable_cores", lambda: 2)
+    Plan.made, Plan.runs, Plan.together = [], [], threading.Barrier(2)
+    device: Any = SimpleNamespace(current=nullcontext)
+
+    def bound(texts: Sequence[str]) -> Any:
+        content, places = "".join(texts).encode(), [0, *accumulate(map(len, texts))]
+        steps = [
+            ["cudnn", [place, len(text)], [[7, virtual(INPUTS)]], virtual(ARENA, 1024), 64]
+            for place, text in zip(places, texts, strict=False)
+        ]
+        reader = GpuSteps(device, lambda place: memoryview(content)[place[0] : place[0] + place[1]])
+        return [one(REGIONS, 99) for one in reader.steps([*steps, steps[0]])]
+
+    return bound
+
+
+def test_plans_are_made_by_threads_each_with_a_handle_of_its_own(plans: Any) -> None:
+    texts = ["one", "two", "three", "four"]
+    mine, pack = own_handle(None), ({7: 0x40000}, 0x10000 + 1024)
+    for run in plans(texts):
+        run()
+    assert Plan.runs == [(text, mine, pack, 99) for text in [*texts, "one"]]
+    assert sorted(text for text, _, _ in Plan.made) == sorted(texts)  # each once
+    threads = {thread for _, _, thread in Plan.made}
+    assert len(threads) == len({(handle, thread) for _, handle, thread in Plan.made}) == 2
+    assert threading.get_ident() not in threads
+
+
+def test_of_several_bad_plans_the_first_one_is_named(plans: Any) -> None:
+    with pytest.raises(ValueError, match="bad 1"):
+        plans(["bad 1", "bad 2"])
+
+
+def test_one_plan_needs_no_thread(plans: Any) -> None:
+    Plan.together = threading.Barrier(1)
+    assert len(plans(["one"])) == 2
+    assert Plan.made == [("one", own_handle(None), threading.get_ident())]
+
+
+def test_the_version_of_cudnn_is_asked_with_all_open_that_handles_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVRTC before cuDNN; neither need be there."""
+    opened: list[str] = []
+
+    def nvrtc() -> None:
+        opened.append("NVRTC")
+        raise NoGpuError("not installed")
+
+    def available() -> bool:
+        opened.append("cuDNN")
+        return False
+
+    monkeypatch.setattr(handle, "open_nvrtc", nvrtc)
+    monkeypatch.setattr(cudnn, "library", SimpleNamespace(available=available))
+    assert gpu.cuDNN() == ""
+    assert opened == ["NVRTC", "cuDNN"]
 
 
 def test_fills_and_copies_stay_within_their_regions() -> None:

@@ -1,10 +1,12 @@
 """What a plan is for, in facts that are compared."""
 
 import platform
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lamina.replay import gpu
+from lamina.replay import gpu, machine
 from lamina.replay.machine import LIBRARIES, differences, kinds, machine_of
 from lamina.runtime import Device
 
@@ -43,3 +45,18 @@ def test_libraries_are_opened_before_the_device(monkeypatch: pytest.MonkeyPatch)
         "cuBLASLt": "9.0",
     }
     assert order == ["cuDNN", "cuBLASLt", "cuda:0"]
+
+
+def test_libraries_are_opened_once_the_driver_works_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports come before: they let go of Python's lock now and then."""
+    order: list[str] = []
+
+    def opened() -> Any:
+        order.append("driver")
+        return SimpleNamespace(wait=lambda: order.append("under way"))
+
+    monkeypatch.setattr(machine, "open_beside", opened)
+    monkeypatch.setattr(machine, "import_beside", lambda: order.append("bindings"))
+    monkeypatch.setattr(machine, "_late", order.append)
+    machine.open_gpu()
+    assert order == ["driver", "GpuSteps", "bindings", "under way"]

@@ -61,7 +61,8 @@ def test_a_thread_opens_the_device_for_who_imports_meanwhile(tmp_path: Path) -> 
     """The device works as if nobody had, and NVIDIA's modules are there; without a driver nothing happens."""
     build_libcuda_stub(tmp_path, FAKE)
     code = (
-        "import sys, lamina.runtime as r; r.open_beside(); r.import_beside(); assert 'cuda.core' in sys.modules; "
+        "import sys, lamina.runtime as r; r.open_beside(); r.import_beside(); "
+        "assert 'cuda.bindings.driver' in sys.modules and 'cuda.core' not in sys.modules; "
         "d = r.device('auto'); "
         "print(d.kind, d.allocate(64).nbytes if d.kind == 'cuda' else '')"
     )
@@ -77,3 +78,30 @@ def test_a_thread_opens_the_device_for_who_imports_meanwhile(tmp_path: Path) -> 
         )
         assert result.stdout.strip() in wanted
         assert not result.stderr
+
+
+SLOW = """
+import time, lamina.runtime as r
+seen, longest = time.perf_counter(), 0.0
+under_way = r.open_beside()
+while not under_way.is_set():
+    time.sleep(0.001)
+    seen, before = time.perf_counter(), seen
+    longest = max(longest, seen - before)
+print(r.device("auto"), longest < 0.5)
+"""
+
+
+def test_a_driver_that_takes_long_to_load_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """A library is loaded under Python's lock, but not this one."""
+    slow = tmp_path / "slow.c"
+    slow.write_text(
+        f'#include "{FAKE}"\n#include <unistd.h>\n'
+        "__attribute__((constructor)) static void slow(void) { usleep(999999); }\n"
+    )
+    build_libcuda_stub(tmp_path, slow)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
+    result = subprocess.run(
+        [sys.executable, "-c", SLOW], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout == "cuda:0 True\n"

@@ -73,6 +73,9 @@ def test_properties(gpu: Device) -> None:
     assert properties["name"] == gpu.name
     assert properties["multiprocessor_count"] > 0
     assert properties["max_threads_per_block"] >= 512
+    assert "max" not in properties  # the end of the list of attributes
+    assert [len(part) for part in properties["uuid"].split("-")] == [8, 4, 4, 4, 12]
+    assert not gpu.can_access_peer(gpu)
     free, total = gpu.memory_info()
     assert 0 < free <= total == properties["total_memory"]
 
@@ -322,6 +325,10 @@ def test_a_host_stream_is_refused_for_gpu_memory(gpu: Device) -> None:
 # ---------------------------------------------------------------------------------------------------- streams
 @pytest.mark.feature("F036")
 def test_streams(gpu: Device) -> None:
+    low, high = gpu.stream_priorities
+    for priority in (low + 1, high - 1):
+        with pytest.raises(ValueError, match=rf"priority must be from {high} to {low}, got {priority}"):
+            gpu.stream(priority=priority)
     stream = gpu.stream(priority=-1)
     assert isinstance(stream, CudaStream)
     assert (stream.device, stream.priority) == (gpu, -1)
@@ -469,6 +476,9 @@ def test_a_kernel_is_compiled_launched_and_captured(gpu: Device) -> None:
     assert to_host(place, stream=stream).view(np.int32)[0] == 7
     graph.launch()
     assert to_host(place, stream=stream).view(np.int32)[0] == -8
+    grid, block = store.suggest(1_000_000, limit=128)
+    assert 1 <= grid[0] <= gpu.properties["multiprocessor_count"] * store.resident_blocks(block[0])
+    assert block[0] <= 128
     with pytest.raises(TypeError, match="kernel store: takes 2 arguments, got 1"):
         store.launch(1, 1, place)
     with pytest.raises(TypeError, match="argument 1 has 8 bytes, the parameter has 4"):

@@ -74,19 +74,24 @@ def test_kernels_of_a_graph_wait_for_the_end_of_those_before(
 @pytest.mark.parametrize("owned", [True, False])
 def test_a_stream_of_another_library_is_never_closed(owned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
-    native = SimpleNamespace(
-        handle=77, priority=0, device=SimpleNamespace(device_id=0),
-        close=lambda: called.append("close"),
-    )  # fmt: skip
+    asked: list[str] = []
     monkeypatch.setattr(_cuda, "direct", lambda name: lambda handle: called.append(f"{name}({handle})"))
-    core = SimpleNamespace(Stream=SimpleNamespace(from_handle=lambda address: native))
-    monkeypatch.setattr(_cuda, "open_cuda", lambda: SimpleNamespace(core=core))
+
+    def call(name: str, *given: int) -> int:
+        (called if "Destroy" in name else asked).append(f"{name}{given}")
+        return 0
+
+    monkeypatch.setattr(_cuda, "call", call)
     device: Any = SimpleNamespace(kind="cuda", index=0, current=nullcontext)
-    stream = CudaStream(device, native) if owned else _borrow(77, device)
+    stream = CudaStream(device, 77) if owned else _borrow(77, device)
     stream.close()
     stream.close()
-    assert called == (["cuStreamSynchronize(77)", "close"] if owned else [])
+    assert called == (["cuStreamSynchronize(77)", "cuStreamDestroy(77,)"] if owned else [])
     assert stream.closed == owned
+    del stream
+    left = CudaStream(device, 78, owned=owned)
+    del left  # what is let go of without `close` is destroyed, too, and without waiting
+    assert called[2:] == (["cuStreamDestroy(78,)"] if owned else [])
     with pytest.raises(ValueError, match="stream 0x4d belongs to cuda:0, and the work is on"):
         _borrow(77, SimpleNamespace(kind="cuda", index=1, current=nullcontext))  # type: ignore[arg-type]
 
@@ -131,7 +136,7 @@ def test_a_capture_goes_on_is_over_or_was_broken_off(
     status: int, capturing: bool, invalidated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device: Any = SimpleNamespace(kind="cuda", index=0)
-    stream = CudaStream(device, SimpleNamespace(handle=77, priority=0))
+    stream = CudaStream(device, 77)
     monkeypatch.setattr(
         _cuda, "call", lambda name, handle: {("cuStreamIsCapturing", 77): status}[name, handle]
     )
@@ -157,12 +162,12 @@ class Foreign:
 def test_a_stream_of_another_library_is_borrowed_once_and_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
 
-    def from_handle(address: int) -> Any:
-        opened.append(address)
-        return SimpleNamespace(handle=address, priority=0, device=SimpleNamespace(device_id=0))
+    def call(name: str, *given: int) -> int:
+        if name == "cuStreamGetPriority":
+            opened.extend(given)
+        return 0
 
-    core = SimpleNamespace(Stream=SimpleNamespace(from_handle=from_handle))
-    monkeypatch.setattr(_cuda, "open_cuda", lambda: SimpleNamespace(core=core))
+    monkeypatch.setattr(_cuda, "call", call)
     monkeypatch.setattr(module, "_borrowed", {})
     default = object()
     device: Any = Place(kind="cuda", index=0, current=nullcontext, default_stream=default)

@@ -2,64 +2,70 @@
 
 `Graph` builds a graph and gives plans; the descriptors below it can be used on their own. Plans are made for
 a `Handle` (a GPU that is there) or for `DeviceProperties` (one that a file describes).
+
+A name's module is imported when the name is first used: running a plan takes few of them.
 """
 
-from lamina._lazy import listing
-from lamina.cudnn.attention import (
-    AttentionBackward,
-    AttentionForward,
-    BandMatrixContract,
-    BandMatrixExpand,
-    DiagonalBandMask,
-    PagedCacheLoad,
-    RopeBackward,
-    RopeForward,
-    Softmax,
-)
-from lamina.cudnn.builder import Operations, packed_strides
-from lamina.cudnn.convolution import (
-    Convolution,
-    ConvolutionBackwardData,
-    ConvolutionBackwardFilter,
-    ConvolutionForward,
-)
-from lamina.cudnn.database import DatabaseError, PlanDatabase, database_of, database_of_kin, read_database
-from lamina.cudnn.descriptor import DATA_TYPES, Attribute, Descriptor, data_type
-from lamina.cudnn.device import DeviceProperties, device_properties
-from lamina.cudnn.engine import (
-    BehaviorNote,
-    Candidates,
-    Engine,
-    EngineConfig,
-    Heuristics,
-    Key,
-    KnobChoice,
-    KnobInfo,
-    NumericalNote,
-    OperationGraph,
-    Target,
-    key_text,
-    knob_name,
-    note,
-    note_filter,
-)
-from lamina.cudnn.explain import Explanation, Rewrite, Verdict
-from lamina.cudnn.faults import known_wrong
-from lamina.cudnn.finalize import Scout, scouted_target
-from lamina.cudnn.graph import Graph, NoPlanError
-from lamina.cudnn.handle import Handle, handle_of
-from lamina.cudnn.matmul import Matmul, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward
-from lamina.cudnn.norm import NormBackward, NormForward
-from lamina.cudnn.plan import ExecutionPlan, KernelCache, VariantPack
-from lamina.cudnn.pointwise import Pointwise, PointwiseOperation
-from lamina.cudnn.quantize import BlockScaleDequantize, BlockScaleQuantize
-from lamina.cudnn.random import Rng, RngOperation
-from lamina.cudnn.reduction import Reduction, ReductionOperation
-from lamina.cudnn.resample import Resample, ResampleBackward, ResampleForward
-from lamina.cudnn.shape import Concatenate, Reshape, Signal, Slice, Transpose
-from lamina.cudnn.statistics import BnBackwardWeights, BnFinalize, GenStats
-from lamina.cudnn.store import Choice, PlanStore, StoredChoice, plan_store
-from lamina.cudnn.tensor import Tensor
+from typing import TYPE_CHECKING
+
+from lamina._lazy import lazy, listing
+
+if TYPE_CHECKING:
+    from lamina.cudnn.attention import (
+        AttentionBackward,
+        AttentionForward,
+        BandMatrixContract,
+        BandMatrixExpand,
+        DiagonalBandMask,
+        PagedCacheLoad,
+        RopeBackward,
+        RopeForward,
+        Softmax,
+    )
+    from lamina.cudnn.builder import Operations, packed_strides
+    from lamina.cudnn.convolution import (
+        Convolution,
+        ConvolutionBackwardData,
+        ConvolutionBackwardFilter,
+        ConvolutionForward,
+    )
+    from lamina.cudnn.database import DatabaseError, PlanDatabase, database_of, database_of_kin, read_database
+    from lamina.cudnn.descriptor import DATA_TYPES, Attribute, Descriptor, data_type
+    from lamina.cudnn.device import DeviceProperties, device_properties
+    from lamina.cudnn.engine import (
+        BehaviorNote,
+        Candidates,
+        Engine,
+        EngineConfig,
+        Heuristics,
+        Key,
+        KnobChoice,
+        KnobInfo,
+        NumericalNote,
+        OperationGraph,
+        Target,
+        key_text,
+        knob_name,
+        note,
+        note_filter,
+    )
+    from lamina.cudnn.explain import Explanation, Rewrite, Verdict
+    from lamina.cudnn.faults import known_wrong
+    from lamina.cudnn.finalize import Scout, scouted_target
+    from lamina.cudnn.graph import Graph, NoPlanError
+    from lamina.cudnn.handle import Handle, handle_of
+    from lamina.cudnn.matmul import Matmul, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward
+    from lamina.cudnn.norm import NormBackward, NormForward
+    from lamina.cudnn.plan import ExecutionPlan, KernelCache, VariantPack
+    from lamina.cudnn.pointwise import Pointwise, PointwiseOperation
+    from lamina.cudnn.quantize import BlockScaleDequantize, BlockScaleQuantize
+    from lamina.cudnn.random import Rng, RngOperation
+    from lamina.cudnn.reduction import Reduction, ReductionOperation
+    from lamina.cudnn.resample import Resample, ResampleBackward, ResampleForward
+    from lamina.cudnn.shape import Concatenate, Reshape, Signal, Slice, Transpose
+    from lamina.cudnn.statistics import BnBackwardWeights, BnFinalize, GenStats
+    from lamina.cudnn.store import Choice, PlanStore, StoredChoice, plan_store
+    from lamina.cudnn.tensor import Tensor
 
 __all__ = [
     "DATA_TYPES",
@@ -147,4 +153,93 @@ __all__ = [
     "read_database",
     "scouted_target",
 ]
+__getattr__ = lazy(
+    __name__,
+    {
+        "AttentionBackward": "lamina.cudnn.attention",
+        "AttentionForward": "lamina.cudnn.attention",
+        "Attribute": "lamina.cudnn.descriptor",
+        "BandMatrixContract": "lamina.cudnn.attention",
+        "BandMatrixExpand": "lamina.cudnn.attention",
+        "BehaviorNote": "lamina.cudnn.engine",
+        "BlockScaleDequantize": "lamina.cudnn.quantize",
+        "BlockScaleQuantize": "lamina.cudnn.quantize",
+        "BnBackwardWeights": "lamina.cudnn.statistics",
+        "BnFinalize": "lamina.cudnn.statistics",
+        "Candidates": "lamina.cudnn.engine",
+        "Choice": "lamina.cudnn.store",
+        "Concatenate": "lamina.cudnn.shape",
+        "Convolution": "lamina.cudnn.convolution",
+        "ConvolutionBackwardData": "lamina.cudnn.convolution",
+        "ConvolutionBackwardFilter": "lamina.cudnn.convolution",
+        "ConvolutionForward": "lamina.cudnn.convolution",
+        "DATA_TYPES": "lamina.cudnn.descriptor",
+        "DatabaseError": "lamina.cudnn.database",
+        "Descriptor": "lamina.cudnn.descriptor",
+        "DeviceProperties": "lamina.cudnn.device",
+        "DiagonalBandMask": "lamina.cudnn.attention",
+        "Engine": "lamina.cudnn.engine",
+        "EngineConfig": "lamina.cudnn.engine",
+        "ExecutionPlan": "lamina.cudnn.plan",
+        "Explanation": "lamina.cudnn.explain",
+        "GenStats": "lamina.cudnn.statistics",
+        "Graph": "lamina.cudnn.graph",
+        "Handle": "lamina.cudnn.handle",
+        "Heuristics": "lamina.cudnn.engine",
+        "KernelCache": "lamina.cudnn.plan",
+        "Key": "lamina.cudnn.engine",
+        "KnobChoice": "lamina.cudnn.engine",
+        "KnobInfo": "lamina.cudnn.engine",
+        "Matmul": "lamina.cudnn.matmul",
+        "MatmulOperation": "lamina.cudnn.matmul",
+        "MoeGroupedMatmul": "lamina.cudnn.matmul",
+        "MoeGroupedMatmulBackward": "lamina.cudnn.matmul",
+        "NoPlanError": "lamina.cudnn.graph",
+        "NormBackward": "lamina.cudnn.norm",
+        "NormForward": "lamina.cudnn.norm",
+        "NumericalNote": "lamina.cudnn.engine",
+        "OperationGraph": "lamina.cudnn.engine",
+        "Operations": "lamina.cudnn.builder",
+        "PagedCacheLoad": "lamina.cudnn.attention",
+        "PlanDatabase": "lamina.cudnn.database",
+        "PlanStore": "lamina.cudnn.store",
+        "Pointwise": "lamina.cudnn.pointwise",
+        "PointwiseOperation": "lamina.cudnn.pointwise",
+        "Reduction": "lamina.cudnn.reduction",
+        "ReductionOperation": "lamina.cudnn.reduction",
+        "Resample": "lamina.cudnn.resample",
+        "ResampleBackward": "lamina.cudnn.resample",
+        "ResampleForward": "lamina.cudnn.resample",
+        "Reshape": "lamina.cudnn.shape",
+        "Rewrite": "lamina.cudnn.explain",
+        "Rng": "lamina.cudnn.random",
+        "RngOperation": "lamina.cudnn.random",
+        "RopeBackward": "lamina.cudnn.attention",
+        "RopeForward": "lamina.cudnn.attention",
+        "Scout": "lamina.cudnn.finalize",
+        "Signal": "lamina.cudnn.shape",
+        "Slice": "lamina.cudnn.shape",
+        "Softmax": "lamina.cudnn.attention",
+        "StoredChoice": "lamina.cudnn.store",
+        "Target": "lamina.cudnn.engine",
+        "Tensor": "lamina.cudnn.tensor",
+        "Transpose": "lamina.cudnn.shape",
+        "VariantPack": "lamina.cudnn.plan",
+        "Verdict": "lamina.cudnn.explain",
+        "data_type": "lamina.cudnn.descriptor",
+        "database_of": "lamina.cudnn.database",
+        "database_of_kin": "lamina.cudnn.database",
+        "device_properties": "lamina.cudnn.device",
+        "handle_of": "lamina.cudnn.handle",
+        "key_text": "lamina.cudnn.engine",
+        "knob_name": "lamina.cudnn.engine",
+        "known_wrong": "lamina.cudnn.faults",
+        "note": "lamina.cudnn.engine",
+        "note_filter": "lamina.cudnn.engine",
+        "packed_strides": "lamina.cudnn.builder",
+        "plan_store": "lamina.cudnn.store",
+        "read_database": "lamina.cudnn.database",
+        "scouted_target": "lamina.cudnn.finalize",
+    },
+)
 __dir__ = listing(__all__)

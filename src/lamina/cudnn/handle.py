@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from lamina.c import cudnn as c
-from lamina.runtime import CompileError, Device, NoGpuError, compile_cubin, library_state, no_capture
+from lamina.runtime import Device, NoGpuError, library_state, no_capture, open_nvrtc
 
 #: `Handle.stream` of a closed handle: what was bound to it asks for another one, and finds the handle closed.
 NO_STREAM = -1
@@ -32,10 +32,14 @@ def destroy(device: Device, address: int) -> None:
         c.cudnnDestroy(address)
 
 
-def _open_compiler() -> None:
-    """Open NVRTC before cuDNN looks for it by its bare name: in a wheel only its finder knows where it is."""
-    with suppress(NoGpuError, CompileError):  # without it cuDNN's precompiled engines still work
-        compile_cubin('extern "C" __global__ void nothing() {}', name="nothing")
+def open_libraries() -> bool:
+    """Open what a handle needs, which takes a tenth of a second the first time; whether cuDNN is there.
+
+    NVRTC comes first: cuDNN looks for it by its bare name, and in a wheel only NVIDIA's finder knows where it is.
+    """
+    with suppress(NoGpuError):  # without it cuDNN's precompiled engines still work
+        open_nvrtc()
+    return c.library.available()
 
 
 class Handle:
@@ -56,8 +60,8 @@ class Handle:
     def __init__(self, device: Device) -> None:
         destroy_returned()
         self.device = device
+        open_libraries()
         with no_capture(), device.current():
-            _open_compiler()
             self._address = c.cudnnCreate()
         self.stream = 0
         self.given: Any = 0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from lamina.c import cudnn as c
 from lamina.c._arguments import Pointer, address, pointer
 from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, require
 from lamina.cudnn.device import DeviceProperties
-from lamina.cudnn.engine import EngineConfig, OperationGraph, Target
 from lamina.cudnn.handle import Handle
 from lamina.runtime import CapturedGraph, Stream
+
+if TYPE_CHECKING:
+    from lamina.cudnn.engine import EngineConfig, OperationGraph, Target
 
 _KIND = c.cudnnBackendDescriptorType_t
 

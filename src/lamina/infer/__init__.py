@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from lamina.infer.generation import generate
     from lamina.infer.inferer import Inferer
     from lamina.infer.latency import Latency
+    from lamina.infer.loading import load
     from lamina.infer.predictor import Predictor
     from lamina.infer.quantization import QuantizedPredictor, quantize
-    from lamina.infer.saved import SavedInferer, load
+    from lamina.infer.saved import SavedInferer
     from lamina.replay.errors import OtherMachineError, PlanFileError
 
 __all__ = [
@@ -42,7 +43,7 @@ __getattr__ = lazy(
         "QueueFull": "lamina.infer.batching",
         "SavedInferer": "lamina.infer.saved",
         "generate": "lamina.infer.generation",
-        "load": "lamina.infer.saved",
+        "load": "lamina.infer.loading",
         "quantize": "lamina.infer.quantization",
     },
 )

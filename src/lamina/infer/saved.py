@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,24 +12,17 @@ from lamina import _tree
 from lamina._lazy import lazy
 from lamina._tree import LEAF, Structure
 from lamina._version import __version__
-from lamina.c._library import LibraryError
-from lamina.c.errors import StatusError
 from lamina.infer.programs import GatheredProgram, ServedProgram, resized, spec_of
 from lamina.infer.serving import ProgramUse, RequestKind, Serving, check_numbers, default_contexts
 from lamina.replay.errors import OtherMachineError, PlanFileError
 from lamina.replay.file import Reading
-from lamina.replay.machine import differences, machine_of, open_gpu, steps_of
+from lamina.replay.machine import differences, machine_of, steps_of
 from lamina.replay.player import Player
 from lamina.replay.specs import decode_spec
-from lamina.runtime import Buffer, Device, DeviceError, OutOfMemoryError, copy, distrust
+from lamina.runtime import Buffer, Device, copy, distrust
 from lamina.runtime import device as existing_device
 from lamina.spec import Policy, ShapeError, Spec
 
-#: What damaged data makes the decoder, or the library behind it, raise.
-_UNSOUND = (
-    KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, ctypes.ArgumentError,
-    NotImplementedError, StatusError, LibraryError, DeviceError,
-)  # fmt: skip
 _KINDS: dict[str, type] = {"tuple": tuple, "list": list, "dict": dict, "none": type(None)}
 _late = lazy(__name__, {"planned_anew": "lamina.infer.replanning"})
 
@@ -126,44 +118,7 @@ def _uses(kind: RequestKind, program: ServedProgram, counts: Sequence[int]) -> l
 # ---------------------------------------------------------------------------------------------------------- loading
 
 
-def load(
-    path: str | Path,
-    *,
-    device: Device | str | None = None,
-    replan: bool = False,
-    trusted: bool = False,
-    contexts: int | None = None,
-    max_wait_ms: float | None = None,
-    queue_limit: int | None = None,
-    when_full: str | None = None,
-) -> SavedInferer:
-    """What `Inferer.save` wrote, ready to answer.
-
-    Every byte is checked. Kernels and addresses are taken as they were; where the machine, Lamina or a library that
-    the plan calls is another one, plans are made anew (`replan`) or the file is refused.
-
-    Args:
-        path: the file.
-        device: where to run; default: the kind of device that it was saved for, the first one.
-        replan: plan anew where the file is for another machine, if it was saved to be portable.
-        trusted: take a GPU's machine code from a file that others may have written, too.
-        contexts, max_wait_ms, queue_limit, when_full: as for `Inferer`; default: as saved.
-
-    Raises PlanFileError for a file that is damaged, changed or no plan, OtherMachineError (one of these) for one of
-    another machine, OSError where it cannot be read, OutOfMemoryError, and NoGpuError where there is no such device.
-    """
-    reading = Reading(path)
-    try:
-        return _loaded(reading, device, replan, trusted, contexts, max_wait_ms, queue_limit, when_full)
-    except (PlanFileError, OSError, OutOfMemoryError):
-        raise
-    except _UNSOUND as error:
-        raise PlanFileError(f"{path}: not a sound plan: {type(error).__name__}: {error}") from error
-    finally:
-        reading.close()
-
-
-def _loaded(
+def loaded(
     reading: Reading,
     device: Device | str | None,
     replan: bool,
@@ -173,9 +128,8 @@ def _loaded(
     queue_limit: int | None,
     when_full: str | None,
 ) -> SavedInferer:
+    """What a file holds, ready to answer; the arguments are those of `load`."""
     header = reading.header
-    if header["machine"]["device"] == "cuda" and device in (None, "auto", "cuda"):
-        open_gpu()
     settings: dict[str, Any] = {
         "batch_axis": int(header["serving"]["batch_axis"]),
         "max_batch": int(header["serving"]["max_batch"]),

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from lamina.c import cublaslt, cudnn
-from lamina.cudnn import ExecutionPlan, VariantPack, handle_of
+from lamina.cudnn.handle import handle_of, open_libraries
+from lamina.cudnn.plan import ExecutionPlan, VariantPack
 from lamina.replay.addresses import Regions
 from lamina.replay.errors import PlanFileError
 from lamina.replay.operations import operation
 from lamina.replay.products import Matrices, multiply
-from lamina.runtime import Device, KernelModule, as_stream
+from lamina.runtime import Device, KernelModule, as_stream, usable_cores
 
 Run = Callable[[], None]
 #: Binds a step to memory and a stream's handle.
 Bind = Callable[[Regions, int], Run]
+#: Of those that make plans: each has a handle.
+_MOST_THREADS = 4
 
 
 class GpuSteps:
@@ -34,6 +38,21 @@ class GpuSteps:
         self.device, self._stored, self.scratch = device, stored, 0
         self._modules: dict[tuple[int, ...], KernelModule] = {}
         self._plans: dict[tuple[int, ...], ExecutionPlan] = {}
+
+    def steps(self, data: Sequence[Any]) -> list[Bind]:
+        """What binds each of several steps to memory; raises what `step` raises.
+
+        Plans of cuDNN are made first, by several threads: one takes milliseconds. A handle is for one thread at a
+        time, so that each thread has its own; any handle runs a plan.
+        """
+        texts = dict.fromkeys(tuple(one[1]) for one in data if one[0] == "cudnn")
+        new = [text for text in texts if text not in self._plans]
+        if len(new) > 1:
+            with ThreadPoolExecutor(min(len(new), _MOST_THREADS, usable_cores())) as threads:
+                plans = threads.map(self._plan, new)  # in order: of several errors the first one is raised
+                handle_of(self.device)  # of this thread, meanwhile
+                self._plans.update(zip(new, plans, strict=True))
+        return [self.step(one) for one in data]
 
     def step(self, data: Sequence[Any]) -> Bind:
         """What binds a step to memory. Raises PlanFileError, and what libraries raise."""
@@ -69,12 +88,17 @@ class GpuSteps:
 
         return bind
 
+    def _plan(self, text: tuple[int, ...]) -> ExecutionPlan:
+        """A plan of cuDNN, of its text in the file."""
+        json = bytes(self._stored(text)).decode()
+        with self.device.current():
+            return ExecutionPlan(None, handle_of(self.device), json=json)
+
     def _execute(self, text: Any, operands: Any, workspace: Any, nbytes: Any) -> Bind:
-        """A plan of cuDNN, of its text in the file; operands: uid, and an address or the bytes of a number."""
+        """A plan of cuDNN; operands: uid, and an address or the bytes of a number."""
         key = tuple(text)
         if key not in self._plans:
-            json = bytes(self._stored(text)).decode()
-            self._plans[key] = ExecutionPlan(None, handle_of(self.device), json=json)
+            self._plans[key] = self._plan(key)
         plan = self._plans[key]
         if plan.workspace > nbytes:
             raise PlanFileError(
@@ -163,8 +187,8 @@ def gpu(device: Device) -> dict[str, Any]:
 
 
 def cuDNN() -> str:
-    """Its version; "" where it is not there."""
-    return _version(cudnn.library)
+    """Its version; "" where it is not there. What its handles need is open then."""
+    return _version(cudnn.library) if open_libraries() else ""
 
 
 def cuBLASLt() -> str:

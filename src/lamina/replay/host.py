@@ -95,9 +95,13 @@ class HostSteps:
 
         return bind
 
+    def steps(self, data: Sequence[Any]) -> list[Bind]:
+        """What binds each of several steps to memory."""
+        return [self.step(one) for one in data]
+
     def sequence(self, steps: Any) -> Bind:
         """Several steps as one."""
-        made = [self.step(data) for data in steps]
+        made = self.steps(steps)
 
         def bind(regions: Regions, stream: int) -> Run:
             runs = [one(regions, stream) for one in made]

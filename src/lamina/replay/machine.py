@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lamina._lazy import lazy
-from lamina.runtime import Device, import_beside, open_beside
+from lamina.runtime import import_beside, open_beside
+
+if TYPE_CHECKING:
+    from lamina.runtime import Device
 
 #: Libraries by the kind of step that calls them; they are opened where there is such a step.
 LIBRARIES = {"onednn": "oneDNN", "cudnn": "cuDNN", "cublaslt": "cuBLASLt"}
@@ -34,10 +37,14 @@ def machine_of(device: Device, libraries: Iterable[str]) -> dict[str, Any]:
 
 
 def open_gpu() -> None:
-    """Import what reads a GPU's steps while a thread opens the first GPU: both take tenths of a second."""
-    open_beside()
+    """Import what reads a GPU's steps while a thread opens the first GPU: both take tenths of a second.
+
+    The libraries that `machine_of` opens next are large.
+    """
+    under_way = open_beside()
     _late("GpuSteps")
     import_beside()
+    under_way.wait()
 
 
 def steps_of(device: Device, stored: Callable[[Any], memoryview]) -> Any:

@@ -33,12 +33,12 @@ _MOST_BYTES = 1 << 44
 
 
 class Reader(Protocol):
-    """What makes something that is bound of a step's data; scratch: bytes that the steps need beside."""
+    """What makes something that is bound of steps' data; scratch: bytes that the steps need beside."""
 
     scratch: int
 
-    def step(self, data: Any) -> Bind:
-        """What binds a step to memory."""
+    def steps(self, data: Any) -> list[Bind]:
+        """What binds each of several steps to memory."""
         ...
 
 
@@ -71,7 +71,7 @@ class Player:
             raise PlanFileError("inputs must be row-major, outputs plain")
         self._libraries = [LibraryState()]  # of contexts to come; the first one's reads the steps
         with self._libraries[0].used():
-            self._steps = [reader.step(one) for one in data["steps"]]
+            self._steps = reader.steps(data["steps"])
         self._scratch = reader.scratch
         self._contexts = Pool(self._context, contexts)
         self._contexts.give(self._contexts.take())  # what cannot be bound is told now

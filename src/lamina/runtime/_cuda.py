@@ -1,9 +1,9 @@
 """Opens CUDA on first need, and never before.
 
-Importing ``cuda.core`` costs 0.2 s and its objects can dead-lock on a machine without a driver. So the driver
-is looked for with ctypes alone (`probe`); only when it answers are NVIDIA's modules imported (`open_cuda`).
-The kernel compiler needs no driver and is opened on its own (`open_compiler`). This is the one module of the
-runtime that imports inside functions.
+The driver is looked for with ctypes alone (`probe`); only when it answers are NVIDIA's bindings of it imported
+(`open_cuda`). The kernel compiler needs no driver and is opened on its own (`open_compiler`), by ``cuda.core``, whose
+import costs 0.2 s: what runs kernels that are compiled already does without it. This is the one module of the runtime
+that imports inside functions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lamina.runtime.errors import DeviceError, NoGpuError
+from lamina.runtime.shared_lock import swift_turns
 
 DRIVER = "libcuda.so.1"
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -47,9 +49,8 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Cuda:
-    """NVIDIA's modules, opened: cuda.core, cuda.bindings.driver, and the driver library itself (ctypes)."""
+    """The driver, opened: cuda.bindings.driver, and the library itself (ctypes)."""
 
-    core: Any
     driver: Any
     library: ctypes.CDLL
 
@@ -78,7 +79,7 @@ def loaded_path(soname: str) -> str:
 
 @lru_cache(maxsize=1)
 def probe() -> Driver:
-    """Look for a driver with a usable GPU; never raises, never imports cuda.core.
+    """Look for a driver with a usable GPU; never raises, imports nothing.
 
     A library that loads but whose ``cuInit`` fails (no device, none visible, a stub) counts as no GPU.
     """
@@ -118,7 +119,7 @@ def _status_name(library: ctypes.CDLL, status: int) -> str:
 
 @lru_cache(maxsize=1)
 def open_cuda() -> Cuda:
-    """Import NVIDIA's modules on a machine with a usable GPU.
+    """Import the driver's bindings on a machine with a usable GPU.
 
     Raises:
         NoGpuError: no driver, no visible device, or the CUDA packages are not installed.
@@ -129,39 +130,58 @@ def open_cuda() -> Cuda:
     if state.count == 0:
         raise NoGpuError(f"no usable GPU: {state.reason}", (DRIVER, "cuInit", "cuDeviceGetCount"))
     try:
-        core, driver = _import_modules()
+        driver = _import_driver()
     except ImportError as error:
         raise NoGpuError(
-            f"a GPU is present ({state.path}) but cuda-core cannot be imported ({error}); "
+            f"a GPU is present ({state.path}) but cuda-bindings cannot be imported ({error}); "
             "install it: pip install 'lamina[cu13]'",
-            (DRIVER, "cuda.core", "cuda.bindings"),
+            (DRIVER, "cuda.bindings"),
         ) from error
-    return Cuda(core, driver, ctypes.CDLL(DRIVER))
+    return Cuda(driver, ctypes.CDLL(DRIVER))
 
 
-def open_beside() -> threading.Thread:
+def open_beside() -> threading.Event:
     """Have a thread open the driver and the first device's context, for a caller who has other things to do.
 
     Each takes tenths of a second, without Python's lock: as long as the imports that the caller needs. The context
     stays open with the process. What fails here fails again, with its reason, where the device is used.
+
+    The event is set once the thread does not need Python's lock any more. Whoever is going to hold that for long, as
+    opening a large library does, waits for the event first, or the driver would wait for the library.
     """
-    thread = threading.Thread(target=_open_context, daemon=True)
-    thread.start()
-    return thread
+    under_way = threading.Event()
+    threading.Thread(target=_open_context, args=(under_way,), daemon=True).start()
+    return under_way
 
 
 def import_beside() -> None:
-    """Import NVIDIA's modules for who has had a thread open the driver, without waiting for that. Where they are not
-    installed, the device says so when it is used."""
+    """Import the driver's bindings for who has had a thread open the driver, without waiting for that. Where they are
+    not installed, the device says so when it is used."""
     with suppress(ImportError):
-        _import_modules()
+        _import_driver()
 
 
-def _open_context() -> None:
-    if probe().count:
-        library, context, device = ctypes.CDLL(DRIVER), ctypes.c_void_p(), ctypes.c_int()
-        if library.cuDeviceGet(ctypes.byref(device), 0) == 0:
-            library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+def _open_context(under_way: threading.Event) -> None:
+    try:
+        _load_unlocked(DRIVER)
+        with swift_turns():  # every call of the driver gives Python's lock away
+            if not probe().count:
+                return
+            library, context, device = ctypes.CDLL(DRIVER), ctypes.c_void_p(), ctypes.c_int()
+            if library.cuDeviceGet(ctypes.byref(device), 0):
+                return
+        under_way.set()
+        library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    finally:
+        under_way.set()
+
+
+def _load_unlocked(name: str) -> None:
+    """Have the process load a library while other threads go on: C's dlopen does not hold Python's lock meanwhile, as
+    ctypes.CDLL does. What fails here fails there, with its reason."""
+    load = ctypes.CDLL(None).dlopen
+    load.argtypes, load.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
+    load(name.encode(), os.RTLD_NOW)
 
 
 #: Filled in a child that was forked after `probe` had initialised the driver: the driver refuses to work in it.
@@ -194,8 +214,9 @@ def _import_core() -> Any:
     return core if hasattr(core, "Device") else importlib.import_module("cuda.core.experimental")
 
 
-def _import_modules() -> tuple[Any, Any]:
-    return _import_core(), importlib.import_module("cuda.bindings.driver")
+def _import_driver() -> Any:
+    with _importing:
+        return importlib.import_module("cuda.bindings.driver")
 
 
 @lru_cache(maxsize=1)
@@ -205,17 +226,34 @@ def open_compiler() -> Compiler:
     Raises:
         NoGpuError: cuda-core or NVRTC is not installed.
     """
+    version = open_nvrtc()
     try:
-        core, nvrtc = _import_core(), importlib.import_module("cuda.bindings.nvrtc")
-        status, major, minor = nvrtc.nvrtcVersion()
+        return Compiler(_import_core(), version)
+    except ImportError as error:
+        raise _no_compiler(error) from error
+
+
+@lru_cache(maxsize=1)
+def open_nvrtc() -> tuple[int, int]:
+    """Have the process load NVRTC, from where NVIDIA's finder knows it to be; its version. Compiles nothing.
+
+    Raises:
+        NoGpuError: NVRTC is not installed.
+    """
+    try:
+        status, major, minor = importlib.import_module("cuda.bindings.nvrtc").nvrtcVersion()
     except Exception as error:  # pathfinder raises its own types for a missing libnvrtc
-        raise NoGpuError(
-            f"the kernel compiler NVRTC cannot be opened ({error}); install it: pip install 'lamina[cu13]'",
-            ("cuda.core", "cuda.bindings.nvrtc", "libnvrtc"),
-        ) from error
+        raise _no_compiler(error) from error
     if int(status) != 0:
         raise DeviceError(f"nvrtcVersion failed with {status!r}", code=int(status), call="nvrtcVersion")
-    return Compiler(core, (int(major), int(minor)))
+    return int(major), int(minor)
+
+
+def _no_compiler(error: Exception) -> NoGpuError:
+    return NoGpuError(
+        f"the kernel compiler NVRTC cannot be opened ({error}); install it: pip install 'lamina[cu13]'",
+        ("cuda.core", "cuda.bindings.nvrtc", "libnvrtc"),
+    )
 
 
 @lru_cache(maxsize=1)
@@ -281,6 +319,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "cuGraphMemcpyNodeGetParams": [_ADDRESS, ctypes.POINTER(CopyParams)],
     "cuGraphExecMemcpyNodeSetParams": [_ADDRESS, _ADDRESS, ctypes.POINTER(CopyParams), _ADDRESS],
     "cuStreamSynchronize": [_ADDRESS],
+    "cuStreamWaitEvent": [_ADDRESS, _ADDRESS, ctypes.c_uint],  # the stream, the event, flags
     "cuEventRecord": [_ADDRESS, _ADDRESS],  # the event, the stream
     "cuEventQuery": [_ADDRESS],
 }
@@ -296,6 +335,16 @@ def call(name: str, *arguments: Any) -> Any:
     if int(status) != 0:
         raise_status(int(status), name)
     return None if not results else results[0] if len(results) == 1 else tuple(results)
+
+
+def destroy(name: str, handle: Any, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+    """For finalizers: have the driver destroy what it made, by its function `name`; never raises.
+
+    At the end of the process, and in a forked child, the driver is gone, and what it made with it.
+    """
+    if not _ending() and not _lost:
+        with suppress(Exception):
+            call(name, handle)
 
 
 def raise_status(status: int, call_name: str) -> None:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from lamina.runtime.cores import usable_cores
 from lamina.runtime.fork import renew_after_fork
-from lamina.runtime.platforms import usable_cores
 
 #: Compilers do not get faster by more threads than this.
 _MOST_THREADS = 32

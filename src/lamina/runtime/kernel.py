@@ -308,6 +308,17 @@ def _integer(kind: Any, value: int) -> Any:
 
 
 # -------------------------------------------------------------------------------------------------- launching
+class _LoadedCode:
+    """Machine code, loaded for the current device (a CUlibrary), unloaded with this object; its kernels keep it."""
+
+    def __init__(self, cubin: bytes) -> None:
+        self.library = _cuda.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
+
+    def __del__(self, _destroy: Callable[[str, Any], None] = _cuda.destroy) -> None:
+        if hasattr(self, "library"):
+            _destroy("cuLibraryUnload", self.library)
+
+
 class KernelModule:
     """Compiled code, loaded on one device: kernels by name, global variables as memory.
 
@@ -318,7 +329,7 @@ class KernelModule:
     def __init__(self, cubin: bytes, device: Device) -> None:
         self.device = device
         with device.current():
-            self._code = _cuda.open_cuda().core.ObjectCode.from_cubin(cubin)
+            self._code = _LoadedCode(cubin)
         self._kernels: dict[str, Kernel] = {}
 
     def kernel(self, name: str) -> Kernel:
@@ -335,9 +346,8 @@ class KernelModule:
         none.
         """
         with self.device.current():
-            library = _cuda.open_cuda().driver.CUlibrary(int(self._code.handle))
             try:
-                pointer, nbytes = _cuda.call("cuLibraryGetGlobal", library, name.encode())
+                pointer, nbytes = _cuda.call("cuLibraryGetGlobal", self._code.library, name.encode())
             except DeviceError as error:
                 raise DeviceError(
                     f'no variable {name!r} for {self.device} in its source; is it extern "C"? ({error})',
@@ -386,14 +396,14 @@ def launch_shape(extents: int | Sequence[int], block: int | Sequence[int] = 256)
 class Kernel:
     """A compiled kernel, loaded on one device; made by `compile_kernel` or `KernelModule.kernel`."""
 
-    def __init__(self, code: Any, name: str, device: Device) -> None:
+    def __init__(self, code: _LoadedCode, name: str, device: Device) -> None:
         self.name = name
         self.device = device
-        self._module = code
+        self._code = code
         with device.current():
-            self._kernel = _find(code, name, device)
-            self.handle = int(getattr(self._kernel, "handle", None) or self._kernel._handle)
-            self.parameter_sizes = _parameter_sizes(self._kernel)
+            kernel = _find(code, name, device)
+            self.parameter_sizes = _parameter_sizes(kernel)
+        self.handle = int(kernel)
         self._shared = _DEFAULT_SHARED
 
     def suggest(self, count: int, *, shared: int = 0, limit: int = 0) -> LaunchShape:
@@ -410,8 +420,8 @@ class Kernel:
         if count < 1:
             raise ValueError(f"kernel {self.name}: count must be at least 1, got {count}")
         with self.device.current():
-            found = self._kernel.occupancy.max_potential_block_size(shared, limit)
-        block, most = int(found.max_block_size), int(found.min_grid_size)
+            found = _cuda.call("cuOccupancyMaxPotentialBlockSize", self._function(), None, shared, limit)
+        most, block = map(int, found)
         return LaunchShape((max(1, min(-(-count // block), most)), 1, 1), (block, 1, 1))
 
     def resident_blocks(self, block: int, *, shared: int = 0) -> int:
@@ -421,8 +431,12 @@ class Kernel:
         except DeviceError:
             return 0
         with self.device.current():
-            found = self._kernel.occupancy.max_active_blocks_per_multiprocessor(block, shared)
-        return int(found)
+            ask = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+            return int(_cuda.call(ask, self._function(), block, shared))
+
+    def _function(self) -> Any:
+        """The kernel as the driver's older functions take it."""
+        return _cuda.open_cuda().driver.CUfunction(self.handle)
 
     def launch(
         self,
@@ -470,7 +484,7 @@ class Kernel:
         packed = Arguments(self.name, values, self.parameter_sizes)
         self._allow_shared(shared)
         driver = _cuda.open_cuda().driver
-        function, queue = driver.CUfunction(self.handle), driver.CUstream(where.handle)
+        function, queue = self._function(), driver.CUstream(where.handle)
         extents = (*_extents("grid", grid), *_extents("block", block))
         bound = (function, *extents, shared, queue, packed.address)
         kept = (self, packed, where)
@@ -526,18 +540,26 @@ def _extents(name: str, extents: int | Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _find(module: Any, name: str, device: Device) -> Any:
+def _find(code: _LoadedCode, name: str, device: Device) -> Any:
+    """The CUkernel."""
     try:
-        return module.get_kernel(name)
-    except Exception as error:  # cuda.core's error classes moved between versions
+        return _cuda.call("cuLibraryGetKernel", code.library, name.encode())
+    except DeviceError as error:
         raise DeviceError(
-            f'no kernel {name!r} for {device} in its source; is it extern "C"? ({error})'
+            f'no kernel {name!r} for {device} in its source; is it extern "C"? ({error})',
+            code=error.code,
+            name=error.name,
+            call=error.call,
         ) from error
 
 
 def _parameter_sizes(kernel: Any) -> tuple[int, ...] | None:
-    """Bytes of each parameter as the driver knows them (from CUDA 12.4 on), else None."""
-    try:
-        return tuple(int(info.size) for info in kernel.arguments_info)
-    except Exception:  # an older driver or cuda-core
+    """Bytes of each parameter as the driver knows them, None where it is older than CUDA 12.4."""
+    if _cuda.probe().version < 12040:
         return None
+    driver, sizes = _cuda.open_cuda().driver, list[int]()
+    while True:  # until the driver has no such parameter
+        status, *found = driver.cuKernelGetParamInfo(kernel, len(sizes))
+        if int(status):
+            return tuple(sizes)
+        sizes.append(int(found[1]))

@@ -148,7 +148,7 @@ class Machine:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Machine:
-        """The machine of a CUDA device's properties (by their names in cuda.core, frequencies in kHz).
+        """The machine of a CUDA device's properties (by their names in `Device.properties`, frequencies in kHz).
 
         Rates are those of the model's file, where there is one.
         """

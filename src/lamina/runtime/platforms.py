@@ -8,12 +8,14 @@ import platform as system
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from lamina.runtime import _cuda
+from lamina.runtime.cores import usable_cores
 from lamina.runtime.errors import DeviceError, NoGpuError
 from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.machine import Machine, measured
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
 _ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL: every stream may use it
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it does not wait for the legacy default stream
+_NAME_BYTES = 256
 
 
 class MemoryInfo(NamedTuple):
@@ -198,16 +202,11 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # ------------------------------------------------------------------------------------------------------- CUDA
 class CudaResource:
     """Device memory by cuMemAlloc.
 
-    Not from cuda.core's stream-ordered pools: the arena does their work, plain memory may be allocated while
+    Not from stream-ordered pools: the arena does their work, plain memory may be allocated while
     a stream captures, and peers, NCCL and other processes can map it.
     """
 
@@ -270,13 +269,10 @@ class CudaPlatform:
         self._get_current, self._set_current = cuda.driver.cuCtxGetCurrent, cuda.library.cuCtxSetCurrent
         self._copy = cuda.library.cuMemcpyAsync
         self._copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-        before = self._current()
-        self.core = cuda.core.Device(device.index)
-        self.core.set_current()
-        self.context = _cuda.call("cuCtxGetCurrent")
+        self._number = _cuda.call("cuDeviceGet", device.index)
+        self.context = _cuda.call("cuDevicePrimaryCtxRetain", self._number)
         self._address = int(self.context)
         self._handle = ctypes.c_void_p(self._address)
-        self.leave(before)
         name = str(device)
         self.arena = Arena(name, CudaResource(self), cap_from_environment(name))
         self.pinned = Arena(f"pinned host memory of {name}", PinnedResource(self))
@@ -293,13 +289,6 @@ class CudaPlatform:
         """Let driver calls of this thread go to this device."""
         if status := self._set_current(self._handle):
             _cuda.raise_status(status, "cuCtxSetCurrent")
-
-    def _current(self) -> int:
-        """The context that this thread's driver calls go to; 0 if none."""
-        status, context = self._get_current()
-        if status:
-            _cuda.raise_status(int(status), "cuCtxGetCurrent")
-        return int(context)
 
     def enter(self) -> int:
         """Make this device current; the context for `leave` to make current again, 0 where nothing is to be.
@@ -322,16 +311,19 @@ class CudaPlatform:
 
     def name(self) -> str:
         """The model, as the driver calls it."""
-        return str(self.core.name)
+        return _text(_cuda.call("cuDeviceGetName", _NAME_BYTES, self._number))
 
     def stream(self, priority: int) -> Stream:
-        """A new non-blocking stream; lower numbers go first (0 is the lowest priority)."""
+        """A new non-blocking stream; lower numbers go first, 0 goes last. ValueError: no such priority."""
         return self._make_stream(priority, owned=True)
 
     def _make_stream(self, priority: int, *, owned: bool) -> CudaStream:
-        options = _cuda.open_cuda().core.StreamOptions(nonblocking=True, priority=priority)
         with current(self):
-            return CudaStream(self._device, self.core.create_stream(options=options), owned=owned)
+            low, high = map(int, _cuda.call("cuCtxGetStreamPriorityRange"))
+            if not high <= priority <= low:  # the driver would take the nearest
+                raise ValueError(f"stream: priority must be from {high} to {low}, got {priority}")
+            handle = int(_cuda.call("cuStreamCreateWithPriority", _NON_BLOCKING, priority))
+        return CudaStream(self._device, handle, priority, owned=owned)
 
     def synchronize(self) -> None:
         """Wait for all work on the device, of every stream and library."""
@@ -345,20 +337,27 @@ class CudaPlatform:
         return MemoryInfo(int(free), int(total))
 
     def properties(self) -> dict[str, Any]:
-        """All attributes of the device by their cuda.core names, and name, arch, uuid, total_memory."""
-        major, minor = self.core.compute_capability
-        found = {
+        """Every CU_DEVICE_ATTRIBUTE_… by its name in lower case, and name, arch, uuid, total_memory."""
+        found = self._attributes()
+        major, minor = (found[f"compute_capability_{part}"] for part in ("major", "minor"))
+        return found | {
             "name": self.name(),
             "arch": f"sm_{major}{minor}",
-            "compute_capability": (int(major), int(minor)),
-            "uuid": str(self.core.uuid),
+            "compute_capability": (major, minor),
+            "uuid": _dashed(bytes(_cuda.call("cuDeviceGetUuid", self._number).bytes).hex()),
             "total_memory": self.memory_info().total,
         }
-        attributes = self.core.properties
-        for key in dir(type(attributes)):
-            if not key.startswith("_"):
-                found.update(_attribute(attributes, key))
-        return found
+
+    def _attributes(self) -> dict[str, Any]:
+        """The attributes that the driver knows; the bindings may have newer ones."""
+        driver = _cuda.open_cuda().driver
+        names = {
+            name.removeprefix("CU_DEVICE_ATTRIBUTE_").lower(): one
+            for name, one in driver.CUdevice_attribute.__members__.items()
+        }
+        del names["max"]  # how many there are
+        answers = {name: driver.cuDeviceGetAttribute(one, self._number) for name, one in names.items()}
+        return {name: int(value) for name, (status, value) in answers.items() if not int(status)}
 
     @cached_property
     def _machine(self) -> Machine:
@@ -384,7 +383,9 @@ class CudaPlatform:
 
     def can_access(self, peer: int) -> bool:
         """Whether kernels here can read the memory of device number `peer`."""
-        return peer != self._device.index and bool(self.core.can_access_peer(peer))
+        if peer == self._device.index:
+            return False
+        return bool(_cuda.call("cuDeviceCanAccessPeer", self._number, _cuda.call("cuDeviceGet", peer)))
 
     def enable_access(self, peer: Device) -> None:
         """Let kernels here read and write the memory of `peer`; again is no error."""
@@ -405,9 +406,12 @@ def platform_context(device: Device) -> Any:
     return platform.context
 
 
-def _attribute(attributes: Any, key: str) -> dict[str, Any]:
-    """One device attribute, or nothing where the driver does not know it."""
-    try:
-        return {key: getattr(attributes, key)}
-    except Exception:  # an attribute newer than the driver
-        return {}
+def _text(data: bytes) -> str:
+    """C's text: what comes before the first zero."""
+    return data.split(b"\0")[0].decode()
+
+
+def _dashed(digits: str) -> str:
+    """32 hexadecimal digits as a UUID is written."""
+    ends = (0, 8, 12, 16, 20, 32)
+    return "-".join(digits[a:b] for a, b in pairwise(ends))

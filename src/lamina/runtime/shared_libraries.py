@@ -7,11 +7,13 @@ import os
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from lamina._lazy import lazy
 from lamina.runtime import _cuda
+
+_library = lazy("importlib", {"metadata": "importlib.metadata"})  # it imports many others
 
 
 class Library(NamedTuple):
@@ -71,7 +73,7 @@ def _candidates(name: str, known: _Known) -> Iterator[Library]:
         yield Library(name, _version(name, path, known), path, "loaded")
     for package in known.packages:
         if path := _packaged(package, known.stem):
-            yield Library(name, metadata.version(package), path, f"package {package}")
+            yield Library(name, _package_version(package), path, f"package {package}")
     for folder in _folders():
         if path := _in_folder(folder, known.stem):
             yield Library(name, _version(name, path, known), path, "system")
@@ -79,6 +81,7 @@ def _candidates(name: str, known: _Known) -> Iterator[Library]:
 
 @lru_cache(maxsize=32)
 def _packaged(package: str, stem: str) -> str:
+    metadata = _library("metadata")
     try:
         files = metadata.files(package) or ()
     except metadata.PackageNotFoundError:
@@ -111,9 +114,13 @@ def _version(name: str, path: str, known: _Known) -> str:
         return _driver_version()
     for package in known.packages:
         if _packaged(package, known.stem) == path:
-            return metadata.version(package)
+            return _package_version(package)
     match = re.search(r"\.so\.([\d.]+)$", os.path.realpath(path))
     return match[1] if match else ""
+
+
+def _package_version(package: str) -> str:
+    return str(_library("metadata").version(package))
 
 
 def _driver_version() -> str:

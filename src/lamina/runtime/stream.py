@@ -27,6 +27,7 @@ StreamLike = Any
 """A Stream, a cudaStream_t as an int, or a stream of CuPy, PyTorch, Numba, cuda-core (`__cuda_stream__`)."""
 
 _CAPTURE_MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
+_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 #: What cuStreamIsCapturing answers where a capture was broken off.
 _INVALIDATED = 2
 
@@ -165,8 +166,7 @@ class Event:
         self.timing = timing
         self._stream: Stream | None = None
         self._time_ns = 0  # host streams
-        self._native: Any = None  # cuda.core's event, once recorded on a CUDA stream
-        self._address = 0  # its address, once `record` was asked for it
+        self._native: _CudaEvent | None = None  # the driver's, once recorded on a CUDA stream
 
     @property
     def recorded(self) -> bool:
@@ -176,7 +176,7 @@ class Event:
     @property
     def handle(self) -> int:
         """The ``cudaEvent_t`` as an int (0 if recorded on a CPU stream or not at all)."""
-        return 0 if self._native is None else int(self._native.handle)
+        return 0 if self._native is None else self._native.handle
 
     def record(self, stream: Stream) -> Event:
         """Mark the present end of `stream`; recorded again, the event means the later point."""
@@ -184,12 +184,14 @@ class Event:
 
     def query(self) -> bool:
         """Whether the work before the event is done (True if it was never recorded)."""
-        return self._native is None or bool(self._native.is_done)
+        if self._native is None:
+            return True
+        return _is_done(_cuda.direct("cuEventQuery")(self._native.handle), "cuEventQuery")
 
     def synchronize(self) -> None:
         """Wait until the work before the event is done."""
         if self._native is not None:
-            self._native.sync()
+            _cuda.call("cuEventSynchronize", self._native.handle)
 
     def elapsed(self, end: Event) -> float:
         """Milliseconds from this event to `end`; waits for `end`.
@@ -209,57 +211,65 @@ class Event:
         end.synchronize()
         if self._native is None:
             return (end._time_ns - self._time_ns) / 1e6
-        return float(end._native - self._native)
+        return float(_cuda.call("cuEventElapsedTime", self.handle, end.handle))
 
     def __repr__(self) -> str:
         where = self._stream if self.recorded else "not recorded"
         return f"Event({where}, timing={self.timing})"
 
 
+class _CudaEvent:
+    """A cudaEvent_t of the current device, destroyed with this object."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, timing: bool) -> None:
+        self.handle = int(_cuda.call("cuEventCreate", 0 if timing else _DISABLE_TIMING))
+
+    def __del__(self, _destroy: Callable[[str, int], None] = _cuda.destroy) -> None:
+        if handle := getattr(self, "handle", 0):
+            _destroy("cuEventDestroy", handle)
+
+
 class CudaStream(Stream):
-    """A CUDA stream that does not synchronise with the legacy default stream."""
+    """A CUDA stream that does not synchronise with the legacy default stream.
+
+    owned: it is destroyed with this object, once its work is done.
+    """
 
     queues = True
 
-    def __init__(self, device: Device, native: Any, *, owned: bool = True) -> None:
+    def __init__(self, device: Device, handle: int, priority: int = 0, *, owned: bool = True) -> None:
         super().__init__(device)
-        self._native = native
-        self._owned = owned
-        self._closed = False
+        self.handle, self.priority = handle, priority
+        self._owned, self._closed = owned, False
         self.owner: object = None  # the other library's stream that this one stands for
-        self.handle = int(native.handle)
-        self.priority = int(native.priority)
 
-    def _open_native(self) -> Any:
+    def _check_open(self) -> None:
         if self._closed:
             raise DeviceError(f"{self!r} is closed")
-        return self._native
 
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
-        self._open_native()
+        self._check_open()
         if status := _cuda.direct("cuStreamSynchronize")(self.handle):
             _cuda.raise_status(status, "cuStreamSynchronize")
 
     def query(self) -> bool:
         """Whether all queued work is done."""
-        self._open_native()
+        self._check_open()
         (status,) = _cuda.open_cuda().driver.cuStreamQuery(self.handle)
-        if int(status) in (0, _cuda.NOT_READY):
-            return int(status) == 0
-        _cuda.raise_status(int(status), "cuStreamQuery")
-        return False
+        return _is_done(int(status), "cuStreamQuery")
 
     def record(self, event: Event | None = None) -> Event:
         """Mark this point of the queue with `event` (a new one, without timing, by default) and return it."""
         event = event or Event()
-        if event._stream is not self:
-            if event._native is None or event._stream is None or event._stream.device != self.device:
-                with self.device.current():
-                    event._native = _new_event(self.device, event.timing)
-            event._address = int(event._native.handle)
-        self._open_native()
-        if status := _cuda.direct("cuEventRecord")(event._address, self.handle):
+        before = event._stream
+        if before is not self and (event._native is None or before is None or before.device != self.device):
+            with self.device.current():
+                event._native = _CudaEvent(event.timing)
+        self._check_open()
+        if status := _cuda.direct("cuEventRecord")(event.handle, self.handle):
             _cuda.raise_status(status, "cuEventRecord")
         event._stream = self
         return event
@@ -268,7 +278,7 @@ class CudaStream(Stream):
         """While capturing: let every launch of the graph record `event` (made with timing) at this point."""
         if event._native is None:
             with self.device.current():
-                event._native = _new_event(self.device, event.timing)
+                event._native = _CudaEvent(event.timing)
         external = _cuda.open_cuda().driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
         _cuda.call("cuEventRecordWithFlags", event.handle, self.handle, int(external))
         event._stream = self
@@ -279,7 +289,9 @@ class CudaStream(Stream):
             other = as_stream(other, self.device)
         event = other.record() if isinstance(other, CudaStream) else other
         if isinstance(event, Event) and event._native is not None:
-            self._open_native().wait(event._native)
+            self._check_open()
+            if status := _cuda.direct("cuStreamWaitEvent")(self.handle, event.handle, 0):
+                _cuda.raise_status(status, "cuStreamWaitEvent")
 
     @contextmanager
     def capture(self, mode: str = "relaxed", home: Stream | None = None) -> Iterator[CapturedGraph]:
@@ -289,7 +301,7 @@ class CudaStream(Stream):
         """
         if mode not in _CAPTURE_MODES:
             raise ValueError(f"capture: mode must be one of {sorted(_CAPTURE_MODES)}, got {mode!r}")
-        self._open_native()
+        self._check_open()
         driver = _cuda.open_cuda().driver
         with no_capture(), self.device.current():
             _cuda.call("cuStreamBeginCapture", self.handle, driver.CUstreamCaptureMode(_CAPTURE_MODES[mode]))
@@ -336,7 +348,11 @@ class CudaStream(Stream):
             return
         self.synchronize()  # memory that was freed on this stream may now be used by any other
         self._closed = True
-        self._native.close()
+        _cuda.call("cuStreamDestroy", self.handle)
+
+    def __del__(self, _destroy: Callable[[str, int], None] = _cuda.destroy) -> None:
+        if self._owned and not self._closed:
+            _destroy("cuStreamDestroy", self.handle)
 
 
 class CapturedGraph:
@@ -510,12 +526,11 @@ def _check(status: int, call: str) -> None:
         _cuda.raise_status(status, call)
 
 
-def _new_event(device: Device, timing: bool) -> Any:
-    platform: Any = device.platform  # its object of cuda-core may be used by any thread; a new one may not
-    options = _cuda.open_cuda().core.EventOptions()
-    # The field was called enable_timing before cuda-core 1.0.
-    setattr(options, "timing_enabled" if hasattr(options, "timing_enabled") else "enable_timing", timing)
-    return platform.core.create_event(options=options)
+def _is_done(status: int, call: str) -> bool:
+    """What the driver's answer to the question means whether work is done."""
+    if status not in (0, _cuda.NOT_READY):
+        _cuda.raise_status(status, call)
+    return status == 0
 
 
 # ------------------------------------------------------------------------------------ streams of other libraries
@@ -573,12 +588,19 @@ def as_stream(stream: StreamLike, device: Device) -> Stream:
 
 def _borrow(address: int, device: Device) -> CudaStream:
     with device.current():
-        native = _cuda.open_cuda().core.Stream.from_handle(address)
-    if address not in (_LEGACY, _PER_THREAD) and native.device.device_id != device.index:
-        raise ValueError(
-            f"stream {address:#x} belongs to cuda:{native.device.device_id}, and the work is on {device}"
-        )
-    return CudaStream(device, native, owned=False)
+        index = device.index if address in (_LEGACY, _PER_THREAD) else _index_of(address)
+        if index != device.index:
+            raise ValueError(f"stream {address:#x} belongs to cuda:{index}, and the work is on {device}")
+        return CudaStream(device, address, int(_cuda.call("cuStreamGetPriority", address)), owned=False)
+
+
+def _index_of(stream: int) -> int:
+    """The number of the device that a stream belongs to."""
+    _cuda.call("cuCtxPushCurrent", _cuda.call("cuStreamGetCtx", stream))
+    try:
+        return int(_cuda.call("cuCtxGetDevice"))
+    finally:
+        _cuda.call("cuCtxPopCurrent")
 
 
 def _wait_for_ends(graph: Any) -> None:

@@ -192,6 +192,20 @@ Status cuKernelGetParamInfo(void *kernel, size_t place, size_t *offset, size_t *
     *bytes = place ? 4 : 8;
     return OK;
 }
+Status cuOccupancyMaxPotentialBlockSize(int *blocks, int *threads, void *kernel, void *shared_of, size_t shared, int limit)
+{
+    (void)kernel;
+    if (shared_of || shared > 49152) return INVALID_VALUE;
+    *blocks = 8;
+    *threads = limit && limit < 768 ? limit : 768;
+    return OK;
+}
+Status cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *kernel, int threads, size_t shared)
+{
+    (void)kernel;
+    *blocks = shared > 24576 ? 1 : 2048 / threads;
+    return OK;
+}
 Status cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                       unsigned shared, Stream *stream, void **arguments, void **extra)
 {

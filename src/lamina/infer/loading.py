@@ -1,0 +1,68 @@
+"""Loading a saved plan: a GPU is opened, and the file read, while what answers is imported."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lamina._lazy import lazy
+from lamina.c._library import LibraryError
+from lamina.c.errors import StatusError
+from lamina.replay.errors import PlanFileError
+from lamina.replay.file import Reading
+from lamina.replay.machine import open_gpu
+from lamina.runtime import DeviceError, OutOfMemoryError
+
+if TYPE_CHECKING:
+    from lamina.infer.saved import SavedInferer
+    from lamina.runtime import Device
+
+#: What damaged data makes the decoder, or the library behind it, raise.
+_UNSOUND = (
+    KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, ctypes.ArgumentError,
+    NotImplementedError, StatusError, LibraryError, DeviceError,
+)  # fmt: skip
+_late = lazy(__name__, {"loaded": "lamina.infer.saved"})
+
+
+def load(
+    path: str | Path,
+    *,
+    device: Device | str | None = None,
+    replan: bool = False,
+    trusted: bool = False,
+    contexts: int | None = None,
+    max_wait_ms: float | None = None,
+    queue_limit: int | None = None,
+    when_full: str | None = None,
+) -> SavedInferer:
+    """What `Inferer.save` wrote, ready to answer.
+
+    Every byte is checked. Kernels and addresses are taken as they were; where the machine, Lamina or a library that
+    the plan calls is another one, plans are made anew (`replan`) or the file is refused.
+
+    Args:
+        path: the file.
+        device: where to run; default: the kind of device that it was saved for, the first one.
+        replan: plan anew where the file is for another machine, if it was saved to be portable.
+        trusted: take a GPU's machine code from a file that others may have written, too.
+        contexts, max_wait_ms, queue_limit, when_full: as for `Inferer`; default: as saved.
+
+    Raises PlanFileError for a file that is damaged, changed or no plan, OtherMachineError (one of these) for one of
+    another machine, OSError where it cannot be read, OutOfMemoryError, and NoGpuError where there is no such device.
+    """
+    reading = Reading(path)
+    try:
+        if reading.header["machine"]["device"] == "cuda" and device in (None, "auto", "cuda"):
+            open_gpu()
+        found: SavedInferer = _late("loaded")(
+            reading, device, replan, trusted, contexts, max_wait_ms, queue_limit, when_full
+        )
+        return found
+    except (PlanFileError, OSError, OutOfMemoryError):
+        raise
+    except _UNSOUND as error:
+        raise PlanFileError(f"{path}: not a sound plan: {type(error).__name__}: {error}") from error
+    finally:
+        reading.close()
