@@ -53,12 +53,10 @@ class CompiledGraph:
             lent=self.stays,
             late=recorded.late,
             updates=self._updates(tensors),
-            together=self._small(tensors),
+            together=self._small(),
         )
         self._settle()
         self.fixed = [i for i in range(recorded.results) if i not in recorded.arriving]
-        written = set(recorded.written)
-        self.unwritten = [i for i in range(recorded.tensors) if i not in written]
         #: How each gradient lies: as autograd keeps it, which copies one that lies otherwise.
         self.strides = [dense_strides(tensors[i]) for i in recorded.wanted]
         self._free: dict[int, list[_CallMemory]] = {}
@@ -67,29 +65,33 @@ class CompiledGraph:
 
     def _settle(self) -> None:
         """Note what follows from what stays."""
-        stays, written, read = set(self.stays), self.recorded.written, set(self.executable.read_late())
+        stays, written = set(self.stays), set(self.recorded.written)
+        late = set(self.executable.read_late()) - written
+        updated = stays.intersection(self.executable.in_place)
         self.copied = [i for i in range(self.recorded.tensors) if i not in stays]
         #: What the backward pass reads in PyTorch's memory: it must be what it was in the forward pass.
-        self.read_late = [i for i in self.stays if i in read and i not in written]
+        self.read_late = [i for i in self.stays if i in late]
+        #: What else must be so for a derivative of the gradients; autograd looks after what is read late.
+        looked_after = written.union(self.read_late)
+        self.others = [i for i in range(self.recorded.tensors) if i not in looked_after]
         #: What the forward pass writes where it lies, and what is copied there: (number of the write, argument).
-        self.updated = [i for i in self.executable.in_place if i in stays]
-        self.rewritten = [(k, i) for k, i in enumerate(written) if i not in set(self.updated)]
+        self.updated = sorted(updated)
+        self.rewritten = [(k, i) for k, i in enumerate(self.recorded.written) if i not in updated]
 
     def _updates(self, tensors: Sequence[torch.Tensor]) -> dict[int, int]:
         """The tensors that may be written where they lie (running statistics), and the output with the new value."""
         outputs = enumerate(self.recorded.written, self.recorded.results)
         return {i: k for k, i in outputs if i in self.stays and not tensors[i].is_inference()}
 
-    def _small(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+    def _small(self) -> list[int]:
         """The outputs that are gradients of parameters, and leave as one piece of memory: small ones, of the dtype
         that most have.
         """
-        kinds = Counter(tensors[i].dtype for i in self.stays if tensors[i].requires_grad)
-        kind = kinds.most_common(1)[0][0] if kinds else None
-        gradients = enumerate(self.recorded.wanted, self.recorded.early)
-        found = [k for k, i in gradients if i in set(self.stays) and tensors[i].dtype == kind]
-        outputs = self.recorded.graph.outputs
-        return [k for k in found if outputs[k].spec.nbytes <= SMALL]
+        outputs, stays = self.recorded.graph.outputs, set(self.stays)
+        gradients = [k for k, i in enumerate(self.recorded.wanted, self.recorded.early) if i in stays]
+        small = [k for k in gradients if outputs[k].spec.nbytes <= SMALL]
+        kinds = Counter(outputs[k].dtype for k in small)
+        return [k for k in small if outputs[k].dtype == kinds.most_common(1)[0][0]]
 
     def derivative(self, tensors: Sequence[torch.Tensor]) -> CompiledGraph:
         """The gradients as a function that has gradients itself: of the tensors, the random generator's state as the
@@ -131,7 +133,7 @@ class CompiledGraph:
         free = self._free.setdefault(stream.handle if stream else 0, [])
         context = free.pop() if free else _CallMemory(self, tensors, stream, free)
         context.turn += 1
-        addresses = [tensors[i].data_ptr() for i in self.stays]
+        addresses = _addresses(tensors, self.stays)
         if addresses != context.addresses:
             context = self._moved(context, tensors)
         return context
@@ -150,6 +152,11 @@ class CompiledGraph:
             return self.take(tensors)
         context.move(tensors)
         return context
+
+
+def _addresses(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> list[int]:
+    """Where some of the tensors lie."""
+    return list(map(torch.Tensor.data_ptr, [tensors[i] for i in places]))
 
 
 def _lies_on(x: torch.Tensor, device: Device) -> bool:
@@ -172,10 +179,12 @@ class _CallMemory:
     ) -> None:
         self.owner, self.recorded, self._home, self.turn = owner, owner.recorded, home, 0
         self.stays, self.copied = owner.stays, owner.copied
-        self.updated, self.rewritten = owner.updated, owner.rewritten
+        self.updated, self.rewritten, self.others = owner.updated, owner.rewritten, owner.others
+        written = set(self.recorded.written)
+        self.unwritten = [i for i in self.stays if i not in written]
         buffers = {i: lent(tensors[i], owner.device) for i in self.stays}
         self.passes = TwoPassContext(owner.executable, buffers, stream)
-        self.addresses = [tensors[i].data_ptr() for i in self.stays]
+        self.addresses = _addresses(tensors, self.stays)
         self._show()
 
     def _show(self) -> None:
@@ -197,7 +206,7 @@ class _CallMemory:
     def move(self, tensors: Sequence[torch.Tensor]) -> None:
         """Lent tensors lie elsewhere."""
         self.passes.lend({i: lent(tensors[i], self.owner.device) for i in self.stays})
-        self.addresses = [tensors[i].data_ptr() for i in self.stays]
+        self.addresses = _addresses(tensors, self.stays)
         self._show()
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -222,10 +231,6 @@ class _CallMemory:
     def fill(self, tensors: Sequence[torch.Tensor]) -> None:
         """Write the arguments into their places."""
         copy_all([tensors[i] for i in self.copied], self.given)
-
-    def versions(self, tensors: Sequence[torch.Tensor]) -> list[int]:
-        """How often what is read where it lies was written, but for what the forward pass writes itself."""
-        return [tensors[i]._version for i in self.stays if i not in self.recorded.written]
 
     def backward(self, grads: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the backward pass: a gradient for each argument that wants one, in order."""
@@ -258,7 +263,7 @@ class _Ticket:
         """
         context = self.context
         assert context is not None
-        if self.spent and context.versions(tensors) != self.versions:
+        if self.spent and _versions(tensors, context.unwritten) != self.versions:
             raise RuntimeError(
                 "backward a second time: a parameter or buffer was overwritten since the first time, and the forward "
                 "pass would give something else now; call the model again"
@@ -267,7 +272,7 @@ class _Ticket:
             context.forward_again(tensors)
         found = context.backward(grads)
         if torch._C._autograd._get_current_graph_task_keep_graph():
-            self.spent, self.versions = True, context.versions(tensors)
+            self.spent, self.versions = True, _versions(tensors, context.unwritten)
         else:
             self.give_back()
         return found
@@ -293,7 +298,7 @@ class _TwoPasses(torch.autograd.Function):
         context = compiled.take(tensors)
         results = context.forward(tensors)
         ctx.ticket, ctx.compiled = _Ticket(context), compiled
-        ctx.tensors, ctx.versions = tensors, _versions(tensors, compiled)
+        ctx.tensors, ctx.versions = tensors, _versions(tensors, context.others)
         ctx.save_for_backward(*[tensors[i] for i in compiled.read_late])
         if compiled.fixed:
             ctx.mark_non_differentiable(*[results[i] for i in compiled.fixed])
@@ -326,7 +331,7 @@ def _differentiable(ctx: Any, arriving: list[torch.Tensor]) -> Sequence[torch.Te
     numbers that raise when they are differentiated.
     """
     recorded, context = ctx.compiled.recorded, ctx.ticket.context
-    if _versions(ctx.tensors, ctx.compiled) != ctx.versions:
+    if _versions(ctx.tensors, context.others) != ctx.versions:
         raise RuntimeError(
             "backward with create_graph=True: a tensor that the compiled model read was overwritten since; call the "
             "model again"
@@ -348,9 +353,9 @@ def _differentiable(ctx: Any, arriving: list[torch.Tensor]) -> Sequence[torch.Te
     return [g if g.requires_grad else _Constant.apply(g, *ctx.tensors) for g in found]
 
 
-def _versions(tensors: Sequence[torch.Tensor], compiled: CompiledGraph) -> list[int]:
-    """How often each argument was written, but for those that the graph writes itself."""
-    return [tensors[i]._version for i in compiled.unwritten]
+def _versions(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> list[int]:
+    """How often some of the tensors were written."""
+    return [tensors[i]._version for i in places]
 
 
 class _Constant(torch.autograd.Function):

@@ -34,7 +34,7 @@ class Leaving:
         self._others = Copies([places[i] for i in others], [strides[i] for i in others])
         self._together = None
         if block is not None and together:
-            self._together = Together(block, [plain(places[i], strides[i]) for i in together])
+            self._together = OnePiece(block, [plain(places[i], strides[i]) for i in together])
         #: Where each is among those that lie together and the others behind them.
         self._order = [
             place for _, place in sorted(zip([*together, *others], range(len(places)), strict=True))
@@ -48,7 +48,7 @@ class Leaving:
         return [found[at] for at in self._order]
 
 
-class Together:
+class OnePiece:
     """Tensors in one piece of memory, which is copied whole.
 
     A copy is used again when nobody else has a tensor over its memory any more (gradients that were set to None).
