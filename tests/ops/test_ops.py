@@ -88,6 +88,23 @@ def test_values_on_reference(name: str) -> None:
     assert _check_values(backends.get(Device("cpu"), "reference"), REGISTRY[name]) == []
 
 
+@pytest.mark.parametrize("name", [name for name in OPS if REGISTRY[name].alone])
+def test_what_one_output_alone_depends_on(name: str) -> None:
+    moved = set()
+    for sample in REGISTRY[name].samples():
+        arrays = sample.draw(_rng(sample), float32)
+        before = run_reference(sample.op, arrays, float64)
+        for i, only in sample.op.alone.items():
+            changed = [2 * x + 1 if k == i else x for k, x in enumerate(arrays)]
+            after = run_reference(sample.op, changed, float64)
+            differ = {
+                k for k, pair in enumerate(zip(before, after, strict=True)) if not np.array_equal(*pair)
+            }
+            assert differ <= {only}
+            moved |= differ
+    assert moved == set(REGISTRY[name].alone.values())
+
+
 @pytest.mark.feature("F105", "F117", "F118")
 @pytest.mark.parametrize("name", PUBLIC)
 def test_values_on_cpu(name: str) -> None:

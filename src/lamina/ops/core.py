@@ -130,6 +130,8 @@ class Op:
     dtypes: ClassVar[tuple[DType, ...]] = FLOATS
     #: Output index -> input index whose memory the output may take over when that input is dead after the op.
     inplace: ClassVar[Mapping[int, int]] = {}
+    #: Inputs that one output alone depends on (running statistics): that output, by the input.
+    alone: ClassVar[Mapping[int, int]] = {}
     #: True when each output element depends only on the input elements at the same place (after broadcast).
     elementwise: ClassVar[bool] = False
     #: The number of inputs; None where the op takes any number.

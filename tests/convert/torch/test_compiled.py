@@ -276,22 +276,140 @@ def test_gradients_asked_for_within_the_compiled_function() -> None:
         torch.testing.assert_close(run(x), wanted)
 
 
-def test_what_lies_as_its_place_is_copied_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch copies a list one by one where one pair of it has other strides or another dtype."""
+def _chain(layers: int) -> Any:
+    """Layers with batch norm, whose computing is nothing: four parameters and three buffers each."""
+    from torch import nn
+
+    return nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(4, 4), nn.BatchNorm1d(4))])
+
+
+def _operators(layers: int) -> dict[str, int]:
+    """How often a step calls each of PyTorch's operators, its optimizer aside."""
     import torch
 
-    from lamina.convert.torch import compiled
+    from tests.helpers.torch_training import compiled
 
-    lists, copy = [], torch._foreach_copy_
-    monkeypatch.setattr(
-        torch, "_foreach_copy_", lambda to, given: (lists.append(len(to)), copy(to, given))[1]
-    )
-    one = torch.randn(4, 3, 1, 1).to(memory_format=torch.channels_last)
-    turned = torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)
-    places = [compiled._plain(x) for x in (torch.randn(3), one, turned, torch.tensor([7]), torch.tensor(2.5))]
-    assert places[1].stride() == (3, 1, 1, 1)
-    found = [torch.empty(x.shape, dtype=x.dtype) for x in places]
-    compiled._copy_all(places, found)
-    assert sorted(lists) == [1, 1, 3]
-    for x, y in zip(places, found, strict=True):
-        torch.testing.assert_close(y, x)
+    model, x = _chain(layers), torch.randn(4, 4)
+    run = compiled(model)
+    for _ in range(3):
+        model.zero_grad()
+        run(x).sum().backward()
+    model.zero_grad()
+    with torch.autograd.profiler.profile() as profile:
+        run(x).sum().backward()
+    return {e.key: e.count for e in profile.key_averages() if e.key.startswith("aten::")}
+
+
+def test_a_step_calls_one_operator_for_each_parameter_beside_autograds_own() -> None:
+    """Nothing is copied, allocated or read out for each parameter or buffer."""
+    few, many = _operators(3), _operators(13)
+    parameters = 4 * 10
+    grown = {k: n - few.get(k, 0) for k, n in many.items() if n != few.get(k, 0)}
+    assert grown == {"aten::detach": 2 * parameters}  # autograd itself detaches what becomes a gradient
+    assert sum(few.values()) - few["aten::detach"] < 30
+
+
+def test_gradients_become_the_parameters_as_they_are() -> None:
+    """Small ones lie in one piece of memory, large ones and those of other strides each in their own."""
+    import torch
+    from torch import nn
+
+    from tests.helpers.torch_training import compiled
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 6 * 6, 300))
+    model[0].to(memory_format=torch.channels_last)
+    twin, x = copy.deepcopy(model), torch.randn(2, 3, 8, 8)
+    run = compiled(model)
+    seen = []
+    for step in range(3):
+        model.zero_grad()
+        twin.zero_grad()
+        y = run(x)
+        with torch.autograd.profiler.profile() as profile:
+            y.square().sum().backward()
+        assert step == 0 or "aten::clone" not in {e.key for e in profile.key_averages()}
+        twin(x).square().sum().backward()
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            assert p.grad.stride() == p.stride()
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-3)
+        where = {n: p.grad.untyped_storage().data_ptr() for n, p in model.named_parameters()}
+        small = {where[n] for n in ("0.bias", "1.weight", "1.bias", "3.bias")}
+        assert len(small) == 1
+        assert len({where["0.weight"], where["3.weight"], *small}) == 3
+        seen.append(small)
+    assert seen[1] == seen[2]  # what was set to None is used again
+
+
+def test_gradients_that_are_held_are_not_overwritten() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    model = _chain(2)
+    twin, run, held, wanted = copy.deepcopy(model), compiled(model), [], []
+    for step in range(6):
+        x = torch.randn(5, 4)
+        for net, call in ((model, run), (twin, twin)):
+            net.zero_grad(set_to_none=step % 3 == 2)  # zeros in place, else
+            for scale in (1, 2):
+                call(x * scale).pow(3).sum().backward()
+        held.append([p.grad for p in model.parameters()])
+        wanted.append([p.grad.clone() for p in twin.parameters()])
+        if step % 3 != 1:
+            held.pop()
+            wanted.pop()
+        else:
+            for p in model.parameters():
+                p.grad = None
+    for got, right in zip(held, wanted, strict=True):
+        for g, h in zip(got, right, strict=True):
+            torch.testing.assert_close(g, h, rtol=1e-3, atol=1e-3)
+
+
+def test_running_statistics_are_written_where_they_lie() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    model = _chain(2)
+    twin, run = copy.deepcopy(model), compiled(model)
+    run(torch.randn(4, 4))
+    twin.load_state_dict(model.state_dict())
+    places = [b.data_ptr() for b in model.buffers()]
+    x, other = torch.randn(4, 4), torch.randn(6, 4)[:4]
+    versions = [b._version for b in model.buffers()]
+    first = run(x).pow(3).sum()
+    assert [b._version for b in model.buffers()] == [v + 1 for v in versions]
+    second = run(other).pow(3).sum()
+    found = []
+    for y in (first, second, first, second):  # the last two run forward passes again, which update nothing
+        model.zero_grad()
+        y.backward(retain_graph=True)
+        found.append([p.grad.clone() for p in model.parameters()])
+    for k, y in enumerate((twin(x), twin(other))):
+        twin.zero_grad()
+        y.pow(3).sum().backward()
+        wanted = [p.grad for p in twin.parameters()]
+        torch.testing.assert_close(found[k], wanted, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(found[k + 2], wanted, rtol=1e-3, atol=1e-3)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), twin(x), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()))
+    assert [b.data_ptr() for b in model.buffers()] == places
+
+
+def test_running_statistics_that_lie_elsewhere_in_each_call() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    model = _chain(2)
+    twin, run = copy.deepcopy(model), compiled(model)
+    for step in range(8):
+        for b in model.buffers():
+            b.data = b.data.clone()
+        x = torch.randn(4, 4)
+        torch.testing.assert_close(run(x), twin(x), rtol=1e-3, atol=1e-4)
+        assert model[1].num_batches_tracked == step + 1
+        torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()))

@@ -26,3 +26,26 @@ def test_what_inputs_and_outputs_of_a_recorded_graph_are() -> None:
     assert [v.shape for v in found.graph.outputs] == [(2, 4), (), (), (3, 4)]
     inference = record(program, args, [0], [False] * 4)
     assert (inference.arriving, inference.wanted, len(inference.graph.inputs)) == ((), (), 5)
+
+
+def test_running_statistics_are_not_what_gradients_depend_on() -> None:
+    import torch
+
+    from lamina.convert.torch import FxProgram
+    from lamina.convert.torch.recording import record
+
+    class Net(torch.nn.Module):
+        def __init__(self, weighs: bool) -> None:
+            super().__init__()
+            self.weighs = weighs
+
+        def forward(self, x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+            y = torch.nn.functional.batch_norm(x, mean, var, training=True)
+            return y * mean if self.weighs else y
+
+    args = [torch.randn(4, 3), torch.zeros(3), torch.ones(3)]
+    for weighs, overwritten in ((False, []), (True, [1])):
+        program = FxProgram(torch.fx.symbolic_trace(Net(weighs)))
+        found = record(program, args, [0], [True, False, False])
+        assert found.written == (1, 2)
+        assert found.overwritten == overwritten

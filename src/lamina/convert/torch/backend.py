@@ -131,7 +131,9 @@ class GraphFunction:
                 assert self.instead is not None
                 return self.instead(*args)
         shape = self._interface
-        given = [*[args[i] for i in self._operands], *self._attributes]
+        given: Sequence[Any] = args
+        if self._attributes or len(self._operands) != len(args):
+            given = [*[args[i] for i in self._operands], *self._attributes]
         results = compiled(list(map(real_form, given)) if shape.takes_complex else given)
         if shape.complex_results:
             results = [

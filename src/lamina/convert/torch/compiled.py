@@ -8,12 +8,14 @@ PyTorch's, and is never overwritten by a later call.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from lamina.backends import NoKernel
+from lamina.convert.torch.leaving import SMALL, Leaving, copy_all, dense_strides, plain
 from lamina.convert.torch.memory import current_stream, is_lendable, lent, shown
 from lamina.convert.torch.recording import RecordedGraph, derivative
 from lamina.graph.run.collector import collector_paused
@@ -45,16 +47,51 @@ class CompiledGraph:
         moved = set(recorded.overwritten)
         self.stays = [i for i in stays if i not in moved and _lies_on(tensors[i], device)]
         self.executable = TwoPassProgram(
-            recorded.graph, device, recorded.early, lent=self.stays, late=recorded.late
+            recorded.graph,
+            device,
+            recorded.early,
+            lent=self.stays,
+            late=recorded.late,
+            updates=self._updates(tensors),
+            together=self._small(),
         )
-        self.copied = [i for i in range(recorded.tensors) if i not in self.stays]
-        read = set(self.executable.read_late())
-        #: What the backward pass reads in PyTorch's memory: it must be what it was in the forward pass.
-        self.read_late = [i for i in self.stays if i in read and i not in recorded.written]
+        self._settle()
         self.fixed = [i for i in range(recorded.results) if i not in recorded.arriving]
+        #: How each gradient lies: as autograd keeps it, which copies one that lies otherwise.
+        self.strides = [dense_strides(tensors[i]) for i in recorded.wanted]
         self._free: dict[int, list[_CallMemory]] = {}
         self._moves = 0
         self._derivatives: dict[tuple[bool, ...], CompiledGraph] = {}
+
+    def _settle(self) -> None:
+        """Note what follows from what stays."""
+        stays, written = set(self.stays), set(self.recorded.written)
+        late = set(self.executable.read_late()) - written
+        updated = stays.intersection(self.executable.in_place)
+        self.copied = [i for i in range(self.recorded.tensors) if i not in stays]
+        #: What the backward pass reads in PyTorch's memory: it must be what it was in the forward pass.
+        self.read_late = [i for i in self.stays if i in late]
+        #: What else must be so for a derivative of the gradients; autograd looks after what is read late.
+        looked_after = written.union(self.read_late)
+        self.others = [i for i in range(self.recorded.tensors) if i not in looked_after]
+        #: What the forward pass writes where it lies, and what is copied there: (number of the write, argument).
+        self.updated = sorted(updated)
+        self.rewritten = [(k, i) for k, i in enumerate(self.recorded.written) if i not in updated]
+
+    def _updates(self, tensors: Sequence[torch.Tensor]) -> dict[int, int]:
+        """The tensors that may be written where they lie (running statistics), and the output with the new value."""
+        outputs = enumerate(self.recorded.written, self.recorded.results)
+        return {i: k for k, i in outputs if i in self.stays and not tensors[i].is_inference()}
+
+    def _small(self) -> list[int]:
+        """The outputs that are gradients of parameters, and leave as one piece of memory: small ones, of the dtype
+        that most have.
+        """
+        outputs, stays = self.recorded.graph.outputs, set(self.stays)
+        gradients = [k for k, i in enumerate(self.recorded.wanted, self.recorded.early) if i in stays]
+        small = [k for k in gradients if outputs[k].spec.nbytes <= SMALL]
+        kinds = Counter(outputs[k].dtype for k in small)
+        return [k for k in small if outputs[k].dtype == kinds.most_common(1)[0][0]]
 
     def derivative(self, tensors: Sequence[torch.Tensor]) -> CompiledGraph:
         """The gradients as a function that has gradients itself: of the tensors, the random generator's state as the
@@ -74,9 +111,10 @@ class CompiledGraph:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The results. With gradients, where the graph was recorded with them."""
         if self.recorded.wanted:
+            differentiated = [tensors[i] for i in self.recorded.wanted]
             if torch._C._are_functorch_transforms_active():
-                return _TwoPasses.apply(self, *tensors)  # type: ignore[no-any-return]
-            return _apply(self, *tensors)  # type: ignore[no-any-return]
+                return _TwoPasses.apply(self, tensors, *differentiated)  # type: ignore[no-any-return]
+            return _apply(self, tensors, *differentiated)  # type: ignore[no-any-return]
         grads = torch.is_grad_enabled()
         if grads:
             torch._C._set_grad_enabled(False)
@@ -95,7 +133,7 @@ class CompiledGraph:
         free = self._free.setdefault(stream.handle if stream else 0, [])
         context = free.pop() if free else _CallMemory(self, tensors, stream, free)
         context.turn += 1
-        addresses = [tensors[i].data_ptr() for i in self.stays]
+        addresses = _addresses(tensors, self.stays)
         if addresses != context.addresses:
             context = self._moved(context, tensors)
         return context
@@ -109,12 +147,16 @@ class CompiledGraph:
             unfit += [i for i, address in pairs if tensors[i].data_ptr() != address]
         if unfit:
             self.stays = [i for i in self.stays if i not in unfit]
-            self.copied = [i for i in range(self.recorded.tensors) if i not in self.stays]
-            self.read_late = [i for i in self.read_late if i not in unfit]
+            self._settle()
             self._free, self._moves = {}, 0
             return self.take(tensors)
         context.move(tensors)
         return context
+
+
+def _addresses(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> list[int]:
+    """Where some of the tensors lie."""
+    return list(map(torch.Tensor.data_ptr, [tensors[i] for i in places]))
 
 
 def _lies_on(x: torch.Tensor, device: Device) -> bool:
@@ -137,9 +179,12 @@ class _CallMemory:
     ) -> None:
         self.owner, self.recorded, self._home, self.turn = owner, owner.recorded, home, 0
         self.stays, self.copied = owner.stays, owner.copied
+        self.updated, self.rewritten, self.others = owner.updated, owner.rewritten, owner.others
+        written = set(self.recorded.written)
+        self.unwritten = [i for i in self.stays if i not in written]
         buffers = {i: lent(tensors[i], owner.device) for i in self.stays}
         self.passes = TwoPassContext(owner.executable, buffers, stream)
-        self.addresses = [tensors[i].data_ptr() for i in self.stays]
+        self.addresses = _addresses(tensors, self.stays)
         self._show()
 
     def _show(self) -> None:
@@ -149,14 +194,19 @@ class _CallMemory:
         self.given = [places[i] for i in self.copied]
         self.states = [places[i] for i in range(recorded.tensors, recorded.tensors + recorded.random)]
         self.arriving = [places[i] for i in recorded.late]
-        outputs = [_plain(shown(passes.result(i))) for i in range(len(recorded.graph.outputs))]
-        self.results, self.written = outputs[: recorded.results], outputs[recorded.results : recorded.early]
-        self.leaving = outputs[recorded.early :]
+        outputs = [recorded.results + k for k, _ in self.rewritten]
+        self.written = [plain(shown(passes.result(i))) for i in outputs]
+        results = [shown(passes.result(i)) for i in range(recorded.results)]
+        self.results = Leaving(results, [None] * recorded.results)
+        late = [shown(passes.result(i)) for i in range(recorded.early, len(recorded.graph.outputs))]
+        offsets = {i - recorded.early: offset for i, offset in self.owner.executable.offsets.items()}
+        block = shown(passes.block) if offsets else None
+        self.leaving = Leaving(late, self.owner.strides, block, offsets)
 
     def move(self, tensors: Sequence[torch.Tensor]) -> None:
         """Lent tensors lie elsewhere."""
         self.passes.lend({i: lent(tensors[i], self.owner.device) for i in self.stays})
-        self.addresses = [tensors[i].data_ptr() for i in self.stays]
+        self.addresses = _addresses(tensors, self.stays)
         self._show()
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -165,19 +215,28 @@ class _CallMemory:
         for state in self.states:
             state.random_(_SEEDS)
         self.passes.forward()
-        results = _copies(self.results)
-        _copy_all(self.written, [tensors[i] for i in self.recorded.written])
+        results = self.results.copies()
+        copy_all(self.written, [tensors[i] for _, i in self.rewritten])
+        if self.updated:
+            torch.autograd.graph.increment_version([tensors[i] for i in self.updated])
         return results
+
+    def forward_again(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Run the forward pass for what the backward pass reads alone."""
+        updated = [tensors[i].data for i in self.updated]  # without their versions
+        kept = [x.clone() for x in updated]
+        self.passes.forward()
+        copy_all(kept, updated)
 
     def fill(self, tensors: Sequence[torch.Tensor]) -> None:
         """Write the arguments into their places."""
-        _copy_all([tensors[i] for i in self.copied], self.given)
+        copy_all([tensors[i] for i in self.copied], self.given)
 
     def backward(self, grads: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the backward pass: a gradient for each argument that wants one, in order."""
-        _copy_all(grads, self.arriving)
+        copy_all(grads, self.arriving)
         self.passes.backward()
-        return _copies(self.leaving)
+        return self.leaving.copies()
 
     def give_back(self) -> None:
         """Another call may use it."""
@@ -197,20 +256,23 @@ class _Ticket:
         self.context: _CallMemory | None = context
         self.spent, self.versions = False, [0]
 
-    def backward(self, grads: list[torch.Tensor], stays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The gradients. Where a graph that was kept is asked again, the forward pass runs again first."""
+    def backward(self, grads: list[torch.Tensor], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The gradients. Where a graph that was kept is asked again, the forward pass runs again first.
+
+        tensors: the arguments of the forward pass.
+        """
         context = self.context
         assert context is not None
-        if self.spent and [x._version for x in stays] != self.versions:
+        if self.spent and _versions(tensors, context.unwritten) != self.versions:
             raise RuntimeError(
                 "backward a second time: a parameter or buffer was overwritten since the first time, and the forward "
                 "pass would give something else now; call the model again"
             )
         if self.spent:
-            context.passes.forward()
+            context.forward_again(tensors)
         found = context.backward(grads)
         if torch._C._autograd._get_current_graph_task_keep_graph():
-            self.spent, self.versions = True, [x._version for x in stays]
+            self.spent, self.versions = True, _versions(tensors, context.unwritten)
         else:
             self.give_back()
         return found
@@ -229,13 +291,14 @@ class _TwoPasses(torch.autograd.Function):
     """A compiled graph as one function to autograd."""
 
     @staticmethod
-    def forward(ctx: Any, compiled: CompiledGraph, *tensors: torch.Tensor) -> Any:
-        """The results."""
+    def forward(
+        ctx: Any, compiled: CompiledGraph, tensors: Sequence[torch.Tensor], *differentiated: torch.Tensor
+    ) -> Any:
+        """The results. differentiated: those of the tensors that a gradient is asked of."""
         context = compiled.take(tensors)
         results = context.forward(tensors)
         ctx.ticket, ctx.compiled = _Ticket(context), compiled
-        ctx.stays = [tensors[i] for i in compiled.stays]
-        ctx.tensors, ctx.versions = tensors, _versions(tensors, compiled.recorded)
+        ctx.tensors, ctx.versions = tensors, _versions(tensors, context.others)
         ctx.save_for_backward(*[tensors[i] for i in compiled.read_late])
         if compiled.fixed:
             ctx.mark_non_differentiable(*[results[i] for i in compiled.fixed])
@@ -253,13 +316,10 @@ class _TwoPasses(torch.autograd.Function):
         if torch.is_grad_enabled():
             found = _differentiable(ctx, arriving)
         else:
-            found = ctx.ticket.backward(arriving, ctx.stays)
+            found = ctx.ticket.backward(arriving, ctx.tensors)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.tensors = ()
-        made: list[Any] = [None] * (1 + recorded.tensors)
-        for i, g in zip(recorded.wanted, found, strict=True):
-            made[1 + i] = g
-        return tuple(made)
+        return None, None, *found
 
 
 #: `_TwoPasses.apply` where none of torch.func's transformations is at work: without what PyTorch looks for first.
@@ -271,7 +331,7 @@ def _differentiable(ctx: Any, arriving: list[torch.Tensor]) -> Sequence[torch.Te
     numbers that raise when they are differentiated.
     """
     recorded, context = ctx.compiled.recorded, ctx.ticket.context
-    if _versions(ctx.tensors, recorded) != ctx.versions:
+    if _versions(ctx.tensors, context.others) != ctx.versions:
         raise RuntimeError(
             "backward with create_graph=True: a tensor that the compiled model read was overwritten since; call the "
             "model again"
@@ -284,7 +344,7 @@ def _differentiable(ctx: Any, arriving: list[torch.Tensor]) -> Sequence[torch.Te
         gradients = ctx.compiled.derivative(given)
     except (TypeError, ValueError, NotImplementedError, NoKernel) as error:
         with torch.no_grad():
-            found = ctx.ticket.backward(arriving, ctx.stays)
+            found = ctx.ticket.backward(arriving, ctx.tensors)
         made: Sequence[torch.Tensor] = _Once.apply(str(error), *[g.requires_grad_() for g in found])
         return made
     if not torch._C._autograd._get_current_graph_task_keep_graph():
@@ -293,9 +353,9 @@ def _differentiable(ctx: Any, arriving: list[torch.Tensor]) -> Sequence[torch.Te
     return [g if g.requires_grad else _Constant.apply(g, *ctx.tensors) for g in found]
 
 
-def _versions(tensors: Sequence[torch.Tensor], recorded: RecordedGraph) -> list[int]:
-    """How often each argument was written, but for those that the graph writes itself."""
-    return [x._version for i, x in enumerate(tensors) if i not in recorded.written]
+def _versions(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> list[int]:
+    """How often some of the tensors were written."""
+    return [tensors[i]._version for i in places]
 
 
 class _Constant(torch.autograd.Function):
@@ -335,31 +395,3 @@ class _Once(torch.autograd.Function):
             f"gradient: {ctx.reason}; call the model without compiling it for that term (torch.compiler.disable, or "
             "compiled._orig_mod)"
         )
-
-
-def _copy_all(values: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> None:
-    """Write each value into its place: those of one dtype that lie as their places do in one launch.
-
-    PyTorch copies a whole list one by one where a single pair of it is otherwise; 2.11 refuses empty lists.
-    """
-    groups: dict[Any, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-    for x, y in zip(values, places, strict=True):
-        groups.setdefault((x.dtype, y.dtype, x.stride() == y.stride()), []).append((x, y))
-    for group in groups.values():
-        torch._foreach_copy_([y for _, y in group], [x for x, _ in group])
-
-
-def _plain(x: torch.Tensor) -> torch.Tensor:
-    """The tensor with the strides that a row-major one of its shape has, where it lies so: those of axes of size 1
-    may be others, and PyTorch compares them all.
-    """
-    return x.view(-1).view(x.shape) if x.is_contiguous() else x
-
-
-def _copies(places: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors of PyTorch's own, row-major."""
-    if not (places and places[0].is_cuda):
-        return [x.clone(memory_format=torch.contiguous_format) for x in places]
-    copies = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in places]
-    _copy_all(places, copies)
-    return copies

@@ -47,8 +47,13 @@ class RecordedGraph:
     @property
     def overwritten(self) -> list[int]:
         """The written arguments whose old values the gradients depend on."""
-        nodes = reachable(self.graph.outputs[self.early :])
-        read = {v for n in nodes for v in n.inputs} | set(self.graph.outputs[self.early :])
+        nodes, read = reachable(self.graph.outputs[self.early :]), set(self.graph.outputs[self.early :])
+        used = read.union(*(n.inputs for n in nodes))
+        for node in nodes:
+            for i, v in enumerate(node.inputs):
+                only = node.op.alone.get(i)
+                if only is None or node.outputs[only] in used:
+                    read.add(v)
         return [i for i in self.written if self.graph.inputs[i] in read]
 
     @property

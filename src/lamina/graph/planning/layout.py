@@ -62,7 +62,9 @@ def plan_graph(
 ) -> PlannedGraph:
     """Plan every node of the graph and place the temporaries in one arena.
 
-    early: so many of the first outputs are made, and can be read, before anything runs that they do not need.
+    early: so many of the first outputs are made, and can be read, before anything runs that they do not need. Where
+        there are such, donated inputs are somebody else's memory: row-major, and only written by what computes a new
+        value in place; whoever wants the others there copies them.
     scarce: memory matters more than what may run beside each other.
     """
     return _Planner(graph, plans, donate, resident, early, holds=plans.overlaps and not scarce).run()
@@ -120,8 +122,9 @@ class _Planner:
         """Slots of inputs and constants. Residents and constants have open layouts: the first reader decides."""
         for i, value in enumerate(self.graph.inputs):
             stays = i in self.resident
+            is_open = stays and not (self.early and i in self.donate)
             slot = Slot(
-                value.spec if stays else value.spec.fixed, "resident" if stays else "input", value.name
+                value.spec if is_open else value.spec.fixed, "resident" if stays else "input", value.name
             )
             self.program.inputs.append(slot)
             self.home[value] = slot
@@ -312,7 +315,7 @@ class _Planner:
             base = new.base
             if base.kind == "temporary" and base.first > old.last and base.spec.nbytes == old.spec.nbytes:
                 base.shares = old if new.spec.same_memory(old.spec) else None
-            if new.base is not old:
+            if new.base is not old and not self.early:
                 plan = self.plans.reorder(new.spec, old.spec)
                 self.program.steps.append(PlannedStep(plan, (new,), (old,), None, _workspace(plan)))
 

@@ -7,6 +7,7 @@ pass reads stays where the forward pass wrote it. The steps are cut behind the l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -15,12 +16,13 @@ from lamina.graph.ir.graph import Graph
 from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
 from lamina.graph.planning.layout import Plans, plan_graph
-from lamina.graph.planning.memory import Placement
+from lamina.graph.planning.memory import Lifetime, Placement, aligned, place
 from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.context import ExecutionContext, place_constants
 from lamina.graph.run.prologue import Prologue
 from lamina.runtime import Buffer, Device, Stream
+from lamina.spec import Spec, uint8
 from lamina.tensors import Tensor
 
 
@@ -32,6 +34,11 @@ class TwoPassProgram:
         address as long as the owner says (`TwoPassContext.lend`). All others have a place in each context.
     late: indices of inputs that are there only for the backward pass (gradients that arrive). The forward pass does
         not read them: no early output may depend on one.
+    updates: for lent inputs that the forward pass gives a new value: the early output with that. `in_place` says
+        which of them it writes where they lie; the others' outputs are copied there by whoever wants that.
+    together: indices of outputs that lie in one block of each context, one behind the other, so that one copy takes
+        all of them (gradients of parameters). `offsets` says at which byte: of those that lie row-major, in memory
+        that nothing else needs.
 
     Raises NoKernel where the backend cannot compute a node, ValueError for an early output that needs a late input.
     """
@@ -44,6 +51,8 @@ class TwoPassProgram:
         *,
         lent: Collection[int] = (),
         late: Collection[int] = (),
+        updates: Mapping[int, int] | None = None,
+        together: Collection[int] = (),
         backend: str | None = None,
     ) -> None:
         self.device = device
@@ -51,10 +60,14 @@ class TwoPassProgram:
         self.passes: list[Report] = []
         with collector_paused():
             self.graph = optimize(graph.unmarked(), self.backend, set(), self.passes)
-            self.program = plan_graph(self.graph, Plans(self.backend), {}, (), early)
+            self.program = self._planned(dict(updates or {}), early)
         self.refusals = refusals(self.passes)
         self.early, self.lent = early, sorted(lent)
+        self.in_place = self._in_place(updates or {})
         self._check_late(late)
+        self.offsets: dict[int, int] = {}
+        self.block_bytes = 0
+        self._lay_together(together)
         self.constants = place_constants(self.program, device)
         Prologue(self.program, self.constants, device).run()
 
@@ -76,13 +89,40 @@ class TwoPassProgram:
         """Bytes of the device's memory that one context and the constants take."""
         given = sum(s.spec.nbytes for i, s in enumerate(self.program.inputs) if i not in self.lent)
         kept = sum(buffer.nbytes for buffer in self.constants.values())
-        return int(self.program.placement.nbytes + given + kept)
+        return int(self.program.placement.nbytes + self.block_bytes + given + kept)
 
     @property
     def kernels(self) -> tuple[int, int]:
         """How many kernels, or calls of a library, each pass is."""
         first, second = ([s for s in half if not s.plan.view] for half in self.halves)
         return len(first), len(second)
+
+    def _planned(self, updates: dict[int, int], early: int) -> PlannedGraph:
+        """The graph planned with updates in place, but for those of memory that the backward pass reads: it may have
+        been written again by then.
+        """
+        self.program = plan_graph(self.graph, Plans(self.backend), updates, (), early)
+        read = {slot.base for step in self.halves[1] for slot in step.inputs}
+        kept = {i: o for i, o in updates.items() if self.program.inputs[i] not in read}
+        return self.program if kept == updates else self._planned(kept, early)
+
+    def _in_place(self, updates: Mapping[int, int]) -> list[int]:
+        program = self.program
+        return [i for i, o in updates.items() if program.outputs[o].base is program.inputs[i]]
+
+    def _lay_together(self, together: Collection[int]) -> None:
+        """Take outputs out of the arena, into the block."""
+        program = self.program
+        shown = Counter(slot.base for slot in program.outputs)
+        for i in together:
+            slot, base = program.outputs[i], program.outputs[i].base
+            alone = base.kind == "temporary" and shown[base] == 1 and base.spec.nbytes == slot.spec.nbytes
+            if alone and slot.spec.is_contiguous and slot.spec.nbytes:
+                self.offsets[i] = self.block_bytes
+                self.block_bytes += aligned(slot.spec.nbytes)
+        taken = {program.outputs[i].base for i in self.offsets}
+        program.temporaries = [slot for slot in program.temporaries if slot not in taken]
+        program.placement = place([Lifetime(s.spec.nbytes, s.first, s.last) for s in program.temporaries])
 
     def _check_late(self, late: Collection[int]) -> None:
         slots = {self.program.inputs[i] for i in late}
@@ -106,6 +146,7 @@ class TwoPassContext:
 
     places: where each input that is not lent is written before a pass. `result` says where an output lies after it:
     until the next pass runs (the forward pass's), or the next call; whoever keeps one copies it.
+    block: the bytes of the outputs that lie together.
     """
 
     def __init__(
@@ -118,6 +159,11 @@ class TwoPassContext:
         arena = device.allocate(planned.placement.nbytes, stream=self.stream)
         for slot, offset in zip(planned.temporaries, planned.placement.offsets, strict=True):
             self._memory[slot] = arena.view(offset, slot.spec.nbytes)
+        block = device.allocate(program.block_bytes, stream=self.stream)
+        self.block = Tensor(block, Spec((program.block_bytes,), uint8))
+        for i, offset in program.offsets.items():
+            base = planned.outputs[i].base
+            self._memory[base] = block.view(offset, base.spec.nbytes)
         self.places: dict[int, Tensor] = {}
         for i, slot in enumerate(planned.inputs):
             if i not in lent:

@@ -220,6 +220,7 @@ class BatchNorm(_Norm):
     residual: bool = False
     hi: float | None = None
     inplace = {3: 3, 4: 4}
+    alone = inplace
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         self.expect(inputs, 5 + self.residual, ", ".join(_BATCH[: 5 + self.residual]))
