@@ -56,7 +56,7 @@ from lamina.runtime import Machine
 from lamina.spec import Policy, Spec, bfloat16, channels_last, float32
 from tests.helpers.fuzz import network_convolutions
 from tests.helpers.own_kernels import KINDS as KERNELS
-from tests.helpers.own_programs import LIBRARY, OWN, cases
+from tests.helpers.own_programs import LARGER, LIBRARY, OWN, cases, enlarged
 from tests.helpers.planned import H200, KINDS
 from tools.mutate import forget
 
@@ -153,32 +153,19 @@ def samples() -> Iterator[Row]:
                 yield name, f"{op} {' '.join(map(str, specs))}", plan_text(plan, H200.machine)
 
 
-#: What sizes of samples become: large and odd, large and aligned, long rows, many rows.
-LARGER: tuple[Callable[[int, int], int], ...] = (
-    lambda n, axis: 37 * n,
-    lambda n, axis: 16 * n,
-    lambda n, axis: n if axis == 0 else 512 * n,
-    lambda n, axis: 4096 * n if axis == 0 else n,
-)
-
-
-def enlarged() -> Iterator[tuple[Op, list[Spec]]]:
+def larger_problems() -> Iterator[tuple[Op, list[Spec]]]:
     """Samples whose sizes are others, as far as the op takes them: planned, never computed."""
     for name, larger in product(OWN, LARGER):
         for op, specs in cases(name, few=True):
-            sizes: dict[int, int] = {}
-            for s in specs:
-                for axis, n in enumerate(s.shape):
-                    sizes.setdefault(n, n if n < 2 else larger(n, axis))
             if all(s.layout is None for s in specs) and any(s.ndim for s in specs):
-                yield op, [Spec(tuple(sizes[n] for n in s.shape), s.dtype) for s in specs]
+                yield op, enlarged(specs, larger)
 
 
 def enlarged_plans(name: str) -> Iterator[Row]:
     """Their plans for a machine, as digests."""
     device = MACHINES[name]
     cuda = backend(device)
-    for op, specs in enlarged():
+    for op, specs in larger_problems():
         try:
             op.infer(*specs)
         except (TypeError, ValueError):

@@ -1,6 +1,6 @@
 """Own kernels as programs: one of each kind that the plans of all samples launch, for any machine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import product
 
@@ -84,6 +84,24 @@ def cases(name: str, *, few: bool = False) -> Iterator[tuple[Op, list[Spec]]]:
             yield sample.op, shapes
             yield sample.op, [s.fixed for s in shapes]
             yield sample.op, [Spec(s.shape, s.dtype, channels_last(s.shape)) for s in shapes]
+
+
+#: What sizes of samples become: large and odd, large and aligned, long rows, many rows.
+LARGER: tuple[Callable[[int, int], int], ...] = (
+    lambda n, axis: 37 * n,
+    lambda n, axis: 16 * n,
+    lambda n, axis: n if axis == 0 else 512 * n,
+    lambda n, axis: 4096 * n if axis == 0 else n,
+)
+
+
+def enlarged(specs: Sequence[Spec], larger: Callable[[int, int], int]) -> list[Spec]:
+    """Operands whose sizes are others, the same where they were the same; ones stay."""
+    sizes: dict[int, int] = {}
+    for s in specs:
+        for axis, n in enumerate(s.shape):
+            sizes.setdefault(n, n if n < 2 else larger(n, axis))
+    return [Spec(tuple(sizes[n] for n in s.shape), s.dtype) for s in specs]
 
 
 @cache
