@@ -1,0 +1,36 @@
+"""Whole programs are planned as the committed table says, so that it is seen when a pass gives up."""
+
+import json
+
+import pytest
+
+from lamina.c import dnnl
+from tests.helpers import program_plans
+from tests.helpers.cudnn.installed import needs_cudnn_919
+
+ISA, VNNI = dnnl.dnnl_get_effective_cpu_isa(), dnnl.dnnl_cpu_isa_t.dnnl_cpu_isa_avx512_core_vnni
+TABLE: dict[str, str] = json.loads(program_plans.TABLE.read_text(encoding="utf-8"))
+PROGRAMS = dict(program_plans.programs())
+
+
+def check(name: str) -> None:
+    assert program_plans.row(PROGRAMS[name]()) == TABLE.get(name), (
+        f"`python -m tests.helpers.program_plans show '{name}'` in both checkouts tells what differs; if that is "
+        "meant, python -m tests.helpers.program_plans write"
+    )
+
+
+@pytest.mark.skipif(ISA & VNNI != VNNI, reason="the table is of processors with AVX-512 and VNNI")
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name.startswith("cpu")])
+def test_programs_for_a_cpu_are_as_committed(name: str) -> None:
+    check(name)
+
+
+@needs_cudnn_919
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name.startswith("h200")])
+def test_programs_for_a_gpu_are_as_committed(name: str) -> None:
+    check(name)
+
+
+def test_every_program_is_in_the_table() -> None:
+    assert list(TABLE) == list(PROGRAMS)
