@@ -110,6 +110,17 @@ def test_resized_crops_have_the_area_and_the_ratio() -> None:
     assert t.RandomResizedCrop(4, (0.9, 1.0), (20.0, 30.0))(IMAGE, rng()).shape == (4, 4, 3)
 
 
+@pytest.mark.parametrize(
+    ("height", "width", "part"),
+    [(1000, 9, (494, 0, 12, 9)), (9, 1000, (0, 494, 9, 12)), (1000, 10, (493, 0, 13, 10))],
+)
+def test_where_no_crop_fits_it_is_as_large_as_the_ratios_allow(
+    height: int, width: int, part: tuple[int, int, int, int]
+) -> None:
+    """Widths over heights from 3/4 to 4/3, in the middle."""
+    assert t.RandomResizedCrop(4, (0.9, 1.0), (0.75, 4 / 3))._part(height, width, rng()) == part
+
+
 def test_flips() -> None:
     np.testing.assert_array_equal(t.RandomHorizontalFlip(1)(IMAGE, rng()), IMAGE[:, ::-1])
     np.testing.assert_array_equal(t.RandomVerticalFlip(1)(IMAGE, rng()), IMAGE[::-1])

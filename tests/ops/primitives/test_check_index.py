@@ -1,5 +1,8 @@
 """Labels and indices out of range: an IndexError on a CPU, wherever they are met."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -53,3 +56,28 @@ def test_the_policy_asks_for_the_check_on_a_gpu() -> None:
             graph = lm.trace(lambda x, t: ops.cross_entropy(x, t), X, np.zeros((4, 2), np.int64))
         assert ("check_index" in str(graph)) == asked
     assert CheckIndex("one_hot", 3).differentiable is False
+
+
+WATCHED: dict[str, Callable[[Any, Any], Any]] = {
+    "gather": lambda x, i: ops.gather(x, 0, i),
+    "scatter": lambda x, i: ops.scatter(x, 0, i, x),
+    "scatter_add": lambda x, i: ops.scatter_add(x, 0, i, x),
+    "index_select": lambda x, i: ops.index_select(x, 0, i),
+    "index_add": lambda x, i: ops.index_add(x, 0, i, x),
+    "getitem": lambda x, i: x[i],
+}
+
+
+@pytest.mark.parametrize("name", WATCHED)
+@pytest.mark.parametrize("traced", [False, True])
+def test_indices_count_from_the_front_and_from_the_back(name: str, traced: bool) -> None:
+    """From -n to n - 1, also where the policy asks for a look at each."""
+    x = lm.tensor(np.arange(4.0, dtype=np.float32))
+    run = lm.jit(WATCHED[name]) if traced else WATCHED[name]
+    for asked in (False, True):
+        with lm.policy(check_indices=asked):
+            for good in ([0, 1, 2, 3], [-4, -3, -2, -1], [0, -1, 0, -4]):
+                run(x, lm.tensor(np.array(good)))
+            for bad in ([0, 1, 2, 4], [0, 1, 2, -5]):
+                with pytest.raises(IndexError):
+                    run(x, lm.tensor(np.array(bad)))
