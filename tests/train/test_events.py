@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lamina.train import events
 from lamina.train.events import EventFile, crc32c
 from tests.helpers.events import read_events
 
@@ -65,3 +66,13 @@ def test_a_damaged_record_is_seen(tmp_path: Path) -> None:
     file.path.write_bytes(data)
     with pytest.raises(ValueError, match="damaged or cut short"):
         read_events(file.path)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (-1, b"\xff" * 9 + b"\x01"),
+     (-(1 << 63), b"\x80" * 9 + b"\x01"), ((1 << 64) - 1, b"\xff" * 9 + b"\x01")],
+)  # fmt: skip
+def test_whole_numbers_are_written_in_groups_of_seven_bits(value: int, found: bytes) -> None:
+    """Negative ones as 64 bits without sign, ten bytes, as protocol buffers have them."""
+    assert events._varint(value) == found

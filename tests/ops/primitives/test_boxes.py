@@ -186,3 +186,10 @@ def test_errors() -> None:
 def test_types() -> None:
     found: Any = ops.box_iou(np.array([[0, 0, 1, 1]], np.int64), np.array([[0, 0, 1, 1]], np.int64))
     assert (found.dtype, found.numpy().tolist()) == (lm.float32, [[1]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_of_boxes_with_equal_scores_the_first_is_kept(dtype: type[np.floating[Any]]) -> None:
+    """So many of two scores that a sort which is not stable would change their order."""
+    boxes, scores = _boxes(400).astype(dtype), RNG.choice(np.array([0.25, 0.5], dtype), 400)
+    assert ops.nms(boxes, scores, 0.3).numpy().tolist() == _kept(boxes, scores, 0.3)
