@@ -1,6 +1,7 @@
 """Work, times and memory of each kernel; the page is well formed and needs nothing beside it."""
 
 import json
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -188,3 +189,25 @@ def test_limits_are_of_the_times_in_seconds(monkeypatch: pytest.MonkeyPatch) -> 
     found = profile(executable, rounds=3)
     assert asked == [[0.002] * count]
     assert [(r.milliseconds, r.limit_ms, r.fraction) for r in found.rows] == [(2.0, 1.0, 0.5)] * count
+
+
+def rectangles(picture: str) -> list[tuple[float, float, float, float]]:
+    """x, y, width and height of each."""
+    found = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', picture)
+    return [(float(x), float(y), float(w), float(h)) for x, y, w, h in found]
+
+
+def test_pictures_are_to_scale() -> None:
+    """Kernels as wide as their bytes where they were not timed; blocks of memory where and while they are in use."""
+    found = profile(small(), rounds=0)
+    kernels, memory = html_page(found, "a network").split("<svg")[1:3]
+    bars = rectangles(kernels)[::2]  # each with its roofline's share behind it
+    total, x = sum(r.nbytes for r in found.rows), 0.0
+    for bar, row in zip(bars, found.rows, strict=True):
+        assert bar == pytest.approx((x, 0, 1200 * row.nbytes / total, 60), abs=0.02)
+        x += 1200 * row.nbytes / total
+    steps, up = max(life.last for life in found.lives) + 1, 300 / found.arena
+    for block, life in zip(rectangles(memory), found.lives, strict=True):
+        left, width = 1200 * life.first / steps, 1200 * (life.last - life.first + 1) / steps
+        top = 300 - (life.offset + life.nbytes) * up
+        assert block == pytest.approx((left, top, width, life.nbytes * up), abs=0.02)
