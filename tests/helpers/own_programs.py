@@ -8,6 +8,7 @@ import pytest
 
 from lamina.backends import Plan
 from lamina.backends.cuda import backend
+from lamina.backends.cuda.attention import windows
 from lamina.backends.cuda.attention.attention import scaled, slopes_launch, weights_launch
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.direct import direct
@@ -46,9 +47,11 @@ from lamina.ops.primitives import (
 )
 from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.ops.primitives.gather import GatherGrad
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device, compile_cubin
 from lamina.spec import (
+    DType,
     Policy,
     Spec,
     bfloat16,
@@ -58,6 +61,7 @@ from lamina.spec import (
     float32,
     float64,
     int8,
+    int64,
     uint8,
 )
 
@@ -157,6 +161,9 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
         found[f"slopes {dtype}"] = launch.program
         if dtype.itemsize == 2:
             found[f"scaled {dtype}"] = scaled((scores, source()), target(), 0.5).program
+            found |= {f"{p.name} {dtype}": p for p in attention_in_windows(dtype, device)}
+        rows = Spec((8192, 256), dtype), Spec((8192, 1), int64)  # more looks than are worth it, few elements
+        found[f"scatter_many {dtype}"] = programs(cuda.plan(GatherGrad(0, 16), rows, Policy()))[-1]
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, device.machine)
         for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
             found[f"{launch.program.name} {dtype}"] = launch.program
@@ -187,6 +194,18 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
     assert converted is not None
     found["interleave float32 as bfloat16"] = programs(converted)[0]
     return found
+
+
+def attention_in_windows(dtype: DType, device: Device) -> list[Program]:
+    """Forward and backward, of heads [2, 3, 9, 8] with a bias."""
+    heads, bias = Spec((2, 3, 9, 8), dtype).fixed, Spec((1, 3, 9, 9), dtype).fixed
+    stats = Spec((2, 3, 9, 1), float32).fixed
+    given = [*((heads, source(i)) for i in range(3)), (bias, source(3))]
+    launch = windows.forward(Attention(0.5, stats=True), given, [(heads, target()), (stats, target(1))])
+    more = [*given[:3], (heads, source(3)), (stats, source(4)), (heads, source(5)), (bias, source(6))]
+    made = [*((heads, target(i)) for i in range(3)), (bias, target(3))]
+    steps, _ = windows.backward(AttentionGrad(0.5), more, made, device, Policy())
+    return [step.program for step in (launch, *steps) if isinstance(step, Launch)]
 
 
 def own_convolutions(device: Device) -> dict[str, Program]:

@@ -12,11 +12,13 @@ ALREADY = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 
 
 class Driver:
-    """Remembers the current context and what was enabled. status: of its calls; answer: to who asks for access."""
+    """Remembers the current context and what was enabled. status: of its calls; answer: to who asks for access;
+    reaches: pairs of devices, the second of whose memory the first reaches."""
 
     def __init__(self) -> None:
         self.context, self.status, self.answer = 0, 0, 0
         self.enabled: list[tuple[int, Any, int]] = []
+        self.reaches = {(0, 0), (0, 1)}
 
     def get(self) -> tuple[int, int]:
         return self.status, self.context
@@ -24,6 +26,12 @@ class Driver:
     def set(self, handle: Any) -> int:
         self.context = handle.value or 0
         return self.status
+
+    def cuDeviceGet(self, index: int) -> tuple[int, int]:
+        return 0, index
+
+    def cuDeviceCanAccessPeer(self, number: int, peer: int) -> tuple[int, int]:
+        return 0, int((number, peer) in self.reaches)
 
     def cuCtxEnablePeerAccess(self, other: Any, flags: int) -> tuple[int]:
         self.enabled.append((self.context, other, flags))
@@ -41,20 +49,19 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return found
 
 
-def gpu(driver: Driver, index: int, reaches: tuple[int, ...] = ()) -> Any:
-    """The device of a platform whose context is 100 and its number; it reaches the memory of these others."""
+def gpu(driver: Driver, index: int) -> Any:
+    """The device of a platform whose context is 100 and its number."""
     platform: Any = object.__new__(CudaPlatform)
     platform._device = SimpleNamespace(index=index, platform=platform)
-    platform.context = platform._address = 100 + index
+    platform._number, platform.context, platform._address = index, 100 + index, 100 + index
     platform._handle = SimpleNamespace(value=100 + index)
     platform._get_current, platform._set_current = driver.get, driver.set
-    platform.core = SimpleNamespace(can_access_peer=lambda peer: peer in reaches)
     return platform._device
 
 
 @pytest.mark.parametrize("status", [0, ALREADY, 1, 217])
 def test_access_to_a_peer_is_enabled_once_or_again(driver: Driver, status: int) -> None:
-    one, two = gpu(driver, 0, (0, 1)), gpu(driver, 1)
+    one, two = gpu(driver, 0), gpu(driver, 1)
     driver.context, driver.answer = 7, status
     if status in (0, ALREADY):
         one.platform.enable_access(two)
@@ -66,7 +73,7 @@ def test_access_to_a_peer_is_enabled_once_or_again(driver: Driver, status: int) 
 
 
 def test_whose_memory_is_not_reached_is_refused(driver: Driver) -> None:
-    one, two = gpu(driver, 0, (0, 1)), gpu(driver, 1)
+    one, two = gpu(driver, 0), gpu(driver, 1)
     assert one.platform.can_access(1)
     assert not one.platform.can_access(0)  # itself
     assert not two.platform.can_access(0)
@@ -97,7 +104,6 @@ def test_a_driver_that_does_not_answer_is_named(driver: Driver) -> None:
     driver.status = 3
     for call, name in (
         (platform.enter, "cuCtxGetCurrent"),
-        (platform._current, "cuCtxGetCurrent"),
         (platform.make_current, "cuCtxSetCurrent"),
         (lambda: platform.leave(5), "cuCtxSetCurrent"),
     ):
