@@ -8,7 +8,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.attention import windows
+from lamina.backends.cuda.attention import attention, windows
 from lamina.backends.cuda.launch.program import Launch, Launches, source, target
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array
@@ -94,6 +94,37 @@ def test_dropout(bias: str) -> None:
 @pytest.mark.parametrize("bias", ["", "HST"])
 def test_addresses_may_be_any(bias: str) -> None:
     check(Attention(0.2, stats=True), (2, 2, 17, 20, 16, 8), bias, bfloat16, misaligned=True)
+
+
+@pytest.mark.parametrize("scale", [1, np.float64(0.5), 1e-6])
+def test_a_scale_may_be_any_number(scale: float) -> None:
+    check(Attention(scale, stats=True), (1, 2, 9, 9, 8, 8), "", float16)
+    arrays = drawn(Attention(scale), (1, 2, 9, 9, 8, 8), "", float32)  # products and rows
+    plan = backend(H200).plan(Attention(scale), [Spec(a.shape, float32) for a in arrays], Policy())
+    assert all(program.cubin("sm_90") for program in plan.make.programs)
+
+
+def test_a_nan_stays_in_its_matrix() -> None:
+    """In its row of o; in its heads' gradients of keys and values."""
+    op, dtype = Attention(0.5, stats=True), float16
+    arrays = drawn(op, (2, 2, 9, 12, 8, 8), "", dtype)
+    arrays[0][1, 0, 3, 2] = np.nan
+    o, _ = run_plan(planned(op, [Spec(a.shape, dtype) for a in arrays]), arrays)
+    (wanted, _) = run_reference(op, [a.astype(np.float64) for a in arrays], float64)
+    np.testing.assert_array_equal(np.isnan(o), np.isnan(wanted))
+    assert np.isnan(o).sum() == 8
+
+
+def test_any_way_has_the_memory_that_other_addresses_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of another way runs windows' kernels where addresses are not aligned, sums of a bias' gradient too."""
+    q, stats, bias = Spec((64, 2, 9, 8), bfloat16), Spec((64, 2, 9, 1), float32), Spec((1, 2, 9, 9), bfloat16)
+    least = planned(AttentionGrad(1.0), [q, q, q, q, stats, q, bias]).workspace
+    found: list[Any] = []
+    monkeypatch.setattr(attention, "choose", lambda problem, *rest: found.append(problem) or problem)
+    attention._gradient(AttentionGrad(1.0), [s.fixed for s in (q, q, q, q, stats, q, bias)], H200, Policy())
+    assert [one.name for one in found[0].formulations] == ["windows", "rows"]
+    assert all(one.scratch >= least > 0 for one in found[0].formulations)
+    assert found[0].plain
 
 
 def test_rows_that_see_nothing() -> None:

@@ -168,7 +168,7 @@ def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Po
         outputs,
         terms,
         lambda: _forward_formulations(op, terms, targets, device, policy),
-        lambda: (windows.forward(op, terms, targets, aligned=False),),
+        lambda: ([windows.forward(op, terms, targets, aligned=False)], 0),
         device,
         policy,
     )
@@ -187,7 +187,7 @@ def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy:
         outputs,
         terms,
         lambda: _backward_formulations(op, terms, targets, device, policy),
-        lambda: windows.backward(op, terms, targets, device, policy, aligned=False)[0],
+        lambda: windows.backward(op, terms, targets, device, policy, aligned=False),
         device,
         policy,
     )
@@ -207,7 +207,7 @@ def _joint_attention(op: JointAttention, joint: Spec, device: Device, policy: Po
         outputs,
         terms,
         lambda: _forward_formulations(op.unfused, terms, targets, device, policy),
-        lambda: (windows.forward(op.unfused, terms, targets, aligned=False),),
+        lambda: ([windows.forward(op.unfused, terms, targets, aligned=False)], 0),
         device,
         policy,
     )
@@ -230,7 +230,7 @@ def _joint_gradient(op: JointAttentionGrad, joint: Spec, device: Device, policy:
         [joint],
         terms,
         lambda: _backward_formulations(op.grad, terms, targets, device, policy),
-        lambda: windows.backward(op.grad, terms, targets, device, policy, aligned=False)[0],
+        lambda: windows.backward(op.grad, terms, targets, device, policy, aligned=False),
         device,
         policy,
     )
@@ -269,26 +269,27 @@ def _chosen(
     outputs: Sequence[Spec],
     terms: Sequence[Term],
     formulations: Callable[[], Sequence[Formulation]],
-    plain: Callable[[], Sequence[Bindable]],
+    plain: Callable[[], tuple[Sequence[Bindable], int]],
     device: Device,
     policy: Policy,
 ) -> Plan:
     """The best formulation; zeros where there is nothing to see. terms: begin with q, k and v.
 
-    plain: the kernels of `windows` for any addresses, where the operands fit these.
+    plain: the kernels of `windows` for any addresses, and their scratch memory, where the operands fit these.
     """
     (q, _), (k, _), (v, _) = terms[:3]
     if any(s.numel == 0 for s in (q, k, v)):
         zeros = [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs) if s.nbytes]
         return kernel_plan(device, inputs, outputs, zeros, label=op.name)
     products = 2 if isinstance(op, Attention | JointAttention) else 5
+    steps, room = plain() if windows.fit(terms) else ((), 0)
     problem = Problem(
         key=f"{op} {', '.join(map(str, inputs))}",
         label=op.name,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        formulations=tuple(formulations()),
-        plain=tuple(plain()) if windows.fit(terms) else (),
+        formulations=tuple(replace(one, scratch=max(one.scratch, room)) for one in formulations()),
+        plain=tuple(steps),
         kind=str(op),
         flops=products * (q.shape[3] + v.shape[3]) * float(prod(q.shape[:3]) * k.shape[2]),
     )
@@ -709,9 +710,9 @@ def _rows(op: Attention | AttentionGrad, scores: Spec, bias: Sequence[Spec], **f
     index = index_type(rows * columns)
     text = f"typedef {index} Index;\ntypedef {c_type(scores.dtype)} T;\n"
     text += constants(
-        LANES=lanes, ROWS=rows, HEIGHT=scores.shape[2], COUNT=columns, SCALE=repr(op.scale),
+        LANES=lanes, ROWS=rows, HEIGHT=scores.shape[2], COUNT=columns, SCALE=repr(float(op.scale)),
         CAUSAL=int(op.causal), BIAS=len(bias), HEADS=scores.shape[1], DROPS=int(op.keep < 1),
-        GROWTH=repr(op.growth), **flags,
+        GROWTH=repr(float(op.growth)), **flags,
     )  # fmt: skip
     for spec in bias:
         steps = broadcast_strides(spec, scores.shape)

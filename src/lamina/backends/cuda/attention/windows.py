@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from lamina.backends.cuda.elementwise.pointwise import literal
 from lamina.backends.cuda.launch.indexing import broadcast_strides
 from lamina.backends.cuda.launch.program import (
     VECTOR,
@@ -126,8 +127,8 @@ def _text(
     batch, heads, queries, d = q.shape
     scores = (batch, heads, queries, k.shape[2])
     text = f"typedef {c_type(q.dtype)} T;\n" + constants(
-        BATCH=batch, HEADS=heads, QUERIES=queries, KEYS=k.shape[2], D=d, E=v.shape[3], SCALE=f"{op.scale!r}f",
-        CAUSAL=int(op.causal), DROPS=int(op.keep < 1), GROWTH=f"{op.growth!r}f", BIAS=len(bias),
+        BATCH=batch, HEADS=heads, QUERIES=queries, KEYS=k.shape[2], D=d, E=v.shape[3], SCALE=literal(op.scale, "f32"),
+        CAUSAL=int(op.causal), DROPS=int(op.keep < 1), GROWTH=literal(op.growth, "f32"), BIAS=len(bias),
         CROOKED=int(not aligned), **flags,
     )  # fmt: skip
     for name, spec in zip("QKVO", (q, k, v, o), strict=True):
