@@ -20,6 +20,7 @@ from benchmarks.peer import Prepared
 from benchmarks.workloads import Workload
 from lamina import nn, ops, optim
 from lamina.graph import Executable, Graph, gradients
+from lamina.graph.run.tuning import BEGIN
 from lamina.nn import init, models
 from lamina.nn.models.conformer import ConformerLayer
 from lamina.ops.primitives.conv import Conv
@@ -28,7 +29,7 @@ from lamina.train import Step
 
 #: Seconds at most -> facts to record (`Prepared.settle`); the fewest steps of it.
 Settle = Callable[[float], dict[str, Any]]
-_LEAST = 200
+_LEAST = 200  # steps, for the percentiles
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
 
@@ -192,9 +193,14 @@ def _training(w: Workload, device: str, tuning: bool) -> tuple[Executable, Calla
 
 
 def settled(step: Step, x: lm.Tensor, labels: lm.Tensor, seconds: float) -> dict[str, Any]:
-    """Train until no plan is open, for so many seconds at most, reading each loss: percentiles of a step's time."""
+    """Train until no plan is open, for so many seconds at most, reading each loss: percentiles of a step's time.
+
+    Plans are opened after the first seconds of steps; until then none is.
+    """
     times, start = [], time.perf_counter()
-    while (begin := time.perf_counter()) - start < seconds and (step.tuning.open or len(times) < _LEAST):
+    while (took := (begin := time.perf_counter()) - start) < seconds:
+        if took > 2 * BEGIN and len(times) >= _LEAST and not step.tuning.open:
+            break
         step(x, labels).item()
         times.append(1e3 * (time.perf_counter() - begin))
     p50, p99 = (float(np.percentile(times, q)) for q in (50, 99))

@@ -1,31 +1,38 @@
 // Cross-entropy of logits and integer labels, and its gradient.
 //
-// Constants: Index, T (logits), L (labels), LANES, OUTPUTS (places), CLASSES, SMOOTHING, IGNORE (a label) if
-// HAS_IGNORE, STEP (stride of a class in the logits), and functions place(o): the logits' offset of class 0,
-// label_at(o) and loss_at(o): offsets of labels and losses.
+// Constants: Index, T (logits), L (labels), LANES (threads that share a place: a power of two), OUTPUTS (places),
+// CLASSES, SMOOTHING, IGNORE (a label) if HAS_IGNORE, STEP (stride of a class in the logits), and functions place(o):
+// the logits' offset of class 0, label_at(o) and loss_at(o): offsets of labels and losses.
 typedef Wide<T>::type A;
+
+#define BLOCK (LANES > 256 ? LANES : 256)
 
 template <class F> __device__ __forceinline__ A over_lanes(A v, F combine, A neutral)
 {
-#if LANES == 32
-    return over_warp(v, combine);
-#elif LANES == 256
+#if LANES > 32
     return over_block(v, combine, neutral);
 #else
-    return v;
+    return over_lanes_of<LANES>(v, combine);
 #endif
 }
 
-__device__ __forceinline__ f32 exp_(f32 v) { return expf(v); }
+// Logits of half types are rounded by more than the special function units lose.
+__device__ __forceinline__ f32 exp_(f32 v) { return sizeof(T) == 2 ? __expf(v) : expf(v); }
 __device__ __forceinline__ f64 exp_(f64 v) { return exp(v); }
 __device__ __forceinline__ f32 log_(f32 v) { return logf(v); }
 __device__ __forceinline__ f64 log_(f64 v) { return log(v); }
+// The larger one of a number and NaN is the number.
+__device__ __forceinline__ f32 larger_number(f32 a, f32 b) { return fmaxf(a, b); }
+__device__ __forceinline__ f64 larger_number(f64 a, f64 b) { return fmax(a, b); }
 
 #define NAN_A ((A)__int_as_float(0x7fffffff))
-#define FOR_EACH_PLACE                                                                                               \
+// Every thread takes each turn, as sums over lanes need all of a warp: one whose own place (`turned`) is beyond the last
+// computes that one (`o`), and writes nothing.
+#define FOR_EACH_PLACE(o, turned)                                                                                    \
     const int lane = threadIdx.x % LANES;                                                                            \
-    const Index step = (Index)gridDim.x * (256 / LANES);                                                             \
-    for (Index o = (Index)blockIdx.x * (256 / LANES) + threadIdx.x / LANES; o < (Index)OUTPUTS; o += step)
+    const Index last = (Index)OUTPUTS - 1, step = (Index)gridDim.x * (BLOCK / LANES);                                \
+    Index turned = (Index)blockIdx.x * (BLOCK / LANES) + threadIdx.x / LANES, o = turned < last ? turned : last;     \
+    for (Index turns = last / step + 1; turns; --turns, turned += step, o = turned < last ? turned : last)
 
 // Classes that lie in 16 aligned bytes are read, and written, at once, where each lane has some.
 #define WIDE (16 / (int)sizeof(T))
@@ -38,34 +45,23 @@ __device__ __forceinline__ Index before_aligned(const T *row)
     return count < (Index)CLASSES ? count : (Index)CLASSES;
 }
 
-// Calls f(class, logit) for the classes of this lane.
+// Calls f(logits) for the classes of this lane: one, or those of 16 bytes.
 template <class F> __device__ __forceinline__ void for_each_class(const T *row, int lane, F f)
 {
-    if (!BY_PACKS) {
-        for (Index c = lane; c < (Index)CLASSES; c += LANES) f(c, (A)widen(row[c * (Index)STEP]));
-        return;
-    }
-    const Index head = before_aligned(row), packs = ((Index)CLASSES - head) / WIDE, tail = head + packs * WIDE;
-    if (lane < head) f((Index)lane, (A)widen(row[lane]));
-    for (Index p = lane; p < packs; p += LANES) {
-        const Index first = head + p * WIDE;
-        const Pack<T, WIDE> logits = load<WIDE>(row + first);
-#pragma unroll
-        for (int e = 0; e < WIDE; ++e) f(first + e, (A)widen(logits.v[e]));
-    }
-    if (tail + lane < (Index)CLASSES) f(tail + lane, (A)widen(row[tail + lane]));
+    const Index head = BY_PACKS ? before_aligned(row) : 0, packs = BY_PACKS ? ((Index)CLASSES - head) / WIDE : 0;
+    for (Index c = lane; c < head; c += LANES) f(load<1>(row + c));
+#pragma unroll 4
+    for (Index p = lane; p < packs; p += LANES) f(load<WIDE>(row + head + p * WIDE));
+#pragma unroll 4
+    for (Index c = head + packs * WIDE + lane; c < (Index)CLASSES; c += LANES) f(load<1>(row + c * (Index)STEP));
 }
 
 // out = f(class, logit) for the classes of this lane; out may be the row itself.
 template <class F> __device__ __forceinline__ void map_classes(const T *row, T *out, int lane, F f)
 {
-    if (!BY_PACKS || ((u64)row ^ (u64)out) % 16) {
-        for (Index c = lane; c < (Index)CLASSES; c += LANES)
-            out[c * (Index)STEP] = narrow<T>(f(c, (A)widen(row[c * (Index)STEP])));
-        return;
-    }
-    const Index head = before_aligned(row), packs = ((Index)CLASSES - head) / WIDE, tail = head + packs * WIDE;
-    if (lane < head) out[lane] = narrow<T>(f((Index)lane, (A)widen(row[lane])));
+    const bool together = BY_PACKS && ((u64)row ^ (u64)out) % 16 == 0;
+    const Index head = together ? before_aligned(row) : 0, packs = together ? ((Index)CLASSES - head) / WIDE : 0;
+    for (Index c = lane; c < head; c += LANES) out[c] = narrow<T>(f(c, (A)widen(row[c])));
     for (Index p = lane; p < packs; p += LANES) {
         const Index first = head + p * WIDE;
         Pack<T, WIDE> values = load<WIDE>(row + first);
@@ -73,39 +69,50 @@ template <class F> __device__ __forceinline__ void map_classes(const T *row, T *
         for (int e = 0; e < WIDE; ++e) values.v[e] = narrow<T>(f(first + e, (A)widen(values.v[e])));
         store<WIDE>(out + first, values);
     }
-    if (tail + lane < (Index)CLASSES) out[tail + lane] = narrow<T>(f(tail + lane, (A)widen(row[tail + lane])));
+    for (Index c = head + packs * WIDE + lane; c < (Index)CLASSES; c += LANES)
+        out[c * (Index)STEP] = narrow<T>(f(c, (A)widen(row[c * (Index)STEP])));
 }
 
-// The largest logit of a row, and the sum of exp(logit - largest), in one pass: the sum is scaled where a larger
-// logit is met. It is NaN where a logit is NaN or positive infinity.
+// The largest of some logits and of `largest`, and sum + sum of exp(logit - largest), scaled where a larger one is met.
+template <int N> __device__ __forceinline__ void add_exponentials(const Pack<T, N> &logits, A &largest, A &sum)
+{
+    A top = largest;
+#pragma unroll
+    for (int e = 0; e < N; ++e) top = larger_number(top, (A)widen(logits.v[e]));
+    if (top > largest) {
+        sum *= exp_(largest - top);
+        largest = top;
+    }
+    const A base = largest == -(A)INFINITY_F ? (A)0 : largest;
+#pragma unroll
+    for (int e = 0; e < N; ++e) sum += exp_((A)widen(logits.v[e]) - base);
+}
+
+// The largest logit of a row, and the sum of exp(logit - largest), in one pass. It is NaN where a logit is NaN or
+// positive infinity.
 __device__ __forceinline__ A sum_of_exponentials(const T *row, int lane, A &largest)
 {
     A own = -(A)INFINITY_F, sum = 0;
-    for_each_class(row, lane, [&](Index, A v) {
-        if (v > own) {
-            sum = sum * exp_(own - v) + ((v - v) + (A)1);
-            own = v;
-        } else if (v != -(A)INFINITY_F) {
-            sum += exp_(v - own);
-        }
-    });
+    for_each_class(row, lane, [&](const auto &logits) { add_exponentials(logits, own, sum); });
     largest = over_lanes(own, Larger(), -(A)INFINITY_F);
     return over_lanes(own == largest ? sum : sum * exp_(own - largest), Sum(), (A)0);
 }
 
-extern "C" __global__ void __launch_bounds__(256) cross_entropy(const T *x, const L *labels, A *losses)
+extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy(const T *x, const L *labels, A *losses)
 {
-    FOR_EACH_PLACE {
+    FOR_EACH_PLACE(o, turned) {
         const T *row = x + place(o);
         const i64 label = (i64)labels[label_at(o)];
         A largest;
         const A log_sum = log_(sum_of_exponentials(row, lane, largest));
 #if HAS_SMOOTHING
         A total = 0;
-        for_each_class(row, lane, [&](Index, A v) { total += v - largest; });
+        for_each_class(row, lane, [&](const auto &logits) {
+            for (const T &v : logits.v) total += (A)widen(v) - largest;
+        });
         total = over_lanes(total, Sum(), (A)0);
 #endif
-        if (lane == 0) {
+        if (lane == 0 && turned < (Index)OUTPUTS) {
             A loss = NAN_A;
             if (label >= 0 && label < (i64)CLASSES) {
                 const A own = log_sum - ((A)widen(row[(Index)label * (Index)STEP]) - largest);
@@ -123,10 +130,10 @@ extern "C" __global__ void __launch_bounds__(256) cross_entropy(const T *x, cons
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(BLOCK)
 cross_entropy_grad(const T *x, const L *labels, const A *g, T *dx)
 {
-    FOR_EACH_PLACE {
+    FOR_EACH_PLACE(o, turned) {
         const Index base = place(o);
         const i64 label = (i64)labels[label_at(o)];
         A largest;
@@ -137,6 +144,7 @@ cross_entropy_grad(const T *x, const L *labels, const A *g, T *dx)
 #else
         const bool ignored = false;
 #endif
+        if (turned >= (Index)OUTPUTS) continue;
         map_classes(x + base, dx + base, lane, [&](Index c, A v) {
             A wanted = (A)(SMOOTHING) / (A)CLASSES;
             if ((i64)c == label) wanted += (A)(1 - SMOOTHING);

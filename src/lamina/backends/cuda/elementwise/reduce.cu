@@ -75,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(256) reduce_columns(PARAMETERS, R *
 #endif
 
 #ifdef ARG
-// The index of the first best element; NaN is best, as in NumPy. ARG threads (1 or 32) share one output.
-__device__ __forceinline__ bool better(A v, i64 i, A best, i64 at)
+// The index of the first best element; NaN is best, as in NumPy. ARG threads, a power of two up to a warp, share one output.
+__device__ __forceinline__ bool better(A v, Index i, A best, Index at)
 {
     if (at < 0) return true;
     if (i < 0) return false;
@@ -93,18 +93,18 @@ extern "C" __global__ void __launch_bounds__(256) arg_reduce(const T *x, i64 *y)
     Index o = (Index)blockIdx.x * (256 / ARG) + threadIdx.x / ARG;
     for (Index turn = 0; turn < turns; ++turn, o += step) {
         A best = (A)0;
-        i64 at = -1;
+        Index at = -1;
         if (o < (Index)OUTPUTS) {
             const T *row = x + kept(o);
             for (Index r = lane; r < (Index)COUNT; r += ARG) {
                 const A v = widen(row[reduced(r)]);
-                if (better(v, (i64)r, best, at)) { best = v; at = (i64)r; }
+                if (better(v, r, best, at)) { best = v; at = r; }
             }
         }
 #pragma unroll
         for (int lanes = ARG / 2; lanes; lanes >>= 1) {
             const A v = (A)shuffle_xor(best, lanes);
-            const i64 i = shuffle_xor(at, lanes);
+            const Index i = shuffle_xor(at, lanes);
             if (better(v, i, best, at)) { best = v; at = i; }
         }
         if (lane == 0 && o < (Index)OUTPUTS) y[o] = at;

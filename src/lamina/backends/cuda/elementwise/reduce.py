@@ -380,6 +380,10 @@ def reduction_plan(
     )
 
 
+#: Elements that a lane looks at before lanes share them.
+_SEARCHED = 8
+
+
 @kernels(ArgMax, ArgMin, source="kernel")
 def arg_reduce(op: ArgMax, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The index of the largest or smallest element along an axis."""
@@ -390,7 +394,9 @@ def arg_reduce(op: ArgMax, specs: tuple[Spec, ...], device: Device, policy: Poli
     result = reduced_spec(out, axes, False)
     if out.numel == 0:
         return kernel_plan(device, [x], [result], [], label=op.name)
-    lanes = 32 if x.physical.strides[axis] == 1 and x.shape[axis] > 8 else 1
+    lanes = 1
+    while lanes < 32 and x.physical.strides[axis] == 1 and x.shape[axis] > _SEARCHED * lanes:
+        lanes *= 2
     index = index_type(kept.reach + inner.reach)
     text = f"typedef {index} Index;\ntypedef {c_type(x.dtype)} T;\ntypedef Wide<T>::type A;\n"
     text += constants(
