@@ -46,7 +46,7 @@ __device__ __forceinline__ Index before_aligned(const T *row)
 }
 
 // Calls f(logits) for the classes of this lane: one, or those of 16 bytes.
-template <class F> __device__ __forceinline__ void for_each_class(const T *row, int lane, F f)
+template <class F> __device__ __forceinline__ void for_each_class(const T *row, int lane, F &f)
 {
     const Index head = BY_PACKS ? before_aligned(row) : 0, packs = BY_PACKS ? ((Index)CLASSES - head) / WIDE : 0;
     for (Index c = lane; c < head; c += LANES) f(load<1>(row + c));
@@ -73,29 +73,46 @@ template <class F> __device__ __forceinline__ void map_classes(const T *row, T *
         out[c * (Index)STEP] = narrow<T>(f(c, (A)widen(row[c * (Index)STEP])));
 }
 
-// The largest of some logits and of `largest`, and sum + sum of exp(logit - largest), scaled where a larger one is met.
-template <int N> __device__ __forceinline__ void add_exponentials(const Pack<T, N> &logits, A &largest, A &sum)
+// The largest of some logits, and the sum of exp(logit - largest), scaled where a larger one is met.
+struct Exponentials
 {
-    A top = largest;
+    A largest, sum;
+
+    template <int N> __device__ __forceinline__ void operator()(const Pack<T, N> &logits)
+    {
+        A top = largest;
 #pragma unroll
-    for (int e = 0; e < N; ++e) top = larger_number(top, (A)widen(logits.v[e]));
-    if (top > largest) {
-        sum *= exp_(largest - top);
-        largest = top;
+        for (int e = 0; e < N; ++e) top = larger_number(top, (A)widen(logits.v[e]));
+        if (top > largest) {
+            sum *= exp_(largest - top);
+            largest = top;
+        }
+        const A base = largest == -(A)INFINITY_F ? (A)0 : largest;
+#pragma unroll
+        for (int e = 0; e < N; ++e) sum += exp_((A)widen(logits.v[e]) - base);
     }
-    const A base = largest == -(A)INFINITY_F ? (A)0 : largest;
+};
+
+// The sum of logit - origin.
+struct Distances
+{
+    A origin, sum;
+
+    template <int N> __device__ __forceinline__ void operator()(const Pack<T, N> &logits)
+    {
 #pragma unroll
-    for (int e = 0; e < N; ++e) sum += exp_((A)widen(logits.v[e]) - base);
-}
+        for (int e = 0; e < N; ++e) sum += (A)widen(logits.v[e]) - origin;
+    }
+};
 
 // The largest logit of a row, and the sum of exp(logit - largest), in one pass. It is NaN where a logit is NaN or
 // positive infinity.
 __device__ __forceinline__ A sum_of_exponentials(const T *row, int lane, A &largest)
 {
-    A own = -(A)INFINITY_F, sum = 0;
-    for_each_class(row, lane, [&](const auto &logits) { add_exponentials(logits, own, sum); });
-    largest = over_lanes(own, Larger(), -(A)INFINITY_F);
-    return over_lanes(own == largest ? sum : sum * exp_(own - largest), Sum(), (A)0);
+    Exponentials own = {-(A)INFINITY_F, (A)0};
+    for_each_class(row, lane, own);
+    largest = over_lanes(own.largest, Larger(), -(A)INFINITY_F);
+    return over_lanes(own.largest == largest ? own.sum : own.sum * exp_(own.largest - largest), Sum(), (A)0);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy(const T *x, const L *labels, A *losses)
@@ -106,11 +123,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy(const T *x, co
         A largest;
         const A log_sum = log_(sum_of_exponentials(row, lane, largest));
 #if HAS_SMOOTHING
-        A total = 0;
-        for_each_class(row, lane, [&](const auto &logits) {
-            for (const T &v : logits.v) total += (A)widen(v) - largest;
-        });
-        total = over_lanes(total, Sum(), (A)0);
+        Distances distances = {largest, (A)0};
+        for_each_class(row, lane, distances);
+        const A total = over_lanes(distances.sum, Sum(), (A)0);
 #endif
         if (lane == 0 && turned < (Index)OUTPUTS) {
             A loss = NAN_A;
