@@ -56,21 +56,39 @@ template <class F> __device__ __forceinline__ void for_each_class(const T *row, 
     for (Index c = head + packs * WIDE + lane; c < (Index)CLASSES; c += LANES) f(load<1>(row + c * (Index)STEP));
 }
 
-// out = f(class, logit) for the classes of this lane; out may be the row itself.
+// out = f(class, logit) for this lane's part of `count` times N classes from `begin` on. As out may be the row itself,
+// loads wait for the stores before them: several are under way at a time.
+#define BATCH 4
+template <int N, class F>
+__device__ __forceinline__ void map_part(const T *row, T *out, Index begin, Index count, int lane, F f)
+{
+    for (Index p = lane; p < count; p += BATCH * LANES) {
+        Pack<T, N> held[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k) {
+            const Index first = begin + (p + k * LANES) * N;
+            if (p + k * LANES < count) held[k] = load<N>(row + first * (Index)STEP);
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; ++k) {
+            const Index first = begin + (p + k * LANES) * N;
+            if (p + k * LANES >= count) break;
+#pragma unroll
+            for (int e = 0; e < N; ++e) held[k].v[e] = narrow<T>(f(first + e, (A)widen(held[k].v[e])));
+            store<N>(out + first * (Index)STEP, held[k]);
+        }
+    }
+}
+
+// The same for all classes.
 template <class F> __device__ __forceinline__ void map_classes(const T *row, T *out, int lane, F f)
 {
     const bool together = BY_PACKS && ((u64)row ^ (u64)out) % 16 == 0;
     const Index head = together ? before_aligned(row) : 0, packs = together ? ((Index)CLASSES - head) / WIDE : 0;
-    for (Index c = lane; c < head; c += LANES) out[c] = narrow<T>(f(c, (A)widen(row[c])));
-    for (Index p = lane; p < packs; p += LANES) {
-        const Index first = head + p * WIDE;
-        Pack<T, WIDE> values = load<WIDE>(row + first);
-#pragma unroll
-        for (int e = 0; e < WIDE; ++e) values.v[e] = narrow<T>(f(first + e, (A)widen(values.v[e])));
-        store<WIDE>(out + first, values);
-    }
-    for (Index c = head + packs * WIDE + lane; c < (Index)CLASSES; c += LANES)
-        out[c * (Index)STEP] = narrow<T>(f(c, (A)widen(row[c * (Index)STEP])));
+    const Index tail = head + packs * WIDE;
+    map_part<1>(row, out, 0, head, lane, f);
+    map_part<WIDE>(row, out, head, packs, lane, f);
+    map_part<1>(row, out, tail, (Index)CLASSES - tail, lane, f);
 }
 
 // The largest of some logits, and the sum of exp(logit - largest), scaled where a larger one is met.
