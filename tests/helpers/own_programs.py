@@ -14,7 +14,7 @@ from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.direct import direct
 from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
-from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import (
     INCLUDE,
@@ -26,6 +26,7 @@ from lamina.backends.cuda.launch.program import (
     source,
     target,
 )
+from lamina.backends.cuda.matmul.few_rows import few_rows
 from lamina.backends.cuda.matmul.matmul import tiled
 from lamina.backends.cuda.matmul.padded import repack
 from lamina.backends.cuda.norm import batch_persistent
@@ -36,6 +37,7 @@ from lamina.backends.cuda.quantize.quantize import eights_problem
 from lamina.backends.cuda.rnn import persistent
 from lamina.ops.core import REGISTRY, Op
 from lamina.ops.primitives import (
+    Add,
     Attention,
     AttentionGrad,
     BatchNorm,
@@ -151,6 +153,10 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
                         found[f"{direction.name} {formulation.name} {step.program.name} {dtype}"] = (
                             step.program
                         )
+        if dtype is not float64:
+            found |= {
+                f"{p.text.count('GROUP')} {p.name} {dtype}": p for p in products_of_few_rows(dtype, device)
+            }
         a = Spec((5, 7), dtype).fixed
         found[f"tiled {dtype}"] = tiled(Product(1, 5, 3, 7, False, True), a).program
         found[f"repack {dtype}"] = repack(1, (5, 7), (5, 8), dtype, source(), scratch()).program
@@ -194,6 +200,18 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
     assert converted is not None
     found["interleave float32 as bfloat16"] = programs(converted)[0]
     return found
+
+
+def products_of_few_rows(dtype: DType, device: Device) -> list[Program]:
+    """[2, 32] by [32, 8], whichever way the second lies, with a bias."""
+    c, made = Spec((2, 8), dtype).fixed, []
+    for transposed in (False, True):
+        form = few_rows(Product(1, 2, 8, 32, False, transposed), (source(0), source(1), target()))
+        assert form is not None
+        found = form.formulation(c, Epilogue((Add(),), (Spec((8,), dtype),), 2), device.machine)
+        assert found is not None
+        made += [step.program for step in found.steps if isinstance(step, Launch)]
+    return made
 
 
 def attention_in_windows(dtype: DType, device: Device) -> list[Program]:

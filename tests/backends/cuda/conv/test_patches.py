@@ -130,6 +130,13 @@ def test_patches_of_images_are_products(batch: int, size: int, direction: Direct
     assert problem.kind.endswith(" patches")
 
 
+@pytest.mark.parametrize(("size", "first"), [(16, "patches-conv"), (4, "padded")])
+def test_few_windows_of_many_taps_are_products(size: int, first: str) -> None:
+    """An engine takes its time for each tap, even of 196 windows that are no arithmetic to speak of."""
+    o = operands((1, 3, 14 * size, 14 * size), (384, 3, size, size), side_by_side(size, size))
+    assert conv_problem(Conv, o, H200).formulations[0].name == first
+
+
 def test_small_windows_of_many_channels_are_left_to_contests() -> None:
     """Forward and for the filter their engines are good; the data gradient's are not."""
     o = operands((64, 320, 14, 14), (320, 320, 2, 2), side_by_side(2, 2))

@@ -34,6 +34,7 @@ from lamina.backends.cuda.conv.small_channels import small_channels_formulation,
 from lamina.backends.cuda.conv.transforms import (
     CHANNELS,
     can_swap,
+    few_rows_formulation,
     layout_formulation,
     multiplies,
     padded_formulation,
@@ -239,6 +240,8 @@ def _form(first: str, direction: Direction, o: Operands) -> str:
         return " patches"
     if first in ("slices", "dense") and slices(direction, o) is not None:
         return " few groups"
+    if first == "few rows":
+        return " few rows"
     return " few filters" if first == "stem" and o.w.shape[0] % 32 else ""
 
 
@@ -298,6 +301,9 @@ def _formulations(
             formulations = [*products, *formulations]
         else:
             formulations += products
+    squeezed = few_rows_formulation(direction, o, epilogue, device)
+    if squeezed is not None:
+        formulations.insert(0 if squeezed[1] else len(formulations), squeezed[0])
     parts = policy.algorithm in ("fastest", "halved") and not epilogue.steps
     if parts and takes_fast_fir(direction, o, device.machine):
         formulations.append(fast_fir_formulation(direction, o, partial(_part, device, policy, Conv)))

@@ -7,6 +7,7 @@ layout             the other memory format: row-major operands channels last, or
 swapped direction  stride 1: forward as the data gradient of the mirrored, transposed filter, the data gradient as a
                    forward convolution, the filter gradient with x and the gradient exchanged
 product            filters of one tap: a matrix product [N * positions, C], of every stride-th position only
+few rows           the same of few images of one place each, by a kernel of its own
 
 In reports and stored plans space to depth is "deep", upcast "wide", layout "relaid" and swapped direction "turned".
 """
@@ -39,6 +40,7 @@ from lamina.backends.cuda.launch.program import (
     wide_type,
 )
 from lamina.backends.cuda.matmul.cublaslt import cublaslt_formulations
+from lamina.backends.cuda.matmul.few_rows import few_rows
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.cudnn import Graph
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
@@ -290,6 +292,28 @@ def multiplies(o: Operands) -> bool:
     win = o.window
     single = prod(o.w.shape[2:]) == 1 and win.groups == 1 and not any(map(any, win.padding))
     return single and o.x.physical == channels_last(o.x.shape)
+
+
+def few_rows_formulation(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device
+) -> tuple[Formulation, bool] | None:
+    """The product of few images of one place each, as behind a mean over places, and whether it is expected to be
+    fastest; None where it is no such product.
+    """
+    images, (filters, channels) = o.x.shape[0], o.w.shape[:2]
+    if direction is ConvFilterGrad or not multiplies(o) or max(*o.x.shape[2:], *o.y.shape[2:]) > 1:
+        return None
+    x, w, y = places_of(direction)
+    if direction is Conv:
+        form = few_rows(Product(1, images, filters, channels, False, True), (x, w, y), (0, 1))
+    else:
+        form = few_rows(Product(1, images, channels, filters, False, False), (y, w, x), (0, 1))
+    made = (
+        None
+        if form is None
+        else form.formulation(o.y if direction is Conv else o.x, epilogue, device.machine)
+    )
+    return None if form is None or made is None else (made, form.pays)
 
 
 def product_formulations(

@@ -42,6 +42,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.matmul.cublaslt import cublaslt_formulations
+from lamina.backends.cuda.matmul.few_rows import few_rows
 from lamina.backends.cuda.matmul.padded import CopiedProduct, padded
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import (
@@ -169,7 +170,8 @@ def matmul_problem(
     Without timing cuDNN is asked first for half types, but for the gradient of a weight, whose long sums cuBLASLt
     splits over blocks (2 to 50 times as fast for 6,000 to 400,000 rows, compute capability 9.0); cuBLASLt for
     float32 and float64. Where rows are no multiples of 16 bytes, and arithmetic outweighs the copies, the same on
-    padded operands comes first; what is known of products with whole rows says nothing about these.
+    padded operands comes first; what is known of products with whole rows says nothing about these, nor about those
+    of few rows, whose own kernel comes first.
     """
     extras = epilogue.arranged(c.shape, c.physical)
     formulations = _engines(p, c, _PLACES, epilogue, policy, device)
@@ -180,6 +182,12 @@ def matmul_problem(
     if wide is not None:
         copied = copied_formulations("padded", wide, c, policy, device)
         formulations = [*copied, *formulations] if first else [*formulations, *copied]
+    form = " odd rows" if first else ""
+    few = few_rows(p, _PLACES)
+    narrow = None if few is None or device is None else few.formulation(c, epilogue, device.machine)
+    if few is not None and narrow is not None:
+        formulations.insert(0 if few.pays else len(formulations), narrow)
+        form = " few rows" if few.pays else form
     plain = () if epilogue.steps else (tiled(p, a),)
     if plain:
         formulations.append(Formulation("tiled", steps=plain))
@@ -192,7 +200,7 @@ def matmul_problem(
         formulations=tuple(formulations),
         flops=p.flops,
         plain=plain,
-        kind=f"matmul {p.a_transposed} {p.b_transposed} {p.c_transposed}{steps}{' odd rows' * first}",
+        kind=f"matmul {p.a_transposed} {p.b_transposed} {p.c_transposed}{steps}{form}",
     )
 
 

@@ -1,0 +1,143 @@
+"""Products one of whose operands has few rows: a sample or a token at a time, or what is left of an image's channels.
+
+Such a product takes as long as its other operand is read. Tiles of matrix units, 64 columns and more each, leave most
+multiprocessors idle then, and fill up their rows with zeros; here threads share the sums so that all of them read.
+The steps behind it are computed in the same kernel. In bfloat16 on an H100, one row by 1152 x 48 takes 6 microseconds
+where cuDNN and cuBLASLt take 10 to 17, 3072 x 768 takes 5 to 6 (14 to 24), and 768 x 50264 29 (32 to 34).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.elementwise.pointwise import Statement, chain_values
+from lamina.backends.cuda.launch.indexing import broadcast_strides, index_type
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    Aligned,
+    Launch,
+    Place,
+    Program,
+    c_type,
+    constants,
+    source,
+    wide_type,
+)
+from lamina.backends.cuda.select.formulations import Formulation
+from lamina.runtime import Machine
+from lamina.spec import Spec, bfloat16, float16, float32
+
+#: Rows at most: each element of the other operand is multiplied so often while the next ones are read.
+MOST_ROWS = 4
+#: Threads of a warp, and of blocks whose columns lie together; bytes of an access of these.
+_WARP, _BLOCK, _NARROW = 32, 1024, 4
+#: Accesses of a lane from which on a block shares a column, where there are few.
+_MANY = 4
+#: Elements of a sum that threads share without idle ones; elements that are read in hardly more than a launch.
+_LONG, _LITTLE = 256, 1 << 20
+#: Products beyond which matrix units win (4 x 4096 by 4096 x 14336 takes 50 microseconds, and 46 there).
+_MOST_PRODUCTS = 1 << 27
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """c [few, many] = rows [few, K] other, `other` being [many, K] or, not `along`, [K, many].
+
+    places: of rows, the other operand and c. strides: of c. axes: those of the result's shape that few and many are.
+    """
+
+    few: int
+    many: int
+    k: int
+    along: bool
+    places: tuple[Place, Place, Place]
+    strides: tuple[int, int]
+    axes: tuple[int, int]
+
+    @property
+    def pays(self) -> bool:
+        """Whether it is expected to be fastest: sums are long enough for all threads, or there is little to read, and
+        arithmetic does not outlast reading.
+        """
+        read = self.many * self.k
+        return (self.k >= _LONG or read <= _LITTLE) and self.few * read <= _MOST_PRODUCTS
+
+    def formulation(self, c: Spec, epilogue: Epilogue, machine: Machine) -> Formulation | None:
+        """The kernel; None for types without one, and where rows lie so that accesses are too small."""
+        if c.dtype not in (float16, bfloat16, float32) or not c.numel:
+            return None
+        width = self._width(c)
+        if width * c.dtype.itemsize < _NARROW:
+            return None
+        how, blocks, block = (
+            self._shared_by_group(width, machine) if self.along else self._shared_by_columns(width, machine)
+        )
+        extras = epilogue.arranged(c.shape, c.physical)
+        text = f"typedef {index_type(self.k * max(self.many, self.few))} Index;\n"
+        text += f"typedef {c_type(c.dtype)} T;\ntypedef Wide<T>::type A;\n"
+        text += constants(M=self.few, N=self.many, K=self.k, V=width, **how)
+        text += self._finish(c, epilogue, extras)
+        rows, other, result = self.places
+        places = (
+            rows,
+            other,
+            result,
+            *(source(i) for i in range(epilogue.first, epilogue.first + len(extras))),
+        )
+        launch = Launch(Program("few_rows", "matmul/few_rows.cu", text), (blocks,), (block,), places)
+        return Formulation("few rows", steps=(Aligned(), launch))
+
+    def _width(self, c: Spec) -> int:
+        """Elements of the other operand in an access."""
+        size, length = (VECTOR, self.k) if self.along else (_NARROW, self.many)
+        width = size // c.dtype.itemsize
+        while length % width:
+            width //= 2
+        return width
+
+    def _shared_by_group(self, width: int, machine: Machine) -> tuple[dict[str, int], int, int]:
+        """(constants, blocks, threads of a block): a warp for a column; a block where columns are few and long."""
+        block = 256
+        few = -(-self.many * _WARP // block) < machine.multiprocessors
+        group = block if few and self.k > _MANY * _WARP * width else _WARP
+        return {"GROUP": group}, -(-self.many * group // block), block
+
+    def _shared_by_columns(self, width: int, machine: Machine) -> tuple[dict[str, int], int, int]:
+        """The same for columns that lie together: of those fewer, down to 32 bytes, where blocks are few."""
+        lanes = _WARP
+        while lanes > 8 and -(-self.many // (lanes * width)) < machine.multiprocessors:
+            lanes //= 2
+        return {"LANES": lanes}, -(-self.many // (lanes * width)), _BLOCK
+
+    def _finish(self, c: Spec, epilogue: Epilogue, extras: Sequence[Spec]) -> str:
+        """The function that takes the steps on a sum and writes it, and the parameters that it needs."""
+        body = chain_values(epilogue.steps, c, Statement("a0", wide_type(c.dtype), ""), extras, 1)
+        types, names = [c_type(s.dtype) for s in extras], [f"x{i}" for i in range(len(extras))]
+        parameters = "".join(f", const {kind} *{name}" for kind, name in zip(types, names, strict=True))
+        text = f"#define EXTRAS {parameters}\n#define GIVEN {''.join(f', {name}' for name in names)}\n"
+        text += "__device__ __forceinline__ void finish(A a0, Index m, Index n, T *c EXTRAS)\n{\n"
+        for number, (spec, name) in enumerate(zip(extras, names, strict=True), 1):
+            strides = broadcast_strides(spec, c.shape)
+            along_m, along_n = (strides[axis] for axis in self.axes)
+            text += f"    const {wide_type(spec.dtype)} a{number} = widen({name}[m * {along_m} + n * {along_n}]);\n"
+        text += "".join(f"    const {v.type} {v.name} = {v.expression};\n" for v in body)
+        value = body[-1].name if body else "a0"
+        return f"{text}    c[m * {self.strides[0]} + n * {self.strides[1]}] = narrow<T>({value});\n}}\n"
+
+
+def few_rows(
+    p: Product, places: tuple[Place, Place, Place], axes: tuple[int, int] = (-2, -1)
+) -> FewRows | None:
+    """The form of a product one of whose operands has few rows, or None. places: of A, B and C. axes: M's and N's."""
+    a, b, c = places
+    _, along_m, along_n = p.c_strides
+    if p.batch > 1:
+        return None
+    if p.m <= MOST_ROWS and (p.m == 1 or not p.a_transposed):
+        return FewRows(p.m, p.n, p.k, p.b_transposed, places, (along_m, along_n), axes)
+    if p.n <= MOST_ROWS and (p.n == 1 or p.b_transposed):
+        return FewRows(p.n, p.m, p.k, not p.a_transposed, (b, a, c), (along_n, along_m), axes[::-1])
+    return None

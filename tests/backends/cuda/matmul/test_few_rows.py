@@ -1,0 +1,167 @@
+"""Products of few rows: the own kernel on a CPU, with steps behind it, and where it is the first choice."""
+
+import shutil
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from lamina.backends import Plan
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.launch.program import source, target
+from lamina.backends.cuda.matmul.few_rows import MOST_ROWS, few_rows
+from lamina.backends.reference import run_reference
+from lamina.graph import compile, trace
+from lamina.ops.core import Array, Op, bind
+from lamina.ops.primitives import (
+    Add,
+    Conv,
+    ConvDataGrad,
+    ConvFilterGrad,
+    Fused,
+    Gelu,
+    Matmul,
+    Mul,
+    Relu,
+    Sigmoid,
+    Silu,
+    Sub,
+    Window,
+)
+from lamina.runtime import Device
+from lamina.spec import DType, Policy, Shape, Spec, bfloat16, channels_last, float16, float32, float64
+from tests.helpers.eager import mismatch
+from tests.helpers.emulator import contrary, run_plan
+from tests.helpers.planned import H200
+
+CUDA = backend(H200)
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+rng = np.random.default_rng(8)
+POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
+
+
+def planned(op: Op, specs: Sequence[Spec]) -> Plan:
+    plan = CUDA.plan(op, list(specs), Policy())
+    assert plan.label.endswith("few rows"), plan.label
+    return plan
+
+
+def check(op: Op, inputs: list[Array], dtype: DType, specs: Sequence[Spec] | None = None) -> None:
+    """The kernel's values beside float64's, the same whatever order the warps run in."""
+    plan = planned(op, specs or [Spec(x.shape, dtype) for x in inputs])
+    (found,) = run_plan(plan, inputs)
+    with contrary():
+        np.testing.assert_array_equal(run_plan(plan, inputs)[0], found)
+    (wanted,) = run_reference(op, inputs, float64)
+    assert not mismatch(found, wanted, dtype)
+
+
+def given(dtype: DType, *shapes: Shape) -> list[Array]:
+    return [(rng.standard_normal(shape) / max(1, shape[-1]) ** 0.25).astype(dtype.numpy) for shape in shapes]
+
+
+@emulated
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(1, 256, 40), (1, 8, 1024), (2, 1030, 6), (3, 300, 130), (4, 1160, 48), (4, 2048, 2)]
+)
+def test_values(m: int, k: int, n: int, transposed: bool, dtype: DType) -> None:
+    check(Matmul(transpose_b=transposed), given(dtype, (m, k), (n, k) if transposed else (k, n)), dtype)
+
+
+@emulated
+@pytest.mark.parametrize("transposed", [False, True])
+def test_few_columns_are_rows_of_the_other_side(transposed: bool) -> None:
+    """[40, 512] x [512, 3]: what is long lies along either axis."""
+    inputs = given(bfloat16, (512, 40) if transposed else (40, 512), (3, 512))
+    check(Matmul(transpose_a=transposed, transpose_b=True), inputs, bfloat16)
+    inputs = given(bfloat16, (512, 40) if transposed else (40, 512), (512, 1))
+    check(Matmul(transpose_a=transposed), inputs, bfloat16)
+
+
+@emulated
+@pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "extras"),
+    [
+        ((Add(), Silu()), [(48,)]),
+        ((Add(), Sigmoid(), Mul()), [(1, 48), (3, 48)]),
+        ((Add(), Gelu(), Add()), [(48,), (3, 1)]),
+        ((Sub(), Relu()), [(3, 48)]),
+    ],
+)  # fmt: skip
+def test_steps_behind_the_sum(
+    steps: tuple[Op, ...], extras: list[Shape], transposed: bool, dtype: DType
+) -> None:
+    """Biases, residuals, and one number for each row."""
+    inputs = given(dtype, (3, 256), (48, 256) if transposed else (256, 48), *extras)
+    check(Fused((Matmul(transpose_b=transposed), *steps)), inputs, dtype)
+
+
+@emulated
+@pytest.mark.parametrize("steps", [(), (Add(), Silu()), (Add(), Sigmoid())])
+@pytest.mark.parametrize(("images", "channels", "filters"), [(1, 1152, 48), (4, 48, 1152), (2, 96, 4)])
+def test_squeezed_images(images: int, channels: int, filters: int, steps: tuple[Op, ...]) -> None:
+    """1x1 convolutions of images of one place."""
+    shapes: list[Shape] = [(images, channels, 1, 1), (filters, channels, 1, 1)]
+    shapes += [(filters, 1, 1)] if steps else []
+    inputs = given(bfloat16, *shapes)
+    specs = [Spec(s, bfloat16, channels_last(s) if len(s) == 4 else None) for s in shapes]
+    check(Fused((Conv(POINT), *steps)) if steps else Conv(POINT), inputs, bfloat16, specs)
+
+
+@emulated
+def test_the_gradient_of_squeezed_images() -> None:
+    shapes: list[Shape] = [(2, 48, 1, 1), (48, 256, 1, 1)]
+    inputs = given(bfloat16, *shapes)
+    specs = [Spec(s, bfloat16, channels_last(s)) for s in shapes]
+    check(ConvDataGrad(POINT, (1, 1)), inputs, bfloat16, specs)
+
+
+def label(op: Op, *shapes: Shape, dtype: DType = bfloat16) -> str:
+    return CUDA.plan(op, [Spec(s, dtype) for s in shapes], Policy()).label
+
+
+def test_where_it_is_the_first_choice() -> None:
+    """Few rows of long sums, or of little to read; no batches, other types, nor rows of odd length."""
+    assert "few rows" in label(Matmul(), (4, 768), (768, 3072))
+    assert "few rows" in label(Matmul(transpose_b=True), (1, 64), (4096, 64))
+    for shapes in (
+        ((MOST_ROWS + 1, 768), (768, 3072)),
+        ((4, 64), (64, 1 << 20)),
+        ((2, 4, 768), (2, 768, 3072)),
+        ((4, 768), (768, 3071)),
+        ((4, 4096), (4096, 14336)),
+    ):
+        assert "few rows" not in label(Matmul(), *shapes), shapes
+    assert "few rows" not in label(Matmul(), (4, 768), (768, 3072), dtype=float64)
+    assert "few rows" not in label(ConvFilterGrad(POINT, (1, 1)), (4, 64, 1, 1), (4, 48, 1, 1))
+
+
+def test_what_lies_along_no_axis_of_its_own_has_no_form() -> None:
+    places = (source(0), source(1), target())
+    assert few_rows(Product(1, 2, 64, 64, True, False), places) is None
+    assert few_rows(Product(1, 64, 2, 64, False, False), places) is None
+    assert few_rows(Product(2, 1, 64, 64, False, False), places) is None
+    assert few_rows(Product(1, 1, 64, 64, True, False), places) is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32], ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(1, 768, 3072), (2, 3072, 768), (3, 25088, 10), (4, 768, 50258), (1, 40, 4)]
+)
+def test_values_on_a_gpu(m: int, k: int, n: int, transposed: bool, dtype: DType) -> None:
+    op = Fused((Matmul(transpose_b=transposed), Add(), Silu()))
+    inputs = given(dtype, (m, k), (n, k) if transposed else (k, n), (n,))
+    specs = [Spec(x.shape, dtype) for x in inputs]
+    plan = backend(Device("cuda:0")).plan(op, specs, Policy())
+    assert plan.label.endswith("few rows")
+    graph = trace(lambda a, b, c: bind(op, a, b, c)[0], *specs)
+    (found,) = compile(graph, device="cuda:0")(*inputs)
+    (wanted,) = run_reference(op, inputs, float64)
+    assert not mismatch(found.numpy(), wanted, dtype)
