@@ -4,6 +4,7 @@ import gc
 import re
 import threading
 import weakref
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,43 @@ def array(*shape: int) -> np.ndarray[Any, Any]:
 class Pair(NamedTuple):
     first: Any
     second: Any
+
+
+@dataclass
+class Outputs:
+    """What a network gives, as a user's own class."""
+
+    logits: Any
+    loss: Any = None
+    name: str | None = None
+
+
+class Scorer(nn.Module):
+    def __init__(self) -> None:
+        self.body = nn.Linear(2, 3)
+
+    def forward(self, x: Any) -> Outputs:
+        y = self.body(x)
+        return Outputs(y, ops.mean(y * y))
+
+
+def test_a_dataclass_among_the_results_holds_tensors() -> None:
+    """Compiled, in a derivative's further results, in a training step and from a predictor."""
+    net, x = Scorer(), lm.tensor(array(4, 2))
+    wanted = net(x)
+    whole = lm.jit(lambda x: {"first": net(x), "second": [x, net(x)]})(x)
+    (loss, aux), _ = lm.jit(lm.value_and_grad(lambda net, x: (net(x).loss, net(x)), has_aux=True))(net, x)
+    for found in (whole["first"], whole["second"][1], lm.jit(net)(x), aux):
+        assert type(found) is Outputs
+        np.testing.assert_allclose(found.logits.numpy(), wanted.logits.numpy(), rtol=1e-6)
+        np.testing.assert_allclose(found.loss.item(), wanted.loss.item(), rtol=1e-6)
+    assert lm.jit(lambda x: Outputs(x, name="scores"))(x).name == "scores"
+    graph = lm.trace(lambda x: Outputs(ops.exp(x), ops.sum(x)), x)
+    assert [v.shape for v in graph.outputs] == [(4, 2), ()]
+    each = lm.vmap(lambda row: Outputs(row * 2.0, ops.sum(row)))(x)
+    np.testing.assert_allclose(each.loss.numpy(), x.numpy().sum(1), rtol=1e-5)
+    step = lm.train_step(net, lambda outputs, _: outputs.loss, lm.optim.SGD(0.1), device="cpu")
+    assert step(x, None).item() == pytest.approx(loss.item(), rel=1e-6)
 
 
 def test_results_have_the_functions_own_structure() -> None:

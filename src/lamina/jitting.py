@@ -193,7 +193,11 @@ class Jitted(Generic[P, R]):
         own = (x.device for x in arguments.arrays if isinstance(x, Tensor))
         with traced_for(self.device or next(own, None)), recording(capture):
             result = self.fn(*args, **kwargs)
-            given = [capture.read(x) for x in _tree.leaves(result) if is_array(x) or isinstance(x, Operand)]
+            given = [
+                capture.read(x)
+                for x in _tree.flatten(result, open_dataclasses=True)[0]
+                if is_array(x) or isinstance(x, Operand)
+            ]
             result = _without_values(result)
         capture.leave_behind()
         held = list(capture.tensors.values())
@@ -281,7 +285,7 @@ class Traced:
     @cached_property
     def results(self) -> tuple[list[Any], Structure]:
         """The marks and values in the result, and its structure."""
-        return _tree.flatten(self.result)
+        return _tree.flatten(self.result, open_dataclasses=True)
 
     def _outputs(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
         if not self.finals:
@@ -332,7 +336,7 @@ _PLACE = object()
 
 def _without_values(result: Any) -> Any:
     """The results with a mark in place of each tensor."""
-    found, structure = _tree.flatten(result)
+    found, structure = _tree.flatten(result, open_dataclasses=True)
     marked = [_PLACE if is_array(x) or isinstance(x, Operand) else x for x in found]
     return _tree.unflatten(structure, marked)
 

@@ -1,5 +1,6 @@
 """A predictor gives what the network gives in inference mode: for any structure, dtype and batch size."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,24 @@ RNG = np.random.default_rng(0)
 
 def floats(*shape: int) -> np.ndarray[Any, Any]:
     return RNG.standard_normal(shape).astype(np.float32)
+
+
+@dataclass
+class Found:
+    logits: Any
+    loss: Any = None
+
+
+def test_outputs_in_a_dataclass() -> None:
+    class Net(nn.Module):
+        def forward(self, x: Any) -> Found:
+            return Found(x * 2.0)
+
+    x = floats(3, 2)
+    found = Predictor(Net())(x)
+    assert isinstance(found, Found)
+    assert found.loss is None
+    np.testing.assert_array_equal(found.logits, x * 2)
 
 
 # ---- batches

@@ -342,6 +342,29 @@ def test_parameters_over_read_only_memory_are_copies() -> None:
     assert (p.tolist(), net.b.tolist(), data) == ([1, 2], [3, 4], bytes(8))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_arithmetic_that_is_assigned_writes_the_parameter(compiled: bool) -> None:
+    net = nn.Linear(2, 1)
+    held, plain = net.weight, lm.ones(2)
+    other = plain
+
+    def update(by: Any) -> None:
+        for p in net.parameters():
+            p *= 0.0
+            p += by
+            p -= 1.0
+            p /= 2.0
+            p **= 2.0
+
+    (lm.jit(update) if compiled else update)(lm.tensor(7.0))
+    net.weight *= 2.0
+    other += 1.0
+    assert net.weight is held
+    assert (held.tolist(), net.bias.tolist(), plain.tolist()) == ([[18, 18]], [9], [1, 1])
+    with pytest.raises(lm.ShapeError, match=r"\(3, 2\)|\[3,2\]"):
+        held += lm.ones(3, 2)
+
+
 def test_modes_in_a_block_are_this_contexts_own() -> None:
     net = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3))
     seen: list[bool] = []

@@ -89,3 +89,10 @@ def test_the_text_of_a_layer_is_torchs(name: str) -> None:
         {"num_layers": 2, "bias": False, "batch_first": True, "dropout": 0.5, "bidirectional": True},
     ):
         assert repr(getattr(nn, name)(3, 4, **options)) == repr(getattr(torch.nn, name)(3, 4, **options))
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"])
+def test_an_input_of_another_size_is_named(name: str) -> None:
+    shape = (4, 5) if name.endswith("Cell") else (2, 4, 5)
+    with pytest.raises(lm.ShapeError, match=f"^{name}: input_size is 3, but the last axis of x has 5: f32"):
+        getattr(nn, name)(3, 6)(lm.ones(shape))

@@ -160,6 +160,28 @@ def test_types_and_compiled() -> None:
     near(run(lm.tensor(a), lm.tensor(b))[0], np.linalg.solve(a, b))
 
 
+def test_cholesky_of_many_rows_is_made_in_blocks() -> None:
+    """Blocks of 64 columns: values, the derivative along a direction by its formula, the number of a bad pivot."""
+    a, d = drawn(70, 70), drawn(70, 70)
+    whole, change = a @ turned(a) + np.eye(70), d + turned(d)
+    factor = np.linalg.cholesky(whole)
+    found, slope = lm.jvp(linalg.cholesky, (lm.tensor(whole),), (lm.tensor(change),))
+    near(found, factor)
+    inverse = np.linalg.inv(factor)
+    middle = inverse @ change @ turned(inverse)
+    near(slope, factor @ (np.tril(middle, -1) + 0.5 * middle * np.eye(70)))
+    near(linalg.cholesky(np.stack((whole, np.eye(70))), upper=True), np.stack((factor.T, np.eye(70))))
+    near(linalg.cholesky(np.eye(130) * 4), np.eye(130) * 2)
+    for bad in (3, 64):
+        wrong = np.eye(66)
+        wrong[bad, bad] = -1
+        assert linalg.cholesky_ex(wrong).info.item() == bad + 1
+        with pytest.raises(
+            linalg.LinAlgError, match=f"is not positive definite: its pivot in row {bad} is -1"
+        ):
+            linalg.cholesky(wrong)
+
+
 def test_refusals() -> None:
     with pytest.raises(ShapeError, match=r"inv: needs square matrices \[\.\.\., N, N\]"):
         linalg.inv(lm.ones(2, 3))

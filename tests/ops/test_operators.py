@@ -53,7 +53,8 @@ def test_methods_without_a_counterpart_in_numpy() -> None:
         (x.sum_to((2,)), A.sum(0)), (x.where(x > 2, 0.0), np.where(A > 2, A, 0)), (x.view(4), A.ravel()),
         (x.expand(3, -1, 2), np.stack([A] * 3)), (x.view_as(x.reshape(4)), A.ravel()), (x.float(), A),
         (x.double(), A), (x.half(), A), (x.bfloat16().float(), A), (x.long(), A), (x.int(), A), (x.bool(), A != 0),
-        (x.sum(0).expand_as(x), np.stack([A.sum(0)] * 2)), (x.type_as(x > 2), A != 0),
+        (x.sum(0).expand_as(x), np.stack([A.sum(0)] * 2)),
+        (x.sum(0).broadcast_to(*x.shape), np.stack([A.sum(0)] * 2)), (x.type_as(x > 2), A != 0),
         (x.abs(), A), ((x > 2).logical_not(), A <= 2), (x.erf() + x.gelu() * 0, ops.erf(x).value),
     ]:  # fmt: skip
         np.testing.assert_allclose(found.value, wanted, rtol=1e-6)

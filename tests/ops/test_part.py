@@ -40,6 +40,8 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda x: x[2:],
     "detached": lambda x: x.detach()[1],
     "diagonal": lambda x: x[0].diagonal(),
+    "windows": lambda x: x.unfold(2, 2, 2)[:, :, 1],
+    "windows with gaps": lambda x: x.unfold(1, 1, 3)[..., 0],
 }
 
 

@@ -286,7 +286,7 @@ def flat_outputs(
     """
     tree = _tree.unflatten(structure, [_as(x, compute) for x in inputs])
     positional, named = _tree.arguments(tree, net.forward)
-    outputs, shape = _tree.flatten(net(*positional, **named))
+    outputs, shape = _tree.flatten(net(*positional, **named), open_dataclasses=True)
     made.append(shape)
     return [_as(operand(y), master) for y in outputs]
 

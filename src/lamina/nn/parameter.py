@@ -18,7 +18,8 @@ class Parameter(Tensor):
     """A tensor that is trained. Assigned to an attribute of a module it becomes one of its parameters.
 
     Its identity is stable: moving or converting the module changes the tensor in place, so optimizers and
-    compiled programs that hold it go on holding the module's parameter.
+    compiled programs that hold it go on holding the module's parameter. So does arithmetic that is assigned:
+    `p -= lr * g` writes the parameter.
     """
 
     __slots__ = ("_frozen",)
@@ -43,6 +44,21 @@ class Parameter(Tensor):
         """Freeze it with False, train it with True."""
         self.requires_grad = requires_grad
         return self
+
+    def __iadd__(self, other: Any) -> Self:  # type: ignore[override, misc]
+        return self.copy_(self + other)
+
+    def __isub__(self, other: Any) -> Self:  # type: ignore[override, misc]
+        return self.copy_(self - other)
+
+    def __imul__(self, other: Any) -> Self:  # type: ignore[override, misc]
+        return self.copy_(self * other)
+
+    def __itruediv__(self, other: Any) -> Self:  # type: ignore[override, misc]
+        return self.copy_(self / other)
+
+    def __ipow__(self, other: Any) -> Self:  # type: ignore[override, misc]
+        return self.copy_(self**other)
 
     def _attributes(self) -> dict[str, Any]:
         return {**super()._attributes(), "_frozen": not self.requires_grad}

@@ -104,6 +104,7 @@ class _RecurrentLayer(Module):
         return [ops.unsqueeze(s, 1) for s in states] if single else states
 
     def _layers(self, x: Any, states: list[Any] | None, lengths: Any) -> tuple[Any, ...]:
+        _check_features(self, x)
         weights = [getattr(self, name) for name in self.names]
         op = self.op
         if not (self.training and self.dropout and op.layers > 1):
@@ -271,6 +272,15 @@ class GRU(_RecurrentLayer):
         return self._run(x, hx, lengths)
 
 
+def _check_features(module: Any, x: Any) -> None:
+    """Raises ShapeError where the last axis of x (…, I) is not input_size."""
+    if x.shape[-1] != module.input_size:
+        raise ShapeError(
+            f"{type(module).__name__}: input_size is {module.input_size}, but the last axis of x has {x.shape[-1]}: "
+            f"{x.spec}"
+        )
+
+
 class _Cell(Module):
     """One step: parameters weight_ih (G H, I), weight_hh (G H, H), bias_ih and bias_hh (G H,)."""
 
@@ -290,6 +300,7 @@ class _Cell(Module):
         x = operand(x)
         if x.ndim not in (1, 2):
             raise ShapeError(f"{type(self).__name__}: x must be (B, I) or (I,), got {x.spec}")
+        _check_features(self, x)
         states = None if hx is None else list(hx) if self.op.states == 2 else [hx]
         if single := x.ndim == 1:
             x, states = ops.unsqueeze(x, 0), None if states is None else [ops.unsqueeze(s, 0) for s in states]

@@ -1,11 +1,11 @@
 """Linear algebra of small matrices, named and called as in torch.linalg, for every backend.
 
-Systems and determinants are Gauss and Jordan's elimination with partial pivoting, Cholesky's factor is made column by
-column, Q and R reflection by reflection (Householder): steps one behind the other, so that matrices have at most
-`LARGEST` rows or columns. A triangular matrix is inverted by halves, all blocks of one size at once. Eigenvalues and
-singular values are ops, LAPACK's on a CPU, Jacobi's rotations on a GPU. Axes in front are a batch. Half types are
-computed in float32. Derivatives of every order are those of the steps. What depends on numbers (a rank) is a
-tensor, never a shape.
+Systems and determinants are Gauss and Jordan's elimination with partial pivoting, Q and R are made reflection by
+reflection (Householder): steps one behind the other, so that matrices have at most `LARGEST` rows or columns.
+Cholesky's factor is made column by column, in blocks of `LARGEST` columns. A triangular matrix is inverted by
+halves, all blocks of one size at once. Eigenvalues and singular values are ops, LAPACK's on a CPU, Jacobi's
+rotations on a GPU. Axes in front are a batch. Half types are computed in float32. Derivatives of every order are
+those of the steps. What depends on numbers (a rank) is a tensor, never a shape.
 """
 
 from __future__ import annotations
@@ -461,8 +461,8 @@ def tensorsolve(A: Any, B: Any, dims: Sequence[int] | None = None) -> Any:
 def cholesky(input: Any, *, upper: bool = False) -> Any:
     """The lower triangular L of L L^T = input [..., N, N], symmetric and positive definite; upper: L^T.
 
-    The lower triangle alone is read. torch.linalg.cholesky; up to 64 rows. Raises LinAlgError for what has no factor;
-    in compiled functions the result is not finite.
+    The lower triangle alone is read. torch.linalg.cholesky. Raises LinAlgError for what has no factor; in compiled
+    functions the result is not finite.
     """
     found, pivots, _ = _triangle("cholesky", input, upper)
     if pivots:
@@ -482,10 +482,30 @@ def cholesky_ex(input: Any, *, upper: bool = False, check_errors: bool = False) 
 def _triangle(what: str, input: Any, upper: bool) -> tuple[Any, list[Any], Sequence[int]]:
     """Cholesky's factor, its pivots [..., 1, 1], and the axes of the batch."""
     x = _matrix(what, input)
-    a, n = _small(what, x), x.shape[-1]
+    a, n = _wide(x), x.shape[-1]
+    blocks: list[Any] = []  # of columns, [..., N, LARGEST]
+    pivots: list[Any] = []
+    for k in range(0, n, LARGEST):
+        rest = a[..., k:, k : k + LARGEST]
+        if blocks:
+            made = cat(blocks, -1)[..., k:, :]
+            rest = rest - matmul(made, made[..., :LARGEST, :].mT)
+        width = rest.shape[-1]
+        block, found = _triangle_of_columns(rest[..., :width, :])
+        pivots += found
+        if k + width < n:
+            below = solve_triangular(block, rest[..., width:, :].mT, upper=False).mT
+            block = cat((block, below), -2)
+        blocks.append(pad(block, (0, 0, k, 0)) if k else block)
+    made = (cat(blocks, -1) if blocks else a).cast(x.dtype)
+    return made.mT if upper else made, pivots, x.shape[:-2]
+
+
+def _triangle_of_columns(a: Any) -> tuple[Any, list[Any]]:
+    """Cholesky's factor, one column after the other, and its pivots [..., 1, 1]."""
     columns: list[Any] = []
     pivots: list[Any] = []
-    for k in range(n):
+    for k in range(a.shape[-1]):
         rest = a[..., k:, k : k + 1]
         if columns:
             made = cat(columns, -1)[..., k:, :]
@@ -493,8 +513,7 @@ def _triangle(what: str, input: Any, upper: bool) -> tuple[Any, list[Any], Seque
         pivots.append(rest[..., :1, :])
         rest = rest / sqrt(pivots[-1])
         columns.append(rest if not k else cat((rest[..., :1, :] * np.zeros((k, 1), a.dtype.numpy), rest), -2))
-    found = (cat(columns, -1) if columns else a).cast(x.dtype)
-    return found.mT if upper else found, pivots, x.shape[:-2]
+    return cat(columns, -1), pivots
 
 
 @checked

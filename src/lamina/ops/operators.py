@@ -32,7 +32,7 @@ METHODS = (
     "abs", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all", "allclose",
     "amax", "amin", "aminmax", "angle", "any", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan",
     "atan2", "atanh", "baddbmm", "bernoulli", "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "broadcast_to", "ceil", "cholesky_inverse",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "ceil", "cholesky_inverse",
     "cholesky_solve", "chunk", "clamp", "clamp_max", "clamp_min", "copysign", "corrcoef", "cos", "cosh",
     "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "dequantize", "det", "diag",
     "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "diff", "digamma", "dist", "div", "dot", "dsplit", "eq",
@@ -343,6 +343,10 @@ class Operators(Operand, Generic[Own]):
         if len(given) < self.ndim:
             raise ShapeError(f"expand: size {given} has fewer axes than {self.spec}")
         return ops.expand(self, tuple(o if s == -1 else s for s, o in zip(given, own, strict=True)))
+
+    def broadcast_to(self, *size: int | Sequence[int]) -> Any:
+        """`expand` under NumPy's name."""
+        return ops.broadcast_to(self, sizes(size))
 
     def expand_as(self, other: Operand) -> Any:
         """Repeated up to the shape of another tensor."""

@@ -608,7 +608,7 @@ class Step:
             inputs, targets = kind.trees([values[name] for name in kind.names], compute)
             positional, named = _tree.arguments(inputs, self.net.forward)
             with contextlib.nullcontext() if compute == master else computing_in(compute):
-                found, structure = _tree.flatten(self.net(*positional, **named))
+                found, structure = _tree.flatten(self.net(*positional, **named), open_dataclasses=True)
             outputs = _tree.unflatten(structure, [_cast(capture.read(y), master) for y in found])
             del found
             # Of float16, whose gradients are scaled, the parameters themselves: see `_forward_and_back`.

@@ -1,4 +1,4 @@
-"""Weight norm and spectral norm against PyTorch: values, gradients, state; what they do in training."""
+"""Weight norm, spectral norm, orthogonal weights against PyTorch: values, gradients, state; what training does."""
 
 from typing import Any
 
@@ -110,7 +110,72 @@ def test_spectral_norm_divides_by_the_largest_singular_value(shape: tuple[int, .
     assert sizes == [(shape[dim],), (weight.size // shape[dim],)]
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("use_trivialization", [True, False])
+@pytest.mark.parametrize("orthogonal_map", [None, "matrix_exp", "cayley", "householder"])
+@pytest.mark.parametrize("sizes", [(4, 4), (6, 3), (3, 6)], ids=str)
+def test_orthogonal_weights_are_torchs(
+    sizes: Any, orthogonal_map: str | None, use_trivialization: bool
+) -> None:
+    options = {"orthogonal_map": orthogonal_map, "use_trivialization": use_trivialization}
+    torch, theirs, mine = pair("Linear", sizes, "orthogonal", **options)
+    rng = np.random.default_rng(0)
+    moved = {
+        k: v.numpy()
+        + 0.1 * rng.standard_normal(v.shape).astype(np.float32) * np.tril(np.ones(v.shape, np.float32), -1)
+        if "original" in k
+        else v.numpy()
+        for k, v in theirs.state_dict().items()
+    }
+    theirs.load_state_dict({k: torch.from_numpy(v) for k, v in moved.items()})
+    mine.load_state_dict(moved)
+    weight = mine.weight.numpy()
+    np.testing.assert_allclose(weight, theirs.weight.detach().numpy(), atol=1e-5)
+    columns = weight if weight.shape[0] >= weight.shape[1] else weight.T
+    np.testing.assert_allclose(columns.T @ columns, np.eye(columns.shape[1]), atol=1e-5)
+    x = rng.standard_normal((5, sizes[0])).astype(np.float32)
+    wanted = torch.autograd.grad((theirs(torch.tensor(x)) ** 3).sum(), list(theirs.parameters()))
+    found = lm.grad(lambda net: ops.sum(net(lm.tensor(x)) ** 3))(mine)
+    for (key, _), g in zip(theirs.named_parameters(), wanted, strict=True):
+        np.testing.assert_allclose(found[key].numpy(), g.numpy(), rtol=1e-3, atol=1e-3, err_msg=key)
+
+
+@pytest.mark.parametrize("options", [{}, {"orthogonal_map": "householder", "use_trivialization": False}])
+@pytest.mark.parametrize("shape", [(3, 3), (5, 2), (2, 5), (2, 4, 3), (1, 1)], ids=str)
+def test_orthogonal_begins_with_an_orthogonal_weight_and_stays_orthogonal(shape: Any, options: Any) -> None:
+    rng = np.random.default_rng(0)
+    high = np.swapaxes(np.zeros(shape), -2, -1).shape if shape[-2] < shape[-1] else shape
+    first, second = (np.linalg.qr(rng.standard_normal(high))[0].reshape(high) for _ in range(2))
+    if high != shape:
+        first, second = (np.swapaxes(x, -2, -1) for x in (first, second))
+    module = nn.Module()
+    module.weight = nn.Parameter(lm.tensor(first, "float64"))
+    parametrizations.orthogonal(module, **options)
+    np.testing.assert_allclose(module.weight.numpy(), first, atol=1e-12)
+    module.weight = lm.tensor(second, "float64")
+    np.testing.assert_allclose(module.weight.numpy(), second, atol=1e-12)
+    grads = lm.grad(lambda net: ops.sum(net.weight * lm.tensor(first, "float64")))(module)
+    lm.optim.SGD(0.5).over(module).step(grads)
+    w = module.weight.numpy() if high == shape else np.swapaxes(module.weight.numpy(), -2, -1)
+    np.testing.assert_allclose(
+        np.swapaxes(w, -2, -1) @ w,
+        np.broadcast_to(np.eye(w.shape[-1]), (*w.shape[:-2], w.shape[-1], w.shape[-1])),
+        atol=1e-12,
+    )
+    assert shape == (1, 1) or not np.allclose(module.weight.numpy(), second, atol=1e-3)
+
+
 def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match="orthogonal: Linear has no parameter 'w'"):
+        parametrizations.orthogonal(nn.Linear(2, 2), "w")
+    with pytest.raises(lm.ShapeError, match="orthogonal: bias must be a matrix or a batch of them, got f32"):
+        parametrizations.orthogonal(nn.Linear(2, 2), "bias")
+    with pytest.raises(ValueError, match="orthogonal_map must be .*'cayley'.* got 'polar'"):
+        parametrizations.orthogonal(nn.Linear(2, 2), orthogonal_map="polar")  # type: ignore[arg-type]
+    layer = nn.Linear(2, 2)
+    parametrizations.orthogonal(layer, orthogonal_map="cayley", use_trivialization=False)
+    with pytest.raises(TypeError, match="has no right_inverse"):
+        setattr(layer, "weight", lm.ones(2, 2))  # noqa: B010
     for number in (0, 10**30):
         with pytest.raises(
             ValueError, match=f"spectral_norm: n_power_iterations must be from 1 to 1000, got {number}"

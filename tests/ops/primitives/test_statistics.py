@@ -76,6 +76,9 @@ def test_quantiles(method: Any) -> None:
 def test_the_gradient_of_a_median() -> None:
     (found,) = grad(lambda x: ops.median(x), np.array([5.0, 1.0, 3.0]))
     assert found.tolist() == [0, 0, 1]
+    for median in (ops.median, ops.nanmedian):
+        (found,) = grad(lambda x, f=median: f(x), np.array([[5.0, 3.0], [3.0, 1.0]]))
+        assert found.tolist() == [[0, 0.5], [0.5, 0]]
 
 
 @pytest.mark.parametrize(

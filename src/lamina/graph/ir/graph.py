@@ -19,7 +19,7 @@ from weakref import ref
 
 import numpy as np
 
-from lamina._tree import leaves
+from lamina._tree import flatten
 from lamina.graph.ir.picture import picture
 from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand, recorder
@@ -692,14 +692,15 @@ def trace(fn: Callable[..., Any], *examples: Any, names: Sequence[str] | None = 
     """Run fn on traced values and return the graph of what it did.
 
     examples: one Spec, tensor or array per argument; only shapes and dtypes are used.
-    fn may return a value or a (nested) tuple, list or dict of values; the graph's outputs are the flat list.
+    fn may return a value or a (nested) tuple, list, dict or dataclass of values; the graph's outputs are the flat
+    list.
     Raises TypeError when fn returns something that is neither an operand nor an array.
     """
     specs = [x if isinstance(x, Spec) else as_constant(x).spec for x in examples]
     labels = names or [f"x{i}" for i in range(len(specs))]
     inputs = [Value(s, name=n) for s, n in zip(specs, labels, strict=True)]
     result = fn(*inputs)
-    outputs = [x if isinstance(x, Value) else constant(x) for x in leaves(result)]
+    outputs = [x if isinstance(x, Value) else constant(x) for x in flatten(result, open_dataclasses=True)[0]]
     return Graph(inputs, outputs, getattr(fn, "__name__", "graph").strip("<>"))
 
 

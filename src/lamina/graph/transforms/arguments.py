@@ -68,7 +68,7 @@ def tensors(tree: Any) -> Any:
     records: a derivative of these is still to come."""
     if tree is None or isinstance(tree, Tensor) or recorder() is not None:
         return tree
-    found, structure = _tree.flatten(tree)
+    found, structure = _tree.flatten(tree, open_dataclasses=True)
     return _tree.unflatten(structure, [_known(x) for x in found])
 
 

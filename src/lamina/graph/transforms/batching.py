@@ -66,7 +66,7 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
         own = (x.device for x in arguments.given if isinstance(x, (Tensor, Value)))
         with traced_for(next(own, None)), recording(capture):
             result = fn(*arguments.standing(), **kwargs)
-            leaves, structure = _tree.flatten(result)
+            leaves, structure = _tree.flatten(result, open_dataclasses=True)
             traced = [capture.read(x) if _is_tensor(x) else x for x in leaves]
             del result, leaves
         capture.leave_behind()

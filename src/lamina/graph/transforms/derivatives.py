@@ -212,7 +212,7 @@ class _Outputs(NamedTuple):
 
     @classmethod
     def of(cls, result: Any, what: str) -> _Outputs:
-        found, structure = _tree.flatten(result)
+        found, structure = _tree.flatten(result, open_dataclasses=True)
         return cls([_value(y, what) for y in found], structure)
 
     def tree(self) -> Any:
@@ -221,7 +221,7 @@ class _Outputs(NamedTuple):
 
     def cotangents(self, given: Any, what: str) -> list[Any]:
         """What arrives at each value. Raises TypeError for another structure, shape or dtype."""
-        found, structure = _tree.flatten(given)
+        found, structure = _tree.flatten(given, open_dataclasses=True)
         if structure != self.structure:
             raise TypeError(
                 f"{what} must have the structure {self.structure} of fn's result, got {structure}"
@@ -275,7 +275,7 @@ def _as_left(aux: Any) -> Any:
     by = recorder()
     if by is None or aux is None:
         return aux
-    found, structure = _tree.flatten(aux)
+    found, structure = _tree.flatten(aux, open_dataclasses=True)
     return _tree.unflatten(structure, [by.read(x) if isinstance(x, Value) else x for x in found])
 
 

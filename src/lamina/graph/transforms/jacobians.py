@@ -39,7 +39,7 @@ def jacrev(
         positions = as_positions(argnums, len(args), "jacrev")
         at = _placed(fn, args, kwargs, positions)
         result, pull, *aux = vjp(at, *(args[i] for i in positions), has_aux=has_aux)
-        given, structure = _tree.flatten(result)
+        given, structure = _tree.flatten(result, open_dataclasses=True)
         _check_floats(given, "jacrev", "fn gives")
         found = [
             _one_or_all(_rows_as(y.shape, _pulled(pull, given, i, structure)), argnums)

@@ -42,7 +42,7 @@ def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
             return fn(*args, **kwargs)
         start = mark()
         result = fn(*args, **kwargs)
-        found, structure = _tree.flatten(result)
+        found, structure = _tree.flatten(result, open_dataclasses=True)
         outputs = [_value(x) if _is_tensor(x) else x for x in found]
         marked = iter(_marked([y for y in outputs if isinstance(y, Value)], start))
         made: R = _tree.unflatten(structure, [next(marked) if isinstance(y, Value) else y for y in outputs])

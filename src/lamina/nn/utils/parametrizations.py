@@ -1,10 +1,12 @@
-"""Parametrizations of weights: weight norm and spectral norm. Names and arguments as in torch."""
+"""Parametrizations of weights: weight norm, spectral norm, orthogonal matrices. Names and arguments as in torch."""
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from lamina import ops
 from lamina.nn.init import normal_
@@ -12,7 +14,7 @@ from lamina.nn.module import Module
 from lamina.nn.utils.parametrize import register_parametrization
 from lamina.ops.arguments import checked
 from lamina.spec import ShapeError, normalize_axis
-from lamina.tensors import Tensor, zeros
+from lamina.tensors import Tensor, tensor, zeros
 
 
 @checked
@@ -125,3 +127,104 @@ class _SpectralNorm(Module):
 
     def _unit(self, x: Any) -> Any:
         return x / ops.maximum(ops.sqrt(ops.sum(x * x)), self.eps)
+
+
+OrthogonalMap = Literal["matrix_exp", "cayley", "householder"]
+
+
+@checked
+def orthogonal(
+    module: Module,
+    name: str = "weight",
+    orthogonal_map: OrthogonalMap | None = None,
+    *,
+    use_trivialization: bool = True,
+) -> Module:
+    """A weight with orthonormal columns, or rows where it is wider than high, however it is trained.
+
+    The weight: a matrix (m, n) or a batch of them. orthogonal_map: what makes an orthogonal matrix of the parameter:
+    the exponential or the Cayley map of a skew-symmetric matrix, or a product of Householder reflections; None:
+    "matrix_exp" for square matrices, "householder" for others. use_trivialization: keep the matrix that the training
+    begins with as the buffer `base`, which the map's is multiplied with (Lezcano-Casado 2019). Then, and with
+    "householder", a weight that is orthogonal stays as it is, and the weight can be assigned; else the weight is the
+    parameter. torch.nn.utils.parametrizations.orthogonal. Raises ValueError for what is no parameter, ShapeError for
+    a weight with fewer than two axes.
+    """
+    weight = module._parameters.get(name)
+    if weight is None:
+        raise ValueError(f"orthogonal: {type(module).__name__} has no parameter {name!r}")
+    if weight.ndim < 2:
+        raise ShapeError(f"orthogonal: {name} must be a matrix or a batch of them, got {weight.spec}")
+    if orthogonal_map is None:
+        orthogonal_map = "matrix_exp" if weight.shape[-2] == weight.shape[-1] else "householder"
+    has_inverse = use_trivialization or orthogonal_map == "householder"
+    kind = _OrthogonalWithInverse if has_inverse else _Orthogonal
+    return register_parametrization(module, name, kind(weight, orthogonal_map, use_trivialization))
+
+
+class _Orthogonal(Module):
+    base: Any
+
+    def __init__(self, weight: Tensor, orthogonal_map: str, use_trivialization: bool) -> None:
+        self.orthogonal_map, self.use_trivialization = orthogonal_map, use_trivialization
+        if use_trivialization:
+            self.register_buffer("base", _completed(_high(weight.numpy()), weight))
+
+    def forward(self, weight: Any) -> Any:
+        """The map of the parameter, (…, m, n)."""
+        x = _high(weight)
+        n, k = x.shape[-2:]
+        if self.orthogonal_map == "householder":
+            vectors = ops.tril(x, -1)
+            tau = 2.0 / (1.0 + ops.sum(vectors * vectors, -2))
+            # The diagonal, whose signs are those of the columns, is not trained.
+            signs = ops.trunc(ops.stop_gradient(ops.diagonal(x, 0, -2, -1)))
+            q = ops.linalg.householder_product(vectors, tau) * ops.unsqueeze(signs, -2)
+        else:
+            q = self._of_skew(ops.pad(ops.tril(x), (0, n - k)))[..., :k]
+        if self.use_trivialization:
+            q = ops.matmul(self.base, q)
+        return ops.transpose(q, -2, -1) if _is_wide(weight) else q
+
+    def _of_skew(self, lower: Any) -> Any:
+        """The map of the skew-symmetric matrix that has this lower triangle, (…, n, n)."""
+        skew = lower - ops.transpose(lower, -2, -1)
+        if self.orthogonal_map == "matrix_exp":
+            return ops.linalg.matrix_exp(skew)
+        unit = np.eye(skew.shape[-1], dtype=skew.dtype.numpy)
+        return ops.linalg.solve(unit - 0.5 * skew, unit + 0.5 * skew)
+
+
+class _OrthogonalWithInverse(_Orthogonal):
+    """One that can begin with a weight: it has a base, or its map is the product of reflections."""
+
+    def right_inverse(self, value: Tensor) -> Any:
+        """The parameter whose map is the value; with a base, which becomes the value, what maps to 1."""
+        if self.use_trivialization:
+            self.base.copy_(_completed(_high(value.numpy()), value))
+            rows, columns = value.shape[-2:]
+            found = -np.broadcast_to(np.eye(rows, columns), value.shape)
+            return tensor(found, value.dtype, value.device)
+        raw, tau = np.linalg.qr(_high(value.numpy()), mode="raw")
+        factors = np.swapaxes(raw, -2, -1).copy()
+        along = np.arange(tau.shape[-1])
+        factors[..., along, along] = np.where(tau == 0, -1, 1) * np.sign(factors[..., along, along])
+        factors = np.swapaxes(factors, -2, -1) if _is_wide(value) else factors
+        return tensor(factors, value.dtype, value.device)
+
+
+def _is_wide(x: Any) -> bool:
+    return bool(x.shape[-2] < x.shape[-1])
+
+
+def _high(x: Any) -> Any:
+    """Matrices, transposed where they are wider than high."""
+    return x.swapaxes(-2, -1) if _is_wide(x) else x
+
+
+def _completed(columns: np.ndarray[Any, Any], like: Tensor) -> Tensor:
+    """An orthogonal matrix (…, n, n) that begins with what is orthonormal in some columns (…, n, k)."""
+    *lead, n, k = columns.shape
+    rest = normal_(zeros((*lead, n, n - k))).numpy()
+    q, r = np.linalg.qr(np.concatenate([columns, rest], -1).astype(np.float64))
+    return tensor(q * np.sign(np.diagonal(r, 0, -2, -1))[..., None, :], like.dtype, like.device)

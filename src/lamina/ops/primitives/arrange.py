@@ -565,6 +565,11 @@ def windows(input: Any, dimension: int, size: int, step: int) -> Any:
     if not 0 <= size <= n or step < 1:
         raise ShapeError(f"unfold: size must be in 0 … {n} and step >= 1 for {x.spec}, got {size} and {step}")
     count = (n - size) // step + 1
+    if size and step >= size and count * step <= n:  # apart from each other: a view
+        found = slice_axis(flat, axis, 0, count * step)
+        found = found.reshape((*flat.shape[:axis], count, step, *flat.shape[axis + 1 :]))
+        found = movedim(slice_axis(found, axis + 1, 0, size), axis + 1, -1)
+        return found.reshape((size,)) if x.ndim == 0 else found
     index = (np.arange(count)[:, None] * step + np.arange(size)).reshape(-1)
     found = index_select(flat, axis, index)
     found = movedim(found.reshape((*flat.shape[:axis], count, size, *flat.shape[axis + 1 :])), axis + 1, -1)

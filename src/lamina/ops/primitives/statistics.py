@@ -15,6 +15,7 @@ from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.elementary import lerp, round
 from lamina.ops.primitives.full_like import full_like
 from lamina.ops.primitives.gather import gather
+from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.pointwise import ceil, floor, maximum, where
 from lamina.ops.primitives.reduce import amax, amin, argmax, sum
 from lamina.ops.primitives.scan import Scan
@@ -148,7 +149,7 @@ def _of_rank(input: Any, found: tuple[Any, Any]) -> tuple[Any, Any]:
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower of the middle elements; along a dim a named tuple (values, indices). NaN where there is one.
 
-    torch.median.
+    Without dim equal elements share the gradient; along one it is that of the index. torch.median.
     """
     return _median("median", input, dim, keepdim, ignore_nan=False)
 
@@ -164,7 +165,8 @@ def _median(what: str, input: Any, dim: int | None, keepdim: bool, *, ignore_nan
         x = operand(input, what)
         if x.spec.numel == 0:
             return full_like(sum(x.cast("float32")), math.nan).cast(x.dtype)
-        return _median(what, x.reshape((x.spec.numel,)), 0, False, ignore_nan=ignore_nan)[0]
+        found = _median(what, x.reshape((x.spec.numel,)), 0, False, ignore_nan=ignore_nan)[0]
+        return _shared(x, stop_gradient(found)) if x.dtype.is_float else found
     x, axis = _rows(what, input, dim)
     n = x.shape[axis]
     if n == 0:
@@ -177,6 +179,11 @@ def _median(what: str, input: Any, dim: int | None, keepdim: bool, *, ignore_nan
             middle = maximum((n - nans - 1).cast("float64") * 0.5, 0.0).cast(int64)
         place = middle
     return MedianDim(*_of_rank(input, _rank(x, place, axis, keepdim)))
+
+
+def _shared(x: Any, value: Any) -> Any:
+    """A value of x that has its gradient from all elements that are equal to it, in equal parts."""
+    return amax(where((x == value) | ((x != x) & (value != value)), x, -math.inf))
 
 
 @checked
