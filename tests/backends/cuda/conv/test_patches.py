@@ -130,7 +130,7 @@ def test_patches_of_images_are_products(batch: int, size: int, direction: Direct
     assert problem.kind.endswith(" patches")
 
 
-@pytest.mark.parametrize(("size", "first"), [(16, "patches-conv"), (4, "padded")])
+@pytest.mark.parametrize(("size", "first"), [(16, "patches-conv"), (4, "deep")])
 def test_few_windows_of_many_taps_are_products(size: int, first: str) -> None:
     """An engine takes its time for each tap, even of 196 windows that are no arithmetic to speak of."""
     o = operands((1, 3, 14 * size, 14 * size), (384, 3, size, size), side_by_side(size, size))
