@@ -54,8 +54,8 @@ def checked_model(
     steps: Sequence[tuple[Node, tuple[str | None, ...]]],
     examples: Sequence[Array | None],
 ) -> None:
-    """Check a model and run it. Raises CheckError, ExportError for types that an operator does
-    not take, and what onnx's checker raises.
+    """Check a model and run it. Raises CheckError, ExportError for types that an operator does not take, and
+    what onnx's checker raises.
 
     graphs: at the examples' sizes, then at others. held: the weights, the graphs' first inputs. written: the file of
     a model whose weights are in another file. steps: each op with the names of its results. examples: of the inputs,
