@@ -12,6 +12,7 @@ from lamina.convert.sizes import (
     filled,
     free_shape,
     probes,
+    repeated,
     triangle,
 )
 from lamina.graph import trace
@@ -77,6 +78,13 @@ def test_constants_of_sizes_are_known_by_their_elements() -> None:
     sizes = (3, 5)
     assert filled([np.full((2, n), 7) for n in sizes]) == 7
     assert filled([np.full(n, n) for n in sizes]) is None
+    row = np.array([1, 5, 2])
+    again = repeated([np.tile(row, (n, 1)) for n in sizes])
+    assert again is not None
+    assert again.tolist() == [row.tolist()]
+    assert repeated([np.tile(row, (n, 1)) * n for n in sizes]) is None
+    assert repeated([np.arange(n) for n in sizes]) is None
+    assert repeated([np.zeros((n, 0)) for n in sizes]) is None
     assert counted([np.arange(n)[:, None] * 2 + 1 for n in sizes]) == (0, 1, 2)
     assert counted([np.arange(n) ** 2 for n in sizes]) is None
     assert triangle([np.tri(n, k=-1, dtype=np.bool_) for n in sizes]) == (False, -1)

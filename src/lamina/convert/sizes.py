@@ -145,6 +145,18 @@ def filled(arrays: Sequence[Array]) -> Any | None:
     return arrays[0].reshape(-1)[0]
 
 
+def repeated(arrays: Sequence[Array]) -> Array | None:
+    """What stands again and again along the axes whose sizes differ, with size 1 there; None where the traces have
+    none in common.
+    """
+    columns = zip(*(a.shape for a in arrays), strict=True)
+    place = tuple(slice(None) if len(set(sizes)) == 1 else slice(0, 1) for sizes in columns)
+    part = arrays[0][place]
+    if not part.size or any(np.broadcast_to(part, a.shape).tobytes() != a.tobytes() for a in arrays):
+        return None
+    return part
+
+
 class Counted(NamedTuple):
     """first, first + step, … along an axis, the others being 1."""
 

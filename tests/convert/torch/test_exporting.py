@@ -35,6 +35,25 @@ def test_a_graph_says_which_shapes_it_takes() -> None:
     assert not graph.takes([(1, 3, 3)])
 
 
+def test_a_size_that_the_network_takes_as_a_number_is_fixed() -> None:
+    """`int` of a size that may be any is a number of the graph, which holds for this size alone."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+    from lamina.convert.torch.exporting import Inputs, export
+
+    class Net(nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return x * int(y.shape[0])
+
+    x, y = torch.ones(4, 3), torch.ones(2)
+    graph = export(Net(), *Inputs.of((x, y), {}))
+    assert graph.takes([(7, 3), (2,)])
+    assert not graph.takes([(7, 3), (5,)])
+    assert from_torch(Net(), x, y)(x, torch.ones(5)).numpy()[0, 0] == 5.0
+
+
 def test_what_the_exporter_said_is_in_the_error() -> None:
     import torch
     from torch import nn

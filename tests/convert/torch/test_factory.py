@@ -52,3 +52,18 @@ def test_numbers_without_a_dtype_are_of_the_default_dtype() -> None:
         )
     finally:
         torch.set_default_dtype(before)
+
+
+def test_what_is_made_in_a_shape_alone_has_no_gradient() -> None:
+    """As autograd has it, of a graph's results too: a loss of these alone has nothing to go back to."""
+    import torch
+
+    @torch.compile(backend="lamina")
+    def made(x: torch.Tensor) -> list[torch.Tensor]:
+        y = x * 2
+        return [torch.zeros_like(y), torch.full_like(y, 3.0) * 2, torch.ones_like(y) + y]
+
+    x = torch.randn(3, requires_grad=True)
+    found = made(x)
+    assert [y.requires_grad for y in found] == [False, False, True]
+    torch.testing.assert_close(found, [torch.zeros(3), torch.full((3,), 6.0), 1 + 2 * x])

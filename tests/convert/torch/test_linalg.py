@@ -138,3 +138,32 @@ def test_least_squares() -> None:
         found = check(net, from_torch(net, x, share=False), x)
         assert found.output < 1e-3, found
         assert found.gradient < 1e-3, found
+
+
+def test_covariances() -> None:
+    """PyTorch looks at the numbers of observations; they are functions, methods, and of one variable."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import check, from_torch
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.head(x) ** 2
+            often = torch.tensor([1, 2, 3])
+            return (
+                y.cov(),
+                torch.cov(y, correction=0, fweights=often),
+                y.corrcoef(),
+                torch.corrcoef(y[:, 0] * y.sum()),
+            )
+
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(5, 4)
+    found = check(net, from_torch(net, x, share=False), x)
+    assert found.output < 1e-4, found
+    assert found.gradient < 1e-3, found

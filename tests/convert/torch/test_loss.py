@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
@@ -28,6 +30,33 @@ def test_values_are_those_of_torch(text: str) -> None:
 
     x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"full": True, "reduction": "none"}, {"reduction": "sum", "eps": 0.5}]
+)
+def test_the_gaussian_loss_within_a_network(options: dict[str, Any]) -> None:
+    """PyTorch looks at the variances, whose numbers a graph does not have: [N, 1] and [N, C] alike, and a number."""
+    import torch
+    import torch.nn.functional as F
+
+    from lamina.convert.torch import check, from_torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(3, 4)
+
+        def forward(self, x: torch.Tensor, wanted: torch.Tensor) -> list[torch.Tensor]:
+            y = self.line(x)
+            spread = (y.exp(), y[:, :1].exp(), 0.25)
+            return [F.gaussian_nll_loss(y, wanted, s, **options) for s in spread]
+
+    torch.manual_seed(0)
+    given, net = (torch.randn(5, 3), torch.randn(5, 4)), Net()
+    found = check(net, from_torch(net, *given), *given)
+    assert found.output < 1e-5, found
+    assert found.gradient < 1e-4, found
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

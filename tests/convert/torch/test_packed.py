@@ -70,6 +70,39 @@ def test_other_lengths_and_programs_keep_the_number_of_steps() -> None:
         assert n.numpy().tolist() == [4, 3, 1]
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_any_batch_is_one_graph(kind: str) -> None:
+    """Behind a packed sequence too, where the states of another layer are made for the batch."""
+    import torch
+    from torch import nn
+    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+    from lamina.convert.torch import check, from_torch
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.low = getattr(nn, kind)(4, 6, batch_first=True)
+            self.high = nn.LSTM(6, 5, batch_first=True)
+
+        def forward(self, x: Any, lengths: Any) -> Any:
+            packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            y, last = self.low(packed)
+            y, _ = pad_packed_sequence(y, batch_first=True, total_length=x.size(1))
+            return self.high(y)[0], last
+
+    torch.manual_seed(0)
+    net = Net()
+    converted = from_torch(net, torch.randn(2, 6, 4), torch.tensor([4, 6]), share=False)
+    made = len(converted._graphs)
+    for lengths in ([4, 6], [1, 5, 3], [2, 2, 6, 3, 4]):
+        given = torch.randn(len(lengths), 6, 4), torch.tensor(lengths)
+        found = check(net, converted, *given)
+        assert found.output < 1e-5, found
+        assert found.gradient < 1e-4, found
+    assert len(converted._graphs) == made
+
+
 def test_lists_of_sequences_and_longer_results() -> None:
     import torch
     from torch import nn

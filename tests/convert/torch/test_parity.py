@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -70,3 +72,27 @@ def test_hooks_that_keep_what_they_saw_and_buffers() -> None:
     for name, b in net.named_buffers():
         assert torch.equal(b, before[name]), name
         assert b.data_ptr() == places[name], name
+
+
+def test_gradients_that_are_not_finite_leave_the_others_comparable() -> None:
+    """The root of 0 and of a number below it: inf and nan in one parameter, the other's gradient is measured."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import check, from_torch
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = (
+                nn.Parameter(torch.tensor([0.0, -1.0, 4.0])),
+                nn.Parameter(torch.tensor([1.0, 2.0, 3.0])),
+            )
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.nan_to_num(torch.sqrt(self.a * x)), self.b**2 * x
+
+    net, x = Net(), torch.ones(3)
+    found = check(net, from_torch(net, x, share=False), x)
+    assert found.gradients["b"] < 1e-6
+    assert found.gradient == found.gradient, "a number"

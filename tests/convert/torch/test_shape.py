@@ -58,6 +58,8 @@ CASES = [
     "torch.ops.aten._unsafe_index_put(x, [None, torch.tensor([2, 0])], x[:, :2])",
     "torch.ops.aten.index_put(x, [None, None, torch.tensor([2, 0])], x[:, :, :2], True)",
     "x.new_zeros(torch.broadcast_shapes((3, 1), (1, 4), 4)) + x.sum()",
+    "x.view(torch.Size([x.shape[0], -1]) + torch.Size())",
+    "torch.cartesian_prod(x[0, 0, 0], x[0, 1, 1, :2], x[1, 0, 0, :3])",
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import ops
 from lamina.spec import DTypeError, ShapeError
 from tests.helpers.functions import grad, run
@@ -75,6 +76,18 @@ def test_normal_distribution(shape: tuple[int, ...]) -> None:
 def test_a_variance_of_zero_is_eps() -> None:
     found = run(ops.gaussian_nll_loss, X, X, 0.0, eps=0.25)
     np.testing.assert_allclose(found, math.log(0.25) / 2, rtol=1e-5)
+
+
+def test_a_variance_below_eps_has_the_gradient_of_eps() -> None:
+    """(1 - (x - t)^2 / eps) / (2 eps), so that training moves it; above, that of the variance itself."""
+    var, eps = np.array([[0.1, 0.6]], np.float32), 0.25
+    x, t = np.array([[2.0, 1.0]], np.float32), np.array([[1.0, -1.0]], np.float32)
+    at = np.maximum(var.astype(np.float64), eps)
+    given = lm.tensor(x), lm.tensor(t)
+    _, found = lm.value_and_grad(lambda v: ops.gaussian_nll_loss(*given, v, eps=eps, reduction="sum"))(
+        lm.tensor(var)
+    )
+    np.testing.assert_allclose(found.numpy(), (1 - (x - t) ** 2 / at) / (2 * at), rtol=1e-5)
 
 
 @pytest.mark.feature("F076")

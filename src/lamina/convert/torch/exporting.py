@@ -24,12 +24,12 @@ from lamina.convert.torch.capturing import capture
 from lamina.convert.torch.causal import without_numbers
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.levels import flattened, levels, levels_kept
-from lamina.convert.torch.linalg import LeastSquaresMode
+from lamina.convert.torch.linalg import LinalgMode
 from lamina.convert.torch.loss import LossMode
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.norm import cumulative_norms
-from lamina.convert.torch.packed import PackingMode
+from lamina.convert.torch.packed import PackingMode, batches_of_any_size
 from lamina.convert.torch.report import LeftCalls
 from lamina.ops.core import Operand
 from lamina.tensors import Tensor, as_tensor
@@ -167,7 +167,7 @@ class _Flat(torch.nn.Module):
             found = self.network(*args, **kwargs)
             _write_assigned(before)
             return found
-        with PackingMode(), LossMode(), LeastSquaresMode(), _DataMode():
+        with PackingMode(), LossMode(), LinalgMode(), _DataMode():
             leaves, structure = flatten(self.network(*args, **kwargs), open_dataclasses=True)
             buffers = [b for _, own in before for b in own.values()]
             leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]
@@ -243,7 +243,7 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
             sources.append(("state", str(spec.target).removeprefix("network.")))
         elif spec.kind is InputKind.USER_INPUT:
             sources.append(("input", len(shapes)))
-            shapes.append(tuple(a if isinstance(a, int) else str(a) for a in node.meta["val"].shape))
+            shapes.append(tuple(map(_axis, node.meta["val"].shape)))
         else:
             sources.append(("constant", _constant(made, str(spec.target))))
     if flat.strict:
@@ -255,6 +255,12 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
     return ExportedGraph(
         FxProgram(made.graph_module), tuple(sources), structure, _numbers(fixed), tuple(shapes), least
     )
+
+
+def _axis(size: Any) -> Axis:
+    """The size where the graph fixes it, which the exporter may still call a symbol; else its name."""
+    fixed = size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size
+    return str(size) if fixed is None else int(fixed)
 
 
 def _captured(flat: _Flat, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
@@ -327,7 +333,7 @@ def _quietly() -> Iterator[None]:
     try:
         with (
             warnings.catch_warnings(), torch.enable_grad(), attention_batch_first(), without_numbers(),
-            cumulative_norms(), _kept_as_they_are(),
+            cumulative_norms(), batches_of_any_size(), _kept_as_they_are(),
         ):  # fmt: skip
             warnings.simplefilter("ignore")
             yield

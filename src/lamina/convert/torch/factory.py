@@ -55,7 +55,9 @@ def like(call: TorchCall) -> Any:
     value = call["fill_value"] if call.name == "full_like" else int(call.name == "ones_like")
     if is_operand(value):
         return ops.broadcast_to(ops.cast(value, call.dtype(x.dtype)), x.shape)
-    return ops.full_like(x, value, dtype=call.dtype(x.dtype))
+    return ops.stop_gradient(
+        ops.full_like(x, value, dtype=call.dtype(x.dtype))
+    )  # a constant, of which autograd knows
 
 
 @converts("arange")

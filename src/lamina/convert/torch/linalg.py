@@ -120,13 +120,15 @@ def _number(call: TorchCall, name: str) -> float:
     return float(found)
 
 
-class LeastSquaresMode(TorchFunctionMode):
-    """Within the block PyTorch's least squares are those of the graph."""
+class LinalgMode(TorchFunctionMode):
+    """Within the block PyTorch's least squares and covariances are those of the graph."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """The function, or what stands for it."""
+        if func in _COVARIANCES:
+            return getattr(torch.ops.lamina, func.__name__)(*args, **(kwargs or {}))
         if func is not torch.linalg.lstsq:
             return func(*args, **(kwargs or {}))
 
@@ -157,6 +159,28 @@ defined("lstsq", "(Tensor input, Tensor b, float? rcond) -> (Tensor, Tensor, Ten
 def lstsq(call: TorchCall) -> Any:
     """The solutions of least squares."""
     return linalg.lstsq(call.either("input", "A"), call.either("b", "B"), call.get("rcond"))
+
+
+def _square(input: Any, **_: Any) -> torch.Tensor:
+    return input.new_empty([input.shape[0]] * 2 if input.ndim == 2 else [])
+
+
+#: They look at numbers, of which the exporter makes no graph.
+_COVARIANCES = (torch.cov, torch.Tensor.cov, torch.corrcoef, torch.Tensor.corrcoef)
+defined(
+    "cov",
+    "(Tensor input, *, int correction=1, Tensor? fweights=None, Tensor? aweights=None) -> Tensor",
+    _square,
+)
+defined("corrcoef", "(Tensor input) -> Tensor", _square)
+
+
+@converts("lamina::cov", "lamina::corrcoef")
+def covariances(call: TorchCall) -> Any:
+    """Of variables, one a row."""
+    return getattr(ops, call.name.removeprefix("lamina::"))(
+        call["input"], **{k: call[k] for k in call.cells if k != "input"}
+    )
 
 
 @converts("linalg_cond")

@@ -1,7 +1,8 @@
 """Losses: ATen says the reduction as a number.
 
-The exporter has no shapes for the CTC loss, whose table depends on the labels' lengths: `lamina::ctc_loss` stands for
-it while a network's graph is made.
+The exporter has no shapes for the CTC loss, whose table depends on the labels' lengths, and no graph of the Gaussian
+one, which looks at the variances' numbers: `lamina::ctc_loss` and `lamina::gaussian_nll_loss` stand for them while a
+network's graph is made.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_em
 
 
 class LossMode(TorchFunctionMode):
-    """Within the block PyTorch's CTC loss is that of the graph."""
+    """Within the block PyTorch's CTC loss and its Gaussian one are those of the graph."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """The function, or what stands for it."""
-        if func is not torch.nn.functional.ctc_loss:
+        if func not in _STAND_INS:
             return func(*args, **(kwargs or {}))
+        stands, tensors = _STAND_INS[func]
         given = inspect.signature(func).bind(*args, **(kwargs or {}))
         given.apply_defaults()
         named = given.arguments
-        for name in ("input_lengths", "target_lengths"):
+        for name in tensors:
             named[name] = torch.as_tensor(named[name])
-        return torch.ops.lamina.ctc_loss(*named.values())
+        return getattr(torch.ops.lamina, stands)(*named.values())
 
 
 def _ctc_loss(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int, reduction: str,
@@ -56,7 +58,28 @@ defined(
 )
 
 
-@converts(*LOSSES, *NAMES, "lamina::ctc_loss")
+def _gaussian_nll_loss(
+    input: Any, target: Any, var: Any, full: bool, eps: float, reduction: str
+) -> torch.Tensor:
+    shape = torch.broadcast_shapes(input.shape, target.shape) if reduction == "none" else ()
+    return input.new_empty(shape)
+
+
+defined(
+    "gaussian_nll_loss",
+    "(Tensor input, Tensor target, Tensor var, bool full, float eps, str reduction) -> Tensor",
+    _gaussian_nll_loss,
+)
+
+
+#: The function -> what stands for it, and its arguments that may be numbers and become tensors.
+_STAND_INS = {
+    torch.nn.functional.ctc_loss: ("ctc_loss", ("input_lengths", "target_lengths")),
+    torch.nn.functional.gaussian_nll_loss: ("gaussian_nll_loss", ("var",)),
+}
+
+
+@converts(*LOSSES, *NAMES, "lamina::ctc_loss", "lamina::gaussian_nll_loss")
 def loss(call: TorchCall) -> Any:
     """The function of lamina.ops of this name, by its own arguments' names."""
     function = getattr(ops, NAMES.get(call.name, call.name))

@@ -8,7 +8,9 @@ that was packed. Anything else that would read the rows is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,6 +78,30 @@ class PackingMode(TorchFunctionMode):
     def _batch(self, sizes: Any) -> Any:
         """The number of samples for sizes that were packed here; None for other tensors."""
         return next((batch for own, batch in self.sizes if own is sizes), None)
+
+
+@contextmanager
+def batches_of_any_size() -> Iterator[None]:
+    """Within the block recurrent layers compare their states with the batch of a packed sequence as it is: by `int`,
+    which PyTorch takes of it, the batch would be a number of the graph.
+    """
+    rnn, lstm = torch.nn.RNNBase, torch.nn.LSTM
+    hidden, cell = rnn.get_expected_hidden_size, lstm.get_expected_cell_size
+
+    def expected(own: Any) -> Any:
+        def sizes(self: Any, input: Any, batch_sizes: Any) -> Any:
+            if batch_sizes is None:
+                return own(self, input, None)
+            batch = batch_sizes[0]
+            return own(self, SimpleNamespace(size=lambda axis: batch), None)
+
+        return sizes
+
+    rnn.get_expected_hidden_size, lstm.get_expected_cell_size = expected(hidden), expected(cell)
+    try:
+        yield
+    finally:
+        rnn.get_expected_hidden_size, lstm.get_expected_cell_size = hidden, cell
 
 
 # ------------------------------------------------------------------------------------------- shapes, for the exporter

@@ -81,7 +81,7 @@ def check(
     else:
         found = [y for y in _leaves(mine(*args, **kwargs)) if is_tensor(y)]
     outputs = tuple(_error(y.numpy(), _array(w)) for y, w in zip(found, wanted, strict=True))
-    largest = max((float(np.abs(g).max(initial=0)) for g in slopes.values()), default=0.0)
+    largest = max((_largest(g) for g in slopes.values()), default=0.0)
     state = {n: _error(b.numpy(), buffers[n]) for n, b in mine.named_buffers()}
     for n, b in mine.named_buffers():
         b.copy_(before[n])
@@ -140,6 +140,11 @@ def _error(found: Array, wanted: Array, scale: float | None = None) -> float:
     finite = np.isfinite(wanted)
     if not (np.isfinite(found.astype(np.float64)) == finite).all():
         return float("inf")
-    largest = float(np.abs(wanted[finite]).max(initial=0)) if scale is None else scale
+    largest = _largest(wanted) if scale is None else scale
     difference = float(np.abs(found[finite].astype(np.float64) - wanted[finite]).max(initial=0))
     return difference / largest if largest else difference
+
+
+def _largest(x: Array) -> float:
+    """Of the numbers that are finite."""
+    return float(np.abs(x[np.isfinite(x)]).max(initial=0))

@@ -258,6 +258,12 @@ def broadcast_shapes(call: TorchCall) -> Any:
     return torch.Size(np.broadcast_shapes(*((s,) if isinstance(s, int) else tuple(s) for s in listed)))
 
 
+@converts("Size")
+def shape(call: TorchCall) -> Any:
+    """A shape of numbers."""
+    return torch.Size(*call.cells.values())
+
+
 def _are_shapes(given: Any) -> bool:
     return isinstance(given, (tuple, list)) and any(isinstance(s, (tuple, list)) for s in given)
 
@@ -271,9 +277,18 @@ def shifted(call: TorchCall) -> Any:
 @converts("meshgrid")
 def meshgrid(call: TorchCall) -> Any:
     """Coordinates of a grid; "ij" unless asked otherwise, as in torch."""
-    tensors = call["tensors"]
-    listed = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors
-    return list(ops.meshgrid(*listed, indexing=call.get("indexing") or "ij"))
+    return list(ops.meshgrid(*_listed(call["tensors"]), indexing=call.get("indexing") or "ij"))
+
+
+@converts("cartesian_prod")
+def cartesian_prod(call: TorchCall) -> Any:
+    """Each combination of elements, one a row."""
+    return ops.cartesian_prod(*_listed(call["tensors"]))
+
+
+def _listed(tensors: Any) -> Any:
+    """Tensors that are given one by one, as functions take them, or in a list, as ATen does."""
+    return tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors
 
 
 # ---------------------------------------------------------------------------------------------- indexing

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.fx.proxy import GraphAppendingTracer, Proxy
 
-from lamina.convert.sizes import Dim, counted, expression, filled, triangle
+from lamina.convert.sizes import Dim, counted, expression, filled, repeated, triangle
 from lamina.convert.torch.custom_gradient import with_rule
 from lamina.convert.torch.functions.pointwise import OPERATORS
 from lamina.convert.torch.functions.step import TorchStep, torch_dtype
@@ -166,8 +166,8 @@ class FxWriter:
         found = self._computed(arrays)
         if found is None:
             raise TorchConversionError(
-                f"to_torch: a constant of shape {first.shape} depends on a free axis, and is neither one number "
-                "everywhere, nor 0, 1, 2, …, nor a triangle of booleans: compute it from the inputs with ops, or "
+                f"to_torch: a constant of shape {first.shape} depends on a free axis, and is neither the same "
+                "all along it, nor 0, 1, 2, …, nor a triangle of booleans: compute it from the inputs with ops, or "
                 "leave the axis fixed"
             )
         return found
@@ -182,6 +182,8 @@ class FxWriter:
             return None
         if (number := filled(arrays)) is not None:
             return self.call(torch.full, tuple(shape), number.item(), **made)
+        if (part := repeated(arrays)) is not None:
+            return self._constant(part).expand(tuple(shape))
         if (how := counted(arrays)) is not None:
             steps = self.call(torch.arange, shape[how.axis], **made) * how.step.item() + how.first.item()
             return steps.reshape([-1 if i == how.axis else 1 for i in range(first.ndim)])

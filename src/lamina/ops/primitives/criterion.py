@@ -17,6 +17,7 @@ from lamina.ops.core import INTEGERS, Arg, Array, Op, Sample, call, floating, op
 from lamina.ops.primitives.activation import logsigmoid, pairwise_distance
 from lamina.ops.primitives.check_index import CheckIndex
 from lamina.ops.primitives.loss import Reduction, reduced, spread
+from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.pointwise import maximum, minimum, softplus, where
 from lamina.ops.primitives.scan import cumsum
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, broadcast_shapes, int64
@@ -149,7 +150,8 @@ def gaussian_nll_loss(
 ) -> Any:
     """Of a normal distribution with mean input and variance var: (log(var) + (input - target)^2 / var) / 2.
 
-    var: a number, input's shape, or that without its last axis or with size 1 there; taken to be at least eps.
+    var: a number, input's shape, or that without its last axis or with size 1 there; taken to be at least eps, with
+        the gradient of that.
     full: + log(2 pi) / 2. (Nix & Weigend 1994.) Raises ValueError unless eps > 0, ShapeError.
     """
     what = "gaussian_nll_loss"
@@ -159,7 +161,7 @@ def gaussian_nll_loss(
         v = v.unsqueeze(-1)
     if broadcast_shapes(v.shape, x.shape, what) != x.shape:
         raise ShapeError(f"{what}: var {v.spec} must broadcast to input {x.spec}")
-    v = where(v < eps, eps, v)
+    v = where(v < eps, eps + (v - stop_gradient(v)), v)  # its gradient goes on, as torch's: it may grow again
     apart = x - t
     losses = 0.5 * (v.log() + apart * apart / v)
     return reduced(losses + 0.5 * math.log(2 * math.pi) if full else losses, reduction)

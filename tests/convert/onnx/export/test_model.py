@@ -13,7 +13,7 @@ from lamina import _tree, nn, ops
 from lamina.convert import ExportError, from_onnx, to_onnx
 from lamina.convert.onnx import OnnxGraph
 from lamina.graph import trace
-from lamina.spec import Spec, float32, int64
+from lamina.spec import Spec, bfloat16, float32, int64
 from tests.helpers.onnx_networks import NETWORKS, QUICK, Case
 
 pytestmark = pytest.mark.feature("B026")
@@ -191,6 +191,13 @@ def test_what_depends_on_a_free_axis_otherwise_is_refused() -> None:
     weights = {n: floats(n) for n in range(20)}
     with pytest.raises(ExportError, match="a constant of shape .* depends on a free axis"):
         to_onnx(lambda x: x * weights[x.shape[0]], floats(3), dynamic="batch")
+
+
+def test_a_type_that_an_operator_does_not_take_says_which_opset_does() -> None:
+    net, x = nn.Conv2d(3, 4, 3).to("bfloat16"), Spec((2, 3, 6, 6), bfloat16)
+    with pytest.raises(ExportError, match="opset 20 does not take .*Conv.*bfloat16.*give a later opset"):
+        to_onnx(net, x)
+    assert to_onnx(net, x, opset=22).opset_import[0].version == 22
 
 
 def test_bad_arguments() -> None:

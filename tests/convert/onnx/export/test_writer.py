@@ -146,6 +146,8 @@ FORMULAS: dict[str, Callable[[int, int], Any]] = {
     "a difference": lambda b, t: np.full((2 * b - 1, t - 1), -1.0, np.float32),
     "a product": lambda b, t: np.full((b * t,), 0.5, np.float32),
     "a product of three": lambda b, t: np.full((3 * b * b * t,), 0.5, np.float32),
+    "rows of a free number": lambda b, t: np.tile(np.arange(3, dtype=np.float32) ** 2, (b, 1)),
+    "a block between two": lambda b, t: np.tile(np.float32([[[2], [-1]]]), (t, 1, b)),
     "counted": lambda b, t: np.arange(t),
     "counted from a number in steps": lambda b, t: np.arange(3, 3 + 2 * t, 2, dtype=np.float32),
     "counted down along an axis": lambda b, t: -np.arange(1, 2 * t, dtype=np.int32).reshape(1, -1, 1),

@@ -13,6 +13,7 @@ import onnx
 
 from lamina import ops
 from lamina._lazy import lazy
+from lamina.convert.onnx.export.writer import ExportError
 from lamina.convert.onnx.graph import OnnxGraph
 from lamina.convert.onnx.node import OnnxError
 from lamina.graph import Graph, Node
@@ -53,16 +54,20 @@ def checked_model(
     steps: Sequence[tuple[Node, tuple[str | None, ...]]],
     examples: Sequence[Array | None],
 ) -> None:
-    """Check a model and run it. Raises CheckError, and what onnx's checker raises.
+    """Check a model and run it. Raises CheckError, ExportError for types that an operator does not take, and
+    what onnx's checker raises.
 
     graphs: at the examples' sizes, then at others. held: the weights, the graphs' first inputs. written: the file of
     a model whose weights are in another file. steps: each op with the names of its results. examples: of the inputs,
     where they are arrays.
     """
-    if written is not None:
-        onnx.checker.check_model(str(written), full_check=True)
-    else:
-        onnx.checker.check_model(model, full_check=True)
+    try:
+        onnx.checker.check_model(model if written is None else str(written), full_check=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise ExportError(
+            f"to_onnx: opset {model.opset_import[0].version} does not take this program: {error}; give a later opset "
+            "(22 has convolutions in bfloat16), or compute in another type"
+        ) from error
     runners: list[OwnRunner | RuntimeRunner] = [OwnRunner(model)]
     if importlib.util.find_spec("onnxruntime") is not None:
         runners.append(RuntimeRunner(model, written))

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from lamina.convert.sizes import Dim, counted, expression, filled, triangle
+from lamina.convert.sizes import Dim, counted, expression, filled, repeated, triangle
 from lamina.graph import Graph, Node, Value
 from lamina.ops.core import Op
 from lamina.spec import DType, Shape, Spec
@@ -206,10 +206,12 @@ class ModelWriter:
         first = arrays[0]
         if all(a.shape == first.shape and a.tobytes() == first.tobytes() for a in arrays[1:]):
             return self.constant(first)
-        found = self._filled(arrays) or self._counted(arrays) or self._triangle(arrays)
+        found = (
+            self._filled(arrays) or self._repeated(arrays) or self._counted(arrays) or self._triangle(arrays)
+        )
         if found is None:
             raise ExportError(
-                f"a constant of shape {first.shape} depends on a free axis, and is neither one number everywhere, "
+                f"a constant of shape {first.shape} depends on a free axis, and is neither the same all along it, "
                 "nor 0, 1, 2, …, nor a triangle of booleans: compute it from the inputs with ops, or leave the "
                 "axis fixed"
             )
@@ -230,6 +232,12 @@ class ModelWriter:
         number = filled(arrays)
         shape = None if number is None else self.shape([a.shape for a in arrays])
         return shape and self.add("Expand", [self.constant(number), shape])[0]
+
+    def _repeated(self, arrays: Sequence[Array]) -> str | None:
+        """The same again and again along free axes."""
+        part = repeated(arrays) if arrays[0].ndim else None
+        shape = None if part is None else self.shape([a.shape for a in arrays])
+        return shape and self.add("Expand", [self.constant(part), shape])[0]
 
     def _counted(self, arrays: Sequence[Array]) -> str | None:
         """first, first + step, … along one axis."""
