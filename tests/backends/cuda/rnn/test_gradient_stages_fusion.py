@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from lamina import ops
-from lamina.backends import NoKernel
 from lamina.backends.cuda import backend as cuda_backend
 from lamina.backends.cuda.rnn import persistent
 from lamina.backends.cuda.rnn.gradient_stages_fusion import RnnGradStage
@@ -185,8 +184,13 @@ def test_not_where_small_products_are_one_launch() -> None:
     assert "runs in one launch with others" in reasons[0]
 
 
-def test_without_what_the_forward_pass_left_there_is_no_kernel() -> None:
-    op, sizes = RnnGradStage("lstm", 128), Sizes(2, 8, 16)
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_without_what_the_forward_pass_left_a_stage_is_taken_from_the_whole(stage: int) -> None:
+    op, sizes = RnnGradStage("lstm", 128, stage=stage), Sizes(2, 8, 16)
     shapes = [*(s for s in op.operand_shapes(sizes) if s is not None), *op.weight_shapes(16)]
-    with pytest.raises(NoKernel, match="rnn_grad_stage has no kernel"):
-        cuda_backend(H200).plan(op, [Spec(s, bfloat16) for s in shapes], Policy())
+    specs = [Spec(s, bfloat16) for s in shapes]
+    plan = cuda_backend(H200).plan(op, specs, Policy())
+    assert [s.open for s in plan.outputs] == [s.open for s in op.infer(*specs)]
+    whole = cuda_backend(H200).plan(RnnGrad("lstm", 128), specs, Policy())
+    left = sum(s.nbytes for s in whole.outputs) - sum(s.nbytes for s in plan.outputs)
+    assert plan.workspace >= whole.workspace + left

@@ -14,9 +14,19 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Fusion, NoKernel, Plan
+from lamina.backends.cuda.launch.program import (
+    WORKSPACE_ALIGNMENT,
+    Place,
+    SubPlan,
+    kernel_plan,
+    round_up,
+    scratch,
+    source,
+    target,
+)
 from lamina.backends.cuda.registry import fusions, kernels
 from lamina.backends.cuda.rnn import persistent
-from lamina.backends.cuda.rnn.rnn import persistent_tiling
+from lamina.backends.cuda.rnn.rnn import persistent_tiling, rnn_grad
 from lamina.backends.pattern import PatternMatch, Results, made_by
 from lamina.ops.core import Array, Sample
 from lamina.ops.primitives.rnn import RnnGrad
@@ -47,7 +57,7 @@ class RnnGradStage(RnnGrad):
     def flops(self, *inputs: Spec) -> int:
         """Stage 0 multiplies gradients of gates by all matrices, later ones by what these have read."""
         shapes = self.weight_shapes(inputs[0].shape[2])
-        places = range(len(shapes)) if not self.stage else [i - 1 - self.states for i in self._places]
+        places = range(len(shapes)) if not self.stage else [i - 1 - self.states for i in self.places]
         products = sum(shapes[i][0] * shapes[i][1] for i in places if len(shapes[i]) == 2)
         return 2 * inputs[0].shape[0] * inputs[0].shape[1] * products
 
@@ -71,13 +81,13 @@ class RnnGradStage(RnnGrad):
         return self.reserve and self.stage == 0
 
     @property
-    def _places(self) -> list[int]:
+    def places(self) -> list[int]:
         """Which results of `RnnGrad` are made; of no use is what it leaves of the reserve."""
         count = 1 + self.states + len(self.weight_shapes(1))
         return [i for i, stage in enumerate(super().stages(count)[:count]) if stage == self.stage]
 
     def _selected(self, results: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(results[i] for i in self._places)
+        return tuple(results[i] for i in self.places)
 
     def _operands(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Those of `RnnGrad`."""
@@ -92,12 +102,13 @@ class RnnGradStage(RnnGrad):
                 yield replace(sample, op=replace(sample.op, stage=stage))
 
 
-@kernels(RnnGradStage, source="own")
+@kernels(RnnGradStage, source="cudnn")
 def rnn_grad_stage(op: RnnGradStage, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """By own kernels, and a library's product. Raises NoKernel where these do not run the network, and for small
-    products."""
+    """By own kernels and a library's product. Raises NoKernel for a reserve of cuDNN's, and for small products."""
     inputs = [s.open.fixed for s in specs]
-    found = persistent_tiling(op, inputs, device, policy) if op.reserve else None
+    if not op.reserve:
+        return _of_the_whole(op, inputs, device, policy)
+    found = persistent_tiling(op, inputs, device, policy)
     if found is None:
         raise NoKernel(
             f"cuda: {op.name} has no kernel where cuDNN runs the network: {op.mode} on {inputs[0]}"
@@ -105,6 +116,23 @@ def rnn_grad_stage(op: RnnGradStage, specs: tuple[Spec, ...], device: Device, po
     if op.stage:
         return persistent.matrix_gradient_plan(op, inputs, op.matrix, found, device, policy)
     return persistent.data_gradient_plan(op, inputs, found, device, policy)
+
+
+def _of_the_whole(op: RnnGradStage, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """All gradients, those of other stages in the workspace."""
+    whole = rnn_grad(RnnGrad(**_known(op)), tuple(inputs), device, policy)
+    wanted, places, offset = op.places, list[Place](), 0
+    for i, spec in enumerate(whole.outputs):
+        places.append(target(wanted.index(i)) if i in wanted else scratch(offset))
+        offset += 0 if i in wanted else round_up(spec.nbytes, WORKSPACE_ALIGNMENT)
+    step = SubPlan(whole, tuple(map(source, range(len(inputs)))), tuple(places), offset)
+    outputs = [whole.outputs[i] for i in wanted]
+    return kernel_plan(device, inputs, outputs, [step], label=op.name, workspace=offset + whole.workspace)
+
+
+def _known(op: RnnGrad) -> dict[str, Any]:
+    """The attributes of `RnnGrad`."""
+    return {f.name: getattr(op, f.name) for f in fields(RnnGrad)}
 
 
 def _keeps_a_reserve(node: Any) -> bool:
@@ -117,7 +145,7 @@ def _in_stages(match: PatternMatch) -> Results | None:
     stages, inputs = grad.op.stages(len(grad.outputs)), match.inputs(grad)
     if len({message for value in grad.outputs for message in _messages(match, value)}) < 2:
         return None
-    head, known = 4 + 2 * grad.op.states, {f.name: getattr(grad.op, f.name) for f in fields(grad.op)}
+    head, known = 4 + 2 * grad.op.states, _known(grad.op)
     results: dict[Any, Any] = {}
     for stage in range(max(stages) + 1):
         op = RnnGradStage(**known, stage=stage)
