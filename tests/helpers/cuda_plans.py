@@ -66,7 +66,7 @@ MACHINES = {name: KINDS[name] for name in ("h200", "a100", "rtx5090")}
 #: What it belongs to, the problem, and its plan.
 Row = tuple[str, str, str]
 #: What cuDNN computes by graphs; its recurrent networks need a GPU to be planned.
-GRAPHED = sorted(LIBRARY - {"rnn", "rnn_grad", "rnn_grad_stage"})
+GRAPHED = sorted(LIBRARY - {"rnn", "rnn_grad"})
 
 
 # ------------------------------------------------------------------------------------------------------- as text

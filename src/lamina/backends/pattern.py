@@ -187,8 +187,8 @@ class PatternMatch(Protocol):
         """The nodes that read a value by now, None for the graph's outputs; one for each time."""
         ...
 
-    def apply(self, op: Op, *inputs: Any, at: Any, stage: int = 0) -> tuple[Any, ...]:
-        """The outputs of a new node, under the policy and at the place of the node `at`, or of one of its stages."""
+    def apply(self, op: Op, *inputs: Any, at: Any) -> tuple[Any, ...]:
+        """The outputs of a new node, under the policy and at the place of the node `at`."""
         ...
 
 

@@ -195,13 +195,6 @@ class Op:
         """An op that leaves out trailing outputs that nobody uses, or itself when it has no such form."""
         return self
 
-    def stages(self, count: int) -> Sequence[int]:
-        """In which stage of its work, from 0 on, each of so many results is finished.
-
-        A backend may make an op of each stage, so that what reads the results of one need not wait for the next.
-        """
-        return [0] * count
-
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         """Where the samples of a batch are in each output, when they are along `axes` of the inputs (not all None).
 

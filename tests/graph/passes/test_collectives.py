@@ -14,7 +14,6 @@ from lamina.graph.passes.manager import optimize
 from lamina.graph.passes.pattern import Report
 from lamina.ops.core import bind
 from lamina.ops.primitives.collective import AllGatherEach, AllReduce, ReduceScatterEach
-from lamina.ops.primitives.rnn import RnnGrad, Sizes
 from lamina.spec import Group, Spec, float16, float32, int64
 
 PAIR = Group(0, 1)
@@ -45,26 +44,6 @@ def test_each_bucket_starts_behind_its_last_tensor_and_is_waited_for_behind_the_
         starts[0] < last < starts[1] < arrived[0]
     )  # the last result is computed while the first bucket travels
     assert [v.shape for v in graph.outputs] == [(4, 4)] * 3
-
-
-def test_results_of_one_op_travel_in_the_order_of_its_stages() -> None:
-    """Gradients of the upper layer's matrices are sent before the lower layer's, and W_ih before W_hh."""
-    op, sizes = RnnGrad("gru", 4, 2), Sizes(3, 2, 4)
-    shapes = [s for s in op.operand_shapes(sizes) if s is not None]
-
-    def f(*operands: Any) -> list[Any]:
-        found = bind(op, *operands)[2:]
-        return all_reduce_each([g.cast("float16") for g in found], group=PAIR, bucket_bytes=1)
-
-    graph = bucket_reductions(trace(f, *(Spec(s, float32) for s in (*shapes, *op.weight_shapes(4)))))
-    (made,) = (node for node in graph.nodes if node.op.name == "rnn_grad")
-    sent = [node for node in graph.nodes if node.op.name == "start_all_reduce"]
-    rounded = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.op.name == "cast"}
-    assert {value.node for value in rounded.values()} == {made}
-    order = [rounded[v].index - 2 for node in sent for v in node.inputs]  # of the weights
-    assert order == [2, 3, 6, 7, 4, 5, 0, 1]
-    assert [node.serial for node in sent] == sorted({node.serial for node in sent})
-    assert made.place(4) < sent[-1].serial < made.serial + 1
 
 
 def in_turn(*sizes: int) -> list[_Sent]:

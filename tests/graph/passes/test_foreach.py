@@ -10,16 +10,13 @@ import pytest
 import lamina as lm
 from lamina import backends, ops
 from lamina.backends.cuda import backend as cuda_backend
-from lamina.distributed import all_reduce_each
 from lamina.graph import gradients, trace
-from lamina.graph.passes import collectives, foreach
+from lamina.graph.passes import foreach
 from lamina.graph.passes.manager import optimize
-from lamina.graph.passes.verify import Checker
 from lamina.ops.core import Array, Op, bind
 from lamina.ops.primitives import Foreach
-from lamina.ops.primitives.collective import StartAllReduce
 from lamina.ops.primitives.update import Update
-from lamina.spec import Group, Spec, bfloat16, float32, int64
+from lamina.spec import Spec, bfloat16, float32, int64
 from tests.helpers.planned import H200
 
 CPU = backends.get(lm.device("cpu"))
@@ -115,34 +112,6 @@ def test_large_updates_go_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(foreach, "SMALL", 5)
     grouped = foreach.group_small(_updates(5, 2), _cuda())
     assert names(grouped).count("sgd_update") == 3  # of 2, 4, 6, 8 and 10 elements
-
-
-def _updates_of_ranks(clipped: bool) -> lm.graph.Graph:
-    """Updates of eight parameters by gradients that two ranks add in messages of two; clipped: by the norm of all."""
-
-    def f(rate, *values):  # type: ignore[no-untyped-def]
-        g, found = values[-1], []
-        for _ in range(8):
-            found.append(g := ops.softmax(g, 0))
-        found = all_reduce_each(found, group=Group(0, 1), bucket_bytes=32)
-        if clipped:
-            norm = sum((x * x).sum() for x in found)
-            found = [x / norm for x in found]
-        return [ops.sgd_update(p, x, p, rate)[0] for p, x in zip(values[:8], found, strict=True)]
-
-    return collectives.bucket_reductions(trace(f, Spec((), float32), *[Spec((4,), float32)] * 9))
-
-
-@pytest.mark.parametrize(("clipped", "launches"), [(False, 4), (True, 1)])
-def test_updates_wait_for_the_message_that_brings_their_gradients(clipped: bool, launches: int) -> None:
-    graph = _updates_of_ranks(clipped)
-    grouped = foreach.group_small(graph, _cuda())
-    Checker(graph).check("group_small", grouped)
-    updates = [n for n in grouped.nodes if n.op.name == "foreach" and n.op.effect == "update"]
-    assert len([n for n in grouped.nodes if isinstance(n.op, StartAllReduce)]) == 4
-    assert [len(n.outputs) for n in updates] == [2 * 8 // launches] * launches  # parameters and momenta
-    sources = [{v.node.inputs[0].node for v in n.inputs if v.node is not None} for n in updates]
-    assert clipped or all(len(starts) == 1 for starts in sources)
 
 
 def test_nothing_is_grouped_where_no_kernel_takes_many() -> None:

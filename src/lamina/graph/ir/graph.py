@@ -35,8 +35,7 @@ from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor, as_constant, as_tensor
 
 _serial = itertools.count()
-#: How far a node's stages are apart in the order: there is room for all of them before the next node's serial.
-_STAGE = 2.0**-18
+
 
 #: Where the program that is traced will run.
 _place: ContextVar[Device | None] = ContextVar("lamina_traced_for", default=None)
@@ -124,13 +123,6 @@ class Value(InPlace["Value"]):
         """Record op as a node; tensors, arrays and numbers among the operands become constants."""
         inputs = tuple(x if isinstance(x, Value) else constant(x) for x in operands)
         return Node(op, inputs, current_policy()).outputs
-
-    @property
-    def finished(self) -> float:
-        """When it is there: the place of the node, and of the stage of its op, that makes it; -1 where none does."""
-        if self.node is None:
-            return -1.0
-        return self.node.place(self.node.op.stages(len(self.node.outputs))[self.index])
 
     @property
     def behind(self) -> Value:
@@ -261,10 +253,6 @@ class Node:
         same = op is None and all(a.spec == b.spec for a, b in zip(inputs, self.inputs, strict=True))
         specs = [v.spec for v in self.outputs] if same else None
         return Node(op or self.op, inputs, self.policy, self.serial, specs, self.origin)
-
-    def place(self, stage: int = 0) -> float:
-        """Where a stage of its work stands in the order of nodes: the first at its serial."""
-        return self.serial + stage * _STAGE
 
     def __repr__(self) -> str:
         where = f" from {self.origin}" if str(self.origin) else ""

@@ -70,8 +70,10 @@ class _Trailing:
             self._finished[node] = max(map(self.finished, node.inputs), default=-1.0)
 
     def finished(self, value: Value) -> float:
-        """When a value could be there: the place of the last stage of a node, light ones aside, that it needs."""
-        return value.finished if value.node is None else self._finished.get(value.node, value.finished)
+        """When a value could be there: the serial of the last node, light ones aside, that it needs."""
+        if value.node is None:
+            return -1.0
+        return self._finished.get(value.node, value.node.serial)
 
     def moved_up(self, values: Sequence[Value]) -> list[Value]:
         """The values, made where the last of them could be there."""
@@ -109,11 +111,10 @@ def keep_order(graph: Graph, report: Report | None = None) -> Graph:
 
 @dataclass(frozen=True)
 class _Bucket:
-    """Tensors of one element type, their places among the inputs of what reduces them, and when all are there."""
+    """Tensors of one element type, with their places among the inputs of what reduces them."""
 
     places: Sequence[int]
     values: Sequence[Value]
-    finished: float
 
 
 def _buckets(node: Node, limit: int, trailing: _Trailing) -> Iterator[_Bucket]:
@@ -125,7 +126,7 @@ def _buckets(node: Node, limit: int, trailing: _Trailing) -> Iterator[_Bucket]:
         alike = [i for i in order if node.inputs[i].dtype == dtype]
         full += _filled([_Sent(i, node.inputs[i].spec.nbytes, finished[i]) for i in alike], limit)
     for places in sorted(full, key=lambda places: finished[places[-1]]):
-        yield _Bucket(places, trailing.moved_up([node.inputs[i] for i in places]), finished[places[-1]])
+        yield _Bucket(places, trailing.moved_up([node.inputs[i] for i in places]))
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,6 @@ def _in_turn(op: Op, buckets: Sequence[_Bucket], at: Node) -> Iterator[tuple[Val
     """What an op makes of each bucket, right behind its last tensor and the one before."""
     serial = 0.0
     for bucket in buckets:
-        serial = max(serial, nextafter(bucket.finished, inf))
         made = Node(op, bucket.values, at.policy, serial, origin=at.origin)
         serial = nextafter(made.serial, inf)
         yield made.outputs

@@ -16,7 +16,6 @@ from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, replace, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives import Cast, Foreach, FusedElementwise, Reduce, Reshape
-from lamina.ops.primitives.collective import Arrived
 from lamina.spec.policies import policy as use_policy
 
 #: Tensors of up to so many elements are updated (and rounded) together with others.
@@ -92,9 +91,8 @@ def group_small(
     """Do all updates of small parameters in one launch, all roundings of small inputs, all counts, and whatever else
     is done to many tensors alike (scaling and clipping gradients, their norms, what a skipped step leaves).
 
-    Updates wait for the last gradient, where ranks add them for the last of a message; roundings are done at the
-    start; large tensors go by themselves, so that their gradients' memory serves again. The single nodes stay where
-    the backend has no kernel for many.
+    Updates wait for the last gradient, roundings are done at the start; large tensors go by themselves, so that
+    their gradients' memory serves again. The single nodes stay where the backend has no kernel for many.
     stays: inputs that are the same from run to run: what is made of them is not mixed with other work.
     """
     if not backend.has_kernel(Foreach):
@@ -122,28 +120,14 @@ def _depths(graph: Graph) -> dict[Node, int]:
     return depth
 
 
-def _messages(graph: Graph) -> dict[Node, float]:
-    """The place of the last message that each node needs; -inf where it needs none."""
-    found: dict[Node, float] = {}
-    for node in graph.nodes:
-        is_start = node.op.effect == "collective" and not isinstance(node.op, Arrived)
-        needed = (
-            node.inputs[:1] if isinstance(node.op, Arrived) else node.inputs
-        )  # others are only on their way
-        before = max((found[v.node] for v in needed if v.node is not None), default=-math.inf)
-        found[node] = node.serial if is_start else before
-    return found
-
-
 def _alike(graph: Graph, depth: Mapping[Node, int], stays: Collection[Value]) -> list[list[Node]]:
     """Nodes that one launch may do, by what they have in common: small updates, roundings of small inputs, counts."""
     found: dict[Any, list[Node]] = {}
-    message = _messages(graph)
     for node in graph.nodes:
         small = node.outputs[0].spec.numel <= SMALL
         if small and (_counts(node) or (node.op.foreach and _may_wait_or_begin(node))):
             dtypes = tuple(v.dtype for v in node.inputs)
-            key = (depth[node], message[node], node.op, node.policy, dtypes, node.inputs[0] in stays)
+            key = (depth[node], node.op, node.policy, dtypes, node.inputs[0] in stays)
             found.setdefault(key, []).append(node)
     return list(found.values())
 

@@ -204,9 +204,9 @@ class Match:
         """The nodes that read a value by now, None for the graph's outputs; one for each time."""
         return [use.node for use in self.rewriting.readers(value)]
 
-    def apply(self, op: Op, *inputs: Value, at: Node, stage: int = 0) -> tuple[Value, ...]:
-        """The outputs of a new node, under the policy and at the place of a stage of the node `at`."""
-        return Node(op, inputs, at.policy, at.place(stage), origin=at.origin).outputs
+    def apply(self, op: Op, *inputs: Value, at: Node) -> tuple[Value, ...]:
+        """The outputs of a new node, under the policy and at the place of the node `at`."""
+        return Node(op, inputs, at.policy, at.serial, origin=at.origin).outputs
 
 
 def find(pattern: Pattern, root: Node, rewriting: Rewriting) -> Iterator[Match]:

@@ -204,17 +204,6 @@ class RnnGrad(_Recurrent):
         spent = (Spec((0,), uint8),) if self.reserve else ()
         return (*(self.result(shape, inputs[0].dtype) for shape in shapes), *spent)
 
-    def stages(self, count: int) -> Sequence[int]:
-        """Gradients of matrices need those of the gates alone: the uppermost layer's are first, and of each layer
-        what meets its input is before what meets its state.
-        """
-        found = [0] * (1 + self.states)
-        for below in reversed(range(self.layers)):  # layers that are finished later
-            given, fed_back = 2 * below + 1, 2 * below + 2
-            each = [given, fed_back, *[0] * (2 * self.bias), *[fed_back] * bool(self.projection)]
-            found += each * self.directions
-        return [*found, *[0] * self.reserve]
-
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         return (*self.composed(*inputs), *([np.zeros(0, np.uint8)] if self.reserve else []))
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
 
-from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends import Call, Plan, Run
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.launch.indexing import index_type
 from lamina.backends.cuda.launch.program import (
@@ -286,42 +286,6 @@ def _after(place: Place, nbytes: int) -> Place:
 
 
 @dataclass(frozen=True)
-class _GateGradients:
-    """Where the backward pass leaves what gradients of weights are made of, from `base` on.
-
-    sizes: bytes of what a launch writes: the gradients of gates from the input (of a GRU; of an LSTM they are the
-    next), from the state, and what its blocks exchange. launches: how many have such memory of their own, the
-    lowest layers' first; with one all launches share it. sums: bytes of the partial sums of biases' gradients behind.
-    """
-
-    base: Place
-    sizes: tuple[int, int, int]
-    launches: int
-    sums: int
-
-    @property
-    def _each(self) -> int:
-        return sum(round_up(n, WORKSPACE_ALIGNMENT) for n in self.sizes)
-
-    def of(self, launch: int) -> tuple[Place, Place, Place]:
-        """The three of a launch."""
-        first = _after(self.base, launch % self.launches * self._each)
-        begin = [*accumulate((round_up(n, WORKSPACE_ALIGNMENT) for n in self.sizes), initial=0)]
-        da, ds, exchanged = (_after(first, n) for n in begin[:-1])
-        return da, ds, exchanged
-
-    @property
-    def biases(self) -> Place:
-        """The partial sums."""
-        return _after(self.base, self.launches * self._each)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all of it."""
-        return self.launches * self._each + round_up(self.sums, WORKSPACE_ALIGNMENT)
-
-
-@dataclass(frozen=True)
 class _Builder:
     """What both directions need: sizes, the weights' places, where the reserve is, and where products may work."""
 
@@ -458,103 +422,74 @@ class _Builder:
         dlast: tuple[Place, ...],
         dx: Place,
         dfirst: tuple[Place, ...],
-        dgates: _GateGradients,
-        matrices: Sequence[Place],
-        biases: Sequence[Place],
+        dweights: Sequence[Place],
         work: int,
         misaligned: bool,
     ) -> tuple[list[Bindable], int]:
-        """(steps, end of their workspace) of all gradients; their workspace begins at `work`.
-
-        matrices: where gradients go, of W_ih and W_hh of each layer; with none they are made later, of `dgates`.
-        biases: the same of b_ih and b_hh; none where there are no biases.
-        """
-        t, span, between = self.tiling, self.tiling.span, scratch(work)
-        work += 0 if t.wave else round_up(self.bytes_of_output, WORKSPACE_ALIGNMENT)
-        end, steps = work, list[Bindable]()
+        """(steps, end of their workspace) of all gradients; their workspace begins at `work`."""
+        t, span = self.tiling, self.tiling.span
+        partial, each = 4 * t.hidden * t.padded * 4, span * self.bytes_of_gates
+        turns, for_below = span * 2 * partial, (span - 1) * t.steps * partial
+        sizes = (
+            each if self.op.mode == "gru" else 0,
+            each,
+            0 if t.alone else turns + for_below,
+            t.layers * self._slices * 4 * t.hidden * 4,
+            0 if t.wave else self.bytes_of_output,
+        )
+        ends_of = [*accumulate((round_up(n, WORKSPACE_ALIGNMENT) for n in sizes), initial=work)]
+        da, ds, own, dbias, between = map(scratch, ends_of[:-1])  # of an LSTM da is ds
+        # What blocks wait for: the gradients of gates, of a GRU's n from the input only where a layer below reads it.
+        awaited = ds if span == 1 else da
+        clear = Fill(awaited, 0xFF, dbias.offset - awaited.offset)
+        end = work = ends_of[-1]
+        steps: list[Bindable] = []
         for first in reversed(range(0, t.layers, span)):
-            da, ds, exchanged = dgates.of(first // span)
             arriving = dy if first + span == t.layers else between
             given = (self._gates_of(first), self._cells_of(first), self._state(cells, first), arriving)
-            sums = (da, ds) if t.alone else (da, ds, exchanged, _after(exchanged, self._turns))
+            sums = (da, ds) if t.alone else (da, ds, own, _after(own, turns))
             ends = [[self._state(p, first) for p in places] for places in (dlast, dfirst)]
-            arguments = (self._table(first), *given, *ends[0], *sums, *ends[1], self._sums_of(dgates, first))
-            # What blocks wait for: the gradients of gates, of a GRU's n from the input only where a layer below
-            # reads it.
-            awaited = ds if span == 1 else da
-            cleared = exchanged.offset + round_up(dgates.sizes[2], WORKSPACE_ALIGNMENT) - awaited.offset
-            steps += [] if t.alone else [Fill(awaited, 0xFF, cleared)]
+            found = _after(dbias, first * self._slices * 4 * t.hidden * 4)
+            arguments = (self._table(first), *given, *ends[0], *sums, *ends[1], found)
+            steps += [] if t.alone else [clear]
             steps.append(self._launch("rnn_backward", arguments, self._text(misaligned, BACKWARD=1)))
-            jobs = [self._input_job(first, da, dx if first == 0 else between)]
-            for i, to in enumerate(matrices[2 * first : 2 * (first + span)]):
-                jobs.append(self._matrix_job((first + i // 2, i % 2), x, dgates, to))
+            jobs = self._jobs(first, x, (da, ds), dx if first == 0 else between, dweights)
             small = [job for job in jobs if job.small]
             parts = [self._as_part(job, work) for job in jobs if not job.small]
             end = max(end, *(work + part.plan.workspace for part in parts), 0)
             steps += parts
-            if small or biases:
-                found = biases[2 * first : 2 * (first + span)]
-                steps.append(self._grads(small, self._sums_of(dgates, first), found, misaligned))
+            if small or self.op.bias:
+                layers = range(first, first + span)
+                steps.append(self._grads(small, found, dweights, layers, misaligned))
         return steps, end
-
-    def matrix_gradient(
-        self, which: tuple[int, int], x: Place, dgates: _GateGradients, to: Place
-    ) -> tuple[list[Bindable], int]:
-        """(steps, end of their workspace) of the gradient of one matrix, W_ih or W_hh (1) of a layer.
-
-        Raises NoKernel for a small product, which runs in one launch with others.
-        """
-        job = self._matrix_job(which, x, dgates, to)
-        if job.small:
-            raise NoKernel(f"cuda: a product of {job.m} x {job.k} x {job.n} runs in one launch with others")
-        part = self._as_part(job, 0)
-        return [part], part.plan.workspace
-
-    def gate_gradients(self, base: Place, kept: bool) -> _GateGradients:
-        """kept: whether all of them are there at the end, or only those of the last launch."""
-        t, each = self.tiling, self.tiling.span * self.bytes_of_gates
-        exchanged = 0 if t.alone else self._turns + (t.span - 1) * t.steps * self._partial
-        sizes = (each if self.op.mode == "gru" else 0, each, exchanged)
-        sums = t.layers * self._slices * 4 * t.hidden * 4
-        return _GateGradients(base, sizes, t.layers // t.span if kept else 1, sums)
-
-    @property
-    def _partial(self) -> int:
-        """Bytes of the sums that blocks exchange in a step of a layer."""
-        return 4 * self.tiling.hidden * self.tiling.padded * 4
-
-    @property
-    def _turns(self) -> int:
-        return self.tiling.span * 2 * self._partial
 
     @property
     def _slices(self) -> int:
         """Partial sums of a bias's gradient."""
         return self.tiling.groups * self.tiling.tiles
 
-    def _sums_of(self, dgates: _GateGradients, layer: int) -> Place:
-        return _after(dgates.biases, layer * self._slices * 4 * self.op.hidden * 4)
+    def _jobs(
+        self, first: int, x: Place, dgates: tuple[Place, Place], dx: Place, dweights: Sequence[Place]
+    ) -> list[_Job]:
+        """The gradients of a launch's matrices, and of its first layer's input, from those of its gates."""
+        each, hidden, gates, rows = 4 if self.op.bias else 2, self.op.hidden, self._gates, self._rows
+        width = self._width(first)
+        jobs = [_Job(dgates[0], self._weight(first, 0), dx, rows, width, gates, False)]
+        for layer in range(first, first + self.tiling.span):
+            wanted = ((self._width(layer), self._input(layer, x)), (hidden, self._states(layer, 0)))
+            for which, (width, read) in enumerate(wanted):
+                a = _after(dgates[which], (layer - first) * self.bytes_of_gates)
+                jobs.append(_Job(a, read, dweights[layer * each + which], gates, width, rows, True))
+        return jobs
 
-    def _input_job(self, layer: int, da: Place, dx: Place) -> _Job:
-        """The gradient of what a layer reads."""
-        return _Job(da, self._weight(layer, 0), dx, self._rows, self._width(layer), self._gates, False)
-
-    def _matrix_job(self, which: tuple[int, int], x: Place, dgates: _GateGradients, to: Place) -> _Job:
-        """The gradient of a layer's W_ih (0) or W_hh (1)."""
-        layer, fed_back = which
-        launch, above = divmod(layer, self.tiling.span)
-        a = _after(dgates.of(launch)[fed_back], above * self.bytes_of_gates)
-        read = self._states(layer, 0) if fed_back else self._input(layer, x)
-        width = self.op.hidden if fed_back else self._width(layer)
-        return _Job(a, read, to, self._gates, width, self._rows, True)
-
-    def _grads(self, jobs: Sequence[_Job], dbias: Place, biases: Sequence[Place], misaligned: bool) -> Launch:
-        """Small products and the gradients of a launch's biases in one launch."""
-        layers = self.tiling.span
+    def _grads(
+        self, jobs: Sequence[_Job], dbias: Place, dweights: Sequence[Place], layers: range, misaligned: bool
+    ) -> Launch:
+        """Small products and the gradients of biases in one launch."""
         many = sum(job.tiles(128) for job in jobs) >= self.tiling.machine.multiprocessors
         edge = 128 if many else 64
         firsts = [*accumulate((job.tiles(edge) for job in jobs), initial=0)]
-        sums = -(-layers * 4 * self.op.hidden // (edge * 2)) if biases else 0
+        sums = -(-len(layers) * 4 * self.op.hidden // (edge * 2)) if self.op.bias else 0
         columns = {
             "FIRST": firsts,
             "M_OF": [job.m for job in jobs],
@@ -563,15 +498,16 @@ class _Builder:
             "A_TURNED": [int(job.transposed) for job in jobs],
         }
         numbers = {"EDGE": edge, "JOBS": len(jobs), "PLACES": max(len(jobs), 1)}
-        text = self._text(misaligned, LAYERS=layers, SLICES=self._slices, **numbers)
+        text = self._text(misaligned, LAYERS=len(layers), SLICES=self._slices, **numbers)
         text += "".join(
             f"__device__ const int {name}[] = {{{', '.join(map(str, values or [0]))}}};\n"
             for name, values in columns.items()
         )
         products = Table(tuple(place for job in jobs for place in (job.a, job.b, job.c)) or (0, 0, 0))
-        to = Table(tuple(biases) or (0,) * (2 * layers))
+        to = [dweights[layer * 4 + which] for layer in layers for which in (2, 3)] if self.op.bias else []
+        biases = Table(tuple(to) or (0,) * (2 * len(layers)))
         program = Program("rnn_grads", "rnn/gradients.cu", text)
-        return Launch(program, (firsts[-1] + sums,), (edge * 2,), (products, dbias, to))
+        return Launch(program, (firsts[-1] + sums,), (edge * 2,), (products, dbias, biases))
 
 
 # ---------------------------------------------------------------------------------------------------------- plans
@@ -621,68 +557,12 @@ def gradient_plan(op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: De
             first, last = (source(1), source(n)), (target(1), target(n))
             before, end = build.forward(source(0), first, y, last, True, work, misaligned)
         dweights = [target(1 + n + i) for i in range(len(weights))]
-        each = 4 if op.bias else 2
-        matrices = [w for i, w in enumerate(dweights) if i % each < 2]
-        biases = [w for i, w in enumerate(dweights) if i % each >= 2]
-        dgates = build.gate_gradients(scratch(work), kept=False)
-        work += dgates.nbytes
-        after, last_end = build.backward(*_data(n), dgates, matrices, biases, work, misaligned)
+        dlast, dfirst = (source(3 + n), source(2 + 2 * n)), (target(1), target(n))
+        places = source(0), source(n), source(2 + n), dlast, target(0), dfirst
+        after, last_end = build.backward(*places, dweights, work, misaligned)
         return [*before, *after], max(end, last_end)
 
     return _planned(op, inputs, outputs, steps, device)
-
-
-def data_gradient_plan(
-    op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: Device, policy: Policy
-) -> Plan:
-    """(dx, dh0, dc0, *gradients of biases, dgates) with a reserve. dgates: what `matrix_gradient_plan` reads."""
-    outputs, inputs = [s.fixed for s in op.infer(*inputs)], list(inputs)
-    n, head = op.states, 3 + 2 * op.states
-    weights = tuple(source(i) for i in range(head + 1, len(inputs)))
-    inputs[head] = Spec((found.reserve,), uint8).fixed
-    sizes, dtype = Sizes(*inputs[0].shape), inputs[0].dtype
-    build = _Builder(found, op, sizes, dtype, weights, source(head), device, policy)
-    dgates = build.gate_gradients(target(len(outputs) - 1), kept=True)
-    biases = [target(i) for i in range(1 + n, len(outputs) - 1)]
-    outputs[-1] = Spec((dgates.nbytes,), uint8).fixed
-
-    def steps(misaligned: bool) -> tuple[list[Bindable], int]:
-        return build.backward(*_data(n), dgates, [], biases, 0, misaligned)
-
-    return _planned(op, inputs, outputs, steps, device)
-
-
-def matrix_gradient_plan(
-    op: RnnGrad,
-    inputs: Sequence[Spec],
-    which: tuple[int, int],
-    found: Tiling,
-    device: Device,
-    policy: Policy,
-) -> Plan:
-    """The gradient of one matrix; which: a layer, 0 for W_ih or 1 for W_hh.
-
-    inputs: those of `data_gradient_plan` with dgates behind the reserve. Raises NoKernel for a small product, which
-    runs in one launch with others.
-    """
-    outputs, inputs = [s.fixed for s in op.infer(*inputs)], list(inputs)
-    head = 3 + 2 * op.states
-    inputs[head] = Spec((found.reserve,), uint8).fixed
-    sizes, dtype = Sizes(*inputs[0].shape), inputs[0].dtype
-    build = _Builder(found, op, sizes, dtype, (), source(head), device, policy)
-    dgates = build.gate_gradients(source(head + 1), kept=True)
-    inputs[head + 1] = Spec((dgates.nbytes,), uint8).fixed
-
-    def steps(misaligned: bool) -> tuple[list[Bindable], int]:
-        return build.matrix_gradient(which, source(0), dgates, target())
-
-    return _planned(op, inputs, outputs, steps, device)
-
-
-def _data(states: int) -> tuple[Place, Place, Place, tuple[Place, ...], Place, tuple[Place, ...]]:
-    """Where `_Builder.backward` finds x, c0, dy and the last states' gradients, and puts dx and the first states'."""
-    dlast, dfirst = (source(3 + states), source(2 + 2 * states)), (target(1), target(states))
-    return source(0), source(states), source(2 + states), dlast, target(0), dfirst
 
 
 def _planned(

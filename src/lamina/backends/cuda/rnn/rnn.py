@@ -170,15 +170,6 @@ def _formulation(
     return _fastest(attributes(op), Sizes(*inputs[0].shape), inputs[0].dtype, own, training, device, policy)
 
 
-def persistent_tiling(
-    op: RnnGrad, inputs: Sequence[Spec], device: Device, policy: Policy
-) -> persistent.Tiling | None:
-    """How blocks share the network of a gradient that own kernels compute, None where cuDNN does."""
-    found = _tiling(op, inputs, device)
-    own = found is not None and _formulation(op, inputs, True, device, policy) == PERSISTENT
-    return found if own else None
-
-
 def _tiling(op: Rnn | RnnGrad, inputs: Sequence[Spec], device: Device) -> persistent.Tiling | None:
     dtypes = [s.dtype for s in inputs if s.dtype != uint8]
     return persistent.tiling(op, Sizes(*inputs[0].shape), dtypes, device.machine)
