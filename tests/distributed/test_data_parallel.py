@@ -51,15 +51,16 @@ def several(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Sequences(nn.Module):
-    """Dropout of sequences whose samples are along axis 1, in a recurrent network or a transformer."""
+    """Sequences whose samples are along axis 1, in a recurrent network or a transformer, with dropout."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, **settings: Any) -> None:
         if kind == "transformer":
             layer = nn.TransformerEncoderLayer(6, 2, 10, dropout=0.3, norm_first=True)
             self.body: nn.Module = nn.TransformerEncoder(layer, 2)
         else:
-            self.body = getattr(nn, kind)(6, 6, num_layers=3, dropout=0.4)
-        self.head = nn.Linear(6, 5)
+            self.body = getattr(nn, kind)(6, 6, **(settings or {"num_layers": 3, "dropout": 0.4}))
+        wide = settings.get("proj_size", 6) * (1 + settings.get("bidirectional", False))
+        self.head = nn.Linear(wide, 5)
 
     def forward(self, x: lm.Tensor) -> lm.Tensor:
         """(B, T, 6) -> (B, 5)."""
@@ -67,13 +68,13 @@ class Sequences(nn.Module):
         return self.head((y[0] if isinstance(y, tuple) else y)[-1])
 
 
-def sequences(kinds: list[str]) -> list[list[float]]:
+def sequences(kinds: list[tuple[str, dict[str, Any]]], bucket_bytes: int = 25 << 20) -> list[list[float]]:
     """Losses of some steps of each kind of network."""
     found, n, me = [], distributed.world_size(), distributed.rank()
-    for kind in kinds:
+    for kind, settings in kinds:
         nn.manual_seed(3)
-        net = Sequences(kind)
-        step = lm.train_step(net, ops.cross_entropy, optim.SGD(0.5), device="cpu", parallel="data")
+        net, together = Sequences(kind, **settings), DataParallel(bucket_bytes=bucket_bytes)
+        step = lm.train_step(net, ops.cross_entropy, optim.SGD(0.5), device="cpu", parallel=together)
         rng, losses, part = np.random.default_rng(0), [], slice(me * BATCH // n, (me + 1) * BATCH // n)
         for _ in range(STEPS):
             x, y = rng.standard_normal((BATCH, 4, 6)).astype(np.float32), rng.integers(0, 5, BATCH)
@@ -85,10 +86,32 @@ def sequences(kinds: list[str]) -> list[list[float]]:
 @pytest.mark.feature("F116", "B032", "B033")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_sequences_are_dropped_as_one_rank_would(ranks: int) -> None:
-    kinds = ["LSTM", "GRU", "PeepholeLSTM", "transformer"]
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        (k, {}) for k in ("LSTM", "GRU", "PeepholeLSTM", "transformer")
+    ]
     alone = sequences(kinds)
     for found in run_ranks(sequences, ranks, args=(kinds,)):
         for kind, losses, wanted in zip(kinds, found, alone, strict=True):
+            assert losses == pytest.approx(wanted, rel=1e-5), kind
+
+
+#: Networks whose layers' gradients are results of one op.
+STACKED: list[tuple[str, dict[str, Any]]] = [
+    ("LSTM", {"num_layers": 2}),
+    ("LSTM", {"num_layers": 2, "bidirectional": True, "proj_size": 4}),
+    ("GRU", {"num_layers": 3, "bias": False}),
+    ("GRU", {"num_layers": 2, "bidirectional": True}),
+    ("RNN", {"num_layers": 2, "nonlinearity": "relu"}),
+    ("RNN", {"num_layers": 2, "nonlinearity": "tanh", "bidirectional": True}),
+]
+
+
+@pytest.mark.feature("F116", "B032", "B033")
+@pytest.mark.parametrize("launcher", ["variables", "mpirun"])
+def test_stacked_recurrent_networks_train_as_on_one_rank(launcher: Any) -> None:
+    alone = sequences(STACKED)
+    for found in run_ranks(sequences, 2, launcher=launcher, args=(STACKED, 300)):
+        for kind, losses, wanted in zip(STACKED, found, alone, strict=True):
             assert losses == pytest.approx(wanted, rel=1e-5), kind
 
 

@@ -9,7 +9,6 @@ import pytest
 
 import lamina as lm
 from lamina import distributed, nn, ops, optim
-from lamina.distributed import DataParallel
 from lamina.runtime import Device, devices
 from tests.distributed import test_data_parallel, test_shards
 from tests.helpers.collective_programs import check
@@ -103,43 +102,6 @@ def test_a_step_with_its_communication_is_one_graph(ranks: int) -> None:
     for rank, found in enumerate(others, 1):
         assert found[:2] == first[:2]  # the mean over all ranks, in every bit
         assert found[2] == rank
-
-
-class Recurrent(nn.Module):
-    """A stack whose own kernels make the gradients of its layers' weights one after the other."""
-
-    def __init__(self) -> None:
-        self.body = nn.LSTM(512, 512, 2, batch_first=True)
-        self.head = nn.Linear(512, 10)
-
-    def forward(self, x: lm.Tensor) -> lm.Tensor:
-        """(B, T, 512) -> (B, 10)."""
-        return self.head(self.body(x)[0][:, -1])
-
-
-def recurrent(batch: int = 64) -> tuple[int, list[float], bool]:
-    """(stages of the gradient in a step, losses, whether it is one graph); each rank has its part of the batch."""
-    n, me = distributed.world_size(), distributed.rank()
-    nn.manual_seed(4)
-    together = DataParallel(bucket_bytes=1 << 20)
-    step = lm.train_step(
-        Recurrent(), ops.cross_entropy, optim.SGD(0.1), device="cuda", precision="bf16", parallel=together
-    )
-    rng, losses, part = np.random.default_rng(5), [], slice(me * batch // n, (me + 1) * batch // n)
-    for _ in range(8):
-        x, y = rng.standard_normal((batch, 20, 512)).astype(np.float32), rng.integers(0, 10, batch)
-        losses.append(float(step(x[part], y[part]).item()))
-    nodes = [s.node.op.name for s in step.executable.program.steps if s.node is not None]
-    return nodes.count("rnn_grad_stage"), losses, step.executable.is_captured
-
-
-def test_a_gradient_in_stages_trains_as_one_rank_does(ranks: int) -> None:
-    whole, wanted, _ = recurrent()
-    assert whole == 0
-    for stages, losses, graph in run_ranks(recurrent, ranks):
-        assert stages > 1
-        assert graph
-        np.testing.assert_allclose(losses, wanted, rtol=1e-2)
 
 
 def made_often(times: int, device: str = "cuda") -> list[int]:

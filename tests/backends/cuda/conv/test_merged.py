@@ -12,7 +12,7 @@ from lamina.backends.cuda.conv.merged import Merged, merged, merged_formulation
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
 from lamina.backends.reference import run_reference
-from lamina.ops.primitives import Add, Conv, ConvFilterGrad, Relu, Window
+from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Relu, Window
 from lamina.spec import DType, Policy, Shape, Spec, bfloat16, float16, float32, float64, pack, unpack
 from tests.backends.cuda.select.test_formulations import DIRECTIONS, draw, op_of, operands, square
 from tests.helpers import emulator
@@ -117,9 +117,21 @@ def test_what_stays_in_groups(x: Shape, w: Shape, win: Window, dtype: DType, rea
         assert merged(direction, operands(x, w, win, dtype), H200.machine, Policy()) == [], reason
 
 
-def test_small_problems_are_left_to_contests() -> None:
-    o = operands((1, 72, 7, 7), (72, 24, 3, 3), square(3, 1, 1, 3))
-    assert [one.name for one in conv_problem(Conv, o, H200).formulations][:2] == ["plain", "dense"]
+@pytest.mark.parametrize("side", [7, 14, 56])
+def test_small_problems_are_dense_forward_and_left_to_contests_backward(side: int) -> None:
+    """Engines for 24 channels take their time for one image too; a quarter as much for a power of two."""
+    o = operands((1, 72, side, side), (72, 24, 3, 3), square(3, 1, 1, 3))
+    assert [one.name for one in conv_problem(Conv, o, H200).formulations][:2] == ["dense", "plain"]
+    for direction in (ConvDataGrad, ConvFilterGrad):
+        assert conv_problem(direction, o, H200).formulations[0].name == "plain"
+    o = operands((1, 64, side, side), (64, 16, 3, 3), square(3, 1, 1, 4))
+    assert conv_problem(Conv, o, H200).formulations[0].name == "plain"
+
+
+def test_a_filter_that_is_longer_read_than_groups_take_stays_in_groups() -> None:
+    """Of 1512 channels: 41 MB of it, most of them zeros."""
+    o = operands((1, 1512, 7, 7), (1512, 24, 3, 3), square(3, 1, 1, 63))
+    assert conv_problem(Conv, o, H200).formulations[0].name == "plain"
 
 
 def test_nothing_spreads_where_its_origin_is_sought() -> None:

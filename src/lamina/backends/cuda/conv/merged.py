@@ -24,7 +24,7 @@ from lamina.backends.cuda.elementwise.shape import strided_copy
 from lamina.backends.cuda.launch.program import Bindable, Fill, Place, scratch
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.cudnn import Graph
-from lamina.ops.primitives.conv import ConvFilterGrad
+from lamina.ops.primitives.conv import Conv, ConvFilterGrad
 from lamina.runtime import Machine
 from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, float16
 
@@ -35,16 +35,23 @@ _TILE = 32
 #: Groups reach the part channels / 1024 of the matrix units' rate (bfloat16, 3x3 on Hopper: 1/45 with 24 channels,
 #: 1/27 to 1/16 with 48), but with a power of two of channels, for which engines reach the memory's rate.
 _FULL_RATE = 1024
+#: Seconds that a forward engine takes at least for groups whose channels are no power of two (46 to 90 microseconds
+#: for one image of 7x7 to 112x112, where one dense group takes 24 to 44; 12 for a power of two; bfloat16, H200).
+_GROUPED_SECONDS = 45e-6
 #: What the estimate must promise before larger groups are taken untimed.
 _GAIN = 1.5
 
 
 @dataclass(frozen=True)
 class Merged:
-    """A grouped convolution, all operands channels last, and how many neighbouring groups become one."""
+    """A grouped convolution, all operands channels last, and how many neighbouring groups become one.
+
+    least: seconds that engines for groups take at least.
+    """
 
     original: Operands
     number: int
+    least: float = 0.0
 
     @property
     def operands(self) -> Operands:
@@ -62,13 +69,13 @@ class Merged:
     def seconds(self, machine: Machine) -> float:
         """What it is expected to take: arithmetic, traffic, and the kernels around it."""
         other = self.operands
-        return _seconds(other, 2 * other.w.nbytes, machine) + 2 * machine.launch_seconds
+        return _seconds(other, 2 * other.w.nbytes, self.least, machine) + 2 * machine.launch_seconds
 
     def pays(self, machine: Machine) -> bool:
         """Whether it is expected to be clearly faster than small groups, for which there are no good engines."""
         channels = self.original.w.shape[1]
         good = channels >= _MULTIPLE and channels & (channels - 1) == 0
-        return not good and _GAIN * self.seconds(machine) <= _seconds(self.original, 0, machine)
+        return not good and _GAIN * self.seconds(machine) <= _seconds(self.original, 0, self.least, machine)
 
     @property
     def blocks(self) -> tuple[Shape, Shape, Shape]:
@@ -83,11 +90,13 @@ class Merged:
         return sizes, own, (m * filters * wide, filters * wide + channels, wide, m * channels, 1)
 
 
-def _seconds(o: Operands, more: int, machine: Machine) -> float:
-    """Of a convolution that moves `more` bytes besides its operands."""
-    share = 1 if o.window.groups == 1 else min(1, o.w.shape[1] / _FULL_RATE)
+def _seconds(o: Operands, more: int, least: float, machine: Machine) -> float:
+    """Of a convolution that moves `more` bytes besides its operands, and takes `least` seconds if it has groups."""
+    dense = o.window.groups == 1
+    share = 1 if dense else min(1, o.w.shape[1] / _FULL_RATE)
     traffic = o.x.nbytes + o.w.nbytes + o.y.nbytes + more
-    return o.flops / (share * machine.rate(o.x.dtype.name)) + traffic / machine.bandwidth
+    seconds = o.flops / (share * machine.rate(o.x.dtype.name)) + traffic / machine.bandwidth
+    return seconds if dense else max(seconds, least)
 
 
 def merged(direction: Direction, o: Operands, machine: Machine, policy: Policy) -> list[Merged]:
@@ -101,15 +110,16 @@ def merged(direction: Direction, o: Operands, machine: Machine, policy: Policy) 
         return []
     if filters == channels == 1 or channels >= _ENOUGH_CHANNELS:
         return []
+    least = _GROUPED_SECONDS if direction is Conv else 0.0
     fitting = [
-        Merged(o, m)
+        Merged(o, m, least)
         for m in range(2, groups)
         if groups % m == 0
         and m * channels >= _ENOUGH_CHANNELS
         and m * channels % _MULTIPLE == m * filters % _MULTIPLE == 0
     ]
     best = sorted(fitting, key=lambda form: (form.number * channels % _TILE > 0, form.number))[:1]
-    return sorted([Merged(o, groups), *best], key=lambda form: form.seconds(machine))
+    return sorted([Merged(o, groups, least), *best], key=lambda form: form.seconds(machine))
 
 
 def merged_formulation(direction: Direction, form: Merged, epilogue: Epilogue = NONE) -> Formulation:

@@ -5,8 +5,6 @@
 // the logits' offset of class 0, label_at(o) and loss_at(o): offsets of labels and losses.
 typedef Wide<T>::type A;
 
-#define BLOCK (LANES > 256 ? LANES : 256)
-
 template <class F> __device__ __forceinline__ A over_lanes(A v, F combine, A neutral)
 {
 #if LANES > 32
@@ -30,8 +28,8 @@ __device__ __forceinline__ f64 larger_number(f64 a, f64 b) { return fmax(a, b); 
 // computes that one (`o`), and writes nothing.
 #define FOR_EACH_PLACE(o, turned)                                                                                    \
     const int lane = threadIdx.x % LANES;                                                                            \
-    const Index last = (Index)OUTPUTS - 1, step = (Index)gridDim.x * (BLOCK / LANES);                                \
-    Index turned = (Index)blockIdx.x * (BLOCK / LANES) + threadIdx.x / LANES, o = turned < last ? turned : last;     \
+    const Index last = (Index)OUTPUTS - 1, step = (Index)gridDim.x * (256 / LANES);                                  \
+    Index turned = (Index)blockIdx.x * (256 / LANES) + threadIdx.x / LANES, o = turned < last ? turned : last;       \
     for (Index turns = last / step + 1; turns; --turns, turned += step, o = turned < last ? turned : last)
 
 // Classes that lie in 16 aligned bytes are read, and written, at once, where each lane has some.
@@ -133,7 +131,7 @@ __device__ __forceinline__ A sum_of_exponentials(const T *row, int lane, A &larg
     return over_lanes(own.largest == largest ? own.sum : own.sum * exp_(own.largest - largest), Sum(), (A)0);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy(const T *x, const L *labels, A *losses)
+extern "C" __global__ void __launch_bounds__(256) cross_entropy(const T *x, const L *labels, A *losses)
 {
     FOR_EACH_PLACE(o, turned) {
         const T *row = x + place(o);
@@ -163,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) cross_entropy(const T *x, co
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK)
+extern "C" __global__ void __launch_bounds__(256)
 cross_entropy_grad(const T *x, const L *labels, const A *g, T *dx)
 {
     FOR_EACH_PLACE(o, turned) {

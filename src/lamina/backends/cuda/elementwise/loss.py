@@ -34,7 +34,7 @@ def cross_entropy(op: CrossEntropy, specs: tuple[Spec, ...], device: Device, pol
     """Losses from logits and labels."""
     out = op.infer(*specs)[0].fixed
     x, labels = dense(specs[0]), row_major(specs[1])
-    steps = _steps(op, "cross_entropy", x, labels, out, [source(0), source(1), target()], device)
+    steps = _steps(op, "cross_entropy", x, labels, out, [source(0), source(1), target()])
     return kernel_plan(device, [x, labels], [out], steps, label=op.name)
 
 
@@ -44,7 +44,7 @@ def cross_entropy_grad(op: CrossEntropyGrad, specs: tuple[Spec, ...], device: De
     x, labels, g = dense(specs[0]), row_major(specs[1]), plain_layout(specs[2])
     out = full(op.infer(*specs)[0], x.physical)
     places = [source(0), source(1), source(2), target()]
-    steps = _steps(op, "cross_entropy_grad", x, labels, g, places, device)
+    steps = _steps(op, "cross_entropy_grad", x, labels, g, places)
     return kernel_plan(device, [x, labels, g], [out], steps, label=op.name, aliases={0: 0})
 
 
@@ -80,13 +80,7 @@ def labelled_mean(op: LabelledMean, specs: tuple[Spec, ...], device: Device, pol
 
 
 def _steps(
-    op: CrossEntropy | CrossEntropyGrad,
-    name: str,
-    x: Spec,
-    labels: Spec,
-    loss: Spec,
-    places: Sequence[Place],
-    device: Device,
+    op: CrossEntropy | CrossEntropyGrad, name: str, x: Spec, labels: Spec, loss: Spec, places: Sequence[Place]
 ) -> list[Launch]:
     """The launch; `loss` is the spec of the losses or of their gradient, which may be one number for all."""
     if labels.numel == 0:
@@ -96,7 +90,7 @@ def _steps(
     rows = [own, labels.physical.strides, loss.physical.strides or (0,) * labels.ndim]
     space = collapse(labels.shape, rows, memory_order(labels.shape, own))
     classes = Space((x.shape[1],), ((strides[1],),))
-    lanes = _lanes(Space(space.sizes, space.strides[:1]), classes, x, device)
+    lanes = _lanes(Space(space.sizes, space.strides[:1]), classes, x)
     reach = space.reach + x.shape[1] * abs(strides[1])
     text = f"typedef {index_type(reach)} Index;\n"
     text += f"typedef {c_type(x.dtype)} T;\ntypedef {c_type(labels.dtype)} L;\n"
@@ -114,26 +108,18 @@ def _steps(
     for operand, function in enumerate(("place", "label_at", "loss_at")):
         text += offset_function(function, space, operand)
     program = Program(name, "elementwise/loss.cu", text)
-    return [looping(program, space.count * lanes, places, block=max(_BLOCK, lanes))]
+    return [looping(program, space.count * lanes, places)]
 
 
-#: Threads of a block, at least.
-_BLOCK = 256
 #: Accesses of 16 bytes, and classes read one by one, of a lane: what is left to add up over lanes takes longer.
 _PACKS, _SINGLE = 4, 8
 
 
-def _lanes(kept: Space, classes: Space, x: Spec, device: Device) -> int:
-    """Threads that share a place. A row that is a block's is read twice for its gradient, and written: it has as many
-    threads as leave so few rows under way at a time that the second-level cache holds them.
-    """
-    lanes, size = lanes_for(kept, classes), x.dtype.itemsize
-    if lanes == 32:
-        packs = _PACKS * VECTOR // size
-        each = packs if classes.strides[0] == (1,) and classes.count >= 2 * packs else _SINGLE
-        return min(32, 1 << (-(-classes.count // each) - 1).bit_length())
-    machine = device.machine
-    threads, row = machine.multiprocessors * machine.threads, 2 * classes.count * size
-    while lanes in (256, 512) and threads // lanes * row > machine.l2_bytes:
-        lanes *= 2
-    return lanes
+def _lanes(kept: Space, classes: Space, x: Spec) -> int:
+    """Threads that share a place."""
+    lanes = lanes_for(kept, classes)
+    if lanes != 32:
+        return lanes
+    packs = _PACKS * VECTOR // x.dtype.itemsize
+    each = packs if classes.strides[0] == (1,) and classes.count >= 2 * packs else _SINGLE
+    return min(32, 1 << (-(-classes.count // each) - 1).bit_length())
