@@ -58,36 +58,46 @@ def suite(record: dict[str, Any]) -> str:
         if any(peer.startswith(start) for c in record["cases"] for peer in c["results"])
     }
     tuned = any("regret" in case for case in record["cases"])
-    rows = [_suite_row(case, list(columns.values()), tuned) for case in record["cases"]]
-    beside = ["tuned", "regret"] if tuned else []
-    head = ["", "batch", "type", "Lamina ms", *beside, *columns, "faster than the best peer", "% of roofline"]
+    settled = any("speedup_settled" in case for case in record["cases"])
+    rows = [_suite_row(case, list(columns.values()), tuned, settled) for case in record["cases"]]
+    beside = (["tuned", "regret"] if tuned else []) + (["tuned between steps"] if settled else [])
+    gains = ["faster than the best peer", *(["tuned between steps"] if settled else [])]
+    head = ["", "batch", "type", "Lamina ms", *beside, *columns, *gains, "% of roofline"]
     made = table(head, rows)
     mean = record["geometric_mean"]
     if mean is not None:
         made += f"\nGeometric mean over the best peers: {mean:.2f} times"
         if tuned:
             made += f"; tuned {record['geometric_mean_tuned']:.2f}, regret {record['regret']:.2f}"
+        if settled:
+            made += f"; of those that are tuned between steps {record['geometric_mean_settled']:.2f}"
         made += ".\n"
     machine = f"{record['device']}, cuDNN {record['cudnn']}" if record["cudnn"] else record["processor"]
     threads = f"{machine}, {record['threads']} threads" if record["threads"] else machine
     return made + _source(record, threads)
 
 
-def _suite_row(case: dict[str, Any], peers: list[str], tuned: bool) -> list[str]:
-    """One workload. tuned: with the time that Lamina takes once all candidates are timed."""
+def _suite_row(case: dict[str, Any], peers: list[str], tuned: bool, settled: bool) -> list[str]:
+    """One workload. tuned: with the time that Lamina takes once all candidates are timed. settled: and with that
+    after some seconds of steps between which plans compete.
+    """
     batch = case["shape"][1 if case["network"] in ("lstm", "gru", "conformer") else 0]
     results = case["results"]
     ours = [_milliseconds(results.get("lamina", {}).get("median_ms"))]
     if tuned:
         ours.append(_milliseconds(results.get("lamina fastest", {}).get("median_ms")))
         ours.append(f"{case['regret']:.2f}" if "regret" in case else "-")
+    gains = [f"{case['speedup']:.2f}×" if "speedup" in case else "-"]
+    if settled:
+        ours.append(_milliseconds(results.get("lamina tuned", {}).get("median_ms")))
+        gains.append(f"{case['speedup_settled']:.2f}×" if "speedup_settled" in case else "-")
     return [
         f"{_title(case)}, {_KINDS[case['kind']]}",
         str(batch),
         case["dtype"],
         *ours,
         *(_milliseconds(_best(case, start)) for start in peers),
-        f"{case['speedup']:.2f}×" if "speedup" in case else "-",
+        *gains,
         f"{case['fraction_of_limit']:.0%}" if "fraction_of_limit" in case else "-",
     ]
 

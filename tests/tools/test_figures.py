@@ -85,7 +85,7 @@ def test_the_suite_shows_the_best_of_a_peers_modes_and_what_is_missing() -> None
         "torch eager-amp": {"median_ms": 3.0},
         "jax": {"error": "out of memory"},
     }
-    case = {
+    case: dict[str, object] = {
         "name": "gru-t20-both",
         "kind": "both",
         "network": "gru",
@@ -110,6 +110,16 @@ def test_the_suite_shows_the_best_of_a_peers_modes_and_what_is_missing() -> None
     assert "| Lamina ms | tuned | regret | PyTorch eager |" in made
     assert "| 1.5 | 1.25 | 1.20 | 3 |" in made
     assert "2.00 times; tuned 2.40, regret 1.20." in made
+    settled = case | {"results": results | {"lamina tuned": {"median_ms": 1.2}}, "speedup_settled": 2.5}
+    more = {"cases": [settled, case], "geometric_mean_settled": 2.5, "date": "2026-01-01"}
+    made = figures.suite(record | more)
+    assert (
+        "| Lamina ms | tuned between steps | PyTorch eager | JAX | faster than the best peer | tuned between"
+        in made
+    )
+    assert "| 1.5 | 1.2 | 3 | - | 2.00× | 2.50× | 25% |" in made
+    assert "| 1.5 | - | 3 | - | 2.00× | - | 25% |" in made
+    assert "2.00 times; of those that are tuned between steps 2.50." in made
     started = figures.suite_start(record | {"date": "2026-01-01", "cases": [_started(case)]})
     assert "| gru-t20-both | lamina | 9.0 s | 2.0 s | 3 MiB |" in started
 
