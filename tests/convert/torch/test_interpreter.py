@@ -31,6 +31,24 @@ def test_tensors_compute_and_traced_values_record() -> None:
     assert [str(n.op).split("(")[0] for n in graph.nodes][:1] == ["relu"]
 
 
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}])
+def test_what_is_made_without_tensors_is_made_where_the_program_runs(options: dict[str, Any]) -> None:
+    """PyTorch indexes a tensor on a GPU by numbers that were drawn on the CPU."""
+    import torch
+
+    from lamina.convert.torch.interpreter import _applied
+    from lamina.runtime import Device
+
+    def drawn(n: int, *, device: Any = "anywhere") -> tuple[int, Any]:
+        return n, device
+
+    given = {k: torch.device(v) for k, v in options.items()}
+    node = torch.fx.Graph().call_function(torch.randperm, (6,), given)
+    there = Device("cuda:0")
+    assert _applied(node, drawn, (6,), given, there) == (6, there)
+    assert _applied(node, lambda n: n, (6,), given, there) == 6
+
+
 def test_what_has_no_counterpart_is_known_before_running() -> None:
     import torch
 

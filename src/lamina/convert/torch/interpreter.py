@@ -269,7 +269,8 @@ class _Run:
         if function in HANDLERS.values():
             given = {k: v for k, v in named(node, args, kwargs).items() if k != "out"}
             return function(TorchCall(node, given, self.device, self._inner, self))
-        return _applied(node, function, read(args), read({k: v for k, v in kwargs.items() if k != "out"}))
+        given = read({k: v for k, v in kwargs.items() if k != "out"})
+        return _applied(node, function, read(args), given, self.device)
 
     def _in_place(self, cell: Any, compute: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         """Write a result into the tensor that it is computed from; numbers have no memory to write."""
@@ -348,8 +349,11 @@ def _constant(found: Any) -> Any:
     return ops.stop_gradient(found) if is_operand(found) and found.dtype.is_float else found
 
 
-def _applied(node: Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """A function of lamina.ops or a method on PyTorch's arguments: the same by name, but for what storage asks."""
+def _applied(node: Node, function: Callable[..., Any], args: Any, kwargs: Any, device: Device | None) -> Any:
+    """A function of lamina.ops or a method on PyTorch's arguments: the same by name, but for what storage asks.
+
+    What is made without tensors is made on the program's device: PyTorch indexes by tensors of the CPU, too.
+    """
     known = _parameters(function)
     takes_any = any(p.kind in (p.VAR_KEYWORD,) for p in known.values())
     most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in known.values())
@@ -369,6 +373,8 @@ def _applied(node: Node, function: Callable[..., Any], args: Any, kwargs: Any) -
         for k, v in kwargs.items()
         if takes_any or k in known or k not in STORAGE or (k == "dtype" and v is not None)
     }
+    if "device" in known:
+        kwargs["device"] = device
     return function(*(dtype_of(a) if isinstance(a, torch.dtype) else a for a in args), **kwargs)
 
 
