@@ -36,7 +36,7 @@ _TILE = 32
 #: 1/27 to 1/16 with 48), but with a power of two of channels, for which engines reach the memory's rate.
 _FULL_RATE = 1024
 #: Seconds that a forward engine takes at least for groups whose channels are no power of two (46 to 90 microseconds
-#: for one image of 7x7 to 112x112, where one dense group takes 24 to 44; 12 for a power of two; bfloat16, H200).
+#: for one image of 7x7 to 112x112, where one dense group takes 24 to 44; 12 for a power of two; bfloat16).
 _GROUPED_SECONDS = 45e-6
 #: What the estimate must promise before larger groups are taken untimed.
 _GAIN = 1.5

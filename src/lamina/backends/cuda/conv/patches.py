@@ -45,7 +45,7 @@ _SLOWDOWN: dict[Direction, tuple[float, float]] = {
     ConvFilterGrad: (1.0, 0.75),
 }
 #: Seconds of an engine of convolutions for a tap, however few windows there are: a block takes one after the other
-#: (0.42 microseconds for each of 16x16 taps of one image, H100).
+#: (0.42 microseconds for each of 16x16 taps of one image, compute capability 9.0).
 _TAP_SECONDS = 0.4e-6
 #: What the estimate must promise before a product is taken untimed.
 _GAIN = 1.5
