@@ -1,5 +1,6 @@
 """DLPack both ways, without a copy, bfloat16 included; nothing leaks."""
 
+import ctypes
 import gc
 import weakref
 
@@ -160,3 +161,14 @@ def test_a_consumer_of_before_1_0_gets_a_plain_capsule_of_what_may_be_written() 
     assert "dltensor_versioned" in repr(dlpack.export(*where, max_version=(2, 0)))
     with pytest.raises(BufferError, match="DLPack has no type for int4"):
         dlpack.export(array.ctypes.data, (6,), (1,), "int4", (dlpack.CPU, 0), array)
+
+
+def test_at_the_interpreters_end_nothing_is_given_back() -> None:
+    """The producer's code, and what calls it, may be gone by then."""
+    given = list[int]()
+    callback = dlpack._Deleter(given.append)
+    owner = dlpack._Imported(7, ctypes.cast(callback, ctypes.c_void_p).value)
+    owner.__del__(lambda: True)
+    assert given == []
+    del owner
+    assert given == [7]

@@ -8,7 +8,8 @@ the last array that uses it is gone.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,15 +180,16 @@ def export(
 
 
 class _Imported:
-    """Calls the producer's deleter once, when the last user is gone."""
+    """Calls the producer's deleter once, when the last user is gone; at the interpreter's end, when the producer may be
+    gone too, memory goes with the process."""
 
     __slots__ = ("address", "deleter")
 
     def __init__(self, address: int, deleter: int | None) -> None:
         self.address, self.deleter = address, deleter
 
-    def __del__(self) -> None:
-        if self.deleter:
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.deleter and not _ending():
             _Deleter(self.deleter)(self.address)
 
 

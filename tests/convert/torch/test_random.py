@@ -199,3 +199,57 @@ def test_what_is_certain_is_drawn(text: str, wanted: list[float]) -> None:
     x = torch.tensor([0.0, 1.0, 0.0])
     y = exported(eval("lambda x: " + text, {"torch": torch}), x)(x).outputs[0].numpy()
     assert y.tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("p", "below"), [(0.0, "u < p"), (0, "p > u"), (1.0, "u >= p"), (-0.5, "u <= p"), (1.5, "not (u < p)")]
+)
+def test_layers_that_are_never_left_out_are_in_the_graph(p: float, below: str) -> None:
+    """Layer drop whose probability is 0: the number that is drawn decides nothing."""
+    import torch
+    from torch import nn
+
+    from lamina.convert import from_torch
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                if eval(below, {"u": torch.rand([]), "p": p}):
+                    continue
+                x = torch.tanh(layer(x))
+            return x
+
+    net, x = Layers(), torch.randn(3, 4)
+    found = from_torch(net, x)(x.numpy()).numpy()
+    torch.testing.assert_close(torch.from_numpy(found), net(x).detach(), atol=1e-6, rtol=1e-5)
+
+
+def test_masks_of_draws_beyond_a_bound_are_constants_and_others_are_drawn() -> None:
+    import torch
+
+    from tests.helpers.torch_functions import exported
+
+    x = torch.zeros(1000)
+    y = exported(lambda x: (torch.rand_like(x) < 1.0) + x, x)(x).outputs[0].numpy()
+    assert (y == 1).all()
+    y = exported(lambda x: (torch.rand_like(x) < 0.25) + x, x)(x).outputs[0].numpy()
+    assert abs(y.mean() - 0.25) < 0.06
+
+
+def test_layers_that_may_be_left_out_are_refused() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert import from_torch
+    from lamina.convert.torch.node import TorchConversionError
+
+    class Layers(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if torch.rand([]) < 0.5 else 2 * x
+
+    with pytest.raises(TorchConversionError, match="rand"):
+        from_torch(Layers(), torch.zeros(3))

@@ -30,6 +30,7 @@ from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.norm import cumulative_norms
 from lamina.convert.torch.packed import PackingMode, batches_of_any_size
+from lamina.convert.torch.random import BoundedDraws
 from lamina.convert.torch.report import LeftCalls
 from lamina.ops.core import Operand
 from lamina.tensors import Tensor, as_tensor
@@ -167,7 +168,7 @@ class _Flat(torch.nn.Module):
             found = self.network(*args, **kwargs)
             _write_assigned(before)
             return found
-        with PackingMode(), LossMode(), LinalgMode(), _DataMode():
+        with PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode():
             leaves, structure = flatten(self.network(*args, **kwargs), open_dataclasses=True)
             buffers = [b for _, own in before for b in own.values()]
             leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]

@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
 
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, aliases, converts, is_operand
 from lamina.convert.torch.targets import name_of
 from lamina.ops.primitives.generator import drawn
 
+#: What torch.rand draws from, and what it is compared by.
+_DRAWING = ("rand", "rand_like")
+_ORDERS = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 KINDS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+
+
+class BoundedDraws(TorchFunctionMode):
+    """Within the block numbers that torch.rand drew, compared with a number that they are all on one side of, are
+    constants: a layer that is left out with probability 0 (`if torch.rand([]) < 0.0`) is in the graph.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The function, or a constant."""
+        name = getattr(func, "__name__", "").strip("_")
+        if name in _ORDERS and len(args) == 2 and any(args[0] is x for x in self._drawn):
+            always = _in_order(_ORDERS[name], args[1])
+            if always is not None:
+                return torch.tensor(always).expand(args[0].shape)
+        found = func(*args, **(kwargs or {}))
+        if name in _DRAWING:
+            self._drawn.append(found)
+        return found
+
+
+def _in_order(order: Any, bound: Any) -> bool | None:
+    """How every number of [0, 1) compares with a bound; None where it depends on the number."""
+    if not isinstance(bound, int | float):
+        return None
+    least, most = order(0.0, bound), order(float(np.nextafter(1.0, 0.0)), bound)
+    return bool(least) if least == most else None
 
 
 @converts(*KINDS, "feature_dropout")
