@@ -3,7 +3,7 @@
     python -m benchmarks.serving [--device cuda] [--network resnet50] [--precision bf16] [--host] [--out DIR]
 
 One network answers requests of one sample: from one thread; from several threads, each request alone; from several
-threads, gathered into batches. Every answer is compared, bit by bit, with what one thread got from the same Inferer.
+threads, gathered into batches, by calls and by `submit` with several requests under way. Every answer is compared, bit by bit, with what one thread got from the same Inferer.
 Then requests are cancelled at random, and counted: none may be lost, none told twice. Then the plan is saved, and
 processes are started that load it: seconds from the start of the process to its first answer, part by part. The
 host's part by itself: microseconds of calls on a tiny network, and what it hands over for threads where a stand-in
@@ -48,6 +48,8 @@ Record = dict[str, Any]
 _INPUTS = 16
 #: Calls in a round of the host's time; samples and seconds of a stand-in's run.
 _CALLS, _BATCH, _RUN_SECONDS = 10, 8, 6e-4
+#: Requests of `submit` that a thread has under way.
+_IN_FLIGHT = 4
 _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet50": (nn.resnet50, (3, 224, 224)),
     "resnet18": (nn.resnet18, (3, 224, 224)),
@@ -63,6 +65,7 @@ class Load:
     ) -> None:
         self.ask, self.inputs, self.wanted = ask, inputs, wanted
         self.answers, self.wrong = 0, 0
+        self.behind = 0  # an answer is that of the request so many before
         self._lock = threading.Lock()
 
     def run(self, threads: int, seconds: float) -> float:
@@ -84,19 +87,40 @@ class Load:
         while time.perf_counter() < end:
             found = self.ask(self.inputs[i % len(self.inputs)])
             if self.wanted is not None:
-                wrong += np.asarray(found).tobytes() != self.wanted[i % len(self.inputs)]
+                asked = max(k, i - self.behind)
+                wrong += np.asarray(found).tobytes() != self.wanted[asked % len(self.inputs)]
             answers, i = answers + 1, i + 1
         with self._lock:
             self.answers += answers
             self.wrong += wrong
 
 
-def served(inferer: Inferer, inputs: Sequence[Array], threads: int, seconds: float) -> Record:
-    """Throughput, latency and wrong answers of an Inferer under so many threads."""
+def asking(inferer: Inferer, in_flight: int) -> Callable[[Array], Array]:
+    """What a thread asks by: a call (0), or `submit` with so many requests under way, the oldest of which is waited
+    for: the answer is that of the request so many before, at first of the first one."""
+    local = threading.local()
+
+    def ask(x: Array) -> Array:
+        if not in_flight:
+            return inferer(x).numpy()  # type: ignore[no-any-return]
+        if not hasattr(local, "waiting"):
+            local.waiting = deque(inferer.submit(x) for _ in range(in_flight - 1))
+        local.waiting.append(inferer.submit(x))
+        return local.waiting.popleft().result().numpy()  # type: ignore[no-any-return]
+
+    return ask
+
+
+def served(
+    inferer: Inferer, inputs: Sequence[Array], threads: int, seconds: float, in_flight: int = 0
+) -> Record:
+    """Throughput, latency and wrong answers of an Inferer under so many threads, which call, or have so many requests
+    of `submit` under way."""
     wanted = [inferer(x).numpy().tobytes() for x in inputs]
-    Load(lambda x: inferer(x).numpy(), inputs, None).run(threads, min(0.5, seconds))  # every context is made
+    Load(asking(inferer, in_flight), inputs, None).run(threads, min(0.5, seconds))  # every context is made
     inferer.reset_statistics()
-    load = Load(lambda x: inferer(x).numpy(), inputs, wanted)
+    load = Load(asking(inferer, in_flight), inputs, wanted)
+    load.behind = max(0, in_flight - 1)
     per_second = load.run(threads, seconds)
     found = inferer.statistics()
     latency = {
@@ -305,18 +329,8 @@ def handed_over(threads: int, in_flight: int, seconds: float) -> Record:
         inferer(x)
         for program in inferer._programs.values():
             program.executable = StandIn(program, _RUN_SECONDS)
-        local = threading.local()
-
-        def ask(x: Array) -> Array:
-            if not in_flight:
-                return inferer(x).numpy()  # type: ignore[no-any-return]
-            if not hasattr(local, "waiting"):
-                local.waiting = deque(inferer.submit(x) for _ in range(in_flight - 1))
-            local.waiting.append(inferer.submit(x))
-            return local.waiting.popleft().result().numpy()  # type: ignore[no-any-return]
-
         inferer.reset_statistics()
-        load, before = Load(ask, [x], None), resource.getrusage(resource.RUSAGE_SELF)
+        load, before = Load(asking(inferer, in_flight), [x], None), resource.getrusage(resource.RUSAGE_SELF)
         per_second = load.run(threads, seconds)
         after = resource.getrusage(resource.RUSAGE_SELF)
         busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -412,12 +426,17 @@ def measured(options: argparse.Namespace) -> Record:
     with Inferer(net, max_batch=options.threads, max_wait_ms=options.max_wait_ms, **more) as gathered:
         record["threads, batches"] = served(gathered, inputs, options.threads, options.seconds)
         print(f"threads, batches: {record['threads, batches']}", flush=True)
+        record["threads, batches, submitted"] = served(
+            gathered, inputs, options.threads, options.seconds, _IN_FLIGHT
+        )
+        print(f"threads, batches, submitted: {record['threads, batches, submitted']}", flush=True)
         record["cancelled"] = cancelled(gathered, inputs, options.threads, options.requests)
         print(f"cancelled: {record['cancelled']}", flush=True)
         record["gathers"] = all(p.together for p in gathered._programs.values())
     one = record["one thread"]["per_second"]
     record["times_one_thread"] = {
-        name: round(record[name]["per_second"] / one, 2) for name in ("threads", "threads, batches")
+        name: round(record[name]["per_second"] / one, 2)
+        for name in ("threads", "threads, batches", "threads, batches, submitted")
     }
     print(f"times one thread: {record['times_one_thread']}", flush=True)
     return record | host_part(options)
@@ -430,7 +449,7 @@ def host_part(options: argparse.Namespace) -> Record:
     if options.device != "cpu":
         record["driver_us"] = driver_microseconds(options.seconds)
         print(f"the driver's part, us: {record['driver_us']}", flush=True)
-    record["stand-in"] = [handed_over(options.threads, n, options.seconds) for n in (0, 4)]
+    record["stand-in"] = [handed_over(options.threads, n, options.seconds) for n in (0, _IN_FLIGHT)]
     print(f"a device that sleeps: {record['stand-in']}", flush=True)
     return record
 

@@ -180,8 +180,8 @@ def export(
 
 
 class _Imported:
-    """Calls the producer's deleter once, when the last user is gone; at the interpreter's end, when the producer may be
-    gone too, memory goes with the process."""
+    """Calls the producer's deleter once, when the last user is gone; at the interpreter's end, when the producer may
+    be gone too, memory goes with the process."""
 
     __slots__ = ("address", "deleter")
 
