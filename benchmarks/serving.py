@@ -3,8 +3,9 @@
     python -m benchmarks.serving [--device cuda] [--network resnet50] [--precision bf16] [--host] [--out DIR]
 
 One network answers requests of one sample: from one thread; from several threads, each request alone; from several
-threads, gathered into batches, by calls and by `submit` with several requests under way. Every answer is compared, bit by bit, with what one thread got from the same Inferer.
-Then requests are cancelled at random, and counted: none may be lost, none told twice. Then the plan is saved, and
+threads, gathered into batches, by calls and by `submit` with several requests under way. Every answer is compared,
+bit by bit, with what one thread got from the same Inferer. Then requests are cancelled at random, and counted: none
+may be lost, none told twice. Then the plan is saved, and
 processes are started that load it: seconds from the start of the process to its first answer, part by part. The
 host's part by itself: microseconds of calls on a tiny network, and what it hands over for threads where a stand-in
 that sleeps takes the device's place; on a GPU what of it the driver takes (`--host`: that alone). Where

@@ -5,6 +5,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.runtime import Device
 
 
 def test_a_state_is_gone_on_from() -> None:
@@ -28,4 +29,14 @@ def test_the_default_generator() -> None:
     assert ops.rand(3).tolist() != first
     lm.set_rng_state(kept)
     assert ops.rand(3).tolist() == first
+    lm.manual_seed(0)
+
+
+def test_a_compiled_function_draws_where_it_runs() -> None:
+    """Whatever device is named, which for one that runs on a GPU is not the generator's own."""
+    lm.manual_seed(5)
+    draw = lm.jit(lambda x: x + ops.rand(3, device=Device("cuda:0")), device="cpu")
+    first, second = draw(np.zeros(3, np.float32)).tolist(), draw(np.zeros(3, np.float32)).tolist()
+    lm.manual_seed(5)
+    assert [ops.rand(3).tolist(), ops.rand(3).tolist()] == [first, second]
     lm.manual_seed(0)

@@ -105,7 +105,8 @@ streams = Streams()
 
 
 def _state(generator: Generator | None, beside: Any) -> Any:
-    """The state of a generator, on the device that is named or that a tensor lies on."""
+    """The state of a generator, on the device that is named or that a tensor lies on; in a program that is recorded,
+    as it is: the program takes it to where it runs."""
     held = _chosen(generator).state
     state = read(held)
     if not isinstance(state, Tensor):
@@ -115,7 +116,7 @@ def _state(generator: Generator | None, beside: Any) -> Any:
             "random numbers are drawn from a generator that takes no part in this trace, so that every call would "
             "get the same: use lamina.jit or a step, or give the network an attribute that is the generator"
         )
-    if beside is None or getattr(beside, "records", False):
+    if beside is None or recorder() is not None or getattr(beside, "records", False):
         return state
     return state.to(beside.device if isinstance(beside, Tensor) else beside)
 

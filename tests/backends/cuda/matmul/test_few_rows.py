@@ -1,5 +1,6 @@
 """Products of few rows: the own kernel on a CPU, with steps behind it, and where it is the first choice."""
 
+import math
 import shutil
 from collections.abc import Sequence
 
@@ -10,7 +11,9 @@ from lamina.backends import Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import source, target
+from lamina.backends.cuda.matmul import few_rows as few_rows_module
 from lamina.backends.cuda.matmul.few_rows import MOST_ROWS, few_rows
+from lamina.backends.cuda.select import known
 from lamina.backends.reference import run_reference
 from lamina.graph import compile, trace
 from lamina.ops.core import Array, Op, bind
@@ -155,7 +158,13 @@ def test_what_lies_along_no_axis_of_its_own_has_no_form() -> None:
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(1, 768, 3072), (2, 3072, 768), (3, 25088, 10), (4, 768, 50258), (1, 40, 4)]
 )
-def test_values_on_a_gpu(m: int, k: int, n: int, transposed: bool, dtype: DType) -> None:
+def test_values_on_a_gpu(
+    m: int, k: int, n: int, transposed: bool, dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another way is expected to be faster, too."""
+    monkeypatch.setattr(few_rows_module, "_MOST_PRODUCTS", math.inf)
+    monkeypatch.setattr(known, "_measured_here", lambda place, device: [])
+    monkeypatch.setattr(known, "database_of_kin", lambda device: None)
     op = Fused((Matmul(transpose_b=transposed), Add(), Silu()))
     inputs = given(dtype, (m, k), (n, k) if transposed else (k, n), (n,))
     specs = [Spec(x.shape, dtype) for x in inputs]
