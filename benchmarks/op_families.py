@@ -189,7 +189,7 @@ CASES = (
     Case("split-product", _rows, lambda o, x: o.split(x, 512, 1)[1] * 2),
 )  # fmt: skip
 
-#: Why a case is slower on a CPU, by its name.
+#: Why a case is slower, by kind of device and name.
 REASONS = {
     "cpu": {
         "adaptive_avg_pool": "oneDNN's pooling is three quarters of it; torch.compile unrolls the cell",

@@ -8,13 +8,14 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS) interleave(const S *source, T *target)
 {
+    // An access to each plane is a thread's; short rows of several batch indices are one block's.
     __shared__ Pack<T, V> tile[THREADS * PLANES];
-    const Index parts = COLUMNS / V, runs = (parts + THREADS - 1) / THREADS;
-    for (Index t = blockIdx.x; t < runs * (Index)BATCHES; t += gridDim.x) {
-        const Index batch = t / runs, first = t % runs * THREADS;
-        const int count = (int)(parts - first < THREADS ? parts - first : THREADS);
+    const Index parts = COLUMNS / V, total = parts * (Index)BATCHES;
+    for (Index first = (Index)blockIdx.x * THREADS; first < total; first += (Index)gridDim.x * THREADS) {
+        const int count = (int)(total - first < THREADS ? total - first : THREADS);
         if (threadIdx.x < count) {
-            const S *from = source + source_batch(batch) + (first + threadIdx.x) * V;
+            const Index at = first + threadIdx.x, batch = at / parts;
+            const S *from = source + source_batch(batch) + (at - batch * parts) * V;
             Pack<S, V> planes[PLANES];
             Pack<T, V> mixed[PLANES];
 #pragma unroll
@@ -25,8 +26,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) interleave(const S *source
             for (int c = 0; c < PLANES; ++c) tile[threadIdx.x * PLANES + c] = mixed[c];
         }
         __syncthreads();
-        T *to = target + target_batch(batch) + first * (V * PLANES);
-        for (int i = threadIdx.x; i < count * PLANES; i += THREADS) store<V>(to + i * V, tile[i]);
+        for (int i = threadIdx.x; i < count * PLANES; i += THREADS) {
+            const Index at = first + i / PLANES, batch = at / parts;
+            store<V>(target + target_batch(batch) + ((at - batch * parts) * PLANES + i % PLANES) * V, tile[i]);
+        }
         __syncthreads();
     }
 }

@@ -52,7 +52,7 @@ def interleaved(
     text = f"typedef {space.index_type} Index;\n{text}"
     text += f"__device__ __forceinline__ T converted(S e0) {{ {converted} }}\n"
     text += offset_function("source_batch", batch, 0) + offset_function("target_batch", batch, 1)
-    runs = -(-space.sizes[columns] // (width * _RUN)) * batch.count
+    runs = -(-(space.sizes[columns] // width * batch.count) // _RUN)
     return Launch(
         Program("interleave", "elementwise/interleave.cu", text, stepwise),
         (runs,),
