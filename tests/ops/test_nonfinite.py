@@ -99,9 +99,8 @@ def _fitting(op: Op, arrays: list[Array], index: int) -> list[Array]:
     joint = isinstance(op, JointAttentionGrad)
     first = 1 if joint else 3
     if (joint or isinstance(op, AttentionGrad)) and index not in (first, first + 1):
-        given = [*arrays[0]] if joint else [*arrays[:3], *arrays[6:]]
-        keep = op.keep if isinstance(op, AttentionGrad) else 1.0
-        made = run_reference(Attention(op.scale, op.causal, stats=True, keep=keep), given)
+        given = [*arrays[0], *arrays[4:]] if joint else [*arrays[:3], *arrays[6:]]
+        made = run_reference(Attention(op.scale, op.causal, stats=True, keep=op.keep), given)
         pairs = zip(made, arrays[first : first + 2], strict=True)
         arrays[first : first + 2] = [y.astype(old.dtype) for y, old in pairs]
     return arrays

@@ -1,4 +1,4 @@
-"""What a program writes out in steps and one op computes: activations and layer norms, found wherever they stand.
+"""What a program writes out in steps and one op computes: activations, norms and attention, wherever they stand.
 
 Exporters take gelu, hard swish and layer norms apart; a backend computes each in one pass, or at the end of the
 product before it. The rules look for the formulas by their constants, in every order of the factors. Values that are
@@ -14,7 +14,8 @@ from typing import Any
 
 from lamina.backends.pattern import AnyValue, MadeBy, Pattern, PatternNode, Results, either, made_by, operand
 from lamina.graph.ir.graph import Graph, Value, reachable
-from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
+from lamina.graph.passes.composed_attention import ATTENTION
+from lamina.graph.passes.pattern import Match, Report, RewriteRule, number_of, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives.activation import Mish
 from lamina.ops.primitives.cast import Cast
@@ -62,18 +63,11 @@ def with_idioms(values: Sequence[Value]) -> list[Value]:
 # ------------------------------------------------------------------------------------------------------ numbers
 
 
-def _number_of(value: Any) -> float | None:
-    """The number that a constant of one element is; None for other values."""
-    if value.constant is None or value.spec.numel != 1 or not value.dtype.is_float:
-        return None
-    return float(value.constant.item())
-
-
 def _number(wanted: float) -> AnyValue:
     """A constant that is this number, as exactly as its type can be."""
 
     def equals(value: Any) -> bool:
-        found = _number_of(value)
+        found = number_of(value)
         exact = 1e-6 if value.dtype.itemsize >= 4 else 1e-2
         return found is not None and isclose(found, wanted, rel_tol=exact)
 
@@ -104,7 +98,7 @@ _REACH = 8
 
 def _polynomial(value: Value, x: Value, match: Match, reach: int = _REACH) -> Polynomial | None:
     """What a value is of x by sums, products and whole powers with numbers; None where it is something else."""
-    number = _number_of(value)
+    number = number_of(value)
     if value is x or number is not None:
         return {1: 1.0} if number is None else {0: number}
     node = value.node
@@ -175,7 +169,7 @@ def _behind(function: type[Op]) -> Pattern:
 
 def _clipped(match: Match) -> Results | None:
     """min(max(x, 0), hi) for a number hi > 0."""
-    hi = _number_of(match["hi"])
+    hi = number_of(match["hi"])
     return _activation(match, ClippedRelu(hi)) if hi is not None and hi > 0 else None
 
 
@@ -215,7 +209,7 @@ _RMS_NORM = made_by(Mul, either(made_by(Cast, _unit).read_once, _unit), operand(
 def _rms_norm(match: Match) -> Results | None:
     """The RMS norm of rows with a scale for each of their elements. Rows that were widened for it alone, and are
     rounded before they are scaled, are read as they were."""
-    y, x, scale, epsilon = match.root.outputs[0], match["x"], match["scale"], _number_of(match["epsilon"])
+    y, x, scale, epsilon = match.root.outputs[0], match["x"], match["scale"], number_of(match["epsilon"])
     if x.dtype != y.dtype:
         wide = x.node
         if wide is None or not isinstance(wide.op, Cast) or x.dtype is not y.dtype.compute:
@@ -273,6 +267,7 @@ _SMOOTH = [
     RewriteRule("mish", made_by(Mul, _x, made_by(Tanh, made_by(Softplus, _x).read_once).read_once), _of_x(Mish())),
     RewriteRule("RMS norm", _RMS_NORM, _rms_norm),
     RewriteRule("layer norm", _LAYER_NORM, _layer_norm),
+    *ATTENTION,
 ]  # fmt: skip
 #: Formulas with kinks: there the gradient is the formula's (of a maximum half, of a bound all), not that of the op.
 _KINKED = [

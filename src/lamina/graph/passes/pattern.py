@@ -209,6 +209,13 @@ class Match:
         return Node(op, inputs, at.policy, at.serial, origin=at.origin).outputs
 
 
+def number_of(value: Value) -> float | None:
+    """The number that a constant of one element is; None for other values."""
+    if value.constant is None or value.spec.numel != 1 or not value.dtype.is_float:
+        return None
+    return float(value.constant.item())
+
+
 def find(pattern: Pattern, root: Node, rewriting: Rewriting) -> Iterator[Match]:
     """The matches of a pattern with this root: several where operands may change places or parts are missing."""
     yield from _matches(_roots(pattern), root, rewriting)

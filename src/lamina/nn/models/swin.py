@@ -73,7 +73,7 @@ class ShiftedWindowAttention(Module):
         return self.qkv(x)
 
     def _scores(self, q: Any, k: Any) -> tuple[Any, Any, float]:
-        """Queries and keys (N, W, heads, P, D) to multiply, and the scale of the products."""
+        """Queries and keys (N W, heads, P, D) to multiply, and the scale of the products."""
         return q, k, q.shape[-1] ** -0.5
 
     def forward(self, x: T) -> T:
@@ -102,20 +102,18 @@ class ShiftedWindowAttention(Module):
         grid, places = (height // h, width // w), h * w
         windows = math.prod(grid)
         apart = x.reshape((n, grid[0], h, grid[1], w, channels))
-        rows = ops.permute(apart, (0, 1, 3, 2, 4, 5)).reshape((n, windows, places, channels))
-        split = self._project(rows).reshape((n, windows, places, 3, heads, channels // heads))
-        q, k, v = ops.unbind(ops.permute(split, (3, 0, 1, 4, 2, 5)))
+        rows = ops.permute(apart, (0, 1, 3, 2, 4, 5)).reshape((n * windows, places, channels))
+        split = self._project(rows).reshape((n * windows, places, 3, heads, channels // heads))
+        q, k, v = ops.unbind(ops.permute(split, (2, 0, 3, 1, 4)))
         q, k, scale = self._scores(q, k)
         bias = self._bias()
         if any(shift):
             bias = bias + _regions((height, width), self.window_size, shift, x.dtype.numpy)
-        # Windows are heads to the op, so that one bias serves all images.
-        bias = ops.expand(bias, (windows, heads, places, places)).reshape(
-            (1, windows * heads, places, places)
-        )
-        q, k, v = (t.reshape((n, windows * heads, places, channels // heads)) for t in (q, k, v))
-        y = self._attend(q, k, v, bias, scale).reshape((n, windows, heads, places, channels // heads))
-        y = self.proj(ops.permute(y, (0, 1, 3, 2, 4)).reshape((n, windows, places, channels)))
+            if n > 1:  # windows are heads to the op, so that one bias serves all images
+                bias = bias.reshape((1, windows * heads, places, places))
+                q, k, v = (t.reshape((n, windows * heads, places, channels // heads)) for t in (q, k, v))
+        y = self._attend(q, k, v, bias, scale).reshape((n * windows, heads, places, channels // heads))
+        y = self.proj(ops.permute(y, (0, 2, 1, 3)).reshape((n * windows, places, channels)))
         y = self.dropout(y).reshape((n, *grid, h, w, channels))
         return ops.permute(y, (0, 1, 3, 2, 4, 5)).reshape((n, height, width, channels))
 

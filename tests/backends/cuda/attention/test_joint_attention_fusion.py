@@ -130,6 +130,29 @@ def test_parts_of_a_stack_are_read_where_they_lie(causal: bool) -> None:
     same(graph, better, arrays)
 
 
+@pytest.mark.parametrize("learnt", [False, True])
+@pytest.mark.parametrize("thirds", [False, True])
+def test_a_bias_and_its_gradient_go_along(thirds: bool, learnt: bool) -> None:
+    """As windows of an image have it, for all of a batch."""
+
+    def f(x: Any, bias: Any, g: Any) -> Any:
+        if thirds:
+            parts = [ops.permute(p.reshape((2, 5, 2, 4)), (0, 2, 1, 3)) for p in ops.chunk(x, 3, -1)]
+        else:
+            parts = list(ops.unbind(ops.permute(x.reshape((2, 5, 3, 2, 4)), (2, 0, 3, 1, 4)), 0))
+        y = ops.attention(*parts, bias)
+        y = ops.permute(y, (0, 2, 1, 3)).reshape((2, 5, 8))
+        return [y, *gradients(y, [x, bias] if learnt else [x], [g])]
+
+    arrays = [rng.standard_normal(s) for s in ((2, 5, 24), (1, 2, 5, 5), (2, 5, 8))]
+    graph = trace(f, *arrays)
+    better = joined(optimize(graph, get(lm.device("cpu"), "reference")))
+    found = names(better)
+    assert found["joint_attention"] == found["joint_attention_grad"] == 1
+    assert not {"slice", "pad", "concat", "attention", "attention_grad"} & set(found)
+    same(graph, better, arrays)
+
+
 def test_parts_of_a_stack_in_another_order_stay() -> None:
     graph, arrays = stacked((1, 0, 2))
     better = joined(optimize(graph, get(lm.device("cpu"), "reference")))

@@ -9,7 +9,8 @@ import lamina as lm
 from lamina import ops
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.attention import attention, windows
-from lamina.backends.cuda.launch.program import Launch, Launches, source, target
+from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention, JointAttentionGrad
+from lamina.backends.cuda.launch.program import Copy, Launch, Launches, source, target
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array
 from lamina.ops.primitives import Attention, AttentionGrad
@@ -154,6 +155,45 @@ def test_operands_are_read_where_they_lie() -> None:
         assert plan.outputs[0].layout == specs[0].layout
         (o, _) = run_plan(plan, arrays)
         agree(o, run_reference(op, [a.astype(np.float64) for a in arrays], float64)[0], dtype, 2)
+
+
+@pytest.mark.parametrize("bias", ["", "HST", "BHST"])
+@pytest.mark.parametrize("order", [(1, 3, 0, 2, 4), (0, 1, 2, 3, 4)], ids=str)
+@pytest.mark.parametrize("keep", [1.0, 0.75])
+def test_one_projection_is_read_where_it_lies(bias: str, order: tuple[int, ...], keep: float) -> None:
+    """[B, S, 3, H, D] in memory, or q, k and v one behind the other; with a bias and its gradient, and dropout."""
+    op, dtype = JointAttention(0.25, stats=True, keep=keep), bfloat16
+    parts = drawn(op.unfused, (3, 2, 10, 10, 16, 16), bias, dtype)
+    arrays = [np.stack(parts[:3]), *parts[3:]]
+    lies = Spec(arrays[0].shape, dtype, dense(arrays[0].shape, order))
+    plan = planned(op, [lies, *(Spec(a.shape, dtype) for a in arrays[1:])])
+    assert plan.inputs[0].physical == lies.physical
+    wide = [a.astype(np.float64) for a in arrays]
+    o, stats = run_reference(op, wide, float64)
+    found = run_plan(plan, arrays)
+    agree(found[0], o, dtype, 2)
+    assert np.allclose(found[1], stats, rtol=1e-4, atol=1e-4)
+    g = np.random.default_rng(1).standard_normal(o.shape).astype(dtype.numpy)
+    grad = JointAttentionGrad(0.25, keep=keep)
+    given = [arrays[0], o.astype(dtype.numpy), stats.astype(np.float32), g, *arrays[1:]]
+    specs = [lies, *(Spec(a.shape, float32 if i == 1 else dtype) for i, a in enumerate(given[1:]))]
+    plan = planned(grad, specs)
+    assert plan.outputs[0].physical == lies.physical
+    wanted = run_reference(grad, [wide[0], o, stats, g.astype(np.float64), *wide[1:]], float64)
+    for one, exact in zip(run_plan(plan, given), wanted, strict=True):
+        agree(one, exact, dtype, 6)
+
+
+@pytest.mark.parametrize("op", [JointAttention(0.25, stats=True), JointAttentionGrad(0.25)], ids=str)
+def test_parts_that_are_not_aligned_are_copied(op: Any) -> None:
+    """k begins at 30 bytes: three copies, and as many of gradients back; the bias is read where it lies."""
+    made = [(1, 1, 3, 5), (1, 1, 3, 1), (1, 1, 3, 5)] if isinstance(op, JointAttentionGrad) else []
+    shapes = [(3, 1, 1, 3, 5), *made, (1, 1, 3, 3)]
+    specs = [Spec(s, float32 if s[-1] == 1 else float16) for s in shapes]
+    plan = backend(H200).plan(op, specs, Policy(algorithm="heuristic"))
+    assert [s.open for s in plan.outputs] == list(op.infer(*specs))
+    copies = [step for step in plan.make.steps if isinstance(step, Copy)]
+    assert [step.nbytes for step in copies] == [30] * (6 if made else 3)
 
 
 def test_a_bias_sums_over_entries_that_blocks_take_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

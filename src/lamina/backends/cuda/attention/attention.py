@@ -127,7 +127,8 @@ def attention(op: Attention, specs: tuple[Spec, ...], device: Device, policy: Po
 def joint_attention(op: JointAttention, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """(o, stats) from q, k and v in one tensor, which cuDNN reads where they lie."""
     op.infer(*specs)
-    return _where_it_lies(specs[0], lambda joint: _joint_attention(op, joint, device, policy))
+    more = [s.open.fixed for s in specs[1:]]
+    return _where_it_lies(specs[0], lambda joint: _joint_attention(op, joint, more, device, policy))
 
 
 @kernels(JointAttentionGrad, source="cudnn")
@@ -136,7 +137,8 @@ def joint_attention_grad(
 ) -> Plan:
     """The gradients of q, k and v into one tensor that lies as they do."""
     op.infer(*specs)
-    return _where_it_lies(specs[0], lambda joint: _joint_gradient(op, joint, device, policy))
+    more = [s.open.fixed for s in specs[4:]]
+    return _where_it_lies(specs[0], lambda joint: _joint_gradient(op, joint, more, device, policy))
 
 
 @kernels(AttentionGrad, source="cudnn")
@@ -193,17 +195,19 @@ def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy:
     )
 
 
-def _joint_attention(op: JointAttention, joint: Spec, device: Device, policy: Policy) -> Plan:
-    """The plan for a joint tensor that lies as its spec says."""
+def _joint_attention(
+    op: JointAttention, joint: Spec, more: Sequence[Spec], device: Device, policy: Policy
+) -> Plan:
+    """The plan for a joint tensor that lies as its spec says. more: the bias and the mask of dropout, if any."""
     if joint.numel and not _aligned(joint):
-        return _apart(op, op.unfused, joint, (), device, policy)
-    terms = _parts(joint, source)
-    o, *stats = op.infer(joint)
+        return _apart(op, joint, more, device, policy)
+    terms = [*_parts(joint, source), *((s, source(1 + i)) for i, s in enumerate(more))]
+    o, *stats = op.infer(joint, *more)
     outputs = [_like_q(o, terms[0][0]), *(s.fixed for s in stats)]
     targets = [(s, target(i)) for i, s in enumerate(outputs)]
     return _chosen(
         op,
-        [joint],
+        [joint, *more],
         outputs,
         terms,
         lambda: _forward_formulations(op.unfused, terms, targets, device, policy),
@@ -213,24 +217,27 @@ def _joint_attention(op: JointAttention, joint: Spec, device: Device, policy: Po
     )
 
 
-def _joint_gradient(op: JointAttentionGrad, joint: Spec, device: Device, policy: Policy) -> Plan:
+def _joint_gradient(
+    op: JointAttentionGrad, joint: Spec, more: Sequence[Spec], device: Device, policy: Policy
+) -> Plan:
     """The plan for a joint tensor that lies as its spec says; o and do lie as the forward pass writes o."""
     parts = _parts(joint, source)
     (q, _), *_ = parts
-    apart = Attention(op.scale, op.causal, stats=True)
-    o, stats = apart.infer(*(s.open for s, _ in parts))
+    o, stats = replace(Attention(op.scale, op.causal), stats=True).infer(*(s.open for s, _ in parts))
     o, stats = _like_q(o, q), stats.fixed
+    others = [o, stats, o, *more]
     if joint.numel and not _aligned(joint):
-        return _apart(op, op.grad, joint, (o, stats, o), device, policy)
-    terms = [*parts, (o, source(1)), (stats, source(2)), (o, source(3))]
-    targets = _parts(joint, target)
+        return _apart(op, joint, others, device, policy)
+    terms = [*parts, *((s, source(1 + i)) for i, s in enumerate(others))]
+    _, *dbias = (s.fixed for s in op.infer(joint, *others))
+    targets = [*_parts(joint, target), *((s, target(1 + i)) for i, s in enumerate(dbias))]
     return _chosen(
         op,
-        [joint, o, stats, o],
-        [joint],
+        [joint, *others],
+        [joint, *dbias],
         terms,
-        lambda: _backward_formulations(op.grad, terms, targets, device, policy),
-        lambda: windows.backward(op.grad, terms, targets, device, policy, aligned=False),
+        lambda: _backward_formulations(op.unfused, terms, targets, device, policy),
+        lambda: windows.backward(op.unfused, terms, targets, device, policy, aligned=False),
         device,
         policy,
     )
@@ -238,29 +245,28 @@ def _joint_gradient(op: JointAttentionGrad, joint: Spec, device: Device, policy:
 
 def _apart(
     op: JointAttention | JointAttentionGrad,
-    inner: Attention | AttentionGrad,
     joint: Spec,
-    others: tuple[Spec, ...],
+    others: Sequence[Spec],
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The plan of `inner` on copies of the parts of a row-major tensor, whose own places are not aligned."""
+    """The plan of the op on q, k and v by themselves, on copies of the parts of a row-major tensor, whose own places
+    are not aligned.
+    """
     part = Spec(joint.shape[1:], joint.dtype).fixed
     size = round_up(part.nbytes, WORKSPACE_ALIGNMENT)
-    plan = kernels.plan(inner, [part] * 3 + list(others), device, policy)
+    plan = kernels.plan(op.unfused, [part] * 3 + list(others), device, policy)
     copies = [scratch(i * size) for i in range(6)]
     own = [Copy(copies[i], source(0, i * part.nbytes), part.nbytes) for i in range(3)]
     inputs = (*copies[:3], *(source(1 + i) for i in range(len(others))))
-    end = 6 * size
-    if isinstance(op, JointAttention):
-        outputs, found = [s.fixed for s in op.infer(joint)], tuple(target(i) for i in range(1 + op.stats))
-        back: list[Bindable] = []
-    else:
-        outputs, found = [joint], tuple(copies[3:])
+    end, made = 6 * size, [s.fixed for s in op.infer(joint, *others)]
+    found = [target(i) for i in range(len(made))]
+    back: list[Bindable] = []
+    if isinstance(op, JointAttentionGrad):
+        found[:1] = copies[3:]
         back = [Copy(target(0, i * part.nbytes), copies[3 + i], part.nbytes) for i in range(3)]
-    steps: list[Bindable] = [*own, PlanStep(plan, inputs, found, scratch(end)), *back]
-    given = [joint, *others]
-    return kernel_plan(device, given, outputs, steps, label=op.name, workspace=end + plan.workspace)
+    steps: list[Bindable] = [*own, PlanStep(plan, inputs, tuple(found), scratch(end)), *back]
+    return kernel_plan(device, [joint, *others], made, steps, label=op.name, workspace=end + plan.workspace)
 
 
 def _chosen(

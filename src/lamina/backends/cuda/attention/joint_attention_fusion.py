@@ -2,21 +2,21 @@
 
 Networks cut one projection [., ., 3 H D] into thirds, and join the gradients of these again; or they bring it to
 [3, B, H, S, D], of which q, k and v are the parts, and stack the gradients. cuDNN takes any strides, so that neither
-the parts nor the joint gradient have to be copied together.
+the parts nor the joint gradient have to be copied together. Own kernels for windows do so with a bias, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from lamina.backends import Fusion
 from lamina.backends.cuda.registry import fusions
-from lamina.backends.pattern import MadeBy, PatternMatch, Results, made_by, operand
-from lamina.ops.core import Arg, Array, BatchAxes, BatchAxis, Op, Sample, call
+from lamina.backends.pattern import Either, MadeBy, PatternMatch, Results, either, made_by, operand
+from lamina.ops.core import Arg, Array, BatchAxes, BatchAxis, Op, Sample, bind
 from lamina.ops.core import operand as as_operand
 from lamina.ops.primitives.attention import Attention, AttentionGrad, fitting_operands
 from lamina.ops.primitives.shape import Concat, Reshape, Slice, Transpose, stack
@@ -25,15 +25,15 @@ from lamina.spec import FLOATS, Shape, ShapeError, Spec, float64
 
 @dataclass(frozen=True)
 class _JointAttention(Op):
-    """Attention whose q, k and v are parts of one tensor [3, B, H, S, D], as one projection makes them."""
+    """Attention whose q, k and v are parts of one tensor [3, B, H, S, D], as one projection makes them.
+
+    Last come a bias and the mask of dropout, if there are such: as `Attention` takes them.
+    """
 
     scale: float
     causal: bool = False
-
-    @property
-    def grad(self) -> AttentionGrad:
-        """The gradient on q, k and v by themselves."""
-        return AttentionGrad(self.scale, self.causal)
+    keep: float = field(default=1.0, kw_only=True)
+    arity = None
 
     def parts(self, joint: Spec) -> tuple[Spec, Spec, Spec]:
         """q, k and v. Raises ShapeError."""
@@ -45,77 +45,112 @@ class _JointAttention(Op):
 
 @dataclass(frozen=True)
 class JointAttention(_JointAttention):
-    """(q, k, v as [3, B, H, S, D]) -> (o [B, H, S, D], stats [B, H, S, 1]): `Attention` of the three parts."""
+    """(q, k, v as [3, B, H, S, D], bias?, mask?) -> (o [B, H, S, D], stats [B, H, S, 1]): `Attention` of them."""
 
     stats: bool = False
 
     @property
     def unfused(self) -> Attention:
         """The same on q, k and v by themselves."""
-        return Attention(self.scale, self.causal, stats=self.stats)
+        return Attention(self.scale, self.causal, stats=self.stats, keep=self.keep)
 
-    def infer(self, joint: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
-        return self.unfused.infer(*self.parts(joint))
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        joint, *more = inputs
+        return self.unfused.infer(*self.parts(joint), *more)
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         b = axes[0]
-        return (BatchAxis(b.axis - 1, b.size),) * (1 + self.stats) if b and b.axis in (1, 2) else None
+        if b is None or b.axis not in (1, 2):
+            return None
+        part = BatchAxis(b.axis - 1, b.size)
+        return self.unfused.batch_axes([*self.parts(inputs[0]), *inputs[1:]], (part, part, part, *axes[1:]))
 
-    def flops(self, joint: Spec) -> int:  # type: ignore[override]
-        return self.unfused.flops(*self.parts(joint))
+    def flops(self, *inputs: Spec) -> int:
+        joint, *more = inputs
+        return self.unfused.flops(*self.parts(joint), *more)
 
     def prune(self, used: Sequence[bool]) -> Op:
         return replace(self, stats=False) if self.stats and not any(used[1:]) else self
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        (joint,) = inputs
+        joint, *more = inputs
         if self.stats and grads[1] is None:
-            grad = JointAttentionGrad(self.scale, self.causal)
-            return (call(grad, joint, outputs[0], outputs[1], grads[0]),)
+            grad = JointAttentionGrad(self.scale, self.causal, keep=self.keep)
+            found = [*bind(grad, joint, outputs[0], outputs[1], grads[0], *more)]
+            return [*found, *(None for _ in range(len(inputs) - len(found)))]
         parts = list(_parts(joint))
-        found = zip(self.unfused.vjp(grads, parts, outputs), parts, strict=True)
-        return (stack([_zeros(x) if g is None else g for g, x in found]),)
+        found = [*self.unfused.vjp(grads, [*parts, *more], outputs)]
+        thirds = zip(found[:3], parts, strict=True)
+        return [stack([_zeros(x) if g is None else g for g, x in thirds]), *found[3:]]
 
-    def reference(self, joint: Array) -> tuple[Array, ...]:  # type: ignore[override]
-        return self.unfused.reference(*joint)
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        joint, *more = inputs
+        return self.unfused.reference(*joint, *more)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        for scale, causal, shape in _JOINT_CASES:
+        for scale, causal, keep, shape, bias in _JOINT_CASES:
             for stats in (False, True):
-                yield Sample.of(cls(scale, causal, stats), (3, *shape))
+                op = cls(scale, causal, stats, keep=keep)
+                yield Sample.of(op, (3, *shape), *bias, *_mask(op.unfused, shape))
 
 
 @dataclass(frozen=True)
 class JointAttentionGrad(_JointAttention):
-    """(q, k, v as [3, B, H, S, D], o, stats, do) -> their gradients as one tensor: `AttentionGrad` of the parts."""
+    """(q, k, v as [3, B, H, S, D], o, stats, do, bias?, mask?) -> (their gradients as one tensor, dbias?):
+    `AttentionGrad` of the parts.
+    """
 
-    arity = 4
+    bias_grad: bool = True
 
-    def infer(self, joint: Spec, o: Spec, stats: Spec, do: Spec) -> tuple[Spec]:  # type: ignore[override]
-        self.grad.infer(*self.parts(joint), o, stats, do)
-        return (self.result(joint.shape, joint.dtype),)
+    @property
+    def unfused(self) -> AttentionGrad:
+        """The same on q, k and v by themselves."""
+        return AttentionGrad(self.scale, self.causal, self.bias_grad, keep=self.keep)
 
-    def flops(self, joint: Spec, *others: Spec) -> int:  # type: ignore[override]
-        return self.grad.flops(*self.parts(joint), *others)
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        joint, *others = inputs
+        found = self.unfused.infer(*self.parts(joint), *others)
+        return (self.result(joint.shape, joint.dtype), *found[3:])
+
+    def prune(self, used: Sequence[bool]) -> Op:
+        return replace(self, bias_grad=False) if len(used) > 1 and not used[1] else self
+
+    def flops(self, *inputs: Spec) -> int:
+        joint, *others = inputs
+        return self.unfused.flops(*self.parts(joint), *others)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         joint, *others = inputs
-        found = self.grad.vjp(list(_parts(grads[0])), [*_parts(joint), *others], list(_parts(outputs[0])))
+        of_parts = [None] * 3 if grads[0] is None else [*_parts(grads[0])]
+        found = self.unfused.vjp(
+            [*of_parts, *grads[1:]], [*_parts(joint), *others], [*_parts(outputs[0]), *outputs[1:]]
+        )
         return (stack(found[:3]), *found[3:])
 
-    def reference(self, joint: Array, *others: Array) -> tuple[Array]:  # type: ignore[override]
-        return (np.stack(self.grad.reference(*joint, *others)),)
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        joint, *others = inputs
+        found = self.unfused.reference(*joint, *others)
+        return (np.stack(found[:3]), *found[3:])
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         narrow = tuple(d for d in FLOATS if d != float64)
-        for scale, causal, shape in _JOINT_CASES:
+        for scale, causal, keep, shape, bias in _JOINT_CASES:
             stats = Arg((*shape[:3], 1), low=1.5, high=3.0)
-            yield Sample.of(cls(scale, causal), (3, *shape), shape, stats, shape, dtypes=(float64,))
-            q, k, v, *made = fitting_operands(Attention(scale, causal, stats=True), (shape,) * 3)
+            op, made = cls(scale, causal, keep=keep), Attention(scale, causal, stats=True, keep=keep)
+            mask = _mask(made, shape)
+            yield Sample.of(op, (3, *shape), shape, stats, shape, *bias, *mask, dtypes=(float64,))
+            shapes = (*(shape,) * 3, *bias, *(m.shape for m in mask))
+            q, k, v, o, spread, *others = fitting_operands(made, shapes)
             joint = replace(q, shape=(3, *shape), value=sum((a.value or () for a in (q, k, v)), ()))
-            yield Sample.of(cls(scale, causal), joint, *made, shape, dtypes=narrow)
+            yield Sample.of(op, joint, o, spread, shape, *others, dtypes=narrow)
+
+
+def _mask(op: Attention, shape: Shape) -> list[Arg]:
+    """The mask of dropout of a sample, if the op takes one."""
+    b, h, s, d = shape
+    return op.mask_argument((b, h, s, s, d, d))
 
 
 def _parts(joint: Any) -> Iterator[Any]:
@@ -127,13 +162,15 @@ def _zeros(x: Any) -> Any:
     return as_operand(np.zeros(x.shape, x.dtype.numpy))
 
 
-#: scale, causal, (B, H, S, D).
-_JOINT_CASES: list[tuple[float, bool, Shape]] = [
-    (0.5, False, (1, 2, 3, 4)),
-    (0.35355339, True, (2, 2, 5, 8)),
-    (0.25, False, (2, 3, 17, 16)),
-    (0.7, False, (1, 1, 9, 2)),
-    (0.3, True, (1, 4, 3, 5)),
+#: scale, causal, keep, (B, H, S, D), shapes of the bias.
+_JOINT_CASES: list[tuple[float, bool, float, Shape, tuple[Shape, ...]]] = [
+    (0.5, False, 1.0, (1, 2, 3, 4), ()),
+    (0.35355339, True, 1.0, (2, 2, 5, 8), ()),
+    (0.25, False, 1.0, (2, 3, 17, 16), ((1, 3, 17, 17),)),
+    (0.7, False, 1.0, (1, 1, 9, 2), ()),
+    (0.3, True, 1.0, (1, 4, 3, 5), ((1, 1, 3, 3),)),
+    (0.5, False, 0.75, (2, 2, 8, 8), ()),
+    (0.35355339, True, 0.5, (2, 1, 3, 4), ((2, 1, 1, 3),)),
 ]
 
 
@@ -185,23 +222,35 @@ def _joint(match: PatternMatch, at: Any) -> Any:
     return match.apply(Transpose((2, order[0], 3, order[2], 4)), apart, at=at)[0]
 
 
-def _has_no_bias(node: Any) -> bool:
-    return len(node.inputs) == 3
+def _reads(count: int) -> Callable[[Any], bool]:
+    """Of nodes: whether one reads so many operands."""
+    return lambda node: len(node.inputs) == count
+
+
+def _takes(*inputs: MadeBy) -> Either:
+    """Attention on these, and perhaps on a bias and the mask of dropout."""
+    return either(*(made_by(Attention, *inputs, *more, where=_reads(3 + len(more))) for more in _MORE))
+
+
+#: A bias, the mask of dropout, both or neither.
+_MORE = [tuple(operand(f"more{i}") for i in range(count)) for count in range(3)]
+
+
+def _attention_on(match: PatternMatch, joint: Any) -> Results:
+    """The attention that is the match's root, on one value of which q, k and v are parts."""
+    node = match.root
+    op = JointAttention(node.op.scale, node.op.causal, node.op.stats, keep=node.op.keep)
+    made = match.apply(op, joint, *match.inputs(node)[3:], at=node)
+    return dict(zip(node.outputs, made, strict=True))
 
 
 def _attended(match: PatternMatch) -> Results | None:
     """attention(q, k, v) of the thirds of one projection -> attention on the projection as it is."""
-    node = match.root
-    joint = _joint(match, node)
-    if joint is None:
-        return None
-    made = match.apply(JointAttention(node.op.scale, node.op.causal, node.op.stats), joint, at=node)
-    return dict(zip(node.outputs, made, strict=True))
+    joint = _joint(match, match.root)
+    return None if joint is None else _attention_on(match, joint)
 
 
-JOINT_ATTENTION = fusions.add(
-    Fusion("joint_attention", made_by(Attention, *_THIRDS, where=_has_no_bias), _attended, JointAttention)
-)
+JOINT_ATTENTION = fusions.add(Fusion("joint_attention", _takes(*_THIRDS), _attended, JointAttention))
 
 
 def _is_part(node: Any) -> bool:
@@ -231,29 +280,16 @@ def _are_in_order(match: PatternMatch) -> bool:
 
 def _attended_to_parts(match: PatternMatch) -> Results | None:
     """attention(q, k, v) of the parts of one value -> attention on that value."""
-    node = match.root
-    if not _are_in_order(match):
-        return None
-    op = JointAttention(node.op.scale, node.op.causal, node.op.stats)
-    return dict(zip(node.outputs, match.apply(op, match["joint"], at=node), strict=True))
+    return _attention_on(match, match["joint"]) if _are_in_order(match) else None
 
 
 STACKED_ATTENTION = fusions.add(
-    Fusion(
-        "stacked_attention",
-        made_by(Attention, *_PARTS, where=_has_no_bias),
-        _attended_to_parts,
-        JointAttention,
-    )
+    Fusion("stacked_attention", _takes(*_PARTS), _attended_to_parts, JointAttention)
 )
 
 
 def _joins_three(node: Any) -> bool:
     return len(node.inputs) == 3 and bool(node.op.axis % node.outputs[0].ndim == 2)
-
-
-def _has_six(node: Any) -> bool:
-    return len(node.inputs) == 6
 
 
 def _brings_heads_in(node: Any) -> bool:
@@ -267,38 +303,62 @@ def _is_merge(node: Any) -> bool:
     return y.ndim == 3 and heads.ndim == 4 and bool(y.shape[:2] == heads.shape[:2])
 
 
-_others = (operand("o"), operand("stats"), operand("do"))
-_grad = made_by(AttentionGrad, *_THIRDS, *_others, name="grad", where=_has_six, same_policy=False)
-_parts_grad = made_by(AttentionGrad, *_PARTS, *_others, name="grad", where=_has_six, same_policy=False)
+def _gradients(*inputs: MadeBy) -> list[MadeBy]:
+    """The gradients of attention on these, and perhaps on a bias and the mask of dropout."""
+    others = (operand("o"), operand("stats"), operand("do"))
+    return [
+        made_by(
+            AttentionGrad,
+            *inputs,
+            *others,
+            *more,
+            name="grad",
+            where=_reads(6 + len(more)),
+            same_policy=False,
+        )
+        for more in _MORE
+    ]
 
 
-def _merged(number: int) -> MadeBy:
+def _gradient_on(match: PatternMatch, joint: Any) -> tuple[Any, dict[Any, Any]]:
+    """The gradient in one value of which q, k and v are parts, and what else becomes another value by it."""
+    node = match.node("grad")
+    op = JointAttentionGrad(node.op.scale, node.op.causal, node.op.bias_grad, keep=node.op.keep)
+    made, *dbias = match.apply(op, joint, *match.inputs(node)[3:], at=node)
+    return made, dict(zip(node.outputs[3:], dbias, strict=True))
+
+
+def _merged(grad: MadeBy, number: int) -> MadeBy:
     """The gradient of a third, as it lies in the projection's."""
     back = made_by(
-        Transpose, _grad.output(number), name=f"back{number}", where=_brings_heads_in, same_policy=False
+        Transpose, grad.output(number), name=f"back{number}", where=_brings_heads_in, same_policy=False
     )
     return made_by(Reshape, back, where=_is_merge, same_policy=False)
 
 
 def _gradient_joined(match: PatternMatch) -> Results | None:
     """The gradients of the thirds of one projection, joined -> the gradient of the projection, made as one."""
-    node, grad = match.root, match.node("grad")
+    node = match.root
     order = match.node("back0").op.order
     if any(match.node(f"back{i}").op.order != order for i in range(3)):
         return None
     joint = _joint(match, node)
     if joint is None:
         return None
-    op = JointAttentionGrad(grad.op.scale, grad.op.causal)
-    (made,) = match.apply(op, joint, match["o"], match["stats"], match["do"], at=grad)
+    made, others = _gradient_on(match, joint)
     (back,) = match.apply(Transpose((1 + order[0], 1 + order[1], 0, 2, 4)), made, at=node)
-    return {node.outputs[0]: match.apply(Reshape(node.outputs[0].shape), back, at=node)[0]}
+    return others | {node.outputs[0]: match.apply(Reshape(node.outputs[0].shape), back, at=node)[0]}
 
 
 JOINT_ATTENTION_GRAD = fusions.add(
     Fusion(
         "joint_attention_grad",
-        made_by(Concat, *map(_merged, range(3)), where=_joins_three),
+        either(
+            *(
+                made_by(Concat, *(_merged(grad, i) for i in range(3)), where=_joins_three)
+                for grad in _gradients(*_THIRDS)
+            )
+        ),
         _gradient_joined,
         JointAttentionGrad,
     )
@@ -314,26 +374,27 @@ def _is_stacked(node: Any) -> bool:
     return bool(y.shape == (1, *part.shape))
 
 
+def _stacked(grad: MadeBy, number: int) -> MadeBy:
+    """The gradient of a part, as it is stacked."""
+    return made_by(Reshape, grad.output(number), where=_is_stacked, same_policy=False)
+
+
 def _gradient_stacked(match: PatternMatch) -> Results | None:
     """The gradients of the parts of one value, stacked -> that value's gradient, made as one."""
-    node, grad = match.root, match.node("grad")
     if not _are_in_order(match):
         return None
-    op = JointAttentionGrad(grad.op.scale, grad.op.causal)
-    (made,) = match.apply(op, match["joint"], match["o"], match["stats"], match["do"], at=grad)
-    return {node.outputs[0]: made}
+    made, others = _gradient_on(match, match["joint"])
+    return others | {match.root.outputs[0]: made}
 
 
 STACKED_ATTENTION_GRAD = fusions.add(
     Fusion(
         "stacked_attention_grad",
-        made_by(
-            Concat,
+        either(
             *(
-                made_by(Reshape, _parts_grad.output(i), where=_is_stacked, same_policy=False)
-                for i in range(3)
-            ),
-            where=_stacks_three,
+                made_by(Concat, *(_stacked(grad, i) for i in range(3)), where=_stacks_three)
+                for grad in _gradients(*_PARTS)
+            )
         ),
         _gradient_stacked,
         JointAttentionGrad,

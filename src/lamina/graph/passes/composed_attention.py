@@ -1,0 +1,231 @@
+"""Attention that a program writes out in steps: softmax(scale q kᵀ + bias) v, as the op.
+
+What is looked for is the product of a softmax over rows with values, and behind the softmax a product of queries and
+keys: with factors on it or on its operands, with what is added to it (biases, masks) or is -inf, with casts and
+reshapes that leave matrices whole. The op has matrices [B, H, S, D]; axes in front are joined, and a single one
+stands for heads.
+A row whose scores are all -inf gives zeros, as the op does, where the steps give NaN.
+"""
+
+from __future__ import annotations
+
+from math import inf, prod
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from lamina.backends.pattern import MadeBy, Pattern, Results, either, made_by, operand
+from lamina.graph.ir.graph import Node, Value, constant
+from lamina.graph.passes.pattern import Match, RewriteRule, number_of
+from lamina.ops.primitives.attention import Attention
+from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.pointwise import Add, Div, Mul, Where
+from lamina.ops.primitives.shape import Expand, Reshape, Transpose
+from lamina.ops.primitives.softmax import Softmax
+from lamina.spec import Shape
+
+#: How many steps between the products are followed.
+_REACH = 12
+
+
+class _Scores(NamedTuple):
+    """scale q kᵀ + biases, as a program wrote them: the product, its factor, and what is added, as it was then."""
+
+    product: Node
+    scale: float
+    biases: list[tuple[Value, Shape]]
+
+
+def _attention(match: Match) -> Results | None:
+    """The op for the product of weights and values, where the weights are a softmax of what `_Scores` says."""
+    root, last = match.root, cast(Matmul, match.root.op)
+    found = _scores(match.node("softmax").inputs[0], match)
+    if found is None or last.transpose_a or last.transpose_b:
+        return None
+    q, k = match.inputs(found.product)
+    op = cast(Matmul, found.product.op)
+    v, y = match["v"], root.outputs[0]
+    axes = _Axes.of(q.shape[:-2], v.shape[:-2])
+    if axes is None or op.transpose_a or not q.dtype == k.dtype == v.dtype == y.dtype:
+        return None
+    if not op.transpose_b:
+        k = _exchanged(k, match)
+    q, k, scale = _unscaled(q, k, found.scale, match)
+    bias = axes.bias(found.biases, match)
+    if bias is None:
+        return None
+    q, k, v = (axes.four(x, match) for x in (q, k, v))
+    (made, *_) = match.apply(Attention(scale), q, k, v, *bias, at=root)
+    return {y: _reshaped(made, y.shape, match)}
+
+
+def _scores(value: Value, match: Match) -> _Scores | None:
+    """What a softmax reads, followed to the product; every step is read by the next one alone."""
+    factor, biases = 1.0, list[tuple[Value, Shape]]()
+    for _ in range(_REACH):
+        node = value.node
+        if node is None or len(match.readers(value)) != 1:
+            return None
+        if isinstance(node.op, Matmul):
+            return _Scores(node, factor, biases)
+        before, number, bias = _step(node, match)
+        if before is None or (bias is not None and factor != 1.0):
+            return None
+        if bias is not None:
+            biases.append((bias, value.shape))
+        value, factor = before, factor * number
+    return None
+
+
+def _step(node: Node, match: Match) -> tuple[Value | None, float, Value | None]:
+    """What a step on scores reads of them, by which number it multiplies them, and what it adds.
+
+    None for the first where it does something else.
+    """
+    (y,), inputs = node.outputs, match.inputs(node)
+    op, x = node.op, inputs[0]
+    if isinstance(op, Cast) and y.dtype.is_float and x.dtype.is_float:
+        return x, 1.0, None
+    if isinstance(op, Reshape) and _leaves_matrices(node):
+        return x, 1.0, None
+    if isinstance(op, Mul | Div) and (number := _factor(node, inputs)) is not None:
+        return _other(inputs), number, None
+    if isinstance(op, Add):
+        a, b = inputs
+        if a.shape == y.shape and _is_behind_product(a, match):
+            return a, 1.0, b
+        return (b, 1.0, a) if b.shape == y.shape and _is_behind_product(b, match) else (None, 1.0, None)
+    if isinstance(op, Where):
+        seen, a, b = inputs
+        hidden, scores = (a, b) if number_of(a) == -inf else (b, a)
+        if number_of(hidden) == -inf and scores.shape == y.shape:
+            nothing = constant(np.zeros((), y.dtype.numpy))
+            parts = (hidden, nothing) if hidden is a else (nothing, hidden)
+            return scores, 1.0, match.apply(Where(), seen, *parts, at=node)[0]
+    return None, 1.0, None
+
+
+def _other(inputs: tuple[Value, ...]) -> Value:
+    """Of two values the one that is no number."""
+    return inputs[0] if number_of(inputs[0]) is None else inputs[1]
+
+
+def _is_behind_product(value: Value, match: Match) -> bool:
+    """Whether a value may be scores: a product is behind it, through steps on the largest operands."""
+    for _ in range(_REACH):
+        node = value.node
+        if node is None or not isinstance(node.op, Matmul | Cast | Reshape | Mul | Div | Add | Where):
+            return False
+        if isinstance(node.op, Matmul):
+            return True
+        value = max(match.inputs(node)[isinstance(node.op, Where) :], key=lambda x: x.spec.numel)
+    return False
+
+
+def _factor(node: Node, inputs: tuple[Value, ...]) -> float | None:
+    """By which number a step multiplies its other operand; None where it does something else."""
+    a, b = map(number_of, inputs)
+    if isinstance(node.op, Div):
+        return None if b is None or b == 0 else 1 / b
+    return a if b is None else b
+
+
+def _unscaled(q: Value, k: Value, scale: float, match: Match) -> tuple[Value, Value, float]:
+    """Queries and keys without the numbers that they were multiplied with for the scores alone."""
+    sides = []
+    for x in (q, k):
+        node = x.node
+        if node is not None and isinstance(node.op, Mul | Div) and len(match.readers(x)) == 1:
+            inputs = match.inputs(node)
+            number = _factor(node, inputs)
+            x, scale = (x, scale) if number is None else (_other(inputs), scale * number)
+        sides.append(x)
+    return sides[0], sides[1], scale
+
+
+class _Axes(NamedTuple):
+    """The axes in front of matrices, and what they are to the op: [B, H]."""
+
+    outer: Shape
+    batch: int
+    heads: int
+
+    @classmethod
+    def of(cls, outer: Shape, others: Shape) -> _Axes | None:
+        """The last axis in front is that of heads; None where operands differ in them."""
+        if outer != others or not outer:
+            return None
+        return cls(outer, prod(outer[:-1]), outer[-1])
+
+    def four(self, x: Value, match: Match) -> Value:
+        """Matrices [..., S, D] as [B, H, S, D]."""
+        return _reshaped(x, (self.batch, self.heads, *x.shape[-2:]), match)
+
+    def bias(self, added: list[tuple[Value, Shape]], match: Match) -> tuple[Value, ...] | None:
+        """The sum of all that is added to scores as one bias, or none; None where it cannot be one."""
+        found: list[Value] = []
+        for value, scores in added:
+            one = self._as_bias(value, scores, match)
+            if one is None:
+                return None
+            found.append(one)
+        while len(found) > 1:
+            a, b = found.pop(), found.pop()
+            found += match.apply(Add(), a, b, at=match.root)
+        dtype = match.root.outputs[0].dtype
+        return tuple(x if x.dtype == dtype else match.apply(Cast(dtype), x, at=match.root)[0] for x in found)
+
+    def _as_bias(self, value: Value, scores: Shape, match: Match) -> Value | None:
+        """What was added to scores of this shape, as [B or 1, H or 1, S or 1, T or 1]."""
+        front, whole = scores[:-2], self.outer
+        if not value.dtype.is_float or value.ndim > len(scores) or prod(front) != prod(whole):
+            return None
+        shape = (1,) * (len(scores) - value.ndim) + value.shape
+        *own, heads = shape[:-2]
+        if front[-1] != self.heads and (heads, *own) != (1,) * len(front):
+            # Heads were joined with other axes for the product.
+            value = _spread(value, (*front, *shape[-2:]), match)
+            return _reshaped(value, (self.batch, self.heads, *shape[-2:]), match)
+        if any(n != 1 for n in own):
+            value = _spread(value, (*front[:-1], heads, *shape[-2:]), match)
+            return _reshaped(value, (self.batch, heads, *shape[-2:]), match)
+        return _reshaped(value, (1, heads, *shape[-2:]), match)
+
+
+def _spread(x: Value, shape: Shape, match: Match) -> Value:
+    """The value, repeated to a shape."""
+    return x if x.shape == shape else match.apply(Expand(shape), x, at=match.root)[0]
+
+
+def _exchanged(x: Value, match: Match) -> Value:
+    """Matrices lying the other way round; what was transposed is, from its first form."""
+    order = list(range(x.ndim))
+    if x.node is not None and isinstance(x.node.op, Transpose):
+        order, (x,) = list(x.node.op.order), match.inputs(x.node)
+    order[-2:] = order[:-3:-1]
+    return x if order == sorted(order) else match.apply(Transpose(tuple(order)), x, at=match.root)[0]
+
+
+def _reshaped(x: Value, shape: Shape, match: Match) -> Value:
+    return x if x.shape == shape else match.apply(Reshape(shape), x, at=match.root)[0]
+
+
+def _is_of_rows(node: Any) -> bool:
+    return bool(node.op.axis == (node.inputs[0].ndim - 1,))
+
+
+def _leaves_matrices(node: Any) -> bool:
+    (x,), (y,) = node.inputs, node.outputs
+    return bool(x.ndim > 1 and x.shape[-2:] == y.shape[-2:])
+
+
+def _reshaped_or_not(weights: MadeBy) -> Pattern:
+    return either(weights, made_by(Reshape, weights, where=_leaves_matrices).read_once)
+
+
+_softmax = made_by(Softmax, operand("scores"), name="softmax", where=_is_of_rows).read_once
+ATTENTION = [
+    RewriteRule("attention", made_by(Matmul, _reshaped_or_not(weights), operand("v")), _attention)
+    for weights in (_softmax, made_by(Cast, _softmax).read_once)
+]

@@ -1,0 +1,165 @@
+"""Attention that is written out in steps becomes the op, with its gradient; what only looks alike stays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.graph import Graph, gradients, trace
+from lamina.graph.passes.canonicalize import fold_constants
+from lamina.graph.passes.idioms import recognize_idioms, with_idioms
+from lamina.ops.primitives import Attention
+from tests.helpers.encoder import same
+
+RNG = np.random.default_rng(0)
+FUTURE = np.triu(np.ones((5, 5), bool), 1)
+
+
+def drawn(*shape: int) -> Any:
+    return RNG.standard_normal(shape)
+
+
+def attended(scores: Any, v: Any) -> Any:
+    return ops.matmul(ops.softmax(scores, -1), v)
+
+
+def scores(q: Any, k: Any) -> Any:
+    return ops.matmul(q, k.transpose(-2, -1))
+
+
+def windows(q: Any, k: Any, v: Any, bias: Any, mask: Any) -> Any:
+    """Scores (N W, H, P, P) with a bias of each head, and taken apart for a mask of each of W windows."""
+    s = scores(q * 0.5, k) + bias
+    s = s.reshape((2, 3, 2, 4, 4)) + mask[None, :, None]
+    return attended(s.reshape((6, 2, 4, 4)), v)
+
+
+def heads_joined(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    """Scores (B H, S, T), taken apart for a mask (B, 1, S, T)."""
+    s = scores(q, k).reshape((2, 3, 4, 5)) + mask
+    return attended(s.reshape((6, 4, 5)), v)
+
+
+Q, K, V = drawn(2, 3, 4, 6), drawn(2, 3, 5, 6), drawn(2, 3, 5, 7)
+SQUARE = [drawn(2, 3, 5, 6) for _ in range(3)]
+BLIND = np.where(RNG.random((2, 1, 4, 5)) < 0.3, -np.inf, 0.0)
+BLIND[..., 0] = 0
+
+FORMS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "plain": (lambda q, k, v: attended(scores(q, k), v), [Q, K, V]),
+    "scaled": (lambda q, k, v: attended(scores(q, k) * 0.25, v), [Q, K, V]),
+    "divided": (lambda q, k, v: attended(scores(q, k) / 6**0.5, v), [Q, K, V]),
+    "scaled queries": (lambda q, k, v: attended(scores(q * 0.5, k), v), [Q, K, V]),
+    "both scaled": (lambda q, k, v: attended(scores(q * 0.5, 0.5 * k) * 2.0, v), [Q, K, V]),
+    "a mask that is added": (lambda q, k, v, m: attended(scores(q, k) + m, v), [Q, K, V, BLIND]),
+    "for all heads": (lambda q, k, v, b: attended(b + scores(q, k) * 0.5, v), [Q, K, V, drawn(4, 5)]),
+    "of each head": (lambda q, k, v, b: attended(scores(q, k) + b, v), [Q, K, V, drawn(3, 4, 5)]),
+    "of each image": (lambda q, k, v, b: attended(scores(q, k) + b, v), [Q, K, V, drawn(2, 1, 1, 5)]),
+    "two biases": (lambda q, k, v, a, b: attended(scores(q, k) + a + b, v), [Q, K, V, drawn(3, 4, 5), BLIND]),
+    "the future hidden": (
+        lambda q, k, v: attended(ops.masked_fill(scores(q, k) * 0.4, FUTURE, -np.inf), v),
+        SQUARE,
+    ),
+    "the past seen": (lambda q, k, v: attended(ops.where(~FUTURE, scores(q, k), -np.inf), v), SQUARE),
+    "keys lie transposed": (
+        lambda q, k, v: attended(ops.matmul(q, ops.permute(k, (0, 2, 3, 1))), v),
+        [Q, drawn(2, 5, 3, 6), V],
+    ),
+    "matrices": (lambda q, k, v: attended(scores(q, k), v), [drawn(3, 4, 6), drawn(3, 5, 6), drawn(3, 5, 2)]),
+    "five axes": (
+        lambda q, k, v, b: attended(scores(q, k) + b, v),
+        [drawn(2, 2, 3, 4, 6), drawn(2, 2, 3, 5, 6), drawn(2, 2, 3, 5, 2), drawn(2, 1, 4, 5)],
+    ),
+    "einsum": (
+        lambda q, k, v: ops.einsum("bhst,bthd->bshd", ops.softmax(ops.einsum("bshd,bthd->bhst", q, k), -1), v),
+        [drawn(2, 4, 3, 6), drawn(2, 5, 3, 6), drawn(2, 5, 3, 6)],
+    ),
+    "windows": (
+        windows,
+        [drawn(6, 2, 4, 6), drawn(6, 2, 4, 6), drawn(6, 2, 4, 3), drawn(1, 2, 4, 4), drawn(3, 4, 4)],
+    ),
+    "heads joined": (heads_joined, [drawn(6, 4, 6), drawn(6, 5, 6), drawn(6, 5, 2), BLIND]),
+}  # fmt: skip
+
+
+def names(graph: Graph) -> list[str]:
+    return [n.op.name for n in graph.nodes]
+
+
+@pytest.mark.feature("B013")
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str) -> None:
+    """In inference, and with the gradients of all operands."""
+    fn, arrays = FORMS[form]
+    graph = fold_constants(trace(fn, *arrays))
+    found = recognize_idioms(graph)
+    assert names(found).count("attention") == 1
+    assert not {"softmax", "matmul"} & set(names(found))
+    same(graph, found, arrays)
+
+    def step(better: bool, *given: Any) -> list[Any]:
+        y = fn(*given[:-1])
+        (y,) = with_idioms([y]) if better else [y]
+        return [y, *gradients(y, list(given[:-1]), [given[-1]])]
+
+    arrays = [*arrays, drawn(*graph.outputs[0].shape)]
+    known = trace(lambda *given: step(True, *given), *arrays)
+    assert {"attention", "attention_grad"} <= set(names(known))
+    same(trace(lambda *given: step(False, *given), *arrays), known, arrays)
+
+
+def test_half_types_with_a_softmax_in_float32() -> None:
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        weights = ops.softmax((scores(q, k) * 0.5).cast("float32"), -1)
+        return ops.matmul(weights.cast("bfloat16"), v)
+
+    arrays = [a.astype(np.float32) for a in (Q, K, V)]
+    graph = trace(lambda *x: fn(*(a.cast("bfloat16") for a in x)), *arrays)
+    found = recognize_idioms(graph)
+    assert "attention" in names(found)
+    assert "softmax" not in names(found)
+    for a, b in zip(found(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_allclose(a.numpy().astype(float), b.numpy().astype(float), rtol=0.03, atol=0.03)
+
+
+OTHERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "weights are read": (
+        lambda q, k, v: [w := ops.softmax(scores(q, k), -1), ops.matmul(w, v)],
+        [Q, K, V],
+    ),
+    "scores are read": (lambda q, k, v: [s := scores(q, k), attended(s, v)], [Q, K, V]),
+    "another axis": (lambda q, k, v: ops.matmul(ops.softmax(scores(q, k), -2), v), [Q, K, V]),
+    "no product": (lambda s, v: attended(s * 2.0, v), [drawn(2, 3, 4, 5), V]),
+    "a factor behind a bias": (lambda q, k, v, b: attended((scores(q, k) + b) * 2.0, v), [Q, K, V, drawn(4, 5)]),
+    "another function": (lambda q, k, v: attended(ops.tanh(scores(q, k)), v), [Q, K, V]),
+    "hidden by a number": (
+        lambda q, k, v: attended(ops.masked_fill(scores(q, k), FUTURE, -1e4), v),
+        SQUARE,
+    ),
+    "two matrices": (lambda q, k, v: attended(scores(q, k), v), [Q[0, 0], K[0, 0], V[0, 0]]),
+    "dropped": (lambda q, k, v, m: ops.matmul(ops.softmax(scores(q, k), -1) * m, v), [Q, K, V, drawn(4, 5)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_what_stays(form: str) -> None:
+    fn, arrays = OTHERS[form]
+    assert "attention" not in names(recognize_idioms(fold_constants(trace(fn, *arrays))))
+
+
+def test_a_row_that_sees_nothing_gives_zeros() -> None:
+    """As `Attention` says it; in steps it is NaN."""
+    hidden = np.full((4, 5), 0.0)
+    hidden[2] = -np.inf
+    graph = recognize_idioms(trace(lambda q, k, v, m: attended(scores(q, k) + m, v), Q, K, V, hidden))
+    (y,) = graph(Q, K, V, hidden)
+    assert not y.numpy()[:, :, 2].any()
+    assert np.isfinite(y.numpy()).all()
+
+
+def test_the_scale_is_the_product_of_all_numbers() -> None:
+    fn, arrays = FORMS["both scaled"]
+    (node,) = (n for n in recognize_idioms(trace(fn, *arrays)).nodes if isinstance(n.op, Attention))
+    assert node.op == Attention(0.5)
