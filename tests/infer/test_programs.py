@@ -7,8 +7,6 @@ import pytest
 
 from lamina import nn
 from lamina.infer import Inferer
-from lamina.infer.programs import _SMALL_BYTES, fill
-from lamina.spec import DTYPES
 from tests.infer.test_inferer import floats
 
 
@@ -43,24 +41,3 @@ def test_small_networks_are_tried_often_enough(features: int) -> None:
             for shift in range(1, 8):
                 (found,) = program.run([np.roll(x, shift, 0)])
                 assert np.roll(found, -shift, 0).tobytes() == wanted.tobytes()
-
-
-@pytest.mark.parametrize("dtype", [d.numpy for d in DTYPES], ids=str)
-@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3, 5), (1, 1000)], ids=str)
-def test_copies_are_of_the_same_numbers(dtype: Any, shape: tuple[int, ...]) -> None:
-    """However source and place lie, and of another type."""
-    x = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
-    x.flags.writeable = False
-    for place in (np.zeros(shape, dtype), np.zeros(shape[::-1], dtype).T, np.zeros(shape, np.float64)):
-        fill(place, x)
-        np.testing.assert_array_equal(place, x.astype(place.dtype))
-    place = np.zeros(shape[::-1], dtype)
-    fill(place, x.T)
-    np.testing.assert_array_equal(place, x.T)
-
-
-def test_large_copies() -> None:
-    x = np.random.default_rng(0).standard_normal(_SMALL_BYTES // 8 + 1)
-    place = np.zeros_like(x)
-    fill(place, x)
-    np.testing.assert_array_equal(place, x)

@@ -19,8 +19,6 @@ Array = np.ndarray[Any, Any]
 _HOST = Device("cpu")
 #: A trial of a program ends when so many numbers were compared, or after so many turns.
 _TRIED_NUMBERS, _MOST_TRIALS = 1 << 13, 64
-#: What is copied with Python's lock held: some 50 microseconds.
-_SMALL_BYTES = 1 << 20
 
 
 class SamplesAlong(Protocol):
@@ -142,7 +140,7 @@ class GatheredProgram(ServedProgram):
         """Put a request's samples at places start to start + count - 1."""
         for place, x, axis in zip(memory.places, given, self.axes, strict=True):
             samples = host(x)
-            fill(place[start : start + count], np.moveaxis(samples, axis, 0) if axis else samples)
+            place[start : start + count] = np.moveaxis(samples, axis, 0) if axis else samples
 
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The outputs of one run, as arrays, which answers are cut out of."""
@@ -157,11 +155,10 @@ class GatheredProgram(ServedProgram):
     def answer(self, outputs: Sequence[Any], start: int, count: int) -> Any:
         """A request's samples of the outputs, in memory of their own: views would keep all of a batch in memory as
         long as one of its answers is kept, and what all samples share would be written by any of the callers."""
-        parts = [_cut(y, a, start, count) for y, a in zip(outputs, self.results, strict=True)]
-        copies = [np.empty(part.shape, part.dtype) for part in parts]
-        for own, part in zip(copies, parts, strict=True):
-            fill(own, part)
-        return _tree.unflatten(self.outputs, [self.given_out(own) for own in copies])
+        pairs = zip(outputs, self.results, strict=True)
+        return _tree.unflatten(
+            self.outputs, [self.given_out(_cut(y, a, start, count).copy()) for y, a in pairs]
+        )
 
     def is_placeless(self) -> bool:
         """Whether, on trial, a sample has the same result, in every bit, at other places and beside other ones.
@@ -212,20 +209,6 @@ def _cut(y: Array, axis: SamplesAlong | None, start: int, count: int) -> Array:
     if axis is None:
         return y
     return y[(slice(None),) * axis.axis + (slice(start * axis.size, (start + count) * axis.size),)]
-
-
-def fill(place: Array, x: Array) -> None:
-    """Copy an array of the same shape. NumPy lets go of Python's lock while it copies, and where many threads ask,
-    getting it back takes longer than a small copy: such a one is of bytes, under the lock."""
-    alike = x.dtype == place.dtype and x.flags.c_contiguous and place.flags.c_contiguous
-    if alike and x.nbytes <= _SMALL_BYTES:
-        _bytes(place)[:] = _bytes(x)
-    else:
-        place[...] = x
-
-
-def _bytes(x: Array) -> memoryview:
-    return x.reshape(-1).view(np.uint8).data
 
 
 def spec_of(x: Array) -> Spec:
