@@ -49,6 +49,17 @@ def test_what_is_made_without_tensors_is_made_where_the_program_runs(options: di
     assert _applied(node, lambda n: n, (6,), given, there) == 6
 
 
+def test_a_program_runs_where_one_of_its_tensors_lies_on_a_gpu() -> None:
+    """Whatever comes first: indices, and constants, may lie on the CPU."""
+    from lamina.convert.torch.interpreter import _place
+    from lamina.runtime import Device
+
+    cpu, gpu = Device("cpu"), Device("cuda:0")
+    assert _place([cpu, gpu, cpu]) == gpu
+    assert _place([cpu, cpu]) == cpu
+    assert _place([]) is None
+
+
 def test_what_has_no_counterpart_is_known_before_running() -> None:
     import torch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -187,6 +187,12 @@ def _is_plain_python(target: Any) -> bool:
     return getattr(target, "__module__", "") in ("_operator", "operator", "math", "builtins")
 
 
+def _place(devices: Iterable[Device]) -> Device | None:
+    """Where a program runs whose tensors lie there: on the GPU, if one does; indices may lie on the CPU."""
+    found = dict.fromkeys(devices)
+    return next((d for d in found if d.kind != "cpu"), next(iter(found), None))
+
+
 class _Run:
     """One run of a program: what each node gave, and the modes that nodes switch."""
 
@@ -203,7 +209,7 @@ class _Run:
     def __call__(self, values: Sequence[Any]) -> FxResult:
         own = [v if isinstance(v, Cell) or not _is_tensor(v) else Cell(ops.operand(v)) for v in values]
         first = itertools.chain(map(read, own), self.attributes.values())
-        self.device = self.device or next((x.device for x in first if isinstance(x, Tensor)), None)
+        self.device = self.device or _place(x.device for x in first if isinstance(x, Tensor))
         before = {
             n: (c, c.version) for n, c in zip(self.program.inputs, own, strict=True) if isinstance(c, Cell)
         }
