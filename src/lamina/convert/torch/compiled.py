@@ -45,6 +45,8 @@ class CompiledGraph:
         self.recorded, self.device = recorded, device
         # What the forward pass overwrites and the gradients depend on is copied: they need the values of before.
         moved = set(recorded.overwritten)
+        #: The written arguments but parameters and buffers: another argument may lie in the memory of one of these.
+        self.written = [i for i in recorded.written if i not in stays]
         self.stays = [i for i in stays if i not in moved and _lies_on(tensors[i], device)]
         self.executable = TwoPassProgram(
             recorded.graph,
