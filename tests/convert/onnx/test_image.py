@@ -47,3 +47,11 @@ def test_places_between_two_elements_are_rounded_in_float32() -> None:
     given = {"x": x, "roi": np.zeros(0, np.float32), "scales": np.array([1, 2.3], np.float32)}
     graph = single("Resize", {n: a.shape for n, a in given.items()})
     assert graph(given)["y0"].numpy()[0, 11] == 4
+
+
+def test_sizes_are_multiplied_in_float32() -> None:
+    """6 to the float32 next to 7 / 6 is 7 in float32, as onnxruntime has it, and 6.9999998 in float64."""
+    x = np.arange(6, dtype=np.float32).reshape(1, 6)
+    given = {"x": x, "roi": np.zeros(0, np.float32), "scales": np.array([1, 7 / 6], np.float32)}
+    graph = single("Resize", {n: a.shape for n, a in given.items()})
+    assert graph(given)["y0"].shape == (1, 7)

@@ -52,6 +52,15 @@ def test_strings_joined_with_a_constant_and_split_again() -> None:
     assert counts.numpy().tolist() == [3, 3, 3]
 
 
+def test_strings_of_a_shape_that_the_model_says() -> None:
+    proto = model("StringConcat", "x", "w", held=["!"])
+    proto.graph.input[0].type.tensor_type.shape.dim.add()
+    net = from_onnx(proto)
+    assert net(WORDS).numpy().tolist() == ["Monday!", "tuesday!", "Straße!"]
+    with pytest.raises(OnnxError, match="input 'x' has 1 axes in the model"):
+        net(WORDS[None])
+
+
 def test_strings_are_compared() -> None:
     found = OnnxGraph(model("Equal", "x", "w", held=["tuesday"]))({"x": WORDS})["y0"]
     assert found.numpy().tolist() == [False, True, False]

@@ -52,6 +52,36 @@ def test_gradients_accumulate_and_graphs_are_kept() -> None:
         torch.testing.assert_close(a.grad, b.grad, atol=2e-3, rtol=1e-3)
 
 
+def test_a_head_that_no_loss_was_taken_of_has_no_gradient() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    class Heads(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.a, self.b = (torch.nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            x = self.trunk(x).relu()
+            return self.a(x), self.b(x)
+
+    model = Heads()
+    twin, x = copy.deepcopy(model), torch.randn(3, 4)
+    seen: list[torch.Tensor] = []
+    twin.b.bias.register_hook(seen.append)
+    run = compiled(twin)
+    for which in (0, 1, 0):
+        for net, call in ((model, model), (twin, run)):
+            net.zero_grad()
+            call(x)[which].square().sum().backward()
+        assert (twin.a.weight.grad is None, twin.b.weight.grad is None) == (which == 1, which == 0)
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            if p.grad is not None:
+                torch.testing.assert_close(q.grad, p.grad, atol=1e-5, rtol=1e-4)
+    assert all(isinstance(g, torch.Tensor) for g in seen)  # a hook is never called with None
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_gradients_need_what_a_written_buffer_was_before(again: bool) -> None:
     import torch

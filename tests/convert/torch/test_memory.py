@@ -43,6 +43,19 @@ def test_what_is_lent_is_row_major_and_aligned() -> None:
     assert y[0, 0] == 7
 
 
+def test_tensors_that_share_an_element() -> None:
+    import torch
+
+    from lamina.convert.torch.memory import overlaps
+
+    x = torch.zeros(4, 4)
+    assert overlaps([x, x[1]], [0])
+    assert overlaps([torch.zeros(2), x[:3], x[2:].t()], [2])
+    assert not overlaps([torch.zeros(2), x[:3], x[2:].t()], [0])
+    assert not overlaps([x[:2], x[2:]], [0, 1])
+    assert not overlaps([x, x[2:2]], [0])
+
+
 def test_a_module_that_keeps_a_computed_tensor_is_copied() -> None:
     import warnings
 

@@ -101,6 +101,25 @@ def test_writes_to_what_needs_a_gradient() -> None:
     )
 
 
+def test_writes_to_memory_that_another_argument_shares(caplog: Any) -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x.sum() + y * 3
+
+    run = compiled(program)
+    for first, second in ((slice(0, 5), slice(5, 8)), (slice(0, 5), slice(3, 6)), (slice(3, 8), slice(2, 5))):
+        a = torch.arange(8.0)
+        b = a.clone()
+        torch.testing.assert_close(run(b[first], b[second]), program(a[first], a[second]))
+        torch.testing.assert_close(b, a)
+    said = [r.getMessage() for r in caplog.records if r.name == "lamina.convert"]
+    assert any("an argument that it writes shares memory with another argument" in s for s in said)
+
+
 def test_levels_of_torch_func_without_gradients_stay_with_pytorch_whole() -> None:
     """No part of ours lies between the calls that enter and leave a level."""
     import torch

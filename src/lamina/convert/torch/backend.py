@@ -22,7 +22,7 @@ from lamina.convert.torch.complexes import is_complex
 from lamina.convert.torch.frames import take_recurrent_layers
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.levels import flattened, levels
-from lamina.convert.torch.memory import device_of_tensors, real_form
+from lamina.convert.torch.memory import device_of_tensors, overlaps, real_form
 from lamina.convert.torch.opening import opened
 from lamina.convert.torch.partition import (
     example,
@@ -49,6 +49,8 @@ log = logging.getLogger("lamina.convert")
 _REFUSALS = (TypeError, ValueError, NotImplementedError, NoKernel, IndexError, KeyError, AttributeError)
 #: Why a node goes back that could be compiled.
 _DRAWN = "shares memory, results or sizes with what PyTorch runs"
+#: Why a call of a graph goes back that is compiled for others.
+_SHARED = "an argument that it writes shares memory with another argument"
 _OPTIONS = ("max_programs", "max_program_bytes")
 
 
@@ -109,6 +111,7 @@ class GraphFunction:
         )
         self._attributes = [_attribute(graph_module, name) for name in self._program.attributes]
         self._only: CompiledGraph | None = None  # where no size is symbolic
+        self._said = False
         #: The arguments that programs take. Floats are among them as long as nothing must know their values.
         self._operands = self._interface.operands
         self.left: dict[str, str] = {n.name: reason for n, reason in self._program.unknown()}
@@ -134,7 +137,11 @@ class GraphFunction:
         given: Sequence[Any] = args
         if self._attributes or len(self._operands) != len(args):
             given = [*[args[i] for i in self._operands], *self._attributes]
-        results = compiled(list(map(real_form, given)) if shape.takes_complex else given)
+        given = list(map(real_form, given)) if shape.takes_complex else given
+        if compiled.written and overlaps(given, compiled.written):
+            self._say_once(_SHARED)
+            return self.graph_module.forward(*args)
+        results = compiled(given)
         if shape.complex_results:
             results = [
                 torch.view_as_complex(y) if i in shape.complex_results else y for i, y in enumerate(results)
@@ -218,6 +225,12 @@ class GraphFunction:
             self.instead = self.graph_module.forward
         else:
             self.instead = split(self.graph_module, left, self._part)
+
+    def _say_once(self, reason: str) -> None:
+        """Note that PyTorch runs calls of the whole graph, which stays compiled for others."""
+        if not self._said:
+            _say(self.notes.left.add_graph(len(self.graph_module.graph.nodes), reason))
+        self._said = True
 
     def _part(self, part: GraphModule) -> GraphFunction:
         return GraphFunction(part, **self._options, notes=self.notes)

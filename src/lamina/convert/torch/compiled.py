@@ -45,6 +45,8 @@ class CompiledGraph:
         self.recorded, self.device = recorded, device
         # What the forward pass overwrites and the gradients depend on is copied: they need the values of before.
         moved = set(recorded.overwritten)
+        #: The written arguments but parameters and buffers: another argument may lie in the memory of one of these.
+        self.written = [i for i in recorded.written if i not in stays]
         self.stays = [i for i in stays if i not in moved and _lies_on(tensors[i], device)]
         self.executable = TwoPassProgram(
             recorded.graph,
@@ -62,6 +64,7 @@ class CompiledGraph:
         self._free: dict[int, list[_CallMemory]] = {}
         self._moves = 0
         self._derivatives: dict[tuple[bool, ...], CompiledGraph] = {}
+        self._unmoved: dict[frozenset[int], set[int]] = {}
 
     def _settle(self) -> None:
         """Note what follows from what stays."""
@@ -92,6 +95,12 @@ class CompiledGraph:
         small = [k for k in gradients if outputs[k].spec.nbytes <= SMALL]
         kinds = Counter(outputs[k].dtype for k in small)
         return [k for k in small if outputs[k].dtype == kinds.most_common(1)[0][0]]
+
+    def unmoved(self, missing: frozenset[int]) -> set[int]:
+        """Which of the gradients that leave depend on none that arrives but on those that are missing."""
+        if missing not in self._unmoved:
+            self._unmoved[missing] = self.recorded.unmoved(missing)
+        return self._unmoved[missing]
 
     def derivative(self, tensors: Sequence[torch.Tensor]) -> CompiledGraph:
         """The gradients as a function that has gradients itself: of the tensors, the random generator's state as the
@@ -299,6 +308,7 @@ class _TwoPasses(torch.autograd.Function):
         results = context.forward(tensors)
         ctx.ticket, ctx.compiled = _Ticket(context), compiled
         ctx.tensors, ctx.versions = tensors, _versions(tensors, context.others)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[tensors[i] for i in compiled.read_late])
         if compiled.fixed:
             ctx.mark_non_differentiable(*[results[i] for i in compiled.fixed])
@@ -311,12 +321,15 @@ class _TwoPasses(torch.autograd.Function):
         """The gradients of the tensors that want one."""
         ctx.saved_tensors  # noqa: B018 - raises where a tensor was overwritten, or the graph is freed
         recorded = ctx.compiled.recorded
-        arriving = [grads[i] for i in recorded.arriving]
+        arriving, missing = _arriving(ctx, grads)
         found: Sequence[Any]
         if torch.is_grad_enabled():
             found = _differentiable(ctx, arriving)
         else:
             found = ctx.ticket.backward(arriving, ctx.tensors)
+        if missing:  # a parameter of a head that no loss was taken of has no gradient, as in eager mode
+            none = {k for k in ctx.compiled.unmoved(missing) if _may_lack(ctx.tensors[recorded.wanted[k]])}
+            found = [None if k in none else g for k, g in enumerate(found)]
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.tensors = ()
         return None, None, *found
@@ -324,6 +337,21 @@ class _TwoPasses(torch.autograd.Function):
 
 #: `_TwoPasses.apply` where none of torch.func's transformations is at work: without what PyTorch looks for first.
 _apply = super(torch.autograd.Function, _TwoPasses).apply
+
+
+def _arriving(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[list[torch.Tensor], frozenset[int]]:
+    """The gradients that arrive, zeros for results that nobody used, and the numbers of those."""
+    given = [grads[i] for i in ctx.compiled.recorded.arriving]
+    missing = frozenset(k for k, g in enumerate(given) if g is None)
+    if not missing:
+        return given, missing
+    places = ctx.ticket.context.arriving
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(places, given, strict=True)], missing
+
+
+def _may_lack(x: torch.Tensor) -> bool:
+    """Whether a tensor may go without a gradient: hooks would be called with None, where PyTorch calls none."""
+    return x.is_leaf and not x._backward_hooks and not x._post_accumulate_grad_hooks
 
 
 def _differentiable(ctx: Any, arriving: list[torch.Tensor]) -> Sequence[torch.Tensor]:

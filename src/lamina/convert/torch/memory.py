@@ -52,6 +52,25 @@ def is_lendable(x: torch.Tensor) -> bool:
     return x.is_contiguous() and x.data_ptr() % ALIGNED == 0 and not x.is_conj() and not x.is_neg()
 
 
+def overlaps(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> bool:
+    """Whether one of the tensors at the places `written` may share an element with another of the tensors."""
+    spans = [_span(x) for x in tensors]
+    return any(
+        i != k and begin < spans[i][1] and spans[i][0] < end
+        for i in written
+        for k, (begin, end) in enumerate(spans)
+    )
+
+
+def _span(x: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor's elements begin, and where they end."""
+    begin = x.data_ptr()
+    if not x.numel():
+        return begin, begin
+    last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+    return begin, begin + (last + 1) * x.itemsize
+
+
 def real_form(x: torch.Tensor) -> torch.Tensor:
     """A complex tensor's memory as real numbers [..., 2]; others as they are."""
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x

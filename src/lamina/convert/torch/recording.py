@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,15 @@ class RecordedGraph:
                 if only is None or node.outputs[only] in used:
                     read.add(v)
         return [i for i in self.written if self.graph.inputs[i] in read]
+
+    def unmoved(self, missing: Collection[int]) -> set[int]:
+        """The numbers of the gradients that leave which no gradient that arrives reaches, but for `missing` ones."""
+        found = {self.graph.inputs[i] for k, i in enumerate(self.late) if k not in missing}
+        leaving = self.graph.outputs[self.early :]
+        for node in reachable(leaving):
+            if any(v in found for v in node.inputs):
+                found.update(node.outputs)
+        return {k for k, v in enumerate(leaving) if v not in found}
 
     @property
     def late(self) -> range:
