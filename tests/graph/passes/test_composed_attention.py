@@ -10,7 +10,8 @@ from lamina import ops
 from lamina.graph import Graph, gradients, trace
 from lamina.graph.passes.canonicalize import fold_constants
 from lamina.graph.passes.idioms import recognize_idioms, with_idioms
-from lamina.ops.primitives import Attention
+from lamina.ops.core import bind
+from lamina.ops.primitives import Attention, Dropout
 from tests.helpers.encoder import same
 
 RNG = np.random.default_rng(0)
@@ -106,7 +107,7 @@ def test_forms(form: str) -> None:
 
     arrays = [*arrays, drawn(*graph.outputs[0].shape)]
     known = trace(lambda *given: step(True, *given), *arrays)
-    assert {"attention", "attention_grad"} <= set(names(known))
+    assert names(known).count("attention") == names(known).count("attention_grad") == 1
     same(trace(lambda *given: step(False, *given), *arrays), known, arrays)
 
 
@@ -122,6 +123,35 @@ def test_half_types_with_a_softmax_in_float32() -> None:
     assert "softmax" not in names(found)
     for a, b in zip(found(*arrays), graph(*arrays), strict=True):
         np.testing.assert_allclose(a.numpy().astype(float), b.numpy().astype(float), rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_what_is_dropped_is_the_same(joined: bool) -> None:
+    """The numbers that are drawn, and where the generator goes on; by a mask of the weights' shape."""
+
+    def step(better: bool, q: Any, k: Any, v: Any, state: Any, g: Any) -> list[Any]:
+        front = (6,) if joined else (2, 3)
+        a, b, c = (x.reshape((*front, *x.shape[2:])) for x in (q, k, v))
+        weights = ops.softmax(scores(a, b), -1).reshape((2, 3, 4, 5))
+        kept, _, after = bind(Dropout(0.3), weights, state)
+        y = ops.matmul(kept.reshape((*front, 4, 5)), c).reshape((2, 3, 4, 7))
+        y, after = with_idioms([y, after]) if better else (y, after)
+        return [y, after, *gradients(y, [q, k], [g])]
+
+    arrays = [Q, K, V, np.array([5, 7]), drawn(2, 3, 4, 7)]
+    known = trace(lambda *given: step(True, *given), *arrays)
+    found = names(known)
+    assert found.count("attention") == found.count("dropout_mask") == 1
+    assert not {"softmax", "dropout"} & set(found)
+    same(trace(lambda *given: step(False, *given), *arrays), known, arrays)
+
+
+def test_a_mask_that_is_read_stays() -> None:
+    def fn(q: Any, k: Any, v: Any, state: Any) -> Any:
+        weights, mask, after = bind(Dropout(0.3), ops.softmax(scores(q, k), -1), state)
+        return [ops.matmul(weights, v), mask, after]
+
+    assert "attention" not in names(recognize_idioms(trace(fn, Q, K, V, np.array([5, 7]))))
 
 
 OTHERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
@@ -162,4 +192,4 @@ def test_a_row_that_sees_nothing_gives_zeros() -> None:
 def test_the_scale_is_the_product_of_all_numbers() -> None:
     fn, arrays = FORMS["both scaled"]
     (node,) = (n for n in recognize_idioms(trace(fn, *arrays)).nodes if isinstance(n.op, Attention))
-    assert node.op == Attention(0.5)
+    assert node.op == Attention(0.5, stats=True)

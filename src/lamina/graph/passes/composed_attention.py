@@ -2,8 +2,8 @@
 
 What is looked for is the product of a softmax over rows with values, and behind the softmax a product of queries and
 keys: with factors on it or on its operands, with what is added to it (biases, masks) or is -inf, with casts and
-reshapes that leave matrices whole. The op has matrices [B, H, S, D]; axes in front are joined, and a single one
-stands for heads.
+reshapes that leave matrices whole; between softmax and values weights may be dropped, by the mask that the op takes,
+of the same numbers. The op has matrices [B, H, S, D]; axes in front are joined, and a single one stands for heads.
 A row whose scores are all -inf gives zeros, as the op does, where the steps give NaN.
 """
 
@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from lamina.backends.pattern import MadeBy, Pattern, Results, either, made_by, operand
+from lamina.backends.pattern import Either, MadeBy, Results, either, made_by, operand
 from lamina.graph.ir.graph import Node, Value, constant
 from lamina.graph.passes.pattern import Match, RewriteRule, number_of
 from lamina.ops.primitives.attention import Attention
 from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.dropout import Dropout, DropoutMask
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.pointwise import Add, Div, Mul, Where
 from lamina.ops.primitives.shape import Expand, Reshape, Transpose
@@ -38,10 +39,15 @@ class _Scores(NamedTuple):
 
 
 def _attention(match: Match) -> Results | None:
-    """The op for the product of weights and values, where the weights are a softmax of what `_Scores` says."""
+    """The op for the product of weights and values, where the weights are a softmax of what `_Scores` says.
+
+    With the statistics, which its gradient reads.
+    """
     root, last = match.root, cast(Matmul, match.root.op)
     found = _scores(match.node("softmax").inputs[0], match)
     if found is None or last.transpose_a or last.transpose_b:
+        return None
+    if "dropout" in match and match.readers(match.node("dropout").outputs[1]):
         return None
     q, k = match.inputs(found.product)
     op = cast(Matmul, found.product.op)
@@ -56,8 +62,20 @@ def _attention(match: Match) -> Results | None:
     if bias is None:
         return None
     q, k, v = (axes.four(x, match) for x in (q, k, v))
-    (made, *_) = match.apply(Attention(scale), q, k, v, *bias, at=root)
-    return {y: _reshaped(made, y.shape, match)}
+    mask, keep, others = _dropped(axes, match)
+    (made, *_) = match.apply(Attention(scale, stats=True, keep=keep), q, k, v, *bias, *mask, at=root)
+    return others | {y: _reshaped(made, y.shape, match)}
+
+
+def _dropped(axes: _Axes, match: Match) -> tuple[list[Value], float, dict[Value, Value]]:
+    """The mask of what is dropped of the weights, the part that is kept, and the generator's next state."""
+    if "dropout" not in match:
+        return [], 1.0, {}
+    node = match.node("dropout")
+    p, (weights, state) = cast(Dropout, node.op).p, match.inputs(node)
+    drawn = DropoutMask(weights.shape, match.root.outputs[0].dtype, p)
+    mask, after = match.apply(drawn, state, at=node)
+    return [axes.four(mask, match)], 1 - p, {node.outputs[2]: after}
 
 
 def _scores(value: Value, match: Match) -> _Scores | None:
@@ -220,12 +238,19 @@ def _leaves_matrices(node: Any) -> bool:
     return bool(x.ndim > 1 and x.shape[-2:] == y.shape[-2:])
 
 
-def _reshaped_or_not(weights: MadeBy) -> Pattern:
-    return either(weights, made_by(Reshape, weights, where=_leaves_matrices).read_once)
+def _reshaped_or_not(x: MadeBy) -> Either:
+    return either(x, made_by(Reshape, x, where=_leaves_matrices).read_once)
+
+
+def _forms(weights: MadeBy) -> Either:
+    """The weights as the product with values reads them."""
+    shaped = _reshaped_or_not(weights)
+    dropped = made_by(Dropout, shaped, operand("state"), name="dropout").read_once
+    return either(shaped, _reshaped_or_not(dropped))
 
 
 _softmax = made_by(Softmax, operand("scores"), name="softmax", where=_is_of_rows).read_once
 ATTENTION = [
-    RewriteRule("attention", made_by(Matmul, _reshaped_or_not(weights), operand("v")), _attention)
+    RewriteRule("attention", made_by(Matmul, _forms(weights), operand("v")), _attention)
     for weights in (_softmax, made_by(Cast, _softmax).read_once)
 ]
