@@ -131,6 +131,21 @@ def test_loss_is_the_mean_over_samples_not_over_batches() -> None:
     assert str(found).endswith(f", loss {found.loss:.4f}")
 
 
+def test_loss_is_the_mean_over_labels_that_count() -> None:
+    """Batches of other lengths, padded labels, a batch in which nothing counts, and one without samples."""
+    outputs = [RNG.standard_normal((n, 3, 5)).astype(np.float32) for n in (4, 2, 1, 0)]
+    labels = [RNG.integers(0, 3, (len(x), 5)) for x in outputs]
+    labels[0][1:, 2:] = labels[1][:, 4:] = labels[2][:] = -100
+    batches = list(zip(outputs, labels, strict=True))
+    found = lm.evaluate(Fixed(), batches, ops.cross_entropy, device="cpu")
+    every = ops.cross_entropy(np.concatenate(outputs), np.concatenate(labels)).item()
+    assert found.loss == pytest.approx(every, rel=1e-6)
+    assert found.labels == 4 * 5 - 9 + 2 * 5 - 2
+    nothing = [(outputs[3], outputs[3])]
+    with pytest.raises(ValueError, match="evaluate: the data has no samples"):
+        lm.evaluate(Fixed(), nothing, ops.mse_loss, device="cpu")
+
+
 def test_batches_are_pairs() -> None:
     x = np.zeros((2, 3), np.float32)
     for batch, kind in (((x,), "tuple of 1"), ((x, x, x), "tuple of 3"), (x, "ndarray")):

@@ -313,6 +313,26 @@ def test_accuracy_of_one_label_a_pixel() -> None:
     assert last.validation.labels == 8 * 16
 
 
+def test_labels_that_are_left_out_are_in_no_accuracy() -> None:
+    """Padded labels: training and evaluation count the others."""
+    x = RNG.standard_normal((8, 3, 5)).astype(np.float32)
+    labels = np.where(np.arange(5) < 2, x.argmax(1), -100)
+    labels[5, 1] = -100
+    net = nn.Conv1d(3, 3, 1, bias=False)
+    net.weight.copy_(np.eye(3, dtype=np.float32)[..., None])
+    step = lm.train_step(net, ops.cross_entropy, optim.SGD(0.0), device="cpu")
+    batches = [(x[:4], labels[:4]), (x[4:], labels[4:])]
+    last = fit(step, batches, 1, validation=batches, progress=False).epochs[-1]
+    assert last.accuracy == 1.0
+    assert step.correct is not None
+    assert step.labels is not None
+    assert step.correct.item() == step.labels.item() == 7
+    assert last.validation is not None
+    assert (last.validation.correct, last.validation.labels) == (15, 15)
+    whole = ops.cross_entropy(x, labels).item()
+    assert last.validation.loss == pytest.approx(whole, rel=1e-5)
+
+
 def test_a_network_of_two_inputs_and_two_outputs() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:

@@ -17,6 +17,7 @@ from lamina.runtime import Device
 from lamina.spec import ShapeError
 from lamina.spec.precision import Precision
 from lamina.tensors import Tensor, as_tensor, flatten_arrays
+from lamina.train.labels import IGNORED
 from lamina.train.metrics import Metric, named_metrics
 from lamina.train.scoring import Scoring
 
@@ -26,7 +27,8 @@ class Scores:
     """What an evaluation found.
 
     correct: of `labels` labels, so many were hit; both are None where the targets are no labels (regression).
-    loss: the mean over all samples, None where no loss was asked for.
+    loss: the mean over all labels that count, or over all samples where targets are no labels; None where no loss was
+        asked for.
     metrics: the figure of each metric that was asked for, by its name: a float, or an array.
     """
 
@@ -61,7 +63,7 @@ def evaluate(
     precision: str | Precision = "fp32",
     parallel: Literal["data"] | DataParallel | None = None,
     backend: str | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORED,
 ) -> Scores:
     """Accuracy, loss and metrics of a network over (inputs, targets) batches, in inference mode.
 
@@ -70,13 +72,12 @@ def evaluate(
 
     net: a module, or a Predictor that is used again and again.
     data: inputs and targets may each be an array, or nested tuples, lists and dicts of arrays, as in `train_step`.
-    loss_fn: (outputs, targets) -> scalar, a mean over the samples; this or metrics must be given for targets that
-        are no labels.
+    loss_fn: (outputs, targets) -> scalar, a mean over the labels that count, or over the samples where targets are no
+        labels: then it must be given, or metrics. (Of a loss with class weights the figure is a mean of means.)
     metrics: of `lamina.train.metrics`, own ones, or functions like loss_fn; or a dict of these by name. They are
         compiled with loss_fn and run on the device, but for those that ask for the host.
     parallel: "data": each rank evaluates its part of the data, of any size, without padding; all get the scores
-    of the
-        whole.
+        of the whole.
     ignore_index: labels of this value count neither as right nor as wrong.
     Raises ValueError when data has no batches, or there is neither an accuracy nor anything else to find; ShapeError
     where a metric does not fit.
@@ -113,7 +114,9 @@ def scored(predictor: Predictor, data: Iterable[Any], scoring: Scoring) -> Score
         raise ValueError("evaluate: the data of all ranks has no batches")
     if scoring.has_labels and not scoring.labels:
         raise ValueError("evaluate: the data has no labels that count")
-    loss = scoring.loss / scoring.samples if scoring.loss_fn is not None else None
+    if scoring.loss_fn is not None and not scoring.weight:
+        raise ValueError("evaluate: the data has no samples")
+    loss = scoring.loss / scoring.weight if scoring.loss_fn is not None else None
     if not scoring.has_labels:
         return Scores(loss=loss, metrics=figures)
     return Scores(scoring.hits, scoring.labels, loss, figures)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: Labels that count neither as right nor as wrong, unless another number is said; those that losses leave out.
+IGNORED = -100
+
 
 def are_labels(outputs: tuple[int, ...], targets: tuple[int, ...], kind: str) -> bool:
     """Whether targets are labels for outputs: integers of shape (N, …) for (N, C, …), one a sample or one a pixel.

@@ -268,9 +268,7 @@ class _Loop:
             )  # a short group of gradients ends here
             figures.steps += 1
             pending.append(
-                _Result(
-                    loss, self.step.correct, self.ranks * samples_of(inputs), self.ranks * _labels(targets)
-                )
+                _Result(loss, self.step.correct, self.step.labels, self.ranks * samples_of(inputs))
             )
             saves = self.saving.every is not None and self.step.number % self.saving.every == 0
             while len(pending) > (0 if saves else LATE):
@@ -307,7 +305,7 @@ class _Loop:
     def _note(self, figures: _Figures, result: _Result, reporter: Reporter) -> None:
         """Read the figures of a finished step. Raises DivergedError."""
         loss = float(result.loss.item())
-        figures.add(loss, None if result.correct is None else int(result.correct.item()), result)
+        figures.add(loss, result)
         self.history.losses.append(loss)
         reporter.advance(figures.loss, figures.accuracy, figures.rate)
         for callback in self.callbacks:
@@ -399,12 +397,12 @@ def _waited_for(batches: Iterator[Any]) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class _Result:
-    """A step that was started: its loss and hits, which may not be known yet, and what it was given."""
+    """A step that was started: its loss, hits and labels, which may not be known yet, and what it was given."""
 
     loss: Tensor
     correct: Tensor | None
+    labels: Tensor | None
     samples: int
-    labels: int
 
 
 class _Figures:
@@ -427,11 +425,12 @@ class _Figures:
         """As JSON has it."""
         return {**{n: getattr(self, n) for n in _COUNTS}, "sum": self.sum, "seconds": self.seconds}
 
-    def add(self, loss: float, hits: int | None, result: _Result) -> None:
+    def add(self, loss: float, result: _Result) -> None:
         """One more step is finished."""
         self.read, self.sum, self.samples = self.read + 1, self.sum + loss, self.samples + result.samples
-        if hits is not None:
-            self.hits, self.labels = self.hits + hits, self.labels + result.labels
+        if result.correct is not None and result.labels is not None:
+            self.hits += int(result.correct.item())
+            self.labels += int(result.labels.item())
         self.ended = time.perf_counter()
 
     @property
@@ -441,7 +440,7 @@ class _Figures:
 
     @property
     def accuracy(self) -> float | None:
-        """The fraction of the labels that was hit, None where the targets are no labels."""
+        """The fraction of the labels that was hit (those of -100 do not count), None where there are none."""
         return self.hits / self.labels if self.labels else None
 
     @property
@@ -461,10 +460,3 @@ def _length(data: Iterable[Any]) -> int | None:
         return len(data)  # type: ignore[arg-type]
     except TypeError:
         return None
-
-
-def _labels(targets: Any) -> int:
-    """How many elements the targets have, where they are one array: labels are one."""
-    if targets is None or isinstance(targets, tuple | dict):
-        return 0
-    return math.prod(targets.shape if hasattr(targets, "shape") else np.shape(targets))

@@ -30,8 +30,9 @@ class Scoring:
     The loss, the hits and the metrics that do not ask for the host are one compiled program per set of shapes, which
     is queued behind the network's.
 
-    loss, hits, labels, samples: over all batches that were read; `finish` reads the last ones, and where the
-    evaluation is `parallel` adds up what all ranks have.
+    loss: the sum of the batches' losses times their weights, and those (`weight`): the labels that count, or samples
+    where targets are no labels. hits, labels, samples: over all batches that were read; `finish` reads the last ones,
+    and where the evaluation is `parallel` adds up what all ranks have.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Scoring:
 
     def begin(self) -> None:
         """Forget all batches."""
-        self.batches = self.samples = self.hits = self.labels = 0
+        self.batches = self.samples = self.hits = self.labels = self.weight = 0
         self.loss = 0.0
         self.has_labels = True
         self._totals: dict[str, Any] = {}
@@ -85,13 +86,13 @@ class Scoring:
 
     def _sums_so_far(self) -> tuple[Any, ...]:
         """Of this rank's batches."""
-        counts = (self.batches, self.samples, self.hits, self.labels, self.loss)
+        counts = (self.batches, self.samples, self.hits, self.labels, self.weight, self.loss)
         return counts, self.has_labels, self._totals
 
     def _join(self, ranks: Sequence[tuple[Any, ...]]) -> None:
         """Add up the sums of all ranks, in their order: each has the same in the end."""
         numbers = zip(*(counts for counts, _, _ in ranks), strict=True)
-        self.batches, self.samples, self.hits, self.labels, self.loss = map(sum, numbers)
+        self.batches, self.samples, self.hits, self.labels, self.weight, self.loss = map(sum, numbers)
         self.has_labels = all(has_labels for _, has_labels, _ in ranks)
         self._totals = {}
         for _, _, totals in ranks:
@@ -103,11 +104,12 @@ class Scoring:
         """Add the sums of a batch."""
         self.samples += batch.samples
         found = {name: _numbers(tree) for name, tree in batch.sums.items()}
-        if "loss" in found:
-            self.loss += float(found["loss"]) * batch.samples
+        weight = batch.samples
         if "hits" in found:
-            hits, labels = found["hits"]
-            self.hits, self.labels = self.hits + int(hits), self.labels + int(labels)
+            hits, weight = map(int, found["hits"])
+            self.hits, self.labels = self.hits + hits, self.labels + weight
+        if "loss" in found and weight:  # a mean over nothing is no number
+            self.loss, self.weight = self.loss + float(found["loss"]) * weight, self.weight + weight
         for name, metric in self.metrics.items():
             new, old = found[f"metric {name}"], self._totals.get(name)
             self._totals[name] = new if old is None else metric.merge(old, new)

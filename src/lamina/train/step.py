@@ -41,7 +41,7 @@ from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays, zeros
 from lamina.train.averaging import AveragedModel
 from lamina.train.closing import ClosedOver, StepCapture
-from lamina.train.labels import are_labels
+from lamina.train.labels import IGNORED, are_labels
 from lamina.train.scaling import all_finite, initial_scale, next_scale
 
 _where = device  # the argument of `train_step` has the same name
@@ -174,8 +174,9 @@ class Step:
 
     number: updates done so far; the optimizer's schedules go by it.
     grads: of the last call, by the parameters' names, where `keep_grads` asks for them.
-    correct: of the last batch, how many labels the largest output hit, as a scalar tensor (None when the
-        labels are not integers); reading it waits for the device, as reading the loss does.
+    correct, labels: of the last batch, how many labels the largest output hit, and how many there are but for those
+        that are -100, as scalar tensors (None when the labels are not integers); reading them waits for the device,
+        as reading the loss does.
     """
 
     def __init__(
@@ -199,6 +200,7 @@ class Step:
         shared = options.parallel if options.shard_optimizer else None
         self.shards = None if shared is None else shared.shards
         self.correct: Tensor | None = None
+        self.labels: Tensor | None = None
         self.grads: dict[str, Tensor] | None = None
         self._turn = threading.RLock()  # one step at a time, each whole
         renew_after_fork(self)
@@ -268,7 +270,7 @@ class Step:
             self._waiting = 0 if updates else self.waiting + 1
             self._gathered = frozenset() if updates else self._with_gradient() | program.reached
             loss = next(results)
-            self.correct = next(results) if program.counts else None
+            self.correct, self.labels = (next(results), next(results)) if program.counts else (None, None)
             self.grads = dict(zip(program.grads, results, strict=True)) if self.options.keep_grads else None
             return loss
 
@@ -480,7 +482,7 @@ class Step:
         closed = ClosedOver(capture, self.device)
         graph = Graph([*values.values(), *closed.inputs], [*outputs, *closed.outputs], "train_step")
         grads = [name for name, _ in self._trained()] if self.options.keep_grads else []
-        counts = len(outputs) == len(held) + 2 + len(grads)  # the loss and the hits
+        counts = len(outputs) == len(held) + 3 + len(grads)  # the loss, the hits and the labels
         return _CompiledStep.of(
             graph,
             list(held.values()),
@@ -506,8 +508,8 @@ class Step:
     def _forward_and_back(
         self, values: dict[str, Value], kind: _BatchKind, capture: StepCapture, gathered: frozenset[str]
     ) -> tuple[list[Any], frozenset[str]]:
-        """The new value of every state, in order, then the loss, perhaps the number of hits and the gradients; and
-        the names of the parameters that the loss depends on.
+        """The new value of every state, in order, then the loss, perhaps the numbers of hits and of labels, and the
+        gradients; and the names of the parameters that the loss depends on.
 
         gathered: those that have a gradient already. What has none is not updated, as by torch's optimizers.
         """
@@ -808,12 +810,14 @@ def _recognized(
 
 
 def _hits(outputs: Any, targets: Any) -> list[Value]:
-    """How often the largest output is the label, where there is one output (N, C, …) and labels (N, …)."""
+    """How often the largest output is the label, and how many labels count, where there is one output (N, C, …) and
+    labels (N, …)."""
     if not (isinstance(outputs, Value) and isinstance(targets, Value)):
         return []
     if not are_labels(outputs.shape, targets.shape, targets.dtype.kind):
         return []
-    return [ops.sum(ops.eq(ops.argmax(outputs, 1), ops.cast(targets, "int64")))]
+    labels = ops.cast(targets, "int64")
+    return [ops.sum(ops.eq(ops.argmax(outputs, 1), labels)), ops.sum(ops.ne(labels, IGNORED))]
 
 
 @dataclass
@@ -867,7 +871,7 @@ class _CompiledStep:
         return cls(executable, counts, grads, collectives_of(graph), closed, reached)
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
-        """One step on the rates, inputs and targets: the loss, perhaps the number of hits, and the gradients."""
+        """One step on the rates, inputs and targets: the loss, perhaps hits and labels, and the gradients."""
         return self.executable(*inputs, *self.closed.given)
 
     def holds(self) -> bool:
