@@ -1,7 +1,7 @@
 """Scaled dot-product attention as products with fused steps, one image of the batch after the other.
 
 The weights of one image, [H, S, T], stay in the caches between the products. The statistics come for free from two
-maxima: the largest weight of a row is exp(largest score - statistic).
+maxima: the largest weight of a row is exp(largest score - statistic). Half types are computed on copies in float32.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from lamina.backends.cpu.loops import attention as rows
 from lamina.backends.cpu.loops import compiler
 from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PostOp, PrimitiveDesc
 from lamina.onednn import post_op_argument as operand_of
+from lamina.ops.core import Op
 from lamina.ops.primitives.attention import Attention, AttentionGrad
+from lamina.ops.primitives.cast import Cast
 from lamina.runtime import Device, host_array
-from lamina.spec import Policy, Shape, Spec, float32
+from lamina.spec import Policy, Shape, Spec, bfloat16, float16, float32
 
 _WIDTH = float32.itemsize
+_HALF = (bfloat16, float16)
 #: What oneDNN's maximum of a row of -inf may be.
 _LOWEST = np.finfo(np.float32).min
 
@@ -30,6 +33,8 @@ _LOWEST = np.finfo(np.float32).min
 @kernels(Attention, source="onednn")
 def attention(op: Attention, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """(o, stats) from q, k, v and perhaps a bias; all row-major."""
+    if specs[0].dtype in _HALF:
+        return _widened(op, specs, device, policy)
     inputs = _plain(specs)
     outputs = [s.fixed for s in op.infer(*inputs)]
     q, k, v, *more = (s.shape for s in inputs)
@@ -63,6 +68,8 @@ def attention(op: Attention, specs: Sequence[Spec], device: Device, policy: Poli
 @kernels(AttentionGrad, source="onednn")
 def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; all row-major."""
+    if specs[0].dtype in _HALF:
+        return _widened(op, specs, device, policy)
     inputs = _plain(specs)
     outputs = [s.fixed for s in op.infer(*inputs)]
     q, k, v = (s.shape for s in inputs[:3])
@@ -97,6 +104,55 @@ def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, pol
         if len(outputs) > 3:
             chain.call(_added_up(slopes, sizes.scores, bias[0], b))
     return chain.plan()
+
+
+def _widened(op: Attention | AttentionGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The plan in float32, between casts of what is of a half type.
+
+    The gradient's rows are less the sum of do o, for which an o that was rounded to a half type is too coarse: it is
+    computed again.
+    """
+    given = [s.open.fixed for s in specs]
+    made, wide = [s.fixed for s in op.infer(*given)], [_wide(s) for s in given]
+    chain = Chain(given, made)
+
+    def step(op: Op, read: Sequence[Spec], inputs: Sequence[Location], outputs: Sequence[Location]) -> Plan:
+        plan = kernels.plan(op, read, device, policy)
+        room = chain.temporary(plan.workspace)
+        chain.call(_within(plan, inputs, outputs, room))
+        return plan
+
+    def place(spec: Spec, own: Location) -> Location:
+        return own if spec.dtype == float32 else chain.temporary(_wide(spec).nbytes)
+
+    places = [place(s, at_input(i)) for i, s in enumerate(given)]
+    results = [place(s, at_output(i)) for i, s in enumerate(made)]
+    again = 3 if isinstance(op, AttentionGrad) else None
+    for i, spec in enumerate(given):
+        if spec.dtype in _HALF and i != again:
+            step(Cast(float32), [spec], [at_input(i)], [places[i]])
+    if again is not None:
+        forward = Attention(op.scale, op.causal, keep=op.keep)
+        step(forward, [*wide[:3], *wide[6:]], [*places[:3], *places[6:]], [places[again]])
+    inner = step(op, wide, places, results)
+    for i, spec in enumerate(made):
+        if spec.dtype in _HALF:
+            step(Cast(spec.dtype), [_wide(spec)], [results[i]], [at_output(i)])
+    return chain.plan(f"{inner.label} in float32")
+
+
+def _wide(spec: Spec) -> Spec:
+    return Spec(spec.shape, float32).fixed
+
+
+def _within(plan: Plan, inputs: Sequence[Location], outputs: Sequence[Location], room: Location) -> Bind:
+    """Another plan as a step."""
+
+    def bind(call: Call) -> Run:
+        read, written = (tuple([place.address(call) for place in places]) for places in (inputs, outputs))
+        return plan.make(Call(read, written, room.address(call)))
+
+    return bind
 
 
 def _by_rows(op: Attention, chain: Chain, sizes: _Sizes, scores: Location) -> Plan:

@@ -9,7 +9,7 @@ from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY
 from lamina.ops.primitives import Attention
 from lamina.runtime import Device
-from lamina.spec import float32
+from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32
 from tests.helpers.eager import mismatch, run_on
 from tests.helpers.loops import needs_llvm
 
@@ -40,3 +40,18 @@ def test_rows_that_see_nothing_are_zeros() -> None:
     assert (o[:, 1, 2] == 0).all()
     assert (stats[:, 1, 2] == np.inf).all()
     assert np.isfinite(stats[:, 1, 3]).all()
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize("name", ["attention", "attention_grad"])
+def test_half_types_are_computed_in_float32(name: str, dtype: DType) -> None:
+    """Every sample: one plan, between casts of what is of a half type (the statistics are not)."""
+    samples = [s for s in REGISTRY[name].samples() if dtype in (s.dtypes or s.op.dtypes)]
+    assert samples
+    for number, sample in enumerate(samples):
+        arrays = sample.draw(np.random.default_rng(number), dtype)
+        plan = CPU.plan(sample.op, [Spec(a.shape, as_dtype(a.dtype)) for a in arrays], Policy())
+        assert plan.label.endswith(" in float32")
+        wanted = run_reference(sample.op, arrays)
+        for y, w in zip(run_on(CPU, sample.op, arrays), wanted, strict=True):
+            assert mismatch(y, w, as_dtype(y.dtype)) == "", f"{sample.op}"
