@@ -113,7 +113,7 @@ distributed.barrier()
     ("what", "mpi", "ours", "others"),
     [
         ("jit", False, "all_reduce (max) of float32[5]", "all_gather of float32[5]"),
-        ("step", True, "all_gather of float32[2, 3]", "all_reduce (mean) of float32[17]"),
+        ("step", True, "all_gather of float32[2, 3]", "all_reduce (mean) of float32[18]"),
     ],
 )
 def test_a_later_program_that_one_rank_alone_has_is_named(

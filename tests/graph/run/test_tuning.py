@@ -257,7 +257,7 @@ def test_a_program_that_has_run_for_long_tries_what_pays_late(
     backend = use(Tunable(Clock(), expected=2e-6))
     step = step_of(backend)
     train(step, backend, 100)
-    assert (step.tuning.done, step.tuning.open) == (0, 19)
+    assert (step.tuning.done, step.tuning.open) == (0, 20)
     backend.clock.now += 3600  # a pause of the program's is no run
     train(step, backend, 10)
     assert step.tuning.done == 0
