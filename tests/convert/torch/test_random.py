@@ -240,6 +240,16 @@ def test_masks_of_draws_beyond_a_bound_are_constants_and_others_are_drawn() -> N
     assert abs(y.mean() - 0.25) < 0.06
 
 
+def test_draws_that_are_written_to_are_no_draws() -> None:
+    import torch
+
+    from tests.helpers.torch_functions import exported
+
+    x = torch.zeros(1000)
+    y = exported(lambda x: (torch.rand_like(x).mul_(4) < 1.0) + x, x)(x).outputs[0].numpy()
+    assert abs(y.mean() - 0.25) < 0.06
+
+
 def test_layers_that_may_be_left_out_are_refused() -> None:
     import torch
     from torch import nn

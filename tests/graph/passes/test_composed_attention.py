@@ -168,6 +168,11 @@ OTHERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         lambda q, k, v: attended(ops.masked_fill(scores(q, k), FUTURE, -1e4), v),
         SQUARE,
     ),
+    "no keys": (lambda q, k, v: attended(scores(q, k), v), [Q, K[:, :, :0], V[:, :, :0]]),
+    "a wider bias": (
+        lambda q, k, v, b: ops.matmul(ops.softmax(scores(q, k).cast("float64") + b, -1).cast("float32"), v),
+        [*(a.astype(np.float32) for a in (Q, K, V)), drawn(4, 5)],
+    ),
     "two matrices": (lambda q, k, v: attended(scores(q, k), v), [Q[0, 0], K[0, 0], V[0, 0]]),
     "dropped": (lambda q, k, v, m: ops.matmul(ops.softmax(scores(q, k), -1) * m, v), [Q, K, V, drawn(4, 5)]),
 }  # fmt: skip

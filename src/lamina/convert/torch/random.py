@@ -28,20 +28,26 @@ class BoundedDraws(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._drawn: list[torch.Tensor] = []
+        self._drawn: list[
+            tuple[torch.Tensor, int]
+        ] = []  # with the version of its memory: nothing is written to it
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """The function, or a constant."""
         name = getattr(func, "__name__", "").strip("_")
-        if name in _ORDERS and len(args) == 2 and any(args[0] is x for x in self._drawn):
+        if (
+            name in _ORDERS
+            and len(args) == 2
+            and any(args[0] is x and x._version == drawn for x, drawn in self._drawn)
+        ):
             always = _in_order(_ORDERS[name], args[1])
             if always is not None:
                 return torch.tensor(always).expand(args[0].shape)
         found = func(*args, **(kwargs or {}))
         if name in _DRAWING:
-            self._drawn.append(found)
+            self._drawn.append((found, found._version))
         return found
 
 

@@ -55,6 +55,8 @@ def _attention(match: Match) -> Results | None:
     axes = _Axes.of(q.shape[:-2], v.shape[:-2])
     if axes is None or op.transpose_a or not q.dtype == k.dtype == v.dtype == y.dtype:
         return None
+    if 0 in (q.shape[-1], v.shape[-2]):  # there is nothing to attend to, which the op refuses
+        return None
     if not op.transpose_b:
         k = _exchanged(k, match)
     q, k, scale = _unscaled(q, k, found.scale, match)
@@ -199,6 +201,8 @@ class _Axes(NamedTuple):
         front, whole = scores[:-2], self.outer
         if not value.dtype.is_float or value.ndim > len(scores) or prod(front) != prod(whole):
             return None
+        if value.dtype.itemsize > match.root.outputs[0].dtype.itemsize:
+            return None  # a large number would become -inf in the narrower type
         shape = (1,) * (len(scores) - value.ndim) + value.shape
         *own, heads = shape[:-2]
         if front[-1] != self.heads and (heads, *own) != (1,) * len(front):

@@ -223,7 +223,7 @@ def _joint_gradient(
     """The plan for a joint tensor that lies as its spec says; o and do lie as the forward pass writes o."""
     parts = _parts(joint, source)
     (q, _), *_ = parts
-    o, stats = replace(Attention(op.scale, op.causal), stats=True).infer(*(s.open for s, _ in parts))
+    o, stats = Attention(op.scale, op.causal, stats=True).infer(*(s.open for s, _ in parts))
     o, stats = _like_q(o, q), stats.fixed
     others = [o, stats, o, *more]
     if joint.numel and not _aligned(joint):
