@@ -1,11 +1,14 @@
 """Generators: their seeds and states, by torch's names; the default one's."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import lamina as lm
 from lamina import ops
 from lamina.runtime import Device
+from tests.helpers.second_device import SECOND, known
 
 
 def test_a_state_is_gone_on_from() -> None:
@@ -40,3 +43,24 @@ def test_a_compiled_function_draws_where_it_runs() -> None:
     lm.manual_seed(5)
     assert [ops.rand(3).tolist(), ops.rand(3).tolist()] == [first, second]
     lm.manual_seed(0)
+
+
+def test_a_function_that_is_differentiated_draws_where_it_says_or_beside_an_operand() -> None:
+    """The state is the host's; what is drawn of it is not."""
+
+    def picked(x: Any) -> Any:
+        rows = ops.randint(0, 5, (3,), device=SECOND)
+        noise = ops.rand_like(x) + ops.randn(5, device=SECOND)
+        return ops.sum((x + ops.stop_gradient(noise))[rows])
+
+    with known():
+        x = lm.ones(5, device=SECOND)
+        lm.manual_seed(3)
+        value, slope = lm.value_and_grad(picked)(x)
+        after = lm.get_rng_state().tolist()
+        lm.manual_seed(3)
+        assert picked(x).item() == value.item()
+        assert lm.get_rng_state().tolist() == after
+        assert value.device is SECOND
+        assert slope.device is SECOND
+        assert ops.sum(slope).item() == 3

@@ -107,16 +107,17 @@ streams = Streams()
 def _state(generator: Generator | None, beside: Any) -> Any:
     """The state of a generator, on the device that is named or that a tensor lies on; in a program that is recorded,
     as it is: the program takes it to where it runs."""
-    held = _chosen(generator).state
-    state = read(held)
+    state, by = read(_chosen(generator).state), recorder()
+    if by is not None:
+        return state if beside is None else by.placed(state, beside)
     if not isinstance(state, Tensor):
         return state
-    if recorder() is None and (traces() or getattr(beside, "records", False)):
+    if traces() or getattr(beside, "records", False):
         raise TypeError(
             "random numbers are drawn from a generator that takes no part in this trace, so that every call would "
             "get the same: use lamina.jit or a step, or give the network an attribute that is the generator"
         )
-    if beside is None or recorder() is not None or getattr(beside, "records", False):
+    if beside is None:
         return state
     return state.to(beside.device if isinstance(beside, Tensor) else beside)
 

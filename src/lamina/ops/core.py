@@ -448,6 +448,9 @@ class Recorder(Protocol):
     def knows(self, x: Operand) -> bool:
         """Whether the numbers of a tensor that it closes over are there already."""
 
+    def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
+        """x on a device, or where an operand lies, if the numbers of both are there already; else x."""
+
     def feed(self, spec: Spec, ask: Callable[[], Any]) -> Operand:
         """What `ask` gives at each call of what is recorded: a number or array of this spec."""
 

@@ -425,6 +425,10 @@ class Capture:
         """Never: a program reads tensors when it runs."""
         return False
 
+    def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
+        """As it is: a program takes it to where it runs."""
+        return x
+
     def feed(self, spec: Spec, ask: Callable[[], Any]) -> Value:
         """An input that each call asks for."""
         self.feeds.append((Value(spec, name=f"fed{len(self.feeds)}"), ask))
@@ -517,6 +521,14 @@ class EagerTape(Capture):
     def knows(self, x: Operand) -> bool:
         """Whether it still holds what it is to hold: the new values of what was written are elsewhere."""
         return id(x) not in self.written
+
+    def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
+        """A constant there, if the numbers of both are known."""
+        held = self.held(self.read(x))
+        there = self.held(self.read(beside)) if isinstance(beside, Operand) else beside
+        if held is None or there is None:
+            return x
+        return held.to(there.device if isinstance(there, Tensor) else there)  # type: ignore[no-any-return]
 
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Value, ...]:
         """Compute op, and record it as a node. On values that are not known it is only recorded."""
