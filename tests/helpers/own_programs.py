@@ -8,7 +8,7 @@ import pytest
 
 from lamina.backends import Plan
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.attention import windows
+from lamina.backends.cuda.attention import tiles, windows
 from lamina.backends.cuda.attention.attention import scaled, slopes_launch, weights_launch
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.direct import direct
@@ -168,6 +168,7 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
         if dtype.itemsize == 2:
             found[f"scaled {dtype}"] = scaled((scores, source()), target(), 0.5).program
             found |= {f"{p.name} {dtype}": p for p in attention_in_windows(dtype, device)}
+            found |= {f"{p.name} {dtype}": p for p in attention_over_tiles(dtype)}
         rows = Spec((8192, 256), dtype), Spec((8192, 1), int64)  # more looks than are worth it, few elements
         found[f"scatter_many {dtype}"] = programs(cuda.plan(GatherGrad(0, 16), rows, Policy()))[-1]
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, device.machine)
@@ -226,6 +227,21 @@ def attention_in_windows(dtype: DType, device: Device) -> list[Program]:
     return [step.program for step in (launch, *steps) if isinstance(step, Launch)]
 
 
+def attention_over_tiles(dtype: DType) -> list[Program]:
+    """Forward and backward, of heads [2, 3, 70, 8] with a bias and dropout."""
+    heads, bias, mask = (
+        Spec(shape, dtype).fixed for shape in ((2, 3, 70, 8), (1, 3, 70, 70), (2, 3, 70, 70))
+    )
+    stats = Spec((2, 3, 70, 1), float32).fixed
+    beside = [(bias, source(6)), (mask, source(7))]
+    given = [(heads, source(i)) for i in range(3)]
+    op, made = Attention(0.5, keep=0.5, stats=True), [(heads, target(i)) for i in range(3)]
+    launch = tiles.forward(op, [*given, *beside], [made[0], (stats, target(1))])
+    more = [(heads, source(3)), (stats, source(4)), (heads, source(5)), *beside]
+    steps, _ = tiles.backward(AttentionGrad(0.5, keep=0.5, bias_grad=False), [*given, *more], made)
+    return [step.program for step in (launch, *steps)]
+
+
 def own_convolutions(device: Device) -> dict[str, Program]:
     """Kernels of convolutions with one filter per channel, and over few channels."""
     depthwise = Window((1, 1), ((1, 1), (1, 1)), (1, 1), 16), ((2, 16, 9, 9), (16, 1, 3, 3), (2, 16, 9, 9))
@@ -276,12 +292,12 @@ def conv1x1_kernels(device: Device) -> dict[str, Program]:
     """1x1 convolutions with a norm's sums, forward and backward, with all that may lie behind them."""
     found: dict[str, Program] = {}
     sizes = [ProductTiling(900, *size, device.machine) for size in ((128, 64), (64, 256))]
-    for dtype, tiles in product((float16, bfloat16), sizes):
+    for dtype, tiling in product((float16, bfloat16), sizes):
         norm = tuple(map(source, range(5)))
         clipped, bits = Behind(source(), source(), norm, 6.0), Behind(source(), source(), norm, bits=True)
-        made = [forward(tiles, dtype, target())]
-        made += [data_grad(tiles, dtype, b, target()) for b in (Behind(None, None, norm[:4]), clipped, bits)]
-        key = f"point_conv {tiles.columns} {tiles.depth} {dtype}"
+        made = [forward(tiling, dtype, target())]
+        made += [data_grad(tiling, dtype, b, target()) for b in (Behind(None, None, norm[:4]), clipped, bits)]
+        key = f"point_conv {tiling.columns} {tiling.depth} {dtype}"
         found |= {f"{key} {i}": step.program for i, step in enumerate(made)}
     return found
 

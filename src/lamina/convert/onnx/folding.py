@@ -7,7 +7,7 @@ from typing import Any
 
 from lamina import ops
 from lamina.convert.onnx.node import OnnxError, require_bounded
-from lamina.ops.core import Op, Operand, bind, call, recorder, recording
+from lamina.ops.core import DeviceLike, Op, Operand, bind, call, recorder, recording
 from lamina.spec import Spec
 
 
@@ -43,6 +43,10 @@ class Folding:
     def knows(self, x: Operand) -> bool:
         """Always."""
         return True
+
+    def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
+        """As it is: constants of a model are made on the host."""
+        return x
 
     def stands_for(self, x: Operand) -> bool:
         """Never: what is known are the tensors themselves."""

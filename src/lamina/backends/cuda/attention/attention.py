@@ -1,14 +1,15 @@
 """Scaled dot-product attention.
 
 windows few queries and keys in half types: own kernels that keep scores on the chip (`windows.py`)
+tiles   the same for many, but for the gradient of a bias (`tiles.py`)
 sdpa    cuDNN's one operation, forward in half types
 steps   cuDNN's pattern of attention written out (`lamina.cudnn.composed`), forward and backward in half types
 padded  the same on copies whose features are filled up with zeros to whole 16 bytes, which cuDNN asks for:
         scores are the same, and what is beyond is left out of results ("padded-sdpa", "padded-steps")
 rows    any dtype and size: matrix products, and an own kernel on the rows of scores, which lie in the workspace
 
-cuDNN and `windows` read q, k and v and write their gradients by strides: heads within a projection of all three stay
-where they are. `rows` takes row-major operands.
+cuDNN, `windows` and `tiles` read q, k and v and write their gradients by strides: heads within a projection of all
+three stay where they are. `rows` takes row-major operands.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Call, NoKernel, Plan, PlanTape, Run
-from lamina.backends.cuda.attention import windows
+from lamina.backends.cuda.attention import tiles, windows
 from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention, JointAttentionGrad
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.elementwise.pointwise import full
@@ -170,7 +171,7 @@ def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Po
         outputs,
         terms,
         lambda: _forward_formulations(op, terms, targets, device, policy),
-        lambda: ([windows.forward(op, terms, targets, aligned=False)], 0),
+        lambda: _plain_forward(op, terms, targets),
         device,
         policy,
     )
@@ -189,7 +190,7 @@ def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy:
         outputs,
         terms,
         lambda: _backward_formulations(op, terms, targets, device, policy),
-        lambda: windows.backward(op, terms, targets, device, policy, aligned=False),
+        lambda: _plain_backward(op, terms, targets, device, policy),
         device,
         policy,
     )
@@ -211,7 +212,7 @@ def _joint_attention(
         outputs,
         terms,
         lambda: _forward_formulations(op.unfused, terms, targets, device, policy),
-        lambda: ([windows.forward(op.unfused, terms, targets, aligned=False)], 0),
+        lambda: _plain_forward(op.unfused, terms, targets),
         device,
         policy,
     )
@@ -237,7 +238,7 @@ def _joint_gradient(
         [joint, *dbias],
         terms,
         lambda: _backward_formulations(op.unfused, terms, targets, device, policy),
-        lambda: windows.backward(op.unfused, terms, targets, device, policy, aligned=False),
+        lambda: _plain_backward(op.unfused, terms, targets, device, policy),
         device,
         policy,
     )
@@ -275,20 +276,20 @@ def _chosen(
     outputs: Sequence[Spec],
     terms: Sequence[Term],
     formulations: Callable[[], Sequence[Formulation]],
-    plain: Callable[[], tuple[Sequence[Bindable], int]],
+    plain: Callable[[], tuple[Sequence[Bindable], int] | None],
     device: Device,
     policy: Policy,
 ) -> Plan:
     """The best formulation; zeros where there is nothing to see. terms: begin with q, k and v.
 
-    plain: the kernels of `windows` for any addresses, and their scratch memory, where the operands fit these.
+    plain: own kernels for any addresses, and their scratch memory, where the operands fit some.
     """
     (q, _), (k, _), (v, _) = terms[:3]
     if any(s.numel == 0 for s in (q, k, v)):
         zeros = [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs) if s.nbytes]
         return kernel_plan(device, inputs, outputs, zeros, label=op.name)
     products = 2 if isinstance(op, Attention | JointAttention) else 5
-    steps, room = plain() if windows.fit(terms) else ((), 0)
+    steps, room = plain() or ((), 0)
     problem = Problem(
         key=f"{op} {', '.join(map(str, inputs))}",
         label=op.name,
@@ -302,24 +303,47 @@ def _chosen(
     return choose(problem, device, policy)
 
 
+def _plain_forward(
+    op: Attention, terms: Sequence[Term], targets: Sequence[Term]
+) -> tuple[Sequence[Bindable], int] | None:
+    """Own kernels that take operands at any address, and their scratch memory, if there are any."""
+    for own in (windows, tiles):
+        if own.fit(terms):
+            return [own.forward(op, terms, targets, aligned=False)], 0
+    return None
+
+
+def _plain_backward(
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
+) -> tuple[Sequence[Bindable], int] | None:
+    """The same backwards."""
+    if windows.fit(terms):
+        return windows.backward(op, terms, targets, device, policy, aligned=False)
+    if tiles.fit(terms) and not targets[3:]:
+        return tiles.backward(op, terms, targets, aligned=False)
+    return None
+
+
 def _forward_formulations(
     op: Attention, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> list[Formulation]:
     """Preferred ones first; own kernels only on what is row-major."""
-    formulations = []
+    first, last = list[Formulation](), list[Formulation]()
     if windows.fit(terms):
-        formulations.append(Formulation("windows", steps=(windows.forward(op, terms, targets),)))
-    if terms[0][0].dtype in (float16, bfloat16):
-        copies = _Copies()
-        given, made = [copies.read(t) for t in terms[:3]], [copies.written(targets[0]), *targets[1:]]
-        more = _spread(op, terms[3:], terms, copies)
-        graphs = [Formulation("steps", lambda: forward_graph(op, [*given, *more], made))]
-        if not op.causal and len(terms) == 3:  # neither bias nor dropout
-            graphs.insert(0, Formulation("sdpa", lambda: one_operation(op, given, made)))
-        formulations += [copies.around(graph) for graph in graphs if copies.pay(terms)]
+        first.append(Formulation("windows", steps=(windows.forward(op, terms, targets),)))
+    elif tiles.fit(terms):
+        last.append(Formulation("tiles", steps=(tiles.forward(op, terms, targets),)))
     if _row_major(terms):
-        formulations.append(forward_rows(op, terms, targets, device, policy))
-    return formulations
+        last.append(forward_rows(op, terms, targets, device, policy))
+    if terms[0][0].dtype not in (float16, bfloat16):
+        return [*first, *last]
+    copies = _Copies()
+    given, made = [copies.read(t) for t in terms[:3]], [copies.written(targets[0]), *targets[1:]]
+    more = _spread(op, terms[3:], terms, copies)
+    graphs = [Formulation("steps", lambda: forward_graph(op, [*given, *more], made))]
+    if not op.causal and len(terms) == 3:  # neither bias nor dropout
+        graphs.insert(0, Formulation("sdpa", lambda: one_operation(op, given, made)))
+    return [*first, *(copies.around(graph) for graph in graphs if copies.pay(terms)), *last]
 
 
 def _backward_formulations(
@@ -328,21 +352,26 @@ def _backward_formulations(
     """Preferred ones first; own kernels only on what is row-major, and for the gradient of a bias: cuDNN's engines
     take its sum into the pattern, and write zeros.
     """
-    first = []
+    first, last = list[Formulation](), list[Formulation]()
     if windows.fit(terms):
-        steps, scratch_size = windows.backward(op, terms, targets, device, policy)
-        first.append(Formulation("windows", steps=tuple(steps), scratch=scratch_size))
-    rows = [backward_rows(op, terms, targets, device, policy)] if _row_major(terms) else []
+        steps, size = windows.backward(op, terms, targets, device, policy)
+        first.append(Formulation("windows", steps=tuple(steps), scratch=size))
+    elif tiles.fit(terms) and not targets[3:]:
+        launches, size = tiles.backward(op, terms, targets)
+        own = Formulation("tiles", steps=tuple(launches), scratch=size)
+        (first if op.keep < 1 and tiles.reads_masks_whole(terms) else last).append(own)
+    if _row_major(terms):
+        last.append(backward_rows(op, terms, targets, device, policy))
     if terms[0][0].dtype not in (float16, bfloat16) or targets[3:]:
-        return [*first, *rows]
+        return [*first, *last]
     copies = _Copies()
     more = _spread(op, terms[6:], terms, copies)
     q, k, v, o, g = (copies.read(terms[i]) for i in (0, 1, 2, 3, 5))
     made = [copies.written(t) for t in targets]
     if not copies.pay(terms):
-        return [*first, *rows]
+        return [*first, *last]
     graph = _backward_formulation(op, [q, k, v, o, terms[4], g, *more], made, copies.size)
-    return [*first, copies.around(graph), *rows]
+    return [*first, copies.around(graph), *last]
 
 
 def _spread(

@@ -5,111 +5,35 @@
 // GROWTH, GRADIENT, SLOPES (that of the bias is asked for), TURNS (batch entries that a block takes one after the
 // other), CROOKED (addresses may be any), and steps in elements along B, H and S, of the bias along T too: Q_, K_, V_,
 // O_ (o and do), BIAS_. Statistics, the mask of dropout and the gradient of the bias are row-major.
-//
-// A warp's products are of 16 rows and 8 columns; lane 4 g + t has of each the rows g and g + 8, columns 2t and 2t+1
-// (mma.cuh). Rows, columns and features beyond the operands' are zeros on the chip.
-#include "mma.cuh"
+#define THREADS ((QUERIES + 15) / 16 * 32)
+#include "attention.cuh"
 
-#define REPEAT(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
-#define WHOLE(n) (((n) + 15) / 16 * 16)
 #define ROWS WHOLE(QUERIES)
 #define COLUMNS WHOLE(KEYS)
 #define TILES (COLUMNS / 8)
-// Between lines of shared memory: an odd number of 16 bytes, so that eight of them lie in all banks.
-#define STEP_D (WHOLE(D) + 8)
-#define STEP_E (WHOLE(E) + 8)
-#define STEP_N (COLUMNS + 8)
-#define THREADS (ROWS * 2)
+#define STEP_D STEP_OF(D)
+#define STEP_E STEP_OF(E)
+#define STEP_N STEP_OF(KEYS)
 
 typedef f32 Scores[TILES][4];
 typedef u32 Weights[TILES / 2][4];
 
-// `rows` lines of `FEATURES` from memory, `step` elements apart, and zeros up to whole tiles.
-template <int FEATURES, int STEP> __device__ __forceinline__ void stage(T *to, const T *from, i64 step, int rows)
-{
-    const int whole = WHOLE(FEATURES), lines = WHOLE(rows);
-#if CROOKED
-    for (int i = threadIdx.x; i < lines * whole; i += THREADS) {
-        const int row = i / whole, d = i % whole;
-        to[row * STEP + d] = row < rows && d < FEATURES ? from[row * step + d] : narrow<T>(0.0f);
-    }
-#else
-    for (int i = threadIdx.x; i < lines * (whole / 8); i += THREADS) {
-        const int row = i / (whole / 8), d = i % (whole / 8) * 8;
-        const bool inside = row < rows && d < FEATURES;
-        copy_later(to + row * STEP + d, inside ? from + row * step + d : from, inside);
-    }
-#endif
-}
-
 // 16 rows times columns: sums over features, which lie side by side in both.
 template <int FEATURES, int STEP> __device__ __forceinline__ void scores_of(Scores &s, const T *rows, const T *columns)
 {
-    const int lane = threadIdx.x % 32;
     REPEAT(n, TILES) REPEAT(i, 4) s[n][i] = 0;
     REPEAT(k, WHOLE(FEATURES) / 16) {
         u32 a[4];
-        matrices<false>(a, rows + lane % 16 * STEP + k * 16 + lane / 16 * 8);
-        REPEAT(n, TILES / 2) {
-            u32 b[4];
-            matrices<false>(b, columns + (n * 16 + lane / 16 * 8 + lane % 8) * STEP + k * 16 + lane / 8 % 2 * 8);
-            const u32 first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
-            warp_mma(s[2 * n], a, first, T());
-            warp_mma(s[2 * n + 1], a, second, T());
-        }
+        left_of<STEP>(a, rows + k * 16);
+        add_scores<STEP>(s, a, columns + k * 16);
     }
 }
-
-// d [16, FEATURES] += a b, where b [16 PARTS, FEATURES] lies in shared memory.
-template <int FEATURES, int STEP, int PARTS>
-__device__ __forceinline__ void add_product(f32 (&d)[WHOLE(FEATURES) / 8][4], const u32 (&a)[PARTS][4], const T *b)
-{
-    const int lane = threadIdx.x % 32;
-    REPEAT(k, PARTS) REPEAT(n, WHOLE(FEATURES) / 16) {
-        u32 right[4];
-        matrices<true>(right, b + (k * 16 + lane % 16) * STEP + n * 16 + lane / 16 * 8);
-        const u32 first[2] = {right[0], right[1]}, second[2] = {right[2], right[3]};
-        warp_mma(d[2 * n], a[k], first, T());
-        warp_mma(d[2 * n + 1], a[k], second, T());
-    }
-}
-
-// The pairs of sums are those of a left factor.
-__device__ __forceinline__ void narrowed(Weights &a, const Scores &s)
-{
-    REPEAT(n, TILES / 2) REPEAT(i, 4) a[n][i] = narrow_two(s[2 * n + i / 2][i % 2 * 2], s[2 * n + i / 2][i % 2 * 2 + 1], T());
-}
-
-// To memory: the warp's rows from `row` on, of `rows` lines that are `step` apart.
-template <int FEATURES>
-__device__ __forceinline__ void put(T *to, i64 step, int row, int rows, const f32 (&d)[WHOLE(FEATURES) / 8][4])
-{
-    const int lane = threadIdx.x % 32;
-    REPEAT(half, 2) {
-        const int line = row + lane / 4 + half * 8;
-        REPEAT(n, WHOLE(FEATURES) / 8) {
-            const int column = n * 8 + lane % 4 * 2;
-            if (line >= rows || column >= FEATURES) continue;
-            T *at = to + line * step + column;
-#if CROOKED
-            at[0] = narrow<T>(d[n][half * 2]);
-            at[1] = narrow<T>(d[n][half * 2 + 1]);
-#else
-            *(u32 *)at = narrow_two(d[n][half * 2], d[n][half * 2 + 1], T());
-#endif
-        }
-    }
-}
-
-// Of a lane's number i in tile n: its row, its column.
-__device__ __forceinline__ int row_of(int i) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 * 8; }
-__device__ __forceinline__ int column_of(int n, int i) { return n * 8 + threadIdx.x % 4 * 2 + i % 2; }
 
 // Products become scores: times the scale, with the bias; -inf for what is not seen.
-__device__ __forceinline__ void see(Scores &s, const T *bias)
+__device__ __forceinline__ void see(Scores &s, int first, const T *bias)
 {
     REPEAT(n, TILES) REPEAT(i, 4) {
-        const int row = row_of(i), column = column_of(n, i);
+        const int row = first + row_of(i), column = column_of(n, i);
         f32 v = SCALE * s[n][i];
 #if BIAS
         if (row < QUERIES && column < KEYS) v += widen(bias[row * BIAS_S + column * BIAS_T]);
@@ -128,22 +52,6 @@ __device__ __forceinline__ f32 kept(const T *mask, int row, int column, f32 v)
 #endif
 }
 
-// Over the four lanes of a row.
-template <class F> __device__ __forceinline__ f32 over_row(f32 v, F f)
-{
-    v = f(v, shuffle_xor(v, 1));
-    return f(v, shuffle_xor(v, 2));
-}
-
-__device__ __forceinline__ void arrived()
-{
-#if !CROOKED
-    end_group();
-    wait_groups<0>();
-#endif
-    __syncthreads();
-}
-
 #if !GRADIENT
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention_windows(const T *q, const T *k, const T *v, const T *bias, const T *mask, T *o, f32 *stats)
@@ -151,13 +59,13 @@ attention_windows(const T *q, const T *k, const T *v, const T *bias, const T *ma
     __shared__ __align__(16) T rows[ROWS * STEP_D], columns[COLUMNS * STEP_D], values[COLUMNS * STEP_E];
     const i64 h = blockIdx.x % HEADS, b = blockIdx.x / HEADS, matrix = b * HEADS + h;
     const int first = threadIdx.x / 32 * 16;
-    stage<D, STEP_D>(rows, q + b * Q_B + h * Q_H, Q_S, QUERIES);
-    stage<D, STEP_D>(columns, k + b * K_B + h * K_H, K_S, KEYS);
-    stage<E, STEP_E>(values, v + b * V_B + h * V_H, V_S, KEYS);
+    stage<D, ROWS>(rows, q + b * Q_B + h * Q_H, Q_S, QUERIES);
+    stage<D, COLUMNS>(columns, k + b * K_B + h * K_H, K_S, KEYS);
+    stage<E, COLUMNS>(values, v + b * V_B + h * V_H, V_S, KEYS);
     arrived();
     Scores s;
     scores_of<D, STEP_D>(s, rows + first * STEP_D, columns);
-    see(s, bias + b * BIAS_B + h * BIAS_H);
+    see(s, first, bias + b * BIAS_B + h * BIAS_H);
     REPEAT(half, 2) {
         f32 top = -INFINITY_F, sum = 0;
         REPEAT(n, TILES) REPEAT(i, 2) top = larger(top, s[n][half * 2 + i]);
@@ -166,7 +74,7 @@ attention_windows(const T *q, const T *k, const T *v, const T *bias, const T *ma
         REPEAT(n, TILES) REPEAT(i, 2) sum += s[n][half * 2 + i] = __expf(s[n][half * 2 + i] - top);
         sum = over_row(sum, Sum());
         const f32 scale = sum == 0 ? 0.0f : 1.0f / sum;
-        const int row = row_of(half * 2);
+        const int row = first + row_of(half * 2);
         REPEAT(n, TILES) REPEAT(i, 2)
             s[n][half * 2 + i] = kept(mask + matrix * QUERIES * KEYS, row, column_of(n, i), s[n][half * 2 + i] * scale);
 #if STATS
@@ -200,17 +108,17 @@ attention_windows_grad(const T *q, const T *k, const T *v, const T *g, const T *
     for (i64 b = part * TURNS; b < (part + 1) * TURNS && b < BATCH; ++b) {
         const i64 matrix = b * HEADS + h;
         __syncthreads();
-        stage<D, STEP_D>(rows, q + b * Q_B + h * Q_H, Q_S, QUERIES);
-        stage<E, STEP_E>(grads, g + b * O_B + h * O_H, O_S, QUERIES);
-        stage<D, STEP_D>(columns, k + b * K_B + h * K_H, K_S, KEYS);
-        stage<E, STEP_E>(values, v + b * V_B + h * V_H, V_S, KEYS);
+        stage<D, ROWS>(rows, q + b * Q_B + h * Q_H, Q_S, QUERIES);
+        stage<E, ROWS>(grads, g + b * O_B + h * O_H, O_S, QUERIES);
+        stage<D, COLUMNS>(columns, k + b * K_B + h * K_H, K_S, KEYS);
+        stage<E, COLUMNS>(values, v + b * V_B + h * V_H, V_S, KEYS);
         arrived();
         Scores w, slope;
         scores_of<D, STEP_D>(w, rows + first * STEP_D, columns);
         scores_of<E, STEP_E>(slope, grads + first * STEP_E, values);
-        see(w, bias + b * BIAS_B + h * BIAS_H);
+        see(w, first, bias + b * BIAS_B + h * BIAS_H);
         REPEAT(half, 2) {
-            const int row = row_of(half * 2);
+            const int row = first + row_of(half * 2);
             const T *kept_here = mask + matrix * QUERIES * KEYS;
             const f32 log_sum = row < QUERIES ? stats[matrix * QUERIES + row] : 0.0f;
             f32 all = 0, mean = 0;
@@ -265,7 +173,7 @@ attention_windows_grad(const T *q, const T *k, const T *v, const T *g, const T *
 #if SLOPES
     T *to = slopes + (part * HEADS + h) * QUERIES * KEYS;
     REPEAT(n, TILES) REPEAT(i, 4) {
-        const int row = row_of(i), column = column_of(n, i);
+        const int row = threadIdx.x / 32 * 16 + row_of(i), column = column_of(n, i);
         if (row < QUERIES && column < KEYS) to[row * KEYS + column] = narrow<T>(total[n][i]);
     }
 #endif

@@ -45,10 +45,10 @@ def fit(terms: Sequence[Term]) -> bool:
     """Whether the kernels take operands that begin with q, k and v."""
     (q, _), (k, _), (v, _) = terms[:3]
     few = q.shape[2] <= MOST and k.shape[2] <= MOST and max(q.shape[3], v.shape[3]) <= FEATURES
-    return few and q.dtype in (float16, bfloat16) and all(_is_read(s) for s in (q, k, v))
+    return few and q.dtype in (float16, bfloat16) and all(is_read(s) for s in (q, k, v))
 
 
-def _is_read(spec: Spec) -> bool:
+def is_read(spec: Spec) -> bool:
     """Whether lines of features are whole accesses, and lie at whole accesses."""
     each = VECTOR // spec.dtype.itemsize
     strides = spec.physical.strides
@@ -61,7 +61,7 @@ def forward(op: Attention, terms: Sequence[Term], targets: Sequence[Term], *, al
     q, k, v, *more = terms
     bias, mask = op.parted(more)
     o, *stats = targets
-    text = _text(op, terms, o[0], bias, aligned, GRADIENT=0, STATS=int(op.stats), SLOPES=0, TURNS=1)
+    text = text_of(op, terms, o[0], bias, aligned, GRADIENT=0, STATS=int(op.stats), SLOPES=0, TURNS=1)
     unused = q[1]
     places = [q, k, v, *(bias or [q]), *(mask or [q]), o]
     arguments = (*(place for _, place in places), stats[0][1] if stats else unused)
@@ -84,7 +84,7 @@ def backward(
     summed = [t for t, _ in bias] if op.bias_grad else []
     turns = _turns(batch, heads, device) if summed and summed[0].shape[0] == 1 else 1
     parts = Spec((ceil(batch / turns), heads, queries, k[0].shape[2]), q[0].dtype).fixed
-    text = _text(op, terms, g[0], bias, aligned, GRADIENT=1, STATS=0, SLOPES=len(summed), TURNS=turns)
+    text = text_of(op, terms, g[0], bias, aligned, GRADIENT=1, STATS=0, SLOPES=len(summed), TURNS=turns)
     steps: list[Bindable] = []
     slopes, size = q[1], 0
     if summed:
@@ -114,7 +114,7 @@ def _launch(name: str, text: str, shape: Sequence[int], parts: int, arguments: t
     return Launch(Program(name, "attention/windows.cu", text), (parts * heads,), (threads,), arguments)
 
 
-def _text(
+def text_of(
     op: Attention | AttentionGrad,
     terms: Sequence[Term],
     o: Spec,
