@@ -224,6 +224,7 @@ def test_kernels_compile_for_every_machine(machine: str, dtype: DType, features:
 
 
 @pytest.mark.gpu
+@pytest.mark.feature("B022")
 @pytest.mark.usefixtures("only_tiles")
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
 @pytest.mark.parametrize(
