@@ -32,6 +32,7 @@ from lamina.convert.torch.partition import (
     memory_of,
     note_gradient_modes,
     split,
+    writer,
     writes,
     written,
 )
@@ -179,10 +180,13 @@ class GraphFunction:
         device = device_of_tensors(tensors)
         needs = [grads and x.requires_grad for x in tensors]
         recorded = record(self._program, whole, self._interface.results, needs)
-        if any(needs[i] for i in recorded.written):
-            raise ValueError("it writes to an argument that needs a gradient")
-        stays = [i for i, x in enumerate(tensors) if _stays(x) or i >= len(self._operands)]
         places = [i for i, x in enumerate(whole) if isinstance(x, torch.Tensor)]
+        for i in recorded.written:
+            if needs[i]:
+                error = ValueError("it writes to an argument that needs a gradient")
+                error.add_note(f"node {writer(self.graph_module, places[i])!r}")
+                raise error
+        stays = [i for i, x in enumerate(tensors) if _stays(x) or i >= len(self._operands)]
         unsaved = [k for k, i in enumerate(places) if i in self._interface.unsaved]
         return CompiledGraph(recorded, tensors, stays, device, unsaved)
 
