@@ -31,6 +31,17 @@ MADE = {
     "data gradient": lambda: onednn.convolution_backward_data(
         IMAGE, ANY, IMAGE, WINDOW, hint=onednn.convolution_forward(IMAGE, ANY, None, IMAGE, WINDOW)
     ),
+    "grouped conv": lambda: onednn.convolution_forward(
+        IMAGE, MemoryDesc((4, 4, 4, 3, 3), tag="any"), MemoryDesc((16,)), IMAGE, WINDOW, prop="inference"
+    ),
+    "grouped filter gradient": lambda: onednn.convolution_backward_weights(
+        IMAGE,
+        MemoryDesc((4, 4, 4, 3, 3), tag="any"),
+        None,
+        IMAGE,
+        WINDOW,
+        hint=onednn.convolution_forward(IMAGE, MemoryDesc((4, 4, 4, 3, 3), tag="any"), None, IMAGE, WINDOW),
+    ),
     "pool": lambda: onednn.pooling_forward("max", IMAGE, IMAGE, (3, 3), WINDOW, prop="inference"),
     "matmul": lambda: onednn.matmul(
         MemoryDesc((4, 6)), MemoryDesc((6, 5), strides=(1, 6)), MemoryDesc((4, 5)), bias=MemoryDesc((1, 5))

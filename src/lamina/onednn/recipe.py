@@ -51,7 +51,8 @@ def decode(data: Any) -> PrimitiveDesc:
     descs = {str(name): decode_desc(desc) for name, desc in operands.items()}
     given = None if sources is None else [d for s in sources if (d := decode_desc(s)) is not None]
     _require(given is None or len(given) == len(sources) <= _MOST_SOURCES, data)
-    rank = max((d.ndim for d in descs.values() if d is not None), default=0)
+    # The weights of groups have an axis more than what they are applied to.
+    rank = max((d.ndim for name, d in descs.items() if d is not None and "weights" not in name), default=0)
     recipe = Recipe(
         title,
         descs,

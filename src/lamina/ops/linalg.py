@@ -22,7 +22,7 @@ from lamina.ops.arguments import checked
 from lamina.ops.core import bind, call, floating, operand, recorder
 from lamina.ops.primitives import arrange, products
 from lamina.ops.primitives.arrange import broadcast_to, movedim, tril
-from lamina.ops.primitives.decompose import PseudoInverse, SingularValues, SymmetricEigen
+from lamina.ops.primitives.decompose import OneTriangle, PseudoInverse, SingularValues, SymmetricEigen
 from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.norms import vector_norm
@@ -461,8 +461,8 @@ def tensorsolve(A: Any, B: Any, dims: Sequence[int] | None = None) -> Any:
 def cholesky(input: Any, *, upper: bool = False) -> Any:
     """The lower triangular L of L L^T = input [..., N, N], symmetric and positive definite; upper: L^T.
 
-    The lower triangle alone is read. torch.linalg.cholesky. Raises LinAlgError for what has no factor; in compiled
-    functions the result is not finite.
+    The lower triangle alone is read; the gradient is symmetric. torch.linalg.cholesky. Raises LinAlgError for what
+    has no factor; in compiled functions the result is not finite.
     """
     found, pivots, _ = _triangle("cholesky", input, upper)
     if pivots:
@@ -483,6 +483,7 @@ def _triangle(what: str, input: Any, upper: bool) -> tuple[Any, list[Any], Seque
     """Cholesky's factor, its pivots [..., 1, 1], and the axes of the batch."""
     x = _matrix(what, input)
     a, n = _wide(x), x.shape[-1]
+    a = call(OneTriangle(), a) if a.records or recorder() is not None else a
     blocks: list[Any] = []  # of columns, [..., N, LARGEST]
     pivots: list[Any] = []
     for k in range(0, n, LARGEST):

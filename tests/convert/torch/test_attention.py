@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
@@ -94,3 +97,75 @@ def test_an_encoder_layer_of_inference_that_pytorch_calls_as_one_function(first:
         options = {"src_key_padding_mask": torch.arange(5) >= torch.tensor([[5], [3], [4]])}
     with torch.no_grad():
         torch.testing.assert_close(compiled(net)(x, **options), net(x, **options))
+
+
+def flexible(name: str) -> Any:
+    """(a call of flex_attention of q, k and v, what it does to the scores [B, H, T, S])."""
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    slopes, document = torch.tensor([0.5, 0.25]), torch.tensor([0, 0, 0, 1, 1, 1, 1, 2])
+    bias = torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(3))
+    i, j = torch.arange(8)[:, None], torch.arange(8)
+
+    def masked(mask: Any) -> Any:
+        blocks = create_block_mask(mask, None, None, 8, 8, device="cpu", BLOCK_SIZE=4)
+        return lambda q, k, v: flex_attention(q, k, v, block_mask=blocks)
+
+    return {
+        "biases": (
+            lambda q, k, v: flex_attention(
+                q, k, v, lambda s, b, h, i, j: s + slopes[h] * (j - i) + bias[h, i, j] + b * 0.1, scale=0.3
+            ),
+            lambda s: (
+                s * 0.6
+                + slopes[:, None, None] * (j - i)
+                + bias
+                + torch.arange(3.0)[:, None, None, None] * 0.1
+            ),
+        ),
+        "a cap": (
+            lambda q, k, v: flex_attention(q, k, v, lambda s, b, h, i, j: 2 * torch.tanh(s / 2)),
+            lambda s: 2 * torch.tanh(s / 2),
+        ),
+        "documents": (
+            masked(lambda b, h, i, j: (i >= j) & (document[i] == document[j])),
+            lambda s: s.masked_fill((i < j) | (document[:, None] != document), float("-inf")),
+        ),
+        "a row without keys": (
+            masked(lambda b, h, i, j: i > j),
+            lambda s: s.masked_fill(i <= j, float("-inf")),
+        ),
+    }[name]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+@pytest.mark.parametrize("name", ["biases", "a cap", "documents", "a row without keys"])
+def test_scores_by_functions(name: str) -> None:
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+    from tests.helpers.torch_training import compiled
+
+    class Net(torch.nn.Module):
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return call(q, k, v)
+
+    call, scores = flexible(name)
+    q, k, v = (torch.randn(3, 2, 8, 4, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    wanted = call(q, k, v)
+    torch.testing.assert_close(compiled(call, fullgraph=True)(q, k, v), wanted, rtol=1e-5, atol=1e-5)
+    net = from_torch(Net(), q, k, v)
+    np.testing.assert_allclose(net(q, k, v).numpy(), wanted.numpy(), rtol=1e-5, atol=1e-5)
+    # PyTorch has no gradient of it on a CPU: that of the formula.
+    own = [x.double().requires_grad_() for x in (q, k, v)]
+    given = scores(own[0] @ own[1].mT / 2)
+    empty = given.isneginf().all(-1, keepdim=True)
+    weights = given.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+    (weights @ own[2]).square().sum().backward()
+    found = lm.grad(lambda q, k, v: lm.ops.sum(net(q, k, v) ** 2), argnums=(0, 1, 2))(
+        *(lm.tensor(x.numpy()) for x in (q, k, v))
+    )
+    for g, x in zip(found, own, strict=True):
+        np.testing.assert_allclose(g.numpy(), x.grad.numpy(), rtol=1e-3, atol=1e-5)

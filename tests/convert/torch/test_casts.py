@@ -268,6 +268,30 @@ def test_autocast_gives_the_dtypes_and_about_the_losses_of_pytorch() -> None:
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in twin.parameters())
 
 
+@pytest.mark.filterwarnings("ignore:A window was not provided:UserWarning")
+def test_transforms_under_autocast_are_float32() -> None:
+    """Of a signal in the half type; what the transform gives is complex."""
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    layer, window = torch.nn.Conv1d(1, 1, 3), torch.hann_window(8)
+
+    def transforms(x: Any) -> Any:
+        y = layer(x)[:, 0]
+        return (
+            torch.fft.rfft(y).abs(),
+            torch.stft(y, 8, 4, window=window, return_complex=True).real,
+            torch.stft(y, 8, 4, return_complex=True).imag,
+        )
+
+    x = torch.randn(2, 1, 34, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for y, wanted in zip(compiled(transforms)(x), transforms(x), strict=True):
+            assert y.dtype == wanted.dtype == torch.float32
+            torch.testing.assert_close(y, wanted, rtol=1e-5, atol=1e-4)
+
+
 def test_a_region_of_autocast_within_the_network() -> None:
     import torch
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -34,14 +37,18 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_writes(name: str) -> None:
     import torch
-    import torch.nn.functional as F
 
     from tests.helpers.torch_functions import agree, exported
 
-    body = "def f(x):\n" + "".join(f"    {line}\n" for line in PROGRAMS[name].splitlines())
-    space = {"torch": torch, "F": F}
-    exec(body, space)
-    agree(space["f"], torch.randn(2, 3, 6, 6), ways=(exported,))
+    agree(function_of(PROGRAMS[name], "x"), torch.randn(2, 3, 6, 6), ways=(exported,))
+
+
+def function_of(lines: str, argument: str) -> Callable[[Any], Any]:
+    import torch
+
+    space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+    exec(f"def f({argument}):\n" + "".join(f"    {line}\n" for line in lines.splitlines()), space)
+    return space["f"]  # type: ignore[no-any-return]
 
 
 def test_a_region_is_written_without_indices() -> None:
@@ -68,3 +75,49 @@ def test_a_view_that_repeats_elements_is_not_written() -> None:
     view = View(Cell(ops.operand([[1.0], [2.0]])), lambda x: ops.expand(x, (2, 3)))
     with pytest.raises(ValueError, match="clone it first"):
         view.write(0.0)
+
+
+#: Writes that autograd does not see: the gradient is as if nothing had been written.
+PAST = {
+    "no_grad": "with torch.no_grad():\n    y.mul_(2)\nreturn y * 3",
+    "a part in no_grad": "with torch.no_grad():\n    y[:, :2] = 0\nreturn y.sin()",
+    "a view in no_grad": "z = y.t()\nwith torch.no_grad():\n    z[0].fill_(-1.0)\nreturn y * y",
+    "infinity": "with torch.no_grad():\n    y.masked_fill_(y > 0, torch.inf)\nreturn y.clamp(max=2)",
+    "data": "y.data.clamp_(-0.2, 0.3)\nreturn y * y",
+    "a mask of data": "y.data[y.data > 0] = 0.5\nreturn y * y",
+    "detach": "z = y.detach()\nz[0] = 5.0\nz.add_(1)\nreturn y.square()",
+    "into a result": "z = torch.empty_like(y)\nwith torch.no_grad():\n    torch.mul(y, 2, out=z)\nreturn y * z",
+    "a sum of constants": "z = torch.zeros(4)\nwith torch.no_grad():\n    z += y.sum(0)\nreturn y * z",
+    "detach_": "z = y * 2\nz.detach_()\nreturn z * y",
+}
+
+
+@pytest.mark.parametrize("converted", [False, True], ids=["compiled", "converted"])
+@pytest.mark.parametrize("name", PAST)
+def test_writes_past_a_derivative(name: str, converted: bool) -> None:
+    import torch
+
+    from lamina.convert.torch import check, from_torch
+    from tests.helpers.torch_training import compiled
+
+    written = function_of(PAST[name], "y")
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return written(torch.sinh(self.line(x)))  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(3, 4)
+    if converted:
+        found = check(net, from_torch(net, x, share=False), x)
+        assert max(found.output, found.gradient) < 1e-5, found
+        return
+    y, wanted = compiled(net)(x), net(x)
+    torch.testing.assert_close(y, wanted)
+    parameters = list(net.parameters())
+    for g, w in zip(*(torch.autograd.grad(v.sum(), parameters) for v in (y, wanted)), strict=True):
+        torch.testing.assert_close(g, w)

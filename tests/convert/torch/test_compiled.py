@@ -2,6 +2,7 @@
 
 import copy
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -248,6 +249,38 @@ def test_what_is_overwritten_before_backward_is_refused_as_by_pytorch() -> None:
         layer.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [lambda x: x.clone(), lambda x: x.t().contiguous().t(), lambda x: x * 1, lambda x: x.new_tensor(x)],
+    ids=["clone", "contiguous", "times one", "new_tensor"],
+)
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")
+def test_a_copy_of_a_buffer_is_what_it_was_before_the_buffer_was_overwritten(
+    copied: Callable[[Any], Any],
+) -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    class Queue(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(6, 4)
+            self.register_buffer("queue", torch.randn(4, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) @ copied(self.queue)  # type: ignore[no-any-return]
+
+    model, x = Queue(), torch.randn(3, 6)
+    run, queue, weight = compiled(model), model.queue.clone(), model.layer.weight
+    wanted = torch.autograd.grad(model(x).square().sum(), weight)[0]
+    for _ in range(2):
+        model.queue.copy_(queue)
+        loss = run(x).square().sum()
+        model.queue[:, :3] = 0
+        torch.testing.assert_close(torch.autograd.grad(loss, weight)[0], wanted)
 
 
 def test_a_graph_that_only_writes(monkeypatch: pytest.MonkeyPatch) -> None:

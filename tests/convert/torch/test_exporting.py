@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -170,6 +171,54 @@ def test_a_buffer_that_changes_its_shape_is_refused() -> None:
 
     with pytest.raises(TorchConversionError, match=r"the buffer last \(1,\) becomes \(3,\)"):
         from_torch(nn.Sequential(Net()), torch.randn(4, 3))
+
+
+@pytest.mark.parametrize("way", ["data *=", "data =", "data.mul_", "no_grad"])
+def test_parameters_that_are_written_in_the_forward_pass(way: str) -> None:
+    """Masked convolutions write their weight: its gradient is that of what was written."""
+    import torch
+
+    from lamina.convert.torch import check, from_torch
+
+    class Masked(torch.nn.Conv1d):
+        def __init__(self) -> None:
+            super().__init__(2, 3, 3)
+            self.register_buffer("mask", torch.tensor([1.0, 1.0, 0.0]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if way == "data *=":
+                self.weight.data *= self.mask
+            elif way == "data =":
+                self.weight.data = self.weight.data * self.mask
+            elif way == "data.mul_":
+                self.weight.data.mul_(self.mask)
+            else:
+                with torch.no_grad():
+                    self.weight *= self.mask
+            return super().forward(x)
+
+    net, x = Masked(), torch.randn(2, 2, 5)
+    converted = from_torch(net, x, share=False)
+    found = check(copy.deepcopy(net), converted, x)
+    assert max(found.output, found.gradient) < 1e-5, found
+    converted(x)
+    masked = converted.state_dict()["weight"].numpy()
+    assert (masked[..., 2] == 0).all()
+    assert (masked[..., :2] == net.weight.detach().numpy()[..., :2]).all()
+
+
+def test_data_keeps_its_shape() -> None:
+    import torch
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    class Cut(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.bias.data = self.bias.data[:1]
+            return super().forward(x)
+
+    with pytest.raises(TorchConversionError, match=r"x\.data of \(3,\) torch.float32 becomes \(1,\)"):
+        from_torch(Cut(2, 3), torch.zeros(1, 2))
 
 
 def test_a_branch_on_numbers_is_named_with_its_line() -> None:

@@ -59,6 +59,39 @@ def test_compiled() -> None:
     torch.testing.assert_close(net.w.grad, plain.w.grad, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:torch.lu_solve is deprecated:UserWarning")
+def test_factors_and_systems_by_every_name() -> None:
+    """Of a matrix that is a parameter itself: the gradient of Cholesky's factor is symmetric."""
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    def found(a: Any, b: Any) -> list[Any]:
+        factors, pivots = torch.linalg.lu_factor(a)
+        return [
+            torch.linalg.cholesky(a), torch.linalg.cholesky(a, upper=True), *torch.linalg.cholesky_ex(a),
+            torch.distributions.MultivariateNormal(torch.zeros(4), a).log_prob(b[..., 0]), *torch.linalg.lu(a),
+            factors, pivots, *torch.linalg.lu_factor_ex(a), torch.linalg.lu_solve(factors, pivots, b),
+            torch.lu_solve(b, factors, pivots), *torch.linalg.solve_ex(a, b), *torch.linalg.inv_ex(a),
+            torch.linalg.tensorinv(a[0].reshape(2, 2, 4)),
+            torch.linalg.tensorsolve(a[0].reshape(2, 2, 4), b[0, :, 0].reshape(2, 2)),
+        ]  # fmt: skip
+
+    x = torch.randn(2, 4, 4, generator=torch.Generator().manual_seed(0))
+    whole, b = x @ x.mT + torch.eye(4), x[..., :3].contiguous()
+    gradients = []
+    for function in (compiled(found, fullgraph=True), found):
+        a = whole.clone().requires_grad_()
+        results = function(a, b)
+        sum((y * torch.linspace(1, 2, y.numel()).reshape(y.shape)).sum() for y in results).backward()
+        gradients.append((results, a.grad))
+    (results, slope), (wanted, wanted_slope) = gradients
+    assert {f.name() for f, _ in results[0].grad_fn.next_functions} == {"torch::autograd::AccumulateGrad"}
+    for y, w in zip(results, wanted, strict=True):
+        torch.testing.assert_close(y, w, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(slope, wanted_slope, rtol=1e-4, atol=1e-4)
+
+
 def test_rows_in_groups_each_with_its_matrix() -> None:
     """As layers of experts call them; the second group is empty."""
     import torch

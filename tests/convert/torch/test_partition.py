@@ -243,3 +243,42 @@ def test_networks_of_users_run_in_parts(name: str) -> None:
 
     (net, inputs), (twin, _) = made(name), made(name)
     assert losses(twin, compiled(twin), inputs) == pytest.approx(losses(net, net, inputs), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("way", ["relu_", "a view", "no_grad", "data"])
+def test_what_writes_to_an_argument_that_needs_a_gradient_runs_alone_in_pytorch(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    layer = torch.nn.Linear(4, 3)
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        if way == "relu_":
+            torch.nn.functional.relu(x, inplace=True)
+        elif way == "a view":
+            x[:, 1:].mul_(2.0)
+        elif way == "data":
+            layer.weight.data.clamp_(-0.1, 0.1)
+        else:
+            with torch.no_grad():
+                layer.weight *= 0.5
+        return torch.tanh(layer(x).sin())
+
+    values, weight = torch.randn(5, 4), layer.weight.detach().clone()
+    gradients = []
+    for run in (written, compiled(written, fullgraph=True)):
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+        leaf = values.clone().requires_grad_()
+        x = leaf * 1.0
+        y = run(x)
+        found = torch.autograd.grad(y.square().sum() + x.sum(), [leaf, layer.weight, layer.bias])
+        gradients.append((y, x, layer.weight.detach().clone(), *found))
+    for wanted, found in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, wanted)
+    (said,) = {r.getMessage().partition(" (File")[0] for r in caplog.records if r.name == "lamina.convert"}
+    name = {"relu_": "torch.nn.functional.relu", "no_grad": "_operator.imul", "data": "Tensor.clamp_"}
+    assert said == f"backend='lamina': PyTorch runs {name.get(way, 'Tensor.mul_')}"

@@ -49,3 +49,21 @@ def test_running_statistics_are_not_what_gradients_depend_on() -> None:
         found = record(program, args, [0], [True, False, False])
         assert found.written == (1, 2)
         assert found.overwritten == overwritten
+
+
+@pytest.mark.parametrize("name", ["round", "sign", "floor", "detach", "argmax"])
+def test_steps_have_a_gradient_of_zeros_and_constants_none(name: str) -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    def stepped(x: torch.Tensor) -> torch.Tensor:
+        return getattr(x, name)().float() * 2
+
+    x = torch.tensor([0.3, -1.7, 2.0], requires_grad=True)
+    y = compiled(stepped)(x)
+    assert y.requires_grad == stepped(x).requires_grad == (name not in ("detach", "argmax"))
+    if y.requires_grad:
+        y.sum().backward()
+        assert x.grad is not None
+        assert not x.grad.any()

@@ -143,3 +143,25 @@ def test_counts_as_many_as_the_shapes_of_other_tensors_tell(weighted: bool) -> N
     found = check(net, converted, x, torch.tensor([3, 3, 2, 3, 0, 2]))
     assert found.output < 1e-5, found
     assert found.gradient < 1e-4, found
+
+
+def test_in_place_sums_of_products_with_a_factor() -> None:
+    """Dynamo writes them as `prims.fma`."""
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    def updated(x: Any, a: Any, b: Any, factor: Any) -> Any:
+        y = x.clone()
+        y.addcmul_(a, b, value=0.5)
+        y.addcdiv_(a, b.square() + 1, value=-0.3)
+        return y.add_(a, alpha=factor)
+
+    shapes = (3, 4), (3, 4), (4,), ()
+    operands = [torch.randn(s, generator=torch.Generator().manual_seed(k)) for k, s in enumerate(shapes)]
+    wrt = [x.requires_grad_() for x in operands[:3]]
+    y, wanted = compiled(updated)(*operands), updated(*operands)
+    assert {f.name() for f, _ in y.grad_fn.next_functions} == {"torch::autograd::AccumulateGrad"}
+    torch.testing.assert_close(y, wanted)
+    for g, w in zip(*(torch.autograd.grad(v.square().sum(), wrt) for v in (y, wanted)), strict=True):
+        torch.testing.assert_close(g, w)

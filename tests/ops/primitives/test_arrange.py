@@ -114,6 +114,11 @@ def test_repeats() -> None:
     x = lm.tensor(M)
     found = ops.repeat_interleave(x, lm.tensor([2, 0, 1]), 0)
     np.testing.assert_array_equal(found.numpy(), np.repeat(M, [2, 0, 1], 0))
+    repeated = lm.jit(lambda x, n: ops.repeat_interleave(x, n, 0, output_size=4))
+    for counts in ([2, 0, 2], [0, 1, 3], [4, 0, 0]):
+        np.testing.assert_array_equal(repeated(x, lm.tensor(counts)).numpy(), np.repeat(M, counts, 0))
+    np.testing.assert_array_equal(repeated(x[:2], lm.tensor([2])).numpy(), np.repeat(M[:2], 2, 0))
+    np.testing.assert_array_equal(repeated(x, lm.tensor([1, 1, 1])).numpy(), M[[0, 1, 2, 2]])
     assert x.repeat(2, 1, 1).shape == (2, 3, 4)
     windows = np.lib.stride_tricks.sliding_window_view(X, 2, 2)[:, :, ::2]
     np.testing.assert_array_equal(lm.tensor(X).unfold(2, 2, 2).numpy(), windows)
@@ -134,6 +139,10 @@ def test_repeats() -> None:
         (lambda x: ops.tril(x[0, 0]), "tril: needs two axes"),
         (lambda x: x.repeat(2), "repeat: needs 3 numbers or more"),
         (lambda x: ops.repeat_interleave(x, lm.tensor([1, 2]), 1), "repeats must be 3 numbers"),
+        (
+            lambda x: ops.repeat_interleave(x, lm.tensor([1, 2, 1]), 1, output_size=5),
+            "repeats make 4 elements, and output_size is 5",
+        ),
     ],
 )
 def test_errors(call: Any, match: str) -> None:

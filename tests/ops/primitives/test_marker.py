@@ -10,7 +10,7 @@ from lamina import ops
 from lamina.graph import load, save
 from lamina.graph.ir.batch_axis import Batch, output_axes
 from lamina.ops.core import REGISTRY, BatchAxis
-from lamina.ops.primitives.marker import Alias, CustomGradient, StopGradient
+from lamina.ops.primitives.marker import Alias, CustomGradient, StopGradient, overwritten
 from lamina.spec import Spec, float32
 
 MARKERS = [Alias(), StopGradient(), CustomGradient(lambda kept, grads: grads, 0, 1)]
@@ -35,3 +35,13 @@ def test_saved_graphs_hold_none(tmp_path: Path) -> None:
 def test_samples_stay_apart_behind_them() -> None:
     small, large = (lm.trace(lambda x: lm.stop_gradient(x) * 2, Spec((n, 3), float32)) for n in (2, 4))
     assert output_axes(small, large, Batch((0,), 2, 4)) == (BatchAxis(0),)
+
+
+def test_what_is_written_past_a_derivative_has_the_gradient_of_what_it_is_written_over() -> None:
+    def written(x: lm.Tensor) -> lm.Tensor:
+        y = ops.sin(x)
+        return ops.sum(overwritten(y, ops.full_like(y, 3.0)) ** 2)
+
+    x = lm.tensor(np.array([0.3, -1.0], np.float32))
+    np.testing.assert_allclose(lm.grad(written)(x).numpy(), 6 * np.cos(x.numpy()), rtol=1e-6)
+    assert overwritten(x, x) is x

@@ -78,6 +78,14 @@ def test_the_inverse_gives_the_signal_back(case: Any) -> None:
     np.testing.assert_allclose(one_signal.numpy(), back.numpy()[0], atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [16, 400, 512])
+def test_parts_that_are_zero_of_a_real_signal(size: int) -> None:
+    """Of the constant and the highest frequency: a phase of π is not one of -π."""
+    y = ops.stft(RNG.normal(size=(2, 3 * size)), size).numpy()
+    assert (y[:, [0, -1], :, 1] == 0).all()
+    assert not np.signbit(y[:, [0, -1], :, 1]).any()
+
+
 def test_long_frames() -> None:
     x, window = RNG.standard_normal((2, 4000)), RNG.uniform(0.5, 1.5, 1100)
     wanted = definition(x, 1200, 300, window, True, "reflect", True, None)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
+
 from lamina import ops
-from lamina.convert.torch.node import TorchCall, converts
+from lamina.convert.torch.cells import Cell
+from lamina.convert.torch.factory import constant
+from lamina.convert.torch.node import TorchCall, converts, read
 from lamina.ops.primitives.attention import attention_and_weights
+from lamina.spec import float32, float64, int32
 
 
 @converts("scaled_dot_product_attention")
@@ -16,6 +22,40 @@ def attention(call: TorchCall) -> Any:
         call["query"], call["key"], call["value"], call.get("attn_mask"), float(call.get("dropout_p", 0.0)),
         bool(call.get("is_causal", False)), call.get("scale"), bool(call.get("enable_gqa", False)),
     )  # fmt: skip
+
+
+@converts("flex_attention")
+def flexible_attention(call: TorchCall) -> Any:
+    """(y [B, H, T, E], the base-2 logarithms of the rows' sums [B, H, T], their maxima) of scores that a function of
+    the user's changes, and another one masks: functions of a score and its four indices, run on all scores at once.
+    """
+    q, k, v, score_mod, blocks, scale, _, own, hidden = call.cells.values()
+    q, k, v = map(read, (q, k, v))
+    kind = q.dtype if q.dtype == float64 else float32
+    groups = q.shape[1] // k.shape[1]
+    k, v = (ops.repeat_interleave(x, groups, 1) if groups > 1 else x for x in (k, v))
+    scores = ops.matmul(q, k.mT).cast(kind) * float(scale)
+    places = [
+        Cell(constant(call, np.arange(n).reshape([n if i == axis else 1 for i in range(4)]), int32))
+        for axis, n in enumerate(scores.shape)
+    ]
+    scores = ops.broadcast_to(read(call.run(score_mod, [Cell(scores), *places, *own])), scores.shape)
+    allowed = read(call.run(blocks[-1], [*places, *hidden]))
+    scores = ops.where(allowed, scores, float("-inf"))
+    most = ops.amax(scores, -1)
+    empty = ops.isneginf(most).unsqueeze(-1)  # rows without a key are zeros
+    weights = ops.where(empty, 0.0, ops.softmax(ops.where(empty, 0.0, scores), -1))
+    y = ops.matmul(weights.cast(q.dtype), v)
+    return y, ops.logsumexp(scores, -1) / math.log(2), most
+
+
+@converts("flat_apply")
+def indexed(call: TorchCall) -> Any:
+    """x[indices], as the exporter writes it in the functions of `flex_attention`."""
+    _, _, function, x, *indices = call.cells.values()
+    if not str(function).endswith(".ModIndex"):
+        raise call.error(f"of {function}")
+    return read(x)[tuple(map(read, indices))]
 
 
 @converts("multi_head_attention_forward")

@@ -32,6 +32,7 @@ from lamina.convert.torch.partition import (
     memory_of,
     note_gradient_modes,
     split,
+    writer,
     writes,
     written,
 )
@@ -179,10 +180,15 @@ class GraphFunction:
         device = device_of_tensors(tensors)
         needs = [grads and x.requires_grad for x in tensors]
         recorded = record(self._program, whole, self._interface.results, needs)
-        if any(needs[i] for i in recorded.written):
-            raise ValueError("it writes to an argument that needs a gradient")
+        places = [i for i, x in enumerate(whole) if isinstance(x, torch.Tensor)]
+        for i in recorded.written:
+            if needs[i]:
+                error = ValueError("it writes to an argument that needs a gradient")
+                error.add_note(f"node {writer(self.graph_module, places[i])!r}")
+                raise error
         stays = [i for i, x in enumerate(tensors) if _stays(x) or i >= len(self._operands)]
-        return CompiledGraph(recorded, tensors, stays, device)
+        unsaved = [k for k, i in enumerate(places) if i in self._interface.unsaved]
+        return CompiledGraph(recorded, tensors, stays, device, unsaved)
 
     def _held(self, args: Sequence[Any]) -> list[Any]:
         """The arguments with wrapped numbers as constants; as tensors where they are operands, in float64 beside such
@@ -258,6 +264,9 @@ class _Interface:
         ]
         floats = all(example(inputs[i]).dtype.is_floating_point for i in self.wrapped)
         self.operands = sorted([*self.tensors, *self.wrapped]) if floats else self.tensors
+        kept = _kept(nodes)
+        #: The tensors that PyTorch's autograd would not keep for the backward pass.
+        self.unsaved = {i for i in self.tensors if memory_of(example(inputs[i])) not in kept}
         given = nodes[-1].args[0]
         self.outputs: list[Any] = list(given) if isinstance(given, (tuple, list)) else [given]
         shared = {memory_of(example(n)) for n in nodes if n.op in ("placeholder", "get_attr")}
@@ -312,6 +321,17 @@ def _is_new(node: Node, shared: set[int | None]) -> bool:
     """Whether a node's result is a tensor in memory of its own."""
     seen = example(node)
     return node.op.startswith("call") and isinstance(seen, torch.Tensor) and memory_of(seen) not in shared
+
+
+def _kept(nodes: Sequence[Node]) -> set[int | None]:
+    """The memories that calls read whose results need gradients: autograd may keep these for the backward pass."""
+    found: set[int | None] = set()
+    for node in nodes:
+        seen = example(node)
+        leaves = seen if isinstance(seen, (tuple, list)) else [seen]
+        if any(not isinstance(y, torch.Tensor) or y.requires_grad for y in leaves):
+            found |= {memory_of(example(x)) for x in node.all_input_nodes} - {memory_of(seen)}
+    return found
 
 
 def _rest(graph_module: GraphModule, outputs: Sequence[Any], roots: Sequence[Node]) -> GraphModule:

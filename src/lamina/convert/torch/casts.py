@@ -108,7 +108,7 @@ def _computes_in(node: Node, inputs: Iterable[Node], half: torch.dtype) -> torch
     if name in RECURRENT and any(example(n).is_cuda for n in inputs):
         return half  # cuDNN's; Dynamo takes it apart, which gives other dtypes
     listed = (name in HALF and seen == half) or (name in FULL and seen == torch.float32) or name in WIDEST
-    if listed:
+    if listed or _is_complex(example(node)):  # no complex number has parts of bfloat16
         return seen
     unchanged = name in MIXED or all(example(n).dtype == seen for n in inputs)
     return None if unchanged or _plain_kind(node) == seen else seen
@@ -129,9 +129,9 @@ def _see(node: Node, found: Any, renewed: set[Node]) -> None:
 
 
 def _result_kind(seen: Any) -> torch.dtype | None:
-    """The dtype of the first floating-point tensor of a result."""
+    """The dtype of the first tensor of floating-point numbers of a result, or of the parts of complex ones."""
     parts = seen if isinstance(seen, (tuple, list)) else (seen,)
-    return next((x.dtype for x in parts if _is_float(x)), None)
+    return next((x.dtype.to_real() for x in parts if _is_float(x) or _is_complex(x)), None)
 
 
 def _plain_kind(node: Node) -> torch.dtype | None:
@@ -170,6 +170,10 @@ def _autocast(state: State) -> Iterator[None]:
         for kind, (enabled, dtype) in before.items():
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
+
+
+def _is_complex(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype.is_complex
 
 
 def _is_float(x: Any) -> bool:

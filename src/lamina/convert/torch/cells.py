@@ -7,13 +7,16 @@ new operand in the cell below, which every other view reads from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lamina import ops
+from lamina._tree import flatten
 from lamina.ops.core import recording
+from lamina.ops.primitives.marker import overwritten
 from lamina.spec import Shape
 
 Get = Callable[[Any], Any]
@@ -32,6 +35,11 @@ class Cell:
     def version(self) -> int:
         """How often it was written."""
         return self._version
+
+    @property
+    def roots(self) -> list[Cell]:
+        """The cells that a write to it is a write to."""
+        return [self]
 
     def read(self) -> Any:
         """The operand that it is now."""
@@ -75,6 +83,11 @@ class View(Cell):
         """How often what it looks into was written."""
         return self.base.version
 
+    @property
+    def roots(self) -> list[Cell]:
+        """Those of its base."""
+        return self.base.roots
+
     def read(self) -> Any:
         """What it sees of its base now."""
         if self._seen != self.base.version:
@@ -90,6 +103,17 @@ class View(Cell):
         self._get = lambda whole: get(before(whole))
         self._put = lambda whole, value: put_back(self._get, whole, value)
         self._held, self._seen = self._get(self.base.read()), self.base.version
+
+
+@contextmanager
+def past_derivatives(args: Any) -> Iterator[None]:
+    """Within the block writes to cells among these arguments, nested as they are, are past all derivatives."""
+    cells = [c for x in flatten(args)[0] if isinstance(x, Cell) for c in x.roots]
+    before = [(c, c.version, c.read()) for c in cells]
+    yield
+    for cell, version, value in before:
+        if cell.version != version and value.dtype.is_float:
+            cell.replace(overwritten(value, cell.read()))
 
 
 def put_back(get: Get, whole: Any, value: Any) -> Any:

@@ -9,7 +9,7 @@ PyTorch's, and is never overwritten by a later call.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -36,11 +36,17 @@ class CompiledGraph:
     """Forward and backward pass for tensors of given shapes.
 
     recorded: the graph. tensors: examples of the tensors among the arguments. stays: which of them stay where they
-    are from call to call (parameters, buffers), and are read there.
+    are from call to call (parameters, buffers), and are read there. unsaved: which of them PyTorch's autograd would
+    not keep for the backward pass, so that they may be written before it.
     """
 
     def __init__(
-        self, recorded: RecordedGraph, tensors: Sequence[torch.Tensor], stays: Sequence[int], device: Device
+        self,
+        recorded: RecordedGraph,
+        tensors: Sequence[torch.Tensor],
+        stays: Sequence[int],
+        device: Device,
+        unsaved: Sequence[int] = (),
     ) -> None:
         self.recorded, self.device = recorded, device
         # What the forward pass overwrites and the gradients depend on is copied: they need the values of before.
@@ -58,6 +64,8 @@ class CompiledGraph:
             together=self._small(),
         )
         self._settle()
+        if early := set(unsaved).intersection(self.read_late):
+            self._copy(early)
         self.fixed = [i for i in range(recorded.results) if i not in recorded.arriving]
         #: How each gradient lies: as autograd keeps it, which copies one that lies otherwise.
         self.strides = [dense_strides(tensors[i]) for i in recorded.wanted]
@@ -80,6 +88,11 @@ class CompiledGraph:
         #: What the forward pass writes where it lies, and what is copied there: (number of the write, argument).
         self.updated = sorted(updated)
         self.rewritten = [(k, i) for k, i in enumerate(self.recorded.written) if i not in updated]
+
+    def _copy(self, unfit: Collection[int]) -> None:
+        """Let each call copy what it read where it lay."""
+        self.stays = [i for i in self.stays if i not in unfit]
+        self._settle()
 
     def _updates(self, tensors: Sequence[torch.Tensor]) -> dict[int, int]:
         """The tensors that may be written where they lie (running statistics), and the output with the new value."""
@@ -155,8 +168,7 @@ class CompiledGraph:
             pairs = zip(self.stays, context.addresses, strict=True)
             unfit += [i for i, address in pairs if tensors[i].data_ptr() != address]
         if unfit:
-            self.stays = [i for i in self.stays if i not in unfit]
-            self._settle()
+            self._copy(unfit)
             self._free, self._moves = {}, 0
             return self.take(tensors)
         context.move(tensors)

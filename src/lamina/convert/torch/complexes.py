@@ -73,6 +73,11 @@ class ComplexCell(Cell):
         """How often it was written."""
         return self.re.version + self.im.version
 
+    @property
+    def roots(self) -> list[Cell]:
+        """Those of both parts."""
+        return [*self.re.roots, *self.im.roots]
+
     def read(self) -> Any:
         """[..., 2]."""
         return ops.stack((self.re.read(), self.im.read()), -1)

@@ -30,6 +30,7 @@ from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.norm import cumulative_norms
 from lamina.convert.torch.packed import PackingMode, batches_of_any_size
+from lamina.convert.torch.partition import memory_of
 from lamina.convert.torch.random import BoundedDraws
 from lamina.convert.torch.report import LeftCalls
 from lamina.ops.core import Operand
@@ -139,15 +140,26 @@ class _Nesting:
 
 
 class _DataMode(TorchFunctionMode):
-    """Within the block x.data is x.detach(), of which the exporter knows the memory."""
+    """Within the block x.data is x.detach(), of which the exporter knows the memory; to assign it is to write."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """The function, or detach."""
-        if getattr(func, "__self__", None) is torch.Tensor.data and func.__name__ == "__get__":
-            return args[0].detach()
+        """The function, or what stands for x.data."""
+        if getattr(func, "__self__", None) is torch.Tensor.data:
+            return args[0].detach() if func.__name__ == "__get__" else _assign_data(*args)
         return func(*args, **(kwargs or {}))
+
+
+def _assign_data(x: torch.Tensor, value: torch.Tensor) -> None:
+    """x.data = value. What `x.data *= 2` assigns is x's own memory, and written by then."""
+    if x.shape != value.shape or x.dtype != value.dtype:
+        raise TorchConversionError(
+            f"x.data of {tuple(x.shape)} {x.dtype} becomes {tuple(value.shape)} {value.dtype}: a graph's tensors "
+            "keep shape and dtype; use a tensor of its own"
+        )
+    if memory_of(x) != memory_of(value):
+        x.detach().copy_(value.detach())
 
 
 class _Flat(torch.nn.Module):

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from lamina import ops
 from lamina.convert.torch.arguments import as_called
 from lamina.convert.torch.autocast import Autocast, in_one_type
-from lamina.convert.torch.cells import Cell, View
+from lamina.convert.torch.cells import Cell, View, past_derivatives
 from lamina.convert.torch.complexes import ComplexCell, called, involved, is_complex, knows
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import (
@@ -241,13 +241,18 @@ class _Run:
         if function is None and not (involved(node) and knows(node)):
             raise TorchConversionError(f"{full_name(node)}: {self.program._why_not(node)}{where(node)}")
         try:
-            run = partial(self._called, node, function)
+            run = partial(self._called if self.with_gradient else self._called_past, node, function)
             if self.selects and has_selections(args, kwargs):
                 return of_selections(node, args, kwargs, run)
             return called(node, args, kwargs, run) if involved(node) else run(args, kwargs)
         except Exception as error:
             error.add_note(f"in {full_name(node)}, node {node.name!r}{where(node)}")
             raise
+
+    def _called_past(self, node: Node, function: Any, args: Any, kwargs: Any) -> Any:
+        """A call within `no_grad`."""
+        with past_derivatives((args, kwargs)):
+            return self._called(node, function, args, kwargs)
 
     def _called(self, node: Node, function: Any, args: Any, kwargs: Any) -> Any:
         target: Any = node.target

@@ -44,6 +44,23 @@ def solve(call: TorchCall) -> Any:
     return linalg.solve(call["A"], call["B"], left=call.get("left", True))
 
 
+@converts("linalg_solve_ex", "linalg_inv_ex", "linalg_cholesky_ex", "linalg_lu", "linalg_lu_factor",
+          "linalg_lu_factor_ex", "linalg_lu_solve", "linalg_tensorinv", "linalg_tensorsolve")  # fmt: skip
+def of_the_name(call: TorchCall) -> Any:
+    """The function of the same name and keywords."""
+    if not call.get("pivot", True):
+        raise call.error("takes pivot=True alone")
+    given = {name: call[name] for name in call.cells if name != "pivot"}
+    operands = [given.pop(name) for name in list(given) if is_operand(given[name])]
+    return getattr(linalg, call.name.removeprefix("linalg_"))(*operands, **given)
+
+
+@converts("lu_solve")
+def lu_solve(call: TorchCall) -> Any:
+    """A⁻¹ B of A's factors."""
+    return linalg.lu_solve(call["LU_data"], call["LU_pivots"], call["input"])
+
+
 @converts("linalg_cholesky", "cholesky")
 def cholesky(call: TorchCall) -> Any:
     """The triangular factor."""

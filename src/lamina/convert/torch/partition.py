@@ -169,6 +169,13 @@ class _Part(torch.nn.Module):
         return found
 
 
+def writer(graph: GraphModule, argument: int) -> str:
+    """The name of a node that writes to an argument, or to a view of it; "" where none is seen."""
+    nodes = list(graph.graph.nodes)
+    memory = _memory([n for n in nodes if n.op == "placeholder"][argument])
+    return next((n.name for n in nodes if writes(n) and _memory(n) == memory), "")
+
+
 def written(node: Node) -> Node | None:
     """The node whose tensor a node writes to, its first argument's or the one given as `out`; None for none."""
     if not writes(node):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lamina import ops
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.memory import spec_of
 from lamina.graph import Graph, Value, constant
@@ -16,7 +17,7 @@ from lamina.graph.ir.graph import Capture, reachable
 from lamina.graph.passes.idioms import with_idioms
 from lamina.nn.random import default_generator
 from lamina.ops.core import recording
-from lamina.ops.primitives.marker import StopGradient
+from lamina.ops.primitives.marker import CustomGradient, StopGradient
 from lamina.tensors import Tensor
 
 
@@ -154,12 +155,20 @@ def _differentiated(inputs: list[Value], outputs: list[Value], wrt: list[Value])
 def _pulled_back(
     outputs: Sequence[Value], wrt: Sequence[Value]
 ) -> tuple[list[int], dict[Value, Value | None], list[Value]]:
-    """(the outputs whose gradient arrives, the gradients that leave by what they are of, those that arrive)."""
+    """(the outputs whose gradient arrives, the gradients that leave by what they are of, those that arrive).
+
+    What outputs depend on step by step alone (rounded, its sign) has a gradient of zeros.
+    """
     dependent = _dependent(outputs, wrt)
     arriving = [i for i, y in enumerate(outputs) if y in dependent]
     grads = [Value(outputs[i].spec, name=f"gradient{i}") for i in arriving]
-    made = gradients_or_none([outputs[i] for i in arriving], wrt, grads) if wrt and arriving else []
-    return arriving, dict(zip(wrt, made, strict=True)) if made else {}, grads
+    if not (wrt and arriving):
+        return arriving, {}, grads
+    made = dict(zip(wrt, gradients_or_none([outputs[i] for i in arriving], wrt, grads), strict=True))
+    if any(g is None for g in made.values()):
+        read = _read_by([outputs[i] for i in arriving])
+        made = {x: ops.zeros_like(x) if g is None and x in read else g for x, g in made.items()}
+    return arriving, made, grads
 
 
 class _GraphCapture(Capture):
@@ -178,6 +187,15 @@ def _states(capture: Capture) -> list[Value]:
 
 def _flat(outputs: Any) -> list[Any]:
     return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def _read_by(outputs: Sequence[Value]) -> set[Value]:
+    """The floats that the outputs are computed of, but for what is declared a constant, or has a rule of its own."""
+    found = set(outputs)
+    for node in reversed(reachable(outputs)):
+        if not isinstance(node.op, (StopGradient, CustomGradient)) and any(y in found for y in node.outputs):
+            found |= {x for x in node.inputs if x.dtype.is_float}
+    return found
 
 
 def _dependent(outputs: Sequence[Value], wrt: Sequence[Value]) -> set[Value]:

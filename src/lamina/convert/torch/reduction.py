@@ -65,6 +65,12 @@ def activation(call: TorchCall) -> Any:
     return getattr(ops, name)(call["input"])
 
 
+@converts("fma")
+def fused_multiply_add(call: TorchCall) -> Any:
+    """a b + c, as which Dynamo writes `addcmul_`, `addcdiv_` and `add_` with a factor."""
+    return call["a"] * call["b"] + call["c"]
+
+
 @converts("entr")
 def entropy(call: TorchCall) -> Any:
     """-x log x; minus infinity below zero."""

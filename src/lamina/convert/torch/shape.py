@@ -16,6 +16,7 @@ from lamina.convert.torch.node import TorchCall, aliases, converts, dtype_of, is
 from lamina.convert.torch.selecting import selected
 from lamina.convert.torch.targets import example
 from lamina.ops.primitives.arrange import windows
+from lamina.ops.primitives.marker import overwritten
 from lamina.spec import bool_
 
 #: The end of a slice that goes on to the axis' end.
@@ -92,7 +93,7 @@ def attribute(call: TorchCall) -> Any:
     if name in ("T", "mT", "H", "mH"):
         return View(x, lambda whole: getattr(whole, name.replace("H", "T")))
     if name == "data":
-        return View(x, ops.stop_gradient)
+        return detached(x)
     if name == "device":
         return call.device or "cpu"
     return getattr(x.read(), name)
@@ -113,9 +114,21 @@ def clone(call: TorchCall) -> Any:
     return call.either("input", "x")
 
 
-@converts("detach", "detach_", "_get_data_attr")
+@converts("detach", "_get_data_attr")
+@aliases
 def detach(call: TorchCall) -> Any:
-    """Without a gradient."""
+    """The tensor's memory, without a gradient."""
+    return detached(call.cells["input"])
+
+
+def detached(x: Cell) -> Cell:
+    """A cell of the same memory through which no gradient goes, neither when it is read nor when it is written."""
+    return View(x, ops.stop_gradient, overwritten) if x.read().dtype.is_float else x
+
+
+@converts("detach_")
+def detach_in_place(call: TorchCall) -> Any:
+    """The tensor without a gradient from here on."""
     x = call["input"]
     return ops.stop_gradient(x) if x.dtype.is_float else x
 

@@ -289,4 +289,6 @@ def _cost(kind: str, value: Any) -> int | None:
         return None if any(c is None for c in costs) else sum(c or 0 for c in costs)
     if kind not in _KINDS:
         return None
+    if kind == "Tensor" and _KINDS["number"](value):  # wrapped by PyTorch's dispatcher
+        return 3
     return 0 if _KINDS[kind](value) else None

@@ -27,7 +27,7 @@ from lamina.ops.destination import destination
 from lamina.ops.operators import InPlace
 from lamina.ops.origin import Origin, current_origin
 from lamina.ops.primitives.cast import Cast
-from lamina.ops.primitives.marker import Alias, Clone, CustomGradient, Marker, StopGradient
+from lamina.ops.primitives.marker import Alias, Clone, Marker, StopGradient, overwritten
 from lamina.ops.primitives.pointwise import where
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, ShapeError, Spec, current_policy
@@ -464,9 +464,8 @@ def _put_back(op: Op, made: Value, whole: Value) -> Value:
     """What a value holds when `made` was written over the part that an op takes of it."""
     if not made.spec.numel:
         return whole
-    if isinstance(op, StopGradient):  # what is written past a derivative, x.data, leaves that as it was
-        rule = CustomGradient(lambda kept, grads: grads, 1, 1)
-        return bind(rule, whole, made)[0]  # type: ignore[no-any-return]
+    if isinstance(op, StopGradient):
+        return overwritten(whole, made)  # type: ignore[no-any-return]
     found = op.vjp((made,), (whole.spec,), ())[0]
     if made.spec.numel == whole.spec.numel:
         return found  # type: ignore[no-any-return]

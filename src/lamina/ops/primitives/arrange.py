@@ -13,10 +13,12 @@ import numpy as np
 from lamina.ops.arguments import checked, shown
 from lamina.ops.core import Array, call, operand
 from lamina.ops.primitives.axis_map import AxisMap
-from lamina.ops.primitives.gather import Gather, host_values, index_select
+from lamina.ops.primitives.full_like import ones_like
+from lamina.ops.primitives.gather import Gather, host_values, index_add, index_select
 from lamina.ops.primitives.index import At
 from lamina.ops.primitives.map_axes import mapped
-from lamina.ops.primitives.pointwise import where
+from lamina.ops.primitives.pointwise import clamp, where
+from lamina.ops.primitives.scan import cumsum
 from lamina.ops.primitives.shape import (
     cat,
     expand,
@@ -534,7 +536,11 @@ def repeat_interleave(
 ) -> Any:
     """Each element of an axis (of the flattened tensor) so many times, one after the other. torch.repeat_interleave.
 
-    repeats: an int, or a vector of them, one for each element: then the shape depends on its numbers.
+    repeats: an int, or a vector of them, one for each element: then the shape depends on its numbers, which
+    output_size, their sum, tells a graph that does not have them while it is recorded. Where they have another sum,
+    the last element fills the rest.
+
+    Raises ShapeError for repeats that are not as many as the elements, or another output_size than their known sum.
     """
     x = operand(input, "repeat_interleave")
     if dim is None:
@@ -547,12 +553,28 @@ def repeat_interleave(
             raise ValueError(f"repeat_interleave: repeats must be >= 0, got {repeats}")
         wide = expand(unsqueeze(x, axis + 1), (*x.shape[: axis + 1], int(repeats), *x.shape[axis + 1 :]))
         return wide.reshape((*x.shape[:axis], n * int(repeats), *x.shape[axis + 1 :]))
-    counts = host_values("repeat_interleave", repeats, "repeats")
-    if counts.dtype.kind not in "iu":
-        raise DTypeError(f"repeat_interleave: repeats must be integers, got {counts.dtype}")
-    if counts.ndim > 1 or counts.size not in (1, n) or (counts < 0).any():
-        raise ShapeError(f"repeat_interleave: repeats must be {n} numbers >= 0, got shape {counts.shape}")
-    return index_select(x, axis, np.repeat(np.arange(n), np.broadcast_to(counts.reshape(-1), (n,))))
+    many = operand(repeats, "repeat_interleave", "repeats")
+    if many.dtype.numpy.kind not in "iu":
+        raise DTypeError(f"repeat_interleave: repeats must be integers, got {many.dtype}")
+    if many.ndim > 1 or many.spec.numel not in (1, n):
+        raise ShapeError(f"repeat_interleave: repeats must be {n} numbers >= 0, got shape {many.shape}")
+    try:
+        counts = host_values("repeat_interleave", many, "repeats")
+    except TypeError:
+        if output_size is None:
+            raise
+        # A result's place is the number of elements whose copies end in front of it.
+        ends = clamp(cumsum(expand(many, (n,)), 0), max=output_size)
+        ended = index_add(np.zeros(output_size + 1, ends.dtype.numpy), 0, ends, ones_like(ends))
+        return index_select(x, axis, clamp(cumsum(ended, 0)[:output_size], max=n - 1))
+    if (counts < 0).any():
+        raise ValueError(f"repeat_interleave: repeats must be >= 0, got {counts.min()}")
+    places = np.repeat(np.arange(n), np.broadcast_to(counts.reshape(-1), (n,)))
+    if output_size not in (None, len(places)):
+        raise ShapeError(
+            f"repeat_interleave: repeats make {len(places)} elements, and output_size is {output_size}"
+        )
+    return index_select(x, axis, places)
 
 
 @checked

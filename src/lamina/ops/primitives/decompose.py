@@ -121,6 +121,17 @@ class PseudoInverse(Marker, abstract=True):
         return found - matmul(matmul(p.mT, g), p.mT), None
 
 
+@dataclass(frozen=True)
+class OneTriangle(Marker, abstract=True):
+    """A symmetric a [..., N, N], of which what follows reads one triangle: the gradient goes to both alike, so that a
+    step along it leaves a symmetric.
+    """
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        (g,) = grads
+        return ((g + g.mT) * 0.5,)
+
+
 def _inverse_gaps(values: Any) -> Any:
     """1 / (values_j - values_i) at [i, j], 0 where i = j."""
     apart = values.unsqueeze(-2) - values.unsqueeze(-1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lamina.ops.core import Array, BatchAxes, Op, call, operand, recorder
+from lamina.ops.core import Array, BatchAxes, Op, bind, call, operand, recorder
 from lamina.spec import DTYPES, Spec
 
 Passed = TypeVar("Passed")
@@ -85,3 +85,20 @@ def stop_gradient(input: Any) -> Any:
     """
     x = operand(input, "stop_gradient")
     return call(StopGradient(), x) if x.records or recorder() is not None else x
+
+
+def overwritten(before: Any, after: Any) -> Any:
+    """`after`, which is written over `before` past a derivative (torch's `x.data`, or within `no_grad`).
+
+    The derivative takes nothing to have been written: the gradient of `after` goes to `before`.
+    """
+    if not (operand(before).records or operand(after).records or recorder() is not None):
+        return after
+    return bind(_OVERWRITTEN, before, after)[0]
+
+
+def _unchanged(kept: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
+    return grads
+
+
+_OVERWRITTEN = CustomGradient(_unchanged, 1, 1)

@@ -158,7 +158,9 @@ class _Frames(NamedTuple):
 def _basis(size: int, bins: int, dtype: DType, scale: float) -> Array:
     """Kept, read-only: sines of so many angles take longer than a transform."""
     angle = (2 * np.pi / size) * (np.outer(np.arange(bins), np.arange(size)) % size)
-    found: Array = (scale * np.concatenate([np.cos(angle), -np.sin(angle)])).astype(dtype.numpy)
+    table = np.concatenate([np.cos(angle), -np.sin(angle)])
+    table[np.abs(table) < 1 / (4 * size)] = 0  # at half turns: parts that are 0 decide about signs of phases
+    found: Array = (scale * table).astype(dtype.numpy)
     found.flags.writeable = False
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from lamina.convert.torch.functions.step import TorchStep, writes
-from lamina.ops.primitives.decompose import SingularValues, SymmetricEigen
+from lamina.ops.primitives.decompose import OneTriangle, SingularValues, SymmetricEigen
 
 
 @writes(SymmetricEigen)
@@ -23,6 +23,13 @@ def singular_values(step: TorchStep, x: Any) -> Any:
     found = torch.linalg.svd(x, full_matrices=False)
     v = found[2].mT
     return found[0] * _signs(v), found[1], v * _signs(v)
+
+
+@writes(OneTriangle)
+def one_triangle(step: TorchStep, x: Any) -> Any:
+    """x, whose gradient goes to both triangles alike."""
+    even = (x + x.mT) * 0.5
+    return x.detach() + (even - even.detach())
 
 
 def _signs(v: Any) -> Any:
