@@ -476,3 +476,42 @@ def test_minus_zero_is_another_argument_than_zero_and_nan_the_same() -> None:
         assert np.signbit(f(x, number).numpy()).all() == (str(number) == "-0.0")
     programs = {f.program(x, float("nan")) for _ in range(3)}
     assert len(programs) == 1
+
+
+def test_what_a_function_closes_over_may_be_exchanged() -> None:
+    rate, table, net = 1.0, {"shift": 0.0}, nn.Linear(2, 2)
+
+    @lm.jit
+    def call(x: Any) -> Any:
+        return net(x) * rate + table["shift"]
+
+    x = array(3, 2)
+    before = call(x).numpy()
+    rate = 2.0
+    np.testing.assert_allclose(call(x).numpy(), before * 2, rtol=1e-6)
+    table["shift"] = 1.0
+    np.testing.assert_allclose(call(x).numpy(), before * 2 + 1, rtol=1e-6)
+    net = nn.Linear(2, 2)
+    np.testing.assert_allclose(call(x).numpy(), net(x).numpy() * 2 + 1, rtol=1e-5)
+    assert len(call._programs) == 4
+    rate, table["shift"] = 2.0, 1.0
+    call(x)
+    assert len(call._programs) == 4
+
+
+def test_an_object_among_the_arguments_may_change() -> None:
+    class Config:
+        def __init__(self) -> None:
+            self.rate, self.calls = 1.0, 0
+
+    @lm.jit
+    def call(x: Any, config: Config) -> Any:
+        return x * config.rate
+
+    config, x = Config(), array(3)
+    call(x, config)
+    config.rate = 2.0
+    np.testing.assert_array_equal(call(x, config).numpy(), x * 2)
+    config.calls += 1  # which nothing reads
+    call(x, config)
+    assert len(call._programs) == 2

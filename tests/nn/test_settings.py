@@ -207,3 +207,53 @@ def test_a_list_that_a_call_changes_is_no_setting() -> None:
     net.factors.append(3.0)
     np.testing.assert_allclose(call(X).numpy(), X * 3)
     assert net.seen == [4]
+
+
+FACTOR = 1.0
+
+
+class ByTheModule(nn.Module):
+    """Reads a number of its Python module, by way of a function of it."""
+
+    def forward(self, x: Any) -> Any:
+        return _by_the_factor(x)
+
+
+def _by_the_factor(x: Any) -> Any:
+    return x * FACTOR
+
+
+def test_a_number_of_the_python_module_that_forward_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(ByTheModule())
+    call = lm.jit(lambda x: net(x))
+    np.testing.assert_array_equal(call(X).numpy(), X)
+    monkeypatch.setattr(f"{__name__}.FACTOR", 3.0)
+    np.testing.assert_array_equal(call(X).numpy(), X * 3)
+    call(X)
+    assert len(call._programs) == 2
+
+
+class Tabled(nn.Module):
+    """Multiplies by a tensor that is a plain attribute, and keeps its result in another one."""
+
+    def __init__(self) -> None:
+        self.table = lm.ones(3)
+        self.last: Any = None
+
+    def forward(self, x: Any) -> Any:
+        self.last = x * self.table
+        return self.last + 0.0
+
+
+def test_a_tensor_that_is_no_buffer_may_be_exchanged() -> None:
+    net = Tabled()
+    call = lm.jit(lambda x: net(x))
+    call(X)
+    net.table = lm.full(3, 2.0)
+    np.testing.assert_array_equal(call(X).numpy(), X * 2)
+    net.table.mul_(2.0)  # read by reference
+    np.testing.assert_array_equal(call(X).numpy(), X * 4)
+    for _ in range(3):
+        net(X)  # at once: another result is kept
+        call(X)
+    assert len(call._programs) == 2

@@ -27,11 +27,12 @@ from typing import (
 import numpy as np
 
 from lamina.graph.ir.graph import Value
+from lamina.graph.ir.surroundings import SameSurroundings
 from lamina.nn.hooks import Hook, HookHandle, Hooks
 from lamina.nn.mixed_precision import computed, in_compute_type
 from lamina.nn.parameter import Buffer, Parameter, become, read, settings_changed, standing_in, traces, write
 from lamina.nn.random import Generator, default_generator
-from lamina.nn.settings import SameSettings
+from lamina.nn.settings import SameSettings, surroundings_of
 from lamina.nn.state import Mismatch, WithState, loaded, saved
 from lamina.ops.arguments import Checked, DTypeLike, checked
 from lamina.ops.core import Operand, Recorder, recorder
@@ -126,8 +127,12 @@ class Module(WithState, Checked):
                 if by is None:
                     return self._between_hooks(hooks, inputs, options)
                 by.guard(same := SameSettings(self))
+                if reads := surroundings_of(type(self)):
+                    by.guard(around := SameSurroundings(reads))
                 found = self._between_hooks(hooks, inputs, options)
                 same.settle()
+                if reads:
+                    around.settle()
                 return found
             except Exception as error:
                 explain(error)

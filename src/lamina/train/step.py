@@ -22,6 +22,7 @@ from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.autodiff import gradients_or_none
 from lamina.graph.ir.graph import constant, traced_for
+from lamina.graph.ir.surroundings import SameSurroundings, reads_of
 from lamina.graph.passes.idioms import with_idioms
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
@@ -622,7 +623,11 @@ class Step:
             mapping.update(
                 (id(self.state.parameters[n]), _cast(written.get(n, v), master)) for n, v in wide.items()
             )
+            around = SameSurroundings(reads_of(self.loss_fn))
             loss = self.loss_fn(outputs, targets)
+            around.settle()
+            if around:
+                capture.guard(around)
             loss = capture.read(loss) if isinstance(loss, Value) else loss
             after = {name: capture.read(mapping[id(x)]) for name, x in states}
         capture.leave_behind()
