@@ -490,11 +490,14 @@ class ParameterGroups:
 
     # ---- state
     def state_dict(self) -> dict[str, Tensor]:
-        """The state of each parameter that was updated, by its name and the state's, and the number of updates.
+        """The state of each parameter that was updated, by its name and the state's, the number of updates, and the
+        groups' rates (but schedules) and other numbers: "param_groups.0.lr".
 
         What the ranks share is gathered: then every rank calls it.
         """
         found = {"step": tensor(np.asarray(self.number, np.int64))}
+        for i, group in enumerate(self.groups):
+            found |= {f"param_groups.{i}.{n}": tensor(x) for n, x in _numbers(group).items()}
         for e in self.entries.values():
             found |= {
                 f"{e.name}.{part}": x
@@ -506,8 +509,15 @@ class ParameterGroups:
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave. Nothing is changed unless everything fits."""
+        """Take over what `state_dict` gave, rates and numbers with it, as in torch; those that it lacks stay.
+
+        Nothing is changed unless everything fits.
+        """
         wanted: dict[str, tuple[int, ...] | None] = {"step": None}
+        numbers = [_numbers(group) for group in self.groups]
+        for i, group in enumerate(self.groups):
+            given = {n: numbers[i].get(n) for n in group if f"param_groups.{i}.{n}" in state}
+            wanted |= {f"param_groups.{i}.{n}": None if x is None else x.shape for n, x in given.items()}
         sums: dict[str, Tensor] = {}
         having = [
             e
@@ -532,6 +542,7 @@ class ParameterGroups:
         ]
         if wrong:
             raise ValueError(f"{self._name}.load_state_dict: does not fit: {', '.join(wrong[:8])}")
+        self._take_numbers(numbers, state)
         self.number = int(state["step"])
         for e in having:
             e.take_state([_beside(state[f"{e.name}.{part}"], e.param) for part in e.group.rule.parts])
@@ -540,6 +551,40 @@ class ParameterGroups:
         self._with_gradient = {
             e.name for e in self.entries.values() if f"{e.name}.sum_of_gradients" in sums and e.has_gradient()
         }
+
+    def _take_numbers(self, before: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> None:
+        """The rates and numbers of a state. Raises ValueError for one that an optimizer is made with for good."""
+        try:
+            for i, (group, own) in enumerate(zip(self.groups, before, strict=True)):
+                given = {n: np.asarray(state[k]) for n in own if (k := f"param_groups.{i}.{n}") in state}
+                _set_numbers(group, given)
+        except (TypeError, ValueError):
+            for group, own in zip(self.groups, before, strict=True):
+                _set_numbers(group, own)
+            raise
+
+
+def _numbers(group: ParameterGroup) -> dict[str, np.ndarray[Any, Any]]:
+    """A group's rate, unless it is a schedule, and what else it was made with that is a number or some."""
+    held = {n: x for n, x in group.items() if n != "params"}
+    plain = {n: x for n, x in held.items() if all(isinstance(y, int | float) for y in _each(x))}
+    return {n: np.asarray(x) for n, x in plain.items()}
+
+
+def _each(x: Any) -> tuple[Any, ...]:
+    return x if isinstance(x, tuple) else (x,)
+
+
+def _set_numbers(group: ParameterGroup, numbers: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Set those that differ; a group that follows the optimizer's rate goes on doing so."""
+    for name, x in numbers.items():
+        value: Any = tuple(x.tolist()) if x.ndim else x.item()
+        if group[name] == value:
+            continue
+        if name == "lr" and isinstance(group.rule.lr, FollowingRate):
+            group.rule.lr.optimizer.lr = value
+        else:
+            group[name] = value
 
 
 def _beside(x: Any, other: Tensor) -> Tensor:
