@@ -54,6 +54,7 @@ _INSTEAD = {
     ),
     "_register_load_state_dict_pre_hook": "it is register_load_state_dict_pre_hook",
     "_register_state_dict_hook": "it is register_state_dict_post_hook",
+    "register_module": "it is add_module",
     "type": "it is to(dtype)",
     "compile": "lamina.jit(net) is the compiled network, lamina.train_step compiles its training",
     "share_memory": "workers of data load data alone; lamina.infer.Inferer shares weights among threads",

@@ -511,8 +511,11 @@ class ParameterGroups:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave, rates and numbers with it, as in torch; those that it lacks stay.
 
-        Nothing is changed unless everything fits.
+        A state of torch's is taken as well, whose parameters count in the order of the groups. Nothing is changed
+        unless everything fits.
         """
+        if "state" in state and "param_groups" in state:
+            state = self._of_torch(state["state"], state["param_groups"])
         wanted: dict[str, tuple[int, ...] | None] = {"step": None}
         numbers = [_numbers(group) for group in self.groups]
         for i, group in enumerate(self.groups):
@@ -552,6 +555,30 @@ class ParameterGroups:
             e.name for e in self.entries.values() if f"{e.name}.sum_of_gradients" in sums and e.has_gradient()
         }
 
+    def _of_torch(self, states: Mapping[Any, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What torch keeps by the numbers of parameters, by names. Raises ValueError for other groups."""
+        sizes, own = [len(g["params"]) for g in groups], [len(g.params) for g in self.groups]
+        if sizes != own:
+            raise ValueError(
+                f"{self._name}.load_state_dict: does not fit: groups of {sizes} parameters, {own} are trained"
+            )
+        found: dict[str, Any] = {"step": 0}
+        for i, (group, theirs) in enumerate(zip(self.groups, groups, strict=True)):
+            numbers = {n: theirs[n] for n in group if n != "params" and n in theirs}
+            found |= {f"param_groups.{i}.{n}": x for n, x in numbers.items() if _is_numeric(x)}
+            for param, number in zip(group.params.values(), theirs["params"], strict=True):
+                e, kept = self.entries[id(param)], states.get(number) or {}
+                found["step"] = max(found["step"], int(kept.get("step", 0)))
+                given = {_IN_TORCH.get(part, part): part for part in group.rule.parts}
+                taken = {part: kept[n] for n, part in given.items() if kept.get(n) is not None}
+                if taken:
+                    taken.setdefault(
+                        "step", 1
+                    )  # where torch does not count, having stepped is all that matters
+                    first = dict(zip(group.rule.parts, e.held(), strict=True))
+                    found |= {f"{e.name}.{part}": taken.get(part, x) for part, x in first.items()}
+        return found
+
     def _take_numbers(self, before: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> None:
         """The rates and numbers of a state. Raises ValueError for one that an optimizer is made with for good."""
         try:
@@ -567,12 +594,15 @@ class ParameterGroups:
 def _numbers(group: ParameterGroup) -> dict[str, np.ndarray[Any, Any]]:
     """A group's rate, unless it is a schedule, and what else it was made with that is a number or some."""
     held = {n: x for n, x in group.items() if n != "params"}
-    plain = {n: x for n, x in held.items() if all(isinstance(y, int | float) for y in _each(x))}
-    return {n: np.asarray(x) for n, x in plain.items()}
+    return {n: np.asarray(x) for n, x in held.items() if _is_numeric(x)}
 
 
-def _each(x: Any) -> tuple[Any, ...]:
-    return x if isinstance(x, tuple) else (x,)
+def _is_numeric(x: Any) -> bool:
+    return all(isinstance(y, int | float) for y in (x if isinstance(x, tuple | list) else (x,)))
+
+
+#: What torch's optimizers call a moment otherwise.
+_IN_TORCH = {"momentum": "momentum_buffer"}
 
 
 def _set_numbers(group: ParameterGroup, numbers: Mapping[str, np.ndarray[Any, Any]]) -> None:

@@ -177,7 +177,7 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave, of an optimizer with the same parameters; rates and numbers, too, where
-        the state has them. Raises ValueError."""
+        the state has them. A state of torch's optimizer of this name is taken as well. Raises ValueError."""
         self.bound.load_state_dict(state)
 
     def __setattr__(self, name: str, value: Any) -> None:
