@@ -12,6 +12,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
+from tests.helpers.planned import H200
 from tests.helpers.second_device import SECOND, known
 
 RNG = np.random.default_rng(0)
@@ -515,3 +516,22 @@ def test_an_object_among_the_arguments_may_change() -> None:
     config.calls += 1  # which nothing reads
     call(x, config)
     assert len(call._programs) == 2
+
+
+@pytest.mark.parametrize("place", [{"device": H200}, {"backend": "null"}], ids=["not there", "null"])
+def test_a_program_that_nothing_runs_is_planned_all_the_same(place: dict[str, Any]) -> None:
+    """With tensors that it closes over, which stay where they are; a call says why it cannot run."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    call = lm.jit(lambda x: net(x), **place)
+    found = call.program(array(3, 4))
+    assert found.kernels > 0
+    assert len(found.resident) == len(list(net.parameters())) + len(list(net.buffers()))
+    assert net[0].weight.device.kind == "cpu"
+    with pytest.raises(
+        RuntimeError, match="stands for a GPU that is not there|the null backend plans graphs"
+    ):
+        call(array(3, 4))
+    with pytest.raises(
+        RuntimeError, match="stands for a GPU that is not there|the null backend plans graphs"
+    ):
+        lm.jit(lambda x: x * 2, **place)(array(3, 4))

@@ -101,7 +101,8 @@ def train_step(
         the structure in which net returns them, and the targets in that in which they are given.
     optimizer: such as optim.SGD(lr=0.01, momentum=0.9); with parameters of its own, or groups of them, it trains
         these alone: optim.SGD(lr=0.01).over(net, groups).
-    device: "auto" takes a GPU when there is one. backend: another backend of that device ("reference").
+    device: "auto" takes a GPU when there is one; for one that is not there (`Device("cuda", machine=…)`) steps are
+        planned alone, by `program`, and parameters stay where they are. backend: another backend of that device ("reference").
     precision: "fp32"; "tf32"; "bf16" and "fp16", with float32 master weights and, for fp16, dynamic loss
         scaling; "fp64" converts the parameters.
     clip_norm: gradients are scaled down to this norm, taken over all of them together. clip_value: before that, each
@@ -402,6 +403,11 @@ class Step:
         return next(iter(self._programs)).executable
 
     # ---- state
+    @property
+    def _home(self) -> Device | None:
+        """Where the state lies; on the CPU, where the step is planned for a GPU that is not there."""
+        return self.device if self.device.planned is None else None
+
     def _initial_state(self) -> tuple[State, ParameterGroups]:
         parameters: dict[str, Tensor] = dict(self.net.named_parameters())
         if not parameters:
@@ -415,7 +421,7 @@ class Step:
         )
         averaged = {} if self.options.averaged is None else self.options.averaged.state_dict()
         for held in (*parameters.values(), *self.net.buffers(), *averaged.values()):
-            become(held, self.device, self.precision.master if held.dtype.is_float else None)
+            become(held, self._home, self.precision.master if held.dtype.is_float else None)
         random = {str(i): g.state for i, g in enumerate(self.net.generators())}
         scale = {"scale": initial_scale()} if self.precision.scaled else {}
         state = State(parameters, dict(self.net.named_buffers()), {}, random, scale, averaged=averaged)
@@ -457,9 +463,9 @@ class Step:
             if self.options.accumulate > 1 and name not in state.gathered:
                 state.gathered[name] = entry.gathered(master)
             if self._keeps_errors and name not in state.errors:
-                state.errors[name] = zeros(entry.param.shape, dtype=master, device=self.device)
+                state.errors[name] = zeros(entry.param.shape, dtype=master, device=self._home)
         if self.options.accumulate > 1 and "count" not in state.gathered:
-            state.gathered["count"] = zeros((), device=self.device)
+            state.gathered["count"] = zeros((), device=self._home)
 
     def _share_master(self, state: State, name: str) -> None:
         """Keep this rank's piece of a wide parameter that the network reads in the compute type alone."""
@@ -871,8 +877,7 @@ class _CompiledStep:
             backend=backend,
             memory_limit=memory_limit,
         )
-        if executable.backend.name != "null":
-            executable.load(dict(enumerate(held)) | dict(zip(places, closed.kept, strict=True)))
+        executable.load(dict(enumerate(held)) | dict(zip(places, closed.kept, strict=True)))
         return cls(executable, counts, grads, collectives_of(graph), closed, reached)
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
