@@ -677,13 +677,13 @@ def _adopted(x: Any) -> Tensor:
 def flatten_arrays(tree: Any, what: str, *, needed: bool = True) -> tuple[list[Any], Structure]:
     """The arrays in nested tuples, lists and dicts (NumPy's as they are, others as tensors), and the structure.
 
-    A list of (lists of) numbers is an array. Tuples, and lists of arrays, hold several. Raises TypeError for what may
-    be meant either way (a tuple of numbers, a list of numbers and arrays), is no array, or (needed) holds none;
-    `what` names the caller.
+    A list of (lists of) numbers is an array. Tuples, and lists of arrays, hold several; True and False in them are
+    part of the structure, as None is. Raises TypeError for what may be meant either way (a tuple of numbers, a list
+    of numbers and arrays), is no array, or (needed) holds none; `what` names the caller.
     """
     if isinstance(tree, Tensor | np.ndarray):
         return [_plain_array(tree)], LEAF
-    found, structure = flatten(tree, lambda x: _is_numbers(x, what))
+    found, structure = flatten(tree, lambda x: _is_numbers(x, what), flags=not isinstance(tree, bool))
     if needed and not found:
         raise TypeError(f"{what}: there is no array in {tree!r}")
     try:

@@ -102,7 +102,8 @@ def train_step(
     optimizer: such as optim.SGD(lr=0.01, momentum=0.9); with parameters of its own, or groups of them, it trains
         these alone: optim.SGD(lr=0.01).over(net, groups).
     device: "auto" takes a GPU when there is one; for one that is not there (`Device("cuda", machine=…)`) steps are
-        planned alone, by `program`, and parameters stay where they are. backend: another backend of that device ("reference").
+        planned alone, by `program`, and parameters stay where they are. backend: another backend of that device
+        ("reference").
     precision: "fp32"; "tf32"; "bf16" and "fp16", with float32 master weights and, for fp16, dynamic loss
         scaling; "fp64" converts the parameters.
     clip_norm: gradients are scaled down to this norm, taken over all of them together. clip_value: before that, each
