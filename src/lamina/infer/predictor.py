@@ -286,9 +286,10 @@ def flat_outputs(
     """
     tree = _tree.unflatten(structure, [_as(x, compute) for x in inputs])
     positional, named = _tree.arguments(tree, net.forward)
-    outputs, shape = _tree.flatten(net(*positional, **named), open_dataclasses=True)
+    outputs, shape = _tree.flatten(net(*positional, **named), open_dataclasses=True, flags=True)
     made.append(shape)
-    return [_as(operand(y), master) for y in outputs]
+    places = _tree.names(shape, "its output")
+    return [_as(operand(y, "forward", at), master) for y, at in zip(outputs, places, strict=True)]
 
 
 def _as(x: Any, dtype: Any) -> Any:

@@ -32,7 +32,7 @@ from lamina.nn import Module
 from lamina.nn.parameter import become, settings_version, standing_in
 from lamina.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from lamina.ops.arguments import checked, shown
-from lamina.ops.core import Operand, computing_in, recording
+from lamina.ops.core import Operand, computing_in, operand, recording
 from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
@@ -618,9 +618,12 @@ class Step:
             inputs, targets = kind.trees([values[name] for name in kind.names], compute)
             positional, named = _tree.arguments(inputs, self.net.forward)
             with contextlib.nullcontext() if compute == master else computing_in(compute):
-                found, structure = _tree.flatten(self.net(*positional, **named), open_dataclasses=True)
-            outputs = _tree.unflatten(structure, [_cast(capture.read(y), master) for y in found])
-            del found
+                given = self.net(*positional, **named)
+            found, structure = _tree.flatten(given, open_dataclasses=True, flags=True)
+            places = zip(found, _tree.names(structure, "its output"), strict=True)
+            read = [capture.read(operand(y, "forward", at)) for y, at in places]
+            outputs = _tree.unflatten(structure, [_cast(y, master) for y in read])
+            del found, given, places, read
             # Of float16, whose gradients are scaled, the parameters themselves: see `_forward_and_back`.
             wide = (
                 {n: values[f"parameters/{n}"] for n in parameters} if "scale/scale" in values else parameters

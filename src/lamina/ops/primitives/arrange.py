@@ -550,8 +550,10 @@ def repeat_interleave(
     counts = host_values("repeat_interleave", repeats, "repeats")
     if counts.dtype.kind not in "iu":
         raise DTypeError(f"repeat_interleave: repeats must be integers, got {counts.dtype}")
-    if counts.ndim > 1 or counts.size not in (1, n) or (counts < 0).any():
-        raise ShapeError(f"repeat_interleave: repeats must be {n} numbers >= 0, got shape {counts.shape}")
+    if counts.ndim > 1 or counts.size not in (1, n):
+        raise ShapeError(f"repeat_interleave: repeats must be {n} numbers or one, got shape {counts.shape}")
+    if (counts < 0).any():
+        raise ValueError(f"repeat_interleave: repeats must be >= 0, got {counts.min()} among them")
     return index_select(x, axis, np.repeat(np.arange(n), np.broadcast_to(counts.reshape(-1), (n,))))
 
 
