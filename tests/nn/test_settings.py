@@ -11,6 +11,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops, optim
+from lamina.graph.ir.surroundings import SameSurroundings
 from lamina.infer import Inferer, Predictor
 from lamina.nn.settings import SameSettings, settings_of
 
@@ -257,3 +258,24 @@ def test_a_tensor_that_is_no_buffer_may_be_exchanged() -> None:
         net(X)  # at once: another result is kept
         call(X)
     assert len(call._programs) == 2
+
+
+class Expanding(nn.Module):
+    """Reads a number of its class."""
+
+    expansion = 2.0
+
+    def forward(self, x: Any) -> Any:
+        return x * self.expansion
+
+
+def test_a_number_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(Expanding(), Expanding())
+    call = lm.jit(lambda x: net(x))
+    call(X)
+    guards = next(iter(call._programs)).guards
+    assert sum(isinstance(g, SameSurroundings) for g in guards) == 2  # of the class, and of the function
+    monkeypatch.setattr(Expanding, "expansion", 3.0)
+    np.testing.assert_allclose(call(X).numpy(), X * 9, rtol=1e-6)
+    net[1].expansion = 1.0
+    np.testing.assert_allclose(call(X).numpy(), X * 3, rtol=1e-6)

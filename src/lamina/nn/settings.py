@@ -126,17 +126,22 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def surroundings_of(kind: type) -> tuple[Read, ...]:
-    """The variables around the functions of a class that these read: of its module, and of functions around it.
+    """What the functions of a class read beside a module's own: variables around them, numbers of the class.
 
-    Kept by the class itself, which they may hold."""
+    Kept by the class itself, which they may hold.
+    """
     found: tuple[Read, ...] | None = vars(kind).get("_lamina_surroundings")
     if found is None:
         functions = [unwrap(f) for base in kind.__mro__ for n, f in _functions(base) if n not in _ASIDE]
-        found = reads_of(*[f for f in functions if isinstance(f, FunctionType)])
+        numbers = [n for n in _named(kind) if isinstance(getattr(kind, n, _OTHER), PLAIN)]
+        own = [Read(kind, n) for n in numbers if kind.__module__.partition(".")[0] != _LIBRARY]
+        found = (*reads_of(*[f for f in functions if isinstance(f, FunctionType)]), *own)
         type.__setattr__(kind, "_lamina_surroundings", found)
     return found
 
 
+#: Classes of this package have numbers that nobody changes.
+_LIBRARY = __name__.partition(".")[0]
 _names: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 

@@ -79,15 +79,18 @@ def comparable(value: Any, depth: int = 0) -> Hashable:
 
 
 class Read(NamedTuple):
-    """A variable: of a function around (a cell), of a module or an object (its dictionary, and the name there)."""
+    """A variable: of a function around (a cell), of a module or an object (its dictionary, and the name there), or of
+    a class."""
 
-    holder: dict[str, Any] | CellType
+    holder: dict[str, Any] | CellType | type
     name: str
 
     def now(self) -> Any:
         """Its value; `_ABSENT` where it has none."""
         if isinstance(self.holder, dict):
             return self.holder.get(self.name, _ABSENT)
+        if isinstance(self.holder, type):
+            return getattr(self.holder, self.name, _ABSENT)
         try:
             return self.holder.cell_contents
         except ValueError:
@@ -103,14 +106,21 @@ class SameSurroundings:
     `settle` drops those that have changed since: what a traced call itself counts or keeps.
     """
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_kept", "_reads")
 
-    def __init__(self, reads: Iterable[Read]) -> None:
+    def __init__(self, reads: tuple[Read, ...]) -> None:
+        self._reads = reads
         values = [(read, read.now()) for read in reads]
         self._kept = [(read, x, is_container(x), comparable(x)) for read, x in values]
 
     def __bool__(self) -> bool:
         return bool(self._kept)
+
+    def __eq__(self, other: object) -> bool:
+        """Of one class there is one guard in a trace, however many modules are of it."""
+        return isinstance(other, SameSurroundings) and other._reads is self._reads
+
+    __hash__ = None  # type: ignore[assignment]
 
     def settle(self) -> None:
         """The traced call is over."""
@@ -213,6 +223,8 @@ class _Walk:
         made = made.fget if isinstance(made, property) else made
         if name in own or isinstance(made, PLAIN):
             self._variable(Read(own, name), names)
+        if name not in own and isinstance(made, PLAIN):
+            self._variable(Read(type(value), name), names)
         elif isinstance(made, FunctionType) and _is_users(made):
             self.call(made, (), value)
 
