@@ -279,3 +279,35 @@ def test_a_number_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(call(X).numpy(), X * 9, rtol=1e-6)
     net[1].expansion = 1.0
     np.testing.assert_allclose(call(X).numpy(), X * 3, rtol=1e-6)
+
+
+COUNT = 0
+
+
+class AroundAll(nn.Module):
+    """Reads a number of its class and one of the Python module, and counts its calls there."""
+
+    power = 1.0
+
+    def forward(self, x: Any) -> Any:
+        global COUNT
+        COUNT += 1
+        return x * FACTOR * self.power
+
+
+def test_a_predictor_follows_what_is_around_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(AroundAll(), nn.Linear(3, 3))
+    predictor, inferer = Predictor(net, device="cpu"), Inferer(net, device="cpu")
+    with inferer:
+        first, again = predictor(X).numpy(), inferer(X).numpy()
+        bias = net[1].bias.numpy()
+        monkeypatch.setattr(f"{__name__}.FACTOR", 3.0)
+        np.testing.assert_allclose(predictor(X).numpy() - bias, 3 * (first - bias), rtol=1e-5, atol=1e-6)
+        inferer.refresh()
+        np.testing.assert_allclose(inferer(X).numpy() - bias, 3 * (again - bias), rtol=1e-5, atol=1e-6)
+        monkeypatch.setattr(AroundAll, "power", 2.0)
+        np.testing.assert_allclose(predictor(X).numpy() - bias, 6 * (first - bias), rtol=1e-5, atol=1e-6)
+    traced = COUNT
+    for _ in range(3):
+        predictor(X)
+    assert traced == COUNT
