@@ -139,13 +139,13 @@ def _is_same(read: Read, value: Any, changes: bool, found: Hashable) -> bool:
 
 def reads_of(*functions: Callable[..., Any], objects: Iterable[Any] = ()) -> tuple[Read, ...]:
     """What functions read beside their arguments. objects: arguments whose attributes count, too."""
-    walk = _Walk()
+    walk = _ReadWalk()
     for function in functions:
         walk.call(function, tuple(objects))
     return tuple(walk.found.values())
 
 
-class _Walk:
+class _ReadWalk:
     """Gathers what functions read, and what those read that they call."""
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class _Walk:
         for x in (*objects, *defaults):
             self._through(x, names)
 
-    def _variable(self, read: Read, names: _Names) -> None:
+    def _variable(self, read: Read, names: _CodeNames) -> None:
         value = read.now()
         stays = isinstance(value, ModuleType | type | BuiltinFunctionType)
         stays = stays or (isinstance(value, FunctionType) and not _is_users(value))
@@ -190,7 +190,7 @@ class _Walk:
             self.found.setdefault((id(read.holder), read.name), read)
         self._through(value, names)
 
-    def _through(self, value: Any, names: _Names) -> None:
+    def _through(self, value: Any, names: _CodeNames) -> None:
         """What is read by way of a value: its attributes, and what it reads when it is called."""
         if isinstance(value, (*PLAIN, type, Operand, np.ndarray, np.generic, BuiltinFunctionType)):
             return
@@ -208,12 +208,12 @@ class _Walk:
         if not isinstance(value, ModuleType):
             self.call(value)
 
-    def _attributes(self, value: Any, names: _Names) -> None:
+    def _attributes(self, value: Any, names: _CodeNames) -> None:
         if isinstance(own := getattr(value, "__dict__", None), dict):
             for name in names.attributes:
                 self._attribute(value, own, name, names)
 
-    def _attribute(self, value: Any, own: dict[str, Any], name: str, names: _Names) -> None:
+    def _attribute(self, value: Any, own: dict[str, Any], name: str, names: _CodeNames) -> None:
         """own: what the object holds itself; the rest is its class's, which it may come to hold instead."""
         if isinstance(value, ModuleType):
             if isinstance(own.get(name, _ABSENT), (*PLAIN, FunctionType)):
@@ -237,18 +237,18 @@ class _Walk:
         return True
 
 
-class _Names(NamedTuple):
+class _CodeNames(NamedTuple):
     """The names of variables of the module, and of attributes, that a function's code reads."""
 
     variables: tuple[str, ...]
     attributes: tuple[str, ...]
 
 
-_NO_NAMES = _Names((), ())
-_names: weakref.WeakKeyDictionary[CodeType, _Names] = weakref.WeakKeyDictionary()
+_NO_NAMES = _CodeNames((), ())
+_names: weakref.WeakKeyDictionary[CodeType, _CodeNames] = weakref.WeakKeyDictionary()
 
 
-def _names_in(code: CodeType) -> _Names:
+def _names_in(code: CodeType) -> _CodeNames:
     """Those in a function and in the functions that are written in it."""
     if code not in _names:
         inner = [_names_in(x) for x in code.co_consts if isinstance(x, CodeType)]
@@ -258,7 +258,7 @@ def _names_in(code: CodeType) -> _Names:
         for names in inner:
             variables += names.variables
             attributes += names.attributes
-        _names[code] = _Names(tuple(dict.fromkeys(variables)), tuple(dict.fromkeys(attributes)))
+        _names[code] = _CodeNames(tuple(dict.fromkeys(variables)), tuple(dict.fromkeys(attributes)))
     return _names[code]
 
 
