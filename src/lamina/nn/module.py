@@ -125,7 +125,7 @@ class Module(WithState, Checked):
                     options = {
                         k: _of_array(x, by) if isinstance(x, np.ndarray) else x for k, x in options.items()
                     }
-                if by is None:
+                if by is None or not by.lasts:
                     return self._between_hooks(hooks, inputs, options)
                 by.guard(same := SameSettings(self))
                 if reads := surroundings_of(type(self)):

@@ -2,6 +2,8 @@
 
 import functools
 import math
+import random
+from random import uniform
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,3 +132,69 @@ def test_variables_may_be_missing() -> None:
 def test_what_is_compared_by_value_and_what_by_identity(one: Any, other: Any, same: bool) -> None:
     assert (comparable(one) == comparable(other)) is same
     assert comparable(one) == comparable(one)
+
+
+OWN = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: x * random.random(), "a Random of random"),
+        (lambda x: x * np.random.rand(), "a RandomState of numpy"),
+        (lambda x: x * float(OWN.random()), "a Generator of numpy"),
+        (lambda x: x * uniform(0.0, 1.0), "a Random of random"),
+    ],
+)
+def test_numbers_drawn_beside_the_library_are_warned_of(function: Any, name: str) -> None:
+    """Once, when they become constants; the program stays."""
+    call = lm.jit(function)
+    with pytest.warns(UserWarning, match=f"a traced function drew from {name}: these numbers are constants"):
+        first = call(lm.ones(2))
+    random.random()
+    np.random.rand()
+    np.testing.assert_array_equal(call(lm.ones(2)).numpy(), first.numpy())
+    assert len(call._programs) == 1
+
+
+def test_generators_that_are_not_drawn_from_are_none_of_its_business() -> None:
+    def function(x: Any) -> Any:
+        return x * np.sin(2.0) if x.shape else x * random.random()
+
+    lm.jit(function)(lm.ones(2))  # warnings are errors
+
+
+def test_a_network_that_leaves_layers_out_by_pythons_numbers() -> None:
+    class Dropping(lm.nn.Module):
+        def __init__(self) -> None:
+            self.inner = lm.nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            return x if self._is_out() else self.inner(x)
+
+        def _is_out(self) -> bool:
+            return random.random() < 0.5
+
+    step = lm.train_step(Dropping(), lambda y, t: (y * y).mean(), lm.optim.SGD(lr=0.1), device="cpu")
+    random.seed(1)  # the first number is 0.13: left out, so that there is nothing to train
+    with (
+        pytest.warns(UserWarning, match="drew from a Random"),
+        pytest.raises(ValueError, match="depends on none"),
+    ):
+        step(np.ones((3, 2), np.float32))
+
+
+def test_what_is_computed_at_once_may_draw_as_it_likes() -> None:
+    class Drawing(lm.nn.Module):
+        def __init__(self) -> None:
+            self.inner = lm.nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x) * random.random()
+
+    net, x = Drawing(), lm.ones((3, 2))
+    net(x)
+    lm.grad(lambda net: ops.sum(net(x)))(net)
+    lm.vmap(lambda row: net(row))(x)  # warnings are errors
+    with pytest.warns(UserWarning, match="drew from a Random"):
+        lm.jit(lambda x: lm.vmap(lambda row: net(row))(x))(x)

@@ -7,7 +7,10 @@ Which they are is read off the function's code, and that of the functions it cal
 from __future__ import annotations
 
 import dis
+import pickle
+import random
 import sysconfig
+import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import is_dataclass
@@ -78,11 +81,15 @@ def comparable(value: Any, depth: int = 0) -> Hashable:
     return Itself(value)
 
 
+#: What draws random numbers beside `lamina.ops`.
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+
+
 class Read(NamedTuple):
     """A variable: of a function around (a cell), of a module or an object (its dictionary, and the name there), or of
-    a class."""
+    a class; or how far a generator of random numbers has drawn."""
 
-    holder: dict[str, Any] | CellType | type
+    holder: dict[str, Any] | CellType | type | random.Random | np.random.RandomState | np.random.Generator
     name: str
 
     def now(self) -> Any:
@@ -91,6 +98,8 @@ class Read(NamedTuple):
             return self.holder.get(self.name, _ABSENT)
         if isinstance(self.holder, type):
             return getattr(self.holder, self.name, _ABSENT)
+        if isinstance(self.holder, _GENERATORS):
+            return pickle.dumps(self.holder)
         try:
             return self.holder.cell_contents
         except ValueError:
@@ -123,8 +132,21 @@ class SameSurroundings:
     __hash__ = None  # type: ignore[assignment]
 
     def settle(self) -> None:
-        """The traced call is over."""
-        self._kept = [kept for kept in self._kept if _is_same(*kept)]
+        """The traced call is over. Warns of random numbers that it drew from generators of Python or NumPy."""
+        same: list[Any] = []
+        for kept in self._kept:
+            holder, unchanged = kept[0].holder, _is_same(*kept)
+            if unchanged and not isinstance(holder, _GENERATORS):
+                same.append(kept)
+            elif isinstance(holder, _GENERATORS) and not unchanged:
+                kind = type(holder)
+                warnings.warn(
+                    f"a traced function drew from a {kind.__name__} of {kind.__module__.partition('.')[0]}: these "
+                    "numbers are constants of the compiled program, the same in each call; draw by lamina.ops (rand, "
+                    "randn, bernoulli, …), or give them as arguments",
+                    stacklevel=3,
+                )
+        self._kept = same
 
     def __call__(self) -> bool:
         """Whether they are the same."""
@@ -192,6 +214,9 @@ class _ReadWalk:
 
     def _through(self, value: Any, names: _CodeNames) -> None:
         """What is read by way of a value: its attributes, and what it reads when it is called."""
+        if (source := _generator_of(value)) is not None:
+            self.found.setdefault((id(source), ""), Read(source, ""))
+            return
         if isinstance(value, (*PLAIN, type, Operand, np.ndarray, np.generic, BuiltinFunctionType)):
             return
         if isinstance(value, FunctionType | MethodType | partial):
@@ -216,7 +241,8 @@ class _ReadWalk:
     def _attribute(self, value: Any, own: dict[str, Any], name: str, names: _CodeNames) -> None:
         """own: what the object holds itself; the rest is its class's, which it may come to hold instead."""
         if isinstance(value, ModuleType):
-            if isinstance(own.get(name, _ABSENT), (*PLAIN, FunctionType)):
+            made = own.get(name, _ABSENT)
+            if isinstance(made, (*PLAIN, FunctionType)) or _generator_of(made) is not None:
                 self._variable(Read(own, name), names)
             return
         made = own[name] if name in own else getattr(type(value), name, _ABSENT)
@@ -235,6 +261,14 @@ class _ReadWalk:
         self._seen.add(key)
         self._held.append(values)
         return True
+
+
+def _generator_of(value: Any) -> Any:
+    """The generator that a module, or a function of one, draws from, or that a value is; else None."""
+    if isinstance(value, ModuleType):
+        value = {random: random.random, np.random: np.random.random_sample}.get(value)
+    source = value if isinstance(value, _GENERATORS) else getattr(value, "__self__", None)
+    return source if isinstance(source, _GENERATORS) else None
 
 
 class _CodeNames(NamedTuple):
