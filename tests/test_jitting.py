@@ -12,6 +12,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
+from tests.helpers.planned import H200
 from tests.helpers.second_device import SECOND, known
 
 RNG = np.random.default_rng(0)
@@ -476,3 +477,61 @@ def test_minus_zero_is_another_argument_than_zero_and_nan_the_same() -> None:
         assert np.signbit(f(x, number).numpy()).all() == (str(number) == "-0.0")
     programs = {f.program(x, float("nan")) for _ in range(3)}
     assert len(programs) == 1
+
+
+def test_what_a_function_closes_over_may_be_exchanged() -> None:
+    rate, table, net = 1.0, {"shift": 0.0}, nn.Linear(2, 2)
+
+    @lm.jit
+    def call(x: Any) -> Any:
+        return net(x) * rate + table["shift"]
+
+    x = array(3, 2)
+    before = call(x).numpy()
+    rate = 2.0
+    np.testing.assert_allclose(call(x).numpy(), before * 2, rtol=1e-6)
+    table["shift"] = 1.0
+    np.testing.assert_allclose(call(x).numpy(), before * 2 + 1, rtol=1e-6)
+    net = nn.Linear(2, 2)
+    np.testing.assert_allclose(call(x).numpy(), net(x).numpy() * 2 + 1, rtol=1e-5)
+    assert len(call._programs) == 4
+    rate, table["shift"] = 2.0, 1.0
+    call(x)
+    assert len(call._programs) == 4
+
+
+def test_an_object_among_the_arguments_may_change() -> None:
+    class Config:
+        def __init__(self) -> None:
+            self.rate, self.calls = 1.0, 0
+
+    @lm.jit
+    def call(x: Any, config: Config) -> Any:
+        return x * config.rate
+
+    config, x = Config(), array(3)
+    call(x, config)
+    config.rate = 2.0
+    np.testing.assert_array_equal(call(x, config).numpy(), x * 2)
+    config.calls += 1  # which nothing reads
+    call(x, config)
+    assert len(call._programs) == 2
+
+
+@pytest.mark.parametrize("place", [{"device": H200}, {"backend": "null"}], ids=["not there", "null"])
+def test_a_program_that_nothing_runs_is_planned_all_the_same(place: dict[str, Any]) -> None:
+    """With tensors that it closes over, which stay where they are; a call says why it cannot run."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    call = lm.jit(lambda x: net(x), **place)
+    found = call.program(array(3, 4))
+    assert found.kernels > 0
+    assert len(found.resident) == len(list(net.parameters())) + len(list(net.buffers()))
+    assert net[0].weight.device.kind == "cpu"
+    with pytest.raises(
+        RuntimeError, match="stands for a GPU that is not there|the null backend plans graphs"
+    ):
+        call(array(3, 4))
+    with pytest.raises(
+        RuntimeError, match="stands for a GPU that is not there|the null backend plans graphs"
+    ):
+        lm.jit(lambda x: x * 2, **place)(array(3, 4))

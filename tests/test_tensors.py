@@ -502,3 +502,11 @@ def test_of_what_is_on_a_gpu_the_ends_alone_are_fetched(shape: tuple[int, ...]) 
         prefix="Tensor(",
     )
     assert tensors._values_text(far) == wanted
+
+
+@pytest.mark.parametrize("data", ["abc", None, {"a": 1}, [[1, 2], [3]], [2**70], b"abc", object()])
+def test_what_is_no_array(data: Any) -> None:
+    with pytest.raises(
+        TypeError, match="tensor: data must be numbers, lists of one length nested in each other, or an"
+    ):
+        lm.tensor(data)

@@ -1,8 +1,10 @@
 """Trees come apart and go together again."""
 
+import pickle
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import lamina as lm
@@ -53,6 +55,18 @@ def test_leaves_must_be_as_many() -> None:
 
 def test_what_is_a_leaf_may_be_said() -> None:
     assert _tree.flatten([[1, 2], (3,)], lambda x: isinstance(x, tuple))[0] == [1, 2, (3,)]
+
+
+def test_flags_are_of_the_structure_where_that_is_asked_for() -> None:
+    tree = (1, True, {"a": False, "b": np.True_})
+    assert _tree.flatten(tree)[0] == [1, True, False, np.True_]
+    found, structure = _tree.flatten(tree, flags=True)
+    assert found == [1, np.True_]
+    assert str(structure) == "(*, True, {'a': False, 'b': *})"
+    assert _tree.unflatten(structure, found) == tree
+    assert _tree.names(structure, "x") == ["x[0]", "x[2]['b']"]
+    assert structure != _tree.flatten((1, False, {"a": False, "b": 2}), flags=True)[1]
+    assert pickle.loads(pickle.dumps(structure)) == structure
 
 
 def test_names_and_arguments() -> None:

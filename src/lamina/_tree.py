@@ -1,6 +1,7 @@
 """Trees: nested tuples, lists and dicts of leaves, taken apart and put together again.
 
-What a network takes and gives may be any of these. None is part of a tree's structure, everything else is a leaf.
+What a network takes and gives may be any of these. None is part of a tree's structure, and so are True and False
+where that is asked for; everything else is a leaf.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 class Structure:
     """A tree without its leaves; structures can be compared and be keys.
 
-    kind: tuple, list, dict, a named tuple's or a dataclass; NoneType for None; None where a leaf stands.
+    kind: tuple, list, dict, a named tuple's or a dataclass; NoneType for None, bool for True and False; None where a
+        leaf stands.
     keys: of a dict, the names of a dataclass's fields, in order. branches: what lies within, in order.
     like: what makes a dict of a class of its own, which has it as its `like`, of a plain one.
     """
@@ -37,6 +39,11 @@ class Structure:
         return Structure, (self.kind, self.keys, self.branches, self.like)  # a hash holds in one process only
 
     @property
+    def value(self) -> bool | None:
+        """What stands here, where that is None, True or False."""
+        return self.keys[0] if self.kind is bool else None
+
+    @property
     def is_leaf(self) -> bool:
         """Whether it is a single leaf."""
         return self.kind is None
@@ -47,12 +54,15 @@ class Structure:
             return "{" + ", ".join(f"{k!r}: {b}" for k, b in zip(self.keys, inside, strict=True)) + "}"
         if self.kind is list:
             return f"[{', '.join(inside)}]"
-        if self.kind is None or self.kind is type(None):
-            return "None" if self.kind else "*"
+        if self.kind is None or self.kind in _FIXED:
+            return str(self.value) if self.kind else "*"
         return f"({', '.join(inside)}{',' if len(inside) == 1 else ''})"
 
 
+#: Kinds of what is no container, and has a value.
+_FIXED = (type(None), bool)
 LEAF, _NOTHING = Structure(), Structure(type(None))
+_FLAGS = {flag: Structure(bool, (flag,)) for flag in (False, True)}
 
 
 @lru_cache(maxsize=1024)
@@ -63,22 +73,29 @@ def _same(kind: type, branches: tuple[Structure, ...], names: tuple[str, ...] = 
 
 
 def flatten(
-    tree: Any, is_leaf: Callable[[Any], bool] | None = None, *, open_dataclasses: bool = False
+    tree: Any,
+    is_leaf: Callable[[Any], bool] | None = None,
+    *,
+    open_dataclasses: bool = False,
+    flags: bool = False,
 ) -> tuple[list[Any], Structure]:
     """The leaves of a tree in order, and its structure.
 
     is_leaf: asked of each container; where it is true the container is not looked into. open_dataclasses: whether
-    objects of a dataclass are containers of their fields; else they are leaves.
+    objects of a dataclass are containers of their fields; else they are leaves. flags: whether True and False are
+    part of the structure.
     """
     found: list[Any] = []
-    return found, _flatten(tree, found, is_leaf, open_dataclasses)
+    return found, _flatten(tree, found, is_leaf, open_dataclasses, flags)
 
 
 def _flatten(
-    tree: Any, found: list[Any], is_leaf: Callable[[Any], bool] | None, opened: bool = False
+    tree: Any, found: list[Any], is_leaf: Callable[[Any], bool] | None, opened: bool, flags: bool
 ) -> Structure:
     if tree is None:
         return _NOTHING
+    if flags and type(tree) is bool:
+        return _FLAGS[tree]
     if (
         opened
         and not isinstance(tree, (type, dict))
@@ -86,20 +103,20 @@ def _flatten(
         and not (is_leaf and is_leaf(tree))
     ):
         names = tuple(f.name for f in fields(tree))
-        within = tuple([_flatten(getattr(tree, n), found, is_leaf, opened) for n in names])
+        within = tuple([_flatten(getattr(tree, n), found, is_leaf, opened, flags) for n in names])
         return Structure(type(tree), names, within)
     if not isinstance(tree, (tuple, list, dict)) or (is_leaf is not None and is_leaf(tree)):
         found.append(tree)
         return LEAF
     if isinstance(tree, dict):
-        branches = tuple([_flatten(b, found, is_leaf, opened) for b in tree.values()])
+        branches = tuple([_flatten(b, found, is_leaf, opened, flags) for b in tree.values()])
         if type(tree) is not dict and (like := getattr(tree, "like", None)) is not None:
             return Structure(dict, tuple(tree), branches, like)
         if all(type(key) is str for key in tree):  # others may be equal and yet not the same: 1, 1.0 and True
             return _same(dict, branches, tuple(tree))
         return Structure(dict, tuple(tree), branches)
     kind = type(tree) if hasattr(tree, "_fields") else tuple if isinstance(tree, tuple) else list
-    return _same(kind, tuple([_flatten(b, found, is_leaf, opened) for b in tree]))
+    return _same(kind, tuple([_flatten(b, found, is_leaf, opened, flags) for b in tree]))
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
@@ -123,8 +140,8 @@ def _unflatten(structure: Structure, rest: Iterator[Any]) -> Any:
     inside = []
     for branch in structure.branches:  # no comprehension: StopIteration is to come through
         inside.append(_unflatten(branch, rest))
-    if kind is type(None):
-        return None
+    if kind in _FIXED:
+        return structure.value
     if kind is dict:
         plain = dict(zip(structure.keys, inside, strict=True))
         return plain if structure.like is None else structure.like(plain)
@@ -156,6 +173,8 @@ def names(structure: Structure, root: str) -> list[str]:
     """Where each leaf is, as Python writes it: root for a single one, else root[0], root['mask'], root[1][0], …"""
     if structure.is_leaf:
         return [root]
+    if structure.kind in _FIXED:
+        return []
     keys = structure.keys or range(len(structure.branches))
     return [
         name for key, b in zip(keys, structure.branches, strict=True) for name in names(b, f"{root}[{key!r}]")

@@ -15,6 +15,7 @@ from lamina import _tree
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.graph import Capture, traced_for
+from lamina.graph.ir.surroundings import SameSurroundings, reads_of
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.ops.core import Operand, bind, recorder, recording
@@ -76,7 +77,9 @@ def jit(
     Tensors that fn closes over, such as the parameters of a network, stay where they are and are read by reference:
     a program sees what training or `copy_` made of them. What fn writes to them (running statistics, the state of a
     random generator, `copy_`) is written by every call. Memory that another library owns may change at any time and
-    is read anew by each call. Modules that are switched between training and inference are traced for both.
+    is read anew by each call. Modules that are switched between training and inference are traced for both, and what
+    else fn reads (numbers, lists, objects around it and around the user's functions that it calls) is traced anew
+    where it has changed: what changes in each call is better a tensor among the arguments.
 
     Calls are thread-safe. Inside another trace (`jit`, `trace`, `grad`) the function is simply called.
 
@@ -191,6 +194,8 @@ class Jitted(Generic[P, R]):
         args, kwargs = _tree.unflatten(arguments.structure, standing)
         capture = Capture()
         own = (x.device for x in arguments.arrays if isinstance(x, Tensor))
+        fixed = [x for x in arguments.leaves if not is_array(x)]
+        around = SameSurroundings(reads_of(self.fn, objects=fixed))
         with traced_for(self.device or next(own, None)), recording(capture):
             result = self.fn(*args, **kwargs)
             given = [
@@ -200,6 +205,9 @@ class Jitted(Generic[P, R]):
             ]
             result = _without_values(result)
         capture.leave_behind()
+        around.settle()
+        if around:
+            capture.guard(around)
         held = list(capture.tensors.values())
         where = self.device or self._device(arguments.arrays, held, capture)
         return Traced.of(self, result, inputs, given, capture, where)

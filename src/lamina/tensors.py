@@ -464,9 +464,10 @@ def tensor(data: Any, dtype: DType | str | None = None, device: Device | str | N
     """A tensor with a copy of data: numbers, nested lists, or an array of any library.
 
     Python floats become float32; other dtypes are kept unless `dtype` asks for another. device: default "cpu".
+    Raises TypeError for what is no array: text, lists of different lengths.
     """
     if not isinstance(data, Tensor | np.generic) and not is_array(data):
-        data = np.asarray(data)
+        data = _array_of(data)
         if data.dtype == np.float64 and dtype is None:
             data = data.astype(np.float32)
     with recording(recorder() if isinstance(data, Tensor) else None):  # numbers of the host are converted now
@@ -477,6 +478,18 @@ def tensor(data: Any, dtype: DType | str | None = None, device: Device | str | N
     held = target.allocate(rows.nbytes)
     copy(held, rows.buffer, held.nbytes)
     return Tensor(held, source.spec.open)
+
+
+def _array_of(data: Any) -> np.ndarray[Any, Any]:
+    """Numbers and nested lists of them as an array. Raises TypeError."""
+    wanted = f"tensor: data must be numbers, lists of one length nested in each other, or an array, got {shown(data)}"
+    try:
+        found = np.asarray(data)
+    except ValueError as error:
+        raise TypeError(f"{wanted}: {error}") from None
+    if found.dtype.kind in "OSU":
+        raise TypeError(wanted)
+    return found
 
 
 T = TypeVar("T", bound=Tensor)
@@ -677,13 +690,13 @@ def _adopted(x: Any) -> Tensor:
 def flatten_arrays(tree: Any, what: str, *, needed: bool = True) -> tuple[list[Any], Structure]:
     """The arrays in nested tuples, lists and dicts (NumPy's as they are, others as tensors), and the structure.
 
-    A list of (lists of) numbers is an array. Tuples, and lists of arrays, hold several. Raises TypeError for what may
-    be meant either way (a tuple of numbers, a list of numbers and arrays), is no array, or (needed) holds none;
-    `what` names the caller.
+    A list of (lists of) numbers is an array. Tuples, and lists of arrays, hold several; True and False in them are
+    part of the structure, as None is. Raises TypeError for what may be meant either way (a tuple of numbers, a list
+    of numbers and arrays), is no array, or (needed) holds none; `what` names the caller.
     """
     if isinstance(tree, Tensor | np.ndarray):
         return [_plain_array(tree)], LEAF
-    found, structure = flatten(tree, lambda x: _is_numbers(x, what))
+    found, structure = flatten(tree, lambda x: _is_numbers(x, what), flags=not isinstance(tree, bool))
     if needed and not found:
         raise TypeError(f"{what}: there is no array in {tree!r}")
     try:

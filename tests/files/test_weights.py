@@ -9,7 +9,8 @@ import pytest
 
 import lamina as lm
 from lamina.files import WeightsError, load_weights, save_torch, save_weights
-from lamina.files.weights import joined, renamed
+from lamina.files.weights import joined, open_weights, renamed
+from lamina.train import AveragedModel, save_checkpoint
 
 pytestmark = pytest.mark.feature("B025", "B042")
 
@@ -125,3 +126,32 @@ def test_they_are_public_and_fit_a_module(tmp_path: Path) -> None:
     other.load_state_dict(lm.load_weights(tmp_path / "net.pt"))
     np.testing.assert_array_equal(other.weight.numpy(), net.weight.numpy())
     assert lm.load_torch(tmp_path / "net.pt").keys() == {"weight", "bias"}
+
+
+def network() -> lm.nn.Module:
+    return lm.nn.Sequential(lm.nn.Linear(3, 2), lm.nn.BatchNorm1d(2))
+
+
+def test_the_network_of_a_training_run(tmp_path: Path) -> None:
+    """Of what `save_checkpoint` wrote: a step's own by default, the averages, or one of several objects."""
+    file, net = tmp_path / "run.safetensors", network()
+    averaged = AveragedModel(net)
+    step = lm.train_step(net, lm.ops.mse_loss, lm.optim.Adam(lr=0.1), device="cpu", averaged=averaged)
+    step(np.ones((4, 3), np.float32), np.ones((4, 2), np.float32))
+    save_checkpoint(file, step)
+    same(load_weights(file), {n: x.numpy() for n, x in net.state_dict().items()})
+    other = network()
+    other.load_state_dict(load_weights(file))
+    same(other.state_dict(), {n: x.numpy() for n, x in net.state_dict().items()})
+    averages = load_weights(file, key="averaged", prefix="module.", rename={"^n_averaged$": None})
+    same(averages, {n: x.numpy() for n, x in averaged.module.state_dict().items()})
+    with pytest.raises(
+        KeyError, match="no key='ema': no 'ema' in 'parameters', 'buffers', 'optimizer', 'averaged'"
+    ):
+        load_weights(file, key="ema")
+    save_checkpoint(file, {"first": net, "second": other})
+    same(load_weights(file, key="second"), {n: x.numpy() for n, x in other.state_dict().items()})
+    with pytest.raises(KeyError, match="several parts hold tensors; name one by key=: 'first', 'second'"):
+        load_weights(file)
+    with open_weights(file, whole=True) as found:
+        assert {name.partition("/")[0] for name in found.tensors} == {"first", "second", "random"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import nn, ops
+from lamina import nn, ops, optim
 from lamina.infer import Predictor, quantize
 from lamina.infer.predictor import _first, _repeated
 from lamina.ops.core import BatchAxis
@@ -335,3 +335,25 @@ def test_arrays_of_many_shapes_are_known_anew(monkeypatch: pytest.MonkeyPatch) -
                 predictor(x).numpy(), predictor.net(lm.tensor(x)).numpy(), rtol=1e-5, atol=1e-6
             )
     assert len(predictor._known) == 3
+
+
+class Described(nn.Module):
+    """Gives a flag, a number and a text beside its output."""
+
+    def __init__(self, text: str | None = None) -> None:
+        self.inner, self.text = nn.Linear(3, 2), text
+
+    def forward(self, x: Any) -> Any:
+        return {"y": self.inner(x), "flag": True, "count": 3, "text": self.text}
+
+
+def test_outputs_that_are_no_tensors() -> None:
+    x = np.ones((4, 3), np.float32)
+    found = Predictor(Described(), device="cpu")(x)
+    assert found["flag"] is True
+    assert found["text"] is None
+    assert found["count"].item() == 3
+    with pytest.raises(TypeError, match=r"forward: its output\['text'\] must be a tensor, .*got 'abc'"):
+        Predictor(Described("abc"), device="cpu")(x)
+    with pytest.raises(TypeError, match=r"forward: its output\['text'\] must be a tensor, .*got 'abc'"):
+        lm.train_step(Described("abc"), lambda y, t: y["y"].mean(), optim.SGD(lr=0.1), device="cpu")(x)

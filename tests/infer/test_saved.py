@@ -76,6 +76,24 @@ def test_the_bits_of_the_inferer(name: str, max_batch: int, tmp_path: Path) -> N
         assert again.contexts == 1
 
 
+class Doubling(nn.Module):
+    """Branches on a flag among its arguments."""
+
+    def __init__(self) -> None:
+        self.inner = nn.Linear(3, 2)
+
+    def forward(self, x: Any, twice: bool = False) -> Any:
+        return self.inner(x) * (2.0 if twice else 1.0)
+
+
+def test_flags_among_inputs_are_saved(tmp_path: Path) -> None:
+    inputs = [(floats(0, 2, 3), True), (floats(0, 2, 3), False)]
+    wanted = saved(Doubling(), tmp_path / "p", *inputs, max_batch=4)
+    with load(tmp_path / "p") as found:
+        assert [bits(found(x)) for x in inputs] == wanted
+    assert wanted[0] != wanted[1]
+
+
 def test_other_inputs_name_what_was_saved(plan: Path) -> None:
     with load(plan) as found:
         assert (

@@ -74,3 +74,27 @@ def test_a_network_is_run_once_before_it_is_trained() -> None:
     assert np.isfinite(float(step(x, y)))
     with pytest.raises(lm.ShapeError, match=r"LazyLinear: needs an input with features, got f32\[\]"):
         nn.LazyLinear(3)(lm.tensor(np.float32(1)))
+
+
+@pytest.mark.parametrize(("kind", "arguments", "shape", "becomes", "size"), CASES, ids=lambda x: str(x)[:40])
+def test_it_becomes_the_layer_that_weights_are_of(
+    kind: Any, arguments: Any, shape: Any, becomes: Any, size: int
+) -> None:
+    nn.manual_seed(3)
+    net, plain = nn.Sequential(kind(*arguments)), nn.Sequential(becomes(size, *arguments))
+    state = plain.state_dict()
+    net.load_state_dict(state)
+    assert type(net[0]) is (becomes if state else kind)
+    if state:
+        assert repr(net) == repr(plain)
+        for name, x in net.state_dict().items():
+            np.testing.assert_array_equal(x.numpy(), state[name].numpy())
+
+
+def test_weights_of_groups_and_of_norms_without_weights() -> None:
+    state = nn.Sequential(nn.Conv2d(6, 4, 3, groups=2), nn.BatchNorm2d(4, affine=False)).state_dict()
+    net = nn.Sequential(nn.LazyConv2d(4, 3, groups=2), nn.LazyBatchNorm2d(affine=False))
+    net.load_state_dict(state)
+    assert (net[0].in_channels, net[1].num_features) == (6, 4)
+    with pytest.raises(KeyError, match="unexpected 1.running_mean"):
+        nn.Sequential(nn.LazyConv2d(4, 3, groups=2)).load_state_dict(state)

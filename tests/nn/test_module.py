@@ -568,3 +568,8 @@ def test_forward_gets_tensors_in_place_of_arrays() -> None:
     assert lm.jit(lambda x: net(x, mask=mask))(x).tolist() == wanted
     slope = lm.grad(lambda net: ops.sum(net(x, mask=mask)))(net)
     assert slope["scale"].tolist() == wanted[0]
+
+
+def test_names_of_torch_for_what_has_another_name() -> None:
+    with pytest.raises(AttributeError, match="Linear has no attribute 'register_module'; it is add_module"):
+        nn.Linear(2, 2).register_module("a", nn.ReLU())

@@ -11,6 +11,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops, optim
+from lamina.graph.ir.surroundings import SameSurroundings
 from lamina.infer import Inferer, Predictor
 from lamina.nn.settings import SameSettings, settings_of
 
@@ -207,3 +208,106 @@ def test_a_list_that_a_call_changes_is_no_setting() -> None:
     net.factors.append(3.0)
     np.testing.assert_allclose(call(X).numpy(), X * 3)
     assert net.seen == [4]
+
+
+FACTOR = 1.0
+
+
+class ByTheModule(nn.Module):
+    """Reads a number of its Python module, by way of a function of it."""
+
+    def forward(self, x: Any) -> Any:
+        return _by_the_factor(x)
+
+
+def _by_the_factor(x: Any) -> Any:
+    return x * FACTOR
+
+
+def test_a_number_of_the_python_module_that_forward_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(ByTheModule())
+    call = lm.jit(lambda x: net(x))
+    np.testing.assert_array_equal(call(X).numpy(), X)
+    monkeypatch.setattr(f"{__name__}.FACTOR", 3.0)
+    np.testing.assert_array_equal(call(X).numpy(), X * 3)
+    call(X)
+    assert len(call._programs) == 2
+
+
+class Tabled(nn.Module):
+    """Multiplies by a tensor that is a plain attribute, and keeps its result in another one."""
+
+    def __init__(self) -> None:
+        self.table = lm.ones(3)
+        self.last: Any = None
+
+    def forward(self, x: Any) -> Any:
+        self.last = x * self.table
+        return self.last + 0.0
+
+
+def test_a_tensor_that_is_no_buffer_may_be_exchanged() -> None:
+    net = Tabled()
+    call = lm.jit(lambda x: net(x))
+    call(X)
+    net.table = lm.full(3, 2.0)
+    np.testing.assert_array_equal(call(X).numpy(), X * 2)
+    net.table.mul_(2.0)  # read by reference
+    np.testing.assert_array_equal(call(X).numpy(), X * 4)
+    for _ in range(3):
+        net(X)  # at once: another result is kept
+        call(X)
+    assert len(call._programs) == 2
+
+
+class Expanding(nn.Module):
+    """Reads a number of its class."""
+
+    expansion = 2.0
+
+    def forward(self, x: Any) -> Any:
+        return x * self.expansion
+
+
+def test_a_number_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(Expanding(), Expanding())
+    call = lm.jit(lambda x: net(x))
+    call(X)
+    guards = next(iter(call._programs)).guards
+    assert sum(isinstance(g, SameSurroundings) for g in guards) == 2  # of the class, and of the function
+    monkeypatch.setattr(Expanding, "expansion", 3.0)
+    np.testing.assert_allclose(call(X).numpy(), X * 9, rtol=1e-6)
+    net[1].expansion = 1.0
+    np.testing.assert_allclose(call(X).numpy(), X * 3, rtol=1e-6)
+
+
+COUNT = 0
+
+
+class AroundAll(nn.Module):
+    """Reads a number of its class and one of the Python module, and counts its calls there."""
+
+    power = 1.0
+
+    def forward(self, x: Any) -> Any:
+        global COUNT
+        COUNT += 1
+        return x * FACTOR * self.power
+
+
+def test_a_predictor_follows_what_is_around_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(AroundAll(), nn.Linear(3, 3))
+    predictor, inferer = Predictor(net, device="cpu"), Inferer(net, device="cpu")
+    with inferer:
+        first, again = predictor(X).numpy(), inferer(X).numpy()
+        bias = net[1].bias.numpy()
+        monkeypatch.setattr(f"{__name__}.FACTOR", 3.0)
+        np.testing.assert_allclose(predictor(X).numpy() - bias, 3 * (first - bias), rtol=1e-5, atol=1e-6)
+        inferer.refresh()
+        np.testing.assert_allclose(inferer(X).numpy() - bias, 3 * (again - bias), rtol=1e-5, atol=1e-6)
+        monkeypatch.setattr(AroundAll, "power", 2.0)
+        np.testing.assert_allclose(predictor(X).numpy() - bias, 6 * (first - bias), rtol=1e-5, atol=1e-6)
+    traced = COUNT
+    for _ in range(3):
+        predictor(X)
+    assert traced == COUNT

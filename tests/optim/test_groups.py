@@ -114,7 +114,7 @@ def test_a_frozen_group_or_module_has_no_gradient_no_state_and_no_update() -> No
     optimizer.step(grads)
     for name, value in values(net).items():
         assert np.array_equal(value, start[name]) == name.startswith("0")
-    assert sorted(optimizer.state_dict()) == sorted(
+    assert sorted(n for n in optimizer.state_dict() if not n.startswith("param_groups")) == sorted(
         ["step", *(f"2.{n}.{part}" for n in ("weight", "bias") for part in optimizer.parts)]
     )
     net.requires_grad_(True)
@@ -298,6 +298,50 @@ def test_states_are_saved_and_loaded() -> None:
         other.load_state_dict({**state, "9.bias": X})
 
 
+def test_rates_and_numbers_are_saved_and_loaded() -> None:
+    """As torch's `param_groups`: what was set since they were made, of groups with and without rates of their own."""
+    net = network()
+    made = [
+        optim.Adam([{"params": net[0].parameters(), "lr": 0.5}, {"params": net[2].parameters()}], lr=0.1)
+        for _ in range(2)
+    ]
+    first, second = made
+    first.param_groups[0].lr, first.lr = 0.25, 0.05
+    first.param_groups[1]["betas"] = (0.5, 0.75)
+    first.weight_decay = 0.125
+    state = {n: x.numpy().copy() for n, x in first.state_dict().items()}
+    assert state["param_groups.0.lr"] == 0.25
+    second.load_state_dict(state)
+    for one, other in zip(first.param_groups, second.param_groups, strict=True):
+        assert {n: x for n, x in one.items() if n != "params"} == {
+            n: x for n, x in other.items() if n != "params"
+        }
+    second.lr = 0.01  # the second group still follows it
+    assert [group.lr for group in second.param_groups] == [0.25, 0.01]
+    older = {n: x for n, x in state.items() if not n.startswith("param_groups")}
+    second.load_state_dict(older)
+    assert second.param_groups[0].lr == 0.25
+
+
+def test_a_schedule_is_no_part_of_a_state_and_stays() -> None:
+    net, schedule = network(), optim.schedule.cosine(0.1, 10)
+    scheduled, plain = optim.SGD(net, lr=schedule), optim.SGD(net, lr=0.5)
+    assert "param_groups.0.lr" not in scheduled.state_dict()
+    scheduled.load_state_dict(plain.state_dict() | {"step": lm.tensor(3)})
+    assert scheduled.lr is schedule
+    assert scheduled.bound.number == 3
+
+
+def test_a_number_that_an_optimizer_has_for_good() -> None:
+    net = network()
+    other, without = optim.Adam(net, lr=0.1, eps=1e-3, amsgrad=True), optim.Adam(net, lr=0.2)
+    with pytest.raises(ValueError, match="Adam.amsgrad: with True it keeps"):
+        without.load_state_dict(other.state_dict())
+    assert (without.lr, without.eps, without.amsgrad) == (0.2, 1e-8, False)
+    with pytest.raises(ValueError, match=r"does not fit: param_groups.1.lr$"):
+        without.load_state_dict(without.state_dict() | {"param_groups.1.lr": lm.tensor(0.1)})
+
+
 @pytest.mark.parametrize(
     "change", [lambda x: x[None], lambda x: x[..., :-1], None], ids=["longer", "shorter", "missing"]
 )
@@ -308,7 +352,7 @@ def test_each_part_of_a_state_must_have_its_shape(change: Callable[[Any], Any] |
     optimizer.step(lm.grad(loss_of)(net))
     before = {n: x.numpy().copy() for n, x in optimizer.state_dict().items()}
     for name, x in before.items():
-        if not x.ndim:
+        if not x.ndim or (change is None and name.startswith("param_groups")):  # a number may be missing
             continue
         wrong = {n: y + 1 for n, y in before.items()}
         if change is None:
@@ -418,7 +462,7 @@ def test_a_group_that_is_added_trains_by_its_own_numbers(compiled: bool) -> None
     np.testing.assert_allclose(values(net)["0.weight"], before["0.weight"] - 0.5 * gradient, rtol=1e-5)
     assert [len(group["params"]) for group in optimizer.param_groups] == [2, 2]
     assert optimizer.param_groups[1]["momentum"] == 0.0
-    assert {name.partition(".")[0] for name in optimizer.state_dict()} == {"step", "0", "1"}
+    assert {name.partition(".")[0] for name in optimizer.state_dict()} == {"step", "0", "1", "param_groups"}
     with pytest.raises(ValueError, match="is in more than one group"):
         optimizer.add_param_group({"params": net[0].weight})
     with pytest.raises(TypeError, match="group 2 needs its parameters under 'params'"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import optim
+from lamina import nn, optim
 from lamina.backends.cuda import backend as cuda_backend
 from lamina.graph.passes.foreach import group_small
 from lamina.ops.primitives import Foreach
@@ -200,6 +200,40 @@ def test_twenty_steps_equal_torchs(make: Any, kwargs: Any, name: str) -> None:
         theirs.step()
     found = run(make(lambda step: RATES[step], **kwargs), "float32")
     np.testing.assert_allclose(found, p.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("make", "kwargs", "name"), LIKE_TORCH, ids=[f"{c[2]}-{c[1]}" for c in LIKE_TORCH])
+def test_a_state_of_torchs_goes_on(make: Any, kwargs: Any, name: str) -> None:
+    """Ten steps there and ten here are twenty there; the rate comes along."""
+    torch = pytest.importorskip("torch")
+    p = torch.nn.Parameter(torch.tensor(START, dtype=torch.float32))
+    theirs = getattr(torch.optim, name)([p], lr=0.01, **kwargs)
+
+    def step(g: Any) -> None:
+        p.grad = torch.tensor(g, dtype=torch.float32)
+        theirs.step()
+
+    for g in GRADS[:10]:
+        step(g)
+    held = nn.Parameter(lm.tensor(p.detach().numpy().copy()))
+    ours = make(0.5, **kwargs).over([held])
+    ours.load_state_dict(theirs.state_dict())
+    assert ours.param_groups[0].lr == 0.01
+    for g in GRADS[10:]:
+        step(g)
+        ours.step([lm.tensor(g.astype(np.float32))])
+    np.testing.assert_allclose(held.numpy(), p.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.torch
+def test_a_state_of_torchs_of_other_groups() -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.optim.Adam(torch.nn.Linear(3, 2).parameters())
+    with pytest.raises(
+        ValueError, match=r"Adam.load_state_dict: does not fit: groups of \[2\] parameters, \[1\] are"
+    ):
+        optim.Adam(nn.Linear(3, 2, bias=False)).load_state_dict(theirs.state_dict())
 
 
 @pytest.mark.feature("F111")

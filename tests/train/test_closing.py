@@ -253,3 +253,53 @@ def test_forward_writes_neither_inputs_nor_parameters() -> None:
         run(lambda net, x: x[0].zero_())
     with pytest.raises(TypeError, match="are updated by it alone"):
         run(lambda net, x: net.head.weight.data.clamp_(-1, 1))
+
+
+def test_a_number_around_the_loss_may_be_changed() -> None:
+    """As the weight of a term is annealed."""
+    net, weight, config = linear(), 1.0, {"shift": 0.0}
+    step = lm.train_step(
+        net, lambda y, t: ops.mse_loss(y, t) * weight + config["shift"], optim.SGD(lr=0.0), device="cpu"
+    )
+    first = step(X, X).item()
+    weight = 0.25
+    assert step(X, X).item() == pytest.approx(first / 4, rel=1e-6)
+    config["shift"] = 1.0
+    assert step(X, X).item() == pytest.approx(first / 4 + 1, rel=1e-6)
+    step(X, X)
+    assert len(step._programs) == 3
+
+
+def test_the_state_of_a_loss_that_is_an_object_may_be_changed() -> None:
+    class Annealed:
+        def __init__(self) -> None:
+            self.weight, self.steps = 1.0, 0
+
+        def __call__(self, y: Any, t: Any) -> Any:
+            return ops.mse_loss(y, t) * self.weight
+
+        def advance(self) -> None:
+            self.weight, self.steps = self.weight / 2, self.steps + 1
+
+    loss = Annealed()
+    step = lm.train_step(linear(), loss, optim.SGD(lr=0.0), device="cpu")
+    first = step(X, X).item()
+    loss.advance()
+    assert step(X, X).item() == pytest.approx(first / 2, rel=1e-6)
+
+
+def test_a_constant_that_is_written_over_counts_from_the_next_step() -> None:
+    weights = lm.ones((4, 3))
+    step = lm.train_step(
+        linear(), lambda y, t: ops.mean(ops.square(y - t) * weights), optim.SGD(lr=0.0), device="cpu"
+    )
+    first = step(X, X).item()
+    weights.mul_(2.0)
+    assert step(X, X).item() == pytest.approx(first * 2, rel=1e-6)
+    weights[1:].fill_(0.0)
+    last = weights[0]
+    assert step(X, X).item() < first * 2
+    last.fill_(0.0)  # a part of it
+    assert step(X, X).item() == 0
+    step(X, X)
+    assert len(step._programs) == 4

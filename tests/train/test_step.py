@@ -10,8 +10,11 @@ import pytest
 import lamina as lm
 from lamina import nn, ops, optim
 from lamina.infer import Predictor
+from lamina.runtime import NoGpuError
+from lamina.spec import Spec, float32
 from lamina.train import Step
 from lamina.train.scaling import START
+from tests.helpers.planned import H200
 
 BACKENDS = ["reference", "cpu"]
 RNG = np.random.default_rng(0)
@@ -612,3 +615,39 @@ def test_gradients_of_formulas_that_one_op_computes_are_that_ops() -> None:
         assert {"rms_norm", "rms_norm_grad"} <= found
         assert "rsqrt" not in found
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_step_is_planned_for_a_gpu_that_is_not_there(precision: str) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    step = lm.train_step(
+        net, ops.mse_loss, optim.Adam(lr=0.1), device=H200, precision=precision, accumulate=2
+    )
+    spec = Spec((3, 4), float32)
+    assert step.program(spec, spec).executable.kernels > 0
+    assert all(x.device.kind == "cpu" for x in step.state.named().values())
+    with pytest.raises(NoGpuError, match="stands for a GPU that is not there"):
+        step(np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32))
+
+
+class Doubling(nn.Module):
+    """Branches on a flag among its arguments."""
+
+    def __init__(self) -> None:
+        self.inner = nn.Linear(3, 2)
+
+    def forward(self, x: Any, twice: bool = False) -> Any:
+        return self.inner(x) * (2.0 if twice else 1.0)
+
+
+def test_flags_among_inputs_are_pythons_own() -> None:
+    net, x = Doubling(), np.ones((4, 3), np.float32)
+    step = lm.train_step(net, lambda y, t: ops.mean(y), optim.SGD(lr=0.0), device="cpu")
+    found = [step(inputs).item() for inputs in ((x, True), {"x": x, "twice": False}, (x, False), x)]
+    np.testing.assert_allclose(found, [2 * found[3], found[3], found[3], found[3]], rtol=1e-6)
+    predictor = Predictor(net, device="cpu")
+    np.testing.assert_allclose(predictor((x, True)).numpy(), net(x, True).numpy(), rtol=1e-6)
+    scores = lm.evaluate(net, [((x, True), np.zeros(4, np.int64))], ops.cross_entropy, device="cpu")
+    assert scores.loss == pytest.approx(
+        ops.cross_entropy(net(x, True), np.zeros(4, np.int64)).item(), rel=1e-5
+    )

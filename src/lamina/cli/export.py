@@ -19,7 +19,7 @@ from rich.console import Console
 from lamina import convert
 from lamina.cli.arguments import positive
 from lamina.cli.folders import Sight
-from lamina.cli.networks import NETWORKS
+from lamina.cli.networks import NETWORKS, command_name
 from lamina.files.weights import read_weights
 from lamina.infer import Inferer, load
 from lamina.nn import Module
@@ -30,7 +30,13 @@ from lamina.spec import PRECISIONS, Spec, float32
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("network", choices=NETWORKS, help="what to write")
+    add(
+        "network",
+        choices=NETWORKS,
+        type=command_name,
+        metavar="NETWORK",
+        help="what to write: its name, or FILE.py:NAME",
+    )
     add("target", type=Path, metavar="OUT", help="the file to write: net.onnx, or net.plan")
     add("--weights", type=Path, metavar="FILE", help="safetensors or .pt (default: fresh, random weights)")
     add("--opset", type=positive, default=20, help="the version of ONNX's operators, 17 to 23 (default: 20)")

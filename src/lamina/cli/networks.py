@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
+import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from lamina import data
 from lamina.data import Batches
-from lamina.nn import models
+from lamina.nn import Module, models
+from lamina.nn.models.registry import Builder
 
 #: The networks that classify images, by the names that commands call them.
 NETWORKS = {
@@ -17,8 +23,39 @@ NETWORKS = {
 
 
 def command_name(text: str) -> str:
-    """A network's name as commands call it: Python's, with underscores, is taken too."""
-    return text.replace("_", "-")
+    """A network's name as commands call it: Python's, with underscores, is taken too.
+
+    FILE.py:NAME is one of the user's own, which commands know from then on by its name. Raises ArgumentTypeError.
+    """
+    file, _, name = text.rpartition(":")
+    return _of_file(Path(file), name) if file.endswith(".py") else text.replace("_", "-")
+
+
+def _of_file(file: Path, name: str) -> str:
+    """Run a file of the user's, as `python FILE` would, for the function or class of this name."""
+    sys.path.insert(0, str(file.absolute().parent))
+    try:
+        make = runpy.run_path(str(file)).get(name)
+    except Exception as error:
+        raise argparse.ArgumentTypeError(f"{file}: {type(error).__name__}: {error}") from error
+    if not callable(make):
+        raise argparse.ArgumentTypeError(f"{file} has no function or class {name!r} that makes a network")
+    told = models.builders().get(name)
+    builder = told if told is not None and told.make is make else _untold(make, name)
+    if builder.command in NETWORKS:
+        raise argparse.ArgumentTypeError(
+            f"{file}: {name!r} is another network's name; give it one of its own"
+        )
+    NETWORKS[builder.command] = builder
+    return builder.command
+
+
+def _untold(make: Callable[..., Module], name: str) -> Builder:
+    """A network of which its own defaults tell how many channels and classes it has."""
+    taken = inspect.signature(make).parameters.items()
+    known = {n: p.default for n, p in taken if isinstance(p.default, int)}
+    classes, channels = known.get("num_classes", 1000), known.get("in_channels", 3)
+    return Builder(make, "", classes=classes, channels=channels, command=name.lower().replace("_", "-"))
 
 
 def is_image_folder(name: str) -> bool:

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "network",
         type=_network,
         metavar="NETWORK",
-        help="what to plan: a network's name, or an ONNX model's file",
+        help="what to plan: a network's name, FILE.py:NAME, or an ONNX model's file",
     )
     add("--batch", action=Gone, const="--batch-size")
     add("--batch-size", type=positive, default=16, help="samples (default: 16)")

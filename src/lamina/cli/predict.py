@@ -96,6 +96,11 @@ def _of_weights(options: argparse.Namespace) -> tuple[Module, Sight, int]:
         raise ValueError("--size: is for ONNX models; a network sees in the size that it was trained in")
     tensors, texts = read_weights(options.weights)
     sight = _sight(options, tensors, texts)
+    if sight.network not in NETWORKS:
+        raise ValueError(
+            f"--network: {options.weights} is of {sight.network}, which is not known here: a network of your own is "
+            "named by --network FILE.py:NAME"
+        )
     net = NETWORKS[sight.network](sight.channels, len(sight.classes), sight.size)
     net.load_state_dict(tensors)
     return net, sight, 0

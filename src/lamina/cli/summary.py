@@ -21,7 +21,13 @@ from lamina.spec import Spec, float32
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("network", choices=NETWORKS, type=command_name, metavar="NETWORK", help="what to show")
+    add(
+        "network",
+        choices=NETWORKS,
+        type=command_name,
+        metavar="NETWORK",
+        help="what to show: its name, or FILE.py:NAME",
+    )
     add("--batch-size", type=positive, default=1, help="samples (default: 1)")
     add("--size", type=positive, help="pixels on a side (default: the network's)")
     add("--depth", type=natural, help="leave out modules that lie deeper (default: none)")

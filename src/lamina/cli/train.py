@@ -43,7 +43,13 @@ WARM_UP = 0.1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("network", choices=NETWORKS, type=command_name, metavar="NETWORK", help="what to train")
+    add(
+        "network",
+        choices=NETWORKS,
+        type=command_name,
+        metavar="NETWORK",
+        help="what to train: its name, or FILE.py:NAME",
+    )
     add(
         "--data",
         default="digits",

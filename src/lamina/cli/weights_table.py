@@ -16,7 +16,7 @@ from lamina.runtime import human_bytes
 
 def show_weights(console: Console, file: Path, key: str | None) -> None:
     """Print the tensors of a file. Raises WeightsError where it is damaged, KeyError for a key that is not there."""
-    with open_weights(file, key=key) as found:
+    with open_weights(file, key=key, whole=key is None) as found:
         console.print(_tensors(found))
         for name, text in found.texts.items():
             console.print(f"{name}: {text[:200]}", markup=False)

@@ -46,6 +46,10 @@ class StoredWeights(NamedTuple):
     format: str
 
 
+#: What a file that `lamina.train.save_checkpoint` wrote says that it is.
+CHECKPOINT = "lamina checkpoint 1"
+
+
 @checked
 def load_weights(
     path: str | Path, *, key: str | None = None, prefix: str = "", rename: Renaming | None = None
@@ -53,14 +57,15 @@ def load_weights(
     """The weights in a file by name, on the CPU; `Module.load_state_dict` takes them.
 
     What the file is, its content says: safetensors, an index of shards (`*.index.json`, its shards beside it), or
-    what `torch.save` wrote (`.pt`, `.pth`, `.bin`), whose pickle is read as data: nothing in it is run. Every dtype
-    that these have is read; one that Lamina has not becomes the narrowest that holds its values (float8_e5m2:
-    float16; unsigned integers: wider ones), complex numbers become pairs (…, 2).
+    what `torch.save` wrote (`.pt`, `.pth`, `.bin`), whose pickle is read as data: nothing in it is run. Of a
+    training step's checkpoint it is what the network's `state_dict` was. Every dtype that these have is read; one
+    that Lamina has not becomes the narrowest that holds its values (float8_e5m2: float16; unsigned integers: wider
+    ones), complex numbers become pairs (…, 2).
 
     Args:
         path: the file.
-        key: where the weights are in a larger checkpoint, such as "state_dict" or "model.ema"; needed only where
-            several parts of it hold tensors.
+        key: where the weights are in a larger checkpoint, such as "state_dict" or "model.ema", of one of Lamina's
+            "averaged" or the name of a network; needed only where several parts of it hold tensors.
         prefix: taken away from names that begin with it, such as "module.".
         rename: regular expressions and replacements as `re.sub` takes them, tried on each name in their order; None
             leaves the tensor out. Tensors that become "name#0", "name#1", … are joined along their first axis, in
@@ -87,13 +92,14 @@ def read_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 @contextmanager
-def open_weights(path: str | Path, *, key: str | None = None) -> Iterator[StoredWeights]:
-    """A file of weights within the block, without its values. Raises as `load_weights`."""
+def open_weights(path: str | Path, *, key: str | None = None, whole: bool = False) -> Iterator[StoredWeights]:
+    """A file of weights within the block, without its values. whole: of a training run all parts, not the network's
+    alone. Raises as `load_weights`."""
     with ExitStack() as opened:
-        yield _scanned(opened.enter_context(Source(path)), key, opened)
+        yield _scanned(opened.enter_context(Source(path)), key, opened, whole)
 
 
-def _scanned(source: Source, key: str | None, opened: ExitStack) -> StoredWeights:
+def _scanned(source: Source, key: str | None, opened: ExitStack, whole: bool) -> StoredWeights:
     if source.path.endswith(_INDEX):
         return _of_index(source, opened)
     if is_torch(source):
@@ -101,8 +107,12 @@ def _scanned(source: Source, key: str | None, opened: ExitStack) -> StoredWeight
     if source.read(0, min(source.size, len(_NUMPY))).tobytes() == _NUMPY:
         raise WeightsError(f"{source.path}: an array of NumPy's, without a name: lm.tensor(numpy.load(path))")
     contents = scan_safetensors(source)
-    _no_key(key, source.path)
-    return StoredWeights(contents.tensors, contents.texts, "safetensors")
+    tensors = contents.tensors
+    if not whole and contents.texts.get("format") == CHECKPOINT:
+        tensors = _of_run(tensors, key, source.path)
+    else:
+        _no_key(key, source.path)
+    return StoredWeights(tensors, contents.texts, "safetensors")
 
 
 def _no_key(key: str | None, path: str) -> None:
@@ -124,6 +134,18 @@ def _picked(tree: Any, key: str | None, path: str) -> dict[str, StoredTensor]:
         listed = ", ".join(repr(k) if k else "the file itself ('')" for k in list(holders)[:20])
         raise KeyError(f"{path}: several parts hold tensors; name one by key=: {listed}")
     return _tensors_in(next(iter(holders.values())), path)
+
+
+def _of_run(tensors: Mapping[str, StoredTensor], key: str | None, path: str) -> dict[str, StoredTensor]:
+    """The tensors of one part of a training run, named "part/name"; by default those of its network."""
+    parts: dict[str, Any] = {}
+    for name, x in tensors.items():
+        part, _, rest = name.partition("/")
+        parts.setdefault(part, {})[rest] = x
+    if key is None and "parameters" in parts:
+        return {**parts["parameters"], **parts.get("buffers", {})}
+    parts.pop("random", None)
+    return _picked(parts, key, path)
 
 
 def _mappings(tree: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
@@ -168,7 +190,7 @@ def _of_index(source: Source, opened: ExitStack) -> StoredWeights:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise WeightsError(f"{source.path}: not a sound index of shards ({error!r})") from error
     shards = {
-        file: _scanned(opened.enter_context(_shard(source, file, seals)), None, opened)
+        file: _scanned(opened.enter_context(_shard(source, file, seals)), None, opened, True)
         for file in dict.fromkeys(places.values())
     }
     wrong = [name for name, file in places.items() if name not in shards[file].tensors]

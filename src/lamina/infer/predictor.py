@@ -14,12 +14,13 @@ from lamina._tree import Structure
 from lamina.graph import Executable, Graph, compile, trace
 from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
 from lamina.graph.ir.graph import traced_for
+from lamina.graph.ir.surroundings import SameSurroundings
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.nn import Module
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import become, settings_version, standing_in
-from lamina.nn.settings import SameContainers, settings_of
+from lamina.nn.settings import SameContainers, settings_of, surroundings_of
 from lamina.ops.arguments import Checked
 from lamina.ops.core import BatchAxis, operand
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
@@ -62,6 +63,7 @@ class Predictor(Checked):
         backends.get(self.device, backend)  # opened while the network is set up, not by the first call
         self.precision = as_precision(precision)
         self._settings, self._containers = self._settings_of_net(), self._containers_of_net()
+        self._around = self._surroundings_of_net()
         self._held = self._weights_of_net()
         self._programs: Programs[_CompiledNet] = Programs(
             max_programs, max_program_bytes, type(self).__name__
@@ -77,7 +79,7 @@ class Predictor(Checked):
         inputs, more: what the network is called with, one by one, or all as one tuple or dict.
         Raises TypeError for what is no array, and what the network's ops raise for shapes and dtypes.
         """
-        if self._settings[0] != settings_version() or not all(same() for same in self._containers):
+        if self._settings[0] != settings_version() or not self._is_as_it_was():
             self.renewed()
         policy, found = current_policy(), self._known
         alone = not more and (isinstance(inputs, Tensor) or _is_plain(inputs))
@@ -125,9 +127,11 @@ class Predictor(Checked):
     def renewed(self) -> bool:
         """Drop all programs where a module's numbers, hooks or parts were changed since then; whether they were."""
         with self._compiling:
+            changed = not all(same() for same in self._around)
             now, self._containers = self._settings_of_net(), self._containers_of_net()
-            changed = now[1] != self._settings[1]
+            changed |= now[1] != self._settings[1]
             if changed:
+                self._around = self._surroundings_of_net()
                 self._held = self._weights_of_net()
                 self._programs.clear()
                 self._uses = {}
@@ -137,6 +141,15 @@ class Predictor(Checked):
 
     def _settings_of_net(self) -> tuple[int, tuple[Hashable, ...]]:
         return settings_version(), tuple([settings_of(m) for m in self.net.modules()])
+
+    def _is_as_it_was(self) -> bool:
+        """Whether nothing was changed of which nobody is told."""
+        return all(same() for same in self._containers) and all(same() for same in self._around)
+
+    def _surroundings_of_net(self) -> tuple[SameSurroundings, ...]:
+        """What the classes of its modules read around them."""
+        kinds = dict.fromkeys(type(m) for m in self.net.modules())
+        return tuple([SameSurroundings(reads) for kind in kinds if (reads := surroundings_of(kind))])
 
     def _containers_of_net(self) -> tuple[SameContainers, ...]:
         return tuple([same for m in self.net.modules() if (same := SameContainers(m))])
@@ -194,6 +207,8 @@ class Predictor(Checked):
                     graph, outputs = self.traced(kind.structure, kind.specs)
                     for same in self._containers:
                         same.settle()
+                    for around in self._around:
+                        around.settle()
                     use = self._filled(kind, graph) or self._exact(kind, graph, outputs)
                 self._uses[kind] = use
             return self._uses[kind]
@@ -286,9 +301,10 @@ def flat_outputs(
     """
     tree = _tree.unflatten(structure, [_as(x, compute) for x in inputs])
     positional, named = _tree.arguments(tree, net.forward)
-    outputs, shape = _tree.flatten(net(*positional, **named), open_dataclasses=True)
+    outputs, shape = _tree.flatten(net(*positional, **named), open_dataclasses=True, flags=True)
     made.append(shape)
-    return [_as(operand(y), master) for y in outputs]
+    places = _tree.names(shape, "its output")
+    return [_as(operand(y, "forward", at), master) for y, at in zip(outputs, places, strict=True)]
 
 
 def _as(x: Any, dtype: Any) -> Any:

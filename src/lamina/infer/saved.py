@@ -63,7 +63,7 @@ class SavedInferer(Serving):
         """The arrays in the inputs, and their structure. Raises TypeError."""
         if type(inputs) is np.ndarray:
             return [_native(inputs)], LEAF
-        found, structure = _tree.flatten(inputs)
+        found, structure = _tree.flatten(inputs, flags=True)
         if not found:
             raise TypeError(f"SavedInferer: there is no array in {inputs!r}")
         return [_array(x) for x in found], structure
@@ -250,6 +250,8 @@ def _structure(data: Any) -> Structure:
     """A tree without its leaves. Raises PlanFileError."""
     if data == "*":
         return LEAF
+    if isinstance(data, bool):
+        return Structure(bool, (data,))
     kind, keys, branches = data
     if kind == "dict" and len(keys) != len(branches):
         raise PlanFileError(f"a dict of {len(keys)} keys and {len(branches)} values")

@@ -109,6 +109,8 @@ def encode_structure(structure: Structure) -> Any:
     """A tree without its leaves, as JSON values. Raises ValueError for named tuples, and keys that JSON has not."""
     if structure == LEAF:
         return "*"
+    if structure.kind is bool:
+        return structure.value
     if structure.kind not in _KINDS:
         raise ValueError(f"a saved plan has no {structure.kind}: give tuples, lists and dicts")
     if any(type(k) not in (str, int) for k in structure.keys):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any, ClassVar
+
+import numpy as np
 
 from lamina.nn import conv, linear, norm
 from lamina.nn.module import Module, T
@@ -15,12 +18,14 @@ class _Lazy(Module):
     """A layer without parameters until it is called on a tensor; then it is a layer of the class `becomes`.
 
     Its arguments are those of that class without the first. Before it is compiled, trained or saved the network is
-    run once: `net(example)`. Raises RuntimeError where it is traced before that.
+    run once, `net(example)`, or given weights, `load_state_dict`. Raises RuntimeError where it is traced before.
     """
 
     becomes: ClassVar[type[Module]]
     #: Ranks of inputs with a batch axis, whose features are axis 1; of others axis 0. None: they are the last axis.
     batched: ClassVar[tuple[int, ...] | None] = None
+    #: The axis of its weight that has as many elements as there are features (of one group).
+    of_weight: ClassVar[int] = 1
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.arguments, self.options = arguments, options
@@ -32,18 +37,31 @@ class _Lazy(Module):
             raise RuntimeError(
                 f"{name} has no parameters yet: call the network once on a tensor before it is compiled or trained"
             )
-        arguments, options, becomes = self.arguments, self.options, self.becomes
         if not input.ndim:
             raise ShapeError(f"{name}: needs an input with features, got {input.spec}")
         axis = -1 if self.batched is None else int(input.ndim in self.batched)
+        self._become(input.shape[axis])
+        self.to(input.device)
+        y: T = self.forward(input)
+        return y
+
+    def _become(self, features: int) -> None:
+        """The other layer, with so many input features."""
+        arguments, options, becomes = self.arguments, self.options, self.becomes
         for own in ("arguments", "options"):
             del self.__dict__[own]
         object.__setattr__(self, "__class__", becomes)
         make: Any = becomes.__init__
-        make(self, input.shape[axis], *arguments, **options)
-        self.to(input.device)
-        y: T = self.forward(input)
-        return y
+        make(self, features, *arguments, **options)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Become the other layer where a state has its weight, with as many input features as that has."""
+        weight = state_dict.get(prefix + "weight", state_dict.get(prefix + "running_mean"))
+        if weight is not None and len(np.shape(weight)) > self.of_weight:
+            given = signature(self.becomes).bind(1, *self.arguments, **self.options).arguments
+            groups = int(given.get("groups", 1)) if self.of_weight else 1
+            self._become(int(np.shape(weight)[self.of_weight]) * groups)
+        Module._load_from_state_dict(self, state_dict, prefix, *rest)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Never: there is nothing to save yet. Raises RuntimeError."""
@@ -81,54 +99,63 @@ class LazyConvTranspose1d(_Lazy):
     """A ConvTranspose1d whose in_channels come from its first input, batched or not."""
 
     becomes, batched = conv.ConvTranspose1d, (3,)
+    of_weight = 0
 
 
 class LazyConvTranspose2d(_Lazy):
     """A ConvTranspose2d whose in_channels come from its first input, batched or not."""
 
     becomes, batched = conv.ConvTranspose2d, (4,)
+    of_weight = 0
 
 
 class LazyConvTranspose3d(_Lazy):
     """A ConvTranspose3d whose in_channels come from its first input, batched or not."""
 
     becomes, batched = conv.ConvTranspose3d, (5,)
+    of_weight = 0
 
 
 class LazyBatchNorm1d(_Lazy):
     """A BatchNorm1d whose num_features come from its first input."""
 
     becomes, batched = norm.BatchNorm1d, (2, 3)
+    of_weight = 0
 
 
 class LazyBatchNorm2d(_Lazy):
     """A BatchNorm2d whose num_features come from its first input."""
 
     becomes, batched = norm.BatchNorm2d, (4,)
+    of_weight = 0
 
 
 class LazyBatchNorm3d(_Lazy):
     """A BatchNorm3d whose num_features come from its first input."""
 
     becomes, batched = norm.BatchNorm3d, (5,)
+    of_weight = 0
 
 
 class LazyInstanceNorm1d(_Lazy):
     """An InstanceNorm1d whose num_features come from its first input, batched or not."""
 
     becomes, batched = norm.InstanceNorm1d, (3,)
+    of_weight = 0
 
 
 class LazyInstanceNorm2d(_Lazy):
     """An InstanceNorm2d whose num_features come from its first input, batched or not."""
 
     becomes, batched = norm.InstanceNorm2d, (4,)
+    of_weight = 0
 
 
 class LazyInstanceNorm3d(_Lazy):
     """An InstanceNorm3d whose num_features come from its first input, batched or not."""
 
     becomes, batched = norm.InstanceNorm3d, (5,)
+    of_weight = 0
 
 
 class LazyLinear(_Lazy):

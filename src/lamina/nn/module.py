@@ -27,11 +27,12 @@ from typing import (
 import numpy as np
 
 from lamina.graph.ir.graph import Value
+from lamina.graph.ir.surroundings import SameSurroundings
 from lamina.nn.hooks import Hook, HookHandle, Hooks
 from lamina.nn.mixed_precision import computed, in_compute_type
 from lamina.nn.parameter import Buffer, Parameter, become, read, settings_changed, standing_in, traces, write
 from lamina.nn.random import Generator, default_generator
-from lamina.nn.settings import SameSettings
+from lamina.nn.settings import SameSettings, surroundings_of
 from lamina.nn.state import Mismatch, WithState, loaded, saved
 from lamina.ops.arguments import Checked, DTypeLike, checked
 from lamina.ops.core import Operand, Recorder, recorder
@@ -53,6 +54,7 @@ _INSTEAD = {
     ),
     "_register_load_state_dict_pre_hook": "it is register_load_state_dict_pre_hook",
     "_register_state_dict_hook": "it is register_state_dict_post_hook",
+    "register_module": "it is add_module",
     "type": "it is to(dtype)",
     "compile": "lamina.jit(net) is the compiled network, lamina.train_step compiles its training",
     "share_memory": "workers of data load data alone; lamina.infer.Inferer shares weights among threads",
@@ -123,11 +125,15 @@ class Module(WithState, Checked):
                     options = {
                         k: _of_array(x, by) if isinstance(x, np.ndarray) else x for k, x in options.items()
                     }
-                if by is None:
+                if by is None or not by.lasts:
                     return self._between_hooks(hooks, inputs, options)
                 by.guard(same := SameSettings(self))
+                if reads := surroundings_of(type(self)):
+                    by.guard(around := SameSurroundings(reads))
                 found = self._between_hooks(hooks, inputs, options)
                 same.settle()
+                if reads:
+                    around.settle()
                 return found
             except Exception as error:
                 explain(error)

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Iterator
-from dataclasses import is_dataclass
-from enum import Enum
 from inspect import unwrap
-from types import CodeType, FunctionType, SimpleNamespace
+from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 import numpy as np
 
+from lamina.graph.ir.surroundings import DEEPEST, PLAIN, Itself, Read, has_fields, is_container, reads_of
 from lamina.nn.parameter import settings_version
+from lamina.tensors import Tensor
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), Enum)
 #: Functions of a class that no forward pass calls.
 _ASIDE = ("__init__", "__repr__", "extra_repr")
 
@@ -100,57 +99,49 @@ class SameContainers:
 _OTHER = object()
 #: Containers of every module: `_exchanged` tells of them.
 _TABLES = ("_parameters", "_buffers", "_modules")
-#: Containers with more elements are not looked at in each call; nor are values that lie deeper looked at.
-_LARGEST, _DEEPEST = 256, 8
 
 
 def _containers_of(module: HasSettings) -> dict[str, Hashable]:
     """The containers of plain values that a module's forward function, and the methods that it calls, name."""
     own = vars(module)
     read = [n for n in _read(type(module)) if n in own and n not in _TABLES and n not in module._unsettled]
-    found = {n: _plain(own[n]) for n in read if _is_container(own[n])}
+    found = {n: _plain(own[n]) for n in read if is_container(own[n])}
     return {n: x for n, x in found.items() if x is not _OTHER}
 
 
-class _Is:
-    """A function or an array as a setting: itself, not what it is equal to."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Is) and other.value is self.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def _is_container(value: Any) -> bool:
-    return (isinstance(value, list | dict) and len(value) <= _LARGEST) or _has_fields(value)
-
-
-def _has_fields(value: Any) -> bool:
-    """Whether it is an object that holds values by name, such as a configuration."""
-    kind = type(value)
-    return issubclass(kind, SimpleNamespace) or (is_dataclass(kind) and hasattr(value, "__dict__"))
-
-
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A value that can be compared; `_OTHER` for what has tensors, modules or a state of its own."""
-    if isinstance(value, _PLAIN):
+    """A value that can be compared; `_OTHER` for what has modules or a state of its own."""
+    if isinstance(value, PLAIN):
         return type(value), value
-    if depth < _DEEPEST and isinstance(value, tuple | list):
+    if depth < DEEPEST and isinstance(value, tuple | list):
         parts = tuple([_plain(x, depth + 1) for x in value])
         return _OTHER if _OTHER in parts else parts
     if isinstance(value, dict):
         return _plain([list(x) for x in value.items()], depth)
     if isinstance(value, np.generic):
         return type(value), value.item()
-    if _has_fields(value):
+    if has_fields(value):
         return _plain(vars(value), depth)
-    return _Is(value) if isinstance(value, FunctionType | np.ndarray) else _OTHER
+    return Itself(value) if isinstance(value, FunctionType | np.ndarray | Tensor) else _OTHER
 
 
+def surroundings_of(kind: type) -> tuple[Read, ...]:
+    """What the functions of a class read beside a module's own: variables around them, numbers of the class.
+
+    Kept by the class itself, which they may hold.
+    """
+    found: tuple[Read, ...] | None = vars(kind).get("_lamina_surroundings")
+    if found is None:
+        functions = [unwrap(f) for base in kind.__mro__ for n, f in _functions(base) if n not in _ASIDE]
+        numbers = [n for n in _named(kind) if isinstance(getattr(kind, n, _OTHER), PLAIN)]
+        own = [Read(kind, n) for n in numbers if kind.__module__.partition(".")[0] != _LIBRARY]
+        found = (*reads_of(*[f for f in functions if isinstance(f, FunctionType)]), *own)
+        type.__setattr__(kind, "_lamina_surroundings", found)
+    return found
+
+
+#: Classes of this package have numbers that nobody changes.
+_LIBRARY = __name__.partition(".")[0]
 _names: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 

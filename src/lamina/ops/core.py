@@ -427,6 +427,9 @@ class DeviceLike(Protocol):
 class Recorder(Protocol):
     """What records every op within `recording`, also ops on tensors alone, and what is written to tensors."""
 
+    #: Whether what is recorded serves again later, so that guards matter.
+    lasts: bool
+
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Operand, ...]:
         """Record op; all its outputs."""
 

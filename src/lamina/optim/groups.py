@@ -490,11 +490,14 @@ class ParameterGroups:
 
     # ---- state
     def state_dict(self) -> dict[str, Tensor]:
-        """The state of each parameter that was updated, by its name and the state's, and the number of updates.
+        """The state of each parameter that was updated, by its name and the state's, the number of updates, and the
+        groups' rates (but schedules) and other numbers: "param_groups.0.lr".
 
         What the ranks share is gathered: then every rank calls it.
         """
         found = {"step": tensor(np.asarray(self.number, np.int64))}
+        for i, group in enumerate(self.groups):
+            found |= {f"param_groups.{i}.{n}": tensor(x) for n, x in _numbers(group).items()}
         for e in self.entries.values():
             found |= {
                 f"{e.name}.{part}": x
@@ -506,8 +509,18 @@ class ParameterGroups:
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave. Nothing is changed unless everything fits."""
+        """Take over what `state_dict` gave, rates and numbers with it, as in torch; those that it lacks stay.
+
+        A state of torch's is taken as well, whose parameters count in the order of the groups. Nothing is changed
+        unless everything fits.
+        """
+        if "state" in state and "param_groups" in state:
+            state = self._of_torch(state["state"], state["param_groups"])
         wanted: dict[str, tuple[int, ...] | None] = {"step": None}
+        numbers = [_numbers(group) for group in self.groups]
+        for i, group in enumerate(self.groups):
+            given = {n: numbers[i].get(n) for n in group if f"param_groups.{i}.{n}" in state}
+            wanted |= {f"param_groups.{i}.{n}": None if x is None else x.shape for n, x in given.items()}
         sums: dict[str, Tensor] = {}
         having = [
             e
@@ -532,6 +545,7 @@ class ParameterGroups:
         ]
         if wrong:
             raise ValueError(f"{self._name}.load_state_dict: does not fit: {', '.join(wrong[:8])}")
+        self._take_numbers(numbers, state)
         self.number = int(state["step"])
         for e in having:
             e.take_state([_beside(state[f"{e.name}.{part}"], e.param) for part in e.group.rule.parts])
@@ -540,6 +554,67 @@ class ParameterGroups:
         self._with_gradient = {
             e.name for e in self.entries.values() if f"{e.name}.sum_of_gradients" in sums and e.has_gradient()
         }
+
+    def _of_torch(self, states: Mapping[Any, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What torch keeps by the numbers of parameters, by names. Raises ValueError for other groups."""
+        sizes, own = [len(g["params"]) for g in groups], [len(g.params) for g in self.groups]
+        if sizes != own:
+            raise ValueError(
+                f"{self._name}.load_state_dict: does not fit: groups of {sizes} parameters, {own} are trained"
+            )
+        found: dict[str, Any] = {"step": 0}
+        for i, (group, theirs) in enumerate(zip(self.groups, groups, strict=True)):
+            numbers = {n: theirs[n] for n in group if n != "params" and n in theirs}
+            found |= {f"param_groups.{i}.{n}": x for n, x in numbers.items() if _is_numeric(x)}
+            for param, number in zip(group.params.values(), theirs["params"], strict=True):
+                e, kept = self.entries[id(param)], states.get(number) or {}
+                found["step"] = max(found["step"], int(kept.get("step", 0)))
+                given = {_IN_TORCH.get(part, part): part for part in group.rule.parts}
+                taken = {part: kept[n] for n, part in given.items() if kept.get(n) is not None}
+                if taken:
+                    taken.setdefault(
+                        "step", 1
+                    )  # where torch does not count, having stepped is all that matters
+                    first = dict(zip(group.rule.parts, e.held(), strict=True))
+                    found |= {f"{e.name}.{part}": taken.get(part, x) for part, x in first.items()}
+        return found
+
+    def _take_numbers(self, before: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> None:
+        """The rates and numbers of a state. Raises ValueError for one that an optimizer is made with for good."""
+        try:
+            for i, (group, own) in enumerate(zip(self.groups, before, strict=True)):
+                given = {n: np.asarray(state[k]) for n in own if (k := f"param_groups.{i}.{n}") in state}
+                _set_numbers(group, given)
+        except (TypeError, ValueError):
+            for group, own in zip(self.groups, before, strict=True):
+                _set_numbers(group, own)
+            raise
+
+
+def _numbers(group: ParameterGroup) -> dict[str, np.ndarray[Any, Any]]:
+    """A group's rate, unless it is a schedule, and what else it was made with that is a number or some."""
+    held = {n: x for n, x in group.items() if n != "params"}
+    return {n: np.asarray(x) for n, x in held.items() if _is_numeric(x)}
+
+
+def _is_numeric(x: Any) -> bool:
+    return all(isinstance(y, int | float) for y in (x if isinstance(x, tuple | list) else (x,)))
+
+
+#: What torch's optimizers call a moment otherwise.
+_IN_TORCH = {"momentum": "momentum_buffer"}
+
+
+def _set_numbers(group: ParameterGroup, numbers: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Set those that differ; a group that follows the optimizer's rate goes on doing so."""
+    for name, x in numbers.items():
+        value: Any = tuple(x.tolist()) if x.ndim else x.item()
+        if group[name] == value:
+            continue
+        if name == "lr" and isinstance(group.rule.lr, FollowingRate):
+            group.rule.lr.optimizer.lr = value
+        else:
+            group[name] = value
 
 
 def _beside(x: Any, other: Tensor) -> Tensor:

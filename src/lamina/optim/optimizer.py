@@ -171,11 +171,13 @@ class Optimizer(Checked, metaclass=_TakesParameters):
         self.bound.accumulate(grads)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The states of its parameters by name, what was gathered, and the number of updates."""
+        """The states of its parameters by name, what was gathered, the number of updates, and the groups' rates and
+        numbers ("param_groups.0.lr"; a schedule is none)."""
         return self.bound.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave, of an optimizer with the same parameters. Raises ValueError."""
+        """Take over what `state_dict` gave, of an optimizer with the same parameters; rates and numbers, too, where
+        the state has them. A state of torch's optimizer of this name is taken as well. Raises ValueError."""
         self.bound.load_state_dict(state)
 
     def __setattr__(self, name: str, value: Any) -> None:

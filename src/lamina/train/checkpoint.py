@@ -16,14 +16,13 @@ from typing import Any
 
 from lamina._json import parse_json
 from lamina.files import WeightsError, read_safetensors, save_safetensors
+from lamina.files.weights import CHECKPOINT
 from lamina.ops.arguments import checked
 from lamina.spec import Shape, Spec
 from lamina.tensors import Tensor
 from lamina.train.kept import KeptObjects
 from lamina.train.setup import Setup, check_same, step_setup
 from lamina.train.step import Step
-
-FORMAT = "lamina checkpoint 1"
 
 
 class CheckpointError(ValueError):
@@ -67,7 +66,7 @@ def save_checkpoint(
             return
     else:
         tensors, facts["plain"] = KeptObjects(step).state()
-    save_safetensors(tensors, path, {"format": FORMAT, "lamina": json.dumps(facts)})
+    save_safetensors(tensors, path, {"format": CHECKPOINT, "lamina": json.dumps(facts)})
 
 
 @checked
@@ -84,7 +83,7 @@ def load_checkpoint(
     read.
     """
     tensors, texts = read_safetensors(path, sealed=True)
-    if texts.get("format") != FORMAT:
+    if texts.get("format") != CHECKPOINT:
         raise WeightsError(f"{path}: not a checkpoint (its format is {texts.get('format')!r})")
     return take_checkpoint(path, tensors, parsed_facts(path, texts.get("lamina", "")), step, override)
 

@@ -39,11 +39,12 @@ from lamina.files.element_types import as_held
 from lamina.files.safetensors_file import scan_safetensors
 from lamina.files.source import Source
 from lamina.files.stored import StoredTensor
+from lamina.files.weights import CHECKPOINT
 from lamina.ops.arguments import checked
 from lamina.runtime import write_atomically
 from lamina.spec import Group, Shape
 from lamina.tensors import Tensor, as_tensor
-from lamina.train.checkpoint import FORMAT, Position, facts_of, parsed_facts, take_checkpoint
+from lamina.train.checkpoint import Position, facts_of, parsed_facts, take_checkpoint
 from lamina.train.kept import KeptObjects
 from lamina.train.setup import Setup
 from lamina.train.step import Step
@@ -145,7 +146,7 @@ class CheckpointFolder:
 
     def _write(self, number: int, parts: _Parts) -> None:
         try:
-            save_safetensors(parts.tensors, self._file(number, self._place), {"format": FORMAT})
+            save_safetensors(parts.tensors, self._file(number, self._place), {"format": CHECKPOINT})
             if self._place == 0:
                 self._finish(number, parts)
         except Exception as error:

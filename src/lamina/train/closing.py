@@ -12,7 +12,7 @@ from lamina.graph.ir.graph import Capture, computed, constant
 from lamina.nn import Parameter
 from lamina.ops.core import Op, Operand
 from lamina.spec import Spec
-from lamina.tensors import Tensor
+from lamina.tensors import Tensor, tensors_version
 
 
 class StepCapture(Capture):
@@ -87,10 +87,15 @@ class StepCapture(Capture):
         return id(x) in self.own
 
     def leave_behind(self) -> None:
-        """Forget what the function made. Raises TypeError for a constant that was written."""
+        """Forget what the function made. Raises TypeError for a constant that was written.
+
+        Where one of those that the user holds is written later, the program is no longer right.
+        """
         super().leave_behind()
-        for x in self._overwritten:
-            if (target := x()) is not None:
+        if constants := [x for known, _ in self._constants.values() if (x := known()) is not None]:
+            self.guard(SameValues(constants))
+        for written in self._overwritten:
+            if (target := written()) is not None:
                 raise TypeError(
                     f"copy_: a tensor {target.spec} that a training step closes over is a constant of it: make it a "
                     "buffer of a module (register_buffer)"
@@ -118,6 +123,29 @@ class StepCapture(Capture):
 
     def _is_held(self, x: Operand) -> bool:
         return isinstance(x, Parameter) or id(x) in self.tensors
+
+
+class SameValues:
+    """A guard: whether nobody has written over tensors since, as long as there are any that could."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._seen = tensors_version()
+        self._were = [(ref(x), x.version) for x in tensors]
+
+    def __call__(self) -> bool:
+        """Whether they hold what they held."""
+        now = tensors_version()
+        if now != self._seen:
+            alive = [(x, version) for known, version in self._were if (x := known()) is not None]
+            if not all(_has_version(x, version) for x, version in alive):
+                return False
+            self._seen = now
+        return True
+
+
+def _has_version(x: Tensor, version: int) -> bool:
+    _ = x.buffer  # a part of another tensor looks at that now
+    return x.version == version
 
 
 class ClosedOver:

@@ -22,6 +22,7 @@ from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.autodiff import gradients_or_none
 from lamina.graph.ir.graph import constant, traced_for
+from lamina.graph.ir.surroundings import SameSurroundings, reads_of
 from lamina.graph.passes.idioms import with_idioms
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
@@ -31,7 +32,7 @@ from lamina.nn import Module
 from lamina.nn.parameter import become, settings_version, standing_in
 from lamina.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from lamina.ops.arguments import checked, shown
-from lamina.ops.core import Operand, computing_in, recording
+from lamina.ops.core import Operand, computing_in, operand, recording
 from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
@@ -100,7 +101,9 @@ def train_step(
         the structure in which net returns them, and the targets in that in which they are given.
     optimizer: such as optim.SGD(lr=0.01, momentum=0.9); with parameters of its own, or groups of them, it trains
         these alone: optim.SGD(lr=0.01).over(net, groups).
-    device: "auto" takes a GPU when there is one. backend: another backend of that device ("reference").
+    device: "auto" takes a GPU when there is one; for one that is not there (`Device("cuda", machine=…)`) steps are
+        planned alone, by `program`, and parameters stay where they are. backend: another backend of that device
+        ("reference").
     precision: "fp32"; "tf32"; "bf16" and "fp16", with float32 master weights and, for fp16, dynamic loss
         scaling; "fp64" converts the parameters.
     clip_norm: gradients are scaled down to this norm, taken over all of them together. clip_value: before that, each
@@ -401,6 +404,11 @@ class Step:
         return next(iter(self._programs)).executable
 
     # ---- state
+    @property
+    def _home(self) -> Device | None:
+        """Where the state lies; on the CPU, where the step is planned for a GPU that is not there."""
+        return self.device if self.device.planned is None else None
+
     def _initial_state(self) -> tuple[State, ParameterGroups]:
         parameters: dict[str, Tensor] = dict(self.net.named_parameters())
         if not parameters:
@@ -414,7 +422,7 @@ class Step:
         )
         averaged = {} if self.options.averaged is None else self.options.averaged.state_dict()
         for held in (*parameters.values(), *self.net.buffers(), *averaged.values()):
-            become(held, self.device, self.precision.master if held.dtype.is_float else None)
+            become(held, self._home, self.precision.master if held.dtype.is_float else None)
         random = {str(i): g.state for i, g in enumerate(self.net.generators())}
         scale = {"scale": initial_scale()} if self.precision.scaled else {}
         state = State(parameters, dict(self.net.named_buffers()), {}, random, scale, averaged=averaged)
@@ -456,9 +464,9 @@ class Step:
             if self.options.accumulate > 1 and name not in state.gathered:
                 state.gathered[name] = entry.gathered(master)
             if self._keeps_errors and name not in state.errors:
-                state.errors[name] = zeros(entry.param.shape, dtype=master, device=self.device)
+                state.errors[name] = zeros(entry.param.shape, dtype=master, device=self._home)
         if self.options.accumulate > 1 and "count" not in state.gathered:
-            state.gathered["count"] = zeros((), device=self.device)
+            state.gathered["count"] = zeros((), device=self._home)
 
     def _share_master(self, state: State, name: str) -> None:
         """Keep this rank's piece of a wide parameter that the network reads in the compute type alone."""
@@ -610,9 +618,12 @@ class Step:
             inputs, targets = kind.trees([values[name] for name in kind.names], compute)
             positional, named = _tree.arguments(inputs, self.net.forward)
             with contextlib.nullcontext() if compute == master else computing_in(compute):
-                found, structure = _tree.flatten(self.net(*positional, **named), open_dataclasses=True)
-            outputs = _tree.unflatten(structure, [_cast(capture.read(y), master) for y in found])
-            del found
+                given = self.net(*positional, **named)
+            found, structure = _tree.flatten(given, open_dataclasses=True, flags=True)
+            places = zip(found, _tree.names(structure, "its output"), strict=True)
+            read = [capture.read(operand(y, "forward", at)) for y, at in places]
+            outputs = _tree.unflatten(structure, [_cast(y, master) for y in read])
+            del found, given, places, read
             # Of float16, whose gradients are scaled, the parameters themselves: see `_forward_and_back`.
             wide = (
                 {n: values[f"parameters/{n}"] for n in parameters} if "scale/scale" in values else parameters
@@ -622,7 +633,11 @@ class Step:
             mapping.update(
                 (id(self.state.parameters[n]), _cast(written.get(n, v), master)) for n, v in wide.items()
             )
+            around = SameSurroundings(reads_of(self.loss_fn))
             loss = self.loss_fn(outputs, targets)
+            around.settle()
+            if around:
+                capture.guard(around)
             loss = capture.read(loss) if isinstance(loss, Value) else loss
             after = {name: capture.read(mapping[id(x)]) for name, x in states}
         capture.leave_behind()
@@ -866,8 +881,7 @@ class _CompiledStep:
             backend=backend,
             memory_limit=memory_limit,
         )
-        if executable.backend.name != "null":
-            executable.load(dict(enumerate(held)) | dict(zip(places, closed.kept, strict=True)))
+        executable.load(dict(enumerate(held)) | dict(zip(places, closed.kept, strict=True)))
         return cls(executable, counts, grads, collectives_of(graph), closed, reached)
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:

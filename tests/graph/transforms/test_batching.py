@@ -332,3 +332,28 @@ def test_a_tensor_that_the_function_makes_is_filled_for_each_sample() -> None:
     x = lm.tensor([[1.0, 2, 3], [4, 5, 6]])
     assert lm.vmap(filled)(x).tolist() == [[0, 2, 4], [0, 8, 10]]
     assert lm.vmap(lm.grad(lambda x: (filled(x) * x).sum()))(x).tolist() == [[4, 8, 4], [10, 20, 10]]
+
+
+def test_a_program_around_it_follows_settings_and_modes() -> None:
+    """What is changed on a network that vmap calls is noticed as without it."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            self.scale, self.drop = 1.0, nn.Dropout(0.999)
+
+        def forward(self, x: Any) -> Any:
+            return self.drop(x) * self.scale
+
+    net, x = Scaled(), lm.tensor(normal(SIZE, 4))
+    for call in (
+        lm.jit(lm.vmap(lambda row: net(row))),
+        lm.jit(lambda x: lm.vmap(lm.vmap(lambda v: net(v)))(x)),
+    ):
+        net.train()
+        net.scale = 1.0
+        call(x)
+        net.eval()
+        np.testing.assert_array_equal(call(x).numpy(), x.numpy())
+        net.scale = 2.0
+        np.testing.assert_array_equal(call(x).numpy(), 2 * x.numpy())
+        assert len(call._programs) == 3

@@ -148,3 +148,8 @@ def test_repeats() -> None:
 def test_errors(call: Any, match: str) -> None:
     with pytest.raises(ShapeError, match=match):
         call(lm.tensor(X))
+
+
+def test_negative_repeats_are_named() -> None:
+    with pytest.raises(ValueError, match="repeat_interleave: repeats must be >= 0, got -1 among them"):
+        ops.repeat_interleave(lm.ones(2), lm.tensor([1, -1]))

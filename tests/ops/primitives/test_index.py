@@ -125,3 +125,53 @@ def test_errors(key: Any, error: type[Exception], match: str) -> None:
 def test_values_that_do_not_fit() -> None:
     with pytest.raises(ShapeError, match="expand"):
         lm.tensor(A).at[0].set(lm.ones(3))
+
+
+ROWS, BOTH = np.array([True, False, True]), A[:, :, 0] % 3 == 0
+#: A key with one mask, and values that say nothing of how many elements it names.
+MASKED: list[tuple[Any, Any]] = [
+    (ROWS, A[1] * 2),
+    (ROWS, A[:1] * 2),
+    (BOTH, np.arange(5.0, dtype=np.float32)),
+    (BOTH, np.arange(5.0, dtype=np.float32)[None]),
+    (A > 20, np.array([7], np.float32)),
+    ((ROWS, 1), 3.0),
+    ((ROWS, slice(0, 2)), A[0, :2] + 1),
+    ((Ellipsis, np.array([True, False, True, True, False])), A[:, :, :1] + 1),
+    ((slice(1, None), slice(None, None, 2), np.array([False, True, True, True, False])), np.float32(4)),
+    ((0, Ellipsis, np.array([True, False, True, True, False])), 5.0),
+    ((np.zeros(3, bool), slice(None, None, -1)), np.ones(5, np.float32)),
+]
+
+
+@pytest.mark.parametrize(("key", "values"), MASKED)
+@pytest.mark.parametrize("mode", ["set", "add"])
+def test_values_that_are_the_same_wherever_a_mask_is_true(key: Any, values: Any, mode: str) -> None:
+    """At once, and where the mask's numbers are not known yet."""
+    wanted = A.copy()
+    wanted[key] = values if mode == "set" else wanted[key] + values
+    (mask,) = [k for k in (key if isinstance(key, tuple) else (key,)) if isinstance(k, np.ndarray)]
+
+    def changed(x: Any, mask: Any) -> Any:
+        traced = (
+            tuple(mask if isinstance(k, np.ndarray) else k for k in key) if isinstance(key, tuple) else mask
+        )
+        return getattr(x.at[traced], mode)(values)
+
+    for function in (changed, lm.jit(changed)):
+        np.testing.assert_array_equal(function(lm.tensor(A), lm.tensor(mask)).numpy(), wanted)
+    np.testing.assert_array_equal(changed(lm.tensor(A), mask).numpy(), wanted)
+
+
+def test_gradients_of_values_under_a_mask() -> None:
+    dx, dv = grad(lambda x, v: At(x)[lm.tensor(ROWS)].set(v), A.astype(np.float64), np.ones((4, 5)))
+    np.testing.assert_array_equal(dx, np.ones(A.shape) * ~ROWS[:, None, None])
+    np.testing.assert_array_equal(dv, np.full((4, 5), 2.0))
+
+
+def test_a_mask_of_another_size_and_values_of_its_number() -> None:
+    with pytest.raises(ShapeError, match=r"a mask of shape \(2,\) along axes of \(3,\) of f32\[3,4,5\]"):
+        lm.tensor(A).at[np.ones(2, bool)].set(1.0)
+    with pytest.raises(TypeError, match="depends on the numbers in the mask"):
+        lm.jit(lambda x, m, v: x.at[m].set(v))(A, ROWS, A[:2])
+    np.testing.assert_array_equal(lm.tensor(A).at[ROWS].set(A[:2]).numpy()[[0, 2]], A[:2])

@@ -102,3 +102,9 @@ def test_ranks_of_quantiles_have_all_digits() -> None:
     assert run(ops.quantile, half, 0.77) == np.float16(0.77)
     counted = run(ops.quantile, np.arange(11, dtype=np.float32), [0.1, 0.7], interpolation="higher")
     assert counted.tolist() == [1, 7]
+
+
+@pytest.mark.parametrize("q", [1.5, -0.1, [0.1, float("nan")], np.array([0.5, 2.0])])
+def test_a_quantile_of_no_share(q: Any) -> None:
+    with pytest.raises(ValueError, match="quantile: q must be in 0 … 1, got "):
+        ops.quantile(lm.ones(3), q)

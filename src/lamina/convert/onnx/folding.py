@@ -14,6 +14,8 @@ from lamina.spec import Spec
 class Folding:
     """Within `recording`, ops compute at once; a result of more than `MOST_BYTES` is refused before it is made."""
 
+    lasts = False
+
     def __init__(self) -> None:
         self._around = recorder()
 

@@ -285,6 +285,8 @@ class Capture:
     contents: what values hold that were written over; holders: the other way round. What surrounds it began them.
     """
 
+    lasts = True
+
     def __init__(self) -> None:
         self.tensors: dict[int, Tensor] = {}
         self.inputs: dict[int, Value] = {}
@@ -489,6 +491,8 @@ class EagerTape(Capture):
 
     What is written to tensors is written by `commit`: a program that fails has changed nothing.
     """
+
+    lasts = False
 
     def __init__(self) -> None:
         super().__init__()

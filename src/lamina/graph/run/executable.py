@@ -234,7 +234,8 @@ class Executable:
         beside: executables that have been given what these tensors hold now: what is made of weights once (filters
         in the layouts of kernels, batch norms folded into them) is theirs where it is the same.
 
-        Raises KeyError for a missing or unknown index, ShapeError for a tensor that does not fit.
+        Where nothing runs (the null backend, a GPU that is not there), they are looked at alone. Raises KeyError for
+        a missing or unknown index, ShapeError for a tensor that does not fit.
         """
         if sorted(tensors) != self.resident:
             raise KeyError(f"load: the resident inputs are {self.resident}, got {sorted(tensors)}")
@@ -242,6 +243,8 @@ class Executable:
             wanted = self.graph.inputs[i].spec
             if x.spec.open != wanted:
                 raise ShapeError(f"load: input {i} is {wanted}, got {x.spec}")
+        if not self._runs:
+            return
         self._turns = turns_of(tensors.values(), [x for i, x in tensors.items() if i in self.donate])
         with self._turns, self._contexts.all() as contexts, collector_paused():
             moved = self._settle(tensors)
@@ -365,12 +368,12 @@ class Executable:
         return [(step, context.bound(step, stream)) for step in self.program.steps if not step.plan.view]
 
     def check_ready(self) -> None:
-        """Raise RuntimeError where it cannot run: on the null backend, or before `load`."""
-        if len(self._state) != len(self.resident) or self.backend.name == "null":
-            if self.backend.name == "null":
-                raise RuntimeError(
-                    "the null backend plans graphs but cannot run them; compile for another one"
-                )
+        """Raise RuntimeError where it cannot run: on the null backend, a GPU that is not there, or before `load`."""
+        if self.backend.name == "null":
+            raise RuntimeError("the null backend plans graphs but cannot run them; compile for another one")
+        if not self._runs:
+            _ = self.device.platform  # which says why not
+        if len(self._state) != len(self.resident):
             raise RuntimeError(
                 f"call load() first: inputs {self.resident} are resident and have no values yet"
             )

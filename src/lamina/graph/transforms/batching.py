@@ -61,7 +61,8 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
     @wraps(fn, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         arguments = _Mapped.of(args, in_dims)
-        capture = Capture()
+        capture, by = Capture(), recorder()
+        capture.lasts = by is not None and by.lasts
         start = mark()
         own = (x.device for x in arguments.given if isinstance(x, (Tensor, Value)))
         with traced_for(next(own, None)), recording(capture):
@@ -70,6 +71,9 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
             traced = [capture.read(x) if _is_tensor(x) else x for x in leaves]
             del result, leaves
         capture.leave_behind()
+        if by is not None:
+            for holds in capture.guards:  # what surrounds it is right under the same conditions
+                by.guard(holds)
         batcher = _Batcher(arguments, capture, start)
         asked = _axes(structure, out_dims, "out_dims")
         outputs = [v for v in traced if isinstance(v, Value)]

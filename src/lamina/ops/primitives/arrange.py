@@ -557,7 +557,7 @@ def repeat_interleave(
     if many.dtype.numpy.kind not in "iu":
         raise DTypeError(f"repeat_interleave: repeats must be integers, got {many.dtype}")
     if many.ndim > 1 or many.spec.numel not in (1, n):
-        raise ShapeError(f"repeat_interleave: repeats must be {n} numbers >= 0, got shape {many.shape}")
+        raise ShapeError(f"repeat_interleave: repeats must be {n} numbers or one, got shape {many.shape}")
     try:
         counts = host_values("repeat_interleave", many, "repeats")
     except TypeError:
@@ -568,7 +568,7 @@ def repeat_interleave(
         ended = index_add(np.zeros(output_size + 1, ends.dtype.numpy), 0, ends, ones_like(ends))
         return index_select(x, axis, clamp(cumsum(ended, 0)[:output_size], max=n - 1))
     if (counts < 0).any():
-        raise ValueError(f"repeat_interleave: repeats must be >= 0, got {counts.min()}")
+        raise ValueError(f"repeat_interleave: repeats must be >= 0, got {counts.min()} among them")
     places = np.repeat(np.arange(n), np.broadcast_to(counts.reshape(-1), (n,)))
     if output_size not in (None, len(places)):
         raise ShapeError(

@@ -299,8 +299,8 @@ class IndexedPlace(NamedTuple):
 def _changed(x: Any, key: Any, values: Any, mode: ScatterMode) -> Any:
     """x with values combined with its elements at a key."""
     x = operand(x, "at")
-    if not isinstance(key, tuple) and _is_mask(key) and is_number(values):
-        return _changed_where(x, key, values, mode)
+    if (masked := MaskedPart.of(x, key)) is not None and masked.takes(values):
+        return masked.changed(values, mode)
     basic, arrays = _parts(key, x)
     part = _sliced(x, basic)
     if not arrays:
@@ -315,12 +315,61 @@ def _with(shape: Shape, axis: int, index: Any) -> Shape:
     return (*shape[:axis], index.shape[axis], *shape[axis + 1 :])
 
 
-def _changed_where(x: Any, mask: Any, value: Any, mode: ScatterMode) -> Any:
-    """A number onto what a mask names: the shape stays, so that a graph can hold it."""
-    if mask.ndim > x.ndim or tuple(mask.shape) != x.shape[: mask.ndim]:
-        raise ShapeError(f"at: a mask of shape {tuple(mask.shape)} does not fit {x.spec}")
-    flags = mask.reshape((*mask.shape, *(1,) * (x.ndim - mask.ndim)))
-    return where(flags, _combined(x, full_like(x, value), mode), x)
+class MaskedPart(NamedTuple):
+    """What a key with one boolean mask, and slices beside it, names: a part of x, and where in that the mask lies.
+
+    Values that are the same for all elements of the mask are put there without knowing how many these are, so that a
+    graph can hold it.
+    """
+
+    x: Any
+    basic: Basic
+    mask: Any
+    axis: int
+    part: Any
+
+    @classmethod
+    def of(cls, x: Any, key: Any) -> MaskedPart | None:
+        """None for another key. Raises ShapeError."""
+        keys = [
+            np.asarray(k) if isinstance(k, list) else k for k in (key if isinstance(key, tuple) else (key,))
+        ]
+        masks = [k for k in keys if _is_mask(k) and k.ndim]
+        beside = [k for k in keys if not (k is None or k is Ellipsis or isinstance(k, (slice, int)))]
+        if len(masks) != 1 or len(beside) != 1 or any(isinstance(k, bool) for k in keys):
+            return None
+        mask, first = masks[0], slice(None)
+        spread = [first] + [slice(None)] * (mask.ndim - 1)
+        whole = _expand_key([y for k in keys for y in (spread if k is mask else [k])], x)
+        place = next(i for i, k in enumerate(whole) if k is first)
+        axis = sum(k is None or isinstance(k, slice) for k in whole[:place])
+        basic, _ = _parts(tuple(whole), x)
+        part = _sliced(x, basic)
+        along = part.shape[axis : axis + mask.ndim]
+        if tuple(mask.shape) != along:
+            raise ShapeError(f"at: a mask of shape {tuple(mask.shape)} along axes of {along} of {x.spec}")
+        return cls(x, basic, mask, axis, part)
+
+    @property
+    def behind(self) -> int:
+        """How many axes of the part are behind the mask's."""
+        return int(self.part.ndim - self.axis - self.mask.ndim)
+
+    def takes(self, values: Any) -> bool:
+        """Whether the values have no axis of as many elements as the mask names."""
+        if is_number(values):
+            return True
+        shape = operand(values, "at", "values").shape
+        return len(shape) <= self.behind or shape[-1 - self.behind] == 1
+
+    def changed(self, values: Any, mode: ScatterMode) -> Any:
+        """x with these values combined with its elements where the mask is true."""
+        if not is_number(values) and (values := operand(values, "at", "values")).ndim > self.behind:
+            at = values.ndim - 1 - self.behind
+            values = values.reshape((*values.shape[:at], *(1,) * self.mask.ndim, *values.shape[at + 1 :]))
+        flags = self.mask.reshape((*self.mask.shape, *(1,) * self.behind))
+        combined = _combined(self.part, _like(values, self.part, self.part.shape), mode)
+        return _put(self.x, self.basic, where(flags, combined, self.part))
 
 
 def _like(values: Any, x: Any, shape: Shape) -> Any:

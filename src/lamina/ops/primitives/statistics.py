@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from lamina.ops.arguments import Dims, DTypeLike, checked
+from lamina.ops.arguments import Dims, DTypeLike, checked, shown
 from lamina.ops.core import call, is_number, operand
 from lamina.ops.primitives.arrange import movedim
 from lamina.ops.primitives.cast import cast
@@ -248,6 +248,9 @@ def _quantile(
         raise ShapeError(
             f"{what}: takes floats, and for q a number or a vector, got {x.spec} and {parts.spec}"
         )
+    known = np.asarray(q, np.float64) if numbers or isinstance(q, np.ndarray) else np.zeros(0)
+    if not ((known >= 0) & (known <= 1)).all():
+        raise ValueError(f"{what}: q must be in 0 … 1, got {shown(q)}")
     flat = x if x.ndim and dim is not None else x.reshape((x.spec.numel,))
     axis = normalize_axis(0 if dim is None else dim, max(flat.ndim, 1), what)
     if flat.shape[axis] == 0:

@@ -1,0 +1,308 @@
+"""What a function reads beside its arguments: variables around it and of its module, attributes of its objects.
+
+A program holds these as they were when it was traced, and nobody is told when they change: each call looks at them.
+Which they are is read off the function's code, and that of the functions it calls, as far as these are the user's.
+"""
+
+from __future__ import annotations
+
+import dis
+import pickle
+import random
+import sysconfig
+import warnings
+import weakref
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lamina.ops.core import Operand
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), Enum)
+#: Containers with more elements are not looked at in each call; nor are values that lie deeper looked at.
+LARGEST, DEEPEST = 256, 8
+
+
+class Itself:
+    """A value that is compared by what it is, not by what it is equal to."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def is_container(value: Any) -> bool:
+    """Whether it is a list, a dict or an object with fields, whose elements may become others."""
+    return (isinstance(value, list | dict) and len(value) <= LARGEST) or has_fields(value)
+
+
+def has_fields(value: Any) -> bool:
+    """Whether it is an object that holds values by name, such as a configuration."""
+    kind = type(value)
+    return issubclass(kind, SimpleNamespace) or (is_dataclass(kind) and hasattr(value, "__dict__"))
+
+
+def comparable(value: Any, depth: int = 0) -> Hashable:
+    """What tells whether a value is the same later: what is in numbers, texts and containers, of others `Itself`."""
+    if isinstance(value, PLAIN):
+        return type(value), repr(value) if isinstance(value, float) else value  # NaN is not equal to itself
+    if isinstance(value, np.generic):
+        return comparable(value.item(), depth)
+    if depth < DEEPEST:
+        if isinstance(value, tuple | list) and len(value) <= LARGEST:
+            return type(value), tuple([comparable(x, depth + 1) for x in value])
+        if isinstance(value, dict) and len(value) <= LARGEST:
+            return dict, tuple(
+                [(comparable(k, depth + 1), comparable(x, depth + 1)) for k, x in value.items()]
+            )
+        if has_fields(value):
+            return type(value), comparable(vars(value), depth + 1)
+    return Itself(value)
+
+
+#: What draws random numbers beside `lamina.ops`.
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+
+
+class Read(NamedTuple):
+    """A variable: of a function around (a cell), of a module or an object (its dictionary, and the name there), or of
+    a class; or how far a generator of random numbers has drawn."""
+
+    holder: dict[str, Any] | CellType | type | random.Random | np.random.RandomState | np.random.Generator
+    name: str
+
+    def now(self) -> Any:
+        """Its value; `_ABSENT` where it has none."""
+        if isinstance(self.holder, dict):
+            return self.holder.get(self.name, _ABSENT)
+        if isinstance(self.holder, type):
+            return getattr(self.holder, self.name, _ABSENT)
+        if isinstance(self.holder, _GENERATORS):
+            return pickle.dumps(self.holder)
+        try:
+            return self.holder.cell_contents
+        except ValueError:
+            return _ABSENT
+
+
+_ABSENT = object()
+
+
+class SameSurroundings:
+    """A guard: whether variables that functions read are what they were when this was made.
+
+    `settle` drops those that have changed since: what a traced call itself counts or keeps.
+    """
+
+    __slots__ = ("_kept", "_reads")
+
+    def __init__(self, reads: tuple[Read, ...]) -> None:
+        self._reads = reads
+        values = [(read, read.now()) for read in reads]
+        self._kept = [(read, x, is_container(x), comparable(x)) for read, x in values]
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def __eq__(self, other: object) -> bool:
+        """Of one class there is one guard in a trace, however many modules are of it."""
+        return isinstance(other, SameSurroundings) and other._reads is self._reads
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def settle(self) -> None:
+        """The traced call is over. Warns of random numbers that it drew from generators of Python or NumPy."""
+        same: list[Any] = []
+        for kept in self._kept:
+            holder, unchanged = kept[0].holder, _is_same(*kept)
+            if unchanged and not isinstance(holder, _GENERATORS):
+                same.append(kept)
+            elif isinstance(holder, _GENERATORS) and not unchanged:
+                kind = type(holder)
+                warnings.warn(
+                    f"a traced function drew from a {kind.__name__} of {kind.__module__.partition('.')[0]}: these "
+                    "numbers are constants of the compiled program, the same in each call; draw by lamina.ops (rand, "
+                    "randn, bernoulli, …), or give them as arguments",
+                    stacklevel=3,
+                )
+        self._kept = same
+
+    def __call__(self) -> bool:
+        """Whether they are the same."""
+        return all(_is_same(*kept) for kept in self._kept)
+
+
+def _is_same(read: Read, value: Any, changes: bool, found: Hashable) -> bool:
+    """changes: whether it may hold something else and be the same object."""
+    now = read.now()
+    return (now is value and not changes) or comparable(now) == found
+
+
+def reads_of(*functions: Callable[..., Any], objects: Iterable[Any] = ()) -> tuple[Read, ...]:
+    """What functions read beside their arguments. objects: arguments whose attributes count, too."""
+    walk = _ReadWalk()
+    for function in functions:
+        walk.call(function, tuple(objects))
+    return tuple(walk.found.values())
+
+
+class _ReadWalk:
+    """Gathers what functions read, and what those read that they call."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, str], Read] = {}
+        self._seen: set[tuple[int, ...]] = set()
+        self._held: list[Any] = []  # so that no id is given twice
+
+    def call(self, function: Any, objects: tuple[Any, ...] = (), itself: Any = None) -> None:
+        """A function, or what is called as one. objects: what it is called with. itself: what it is a method of."""
+        if isinstance(function, partial):
+            self.call(function.func, (*function.args, *function.keywords.values(), *objects))
+        elif isinstance(function, MethodType):
+            self.call(function.__func__, objects, function.__self__)
+        elif isinstance(function, FunctionType):
+            if self._is_new(function, itself, *objects):
+                self._function(function, objects, itself)
+        elif isinstance(inner := getattr(function, "__wrapped__", None), FunctionType | MethodType):
+            self.call(inner, objects)
+        elif callable(function) and isinstance(called := type(function).__call__, FunctionType):
+            self.call(called, objects, function)
+
+    def _function(self, function: FunctionType, objects: tuple[Any, ...], itself: Any) -> None:
+        """The library's own functions read nothing that changes, but call what they were made with."""
+        names = _names_in(function.__code__) if _is_users(function) else _NO_NAMES
+        for cell in function.__closure__ or ():
+            self._variable(Read(cell, ""), names)
+        if names is _NO_NAMES:
+            return
+        for name in names.variables:
+            if name in function.__globals__:
+                self._variable(Read(function.__globals__, name), names)
+        self._attributes(itself, names)
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        for x in (*objects, *defaults):
+            self._through(x, names)
+
+    def _variable(self, read: Read, names: _CodeNames) -> None:
+        value = read.now()
+        stays = isinstance(value, ModuleType | type | BuiltinFunctionType)
+        stays = stays or (isinstance(value, FunctionType) and not _is_users(value))
+        if names is not _NO_NAMES and not stays:
+            self.found.setdefault((id(read.holder), read.name), read)
+        self._through(value, names)
+
+    def _through(self, value: Any, names: _CodeNames) -> None:
+        """What is read by way of a value: its attributes, and what it reads when it is called."""
+        if (source := _generator_of(value)) is not None:
+            self.found.setdefault((id(source), ""), Read(source, ""))
+            return
+        if isinstance(value, (*PLAIN, type, Operand, np.ndarray, np.generic, BuiltinFunctionType)):
+            return
+        if isinstance(value, FunctionType | MethodType | partial):
+            self.call(value)
+            return
+        if not self._is_new(value, names):
+            return
+        if isinstance(value, list | tuple | dict):
+            if len(value) <= LARGEST:
+                for x in value.values() if isinstance(value, dict) else value:
+                    self._through(x, names)
+            return
+        self._attributes(value, names)
+        if not isinstance(value, ModuleType):
+            self.call(value)
+
+    def _attributes(self, value: Any, names: _CodeNames) -> None:
+        if isinstance(own := getattr(value, "__dict__", None), dict):
+            for name in names.attributes:
+                self._attribute(value, own, name, names)
+
+    def _attribute(self, value: Any, own: dict[str, Any], name: str, names: _CodeNames) -> None:
+        """own: what the object holds itself; the rest is its class's, which it may come to hold instead."""
+        if isinstance(value, ModuleType):
+            made = own.get(name, _ABSENT)
+            if isinstance(made, (*PLAIN, FunctionType)) or _generator_of(made) is not None:
+                self._variable(Read(own, name), names)
+            return
+        made = own[name] if name in own else getattr(type(value), name, _ABSENT)
+        made = made.fget if isinstance(made, property) else made
+        if name in own or isinstance(made, PLAIN):
+            self._variable(Read(own, name), names)
+        if name not in own and isinstance(made, PLAIN):
+            self._variable(Read(type(value), name), names)
+        elif isinstance(made, FunctionType) and _is_users(made):
+            self.call(made, (), value)
+
+    def _is_new(self, *values: Any) -> bool:
+        key = tuple([id(x) for x in values])
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        self._held.append(values)
+        return True
+
+
+def _generator_of(value: Any) -> Any:
+    """The generator that a module, or a function of one, draws from, or that a value is; else None."""
+    if isinstance(value, ModuleType):
+        value = {random: random.random, np.random: np.random.random_sample}.get(value)
+    source = value if isinstance(value, _GENERATORS) else getattr(value, "__self__", None)
+    return source if isinstance(source, _GENERATORS) else None
+
+
+class _CodeNames(NamedTuple):
+    """The names of variables of the module, and of attributes, that a function's code reads."""
+
+    variables: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+
+_NO_NAMES = _CodeNames((), ())
+_names: weakref.WeakKeyDictionary[CodeType, _CodeNames] = weakref.WeakKeyDictionary()
+
+
+def _names_in(code: CodeType) -> _CodeNames:
+    """Those in a function and in the functions that are written in it."""
+    if code not in _names:
+        inner = [_names_in(x) for x in code.co_consts if isinstance(x, CodeType)]
+        steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
+        variables = [x for op, x in steps if op in ("LOAD_GLOBAL", "LOAD_NAME")]
+        attributes = [x for op, x in steps if op in ("LOAD_ATTR", "LOAD_METHOD")]
+        for names in inner:
+            variables += names.variables
+            attributes += names.attributes
+        _names[code] = _CodeNames(tuple(dict.fromkeys(variables)), tuple(dict.fromkeys(attributes)))
+    return _names[code]
+
+
+#: Where installed packages, Python's own and this one lie: their functions are nobody's to change.
+_LIBRARIES = (
+    "<frozen",
+    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    str(Path(__file__).parents[2]),
+)
+
+
+def _is_users(function: FunctionType) -> bool:
+    return not function.__code__.co_filename.startswith(_LIBRARIES)

@@ -1,0 +1,200 @@
+"""What functions read beside their arguments: found in their code, compared by value or by identity."""
+
+import functools
+import math
+import random
+from random import uniform
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.graph.ir.surroundings import SameSurroundings, comparable, reads_of
+
+LIMIT = 1.0
+#: Of no function: its name is that of an attribute alone.
+shape = (1,)
+
+
+def names_read(function: Any, *objects: Any) -> set[Any]:
+    return {read.name or read.now() for read in reads_of(function, objects=objects)}
+
+
+def limited(x: Any) -> Any:
+    return x * LIMIT
+
+
+class Weighted:
+    """An object that is called, with a number of its class and one of its own."""
+
+    base = 2.0
+
+    def __init__(self) -> None:
+        self.scale = 3.0
+        self.unread = 4.0
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.scale + self.offset()
+
+    def offset(self) -> Any:
+        return self.base * LIMIT
+
+
+def test_variables_of_the_module_and_of_functions_around_are_read() -> None:
+    rate = 7.0
+
+    def inner(x: Any) -> Any:
+        return limited(x) * rate + x.shape[0]
+
+    assert names_read(inner) == {"LIMIT", "limited", 7.0}
+    assert names_read(limited) == {"LIMIT"}  # and no `shape`, which is an attribute
+
+
+def test_objects_are_read_by_the_names_that_the_code_has() -> None:
+    weighted = Weighted()
+    assert names_read(weighted) == {"scale", "base", "LIMIT"}
+    assert names_read(weighted.offset) == {"base", "LIMIT"}
+    assert names_read(functools.partial(lambda w, x: w(x), weighted)) == {"scale", "base", "LIMIT"}
+    assert names_read(lambda w: w.unread, weighted) >= {"unread"}  # which may be called as well
+    config = SimpleNamespace(deep=SimpleNamespace(rate=1.0))
+    assert names_read(lambda c: c.deep.rate, config) == {"deep", "rate"}
+
+
+def test_functions_of_libraries_are_read_through_but_not_into() -> None:
+    rate = 7.0
+    assert names_read(ops.cross_entropy) == set()
+    assert names_read(np.linalg.norm) == set()
+    assert names_read(lm.grad(lambda x: ops.sum(x * rate))) == {7.0}
+    assert names_read(lm.jit(lambda x: x * rate)) == {7.0}
+
+
+def test_a_guard_tells_values_that_are_exchanged_and_containers_that_are_filled() -> None:
+    rate, table, array = 1.0, [1, {"a": 2}], np.zeros(3)
+
+    def function() -> Any:
+        return rate, table, array
+
+    guard = SameSurroundings(reads_of(function))
+    assert guard
+    assert guard()
+    rate = 2.0
+    assert not guard()
+    rate = 1.0
+    assert guard()
+    table[1]["a"] = 3  # type: ignore[index]
+    assert not guard()
+    table[1] = {"a": 2}
+    assert guard()
+    array = np.zeros(3)  # equal, and another one
+    assert not guard()
+
+
+def test_what_changed_while_it_was_traced_is_dropped() -> None:
+    count, kept = 0, 1.0
+
+    def function() -> Any:
+        nonlocal count
+        count += 1
+        return kept
+
+    guard = SameSurroundings(reads_of(function))
+    function()
+    guard.settle()
+    function()
+    assert guard()
+    kept = 2.0
+    assert not guard()
+
+
+def test_variables_may_be_missing() -> None:
+    def function() -> Any:
+        return late
+
+    guard = SameSurroundings(reads_of(function))
+    assert guard()
+    late = 1
+    assert not guard()
+    assert function() == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1, 1.0, False), (1, True, False), (0.0, -0.0, False), (math.nan, float("nan"), True),
+        ((1, 2), [1, 2], False), ({"a": [1.0]}, {"a": [1.0]}, True), (np.float32(1), 1.0, True),
+        (SimpleNamespace(a=1), SimpleNamespace(a=1), True), (SimpleNamespace(a=1), SimpleNamespace(a=2), False),
+        ([object], [object], True), (object(), object(), False),
+    ],
+)  # fmt: skip
+def test_what_is_compared_by_value_and_what_by_identity(one: Any, other: Any, same: bool) -> None:
+    assert (comparable(one) == comparable(other)) is same
+    assert comparable(one) == comparable(one)
+
+
+OWN = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: x * random.random(), "a Random of random"),
+        (lambda x: x * np.random.rand(), "a RandomState of numpy"),
+        (lambda x: x * float(OWN.random()), "a Generator of numpy"),
+        (lambda x: x * uniform(0.0, 1.0), "a Random of random"),
+    ],
+)
+def test_numbers_drawn_beside_the_library_are_warned_of(function: Any, name: str) -> None:
+    """Once, when they become constants; the program stays."""
+    call = lm.jit(function)
+    with pytest.warns(UserWarning, match=f"a traced function drew from {name}: these numbers are constants"):
+        first = call(lm.ones(2))
+    random.random()
+    np.random.rand()
+    np.testing.assert_array_equal(call(lm.ones(2)).numpy(), first.numpy())
+    assert len(call._programs) == 1
+
+
+def test_generators_that_are_not_drawn_from_are_none_of_its_business() -> None:
+    def function(x: Any) -> Any:
+        return x * np.sin(2.0) if x.shape else x * random.random()
+
+    lm.jit(function)(lm.ones(2))  # warnings are errors
+
+
+def test_a_network_that_leaves_layers_out_by_pythons_numbers() -> None:
+    class Dropping(lm.nn.Module):
+        def __init__(self) -> None:
+            self.inner = lm.nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            return x if self._is_out() else self.inner(x)
+
+        def _is_out(self) -> bool:
+            return random.random() < 0.5
+
+    step = lm.train_step(Dropping(), lambda y, t: (y * y).mean(), lm.optim.SGD(lr=0.1), device="cpu")
+    random.seed(1)  # the first number is 0.13: left out, so that there is nothing to train
+    with (
+        pytest.warns(UserWarning, match="drew from a Random"),
+        pytest.raises(ValueError, match="depends on none"),
+    ):
+        step(np.ones((3, 2), np.float32))
+
+
+def test_what_is_computed_at_once_may_draw_as_it_likes() -> None:
+    class Drawing(lm.nn.Module):
+        def __init__(self) -> None:
+            self.inner = lm.nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x) * random.random()
+
+    net, x = Drawing(), lm.ones((3, 2))
+    net(x)
+    lm.grad(lambda net: ops.sum(net(x)))(net)
+    lm.vmap(lambda row: net(row))(x)  # warnings are errors
+    with pytest.warns(UserWarning, match="drew from a Random"):
+        lm.jit(lambda x: lm.vmap(lambda row: net(row))(x))(x)
