@@ -71,7 +71,7 @@ def _rows(operator: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("operator", ["Loop", "Scan"])
 def test_of_no_rows_nothing_is_computed_but_the_shapes(operator: str) -> None:
-    """A body that gathers the row of its turn cannot run on nothing; how many columns it gives is known all the same."""
+    """A body that gathers the row of its turn cannot run on nothing; how many columns it gives is known."""
     net = lm.convert.from_onnx(_rows(operator))
     for run in (net, lm.jit(net)):
         for n in (2, 0):

@@ -23,7 +23,7 @@ from lamina.nn.random import default_generator
 from lamina.ops.arguments import checked
 from lamina.ops.core import recorder
 from lamina.runtime import write_atomically
-from lamina.spec import DType, Spec
+from lamina.spec import DType, Spec, bool_
 from lamina.tensors import Tensor
 
 #: Says by name and values which tensors are trained.
@@ -65,20 +65,21 @@ class _Facts:
     """What is known of a model's inputs and weights by their names; an object with slots, as it never changes:
     dicts of a module are compared by each call of a program.
 
-    ranks: how many axes an input has, None where the model does not say. half_inputs, halves: the inputs and the
-    weights that the file has in a half type. places: the module of each weight and its name there.
+    ranks: how many axes an input has, None where the model does not say. dtypes: those of the inputs, but of floats
+    of 32 bits and more, which a network may compute in another type. halves: the weights that the file has in a half
+    type. places: the module of each weight and its name there.
     """
 
     ranks: dict[str, int | None]
-    half_inputs: dict[str, DType]
+    dtypes: dict[str, DType]
     halves: dict[str, DType] = field(default_factory=dict)
     places: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: onnx.GraphProto) -> _Facts:
         """Of a graph whose weights have no place yet."""
-        halves = {v.name: half for v in graph.input if (half := _half(v)) is not None}
-        return cls({v.name: _rank(v) for v in graph.input}, halves)
+        dtypes = {v.name: dtype for v in graph.input if (dtype := _fixed_dtype(v)) is not None}
+        return cls({v.name: _rank(v) for v in graph.input}, dtypes)
 
 
 class OnnxModule(Module):
@@ -162,9 +163,11 @@ class OnnxModule(Module):
                 raise OnnxError(f"input {name!r} has {rank} axes in the model, got {found}")
             if is_text(x):
                 continue
-            half = self._facts.half_inputs.get(name, found.dtype)  # the file's operators take no other
-            if found.dtype.is_float and found.dtype != half:
-                given[name] = ops.cast(x, half)
+            asked = self._facts.dtypes.get(name, found.dtype)  # the file's operators take no other
+            if found.dtype.is_float != asked.is_float or (found.dtype == bool_) != (asked == bool_):
+                raise OnnxError(f"input {name!r} is of {asked} in the model, got {found}")
+            if found.dtype != asked:
+                given[name] = ops.cast(x, asked)
         mode = Mode(self.training, self._train_batch_norm, self._write, self._drop)
         outputs = self._graph(given, weights=self._standing(), mode=mode)
         listed = tuple(outputs[n] for n in self.output_names)
@@ -305,12 +308,13 @@ def _rank(info: onnx.ValueInfoProto) -> int | None:
     return len(kind.shape.dim) if info.type.HasField("tensor_type") and kind.HasField("shape") else None
 
 
-def _half(info: onnx.ValueInfoProto) -> DType | None:
-    """The type of an input of floats of fewer than 32 bits, else None."""
-    code = info.type.tensor_type.elem_type
-    if code not in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16):
+def _fixed_dtype(info: onnx.ValueInfoProto) -> DType | None:
+    """The type of an input's numbers; None for wider floats and where Lamina has no such type."""
+    try:
+        found = dtype_of(info.type.tensor_type.elem_type)
+    except OnnxError:
         return None
-    return dtype_of(code)
+    return None if found.is_float and found.itemsize >= 4 else found
 
 
 def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -329,8 +333,8 @@ def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorP
 
 def _clear(proto: onnx.TensorProto) -> None:
     """Drop a tensor's numbers."""
-    for field in ("float_data", "double_data", "int32_data", "int64_data", "raw_data", "external_data"):
-        proto.ClearField(field)
+    for name in ("float_data", "double_data", "int32_data", "int64_data", "raw_data", "external_data"):
+        proto.ClearField(name)
     proto.ClearField("data_location")
 
 
