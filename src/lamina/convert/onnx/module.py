@@ -287,7 +287,8 @@ class OnnxModule(Module):
 
 
 def _is_parameter(name: str, value: Tensor) -> bool:
-    return value.dtype.is_float and value.ndim > 0
+    """Floats with an axis; those of 8 bits are quantized numbers."""
+    return value.dtype.is_float and value.dtype.itemsize > 1 and value.ndim > 0
 
 
 def _free(holder: Module, name: str) -> str:

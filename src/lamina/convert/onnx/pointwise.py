@@ -34,7 +34,6 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 
 #: ONNX's number of the type of strings.
 _STRING = 8
-
 #: The largest number of float8_e4m3fn.
 _LARGEST = 448.0
 
@@ -227,7 +226,7 @@ def is_inf(node: OnnxNode) -> Any:
 
 @converts("Cast")
 def cast(node: OnnxNode) -> Any:
-    """The same numbers in another dtype; floats are cut towards zero in integers. Known numbers may become strings."""
+    """The same numbers in another dtype; floats are cut towards zero in integers. Known ones may become strings."""
     if node.needed("to") == _STRING:
         return _as_texts(node)
     return _cast(node, dtype_of(node.needed("to")))
@@ -248,8 +247,12 @@ def _cast(node: OnnxNode, dtype: DType) -> Any:
     x = node.input(0)
     if isinstance(x, OnnxTexts):
         return read(node, x, int64).cast(bool_) if dtype == bool_ else read(node, x, dtype)
-    if dtype == float8_e4m3fn and x.dtype != dtype and node.get("saturate", 1):
+    if x.dtype == float8_e4m3fn != dtype:
+        x = ops.dequantize(x, 1.0)
+    elif dtype == float8_e4m3fn != x.dtype and node.get("saturate", 1):
         x = ops.clamp(x, -_LARGEST, _LARGEST)
+    elif x.dtype == dtype:
+        return ops.identity(x)
     return ops.ne(x, 0) if dtype == bool_ and x.dtype != bool_ else ops.cast(x, dtype)
 
 
