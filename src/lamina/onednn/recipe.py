@@ -51,7 +51,9 @@ def decode(data: Any) -> PrimitiveDesc:
     descs = {str(name): decode_desc(desc) for name, desc in operands.items()}
     given = None if sources is None else [d for s in sources if (d := decode_desc(s)) is not None]
     _require(given is None or len(given) == len(sources) <= _MOST_SOURCES, data)
-    rank = max((d.ndim for d in descs.values() if d is not None), default=0)
+    # Filters of groups have an axis more than images.
+    images = [d for name, d in descs.items() if d is not None and not name.endswith("weights")]
+    rank = max((d.ndim for d in images), default=0)
     recipe = Recipe(
         title,
         descs,
