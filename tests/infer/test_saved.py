@@ -50,6 +50,20 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_networks_of_phones_come_back(precision: str, tmp_path: Path) -> None:
+    """Filters of groups have an axis more than images; casts around what runs in float32 are planned again."""
+    nn.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.ReLU6(), nn.Conv2d(32, 32, 3, 2, 1, groups=32),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 64, 8),
+    ).eval()  # fmt: skip
+    x = floats(0, 1, 3, 64, 64)
+    (wanted,) = saved(net, tmp_path / "p", x, portable=False, precision=precision)
+    with load(tmp_path / "p") as found:
+        assert bits(found(x)) == wanted
+
+
 @pytest.mark.feature("F113", "B036")
 @pytest.mark.parametrize("max_batch", [1, 4])
 @pytest.mark.parametrize("name", CASES)

@@ -6,6 +6,7 @@ import importlib
 from functools import cache
 
 from lamina.backends.protocol import (
+    Again,
     Backend,
     Call,
     Fusion,
@@ -28,6 +29,7 @@ from lamina.runtime import Device
 
 __all__ = [
     "NAMES",
+    "Again",
     "Backend",
     "Call",
     "Fusion",

@@ -75,6 +75,14 @@ class Meaning(NamedTuple):
     call: Call
 
 
+class Again(NamedTuple):
+    """An op as a step that is planned again where it is read: the plan's kernels have no form as data."""
+
+    op: Op
+    plan: Plan
+    call: Call
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A kernel chosen for an op: specs as they must lie in memory, bytes of workspace, and how to bind it.

@@ -2,6 +2,7 @@
 
 lamina info
 lamina info model.safetensors      names, shapes, dtypes and sizes, and whether checksums hold; .pt files too
+lamina info model.onnx             what goes in and out, tensors, operators and those without a handler
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lamina._version import __version__
+from lamina.cli.model_table import show_model
 from lamina.cli.weights_table import show_weights
 from lamina.runtime import cache_directory, devices, distrust, human_bytes, libraries
 
@@ -46,7 +48,9 @@ PACKAGES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("file", nargs="?", type=Path, help="a file of weights: show what it holds")
+    parser.add_argument(
+        "file", nargs="?", type=Path, help="a file of weights or an ONNX model: show what it holds"
+    )
     parser.add_argument(
         "--key", help="with a file: where its weights are in a checkpoint, such as state_dict"
     )
@@ -59,6 +63,9 @@ def run(options: argparse.Namespace) -> None:
     """Print the tables. Raises WeightsError for a file that is damaged."""
     terminal = Console(highlight=False)
     console = terminal if terminal.is_terminal else Console(highlight=False, width=160)
+    if options.file is not None and options.file.suffix == ".onnx":
+        show_model(console, options.file)
+        return
     if options.file is not None:
         show_weights(console, options.file, options.key)
         return

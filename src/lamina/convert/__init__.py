@@ -7,6 +7,7 @@ from lamina._lazy import lazy, listing
 if TYPE_CHECKING:
     from lamina.convert.names import hugging_face_names, timm_names
     from lamina.convert.onnx import OnnxModule, from_onnx
+    from lamina.convert.onnx.contents import OnnxContents, contents_of_onnx
     from lamina.convert.onnx.export import CheckError, ExportError, to_onnx
     from lamina.convert.onnx.keeping import load_onnx, onnx_of_weights, save_onnx, texts_of_onnx
     from lamina.convert.torch import (
@@ -37,10 +38,12 @@ __all__ = [
     "ConversionReport",
     "ConvertedModule",
     "ExportError",
+    "OnnxContents",
     "OnnxModule",
     "Parity",
     "TorchConversionError",
     "check",
+    "contents_of_onnx",
     "explain",
     "from_onnx",
     "from_torch",
@@ -58,7 +61,9 @@ __getattr__ = lazy(
     {
         "CheckError": "lamina.convert.onnx.export.check",
         "ExportError": "lamina.convert.onnx.export.writer",
+        "OnnxContents": "lamina.convert.onnx.contents",
         "OnnxModule": "lamina.convert.onnx.module",
+        "contents_of_onnx": "lamina.convert.onnx.contents",
         "from_onnx": "lamina.convert.onnx.module",
         "hugging_face_names": "lamina.convert.names",
         "load_onnx": "lamina.convert.onnx.keeping",

@@ -50,6 +50,48 @@ def test_a_loop_that_never_runs_gives_no_rows_of_what_a_run_would_give() -> None
     assert found["all"].shape == (0, 6)
 
 
+def _rows(operator: str) -> onnx.ModelProto:
+    """The rows of x [n, 2] doubled, and one more than their sum, by a Loop that gathers them or by a Scan."""
+    make = onnx.helper.make_node
+    body_nodes = [make("Add", ["row", "row"], ["each"]), make("Add", ["s", "row"], ["t"])]
+    if operator == "Scan":
+        body = _body(*body_nodes, inputs=["s", "row"], outputs=["t", "each"])
+        made = [make("Scan", ["start", "x"], ["last", "all"], body=body, num_scan_inputs=1)]
+    else:
+        gather = make("Gather", ["x", "i"], ["row"])
+        keep = make("Identity", ["go"], ["on"])
+        body = _body(gather, keep, *body_nodes, inputs=["i", "go", "s"], outputs=["on", "t", "each"])
+        made = [
+            make("Shape", ["x"], ["n"], start=0, end=1),
+            make("Loop", ["n", "", "start"], ["last", "all"], body=body),
+        ]
+    start = np.ones(2, np.float32)
+    return model(made, {"x": ("n", 2)}, {"last": (2,), "all": ("n", 2)}, start=start)
+
+
+@pytest.mark.parametrize("operator", ["Loop", "Scan"])
+def test_of_no_rows_nothing_is_computed_but_the_shapes(operator: str) -> None:
+    """A body that gathers the row of its turn cannot run on nothing; how many columns it gives is known."""
+    net = lm.convert.from_onnx(_rows(operator))
+    for run in (net, lm.jit(net)):
+        for n in (2, 0):
+            x = np.arange(2 * n, dtype=np.float32).reshape(n, 2)
+            last, each = run(x)
+            np.testing.assert_array_equal(last.numpy(), 1 + x.sum(0))
+            np.testing.assert_array_equal(each.numpy(), 2 * x)
+
+
+def test_a_loop_whose_turns_have_their_own_sizes_gives_no_rows_of_the_first() -> None:
+    make = onnx.helper.make_node
+    body = _body(
+        make("Identity", ["go"], ["on"]), make("Unsqueeze", ["i", "zero"], ["size"]),
+        make("ConstantOfShape", ["size"], ["each"]), inputs=["i", "go"], outputs=["on", "each"],
+    )  # fmt: skip
+    node = make("Loop", ["count", ""], ["all"], body=body)
+    proto = model([node], {}, {"all": (0, 0)}, count=np.array(0), zero=np.array([0]))
+    assert OnnxGraph(proto)({})["all"].shape == (0, 0)
+
+
 def _halving(bound: int | None, **more: onnx.NodeProto) -> onnx.ModelProto:
     """x halved until its sum is less than 1, `bound` times at most."""
     make = onnx.helper.make_node

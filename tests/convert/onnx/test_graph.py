@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 import lamina as lm
 from lamina.convert.onnx import OnnxError, OnnxGraph, UnknownValueError
 from lamina.convert.onnx import graph as onnx_graph
-from lamina.spec import Spec, float32
+from lamina.spec import ShapeError, Spec, float32
 from tests.helpers.onnx_models import model
 
 X = np.linspace(-1, 1, 2 * 3 * 6 * 5, dtype=np.float32).reshape(2, 3, 6, 5)
@@ -134,8 +134,8 @@ def test_operators_are_of_the_versions_that_model_and_function_name() -> None:
 
 def test_what_is_missing_or_unknown_is_named() -> None:
     graph = OnnxGraph(network())
-    with pytest.raises(OnnxError, match=r"the graph's inputs \['x'\] are not given"):
-        graph({})
+    with pytest.raises(OnnxError, match=r"the graph's inputs \['x'\] are not given; given are \['image'\]"):
+        graph({"image": X})
     with pytest.raises(OnnxError, match=r"\['z'\] are no inputs of the graph, which has \['x'\]"):
         graph({"x": X, "z": X})
     proto = model([helper.make_node("Frobnicate", ["x"], ["y"], name="f1")], {"x": (2,)}, {"y": (2,)})
@@ -148,6 +148,24 @@ def test_what_is_missing_or_unknown_is_named() -> None:
     proto = model([helper.make_node("Relu", ["x"], ["z"])], {"x": (2,)}, {"y": (2,)})
     with pytest.raises(OnnxError, match=r"no node makes the outputs \['y'\]"):
         OnnxGraph(proto)({"x": np.zeros(2, "f")})
+
+
+def test_nodes_say_where_ops_and_their_errors_come_from() -> None:
+    """By the node's name, or that of what it makes, below the module that calls the graph."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="/head/MatMul"),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
+    proto = model(nodes, {"x": (2, 3)}, {"y": (2, 4)}, w=np.ones((3, 4), np.float32))
+    recorded = OnnxGraph(proto).trace({"x": Spec((2, 3), float32)})
+    assert [n.origin.module for n in recorded.nodes] == ["/head/MatMul", "y"]
+    net = lm.nn.Sequential(lm.nn.Linear(5, 3), lm.convert.from_onnx(proto))
+    inner = lm.graph.trace(net, Spec((2, 5), float32)).nodes
+    assert [n.origin.module for n in inner][-2:] == ["1./head/MatMul", "1.y"]
+    for run in (net[1], lm.jit(net[1])):
+        with pytest.raises(ShapeError) as caught:
+            run(np.ones((2, 7), np.float32))
+        assert caught.value.__notes__[0] == "in MatMul '/head/MatMul'"
 
 
 def test_numbers_that_decide_shapes_must_be_known_while_tracing() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lamina.convert.onnx import OnnxError, image
-from tests.helpers.onnx_models import agrees, node_tests, single
+from tests.helpers.onnx_models import agrees, beside_onnxruntime, node_tests, single
 
 
 @pytest.mark.parametrize("name", node_tests(image))
@@ -55,3 +55,12 @@ def test_sizes_are_multiplied_in_float32() -> None:
     given = {"x": x, "roi": np.zeros(0, np.float32), "scales": np.array([1, 7 / 6], np.float32)}
     graph = single("Resize", {n: a.shape for n, a in given.items()})
     assert graph(given)["y0"].shape == (1, 7)
+
+
+def test_what_is_cropped_has_the_size_that_the_whole_axis_would_have() -> None:
+    """As ONNX's shape inference has it: 8 elements, of which a half is read, to the scale 1.5 are 12."""
+    x, roi = np.arange(8, dtype=np.float32).reshape(1, 8), np.array([0, 0.25, 1, 0.75], np.float32)
+    scales = np.array([1, 1.5], np.float32)
+    given = (x, roi, scales)
+    how = {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"}
+    beside_onnxruntime("Resize", given, held=(1, 2), domain="", **how)

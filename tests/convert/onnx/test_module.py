@@ -16,6 +16,7 @@ from lamina import nn
 from lamina.convert import OnnxModule, from_onnx, to_onnx
 from lamina.convert.onnx import OnnxError
 from lamina.infer import Inferer, Predictor, quantize
+from lamina.nn.settings import SameContainers
 from tests.helpers.onnx_models import model
 
 RNG = np.random.default_rng(0)
@@ -206,6 +207,31 @@ def test_what_a_call_refuses() -> None:
         net(X[0])
     with pytest.raises(OnnxError, match=r"\['z'\] are no inputs of the graph"):
         net(X, z=X)
+
+
+def test_inputs_of_integers_get_the_width_of_the_file_and_keep_their_kind() -> None:
+    """Tokens in int32 serve a model that joins them with its own int64; floats in their place are refused."""
+    kind = onnx.TensorProto.INT64
+    nodes = [helper.make_node("Concat", ["first", "tokens"], ["all"], axis=0)]
+    nodes.append(helper.make_node("Gather", ["table", "all"], ["y"]))
+    weights = {"first": np.array([2]), "table": numbers(4, 3)}
+    net = from_onnx(model(nodes, {"tokens": (kind, ("n",))}, {"y": ("n", 3)}, **weights)).eval()
+    tokens = np.array([3, -4])
+    for run in (net, lm.jit(net), Predictor(net, device="cpu")):
+        for dtype in (np.int64, np.int32, np.uint8):
+            given = np.abs(tokens).astype(dtype) % 4 if dtype == np.uint8 else tokens.astype(dtype)
+            np.testing.assert_array_equal(run(given).numpy(), weights["table"][[2, 3, 0]])
+    with pytest.raises(OnnxError, match=r"input 'tokens' is of int64 in the model, got f32\[2\]"):
+        net(tokens.astype(np.float32))
+    with pytest.raises(OnnxError, match=r"input 'tokens' is of int64 in the model, got b8\[2\]"):
+        net(tokens > 0)
+
+
+def test_what_never_changes_is_compared_by_no_call() -> None:
+    """Dicts of a module are settings that each call of a program looks at; a network of a file has none."""
+    net = from_onnx(network())
+    assert not SameContainers(net)
+    assert net.names == {name: name for name in NAMES}
 
 
 def test_operators_without_a_handler_are_named_when_it_is_read() -> None:

@@ -32,6 +32,14 @@ def test_the_place_of_the_extreme_among_equal_ones(
     beside_onnxruntime(operator, (x,), domain="", keepdims=0, **where)
 
 
+@pytest.mark.parametrize("operator", ["Mean", "L1", "L2", "SumSquare", "LogSum", "LogSumExp", "Prod"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_reductions_of_integers_are_integers_cut_towards_zero(operator: str, dtype: Any) -> None:
+    x = np.array([[1, 2, 4], [7, -3, 3], [-7, 3, 3]], dtype)
+    x = np.abs(x) if "Log" in operator else x
+    beside_onnxruntime(f"Reduce{operator}", (x, np.array([1])), held=(1,), domain="", keepdims=0)
+
+
 @pytest.mark.parametrize("operator", ["CumSum", "CumProd"])
 @pytest.mark.parametrize("exclusive", [0, 1])
 @pytest.mark.parametrize("reverse", [0, 1])

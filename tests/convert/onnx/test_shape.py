@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lamina.convert.onnx import OnnxError, shape
-from tests.helpers.onnx_models import agrees, node_tests, single
+from tests.helpers.onnx_models import agrees, beside_onnxruntime, node_tests, single
 
 
 @pytest.mark.parametrize("name", node_tests(shape))
@@ -24,6 +24,15 @@ def test_slices_walk_as_pythons_do(key: slice) -> None:
     given = {"s": start, "e": stop, "a": 1, "t": key.step or 1}
     found = graph({"x": x} | {n: np.array([v], np.int64) for n, v in given.items()})["y0"].numpy()
     np.testing.assert_array_equal(found, x[:, key])
+
+
+@pytest.mark.parametrize("step", [1, 2, -1, -2])
+@pytest.mark.parametrize("start", [-9, -3, 1, 9])
+@pytest.mark.parametrize("end", [-9, -1, 0, 2, 9, 2**31 - 1, 2**63 - 1, -(2**63)])
+def test_ends_of_slices_are_read_as_onnxruntime_does(start: int, end: int, step: int) -> None:
+    """A start before the first element is the first one; the largest end is the end, backwards too."""
+    x, given = np.arange(3, dtype=np.float32), [np.array([v], np.int64) for v in (start, end, 0, step)]
+    beside_onnxruntime("Slice", (x, *given), domain="", held=(1, 2, 3, 4))
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])

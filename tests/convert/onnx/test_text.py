@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -85,3 +86,44 @@ def test_strings_without_sound_sizes_are_refused() -> None:
     proto.graph.initializer[0].dims[:] = [7]
     with pytest.raises(OnnxError, match="has no sound sizes"):
         OnnxGraph(proto)
+
+
+def cast(to: int, source: np.ndarray[Any, Any]) -> onnx.ModelProto:
+    """One Cast of inputs such as these."""
+    text = source.dtype == object
+    kind = TensorProto.STRING if text else helper.np_dtype_to_tensor_dtype(source.dtype)
+    proto = model("Cast", "x", to=to)
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", kind, None))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y0", to, None))
+    return proto
+
+
+def theirs(proto: onnx.ModelProto, x: np.ndarray[Any, Any]) -> Any:
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_])
+def test_numbers_become_the_strings_that_onnxruntime_writes(dtype: Any) -> None:
+    values = [1.5, 2, 1 / 3, 1e-7, np.nan, np.inf, -np.inf, -0.0, 60000, 0.1, 3.14159265358979, 1e-5]
+    x = np.array(values if dtype in (np.float32, np.float64, np.float16) else [0, 1, 200]).astype(dtype)
+    proto = cast(TensorProto.STRING, x)
+    assert from_onnx(proto)(x).numpy().tolist() == theirs(proto, x).tolist()
+
+
+@pytest.mark.parametrize(("to", "words"), [
+    (TensorProto.FLOAT, ["1.5", "-2e3", "inf", "NaN", "-INF", " 3 ", "+4"]), (TensorProto.DOUBLE, ["0.1"]),
+    (TensorProto.INT64, ["15", "-2", "+7"]), (TensorProto.INT8, ["-128"]), (TensorProto.BOOL, ["1", "0"]),
+])  # fmt: skip
+def test_strings_become_numbers(to: int, words: list[str]) -> None:
+    x = np.array(words, object)
+    proto = cast(to, x)
+    found, wanted = from_onnx(proto)(x).numpy(), theirs(proto, x)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_words_that_are_no_numbers_are_named() -> None:
+    x = np.array(["1", "many"], object)
+    with pytest.raises(OnnxError, match="Cast: strings that are no float32: .*'many'"):
+        from_onnx(cast(TensorProto.FLOAT, x))(x)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from lamina import onednn
 from lamina.backends import Backend, NoKernel, NonDeterministicError, Plan
@@ -49,6 +49,7 @@ from lamina.backends.cpu.loops import (
 from lamina.backends.cpu.loops import norm as norm_loops
 from lamina.backends.cpu.loops import reduce as reduce_loops
 from lamina.backends.cpu.loops import softmax as softmax_loops
+from lamina.backends.cpu.widened import widened
 from lamina.backends.custom import run_plan
 from lamina.backends.reference import numpy_plan, reorder_plan
 from lamina.ops.core import Op, inferred
@@ -56,7 +57,7 @@ from lamina.ops.custom import CustomOp
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec
+from lamina.spec import Policy, Spec, float16
 
 __all__ = [
     "CpuBackend",
@@ -118,10 +119,18 @@ class CpuBackend(Backend):
         except NonDeterministicError:
             raise
         except NoKernel:
+            with suppress(NoKernel):
+                return self._widened(op, specs, policy)
             large = any(s.numel >= table.LEAST for s in specs)
             if isinstance(op, Fused) or (isinstance(op, FusedElementwise) and large):
                 raise  # the parts are faster one by one
         return numpy_plan(op, specs)
+
+    def _widened(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        """A half type's product in float32, where the processor has none of its own. Raises NoKernel."""
+        if kernels.get(type(op)) is None or not has_onednn():
+            raise NoKernel(f"cpu: oneDNN has no kernel for {op}")
+        return widened(op, specs, self, policy)
 
     def _compiled(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """oneDNN's kernel, or else generated loops. Raises NoKernel."""
@@ -146,8 +155,12 @@ class CpuBackend(Backend):
         return kernels.plan(op, specs, self.device, policy)
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
-        """By oneDNN where that generates code; else a copy of runs, or oneDNN's loops, or by NumPy what it lacks."""
-        makers = (reorder.generated, rearrange.relaid, reorder.reorder)
+        """By oneDNN where that generates code; else a copy of runs, or oneDNN's loops, or by NumPy what it lacks.
+
+        float16, which most processors do not compute in, oneDNN copies one by one, at 50 ns each: loops take 2.
+        """
+        one_by_one = partial(rearrange.relaid, by_runs=source.dtype != float16)
+        makers = (reorder.generated, one_by_one, reorder.reorder)
         for make in makers if has_onednn() else (rearrange.relaid,):
             with suppress(NoKernel):
                 return make(source, target)

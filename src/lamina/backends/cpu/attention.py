@@ -16,16 +16,16 @@ from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.library import Bind, Chain, Held, Location, at_input, at_output, attempt, kernels
 from lamina.backends.cpu.loops import attention as rows
 from lamina.backends.cpu.loops import compiler
+from lamina.backends.cpu.widened import HALF
 from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PostOp, PrimitiveDesc
 from lamina.onednn import post_op_argument as operand_of
 from lamina.ops.core import Op
 from lamina.ops.primitives.attention import Attention, AttentionGrad
 from lamina.ops.primitives.cast import Cast
 from lamina.runtime import Device, host_array
-from lamina.spec import Policy, Shape, Spec, bfloat16, float16, float32
+from lamina.spec import Policy, Shape, Spec, float32
 
 _WIDTH = float32.itemsize
-_HALF = (bfloat16, float16)
 #: What oneDNN's maximum of a row of -inf may be.
 _LOWEST = np.finfo(np.float32).min
 
@@ -33,7 +33,7 @@ _LOWEST = np.finfo(np.float32).min
 @kernels(Attention, source="onednn")
 def attention(op: Attention, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """(o, stats) from q, k, v and perhaps a bias; all row-major."""
-    if specs[0].dtype in _HALF:
+    if specs[0].dtype in HALF:
         return _widened(op, specs, device, policy)
     inputs = _plain(specs)
     outputs = [s.fixed for s in op.infer(*inputs)]
@@ -68,7 +68,7 @@ def attention(op: Attention, specs: Sequence[Spec], device: Device, policy: Poli
 @kernels(AttentionGrad, source="onednn")
 def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; all row-major."""
-    if specs[0].dtype in _HALF:
+    if specs[0].dtype in HALF:
         return _widened(op, specs, device, policy)
     inputs = _plain(specs)
     outputs = [s.fixed for s in op.infer(*inputs)]
@@ -118,8 +118,7 @@ def _widened(op: Attention | AttentionGrad, specs: Sequence[Spec], device: Devic
 
     def step(op: Op, read: Sequence[Spec], inputs: Sequence[Location], outputs: Sequence[Location]) -> Plan:
         plan = kernels.plan(op, read, device, policy)
-        room = chain.temporary(plan.workspace)
-        chain.call(_within(plan, inputs, outputs, room))
+        chain.follow(plan, inputs, outputs)
         return plan
 
     def place(spec: Spec, own: Location) -> Location:
@@ -129,30 +128,20 @@ def _widened(op: Attention | AttentionGrad, specs: Sequence[Spec], device: Devic
     results = [place(s, at_output(i)) for i, s in enumerate(made)]
     again = 3 if isinstance(op, AttentionGrad) else None
     for i, spec in enumerate(given):
-        if spec.dtype in _HALF and i != again:
+        if spec.dtype in HALF and i != again:
             step(Cast(float32), [spec], [at_input(i)], [places[i]])
     if again is not None:
         forward = Attention(op.scale, op.causal, keep=op.keep)
         step(forward, [*wide[:3], *wide[6:]], [*places[:3], *places[6:]], [places[again]])
     inner = step(op, wide, places, results)
     for i, spec in enumerate(made):
-        if spec.dtype in _HALF:
+        if spec.dtype in HALF:
             step(Cast(spec.dtype), [_wide(spec)], [results[i]], [at_output(i)])
     return chain.plan(f"{inner.label} in float32")
 
 
 def _wide(spec: Spec) -> Spec:
     return Spec(spec.shape, float32).fixed
-
-
-def _within(plan: Plan, inputs: Sequence[Location], outputs: Sequence[Location], room: Location) -> Bind:
-    """Another plan as a step."""
-
-    def bind(call: Call) -> Run:
-        read, written = (tuple([place.address(call) for place in places]) for places in (inputs, outputs))
-        return plan.make(Call(read, written, room.address(call)))
-
-    return bind
 
 
 def _by_rows(op: Attention, chain: Chain, sizes: _Sizes, scores: Location) -> Plan:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lamina.backends import Call, Kernels, NoKernel, Plan, PlanTape, Run
+from lamina.backends import Again, Call, Kernels, NoKernel, Plan, PlanTape, Run
 from lamina.c.errors import DnnlInvalidArguments, DnnlUnimplemented
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
 from lamina.onednn.recipe import RecipeError, encode, encode_desc
-from lamina.ops.core import Array
+from lamina.ops.core import Array, Op
 from lamina.spec import DType, Layout, Shape, Spec, bfloat16, float16, float32, int8, int32, uint8
 from lamina.spec.layout import channels_last, contiguous, dense, physical_elements
 
@@ -230,6 +230,36 @@ class PrimitiveStage:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class PlanStage:
+    """Another plan, with the places of its operands and of its workspace.
+
+    op: what it computes; a saved program plans it again where its kernels have no form as data.
+    """
+
+    plan: Plan
+    inputs: tuple[Location, ...]
+    outputs: tuple[Location, ...]
+    room: Location
+    op: Op | None = None
+
+    def bind(self, call: Call) -> Run:
+        """Fix the addresses."""
+        return self.plan.bind(self._call(call))
+
+    def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
+        """Its steps as data; None where there is no such form."""
+        own = self._call(call)
+        found = self.plan.recorded(own, tape)
+        if found is None and self.op is not None:
+            return [Again(self.op, self.plan, own)]
+        return found
+
+    def _call(self, call: Call) -> Call:
+        read, written = (tuple([p.address(call) for p in places]) for places in (self.inputs, self.outputs))
+        return Call(read, written, self.room.address(call))
+
+
 Bind = Callable[[Call], Run]
 
 
@@ -239,7 +269,7 @@ class Chain:
 
     inputs: list[Spec]
     outputs: list[Spec]
-    stages: list[PrimitiveStage | Bind] = field(default_factory=list)
+    stages: list[PrimitiveStage | PlanStage | Bind] = field(default_factory=list)
     workspace: int = 0
 
     def temporary(self, nbytes: int) -> Location:
@@ -251,6 +281,12 @@ class Chain:
     def run(self, made: PrimitiveDesc, operands: Operands) -> None:
         """Append a primitive."""
         self.stages.append(PrimitiveStage(made, operands))
+
+    def follow(
+        self, plan: Plan, inputs: Sequence[Location], outputs: Sequence[Location], op: Op | None = None
+    ) -> None:
+        """Append another plan, which reads and writes these places; op: what they compute."""
+        self.stages.append(PlanStage(plan, tuple(inputs), tuple(outputs), self.temporary(plan.workspace), op))
 
     def call(self, bind: Bind) -> None:
         """Append a Python function, made when addresses are known."""
@@ -276,24 +312,44 @@ class Chain:
 class Stages:
     """The stages of a plan; called with a `Call` it binds them. scratch: where their scratch memory begins."""
 
-    stages: tuple[PrimitiveStage | Bind, ...]
+    stages: tuple[PrimitiveStage | PlanStage | Bind, ...]
     scratch: int
 
     def __call__(self, call: Call) -> Run:
         """Bind to addresses."""
         place = call.workspace + self.scratch
-        runs = [s.bind(call, place) if isinstance(s, PrimitiveStage) else s(call) for s in self.stages]
-        only = all(isinstance(s, PrimitiveStage) for s in self.stages)
+        runs = [self._bound(stage, call, place) for stage in self.stages]
+        only = all(isinstance(s, PrimitiveStage | PlanStage) for s in self.stages)
         return sequence(runs) if only else quiet(sequence(runs))
 
+    @staticmethod
+    def _bound(stage: PrimitiveStage | PlanStage | Bind, call: Call, place: int) -> Run:
+        if isinstance(stage, PrimitiveStage):
+            return stage.bind(call, place)
+        return stage.bind(call) if isinstance(stage, PlanStage) else stage(call)
+
     def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
-        """As data, if all are primitives that have such a form."""
-        place = call.workspace + self.scratch
+        """As data, if all are primitives and plans that have such a form."""
+        place, found = call.workspace + self.scratch, []
+        for stage in self.stages:
+            steps = self._told(stage, call, place, tape)
+            if steps is None:
+                return None
+            found += steps
+        return found
+
+    @staticmethod
+    def _told(
+        stage: PrimitiveStage | PlanStage | Bind, call: Call, place: int, tape: PlanTape
+    ) -> list[Any] | None:
+        if isinstance(stage, PlanStage):
+            return stage.recorded(call, tape)
+        if not isinstance(stage, PrimitiveStage):
+            return None
         try:
-            found = [s.recorded(call, place, tape) for s in self.stages if isinstance(s, PrimitiveStage)]
+            return [stage.recorded(call, place, tape)]
         except RecipeError:
             return None
-        return found if len(found) == len(self.stages) else None
 
 
 def sequence(runs: Sequence[Run]) -> Run:

@@ -33,6 +33,7 @@ from lamina.convert.onnx import (
     shape,
     signal,
     softmax,
+    tabular,
     text,
     update,
 )
@@ -50,7 +51,7 @@ from lamina.convert.onnx.node import HANDLERS, OnnxError, OnnxNode, UnknownValue
 #: The modules whose handlers fill `HANDLERS`.
 FAMILIES = (
     attention, control, conv, image, indexing, linear_attention, loss, matmul, norm, pointwise, pool, quantize,
-    random, reduction, rnn, sequence, shape, signal, softmax, text, update,
+    random, reduction, rnn, sequence, shape, signal, softmax, tabular, text, update,
     contrib_attention, contrib_conv, contrib_matmul, contrib_norm, contrib_pointwise, contrib_quantize, contrib_shape,
 )  # fmt: skip
 

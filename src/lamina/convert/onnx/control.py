@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
-from lamina.convert.onnx.node import OnnxNode, as_tensor, converts, numbers
+from lamina.convert.onnx.node import OnnxNode, UnknownValueError, as_tensor, converts, numbers
+from lamina.graph import Value
 from lamina.ops.core import Operand
+from lamina.spec import Spec
 
 #: Runs of a loop that are all recorded because nothing tells which is the last one.
 _MOST_MASKED = 1000
@@ -86,11 +88,18 @@ def _of_no_run(node: OnnxNode, body: Any, carried: list[Any]) -> list[Any]:
     """What a loop that never runs gives besides the carried values: no rows of what its first run would give."""
     if len(body.outputs) == 1 + len(carried):
         return []
+    count, goes = as_tensor(np.array(0)), as_tensor(np.array(True))
     try:
-        made = node.run_graph(body, [as_tensor(np.array(0)), as_tensor(np.array(True)), *carried])
-    except (ValueError, LookupError, TypeError) as error:
-        raise node.error("runs no time, so that the shapes of what each run gives are unknown") from error
-    return [ops.unsqueeze(x, 0)[:0] for x in made[1 + len(carried) :]]
+        made = node.run_graph(body, [Value(count.spec), goes, *carried])
+    except UnknownValueError:  # the count itself decides shapes
+        made = node.run_graph(body, [count, goes, *carried])
+    return [no_rows(x, 0) for x in made[1 + len(carried) :]]
+
+
+def no_rows(x: Any, axis: int) -> Any:
+    """Nothing of what x is, along a new axis."""
+    at = axis % (x.ndim + 1)
+    return as_tensor(np.zeros((*x.shape[:at], 0, *x.shape[at:])), x.dtype)
 
 
 @converts("Scan")
@@ -133,8 +142,18 @@ def _scanned(
         found = node.run_graph(body, [*states, *slices])
         states = found[: len(states)]
         made.append(found[len(states) :])
-    given = list(zip(*made, strict=True))
-    out_axes = node.get("scan_output_axes", (0,) * len(given))
-    turned = node.get("scan_output_directions", (0,) * len(given))
+    count = len(body.outputs) - len(states)
+    out_axes = node.get("scan_output_axes", (0,) * count)
+    turned = node.get("scan_output_directions", (0,) * count)
+    if not steps:
+        slices = [_slice_of(x, a) for x, a in zip(scanned, axes, strict=True)]
+        shown = node.run_graph(body, [*states, *slices])[len(states) :]
+        return [*states, *(no_rows(x, a) for x, a in zip(shown, out_axes, strict=True))]
     return [*states, *(ops.stack(list(kind)[:: -1 if b else 1], a)
-                       for kind, a, b in zip(given, out_axes, turned, strict=True))]  # fmt: skip
+                       for kind, a, b in zip(zip(*made, strict=True), out_axes, turned, strict=True))]  # fmt: skip
+
+
+def _slice_of(x: Any, axis: int) -> Value:
+    """What stands for a slice of x along an axis that has none."""
+    kept = [n for a, n in enumerate(x.shape) if a != axis % x.ndim]
+    return Value(Spec(tuple(kept), x.dtype))

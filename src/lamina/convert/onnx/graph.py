@@ -26,6 +26,7 @@ from lamina.graph import Graph, constant, trace
 from lamina.graph.ir.graph import Value
 from lamina.ops.arguments import Checked, checked
 from lamina.ops.core import recorder, recording
+from lamina.ops.origin import Origin, current_origin, origin_is
 from lamina.spec import Spec
 from lamina.tensors import Tensor
 
@@ -70,7 +71,7 @@ class OnnxGraph(Checked):
         Raises OnnxError for an input that is missing or unknown, and what handlers raise.
         """
         if missing := [n for n in self.inputs if n not in inputs]:
-            raise OnnxError(f"the graph's inputs {missing} are not given")
+            raise OnnxError(f"the graph's inputs {missing} are not given; given are {list(inputs)}")
         if unknown := [n for n in inputs if n not in self.body.inputs]:
             raise OnnxError(f"{unknown} are no inputs of the graph, which has {sorted(self.body.inputs)}")
         values = {**self.initializers, **(weights or {})}
@@ -97,6 +98,7 @@ class _Call:
     def __init__(self, graph: OnnxGraph, mode: Mode) -> None:
         self.functions, self.mode = graph.functions, mode
         self.steps = self.depth = 0
+        self.around = current_origin()
 
     def run(
         self, body: Body, values: dict[str, Any], opsets: Mapping[str, int], given: Mapping[str, Any]
@@ -174,11 +176,16 @@ class _Call:
             step.operator, step.name, opsets.get(step.domain, 1), attributes, operands, step.inputs, step.outputs,
             run_body, self.mode, values, step.declared, around.makers,
         )  # fmt: skip
-        with _typed(step):
+        with _typed(step), origin_is(self._origin(step)):
             if not folds:
                 return _as_outputs(handler(node))
             with recording(Folding()):
                 return _as_outputs(handler(node))
+
+    def _origin(self, step: OnnxStep) -> Origin:
+        """Where the ops of a node come from: by its name in the model, or that of what it makes."""
+        name = step.name or next(filter(None, step.outputs), step.operator)
+        return self.around._replace(module=".".join(filter(None, (self.around.module, name))))
 
     def _call(
         self,
@@ -226,9 +233,13 @@ def _as_outputs(found: Any) -> Sequence[Any]:
 
 @contextmanager
 def _typed(step: OnnxStep) -> Iterator[None]:
-    """What goes wrong because a file asks for nonsense is an OnnxError that names the node."""
+    """What goes wrong because a file asks for nonsense is an OnnxError with the node; errors of ops get a note."""
     try:
         yield
+    except (ValueError, TypeError) as error:
+        if not str(error).startswith(step.operator):
+            error.add_note(f"in {step}")
+        raise
     except (
         LookupError,
         ArithmeticError,

@@ -88,8 +88,9 @@ def _axes(node: OnnxNode, x: Any) -> dict[int, ResizedAxis]:
         if scales is None or not scales.size:
             raise node.error("needs scales or sizes")
         # In float32, as onnxruntime multiplies: 6 elements to the scale 7/6 are 7, not 6.99….
+        # Whole axes count, also of what is cropped: so do ONNX's shape inference, its reference and onnxruntime.
         single = np.float32
-        out = np.floor((n * (end - start)).astype(single) * scales.astype(single)).astype(int)
+        out = np.floor(n.astype(single) * scales.astype(single)).astype(int)
         scales = scales.astype(np.float64)
     else:
         out, scales = _kept_aspect(node, n, np.array(sizes))

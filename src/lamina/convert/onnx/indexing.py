@@ -8,13 +8,18 @@ from typing import Any, Literal
 import numpy as np
 
 from lamina import ops
-from lamina.convert.onnx.node import OnnxNode, as_tensor, converts
-from lamina.spec import int64
+from lamina.convert.onnx.node import OnnxNode, as_tensor, converts, numbers
+from lamina.spec import int32, int64
 
 #: ONNX's name of a reduction -> scatter_reduce's.
 REDUCTIONS: dict[str, Literal["sum", "prod", "amax", "amin"]] = {
     "add": "sum", "mul": "prod", "max": "amax", "min": "amin"
 }  # fmt: skip
+
+
+def as_index(index: Any) -> Any:
+    """Positions in a type that Lamina's ops take, which count negative ones from the end themselves."""
+    return index if index.dtype in (int32, int64) else ops.cast(index, int64)
 
 
 def wrapped(index: Any, size: int) -> Any:
@@ -25,11 +30,14 @@ def wrapped(index: Any, size: int) -> Any:
 
 @converts("Gather")
 def gather(node: OnnxNode) -> Any:
-    """Slices along an axis, the index's shape in the axis' place."""
+    """Slices along an axis, the index's shape in the axis' place; the one slice of a known number is no copy."""
     x, index = node.input(0), node.input(1)
     axis = node.get("axis", 0) % x.ndim
-    flat = wrapped(index, x.shape[axis]).reshape((-1,))
-    found = ops.index_select(x, axis, flat)
+    one = numbers(index) if prod(index.shape) == 1 else None
+    if one is not None and -x.shape[axis] <= one.item() < x.shape[axis]:
+        found = x[(slice(None),) * axis + (int(one.item()),)]
+    else:
+        found = ops.index_select(x, axis, as_index(index).reshape((-1,)))
     return found.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
 
@@ -38,7 +46,7 @@ def gather_elements(node: OnnxNode) -> Any:
     """The element at each position along an axis, everything else as in the index."""
     x, index = node.input(0), node.input(1)
     axis = node.get("axis", 0) % x.ndim
-    return ops.gather(x, axis, wrapped(index, x.shape[axis]))
+    return ops.gather(x, axis, as_index(index))
 
 
 @converts("GatherND")
@@ -69,7 +77,7 @@ def scatter_elements(node: OnnxNode) -> Any:
     """x with updates written, added, … at positions along an axis."""
     x, index, updates = (node.input(i) for i in range(3))
     axis = node.get("axis", 0) % x.ndim
-    return _written(node, x, axis, wrapped(index, x.shape[axis]), updates)
+    return _written(node, x, axis, as_index(index), updates)
 
 
 def _written(node: OnnxNode, x: Any, axis: int, index: Any, updates: Any) -> Any:
@@ -142,8 +150,7 @@ def unique(node: OnnxNode) -> Any:
 def array_feature_extractor(node: OnnxNode) -> Any:
     """Elements of the last axis."""
     x, index = node.input(0), node.input(1)
-    flat = wrapped(index, x.shape[-1]).reshape((-1,))
-    found = ops.index_select(x, x.ndim - 1, flat)
+    found = ops.index_select(x, x.ndim - 1, as_index(index).reshape((-1,)))
     return found.reshape((1, -1)) if x.ndim == 1 else found
 
 

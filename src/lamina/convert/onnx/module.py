@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from lamina.nn.random import default_generator
 from lamina.ops.arguments import checked
 from lamina.ops.core import recorder
 from lamina.runtime import write_atomically
-from lamina.spec import DType, Spec
+from lamina.spec import DType, Spec, bool_
 from lamina.tensors import Tensor
 
 #: Says by name and values which tensors are trained.
@@ -59,6 +60,28 @@ class TensorFolder(Module):
     """Holds the tensors whose names begin alike: `layer1.0.conv.weight` lies in layer1, in 0, in conv."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known of a model's inputs and weights by their names; an object with slots, as it never changes:
+    dicts of a module are compared by each call of a program.
+
+    ranks: how many axes an input has, None where the model does not say. dtypes: those of the inputs, but of floats
+    of 32 bits and more, which a network may compute in another type. halves: the weights that the file has in a half
+    type. places: the module of each weight and its name there.
+    """
+
+    ranks: dict[str, int | None]
+    dtypes: dict[str, DType]
+    halves: dict[str, DType] = field(default_factory=dict)
+    places: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: onnx.GraphProto) -> _Facts:
+        """Of a graph whose weights have no place yet."""
+        dtypes = {v.name: dtype for v in graph.input if (dtype := _fixed_dtype(v)) is not None}
+        return cls({v.name: _rank(v) for v in graph.input}, dtypes)
+
+
 class OnnxModule(Module):
     """A network made of an ONNX model: net(x, y) or net(**{"input.1": x}), in the order of the model's inputs.
 
@@ -82,15 +105,10 @@ class OnnxModule(Module):
         if unknown := self._graph.unknown_operators():
             raise OnnxError(f"operators without a handler: {', '.join(unknown)}")
         self._train_batch_norm = train_batch_norm
-        self._ranks = {v.name: _rank(v) for v in model.graph.input}
-        #: The inputs that the file has in a half type.
-        self._half_inputs = {v.name: half for v in model.graph.input if (half := _half(v)) is not None}
-        self._places: dict[str, tuple[str, str]] = {}
-        #: The weights that the file has in a half type.
-        self._halves: dict[str, DType] = {}
+        self._facts = _Facts.of(model.graph)
         self._masters, self._model = set[str](), model  # names that no weight takes
         self._own_weights(model, trainable or _is_parameter)
-        self._masters = beside_statistics(self._graph.body) & set(self._places)
+        self._masters = beside_statistics(self._graph.body) & set(self._facts.places)
         self._model = self._without_weights(model, external)
 
     @property
@@ -106,7 +124,7 @@ class OnnxModule(Module):
     @property
     def names(self) -> dict[str, str]:
         """Each key of `state_dict` and the model's name of that tensor."""
-        return {".".join(filter(None, place)): name for name, place in self._places.items()}
+        return {".".join(filter(None, place)): name for name, place in self._facts.places.items()}
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -124,7 +142,7 @@ class OnnxModule(Module):
         Raises OnnxError for an input without a shape, such as a sequence.
         """
         found = {v.name: v.type.tensor_type for v in self._model.graph.input}
-        if missing := [n for n in self.input_names if self._ranks[n] is None]:
+        if missing := [n for n in self.input_names if self._facts.ranks[n] is None]:
             raise OnnxError(f"the model does not say which shape its inputs {missing} have")
         return tuple(
             Spec(tuple(max(d.dim_value, 0) or unknown for d in kind.shape.dim), dtype_of(kind.elem_type))
@@ -137,7 +155,7 @@ class OnnxModule(Module):
             raise OnnxError(f"takes {len(self.input_names)} inputs {self.input_names}, got {len(inputs)}")
         given = {**dict(zip(self.input_names, inputs, strict=False)), **named}
         for name, x in list(given.items()):
-            rank = self._ranks.get(name)
+            rank = self._facts.ranks.get(name)
             if rank is None or isinstance(x, list):
                 continue
             found = x if is_text(x) else ops.operand(x).spec
@@ -145,9 +163,11 @@ class OnnxModule(Module):
                 raise OnnxError(f"input {name!r} has {rank} axes in the model, got {found}")
             if is_text(x):
                 continue
-            half = self._half_inputs.get(name, found.dtype)  # the file's operators take no other
-            if found.dtype.is_float and found.dtype != half:
-                given[name] = ops.cast(x, half)
+            asked = self._facts.dtypes.get(name, found.dtype)  # the file's operators take no other
+            if found.dtype.is_float != asked.is_float or (found.dtype == bool_) != (asked == bool_):
+                raise OnnxError(f"input {name!r} is of {asked} in the model, got {found}")
+            if found.dtype != asked:
+                given[name] = ops.cast(x, asked)
         mode = Mode(self.training, self._train_batch_norm, self._write, self._drop)
         outputs = self._graph(given, weights=self._standing(), mode=mode)
         listed = tuple(outputs[n] for n in self.output_names)
@@ -162,7 +182,7 @@ class OnnxModule(Module):
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         for proto in model.graph.initializer:
-            if proto.name in self._places:
+            if proto.name in self._facts.places:
                 held = self._held(proto.name)
                 values = held.to("cpu").numpy()
                 proto.data_type, proto.raw_data = _code(held), values.tobytes()
@@ -201,7 +221,7 @@ class OnnxModule(Module):
             else:
                 holder.register_parameter(attribute, Parameter(value))
                 if value.dtype.is_float and value.dtype.itemsize < 4:
-                    self._halves[name] = value.dtype
+                    self._facts.halves[name] = value.dtype
             del self._graph.initializers[name]
 
     def _place(self, name: str) -> tuple[Module, str]:
@@ -217,13 +237,13 @@ class OnnxModule(Module):
             holder = holder._modules[part]
             path.append(part)
         attribute = _free(holder, last)
-        self._places[name] = ".".join(path), attribute
+        self._facts.places[name] = ".".join(path), attribute
         return holder, attribute
 
     def _without_weights(self, model: onnx.ModelProto, external: External | None) -> onnx.ModelProto:
         """The model without the numbers of its weights; what lay in other files is part of it."""
         for proto in model.graph.initializer:
-            if proto.name in self._places:
+            if proto.name in self._facts.places:
                 _clear(proto)
         functions = (t for f in model.functions for t in _attribute_tensors(f.node))
         for proto in (*_tensors_of(model.graph), *functions):
@@ -237,7 +257,7 @@ class OnnxModule(Module):
         return found
 
     def _held(self, name: str) -> Tensor:
-        path, attribute = self._places[name]
+        path, attribute = self._facts.places[name]
         holder = self.get_submodule(path)
         held = holder._parameters.get(attribute)
         return holder.get_buffer(attribute) if held is None else held
@@ -245,16 +265,16 @@ class OnnxModule(Module):
     def _standing(self) -> dict[str, Any]:
         """What stands for each weight in this call: itself, or a traced value."""
         by, found = recorder(), {}
-        for name in self._places:
+        for name in self._facts.places:
             held = self._held(name)
             value = in_compute_type(held, read(held), keeps=name in self._masters)
-            half = self._halves.get(name, value.dtype)  # the file's operators take no other
+            half = self._facts.halves.get(name, value.dtype)  # the file's operators take no other
             value = value if value.dtype == half else ops.cast(value, half)
             found[name] = by.read(value) if by is not None and isinstance(value, Tensor) else value
         return found
 
     def _write(self, name: str, value: Any) -> None:
-        if name in self._places:
+        if name in self._facts.places:
             write(self._held(name), value)
 
     def _drop(self, x: Any, p: float) -> tuple[Any, Any]:
@@ -267,7 +287,8 @@ class OnnxModule(Module):
 
 
 def _is_parameter(name: str, value: Tensor) -> bool:
-    return value.dtype.is_float and value.ndim > 0
+    """Floats with an axis; those of 8 bits are quantized numbers."""
+    return value.dtype.is_float and value.dtype.itemsize > 1 and value.ndim > 0
 
 
 def _free(holder: Module, name: str) -> str:
@@ -288,12 +309,13 @@ def _rank(info: onnx.ValueInfoProto) -> int | None:
     return len(kind.shape.dim) if info.type.HasField("tensor_type") and kind.HasField("shape") else None
 
 
-def _half(info: onnx.ValueInfoProto) -> DType | None:
-    """The type of an input of floats of fewer than 32 bits, else None."""
-    code = info.type.tensor_type.elem_type
-    if code not in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16):
+def _fixed_dtype(info: onnx.ValueInfoProto) -> DType | None:
+    """The type of an input's numbers; None for wider floats and where Lamina has no such type."""
+    try:
+        found = dtype_of(info.type.tensor_type.elem_type)
+    except OnnxError:
         return None
-    return dtype_of(code)
+    return None if found.is_float and found.itemsize >= 4 else found
 
 
 def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -312,8 +334,8 @@ def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorP
 
 def _clear(proto: onnx.TensorProto) -> None:
     """Drop a tensor's numbers."""
-    for field in ("float_data", "double_data", "int32_data", "int64_data", "raw_data", "external_data"):
-        proto.ClearField(field)
+    for name in ("float_data", "double_data", "int32_data", "int64_data", "raw_data", "external_data"):
+        proto.ClearField(name)
     proto.ClearField("data_location")
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from lamina import ops
 from lamina.convert.onnx.node import OnnxNode, OnnxTexts, as_tensor, converts
 from lamina.convert.onnx.proto import dtype_of
-from lamina.convert.onnx.text import equal, texts
+from lamina.convert.onnx.text import equal, read, texts, written
 from lamina.graph import Value
-from lamina.spec import DType, bool_, float8_e4m3fn, float32, float64, promote_types
+from lamina.spec import DType, bool_, float8_e4m3fn, float32, float64, int64, promote_types
 from lamina.tensors import Tensor
 
 UNARY: dict[str, Callable[[Any], Any]] = {
@@ -32,6 +32,8 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "LessOrEqual": ops.le, "Mul": ops.mul, "Or": ops.logical_or, "Sub": ops.sub, "Xor": ops.ne,
 }  # fmt: skip
 
+#: ONNX's number of the type of strings.
+_STRING = 8
 #: The largest number of float8_e4m3fn.
 _LARGEST = 448.0
 
@@ -224,20 +226,33 @@ def is_inf(node: OnnxNode) -> Any:
 
 @converts("Cast")
 def cast(node: OnnxNode) -> Any:
-    """The same numbers in another dtype; floats are cut towards zero in integers."""
+    """The same numbers in another dtype; floats are cut towards zero in integers. Known ones may become strings."""
+    if node.needed("to") == _STRING:
+        return _as_texts(node)
     return _cast(node, dtype_of(node.needed("to")))
 
 
 @converts("CastLike")
 def cast_like(node: OnnxNode) -> Any:
     """The first input in the second one's dtype."""
-    return _cast(node, node.input(1).dtype)
+    like = node.input(1)
+    return _as_texts(node) if isinstance(like, OnnxTexts) else _cast(node, like.dtype)
+
+
+def _as_texts(node: OnnxNode) -> Any:
+    return node.input(0) if isinstance(node.input(0), OnnxTexts) else written(node.known(0))
 
 
 def _cast(node: OnnxNode, dtype: DType) -> Any:
     x = node.input(0)
-    if dtype == float8_e4m3fn and x.dtype != dtype and node.get("saturate", 1):
+    if isinstance(x, OnnxTexts):
+        return read(node, x, int64).cast(bool_) if dtype == bool_ else read(node, x, dtype)
+    if x.dtype == float8_e4m3fn != dtype:
+        x = ops.dequantize(x, 1.0)
+    elif dtype == float8_e4m3fn != x.dtype and node.get("saturate", 1):
         x = ops.clamp(x, -_LARGEST, _LARGEST)
+    elif x.dtype == dtype:
+        return ops.identity(x)
     return ops.ne(x, 0) if dtype == bool_ and x.dtype != bool_ else ops.cast(x, dtype)
 
 

@@ -28,13 +28,21 @@ _FIELDS = {"float32": "float_data", "float64": "double_data", "int64": "int64_da
 External = Callable[[onnx.TensorProto, int], Any]
 
 
+def type_name(code: int) -> str:
+    """ONNX's name of an element type, in small letters; the number where it has none."""
+    try:
+        return str(onnx.TensorProto.DataType.Name(code)).lower()
+    except ValueError:
+        return str(code)
+
+
 def dtype_of(code: int) -> DType:
     """The element type of a TensorProto.DataType. Raises OnnxError for one that no op takes."""
+    name = type_name(code)
     try:
-        name = onnx.TensorProto.DataType.Name(code).lower()
         return as_dtype(RENAMED.get(name, name))
     except (DTypeError, ValueError, TypeError):
-        raise OnnxError(f"element type {code} of ONNX has no counterpart in Lamina") from None
+        raise OnnxError(f"element type {name} of ONNX has no counterpart in Lamina") from None
 
 
 def texts(proto: onnx.TensorProto) -> OnnxTexts:

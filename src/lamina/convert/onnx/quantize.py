@@ -11,10 +11,10 @@ from lamina.convert.onnx.integer import quantized_to
 from lamina.convert.onnx.node import OnnxNode, as_tensor, converts
 from lamina.convert.onnx.proto import dtype_of
 from lamina.convert.onnx.wider import WIDER
-from lamina.spec import DType, float32, int8, int16, int32, uint8
+from lamina.spec import DType, float8_e4m3fn, float32, int8, int16, int32, uint8
 
 #: What a quantized tensor can be.
-QUANTIZED = (int8, uint8, int16)
+QUANTIZED = (int8, uint8, int16, float8_e4m3fn)
 
 
 def centred(x: Any, zero: Any, axis: int) -> Any:
@@ -65,6 +65,8 @@ def quantize_linear(node: OnnxNode) -> Any:
     dtype = held.dtype if held else zero.dtype if zero is not None else dtype_of(code) if code else uint8
     if held is None and dtype not in QUANTIZED:
         raise node.error(f"quantized types are {', '.join(map(str, QUANTIZED))}, got {dtype}")
+    if dtype == float8_e4m3fn:
+        return _in_float8(node, x, scale)
     precision = node.get("precision", 0)
     if held is None and not precision and not node.mode.training:
         found = quantized_to(x, scale, zero, dtype)
@@ -76,12 +78,26 @@ def quantize_linear(node: OnnxNode) -> Any:
     return rounded(ops.cast(real, float32), moved, dtype, held.bounds if held else None)
 
 
+def _in_float8(node: OnnxNode, x: Any, scale: Any) -> Any:
+    """x / scale in float8_e4m3fn, saturated; its zero point is 0."""
+    if not node.get("saturate", 1):
+        raise node.error("saturate=0 is not built: what is too large becomes the largest number")
+    by = spread(node, ops.cast(scale, float32), x)
+    if by.ndim == 0:
+        return ops.quantize(x, by, float8_e4m3fn)
+    return ops.quantize(ops.div(ops.cast(x, float32), by), 1.0, float8_e4m3fn)
+
+
 @converts("DequantizeLinear", statistics=(1, 2))
 def dequantize_linear(node: OnnxNode) -> Any:
     """(x - zero point) scale, in the scale's dtype."""
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     code = node.get("output_dtype", 0)
     dtype = dtype_of(code) if code else scale.dtype
+    if x.dtype == float8_e4m3fn:
+        by = spread(node, ops.cast(scale, float32), x)
+        real = ops.dequantize(x, by) if by.ndim == 0 else ops.mul(ops.dequantize(x, 1.0), by)
+        return ops.cast(real, dtype)
     wide = ops.cast(x, int32)
     wide = wide if zero is None else ops.sub(wide, ops.cast(spread(node, zero, x), int32))
     return ops.cast(ops.mul(ops.cast(wide, float32), ops.cast(spread(node, scale, x), float32)), dtype)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.convert.onnx.node import OnnxNode, as_tensor, converts
-from lamina.spec import bool_, uint8
+from lamina.spec import bool_, float64, uint8
 
 Reduce = Callable[..., Any]
 
@@ -52,11 +52,22 @@ def _of_nothing(x: Any, largest: bool, axes: tuple[int, ...], keep: bool) -> Any
     return as_tensor(np.full(shape, bound, kind))
 
 
+def _real(f: Reduce) -> Reduce:
+    """f, whose results are no integers: of integers by float64, cut towards zero."""
+
+    def run(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
+        if x.dtype.is_float:
+            return f(x, axes, keep)
+        return ops.cast(f(ops.cast(x, float64), axes, keep), x.dtype)
+
+    return run
+
+
 REDUCTIONS: dict[str, Reduce] = {
-    "ReduceSum": _summed(lambda x: x), "ReduceMean": ops.mean, "ReduceMax": _extreme(ops.amax),
+    "ReduceSum": _summed(lambda x: x), "ReduceMean": _real(ops.mean), "ReduceMax": _extreme(ops.amax),
     "ReduceMin": _extreme(ops.amin), "ReduceProd": _prod, "ReduceL1": _summed(ops.abs),
-    "ReduceL2": _summed(ops.square, ops.sqrt), "ReduceSumSquare": _summed(ops.square),
-    "ReduceLogSum": _summed(lambda x: x, ops.log), "ReduceLogSumExp": ops.logsumexp,
+    "ReduceL2": _real(_summed(ops.square, ops.sqrt)), "ReduceSumSquare": _summed(ops.square),
+    "ReduceLogSum": _real(_summed(lambda x: x, ops.log)), "ReduceLogSumExp": _real(ops.logsumexp),
 }  # fmt: skip
 
 

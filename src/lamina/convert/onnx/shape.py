@@ -12,6 +12,9 @@ from lamina.convert.onnx.node import OnnxNode, as_tensor, converts, require_boun
 from lamina.convert.onnx.proto import dtype_of
 from lamina.spec import int64
 
+#: Ends of a slice that mean "to the end".
+_ENDS = ((1 << 31) - 1, (1 << 63) - 1)
+
 
 @converts("Reshape", known=(1,))
 def reshape(node: OnnxNode) -> Any:
@@ -51,7 +54,11 @@ def split(node: OnnxNode) -> Any:
 
 @converts("Slice", known=(1, 2, 3, 4))
 def slice_(node: OnnxNode) -> Any:
-    """A range of each named axis; a negative step walks backwards."""
+    """A range of each named axis; a negative step walks backwards.
+
+    Places before the first element count as the first one. An end of the largest integer is the end of the way, also
+    backwards, as ONNX Runtime reads it.
+    """
     x = node.input(0)
     starts, ends = node.integers(1, "starts"), node.integers(2, "ends")
     if starts is None or ends is None:
@@ -60,13 +67,20 @@ def slice_(node: OnnxNode) -> Any:
     steps = node.integers(4) or (1,) * len(starts)
     key, backwards = [slice(None)] * x.ndim, []
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        kept = range(*slice(start, end, step).indices(x.shape[axis]))
+        kept = _range(x.shape[axis], start, end, step)
         if step < 0:
             kept = kept[::-1]
             backwards.append(axis % x.ndim)
         key[axis] = slice(kept.start, kept.stop, kept.step) if len(kept) else slice(0, 0)
     found = x[tuple(key)]
     return ops.flip(found, backwards) if backwards else ops.identity(found)
+
+
+def _range(size: int, start: int, end: int, step: int) -> range:
+    """Which of `size` elements a slice takes: as Python's, but a start before the first one is the first one."""
+    if step < 0 and end in _ENDS:
+        return range(*slice(max(start, -size), None, step).indices(size))
+    return range(*slice(max(start, -size), end, step).indices(size))
 
 
 @converts("Squeeze", known=(1,))

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from lamina.convert.onnx.node import OnnxNode, OnnxTexts, as_tensor, converts
+from lamina.convert.onnx.node import Array, OnnxNode, OnnxTexts, as_tensor, converts
+from lamina.spec import DType
 
+#: How ONNX writes what is no finite number.
+_SPECIAL = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
 #: Unicode's conversions; a model's `locale` is not asked.
 _CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 
@@ -58,6 +61,25 @@ def string_split(node: OnnxNode) -> Any:
     filled = [part for found in parts for part in (*found, *[""] * (longest - len(found)))]
     counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
     return OnnxTexts.of(filled, (*x.shape, longest)), as_tensor(counts)
+
+
+def written(x: Array) -> OnnxTexts:
+    """Numbers as strings, as ONNX Runtime writes them: floats with eight digits, booleans as 0 and 1."""
+    if x.dtype.kind in "biu":
+        words = [str(int(v)) for v in x.reshape(-1)]
+    else:
+        words = [_SPECIAL.get(word, word) for word in (f"{float(v):.8g}" for v in x.reshape(-1))]
+    return OnnxTexts.of(words, x.shape)
+
+
+def read(node: OnnxNode, x: OnnxTexts, dtype: DType) -> Any:
+    """The numbers that strings stand for. Raises OnnxError for a word that is none."""
+    parse = float if dtype.is_float else int
+    try:
+        found = [parse(word) for word in x.array.reshape(-1)]
+        return as_tensor(np.array(found, np.float64 if dtype.is_float else np.int64).reshape(x.shape), dtype)
+    except (ValueError, OverflowError) as error:
+        raise node.error(f"strings that are no {dtype}: {error}") from error
 
 
 def equal(a: OnnxTexts, b: OnnxTexts) -> Any:

@@ -12,7 +12,7 @@ import onnx
 
 from lamina import ops
 from lamina.convert.onnx.node import Array, OnnxError
-from lamina.convert.onnx.proto import External, external_bytes, listed, require_count, shape_of
+from lamina.convert.onnx.proto import External, external_bytes, listed, require_count, shape_of, type_name
 from lamina.spec import DType, int8, int32, int64, uint8
 from lamina.tensors import Tensor
 
@@ -88,7 +88,7 @@ def check_readers(codes: Mapping[str, int], readers: Mapping[str, Any]) -> None:
     for name, code in codes.items():
         for step in readers.get(name, ()):
             if step.key not in READERS:
-                kind = onnx.TensorProto.DataType.Name(code).lower()
+                kind = type_name(code)
                 raise OnnxError(
                     f"{step}: input {name!r} is of element type {kind}, which has no counterpart in Lamina; such "
                     "tensors are read by Cast, QuantizeLinear and DequantizeLinear alone"

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lamina import backends
-from lamina.backends import Backend, Call, Meaning, NoKernel, Plan, Run
+from lamina.backends import Again, Backend, Call, Meaning, NoKernel, Plan, Run
 from lamina.backends.reference import by_numpy
 from lamina.graph.ir.serialize import decode_op, encode_op
 from lamina.graph.planning.program import PlannedStep, Slot
 from lamina.graph.run.executable import Executable
+from lamina.ops.core import Op
 from lamina.replay.addresses import ARENA, COUNTERS, INPUTS, KEPT, Regions, virtual
 from lamina.replay.errors import OtherMachineError, PlanFileError
 from lamina.replay.file import Parts
@@ -86,15 +87,15 @@ class Recording:
         found = step.plan.recorded(call, self)
         if found is None:
             found = [self._planned_anew(step, call)]
-        return [_as_data(data) for data in found]
+        return [self._as_data(data) for data in found]
 
     def _planned_anew(self, step: PlannedStep, call: Call) -> list[Any]:
         """A step whose kernels have no form as data: the op, or the reorder."""
-        backend, plan = self._from.backend, step.plan
-        what: list[Any] = ["reorder"]
-        if step.node is not None:
-            op, policy = step.node.op, step.node.policy
-            what = ["op", op.name, encode_op(op), dataclasses.asdict(policy)]
+        what = ["reorder"] if step.node is None else _named(step.node.op, step.node.policy)
+        return self._anew(what, step.plan, call)
+
+    def _anew(self, what: list[Any], plan: Plan, call: Call) -> list[Any]:
+        backend = self._from.backend
         again = _plan(backend, what, plan.inputs, plan.outputs)
         if not _fits(again, plan.inputs, plan.outputs, plan.workspace):
             raise ValueError(
@@ -110,20 +111,26 @@ class Recording:
             [list(call.inputs), list(call.outputs), call.workspace],
         ]
 
+    def _as_data(self, data: Any) -> Any:
+        """With every op's meaning in it written down."""
+        if isinstance(data, Again):
+            return self._anew(_named(data.op, Policy()), data.plan, data.call)
+        if isinstance(data, Meaning):
+            specs = [[encode_spec(s) for s in specs] for specs in (data.inputs, data.outputs)]
+            return [
+                "numpy",
+                data.op.name,
+                encode_op(data.op),
+                *specs,
+                list(data.call.inputs),
+                list(data.call.outputs),
+            ]
+        return [self._as_data(d) for d in data] if isinstance(data, list) else data
 
-def _as_data(data: Any) -> Any:
-    """With every op's meaning in it written down."""
-    if isinstance(data, Meaning):
-        specs = [[encode_spec(s) for s in specs] for specs in (data.inputs, data.outputs)]
-        return [
-            "numpy",
-            data.op.name,
-            encode_op(data.op),
-            *specs,
-            list(data.call.inputs),
-            list(data.call.outputs),
-        ]
-    return [_as_data(d) for d in data] if isinstance(data, list) else data
+
+def _named(op: Op, policy: Policy) -> list[Any]:
+    """What is planned again."""
+    return ["op", op.name, encode_op(op), dataclasses.asdict(policy)]
 
 
 def _fits(plan: Plan, inputs: Sequence[Spec], outputs: Sequence[Spec], workspace: int) -> bool:

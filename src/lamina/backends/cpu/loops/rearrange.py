@@ -28,13 +28,16 @@ def copied(shape: Shape, x: StridedPart, y: StridedPart) -> LoopKernel:
     return nest(Identity(), nested, operands[:1], operands[1], [x.place, y.place])
 
 
-def relaid(source: Spec, target: Spec) -> Plan:
-    """The copy into another layout, run by run. Raises NoKernel where neighbours do not stay neighbours."""
+def relaid(source: Spec, target: Spec, *, by_runs: bool = True) -> Plan:
+    """The copy into another layout, run by run. Raises NoKernel where neighbours do not stay neighbours.
+
+    by_runs: whether that is asked for; without it elements are copied one by one where they do not.
+    """
     source, target = source.fixed, target.fixed
     if source.physical.is_blocked or target.physical.is_blocked or not compiler.available():
         raise NoKernel(f"cpu: {source} to {target} is no copy of runs")
     worthwhile(Identity(), [source], [target])
-    if not has_runs(source.shape, [source, target]):
+    if by_runs and not has_runs(source.shape, [source, target]):
         raise NoKernel(f"cpu: {source} to {target} is no copy of runs")
     kernel = copied(source.shape, StridedPart(at_input(0), source), StridedPart(at_output(), target))
     return Plan((source,), (target,), kernel, label="loops copy")

@@ -9,7 +9,7 @@ import numpy as np
 from lamina import ops
 from lamina.convert.onnx.contrib.domain import contributes
 from lamina.convert.onnx.contrib.pointwise import activated
-from lamina.convert.onnx.indexing import wrapped
+from lamina.convert.onnx.indexing import as_index
 from lamina.convert.onnx.matmul import gemm
 from lamina.convert.onnx.node import OnnxNode, as_tensor
 from lamina.spec import int32, uint8
@@ -118,7 +118,7 @@ def matmul_bnb4(node: OnnxNode) -> Any:
     codes = unpacked(packed.reshape((-1,)), 4).reshape((-1, 2))
     codes = ops.flip(codes, 1).reshape((-1,))
     blocks = -(-(n * k) // size)
-    values = ops.index_select(table, 0, wrapped(codes, 16))
+    values = ops.index_select(table, 0, as_index(codes))
     values = ops.pad(values, [0, blocks * size - n * k])
     w = ops.mul(values.reshape((blocks, size)), largest.reshape((blocks, 1))).reshape((-1,))[: n * k]
     return ops.matmul(x, ops.transpose(ops.cast(w.reshape((n, k)), x.dtype), 0, 1))
@@ -134,7 +134,7 @@ def gather_block_quantized(node: OnnxNode) -> Any:
         table = unpacked(table, bits)
         zero = None if zero is None else unpacked(zero, bits)[..., : scales.shape[-1]]
     axis, along = node.get("gather_axis", 0) % table.ndim, node.get("quantize_axis", 1) % table.ndim
-    flat = wrapped(index, table.shape[axis]).reshape((-1,))
+    flat = as_index(index).reshape((-1,))
     table, scales = (ops.index_select(v, axis, flat) for v in (table, scales))
     zero = middle if zero is None else _repeated(ops.index_select(zero, axis, flat), along, size, table)
     moved = ops.cast(ops.sub(ops.cast(table, int32), zero), scales.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 from lamina import ops
 from lamina.convert.onnx.contrib.domain import contributes
-from lamina.convert.onnx.indexing import wrapped
+from lamina.convert.onnx.indexing import as_index
 from lamina.convert.onnx.node import OnnxNode
 from lamina.spec import float32, int32
 
@@ -66,7 +66,7 @@ def embed_layer_normalization(node: OnnxNode) -> Any:
 
 def _rows(table: Any, index: Any) -> Any:
     """[*, E]: the table's rows."""
-    flat = wrapped(index, table.shape[0]).reshape((-1,))
+    flat = as_index(index).reshape((-1,))
     return ops.index_select(table, 0, flat).reshape((*index.shape, table.shape[1]))
 
 
