@@ -202,7 +202,10 @@ class _ReadWalk:
         self._attributes(itself, names)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         for x in (*objects, *defaults):
-            self._through(x, names)
+            if isinstance(x, list | dict):
+                self._variable(Read({"": x}, ""), names)
+            else:
+                self._through(x, names)
 
     def _variable(self, read: Read, names: _CodeNames) -> None:
         value = read.now()
