@@ -82,6 +82,8 @@ def jit(
     else fn reads (numbers, lists, objects around it and around the user's functions that it calls) is traced anew
     where it has changed: what changes in each call is better a tensor among the arguments.
 
+    It may decorate a method: the object is then the first of the fixed arguments, and held by its programs.
+
     Calls are thread-safe. Inside another trace (`jit`, `trace`, `grad`) the function is simply called.
 
     Raises TypeError for what cannot be traced: branches on a tensor's values, numbers made of them, arguments that
