@@ -535,3 +535,46 @@ def test_a_program_that_nothing_runs_is_planned_all_the_same(place: dict[str, An
         RuntimeError, match="stands for a GPU that is not there|the null backend plans graphs"
     ):
         lm.jit(lambda x: x * 2, **place)(array(3, 4))
+
+
+def test_a_method_may_be_compiled() -> None:
+    """The object is among its arguments, and fixed; what it reads of the object may change."""
+
+    class Rated:
+        def __init__(self, rate: float) -> None:
+            self.net, self.rate = nn.Linear(2, 2), rate
+
+        @lm.jit
+        def scores(self, x: Any, shift: float = 0.0) -> Any:
+            """Scores."""
+            return self.net(x) * self.rate + shift
+
+    one, other, x = Rated(1.0), Rated(2.0), array(3, 2)
+    for scorer in (one, other):
+        np.testing.assert_allclose(scorer.scores(x).numpy(), scorer.net(x).numpy() * scorer.rate, rtol=1e-5)
+    one.rate = 3.0
+    np.testing.assert_allclose(one.scores(x, shift=1.0).numpy(), one.net(x).numpy() * 3 + 1, rtol=1e-5)
+    assert isinstance(Rated.scores, lm.jitting.Jitted)
+    assert Rated.scores.__doc__ == "Scores."
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.inner = nn.Linear(2, 2)
+
+        @lm.jit
+        def forward(self, x: Any) -> Any:
+            return self.inner(x)
+
+    net = Net()
+    np.testing.assert_allclose(net(x).numpy(), net.inner(x).numpy(), rtol=1e-6)
+    step = lm.train_step(net, ops.mse_loss, lm.optim.SGD(lr=0.1), device="cpu")
+    assert step(x, x).item() > step(x, x).item()
+
+
+def test_containers_among_default_arguments_are_looked_at() -> None:
+    settings = {"rate": 1.0}
+    call = lm.jit(lambda x, settings=settings: x * settings["rate"])
+    x = array(3)
+    call(x)
+    settings["rate"] = 2.0
+    np.testing.assert_array_equal(call(x).numpy(), x * 2)

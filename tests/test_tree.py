@@ -126,3 +126,12 @@ def test_gradients_stay_those_of_their_module_in_trees() -> None:
     assert hash(_tree.flatten((again, 1))[1]) == hash(structure)
     assert _tree.flatten((theirs, 1))[1] != structure
     assert _tree.flatten((dict(grads), 1))[1] != structure
+
+
+def test_a_dict_whose_entries_are_attributes_is_a_dict() -> None:
+    class Output(dict[str, Any]):
+        __getattr__ = dict.__getitem__
+
+    found, structure = _tree.flatten(Output(logits=1, like=2))
+    assert (found, str(structure)) == ([1, 2], "{'logits': *, 'like': *}")
+    assert _tree.unflatten(structure, found) == {"logits": 1, "like": 2}

@@ -110,13 +110,22 @@ def _flatten(
         return LEAF
     if isinstance(tree, dict):
         branches = tuple([_flatten(b, found, is_leaf, opened, flags) for b in tree.values()])
-        if type(tree) is not dict and (like := getattr(tree, "like", None)) is not None:
+        if type(tree) is not dict and (like := _maker(tree)) is not None:
             return Structure(dict, tuple(tree), branches, like)
         if all(type(key) is str for key in tree):  # others may be equal and yet not the same: 1, 1.0 and True
             return _same(dict, branches, tuple(tree))
         return Structure(dict, tuple(tree), branches)
     kind = type(tree) if hasattr(tree, "_fields") else tuple if isinstance(tree, tuple) else list
     return _same(kind, tuple([_flatten(b, found, is_leaf, opened, flags) for b in tree]))
+
+
+def _maker(tree: dict[Any, Any]) -> Callable[[dict[Any, Any]], dict[Any, Any]] | None:
+    """What makes a dict of its class, where that says so: an attribute, not an entry that its class gives as one."""
+    try:
+        found = object.__getattribute__(tree, "like")
+    except AttributeError:
+        return None
+    return found if callable(found) else None
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
@@ -81,6 +82,8 @@ def jit(
     else fn reads (numbers, lists, objects around it and around the user's functions that it calls) is traced anew
     where it has changed: what changes in each call is better a tensor among the arguments.
 
+    It may decorate a method: the object is then the first of the fixed arguments, and held by its programs.
+
     Calls are thread-safe. Inside another trace (`jit`, `trace`, `grad`) the function is simply called.
 
     Raises TypeError for what cannot be traced: branches on a tensor's values, numbers made of them, arguments that
@@ -149,6 +152,10 @@ class Jitted(Generic[P, R]):
             kept = [(x.spec, x.device) for x in given.leaves]
             found[key] = _KnownTrace(kept, policy, program)
         return program.run(arrays)  # type: ignore[no-any-return]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: the object comes first among the arguments, and is fixed."""
+        return self if instance is None else MethodType(self, instance)
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Executable:
         """The executable for arguments of these shapes, compiled if there is none yet, not run."""

@@ -198,3 +198,31 @@ def test_what_is_computed_at_once_may_draw_as_it_likes() -> None:
     lm.vmap(lambda row: net(row))(x)  # warnings are errors
     with pytest.warns(UserWarning, match="drew from a Random"):
         lm.jit(lambda x: lm.vmap(lambda row: net(row))(x))(x)
+
+
+def test_objects_that_fail_when_they_are_looked_at_are_left_alone() -> None:
+    class Hostile:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("equal")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    hostile, around = Hostile(), [1.0]
+    around.append(around)  # type: ignore[arg-type]
+    call = lm.jit(lambda x: x * around[0] if hostile is not None else x)
+    np.testing.assert_array_equal(call(lm.ones(2)).numpy(), [1, 1])
+    around[0] = 2.0
+    np.testing.assert_array_equal(call(lm.ones(2)).numpy(), [2, 2])
+
+
+def test_an_entry_deep_in_a_container_that_becomes_an_equal_one() -> None:
+    table = {"a": [(1, {"rate": 1.5})]}
+    guard = SameSurroundings(reads_of(lambda: table))
+    assert guard()
+    table["a"] = [(1, {"rate": float("1.5")})]
+    assert guard()
+    table["a"][0][1]["rate"] = 2.5  # type: ignore[index]
+    assert not guard()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import partial
+from operator import is_
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
@@ -26,7 +27,7 @@ from types import (
     ModuleType,
     SimpleNamespace,
 )
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -120,7 +121,7 @@ class SameSurroundings:
     def __init__(self, reads: tuple[Read, ...]) -> None:
         self._reads = reads
         values = [(read, read.now()) for read in reads]
-        self._kept = [(read, x, is_container(x), comparable(x)) for read, x in values]
+        self._kept = [(read, x, _snapshot(x, {}), comparable(x)) for read, x in values]
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -153,10 +154,34 @@ class SameSurroundings:
         return all(_is_same(*kept) for kept in self._kept)
 
 
-def _is_same(read: Read, value: Any, changes: bool, found: Hashable) -> bool:
-    """changes: whether it may hold something else and be the same object."""
+def _is_same(read: Read, value: Any, snapshot: Snapshot, found: Hashable) -> bool:
+    """Whether it is the same object with the same ones in it, which is quickly seen, or equal to what it was."""
     now = read.now()
-    return (now is value and not changes) or comparable(now) == found
+    return (now is value and all(_holds(x, entries) for x, entries in snapshot)) or comparable(now) == found
+
+
+#: The containers in a value, with what each of them held.
+Snapshot: TypeAlias = list[tuple[Any, tuple[Any, ...]]]
+
+
+def _snapshot(value: Any, seen: dict[int, Any]) -> Snapshot:
+    if id(value) in seen or not (is_container(value) or isinstance(value, tuple)):
+        return []
+    seen[id(value)] = value
+    entries = _entries_of(value)
+    return [(value, entries), *(part for x in entries for part in _snapshot(x, seen))]
+
+
+def _entries_of(container: Any) -> tuple[Any, ...]:
+    if isinstance(container, list | tuple):
+        return tuple(container)
+    held = container if isinstance(container, dict) else vars(container)
+    return (*held, *held.values())
+
+
+def _holds(container: Any, entries: tuple[Any, ...]) -> bool:
+    now = _entries_of(container)
+    return len(now) == len(entries) and all(map(is_, now, entries))
 
 
 def reads_of(*functions: Callable[..., Any], objects: Iterable[Any] = ()) -> tuple[Read, ...]:
@@ -184,7 +209,7 @@ class _ReadWalk:
         elif isinstance(function, FunctionType):
             if self._is_new(function, itself, *objects):
                 self._function(function, objects, itself)
-        elif isinstance(inner := getattr(function, "__wrapped__", None), FunctionType | MethodType):
+        elif isinstance(inner := _got(function, "__wrapped__"), FunctionType | MethodType):
             self.call(inner, objects)
         elif callable(function) and isinstance(called := type(function).__call__, FunctionType):
             self.call(called, objects, function)
@@ -202,7 +227,10 @@ class _ReadWalk:
         self._attributes(itself, names)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         for x in (*objects, *defaults):
-            self._through(x, names)
+            if isinstance(x, list | dict):
+                self._variable(Read({"": x}, ""), names)
+            else:
+                self._through(x, names)
 
     def _variable(self, read: Read, names: _CodeNames) -> None:
         value = read.now()
@@ -234,7 +262,7 @@ class _ReadWalk:
             self.call(value)
 
     def _attributes(self, value: Any, names: _CodeNames) -> None:
-        if isinstance(own := getattr(value, "__dict__", None), dict):
+        if isinstance(own := _got(value, "__dict__"), dict):
             for name in names.attributes:
                 self._attribute(value, own, name, names)
 
@@ -263,11 +291,19 @@ class _ReadWalk:
         return True
 
 
+def _got(value: Any, name: str) -> Any:
+    """An attribute of any object; None where it has none, or fails."""
+    try:
+        return getattr(value, name)
+    except Exception:
+        return None
+
+
 def _generator_of(value: Any) -> Any:
     """The generator that a module, or a function of one, draws from, or that a value is; else None."""
     if isinstance(value, ModuleType):
         value = {random: random.random, np.random: np.random.random_sample}.get(value)
-    source = value if isinstance(value, _GENERATORS) else getattr(value, "__self__", None)
+    source = value if isinstance(value, _GENERATORS) else _got(value, "__self__")
     return source if isinstance(source, _GENERATORS) else None
 
 
