@@ -9,7 +9,7 @@ import pytest
 from lamina import backends, onednn
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.library import Chain, at_input, at_output
-from lamina.backends.cpu.widened import HALF, widened
+from lamina.backends.cpu.widened import HALF, in_float32
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Op, list[Array]]] = {
 
 def plan(op: Op, arrays: Sequence[Array]) -> Plan:
     """As the backend makes it for a processor that has no kernel in the arrays' half type."""
-    return widened(op, [Spec(a.shape, as_dtype(a.dtype)) for a in arrays], BACKEND, Policy())
+    return in_float32(op, [Spec(a.shape, as_dtype(a.dtype)) for a in arrays], BACKEND, Policy())
 
 
 def in_half(arrays: Sequence[Array], dtype: DType) -> list[Any]:

@@ -49,7 +49,7 @@ from lamina.backends.cpu.loops import (
 from lamina.backends.cpu.loops import norm as norm_loops
 from lamina.backends.cpu.loops import reduce as reduce_loops
 from lamina.backends.cpu.loops import softmax as softmax_loops
-from lamina.backends.cpu.widened import widened
+from lamina.backends.cpu.widened import in_float32
 from lamina.backends.custom import run_plan
 from lamina.backends.reference import numpy_plan, reorder_plan
 from lamina.ops.core import Op, inferred
@@ -130,7 +130,7 @@ class CpuBackend(Backend):
         """A half type's product in float32, where the processor has none of its own. Raises NoKernel."""
         if kernels.get(type(op)) is None or not has_onednn():
             raise NoKernel(f"cpu: oneDNN has no kernel for {op}")
-        return widened(op, specs, self, policy)
+        return in_float32(op, specs, self, policy)
 
     def _compiled(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """oneDNN's kernel, or else generated loops. Raises NoKernel."""

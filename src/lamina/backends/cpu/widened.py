@@ -22,7 +22,7 @@ HALF = (bfloat16, float16)
 _WEIGHTS = 1
 
 
-def widened(op: Op, specs: Sequence[Spec], backend: Backend, policy: Policy) -> Plan:
+def in_float32(op: Op, specs: Sequence[Spec], backend: Backend, policy: Policy) -> Plan:
     """The plan in float32 of an op that multiplies matrices, or has many operands; backend: plans the casts.
 
     Raises NoKernel where nothing is of a half type, and where oneDNN has no kernel in float32 either.

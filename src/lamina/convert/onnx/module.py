@@ -15,6 +15,7 @@ from lamina.convert.onnx.graph import OnnxGraph
 from lamina.convert.onnx.node import Mode, OnnxError, OnnxTexts, is_text
 from lamina.convert.onnx.proto import RENAMED, External, dtype_of, external_bytes
 from lamina.convert.onnx.reading import Source, read_model
+from lamina.convert.onnx.untying import untie
 from lamina.convert.onnx.wider import WIDER
 from lamina.nn.mixed_precision import in_compute_type
 from lamina.nn.module import Module
@@ -101,6 +102,7 @@ class OnnxModule(Module):
         trainable: Trainable | None = None,
         train_batch_norm: bool = False,
     ) -> None:
+        untie(model)
         self._graph = OnnxGraph(model, external)
         if unknown := self._graph.unknown_operators():
             raise OnnxError(f"operators without a handler: {', '.join(unknown)}")

@@ -1,0 +1,99 @@
+"""Tensors that a file holds once because they were equal get one for each of their names.
+
+Exporters write equal tensors once: of a network that was never trained the running means of all layers and all biases
+are one tensor of zeros. PyTorch's gives it its other names by Identity nodes (of parameters that are shared it writes
+one name alone). Each is trained by itself, and statistics, which move, are nobody else's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+from lamina.convert.onnx.body import domain
+from lamina.convert.onnx.node import STATISTICS
+
+_FLOATS = (
+    onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE
+)  # fmt: skip
+#: The operators whose statistics move.
+_MOVING = ("BatchNormalization",)
+
+
+def untie(model: onnx.ModelProto) -> None:
+    """Gives each name of an initializer of floats, and each use as a statistic, a tensor of its own."""
+    _name_again(model.graph)
+    _untie_statistics(model.graph)
+
+
+def _name_again(graph: onnx.GraphProto) -> None:
+    """Initializers in place of Identity nodes that give one another name."""
+    fixed = {v.name for v in (*graph.input, *graph.output)}
+    held = {t.name: t for t in graph.initializer if t.name not in fixed and t.dims and t.data_type in _FLOATS}
+    kept = []
+    for node in graph.node:
+        names = (*node.input, *node.output)
+        if node.op_type != "Identity" or domain(node.domain) or names[0] not in held or names[1] in fixed:
+            kept.append(node)
+            continue
+        held[names[1]] = _copied(graph, held[names[0]], names[1])
+    if len(kept) < len(graph.node):
+        rest = onnx.GraphProto(node=kept)  # the list below is emptied
+        del graph.node[:]
+        graph.node.extend(rest.node)
+
+
+def _copied(graph: onnx.GraphProto, source: onnx.TensorProto, name: str) -> onnx.TensorProto:
+    copy: onnx.TensorProto = graph.initializer.add()
+    copy.CopyFrom(source)
+    copy.name = name
+    return copy
+
+
+def _untie_statistics(graph: onnx.GraphProto) -> None:
+    """Copies initializers that a batch norm of the graph reads as statistics, where anything else reads them too."""
+    held = {t.name: t for t in graph.initializer}
+    readers, taken = Counter(_read(graph)), {*held, *_made(graph)}
+    for node in graph.node:
+        if node.op_type not in _MOVING or domain(node.domain):
+            continue
+        for place in STATISTICS["", node.op_type]:
+            name = node.input[place] if place < len(node.input) else ""
+            if name in held and readers[name] > 1:
+                readers[name] -= 1
+                node.input[place] = _free(name, taken)
+                _copied(graph, held[name], node.input[place])
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """A name that nothing has."""
+    number = 1
+    while f"{name}_{number}" in taken:
+        number += 1
+    taken.add(f"{name}_{number}")
+    return f"{name}_{number}"
+
+
+def _read(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names that nodes and outputs of a graph read, once for each reader, those of subgraphs included."""
+    yield from (v.name for v in graph.output)
+    for node in graph.node:
+        yield from node.input
+        for inner in _subgraphs(node):
+            yield from _read(inner)
+
+
+def _made(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names of inputs and of what nodes make, those of subgraphs included."""
+    yield from (v.name for v in graph.input)
+    for node in graph.node:
+        yield from node.output
+        for inner in _subgraphs(node):
+            yield from (t.name for t in inner.initializer)
+            yield from _made(inner)
+
+
+def _subgraphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
+    return (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH)
