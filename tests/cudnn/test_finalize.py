@@ -33,13 +33,13 @@ def properties() -> DeviceProperties:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
-    """Every plan counts as slow; (thread, engine) of each that is made."""
+    """Every plan counts as slow, and as compiled; (thread, engine) of each that is made."""
     plans: Made = []
     original = finalize._made
 
-    def noted(config: EngineConfig, target: Target) -> ExecutionPlan:
+    def noted(config: EngineConfig, target: Target) -> tuple[ExecutionPlan, bool]:
         plans.append((threading.current_thread().name, config.key[0]))
-        return original(config, target)
+        return original(config, target)[0], True
 
     monkeypatch.setattr(finalize, "_made", noted)
     monkeypatch.setattr(finalize, "_SLOW", -1.0)
@@ -96,6 +96,22 @@ def test_nobody_is_sent_where_plans_are_there_at_once(
     assert scout._thread is None
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_nobody_is_sent_where_no_compiler_is_at_work(
+    properties: DeviceProperties, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
+    """What comes from disk is Python's work, which a scout would only do twice."""
+    original = finalize._made
+    monkeypatch.setattr(finalize, "_SLOW", -1.0)
+    monkeypatch.setattr(finalize, "_made", lambda *of: (original(*of)[0], compiled))
+    sent: list[object] = []
+    with Scout(lambda: sent.append(None)) as scout:
+        assert len(list(asked(properties))) == len(SIZES)
+        if compiled:
+            joined(scout)
+    assert len(sent) == compiled
+
+
 def test_a_refusal_reaches_whoever_asks(
     properties: DeviceProperties, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +121,7 @@ def test_a_refusal_reaches_whoever_asks(
     ]
     noted = finalize._made
 
-    def refusing(config: EngineConfig, target: Target) -> ExecutionPlan:
+    def refusing(config: EngineConfig, target: Target) -> tuple[ExecutionPlan, bool]:
         if config.key == first:
             raise CudnnError(3000, "cudnnBackendFinalize", "no")
         return noted(config, target)

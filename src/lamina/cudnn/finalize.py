@@ -31,7 +31,8 @@ from lamina.runtime.ahead import Ahead
 _RUNTIME_COMPILATION = c.cudnnBackendBehaviorNote_t.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION
 #: Bytes of plans that are kept on disk, 50 to 100 thousand each.
 _DISK_LIMIT = 256 << 20
-#: A plan that takes more seconds than this is one for which a scout is sent.
+#: A plan that takes a compiler more seconds than this is one for which a scout is sent. What comes from disk is
+#: quicker than a scout, which takes Python's lock from who comes behind.
 _SLOW = 0.02
 #: So many plans a scout is ahead at most; as many it keeps that were left aside.
 _AHEAD = 400
@@ -78,25 +79,25 @@ def finalized(config: EngineConfig, target: Target, kernel_cache: KernelCache | 
     if found is not None:
         return found
     start = time.perf_counter()
-    plan = _made(config, target)
-    if behind is not None and time.perf_counter() - start > _SLOW:
+    plan, compiled = _made(config, target)
+    if compiled and behind is not None and time.perf_counter() - start > _SLOW:
         behind.send(target)
     return plan
 
 
-def _made(config: EngineConfig, target: Target) -> ExecutionPlan:
-    """The plan, from disk or anew."""
+def _made(config: EngineConfig, target: Target) -> tuple[ExecutionPlan, bool]:
+    """The plan, from disk or anew, and whether its kernels were compiled."""
     if _RUNTIME_COMPILATION not in config.engine.behavior_notes:
-        return ExecutionPlan(config, target)
+        return ExecutionPlan(config, target), False
     disk, key = DiskCache(cache_directory() / "compiled", _DISK_LIMIT), _identity(config, target)
     kept = disk.get(key)
     if kept is not None:
         with suppress(CudnnError):  # it is made anew
-            return ExecutionPlan(config, target, json=kept.decode())
+            return ExecutionPlan(config, target, json=kept.decode()), False
     plan = ExecutionPlan(config, target)
     with suppress(CudnnError):  # an engine that cannot be written down
         disk.put(key, plan.json.encode())
-    return plan
+    return plan, True
 
 
 def _is_fixed(config: EngineConfig) -> bool:
@@ -125,7 +126,7 @@ class ExpectedPlan(ExecutionPlan):
 
 
 class Scout:
-    """Within its context, the first plan that takes its time has a thread go through `way` ahead.
+    """Within its context, the first plan that takes a compiler its time has a thread go through `way` ahead.
 
     way: asks for the plans that the context is going to ask for, but for those of `scouted_target`.
     """
@@ -191,7 +192,8 @@ class Scout:
                 self._target.device.make_current()
             graph = OperationGraph(config.graph.values["operations"], self._target)
             engine, knobs = config.key
-            future.set_result(_made(EngineConfig(graph, engine, dict(knobs)), self._target))
+            plan, _ = _made(EngineConfig(graph, engine, dict(knobs)), self._target)
+            future.set_result(plan)
         except BaseException as error:  # for whoever asks
             future.set_exception(error)
 
