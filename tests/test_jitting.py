@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import nn, ops
+from lamina import nn, ops, optim
 from tests.helpers.planned import H200
 from tests.helpers.second_device import SECOND, known
 
@@ -578,3 +578,79 @@ def test_containers_among_default_arguments_are_looked_at() -> None:
     call(x)
     settings["rate"] = 2.0
     np.testing.assert_array_equal(call(x).numpy(), x * 2)
+
+
+class Positions(nn.Module):
+    """A table that is made when it is first needed, and made anew where it is too short."""
+
+    def __init__(self) -> None:
+        self.fc = nn.Linear(2, 2)
+        self.length, self.table = 0, None
+
+    def forward(self, x: Any) -> Any:
+        """x [N, 2]."""
+        if x.shape[0] > self.length:
+            self.length = x.shape[0]
+            self.table = lm.arange(self.length).to("float32").unsqueeze(1) * 0.1
+        assert self.table is not None
+        return self.fc(x) + self.table[: x.shape[0]]
+
+
+class Carried(nn.Module):
+    """The last result is added to the next one."""
+
+    def __init__(self) -> None:
+        self.fc, self.last = nn.Linear(2, 2), None
+
+    def forward(self, x: Any) -> Any:
+        """x [N, 2]."""
+        y = self.fc(x)
+        if self.last is not None:
+            y = y + self.last
+        self.last = y
+        return y
+
+
+def test_tables_that_a_network_keeps_are_of_each_trace() -> None:
+    net, eager = Positions(), Positions()
+    eager.load_state_dict(net.state_dict())
+    compiled = lm.jit(net)
+    for n in (3, 2, 5, 3):
+        x = lm.ones((n, 2))
+        np.testing.assert_array_equal(compiled(x).numpy(), eager(x).numpy())
+        assert (net.length, net.table) == (0, None)
+    np.testing.assert_array_equal(net(lm.ones((4, 2))).numpy(), eager(lm.ones((4, 2))).numpy())
+    assert isinstance(net.table, lm.Tensor)
+    x = lm.ones((2, 2))
+    np.testing.assert_array_equal(compiled(x).numpy(), eager(x).numpy())
+
+
+def test_a_trace_that_fails_leaves_attributes_as_they_were() -> None:
+    net = Positions()
+
+    @lm.jit
+    def failing(x: Any) -> Any:
+        net(x)
+        raise KeyError("no")
+
+    with pytest.raises(KeyError, match="no"):
+        failing(lm.ones((3, 2)))
+    assert (net.length, net.table) == (0, None)
+
+
+def test_what_is_carried_from_call_to_call_is_warned_of() -> None:
+    net = Carried()
+    with pytest.warns(UserWarning, match=r"Carried\.last is carried from call to call.*register_buffer"):
+        first = lm.jit(net)(lm.ones((3, 2)))
+    assert net.last is None
+    np.testing.assert_array_equal(first.numpy(), net.fc(lm.ones((3, 2))).numpy())
+    step = lm.train_step(Carried(), ops.mse_loss, optim.SGD(0.1))
+    with pytest.warns(UserWarning, match=r"Carried\.last is carried"):
+        step(lm.ones((3, 2)), lm.zeros((3, 2)))
+
+
+def test_a_function_that_is_differentiated_at_once_carries_numbers() -> None:
+    net, x = Carried(), lm.ones((3, 2))
+    found = [lm.value_and_grad(lambda net: net(x).sum())(net)[0].item() for _ in range(3)]
+    np.testing.assert_allclose(found, [found[0], 2 * found[0], 3 * found[0]], rtol=1e-6)
+    assert isinstance(net.last, lm.Tensor)

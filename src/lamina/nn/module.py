@@ -241,8 +241,10 @@ class Module(WithState, Checked):
                     "nn.Sequential",
                     stacklevel=2,
                 )
+            if (by := recorder()) is not None:
+                by.assigns(self, name)
             object.__setattr__(self, name, value)
-            if recorder() is not None or traces():
+            if by is not None or traces():
                 self._unsettled.add(name)
             else:
                 settings_changed()

@@ -451,6 +451,9 @@ class Recorder(Protocol):
     def knows(self, x: Operand) -> bool:
         """Whether the numbers of a tensor that it closes over are there already."""
 
+    def assigns(self, holder: Any, name: str) -> None:
+        """An attribute of an object is about to be assigned."""
+
     def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
         """x on a device, or where an operand lies, if the numbers of both are there already; else x."""
 

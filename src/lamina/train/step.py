@@ -612,7 +612,7 @@ class Step:
         states = [(f"buffers/{n}", x) for n, x in self.state.buffers.items()]
         states += [(f"random/{n}", x) for n, x in self.state.random.items()]
         standing |= {id(x): values[name] for name, x in states}
-        with standing_in(standing, capture.hold) as mapping, recording(capture):
+        with standing_in(standing, capture.hold) as mapping, recording(capture), capture.attributes_apart():
             capture.own = mapping
             capture.parameters = frozenset(map(id, self.state.parameters.values()))
             inputs, targets = kind.trees([values[name] for name in kind.names], compute)

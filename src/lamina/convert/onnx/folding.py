@@ -46,6 +46,9 @@ class Folding:
         """Always."""
         return True
 
+    def assigns(self, holder: Any, name: str) -> None:
+        """Nothing: what is computed at once stays."""
+
     def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
         """As it is: constants of a model are made on the host."""
         return x

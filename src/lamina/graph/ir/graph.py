@@ -8,6 +8,7 @@ no output needs is never in the graph.
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,8 +20,9 @@ from weakref import ref
 
 import numpy as np
 
-from lamina._tree import flatten
+from lamina._tree import flatten, unflatten
 from lamina.graph.ir.picture import picture
+from lamina.graph.ir.surroundings import is_carried
 from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand, recorder
 from lamina.ops.destination import destination
@@ -283,6 +285,7 @@ class Capture:
     written: id -> its value after the function. guards: what the record depends on beside its arguments.
     feeds: inputs of which each call asks anew. finals: what each call does at its end.
     contents: what values hold that were written over; holders: the other way round. What surrounds it began them.
+    assigned: what attributes of objects held before the function assigned them, by the object's id and the name.
     """
 
     lasts = True
@@ -299,6 +302,7 @@ class Capture:
         self.feeds: list[tuple[Value, Callable[[], Any]]] = []
         self.finals: list[Callable[[], None]] = []
         self.notes: dict[int, tuple[object, Any]] = {}  # by the owner's id
+        self.assigned: dict[tuple[int, str], tuple[Any, Any]] = {}
 
     def read(self, x: Any) -> Value:
         """What stands for an operand now."""
@@ -418,6 +422,49 @@ class Capture:
             stays = twin if kept is None else kept
             self.tensors[id(stays)], self.inputs[id(stays)] = stays, self.inputs.pop(key)
 
+    def assigns(self, holder: Any, name: str) -> None:
+        """An attribute is about to be assigned (see `attributes_apart`)."""
+        self.assigned.setdefault((id(holder), name), (holder, vars(holder).get(name, _ABSENT)))
+
+    @contextmanager
+    def attributes_apart(self) -> Iterator[None]:
+        """Behind the block objects whose attributes the function let hold traced values have the attributes that they
+        had: what it keeps for later calls (tables, masks) each of these makes itself. Warns of what is carried from
+        call to call: results of the arguments that a later call reads.
+        """
+        try:
+            yield
+            for (_, name), (holder, _) in self.assigned.items():
+                if is_carried(type(holder), name) and any(
+                    map(self._is_of_arguments, _values_in(holder, name))
+                ):
+                    warnings.warn(
+                        f"{type(holder).__name__}.{name} is carried from call to call, which compiled calls do not "
+                        "do: each reads what it held when it was traced; make it a buffer that is written "
+                        "(register_buffer, copy_), or an argument and a result",
+                        stacklevel=3,
+                    )
+        finally:
+            changed = {at for at, name in self.assigned if _values_in(self.assigned[at, name][0], name)}
+            for (at, name), (holder, before) in self.assigned.items():
+                if at in changed and before is _ABSENT:
+                    vars(holder).pop(name, None)
+                elif at in changed:
+                    vars(holder)[name] = before
+            self.assigned.clear()
+
+    def _is_of_arguments(self, value: Value) -> bool:
+        """Whether something that the function was called with is among what makes a value."""
+        seen, stack, held = set[Value](), [value], set(self.inputs.values())
+        while stack:
+            if (x := stack.pop()) in seen or x in held:
+                continue
+            seen.add(x)
+            if x.node is None and x.constant is None:
+                return True
+            stack += () if x.node is None else x.node.inputs
+        return False
+
     def guard(self, holds: Callable[[], bool]) -> None:
         """What is recorded is right only as long as this gives True."""
         if holds not in self.guards:
@@ -454,6 +501,14 @@ class Capture:
     def call_op(self, op: Op, operands: Sequence[Any]) -> Value:
         """Record op as a node; its first output."""
         return self.bind_op(op, operands)[0]
+
+
+_ABSENT = object()
+
+
+def _values_in(holder: Any, name: str) -> list[Value]:
+    """The traced values in an attribute of an object."""
+    return [x for x in flatten(vars(holder).get(name), open_dataclasses=True)[0] if isinstance(x, Value)]
 
 
 def _is_part(value: Value) -> bool:
@@ -556,8 +611,18 @@ class EagerTape(Capture):
                     "tensor to the outer trace as an argument (nn.functional_call), or trace with lamina.jit"
                 )
             target.copy_(found)
+        for (_, name), (holder, _) in self.assigned.items():
+            if _values_in(holder, name):  # what it keeps of them are their numbers
+                vars(holder)[name] = _in_tensors(vars(holder)[name])
         for done in self.finals:
             done()
+
+
+def _in_tensors(kept: Any) -> Any:
+    """What holds values, with tensors in place of those that are known."""
+    leaves, structure = flatten(kept, open_dataclasses=True)
+    found = [tensor_of(x) if isinstance(x, Value) else x for x in leaves]
+    return unflatten(structure, [x if y is None else y for x, y in zip(leaves, found, strict=True)])
 
 
 def computed(op: Op, operands: Sequence[Any]) -> tuple[Tensor, ...]:

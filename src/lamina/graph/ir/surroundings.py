@@ -332,6 +332,18 @@ def _names_in(code: CodeType) -> _CodeNames:
     return _names[code]
 
 
+def is_carried(kind: type, name: str) -> bool:
+    """Whether a function of a class reads an attribute before it assigns it: from one call to the next."""
+    for base in kind.__mro__:
+        for function in vars(base).values():
+            if isinstance(function, FunctionType) and _is_users(function):
+                steps = [x.opname for x in dis.get_instructions(function) if x.argval == name]
+                steps = [x for x in steps if x in ("LOAD_ATTR", "STORE_ATTR")]
+                if "STORE_ATTR" in steps and steps[0] == "LOAD_ATTR":
+                    return True
+    return False
+
+
 #: Where installed packages, Python's own and this one lie: their functions are nobody's to change.
 _LIBRARIES = (
     "<frozen",
