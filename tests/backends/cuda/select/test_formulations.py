@@ -519,7 +519,7 @@ def test_a_scout_has_every_candidate_of_a_contest_made(
     """Under "fastest"; where the winner is remembered, it alone."""
     store = PlanStore("here", "1", tmp_path)
     monkeypatch.setattr(formulations, "plan_store", lambda device: store)
-    monkeypatch.setattr(finalize, "_made", lambda config, target: ExpectedPlan(config, target))
+    monkeypatch.setattr(finalize, "_made", lambda config, target: (ExpectedPlan(config, target), True))
     problem, policy = (
         conv_problem(Conv, operands((8, 64, 28, 28), (64, 64, 3, 3), square(3, 1, 1)), H200),
         Policy(algorithm="fastest"),
