@@ -92,7 +92,9 @@ def test_no_module_is_hidden() -> None:
                 continue  # needs an optional library
     loaded = [name for name in sys.modules if name.startswith("lamina.") and ".c." not in name]
     pairs = [(name, name.rpartition(".")) for name in loaded]
-    pairs = [(name, parts) for name, parts in pairs if parts[0] in sys.modules]  # of a package that came in whole
+    pairs = [
+        (name, parts) for name, parts in pairs if parts[0] in sys.modules
+    ]  # of a package that came in whole
     hidden = [
         name
         for name, (parent, _, own) in pairs
