@@ -7,8 +7,8 @@
 // attention_tiles_keys    rows are keys: dk and dv; it reads these sums
 //
 // Constants: PASS (0, 1 or 2: which of them), LINES, T, HEADS, QUERIES, KEYS, D (features of q and k), E (of v), SCALE,
-// CAUSAL, BIAS, STATS, DROPS with GROWTH, CROOKED (addresses may be any), and steps in elements along B, H and S, of the bias
-// along T too: Q_, K_, V_, O_ (o and do), BIAS_. Statistics, sums and the mask of dropout are row-major.
+// CAUSAL, BIAS, STATS, DROPS with GROWTH, CROOKED (addresses may be any), and steps in elements along B, H and S, of the
+// bias along T too: Q_, K_, V_, O_ (o and do), BIAS_. Statistics, sums and the mask of dropout are row-major.
 #define THREADS (LINES * 2)
 #include "attention.cuh"
 
@@ -86,6 +86,12 @@ __device__ __forceinline__ f32 seen(f32 v, const T *bias, int query, int key)
     if (within(query, QUERIES) && within(key, KEYS)) v += widen(bias[query * BIAS_S + key * BIAS_T]) * LOG2_E;
 #endif
     return !within(key, KEYS) || (CAUSAL && key > query) ? -INFINITY_F : v;
+}
+
+// The weight of a score; 0 for what is not seen, whatever a library says of a row that sees nothing.
+__device__ __forceinline__ f32 weight_of(f32 v, f32 log_sum)
+{
+    return BIAS && v == -INFINITY_F ? 0.0f : power_of_two(v - log_sum);
 }
 
 // Tile n of two operands of `rows` lines, each to the half of its room that is free.
@@ -249,7 +255,7 @@ attention_tiles_queries(const T *q, const T *k, const T *v, const T *o, const T 
         mask_of_queries(m, drops + n % 2 * (LINES * STEP_OF(COLUMNS)));
         REPEAT(c, TILES) REPEAT(i, 4) {
             const f32 v = seen(w[c][i], bias, first + row_of(i), n * COLUMNS + column_of(c, i));
-            slope[c][i] = power_of_two(v - log_sum[i / 2]) * (slope[c][i] * kept(m, c, i) - mean[i / 2]) * SCALE;
+            slope[c][i] = weight_of(v, log_sum[i / 2]) * (slope[c][i] * kept(m, c, i) - mean[i / 2]) * SCALE;
         }
         Weights scaled;
         narrowed(scaled, slope);
@@ -314,7 +320,7 @@ attention_tiles_keys(const T *q, const T *k, const T *v, const T *g, const T *bi
         REPEAT(c, TILES) REPEAT(i, 4) {
             const int column = column_of(c, i);
             const f32 v = seen(w[c][i], bias, n * COLUMNS + column, first + row_of(i));
-            const f32 weight = power_of_two(v - numbers[n % 2][column]), grow = kept(m, c, i);
+            const f32 weight = weight_of(v, numbers[n % 2][column]), grow = kept(m, c, i);
             slope[c][i] = weight * (slope[c][i] * grow - numbers[n % 2][COLUMNS + column]) * SCALE;
             w[c][i] = weight * grow;
         }
