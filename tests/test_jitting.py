@@ -625,6 +625,21 @@ def test_tables_that_a_network_keeps_are_of_each_trace() -> None:
     np.testing.assert_array_equal(compiled(x).numpy(), eager(x).numpy())
 
 
+def test_what_is_assigned_for_others_to_look_at_says_what_it_is() -> None:
+    class Shown(nn.Module):
+        def forward(self, x: Any) -> Any:
+            weights = ops.softmax(x, -1)
+            self.weights = weights
+            return weights
+
+    net = Shown()
+    compiled = lm.jit(net)
+    for n in (2, 3):
+        compiled(lm.ones((n, 3)))
+        with pytest.raises(TypeError, match="a traced value .* has no numbers"):
+            float(net.weights[0, 0])
+
+
 def test_a_trace_that_fails_leaves_attributes_as_they_were() -> None:
     net = Positions()
 

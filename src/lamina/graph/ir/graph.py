@@ -22,7 +22,7 @@ import numpy as np
 
 from lamina._tree import flatten, unflatten
 from lamina.graph.ir.picture import picture
-from lamina.graph.ir.surroundings import is_carried
+from lamina.graph.ir.surroundings import is_carried, is_kept
 from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand, recorder
 from lamina.ops.destination import destination
@@ -428,9 +428,9 @@ class Capture:
 
     @contextmanager
     def attributes_apart(self) -> Iterator[None]:
-        """Behind the block objects whose attributes the function let hold traced values have the attributes that they
-        had: what it keeps for later calls (tables, masks) each of these makes itself. Warns of what is carried from
-        call to call: results of the arguments that a later call reads.
+        """Behind the block objects that keep traced values for later calls (tables, masks) have the attributes that
+        they had: each trace makes its own. What is assigned for others to look at stays. Warns of what is carried
+        from call to call: results of the arguments that a later call reads.
         """
         try:
             yield
@@ -445,11 +445,12 @@ class Capture:
                         stacklevel=3,
                     )
         finally:
-            changed = {at for at, name in self.assigned if _values_in(self.assigned[at, name][0], name)}
-            for (at, name), (holder, before) in self.assigned.items():
-                if at in changed and before is _ABSENT:
+            assigned = [(holder, name, before) for (_, name), (holder, before) in self.assigned.items()]
+            keep = {id(x) for x, name, _ in assigned if is_kept(type(x), name) and _values_in(x, name)}
+            for holder, name, before in assigned:
+                if id(holder) in keep and before is _ABSENT:
                     vars(holder).pop(name, None)
-                elif at in changed:
+                elif id(holder) in keep:
                     vars(holder)[name] = before
             self.assigned.clear()
 

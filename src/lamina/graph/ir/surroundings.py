@@ -12,7 +12,7 @@ import random
 import sysconfig
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import partial
@@ -332,16 +332,24 @@ def _names_in(code: CodeType) -> _CodeNames:
     return _names[code]
 
 
+def is_kept(kind: type, name: str) -> bool:
+    """Whether a function of a class reads an attribute: else it is assigned for others to look at."""
+    return any("LOAD_ATTR" in steps for steps in _steps_with(kind, name))
+
+
 def is_carried(kind: type, name: str) -> bool:
     """Whether a function of a class reads an attribute before it assigns it: from one call to the next."""
+    return any(steps[0] == "LOAD_ATTR" and "STORE_ATTR" in steps for steps in _steps_with(kind, name))
+
+
+def _steps_with(kind: type, name: str) -> Iterator[list[str]]:
+    """What each function of a class that the user wrote does with an attribute, in the order of its code."""
     for base in kind.__mro__:
         for function in vars(base).values():
             if isinstance(function, FunctionType) and _is_users(function):
                 steps = [x.opname for x in dis.get_instructions(function) if x.argval == name]
-                steps = [x for x in steps if x in ("LOAD_ATTR", "STORE_ATTR")]
-                if "STORE_ATTR" in steps and steps[0] == "LOAD_ATTR":
-                    return True
-    return False
+                if used := [x for x in steps if x in ("LOAD_ATTR", "STORE_ATTR")]:
+                    yield used
 
 
 #: Where installed packages, Python's own and this one lie: their functions are nobody's to change.
