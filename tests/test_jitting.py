@@ -596,6 +596,19 @@ class Positions(nn.Module):
         return self.fc(x) + self.table[: x.shape[0]]
 
 
+class Scaled(nn.Module):
+    """A table of a parameter, which no argument is in: not carried."""
+
+    def __init__(self) -> None:
+        self.fc, self.rate, self.table = nn.Linear(2, 2), nn.Parameter(lm.ones(1)), None
+
+    def forward(self, x: Any) -> Any:
+        """x [N, 2]."""
+        if self.table is None:
+            self.table = ops.exp(self.rate * lm.arange(2).to("float32"))
+        return self.fc(x) * self.table
+
+
 class Carried(nn.Module):
     """The last result is added to the next one."""
 
@@ -659,6 +672,8 @@ def test_what_is_carried_from_call_to_call_is_warned_of() -> None:
         first = lm.jit(net)(lm.ones((3, 2)))
     assert net.last is None
     np.testing.assert_array_equal(first.numpy(), net.fc(lm.ones((3, 2))).numpy())
+    lm.jit(Scaled())(lm.ones((3, 2)))
+    lm.train_step(Scaled(), ops.mse_loss, optim.SGD(0.1))(lm.ones((3, 2)), lm.zeros((3, 2)))
     step = lm.train_step(Carried(), ops.mse_loss, optim.SGD(0.1))
     with pytest.warns(UserWarning, match=r"Carried\.last is carried"):
         step(lm.ones((3, 2)), lm.zeros((3, 2)))

@@ -203,7 +203,8 @@ class Jitted(Generic[P, R]):
         own = (x.device for x in arguments.arrays if isinstance(x, Tensor))
         fixed = [x for x in arguments.leaves if not is_array(x)]
         around = SameSurroundings(reads_of(self.fn, objects=fixed))
-        with traced_for(self.device or next(own, None)), recording(capture), capture.attributes_apart():
+        there = self.device or next(own, None)
+        with traced_for(there), recording(capture), capture.attributes_apart(inputs):
             result = self.fn(*args, **kwargs)
             given = [
                 capture.read(x)

@@ -28,17 +28,6 @@ def conv() -> PrimitiveDesc:
 
 MADE = {
     "conv": conv,
-    "conv of groups": lambda: onednn.convolution_forward(
-        IMAGE, MemoryDesc((8, 2, 2, 3, 3), tag="any"), None, IMAGE, WINDOW, prop="inference"
-    ),
-    "filter gradient of groups": lambda: onednn.convolution_backward_weights(
-        IMAGE,
-        MemoryDesc((8, 2, 2, 3, 3), tag="any"),
-        None,
-        IMAGE,
-        WINDOW,
-        hint=onednn.convolution_forward(IMAGE, MemoryDesc((8, 2, 2, 3, 3), tag="any"), None, IMAGE, WINDOW),
-    ),
     "data gradient": lambda: onednn.convolution_backward_data(
         IMAGE, ANY, IMAGE, WINDOW, hint=onednn.convolution_forward(IMAGE, ANY, None, IMAGE, WINDOW)
     ),

@@ -612,18 +612,20 @@ class Step:
         states = [(f"buffers/{n}", x) for n, x in self.state.buffers.items()]
         states += [(f"random/{n}", x) for n, x in self.state.random.items()]
         standing |= {id(x): values[name] for name, x in states}
-        with standing_in(standing, capture.hold) as mapping, recording(capture), capture.attributes_apart():
+        given = [values[name] for name in kind.names]
+        apart = capture.attributes_apart(given)
+        with standing_in(standing, capture.hold) as mapping, recording(capture), apart:
             capture.own = mapping
             capture.parameters = frozenset(map(id, self.state.parameters.values()))
-            inputs, targets = kind.trees([values[name] for name in kind.names], compute)
+            inputs, targets = kind.trees(given, compute)
             positional, named = _tree.arguments(inputs, self.net.forward)
             with contextlib.nullcontext() if compute == master else computing_in(compute):
-                given = self.net(*positional, **named)
-            found, structure = _tree.flatten(given, open_dataclasses=True, flags=True)
+                results = self.net(*positional, **named)
+            found, structure = _tree.flatten(results, open_dataclasses=True, flags=True)
             places = zip(found, _tree.names(structure, "its output"), strict=True)
             read = [capture.read(operand(y, "forward", at)) for y, at in places]
             outputs = _tree.unflatten(structure, [_cast(y, master) for y in read])
-            del found, given, places, read
+            del found, results, places, read
             # Of float16, whose gradients are scaled, the parameters themselves: see `_forward_and_back`.
             wide = (
                 {n: values[f"parameters/{n}"] for n in parameters} if "scale/scale" in values else parameters

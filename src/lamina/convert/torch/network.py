@@ -267,7 +267,7 @@ class _WritableNetwork:
         states = {f"generator {i}": g.state for i, g in enumerate(self.states)}
         capture = _NetworkCapture({**states, **self.held})
         inputs = [Value(s.open, name=n) for s, n in zip(specs, self.names, strict=True)]
-        with recording(capture), capture.attributes_apart():
+        with recording(capture), capture.attributes_apart(inputs):
             results, nesting = _tree.flatten(
                 self.network(*_tree.unflatten(self.structure, inputs)), open_dataclasses=True
             )

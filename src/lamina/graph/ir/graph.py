@@ -427,17 +427,16 @@ class Capture:
         self.assigned.setdefault((id(holder), name), (holder, vars(holder).get(name, _ABSENT)))
 
     @contextmanager
-    def attributes_apart(self) -> Iterator[None]:
+    def attributes_apart(self, arguments: Iterable[Value]) -> Iterator[None]:
         """Behind the block objects that keep traced values for later calls (tables, masks) have the attributes that
         they had: each trace makes its own. What is assigned for others to look at stays. Warns of what is carried
         from call to call: results of the arguments that a later call reads.
         """
+        given = set(arguments)
         try:
             yield
             for (_, name), (holder, _) in self.assigned.items():
-                if is_carried(type(holder), name) and any(
-                    map(self._is_of_arguments, _values_in(holder, name))
-                ):
+                if is_carried(type(holder), name) and _is_made_of(given, _values_in(holder, name)):
                     warnings.warn(
                         f"{type(holder).__name__}.{name} is carried from call to call, which compiled calls do not "
                         "do: each reads what it held when it was traced; make it a buffer that is written "
@@ -453,18 +452,6 @@ class Capture:
                 elif id(holder) in keep:
                     vars(holder)[name] = before
             self.assigned.clear()
-
-    def _is_of_arguments(self, value: Value) -> bool:
-        """Whether something that the function was called with is among what makes a value."""
-        seen, stack, held = set[Value](), [value], set(self.inputs.values())
-        while stack:
-            if (x := stack.pop()) in seen or x in held:
-                continue
-            seen.add(x)
-            if x.node is None and x.constant is None:
-                return True
-            stack += () if x.node is None else x.node.inputs
-        return False
 
     def guard(self, holds: Callable[[], bool]) -> None:
         """What is recorded is right only as long as this gives True."""
@@ -510,6 +497,18 @@ _ABSENT = object()
 def _values_in(holder: Any, name: str) -> list[Value]:
     """The traced values in an attribute of an object."""
     return [x for x in flatten(vars(holder).get(name), open_dataclasses=True)[0] if isinstance(x, Value)]
+
+
+def _is_made_of(given: set[Value], values: Sequence[Value]) -> bool:
+    """Whether one of the given values is among what values are made of."""
+    seen, stack = set[Value](), list(values)
+    while stack:
+        if (x := stack.pop()) in given:
+            return True
+        if x not in seen:
+            seen.add(x)
+            stack += () if x.node is None else x.node.inputs
+    return False
 
 
 def _is_part(value: Value) -> bool:

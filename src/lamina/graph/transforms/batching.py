@@ -65,7 +65,8 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
         capture.lasts = by is not None and by.lasts
         start = mark()
         own = (x.device for x in arguments.given if isinstance(x, (Tensor, Value)))
-        with traced_for(next(own, None)), recording(capture), capture.attributes_apart():
+        one = [x for x in arguments.samples if x is not None]
+        with traced_for(next(own, None)), recording(capture), capture.attributes_apart(one):
             result = fn(*arguments.standing(), **kwargs)
             leaves, structure = _tree.flatten(result, open_dataclasses=True)
             traced = [capture.read(x) if _is_tensor(x) else x for x in leaves]

@@ -1,20 +1,21 @@
 """Attention over tiles of scores: own kernels for any number of queries and keys, emulated, and on a GPU."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.backends.cuda import backend
 from lamina.backends.cuda.attention import attention, tiles
 from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention, JointAttentionGrad
 from lamina.backends.cuda.launch.program import source, target
 from lamina.backends.reference import run_reference
-from lamina.ops.core import Op, bind
+from lamina.ops.core import bind
 from lamina.ops.primitives import Attention, AttentionGrad
 from lamina.spec import DType, Layout, Policy, Shape, Spec, bfloat16, dense, float16, float32, float64
+from tests.backends.cuda.attention import test_windows as in_windows
 from tests.backends.cuda.attention.test_windows import agree, drawn
 from tests.helpers.emulator import run_plan
 from tests.helpers.planned import H200, KINDS
@@ -38,32 +39,9 @@ def only_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "choose", choose)
 
 
-def planned(op: Op, specs: list[Spec]) -> Any:
-    """The heuristic's plan, by this way."""
-    plan = backend(H200).plan(op, specs, Policy(algorithm="heuristic"))
-    assert "tiles" in plan.label, plan.label
-    return plan
-
-
-def check(
-    op: Attention, sizes: tuple[int, ...], bias: str, dtype: DType, *, misaligned: bool = False
-) -> None:
-    """Forward and backward beside the reference in float64; the bias has no gradient."""
-    arrays = drawn(op, sizes, bias, dtype)
-    wide = [a.astype(np.float64) for a in arrays]
-    o, stats = run_reference(op, wide, float64)
-    found = run_plan(planned(op, [Spec(a.shape, dtype) for a in arrays]), arrays, misaligned=misaligned)
-    agree(found[0], o, dtype, 2)
-    assert np.allclose(found[1], stats, rtol=1e-4, atol=1e-4, equal_nan=False)
-    g = np.random.default_rng(1).standard_normal(o.shape).astype(dtype.numpy)
-    grad = AttentionGrad(op.scale, op.causal, keep=op.keep, bias_grad=False)
-    given = [*arrays[:3], o.astype(dtype.numpy), stats.astype(np.float32), g, *arrays[3:]]
-    specs = [Spec(a.shape, float32 if i == 4 else dtype) for i, a in enumerate(given)]
-    wanted = run_reference(grad, [*wide[:3], o, stats, g.astype(np.float64), *wide[3:]], float64)
-    found = run_plan(planned(grad, specs), given, misaligned=misaligned)
-    assert len(found) == len(wanted) == 3
-    for one, exact in zip(found, wanted, strict=True):
-        agree(one, exact, dtype, 8)
+planned = partial(in_windows.planned, way="tiles")
+#: Forward and backward; the bias has no gradient, and r is taken of a result that was rounded.
+check = partial(in_windows.check, way="tiles", bias_grad=False, room=8)
 
 
 @pytest.mark.usefixtures("only_tiles")

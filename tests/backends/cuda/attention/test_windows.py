@@ -40,10 +40,10 @@ def drawn(op: Attention, sizes: tuple[int, ...], bias: str, dtype: DType, seed: 
     return found
 
 
-def planned(op: Any, specs: list[Spec]) -> Any:
+def planned(op: Any, specs: list[Spec], way: str = "windows") -> Any:
     """The heuristic's plan, by this way."""
     plan = backend(H200).plan(op, specs, Policy(algorithm="heuristic"))
-    assert "windows" in plan.label, plan.label
+    assert way in plan.label, plan.label
     return plan
 
 
@@ -55,24 +55,33 @@ def agree(found: Array, wanted: Array, dtype: DType, room: float) -> None:
 
 
 def check(
-    op: Attention, sizes: tuple[int, ...], bias: str, dtype: DType, *, misaligned: bool = False
+    op: Attention,
+    sizes: tuple[int, ...],
+    bias: str,
+    dtype: DType,
+    *,
+    misaligned: bool = False,
+    way: str = "windows",
+    bias_grad: bool = True,
+    room: float = 6,
 ) -> None:
-    """Forward and backward beside the reference in float64."""
+    """Forward and backward beside the reference in float64. room: roundings that a gradient may be off."""
     arrays = drawn(op, sizes, bias, dtype)
     wide = [a.astype(np.float64) for a in arrays]
     o, stats = run_reference(op, wide, float64)
-    found = run_plan(planned(op, [Spec(a.shape, dtype) for a in arrays]), arrays, misaligned=misaligned)
+    plan = planned(op, [Spec(a.shape, dtype) for a in arrays], way)
+    found = run_plan(plan, arrays, misaligned=misaligned)
     agree(found[0], o, dtype, 2)
     assert np.allclose(found[1], stats, rtol=1e-4, atol=1e-4, equal_nan=False)
     g = np.random.default_rng(1).standard_normal(o.shape).astype(dtype.numpy)
-    grad = AttentionGrad(op.scale, op.causal, keep=op.keep)
+    grad = AttentionGrad(op.scale, op.causal, bias_grad, keep=op.keep)
     given = [*arrays[:3], o.astype(dtype.numpy), stats.astype(np.float32), g, *arrays[3:]]
     specs = [Spec(a.shape, float32 if i == 4 else dtype) for i, a in enumerate(given)]
     wanted = run_reference(grad, [*wide[:3], o, stats, g.astype(np.float64), *wide[3:]], float64)
-    found = run_plan(planned(grad, specs), given, misaligned=misaligned)
+    found = run_plan(planned(grad, specs, way), given, misaligned=misaligned)
     assert len(found) == len(wanted)
     for one, exact in zip(found, wanted, strict=True):
-        agree(one, exact, dtype, 6)
+        agree(one, exact, dtype, room)
 
 
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
