@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from lamina.cudnn.resample import Resample, ResampleBackward, ResampleForward
     from lamina.cudnn.shape import Concatenate, Reshape, Signal, Slice, Transpose
     from lamina.cudnn.statistics import BnBackwardWeights, BnFinalize, GenStats
-    from lamina.cudnn.store import Choice, PlanStore, StoredChoice, plan_store
+    from lamina.cudnn.store import Choice, PlanStore, StoredChoice, drawn_store, plan_store
     from lamina.cudnn.tensor import Tensor
 
 __all__ = [
@@ -142,6 +142,7 @@ __all__ = [
     "database_of",
     "database_of_kin",
     "device_properties",
+    "drawn_store",
     "handle_of",
     "key_text",
     "knob_name",
@@ -237,6 +238,7 @@ __getattr__ = lazy(
         "note": "lamina.cudnn.engine",
         "note_filter": "lamina.cudnn.engine",
         "packed_strides": "lamina.cudnn.builder",
+        "drawn_store": "lamina.cudnn.store",
         "plan_store": "lamina.cudnn.store",
         "read_database": "lamina.cudnn.database",
         "scouted_target": "lamina.cudnn.finalize",

@@ -129,6 +129,8 @@ class PlanStore:
     def _update(self) -> None:
         """Take in what the file has beyond what was read, up to the last whole line."""
         try:
+            if self.path.stat().st_size == self._read:
+                return
             with open_private(self.path) as file:
                 if os.fstat(file.fileno()).st_size < self._read:
                     self._read = 0  # another process cleared it
@@ -154,6 +156,15 @@ class PlanStore:
 def plan_store(device: Device) -> PlanStore:
     """The store of a device with the cuDNN in use."""
     return PlanStore(device.name, ".".join(map(str, c.library.version)))
+
+
+@cache
+def drawn_store(device: Device) -> PlanStore:
+    """What the heuristics of the cuDNN in use named for problems that nobody has measured; a model that is only
+    described has its own.
+    """
+    version = ".".join(map(str, c.library.version))
+    return PlanStore(device.name, version, cache_directory() / "drawn")
 
 
 def _order(entry: tuple[str, tuple[int, ...], Choice]) -> tuple[str, tuple[int, ...]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from lamina.backends import Backend, Fusion, NoKernel
+from lamina.backends import Backend, Fusion, NoKernel, OpenChoice, Plan
 from lamina.backends.pattern import PatternNode, Results, made_by
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
@@ -41,7 +41,7 @@ def _fused(fusion: Fusion, backend: Backend, report: Report, match: Match) -> Re
     if not results or not match.rewriting.in_time(results):
         return None
     for node in _made(results, match):
-        reason = _why_not(fusion, node, backend) if isinstance(node.op, fusion.op or ()) else ""
+        reason = _why_not(fusion.profit, node, backend) if isinstance(node.op, fusion.op or ()) else ""
         if reason:
             report.refused.append(f"{node.op}{_where(node)}: {reason}")
             return None
@@ -65,14 +65,27 @@ def _made(results: Results, match: Match) -> Iterator[Node]:
             stack += [v.node for v in node.inputs]
 
 
-def _why_not(fusion: Fusion, node: Node, backend: Backend) -> str:
+def _why_not(profit: Callable[[Plan], str], node: Node, backend: Backend) -> str:
     """Why a fused node does not pay, "" where it does."""
+    specs = tuple([v.spec for v in node.inputs])
+    return _unprofitable(profit, backend, node.op, specs, node.policy, OpenChoice.settled)
+
+
+@lru_cache(maxsize=4096)
+def _unprofitable(
+    profit: Callable[[Plan], str],
+    backend: Backend,
+    op: Op,
+    specs: tuple[Spec, ...],
+    policy: Policy,
+    settled: int,
+) -> str:
+    """The same for all layers and programs that ask for the same, until more is learnt of plans (`settled`)."""
     try:
-        with use_policy(node.policy) as policy:
-            plan = backend.plan(node.op, [v.spec for v in node.inputs], policy)
+        with use_policy(policy) as used:
+            return profit(backend.plan(op, specs, used))
     except NoKernel as error:
         return " ".join(str(error).split())
-    return fusion.profit(plan)
 
 
 # ------------------------------------------------------------------------------------------------- elementwise steps

@@ -287,8 +287,9 @@ class _Planner:
         self.set_lifetimes()
         targets = {self.program.outputs[o]: self.program.inputs[i] for i, o in self.donate.items()}
         for step_index, step in enumerate(self.program.steps):
+            beside = _by_memory(step.inputs) if step.plan.aliases else {}
             for o, i in step.plan.aliases.items():
-                if not _shown_otherwise(step.inputs[i], step.inputs):
+                if not _shown_otherwise(step.inputs[i], beside[step.inputs[i].base]):
                     self.alias(step_index, step.inputs[i], step.outputs[o], targets)
         self.set_lifetimes()
         self.copy_donated(targets)
@@ -432,9 +433,19 @@ def _piece(op: Slice, spec: Spec) -> Plan | None:
     return replace(whole, outputs=(Spec(part.shape, part.dtype, layout),), offset=offset)
 
 
-def _shown_otherwise(slot: Slot, inputs: Sequence[Slot]) -> bool:
-    """Whether a step also reads the slot's memory in another order, or a piece of it: then it cannot write there."""
-    beside = [s for s in inputs if s.base is slot.base]
+def _by_memory(slots: Sequence[Slot]) -> dict[Slot, list[Slot]]:
+    """The slots by whose memory they show; each once."""
+    found: dict[Slot, list[Slot]] = {}
+    for slot in dict.fromkeys(slots):
+        found.setdefault(slot.base, []).append(slot)
+    return found
+
+
+def _shown_otherwise(slot: Slot, beside: Sequence[Slot]) -> bool:
+    """Whether a step also reads the slot's memory in another order, or a piece of it: then it cannot write there.
+
+    beside: what the step reads of that memory.
+    """
     return any(s.offset != slot.offset or not s.spec.same_memory(slot.spec) for s in beside)
 
 

@@ -97,7 +97,7 @@ def test_the_users_store_comes_first(
     assert [x.formulation for x in known_choices(place, here)] == ["c", "b"]
     # what was timed on another device says nothing of it
     assert [x.formulation for x in known_choices(place, H200)] == ["b"]
-    assert known_choices(ProblemPlace("", (1,)), here) == []
+    assert list(known_choices(ProblemPlace("", (1,)), here)) == []
 
 
 @pytest.mark.feature("F081")
@@ -112,8 +112,8 @@ def test_what_won_clearly_on_a_model_of_the_same_kind_is_tried(
     entries = [StoredChoice("", one, place.nature, at) for one, at in ((clear, sizes), (narrow, place.sizes))]
     kin = PlanDatabase.of("there", "9.19", entries, {})
     monkeypatch.setattr(known, "database_of_kin", lambda device: kin)
-    assert known_choices(problem(128).place, H200) == [clear]
-    assert known_choices(problem(64).place, H200) == [clear]  # the nearest that won clearly
+    assert list(known_choices(problem(128).place, H200)) == [clear]
+    assert list(known_choices(problem(64).place, H200)) == [clear]  # the nearest that won clearly
     knows.append(learnt((64, "a")))
     assert [one.formulation for one in known_choices(place, H200)] == ["a"]
 
@@ -131,15 +131,15 @@ def test_its_own_choices_and_the_nearest_that_won_clearly() -> None:
     source = {(n,): Choice(str(n), **clear) for n in (1, 2, 4, 8, 15, 1 << 12)}
     assert [x.formulation for x in ranked((8,), [source])] == ["8", "15"]
     assert [x.formulation for x in ranked((9,), [source])] == ["8"]
-    assert ranked((int(8 * 2**BOUND) * 4,), [{(8,): Choice("x", **clear)}]) == []
-    assert ranked((8,), [{(8,): Choice("own")}, {(8,): Choice("shipped")}])[0] == Choice("own")
+    assert list(ranked((int(8 * 2**BOUND) * 4,), [{(8,): Choice("x", **clear)}])) == []
+    assert next(ranked((8,), [{(8,): Choice("own")}, {(8,): Choice("shipped")}])) == Choice("own")
     narrow = Choice("narrow", milliseconds=1.0, heuristic=1.2)
     assert (
-        ranked((9,), [{**source, (9 + 1,): narrow, (8,): narrow}]) == []
+        list(ranked((9,), [{**source, (9 + 1,): narrow, (8,): narrow}])) == []
     )  # near, the heuristic was about as good
-    assert ranked((8,), [{(8,): narrow}]) == [narrow]
-    assert ranked((9,), [{(8,): Choice("untold", milliseconds=1.0)}]) == []
-    assert ranked((9,), []) == []
+    assert list(ranked((8,), [{(8,): narrow}])) == [narrow]
+    assert list(ranked((9,), [{(8,): Choice("untold", milliseconds=1.0)}])) == []
+    assert list(ranked((9,), [])) == []
 
 
 def test_numbers_do_not_part_problems() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from lamina.backends.cuda.launch.program import (
     VECTOR,
@@ -48,7 +49,7 @@ class BatchNormTiling:
     blocks: int
     room: int
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """Blocks along the channels: the most that leave few threads and multiprocessors idle. Each block adds up the
         sums of all that share its channels: these are then fewer, and of fewer channels.
@@ -65,12 +66,12 @@ class BatchNormTiling:
         enough = max(map(busy, possible)) - _IDLE
         return max(groups for groups in possible if busy(groups) >= enough)
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Threads along the channels."""
         return -(-self.channels // self.width // self.groups)
 
-    @property
+    @cached_property
     def part(self) -> int:
         """Rows of a block: some for every thread, however small the tensor is."""
         splits = max(1, min(self.blocks // self.groups, self.rows * self.lanes // (_THREADS * 2)))

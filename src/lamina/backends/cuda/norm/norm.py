@@ -12,7 +12,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import islice
 
 from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cuda.elementwise.fused_elementwise import device_function, instructions
@@ -90,14 +91,14 @@ class Blocks:
     aligned: bool
     most: int
 
-    @property
+    @cached_property
     def by_rows(self) -> bool:
         """Whether the elements of a place lie together, rather than the places."""
         inner = [s for s in self.reduced.strides[0] if s]
         outer = [s for s in self.kept.strides[0] if s]
         return bool(inner) and min(inner) < min(outer or [1 << 62])
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Elements per access."""
         along, across = (self.reduced, self.kept) if self.by_rows else (self.kept, self.reduced)
@@ -108,7 +109,7 @@ class Blocks:
             return 1
         return vector_width(along, across, self.itemsize) if self.aligned else 1
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Threads along the kept places."""
         lanes = 1
@@ -121,7 +122,7 @@ class Blocks:
         """Blocks along the kept places."""
         return self.kept.count if self.by_rows else -(-self.kept.count // (self.lanes * self.width))
 
-    @property
+    @cached_property
     def split(self) -> tuple[int, int]:
         """(elements per part, parts)."""
         step = 256 * self.width if self.by_rows else 256 // self.lanes
@@ -611,7 +612,7 @@ def _competes(op: BatchNorm | BatchNormGrad, own: Plan, device: Device, policy: 
     if policy.algorithm != "auto":
         return policy.algorithm == "fastest"
     place = ProblemPlace.of(str(op), own.inputs, own.outputs)
-    return any(choice.formulation == "cudnn" for choice in known_choices(place, device)[:1])
+    return any(choice.formulation == "cudnn" for choice in islice(known_choices(place, device), 1))
 
 
 def _best(

@@ -47,7 +47,9 @@ def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy
     single = op.op
     if not (isinstance(single, Update | Reduce | FusedElementwise) or expression_of(single)):
         raise NoKernel(f"cuda: no kernel for many of {single.name}")
-    plans = [kernels.plan(single, part, device, policy) for part in op.parts(specs)]
+    parts = list(op.parts(specs))
+    alike = {part: kernels.plan(single, part, device, policy) for part in dict.fromkeys(parts)}
+    plans = [alike[part] for part in parts]
     inputs, outputs = [p.inputs for p in plans], [p.outputs for p in plans]
     _check(single, inputs, outputs)
     steps: Callable[[bool], tuple[Launch, ...]]

@@ -65,8 +65,10 @@ from lamina.cudnn import (
     NumericalNote,
     Target,
     VariantPack,
+    drawn_store,
     handle_of,
     key_text,
+    known_wrong,
     plan_store,
     scouted_target,
 )
@@ -300,8 +302,36 @@ def _choose(
         return _ahead_of_contest(problem, device, target, policy)
     if policy.algorithm == "auto" and (found := _known(problem, device, target, policy)) is not None:
         return found
+    return _drawn_first(problem, device, target, policy, refusals)
+
+
+def _drawn_first(
+    problem: Problem, device: Device, target: Target, policy: Policy, refusals: list[str]
+) -> Candidate | None:
+    """The first candidate that can be made: what cuDNN's heuristics named for the same problem before, in whatever
+    process, else what they name now (which takes them milliseconds, for each formulation that they refuse too).
+    """
     modes = ("fallback",) if policy.algorithm == "fallback" else ("a", "fallback")
-    return next(candidates(problem, target, policy, modes, refusals), None)
+    if problem.formulations and problem.formulations[0].graph is None:  # nobody need be asked
+        return next(candidates(problem, target, policy, modes, refusals), None)
+    kind = "handle" if isinstance(target, Handle) or scouted_target() is not None else "properties"
+    key = f"{kind} {policy.algorithm} {_store_key(problem, policy)}"
+    store = drawn_store(device)
+    remembered = store.get(key)
+    found = None if remembered is None else rebuild(problem, remembered, target, policy)
+    if found is not None:
+        return found
+    found = next(candidates(problem, target, policy, modes, refusals), None)
+    if found is not None and scouted_target() is None:  # a scout takes every plan to be possible
+        store.put(key, found.choice)
+    return found
+
+
+def _store_key(problem: Problem, policy: Policy) -> str:
+    """A problem under a policy, for the stores. The formulations are a part of it: a new one is a new question."""
+    allowed = f"deterministic={policy.deterministic}, workspace_limit={policy.workspace_limit}"
+    formulations = ",".join(formulation.name for formulation in problem.formulations)
+    return f"{problem.key} tf32={policy.tf32}, {allowed}, ways={formulations}"
 
 
 def _first_choice(problem: Problem, device: Device, target: Target, policy: Policy) -> Candidate | None:
@@ -342,7 +372,7 @@ def expects(problem: Problem, name: str, device: Device, policy: Policy) -> bool
     if policy.algorithm == "fastest":
         return True
     return policy.algorithm == "auto" and any(
-        choice.formulation == name for choice in known_choices(problem.place, device)[:1]
+        choice.formulation == name for choice in islice(known_choices(problem.place, device), 1)
     )
 
 
@@ -449,9 +479,7 @@ def _fastest(
 
     The formulations are a part of the key: where there is a new one, the contest is held again.
     """
-    allowed = f"deterministic={policy.deterministic}, workspace_limit={policy.workspace_limit}"
-    formulations = ",".join(formulation.name for formulation in problem.formulations)
-    store, key = plan_store(device), f"{problem.key} tf32={policy.tf32}, {allowed}, ways={formulations}"
+    store, key = plan_store(device), _store_key(problem, policy)
     remembered = store.get(key)
     if remembered is not None:
         found = rebuild(problem, remembered, handle, policy)
@@ -661,6 +689,8 @@ def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) ->
         except CudnnError:
             return None
         if plan.config is None or unwanted(plan.config, problem.dtype, policy):
+            return None
+        if plan.config.graph is None or known_wrong(plan.config.graph.values["operations"], choice.engine):
             return None
     found = candidate(formulation, plan, pointers)
     over = policy.workspace_limit is not None and found.workspace > policy.workspace_limit

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lamina.c import cudnn as c
 from lamina.cudnn import Choice, database_of, database_of_kin, plan_store
@@ -62,14 +63,22 @@ def distance(a: Sequence[int], b: Sequence[int]) -> float:
         return math.inf
     if tuple(a) == tuple(b):
         return 0.0
-    if 0 in (*a, *b):
+    if 0 in a or 0 in b:
         return math.inf
-    return math.sqrt(sum(math.log2(x / y) ** 2 for x, y in zip(a, b, strict=True)))
+    return math.dist(_logarithms(tuple(a)), _logarithms(tuple(b)))
 
 
-def ranked(sizes: tuple[int, ...], sources: Sequence[Neighbours]) -> list[Choice]:
-    """The choices to try, best first: those for these very sizes in the order of the sources, then the nearest's."""
-    exact = [source[sizes] for source in sources if sizes in source]
+@lru_cache(maxsize=4096)
+def _logarithms(sizes: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(map(math.log2, sizes))
+
+
+def ranked(sizes: tuple[int, ...], sources: Sequence[Neighbours]) -> Iterator[Choice]:
+    """The choices to try, best first, each once: those for these very sizes in the order of the sources, then the
+    nearest's, which is looked for when these are used up.
+    """
+    exact = dict.fromkeys(source[sizes] for source in sources if sizes in source)
+    yield from exact
     others = [
         (distance(sizes, known), number, known)
         for number, source in enumerate(sources)
@@ -77,9 +86,8 @@ def ranked(sizes: tuple[int, ...], sources: Sequence[Neighbours]) -> list[Choice
         if known != sizes
     ]
     apart, number, nearest = min(others, default=(math.inf, 0, ()))
-    if apart > BOUND or not gains(sources[number][nearest]):
-        return exact
-    return list(dict.fromkeys([*exact, sources[number][nearest]]))
+    if apart <= BOUND and gains(sources[number][nearest]) and sources[number][nearest] not in exact:
+        yield sources[number][nearest]
 
 
 def gains(choice: Choice) -> bool:
@@ -87,7 +95,7 @@ def gains(choice: Choice) -> bool:
     return choice.heuristic > GAIN * choice.milliseconds > 0
 
 
-def known_choices(place: ProblemPlace, device: Device) -> list[Choice]:
+def known_choices(place: ProblemPlace, device: Device) -> Iterator[Choice]:
     """What to try for a problem, best first; nothing where nothing is known.
 
     For a machine that is not there the database alone is asked. For a model of GPU without a database it is that of
