@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from copy import copy
 from html import escape
 from math import inf, nextafter
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 from weakref import ref
 
@@ -250,10 +251,11 @@ class Node:
 
     def with_inputs(self, inputs: tuple[Value, ...], op: Op | None = None) -> Node:
         """This node on other inputs (itself when nothing changes), at the same place in the order."""
-        if op is None and all(a is b for a, b in zip(inputs, self.inputs, strict=True)):
+        others = [(a._spec, b._spec) for a, b in zip(inputs, self.inputs, strict=True) if a is not b]
+        if op is None and not others:
             return self
-        same = op is None and all(a.spec == b.spec for a, b in zip(inputs, self.inputs, strict=True))
-        specs = [v.spec for v in self.outputs] if same else None
+        same = op is None and all(a is b or a == b for a, b in others)
+        specs = [v._spec for v in self.outputs] if same else None
         return Node(op or self.op, inputs, self.policy, self.serial, specs, self.origin)
 
     def __repr__(self) -> str:
@@ -793,7 +795,7 @@ def reachable(outputs: Iterable[Value]) -> list[Node]:
         if node not in found:
             found[node] = None
             stack += [v.node for v in node.inputs if v.node]
-    return sorted(found, key=lambda n: n.serial)
+    return sorted(found, key=attrgetter("serial"))
 
 
 def _between(inputs: Sequence[Value], outputs: Sequence[Value], name: str) -> list[Node]:

@@ -43,13 +43,16 @@ class _Latest:
         self.results = dict(results)
 
     def __call__(self, value: Value) -> Value:
-        passed = []
-        while value in self.results:
-            passed.append(value)
-            value = self.results[value]
+        found = self.results.get(value)
+        if found is None:
+            return value
+        passed = [value]
+        while (further := self.results.get(found)) is not None:
+            passed.append(found)
+            found = further
         for old in passed[:-1]:  # the next one to ask takes one step
-            self.results[old] = value
-        return value
+            self.results[old] = found
+        return found
 
 
 def _in_order(outputs: Sequence[Value], latest: _Latest) -> Iterator[Node]:
@@ -88,7 +91,13 @@ class Rewriting:
     def _uses(self) -> dict[Value, dict[Use, None]]:
         """Who reads each value: counted when first asked for, which many rules never do."""
         assert not self.latest.results
-        return {v: dict.fromkeys(u) for v, u in self.graph.uses().items()}
+        found: dict[Value, dict[Use, None]] = {}
+        for node in self.graph.nodes:
+            for i, value in enumerate(node.inputs):
+                found.setdefault(value, {})[Use(node, i)] = None
+        for i, value in enumerate(self.graph.outputs):
+            found.setdefault(value, {})[Use(None, i)] = None
+        return found
 
     def alive(self, node: Node) -> bool:
         """Whether something still needs a node of the graph."""
