@@ -279,6 +279,16 @@ class Backend(ABC):
         """What the backend can do at once that a graph records as several ops, in the order in which it is tried."""
         return ()
 
+    def remembered_by(self) -> dict[str, Any] | None:
+        """What its plans depend on beside op, specs and policy, in plain values; None where its programs are not kept
+        on disk.
+        """
+        return None
+
+    def forms(self) -> Mapping[type, Callable[[Any], Any]]:
+        """How what its plans hold is written down, by class: as `object.__reduce__` does it."""
+        return {}
+
     def scouted(self, way: Callable[[Backend], object]) -> AbstractContextManager[object]:
         """Within this context plans may be prepared before they are asked for.
 

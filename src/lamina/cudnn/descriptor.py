@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 from lamina.c import cudnn as c
 from lamina.c._library import MissingSymbol
 from lamina.c.errors import CudnnError
+from lamina.runtime.uncopied import Uncopied
 
 _NAMES = c.cudnnBackendAttributeName_t
 _TYPES = c.cudnnBackendAttributeType_t
@@ -119,7 +120,7 @@ _DESCRIPTOR = int(_TYPES.CUDNN_TYPE_BACKEND_DESCRIPTOR)
 _FRACTION = int(_TYPES.CUDNN_TYPE_FRACTION)
 
 
-class Native:
+class Native(Uncopied):
     """The C descriptor, freed with its last owner; it keeps those alive that it refers to."""
 
     __slots__ = ("_destroy", "address", "kept")
@@ -136,7 +137,7 @@ class Native:
             self._destroy(address)
 
 
-class Descriptor:
+class Descriptor(Uncopied):
     """Base of the descriptors: subclasses name their kind and their attributes.
 
     Raises CudnnError (with the library's reason) when the library refuses an attribute or the whole, and

@@ -11,6 +11,7 @@ from typing import Any
 
 from lamina.c import cudnn as c
 from lamina.runtime import Device, NoGpuError, library_state, no_capture, open_nvrtc
+from lamina.runtime.uncopied import Uncopied
 
 #: `Handle.stream` of a closed handle: what was bound to it asks for another one, and finds the handle closed.
 NO_STREAM = -1
@@ -42,7 +43,7 @@ def open_libraries() -> bool:
     return c.library.available()
 
 
-class Handle:
+class Handle(Uncopied):
     """A cudnnHandle_t on one device.
 
     A handle may be used by one thread at a time; `handle_of` gives each its own.

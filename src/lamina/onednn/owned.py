@@ -12,8 +12,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from lamina.runtime.uncopied import Uncopied
 
-class Owner:
+
+class Owner(Uncopied):
     """One C handle, what it needs to stay alive, and how it is destroyed."""
 
     __slots__ = ("_destroy", "handle", "needs")
@@ -28,7 +30,7 @@ class Owner:
             self._destroy(self.handle)
 
 
-class Owned:
+class Owned(Uncopied):
     """Base of the object layer: `handle`, `close()`, `closed`, use in a `with` block."""
 
     __slots__ = ("__weakref__", "_owner")

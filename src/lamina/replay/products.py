@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lamina.c import cublaslt as c
 from lamina.runtime import Device, library_state
+from lamina.runtime.uncopied import Uncopied
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Matrices:
         return made
 
 
-class Descriptors:
+class Descriptors(Uncopied):
     """The descriptors of one product, freed with this object."""
 
     def __init__(self, matrices: Matrices, bias: int, aux: int) -> None:
@@ -86,7 +87,7 @@ class Descriptors:
         c.cublasLtMatmulDescDestroy(self.description)
 
 
-class LightHandle:
+class LightHandle(Uncopied):
     """A cublasLtHandle_t on one device, freed with this object."""
 
     def __init__(self, device: Device) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lamina.runtime.uncopied import Uncopied
+
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 #: (code, bits) of an element type by name; codes: 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool,
 #: 10, 12 and 14 the float8 types (DLPack 1.1).
@@ -179,7 +181,7 @@ def export(
     return _new(address, _VERSIONED if versioned else _PLAIN, ctypes.cast(_destroy_callback, ctypes.c_void_p))
 
 
-class _Imported:
+class _Imported(Uncopied):
     """Calls the producer's deleter once, when the last user is gone; at the interpreter's end, when the producer may
     be gone too, memory goes with the process."""
 

@@ -24,6 +24,7 @@ from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.memory import Buffer
 from lamina.runtime.platforms import Platform
 from lamina.runtime.stream import Stream, StreamLike, as_stream
+from lamina.runtime.uncopied import Uncopied
 
 _DISK_LIMIT = 512 << 20
 _DEFAULT_SHARED = 48 << 10  # more dynamic shared memory than this has to be asked for, per kernel
@@ -308,7 +309,7 @@ def _integer(kind: Any, value: int) -> Any:
 
 
 # -------------------------------------------------------------------------------------------------- launching
-class _LoadedCode:
+class _LoadedCode(Uncopied):
     """Machine code, loaded for the current device (a CUlibrary), unloaded with this object; its kernels keep it."""
 
     def __init__(self, cubin: bytes) -> None:
@@ -319,7 +320,7 @@ class _LoadedCode:
             _destroy("cuLibraryUnload", self.library)
 
 
-class KernelModule:
+class KernelModule(Uncopied):
     """Compiled code, loaded on one device: kernels by name, global variables as memory.
 
     Made by `compile_module`, or from a cubin of `compile_cubin`. Its memory and kernels live as long as they
@@ -393,7 +394,7 @@ def launch_shape(extents: int | Sequence[int], block: int | Sequence[int] = 256)
     return LaunchShape((grid[0], grid[1], grid[2]), threads)
 
 
-class Kernel:
+class Kernel(Uncopied):
     """A compiled kernel, loaded on one device; made by `compile_kernel` or `KernelModule.kernel`."""
 
     def __init__(self, code: _LoadedCode, name: str, device: Device) -> None:

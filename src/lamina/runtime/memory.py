@@ -39,6 +39,7 @@ from lamina.runtime import dlpack
 from lamina.runtime.errors import OutOfMemoryError, human_bytes
 from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.stream import as_stream
+from lamina.runtime.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from lamina.runtime.compute_device import Device
@@ -194,7 +195,7 @@ class _Region:
         self.gaps = merged
 
 
-class _Lease:
+class _Lease(Uncopied):
     """Ownership of a block: shared by a buffer and its views, given back when the last one goes."""
 
     __slots__ = ("arena", "block", "stream", "users")
@@ -520,7 +521,7 @@ def checked_bytes(call: str, argument: str, value: SupportsIndex) -> int:
     return number
 
 
-class Buffer:
+class Buffer(Uncopied):
     """A piece of memory of one device: ``pointer`` (address as an int), ``nbytes``, ``device``.
 
     It owns its memory from birth: the memory goes back to its arena when the buffer and all its views are

@@ -19,6 +19,7 @@ from lamina.runtime import _cuda
 from lamina.runtime.errors import CaptureInvalidated, DeviceError
 from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.library_handles import library_state
+from lamina.runtime.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from lamina.runtime.compute_device import Device
@@ -75,7 +76,7 @@ def retry_capture(record: Callable[[], _R]) -> _R:
     return record()
 
 
-class Stream:
+class Stream(Uncopied):
     """A queue of work on one device, in order. On the CPU the work is done when the call returns.
 
     Made by `Device.stream`; `Device.default_stream` is the one that is used when none is named.
@@ -155,7 +156,7 @@ class Stream:
         return f"Stream({self.device}, handle={self.handle:#x})"
 
 
-class Event:
+class Event(Uncopied):
     """A point in a stream's queue: wait for it, ask for it, or measure between two.
 
     Args:
@@ -218,7 +219,7 @@ class Event:
         return f"Event({where}, timing={self.timing})"
 
 
-class _CudaEvent:
+class _CudaEvent(Uncopied):
     """A cudaEvent_t of the current device, destroyed with this object."""
 
     __slots__ = ("handle",)
@@ -355,7 +356,7 @@ class CudaStream(Stream):
             _destroy("cuStreamDestroy", self.handle)
 
 
-class CapturedGraph:
+class CapturedGraph(Uncopied):
     """Work captured from a stream, launched as a whole: one call for any number of kernels.
 
     It holds addresses, not buffers: hand the owners to `keep`, and write new inputs into the same buffers.

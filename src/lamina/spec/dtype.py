@@ -22,6 +22,9 @@ class DType:
     kind: str  # 'f' float, 'i' signed, 'u' unsigned, 'b' bool
     numpy: np.dtype[Any] = field(compare=False, repr=False)
 
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return as_dtype, (self.name,)
+
     @property
     def is_float(self) -> bool:
         """Whether it is a floating point type."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
 
 from lamina.backends import Backend, Fusion, Plan
 from lamina.backends.cuda.elementwise.fused_elementwise import joins
 from lamina.backends.cuda.elementwise.shape import reorder
 from lamina.backends.cuda.registry import fusions, kernels
-from lamina.cudnn import Scout
+from lamina.c import cublaslt, cudnn
+from lamina.cudnn import DeviceProperties, ExecutionPlan, Handle, Scout, handle_of, plan_store
 from lamina.ops.core import Op
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
@@ -47,6 +51,14 @@ class CudaBackend(Backend):
         """Those of all families."""
         return fusions.ordered()
 
+    def remembered_by(self) -> dict[str, Any] | None:
+        """The GPU's model, the libraries' versions, and how much is known of plans."""
+        return None if self.device.planned is not None else planned_by(self.device)
+
+    def forms(self) -> Mapping[type, Callable[[Any], Any]]:
+        """Plans of cuDNN as its text."""
+        return {ExecutionPlan: _as_text}
+
     def scouted(self, way: Callable[[Backend], object]) -> AbstractContextManager[object]:
         """cuDNN's plans are made in threads (`cudnn.Scout`), for a device of the same kind that is not there."""
 
@@ -55,6 +67,40 @@ class CudaBackend(Backend):
             return way(CudaBackend(twin))
 
         return Scout(go)
+
+
+def planned_by(device: Device) -> dict[str, Any]:
+    """What plans for a device are chosen by."""
+    versions = {
+        one.title: ".".join(map(str, one.version)) if one.available() else ""
+        for one in (cudnn.library, cublaslt.library)
+    }
+    store = plan_store(device).path
+    known = [store.stat().st_size, store.stat().st_mtime_ns] if store.exists() else []
+    return {"machine": asdict(device.machine), "device": str(device), "known": known, **versions}
+
+
+def _as_text(plan: ExecutionPlan) -> Any:
+    target = plan.target
+    where = target.device if isinstance(target, Handle) else target
+    return _of_text, (plan.json, where.json if isinstance(where, DeviceProperties) else where, plan.workspace)
+
+
+def _of_text(text: str, where: Device | str, workspace: int) -> ExecutionPlan:
+    """The plan for a device, or for one that is described. Raises ValueError where it takes more workspace now."""
+    if isinstance(where, str):
+        plan = ExecutionPlan(None, _properties(where), json=text)
+    else:
+        with where.current():
+            plan = ExecutionPlan(None, handle_of(where), json=text)
+    if plan.workspace > workspace:
+        raise ValueError(f"the plan took {workspace} bytes of workspace, and takes {plan.workspace} now")
+    return plan
+
+
+@lru_cache(maxsize=16)
+def _properties(text: str) -> DeviceProperties:
+    return DeviceProperties(json=text)
 
 
 def backend(device: Device) -> Backend:

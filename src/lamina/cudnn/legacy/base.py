@@ -24,6 +24,7 @@ from lamina.c._arguments import short as short_text
 from lamina.cudnn.handle import Handle as BaseHandle
 from lamina.cudnn.legacy.flags import short
 from lamina.runtime import Buffer
+from lamina.runtime.uncopied import Uncopied
 
 #: cuDNN's tensors have at most eight dimensions.
 _MOST_SPATIAL = 6
@@ -38,7 +39,7 @@ class ClosedError(ValueError):
     """An object was used after its `close`; the text names its class."""
 
 
-class Native:
+class Native(Uncopied):
     """A C descriptor, destroyed with its last owner. Address 0: there is none."""
 
     __slots__ = ("__weakref__", "_destroy", "address")
@@ -61,7 +62,7 @@ class Native:
             self._destroy(address)
 
 
-class Closable:
+class Closable(Uncopied):
     """What owns something of C's until `close`."""
 
     _native: Native | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from lamina.graph.ir.graph import Graph
 from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
 from lamina.graph.planning.layout import Plans, plan_graph, with_plans
-from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
+from lamina.graph.planning.program import PlannedStep, Slot
 from lamina.graph.planning.rematerialize import as_bytes, plan_within
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.context import ExecutionContext, Given, place_constants
 from lamina.graph.run.host_context import HostContext
 from lamina.graph.run.prologue import Prologue
+from lamina.graph.run.remembered import Answer, answered, question
 from lamina.graph.run.staging import Staging
 from lamina.graph.run.turn import Turns, turns_of
 from lamina.runtime import (
@@ -127,28 +129,20 @@ class Executable:
     ) -> None:
         self.device = where
         self.backend = backends.get(where, backend)
-        self.passes: list[Report] = []  # what each pass did to the graph
         graph = graph.unmarked()
-        stays = {graph.inputs[i] for i in resident if i not in donate}
-
-        def improved(backend: Backend, reports: list[Report]) -> Graph:
-            return optimize(graph, backend, stays, reports) if improve else graph
-
-        def plans_ahead(backend: Backend) -> None:
-            plan_graph(improved(backend, []), Plans(backend), donate, resident)
-
-        self.program: PlannedGraph
-        with self.backend.scouted(plans_ahead):
-            self.graph = improved(self.backend, self.passes)
-            kept = len(self.graph.nodes)
-            if memory_limit is None:
-                self.program = plan_graph(self.graph, Plans(self.backend), donate, resident)
-            else:
-                self.graph, self.program = plan_within(
-                    self.graph, self.backend, donate, resident, memory_limit
-                )
+        asked = question(
+            graph,
+            self.backend,
+            donate=sorted(donate.items()),
+            resident=sorted(resident),
+            improve=improve,
+            limit=memory_limit,
+        )
+        made = partial(_planned, graph, self.backend, donate, resident, improve, memory_limit)
+        answer = answered(asked, self.backend, made)
+        self.graph, self.program, self.passes = answer.graph, answer.program, answer.passes
         self.refusals = refusals(self.passes)  # fusions that the backend has no plan for
-        self.recomputed = len(self.graph.nodes) - kept  # nodes that run once more to save memory
+        self.recomputed = len(self.graph.nodes) - answer.kept  # nodes that run once more to save memory
         self.memory_limit = memory_limit
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
@@ -444,6 +438,34 @@ class Executable:
             with self._staging:
                 want.staging = want.staging or Staging(self.device, want.slot.spec.nbytes)
         return want.staging
+
+
+def _planned(
+    graph: Graph,
+    backend: Backend,
+    donate: Mapping[int, int],
+    resident: Collection[int],
+    improve: bool,
+    memory_limit: int | None,
+) -> Answer:
+    """The graph improved and planned; a scout goes the same way ahead."""
+    stays = {graph.inputs[i] for i in resident if i not in donate}
+    passes: list[Report] = []
+
+    def improved(backend: Backend, reports: list[Report]) -> Graph:
+        return optimize(graph, backend, stays, reports) if improve else graph
+
+    def plans_ahead(backend: Backend) -> None:
+        plan_graph(improved(backend, []), Plans(backend), donate, resident)
+
+    with backend.scouted(plans_ahead):
+        better = improved(backend, passes)
+        kept = len(better.nodes)
+        if memory_limit is None:
+            program = plan_graph(better, Plans(backend), donate, resident)
+        else:
+            better, program = plan_within(better, backend, donate, resident, memory_limit)
+    return Answer(better, program, passes, kept)
 
 
 @dataclass(eq=False, slots=True)

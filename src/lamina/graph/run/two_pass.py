@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from lamina import backends
 from lamina.graph.ir.graph import Graph
@@ -21,6 +22,7 @@ from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.context import ExecutionContext, place_constants
 from lamina.graph.run.prologue import Prologue
+from lamina.graph.run.remembered import Answer, answered, question
 from lamina.runtime import Buffer, Device, Stream
 from lamina.spec import Spec, uint8
 from lamina.tensors import Tensor
@@ -57,10 +59,12 @@ class TwoPassProgram:
     ) -> None:
         self.device = device
         self.backend = backends.get(device, backend)
-        self.passes: list[Report] = []
         with collector_paused():
-            self.graph = optimize(graph.unmarked(), self.backend, set(), self.passes)
-            self.program = self._planned(dict(updates or {}), early)
+            graph = graph.unmarked()
+            given = sorted((updates or {}).items())
+            asked = question(graph, self.backend, early=early, updates=given, two_passes=True)
+            answer = answered(asked, self.backend, partial(self._answer, graph, dict(given), early))
+        self.graph, self.program, self.passes = answer.graph, answer.program, answer.passes
         self.refusals = refusals(self.passes)
         self.early, self.lent = early, sorted(lent)
         self.in_place = self._in_place(updates or {})
@@ -96,6 +100,12 @@ class TwoPassProgram:
         """How many kernels, or calls of a library, each pass is."""
         first, second = ([s for s in half if not s.plan.view] for half in self.halves)
         return len(first), len(second)
+
+    def _answer(self, graph: Graph, updates: dict[int, int], early: int) -> Answer:
+        """The graph improved and planned."""
+        passes: list[Report] = []
+        self.graph = optimize(graph, self.backend, set(), passes)
+        return Answer(self.graph, self._planned(updates, early), passes, len(self.graph.nodes))
 
     def _planned(self, updates: dict[int, int], early: int) -> PlannedGraph:
         """The graph planned with updates in place, but for those of memory that the backward pass reads: it may have

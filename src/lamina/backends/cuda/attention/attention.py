@@ -107,6 +107,9 @@ class HostNumber(Place):
         """Where it is, in every call."""
         return int(self.values.ctypes.data)
 
+    def __reduce__(self) -> tuple[Callable[[float], HostNumber], tuple[float]]:
+        return HostNumber.of, (float(self.values[0]),)
+
 
 # ------------------------------------------------------------------------------------------------------------ plans
 

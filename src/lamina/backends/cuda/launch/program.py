@@ -226,6 +226,9 @@ class DeviceTable:
         """As data: where the numbers will lie."""
         return ["at", tape.keep(np.ascontiguousarray(self.values).reshape(-1).view(np.uint8))]
 
+    def __reduce__(self) -> tuple[type[DeviceTable], tuple[np.ndarray[Any, Any]]]:
+        return DeviceTable, (self.values,)
+
     def on(self, device: Device) -> Buffer:
         """The copy on a device."""
         if device not in self._copies:
@@ -548,6 +551,17 @@ def sequence(runs: Sequence[Run]) -> Run:
 
 
 @dataclass(frozen=True)
+class Steps:
+    """Makes steps that are made already."""
+
+    steps: tuple[Bindable, ...]
+
+    def __call__(self) -> tuple[Bindable, ...]:
+        """The steps."""
+        return self.steps
+
+
+@dataclass(frozen=True)
 class Launches:
     """The steps of a plan; called with a `Call` it binds them.
 
@@ -590,6 +604,9 @@ class Launches:
     def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
         """As data, for a call's addresses."""
         return recorded_steps(self.chosen(call), self.device, call, tape)
+
+    def __reduce__(self) -> tuple[type[Launches], tuple[object, ...]]:
+        return Launches, (self.device, self.steps, Steps(self.plain()) if self.plain else None)
 
 
 def kernel_plan(

@@ -10,7 +10,7 @@ forward only.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -591,6 +591,9 @@ class _Fixed(Place):
         """The address."""
         return self.offset
 
+    def __reduce__(self) -> tuple[Callable[[float], _Fixed], tuple[float]]:
+        return _place_of, (ctypes.c_float.from_address(self.offset).value,)
+
 
 @lru_cache(maxsize=256)
 def _number(value: float) -> tuple[ctypes.Array[ctypes.c_float], _Fixed]:
@@ -599,6 +602,11 @@ def _number(value: float) -> tuple[ctypes.Array[ctypes.c_float], _Fixed]:
     lead = -ctypes.addressof(memory) % VECTOR
     memory[lead // 4] = value
     return memory, _Fixed("host", 0, ctypes.addressof(memory) + lead)
+
+
+def _place_of(value: float) -> _Fixed:
+    """Where a number lies."""
+    return _number(value)[1]
 
 
 def _cudnn_takes(x: Spec) -> bool:

@@ -1,0 +1,300 @@
+"""Programs that took long to plan, kept on disk: a process that asks for the same takes them from there.
+
+A program is the answer to a question: the traced graph, what is donated and resident, the backend's machine, and all
+that its plans were chosen by. The question is told by a digest of these, so that an answer is found for the very same
+question alone. The answer is the improved graph and its plans, as plain data: addresses, loaded kernels and what a
+library holds are made where it is read. What has no form as data (a function of the user's own, a communicator) is
+not kept. The cache's files are as trusted as the machine code beside them (`runtime.distrust`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass, replace
+from enum import Enum
+from functools import cache, lru_cache, partial
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, NamedTuple
+
+import lamina
+from lamina._version import __version__
+from lamina.backends import Backend, OpenChoice, Plan, TuningSlices
+from lamina.graph.ir.graph import Graph, Node, Value
+from lamina.graph.ir.serialize import encode_op
+from lamina.graph.passes.pattern import Report
+from lamina.graph.planning.program import PlannedGraph
+from lamina.ops.core import Op
+from lamina.runtime import DiskCache, cache_directory, digest
+from lamina.spec import Policy, Spec
+from lamina.tensors import plan_of
+
+#: Bytes of programs that are kept on disk, about a million each.
+_DISK_LIMIT = 256 << 20
+#: Bytes of constants from which a program is not kept.
+_MOST_CONSTANTS = 1 << 24
+#: Seconds of planning from which a program is kept.
+LONG = 0.3
+
+
+class Answer(NamedTuple):
+    """What planning gave. passes: what each pass did. kept: nodes before some were added that run once more."""
+
+    graph: Graph
+    program: PlannedGraph
+    passes: list[Report]
+    kept: int
+
+
+def question(graph: Graph, backend: Backend, **more: Any) -> str | None:
+    """A digest of all that the answer depends on; None where that cannot be said, or nothing is kept.
+
+    more: what else was asked for, in plain values.
+    """
+    facts = backend.remembered_by()
+    if facts is None or any(
+        node.policy.once for node in graph.nodes
+    ):  # which depends on what was asked before
+        return None
+    constants = [v.constant for v in graph.constants if v.constant is not None]
+    if sum(x.nbytes for x in constants) > _MOST_CONSTANTS:
+        return None
+    try:
+        text = [*_lines(graph), json.dumps({**facts, **more}, sort_keys=True)]
+    except TypeError:  # an op with a field that has no form as text
+        return None
+    return digest(__version__, _sources(), "\n".join(text), *(x.numpy().tobytes() for x in constants))
+
+
+def _lines(graph: Graph) -> Iterator[str]:
+    """A graph as text: a line for each input, constant and node; values are their numbers. Raises TypeError."""
+    index = {v: str(i) for i, v in enumerate([*graph.inputs, *graph.constants])}
+    yield from (f"{v.spec} {v.name}" for v in index)
+    for node in graph.nodes:
+        read = " ".join([index[v] for v in node.inputs])
+        yield f"{_text(node.op)} {read} {_policy_text(node.policy)} {node.origin}"
+        for value in node.outputs:
+            index[value] = str(len(index))
+    yield " ".join([index[v] for v in graph.outputs])
+
+
+@lru_cache(maxsize=4096)
+def _text(op: Op) -> str:
+    return f"{type(op).__module__} {op.name} {json.dumps(encode_op(op))}"
+
+
+@lru_cache(maxsize=64)
+def _policy_text(policy: Policy) -> str:
+    return json.dumps(asdict(policy))
+
+
+@cache
+def _sources() -> str:
+    """When the package's files were changed: what was planned by others is not what these would plan."""
+    found, folders = list[str](), [os.path.dirname(lamina.__file__)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders += [entry.path] * (entry.name != "__pycache__")
+                else:
+                    status = entry.stat()
+                    found.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
+    return digest("\n".join(sorted(found)))
+
+
+def recall(key: str, backend: Backend) -> Answer | None:
+    """The answer that was kept for a question, None where there is none that can be read."""
+    kept = _disk().get(key)
+    if kept is None:
+        return None
+    with suppress(Exception):  # it is planned anew, whatever is wrong with it
+        return _Reading(kept, backend).answer()
+    return None
+
+
+def remember(key: str, answer: Answer, backend: Backend) -> bool:
+    """Keep an answer; whether it has a form as data."""
+    try:
+        data = written(answer, backend)
+    except Exception:  # a part has no form as data, or a library does not write its own down
+        return False
+    _disk().put(key, data)
+    return True
+
+
+def answered(key: str | None, backend: Backend, plan: Callable[[], Answer]) -> Answer:
+    """The answer that was kept for a question, else what `plan` gives, which is kept where it took long."""
+    found = None if key is None else recall(key, backend)
+    if found is not None:
+        if backend.device.planned is None:
+            for step in (*found.program.prologue, *found.program.steps):
+                step.plan.compile_ahead()
+        return found
+    begin = time.perf_counter()
+    answer = plan()
+    if key is not None and time.perf_counter() - begin > LONG:
+        remember(key, answer, backend)
+    return answer
+
+
+def _disk() -> DiskCache:
+    return DiskCache(cache_directory() / "programs", _DISK_LIMIT)
+
+
+# ---------------------------------------------------------------------------------------------------------- writing
+
+
+def written(answer: Answer, backend: Backend) -> bytes:
+    """An answer as bytes. Raises what `pickle` raises where a part has no form as data."""
+    graph, program = answer.graph, answer.program
+    values = [*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs)]
+    pickler = _Writing(backend, graph.nodes, values)
+    number = pickler.values
+    nodes = [
+        (n.op, [number[id(v)] for v in n.inputs], n.policy, n.serial, [v.spec for v in n.outputs], n.origin)
+        for n in graph.nodes
+    ]
+    pickler.dump((
+        graph.name,
+        [(v.spec, v.name) for v in graph.inputs],
+        [v.constant for v in graph.constants],
+        nodes,
+        [number[id(v)] for v in graph.outputs],
+    ))  # fmt: skip
+    choices = {i: s.plan.open for i, s in enumerate(program.steps) if s.plan.open is not None}
+    expected = {i: c.expected for i, c in choices.items() if c is not None and not c.done}
+    pickler.dump((program, answer.passes, answer.kept, expected))
+    return pickler.file.getvalue()
+
+
+class _Writing(pickle.Pickler):
+    """Writes nodes and values of a graph as their numbers, and plans without what only planning asks for."""
+
+    def __init__(self, backend: Backend, nodes: Sequence[Node], values: Sequence[Value]) -> None:
+        self.file = io.BytesIO()
+        super().__init__(self.file, protocol=5)
+        self.values = {id(v): i for i, v in enumerate(values)}
+        self._nodes = {id(n): i for i, n in enumerate(nodes)}
+        self._ways: Mapping[type, Callable[[Any], Any]] = {Plan: _plan_as_data, **backend.forms()}
+
+    def persistent_id(self, x: Any) -> Any:
+        """Of nodes and values their numbers."""
+        if type(x) is Node:
+            return "node", self._nodes[id(x)]
+        return ("value", self.values[id(x)]) if type(x) is Value else None
+
+    def reducer_override(self, x: Any) -> Any:
+        """How an object is written: as the backend says, or as plain data. Raises PicklingError for what may hold
+        addresses, or what a library holds.
+        """
+        way = self._ways.get(type(x))
+        if way is not None:
+            return way(x)
+        if not (_is_readable(x) if isinstance(x, _NAMED) else _is_data(type(x))):
+            raise pickle.PicklingError(f"{x!r:.100} has no form as data")
+        return NotImplemented
+
+
+#: What is written by its name, and the packages of which it may be; ops may be of others.
+_NAMED = (type, FunctionType, BuiltinFunctionType)
+_ROOTS = ("lamina", "numpy", "ml_dtypes", "collections", "functools", "_operator", "copyreg")
+
+
+def _is_readable(x: Any) -> bool:
+    """Whether a class or a function is one that is read by its name."""
+    return str(x.__module__).partition(".")[0] in _ROOTS or (isinstance(x, type) and issubclass(x, Op))
+
+
+def _is_data(kind: type) -> bool:
+    """Whether a class is one of fields alone, or says itself how it is written."""
+    if is_dataclass(kind) or issubclass(kind, Enum | tuple):
+        return True
+    return any(vars(k).keys() & {"__reduce__", "__reduce_ex__"} for k in kind.__mro__[:-1])
+
+
+def _plan_as_data(plan: Plan) -> Any:
+    facts = (plan.inputs, plan.outputs, plan.make, plan.workspace, dict(plan.aliases), plan.view, plan.offset)
+    return Plan, (*facts, plan.label, plan.seconds, plan.arithmetic, plan.varies)
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+class _Reading(pickle.Unpickler):
+    """Reads what `written` gave. Names are looked up in this package, in NumPy and among ops that are imported."""
+
+    def __init__(self, data: bytes, backend: Backend) -> None:
+        super().__init__(io.BytesIO(data))
+        self._backend = backend
+        self._nodes: list[Node] = []
+        self._values: list[Value] = []
+
+    def answer(self) -> Answer:
+        """The graph, then what refers to it."""
+        name, inputs, constants, nodes, outputs = self.load()
+        values = self._values
+        values += [Value(spec, name=label) for spec, label in inputs]
+        values += [Value(x.spec, constant=x) for x in constants]
+        for op, read, policy, serial, specs, origin in nodes:
+            node = Node(op, [values[i] for i in read], policy, serial, specs, origin)
+            self._nodes.append(node)
+            values += node.outputs
+        graph = Graph(values[: len(inputs)], [values[i] for i in outputs], name)
+        program, passes, kept, expected = self.load()
+        _reopen(program, expected, self._backend)
+        return Answer(graph, program, passes, kept)
+
+    def persistent_load(self, number: Any) -> Any:
+        """A node or a value of the graph."""
+        kind, index = number
+        return self._nodes[index] if kind == "node" else self._values[index]
+
+    def find_class(self, module: str, name: str) -> Any:
+        """A class or function by its name. Raises UnpicklingError for others."""
+        known = module.partition(".")[0] in _ROOTS or module in sys.modules
+        found = super().find_class(module, name) if known else None
+        if isinstance(found, _NAMED) and _is_readable(found):
+            return found
+        raise pickle.UnpicklingError(f"{module}.{name} is not for programs")
+
+
+# --------------------------------------------------------------------------------------------- what may be learnt
+
+
+def _reopen(program: PlannedGraph, expected: Mapping[int, Any], backend: Backend) -> None:
+    """Let plans that nobody measured be open again; a plan of several steps is one choice."""
+    again: dict[Plan, Plan] = {}
+    for index, gain in expected.items():
+        step = program.steps[index]
+        assert step.node is not None
+        plan = step.plan
+        if plan not in again:
+            made = partial(_planned, backend, step.node.op, plan.inputs, step.node.policy)
+            again[plan] = replace(
+                plan, open=OpenChoice(partial(_candidates, made), partial(_contest, made), gain)
+            )
+    for step in program.steps:
+        step.plan = again.get(step.plan, step.plan)
+
+
+def _planned(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> OpenChoice | None:
+    return plan_of(backend, op, specs, policy).open
+
+
+def _candidates(planned: Callable[[], OpenChoice | None]) -> Any:
+    choice = planned()
+    return None if choice is None else choice.candidates()
+
+
+def _contest(planned: Callable[[], OpenChoice | None], candidates: Any, room: int) -> TuningSlices:
+    choice = planned()
+    if choice is None or candidates is None:
+        return None
+    return (yield from choice.contest(candidates, room))
