@@ -7,8 +7,10 @@ as new as the compiler. Kernels are ``extern "C"``: their name is the name they 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ _DISK_LIMIT = 512 << 20
 _DEFAULT_SHARED = 48 << 10  # more dynamic shared memory than this has to be asked for, per kernel
 _MAX_THREADS = 1024  # of a block, on every GPU that cuDNN 9 knows
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_HEADERS = ("*.h", "*.cuh", "*.hpp", "*.inl")
+_HEADERS = (".h", ".cuh", ".hpp", ".inl")
 
 _cubins: dict[str, bytes] = {}
 _modules: dict[tuple[str, Device], KernelModule] = {}
@@ -87,10 +89,9 @@ def compile_cubin(
     if not arch.startswith("sm_"):
         raise ValueError(f"compile_cubin: arch must be a real architecture such as 'sm_90', got {arch!r}")
     macros, folders = _macros(defines), [str(folder) for folder in includes]
-    version = _cuda.open_compiler().version
-    key = digest(
-        source, arch, repr(version), repr(macros), repr(sorted((options or {}).items())), *_texts(folders)
-    )
+    version = _cuda.open_nvrtc()  # what is on disk needs no more of the compiler
+    headers = [_headers(folder, _state_of(folder)) for folder in folders]
+    key = digest(source, arch, repr(version), repr(macros), repr(sorted((options or {}).items())), *headers)
     with _turns.of(key):
         if key not in _cubins:
             _cubins[key] = _from_disk(
@@ -115,12 +116,20 @@ def _macros(defines: Mapping[str, object] | None) -> list[tuple[str, str]]:
     return sorted((name, "1" if value is True else str(value)) for name, value in given.items())
 
 
-def _texts(folders: Sequence[str]) -> list[str]:
-    """The headers that `folders` hold: a change in one is a new kernel."""
-    files = [
-        file for folder in folders for pattern in _HEADERS for file in sorted(Path(folder).glob(pattern))
-    ]
-    return [f"{file.name}\n{file.read_text(errors='replace')}" for file in files]
+def _state_of(folder: str) -> tuple[tuple[str, int, int], ...]:
+    """The headers that a folder holds, with their sizes and when they were changed."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(e.name, e.stat()) for e in entries if e.name.endswith(_HEADERS) and e.is_file()]
+    except OSError:
+        return ()
+    return tuple(sorted((name, status.st_size, status.st_mtime_ns) for name, status in found))
+
+
+@lru_cache(maxsize=64)
+def _headers(folder: str, state: tuple[tuple[str, int, int], ...]) -> str:
+    """A digest of these headers: a change in one is a new kernel."""
+    return digest(*(f"{name}\n{Path(folder, name).read_text(errors='replace')}" for name, _, _ in state))
 
 
 def _compile(
