@@ -29,6 +29,7 @@ from lamina.backends.cuda.launch.program import (
 from lamina.backends.cuda.matmul.few_rows import few_rows
 from lamina.backends.cuda.matmul.matmul import tiled
 from lamina.backends.cuda.matmul.padded import repack
+from lamina.backends.cuda.matmul.small import small_product
 from lamina.backends.cuda.norm import batch_persistent
 from lamina.backends.cuda.norm.conv1x1_stats import Behind, ProductTiling, data_grad, forward
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
@@ -166,6 +167,7 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
         launch = slopes_launch(AttentionGrad(0.5), scores, [], (source(),) * 6)
         found[f"slopes {dtype}"] = launch.program
         if dtype.itemsize == 2:
+            found |= {f"small {dtype} {i}": p for i, p in enumerate(small_products(dtype))}
             found[f"scaled {dtype}"] = scaled((scores, source()), target(), 0.5).program
             found |= {f"{p.name} {dtype}": p for p in attention_in_windows(dtype, device)}
             found |= {f"{p.name} {dtype}": p for p in attention_over_tiles(dtype)}
@@ -210,6 +212,18 @@ def products_of_few_rows(dtype: DType, device: Device) -> list[Program]:
         form = few_rows(Product(1, 2, 8, 32, False, transposed), (source(0), source(1), target()))
         assert form is not None
         found = form.formulation(c, Epilogue((Add(),), (Spec((8,), dtype),), 2), device.machine)
+        assert found is not None
+        made += [step.program for step in found.steps if isinstance(step, Launch)]
+    return made
+
+
+def small_products(dtype: DType) -> list[Program]:
+    """[20, 32] by [32, 8], whichever way they lie, with a bias."""
+    c, made = Spec((20, 8), dtype).fixed, []
+    for a, b in ((False, False), (False, True), (True, False)):
+        form = small_product(Product(1, 20, 8, 32, a, b), (source(0), source(1), target()))
+        assert form is not None
+        found = form.formulation(c, Epilogue((Add(),), (Spec((8,), dtype),), 2))
         assert found is not None
         made += [step.program for step in found.steps if isinstance(step, Launch)]
     return made

@@ -34,13 +34,13 @@ from lamina.backends.cuda.conv.small_channels import small_channels_formulation,
 from lamina.backends.cuda.conv.transforms import (
     CHANNELS,
     can_swap,
-    few_rows_formulation,
     layout_formulation,
     multiplies,
     padded_formulation,
     pads,
     product_formulations,
     space_to_depth_formulation,
+    squeezed_formulations,
     swapped_direction_formulation,
     takes_space_to_depth,
     upcast_formulation,
@@ -240,8 +240,8 @@ def _form(first: str, direction: Direction, o: Operands) -> str:
         return " patches"
     if first in ("slices", "dense") and slices(direction, o) is not None:
         return " few groups"
-    if first == "few rows":
-        return " few rows"
+    if first in ("few rows", "small"):
+        return f" {first}"
     return " few filters" if first == "stem" and o.w.shape[0] % 32 else ""
 
 
@@ -301,9 +301,8 @@ def _formulations(
             formulations = [*products, *formulations]
         else:
             formulations += products
-    squeezed = few_rows_formulation(direction, o, epilogue, device)
-    if squeezed is not None:
-        formulations.insert(0 if squeezed[1] else len(formulations), squeezed[0])
+    for squeezed, first in squeezed_formulations(direction, o, epilogue, device):
+        formulations.insert(0 if first else len(formulations), squeezed)
     parts = policy.algorithm in ("fastest", "halved") and not epilogue.steps
     if parts and takes_fast_fir(direction, o, device.machine):
         formulations.append(fast_fir_formulation(direction, o, partial(_part, device, policy, Conv)))

@@ -41,6 +41,7 @@ from lamina.backends.cuda.launch.program import (
 )
 from lamina.backends.cuda.matmul.cublaslt import cublaslt_formulations
 from lamina.backends.cuda.matmul.few_rows import few_rows
+from lamina.backends.cuda.matmul.small import small_product
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.cudnn import Graph
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
@@ -294,26 +295,30 @@ def multiplies(o: Operands) -> bool:
     return single and o.x.physical == channels_last(o.x.shape)
 
 
-def few_rows_formulation(
+def squeezed_formulations(
     direction: Direction, o: Operands, epilogue: Epilogue, device: Device
-) -> tuple[Formulation, bool] | None:
-    """The product of few images of one place each, as behind a mean over places, and whether it is expected to be
-    fastest; None where it is no such product.
+) -> list[tuple[Formulation, bool]]:
+    """Own kernels for images of one place each, as behind a mean over places, and whether each is expected to be
+    faster than engines; the best one last.
     """
     images, (filters, channels) = o.x.shape[0], o.w.shape[:2]
-    if direction is ConvFilterGrad or not multiplies(o) or max(*o.x.shape[2:], *o.y.shape[2:]) > 1:
-        return None
+    if not multiplies(o) or max(*o.x.shape[2:], *o.y.shape[2:]) > 1:
+        return []
     x, w, y = places_of(direction)
     if direction is Conv:
-        form = few_rows(Product(1, images, filters, channels, False, True), (x, w, y), (0, 1))
+        p, places, c = Product(1, images, filters, channels, False, True), (x, w, y), o.y
+    elif direction is ConvDataGrad:
+        p, places, c = Product(1, images, channels, filters, False, False), (y, w, x), o.x
     else:
-        form = few_rows(Product(1, images, channels, filters, False, False), (y, w, x), (0, 1))
-    made = (
-        None
-        if form is None
-        else form.formulation(o.y if direction is Conv else o.x, epilogue, device.machine)
-    )
-    return None if form is None or made is None else (made, form.pays)
+        p, places, c = Product(1, filters, channels, images, True, False), (y, x, w), o.w
+    few = None if direction is ConvFilterGrad else few_rows(p, places, (0, 1))
+    small = small_product(p, places, (0, 1))
+    rows = None if few is None else few.formulation(c, epilogue, device.machine)
+    tiles = None if small is None else small.formulation(c, epilogue)
+    found = [] if tiles is None else [(tiles, True)]
+    if few is not None and rows is not None:
+        found.append((rows, few.pays))
+    return found
 
 
 def product_formulations(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
-from lamina.backends.cuda.elementwise.pointwise import Statement, chain_values
 from lamina.backends.cuda.launch.indexing import broadcast_strides, index_type
 from lamina.backends.cuda.launch.program import (
     VECTOR,
@@ -25,8 +24,8 @@ from lamina.backends.cuda.launch.program import (
     c_type,
     constants,
     source,
-    wide_type,
 )
+from lamina.backends.cuda.matmul.finish import finish_text
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.runtime import Machine
 from lamina.spec import Spec, bfloat16, float16, float32
@@ -114,19 +113,10 @@ class FewRows:
         return {"LANES": lanes}, -(-self.many // (lanes * width)), _BLOCK
 
     def _finish(self, c: Spec, epilogue: Epilogue, extras: Sequence[Spec]) -> str:
-        """The function that takes the steps on a sum and writes it, and the parameters that it needs."""
-        body = chain_values(epilogue.steps, c, Statement("a0", wide_type(c.dtype), ""), extras, 1)
-        types, names = [c_type(s.dtype) for s in extras], [f"x{i}" for i in range(len(extras))]
-        parameters = "".join(f", const {kind} *{name}" for kind, name in zip(types, names, strict=True))
-        text = f"#define EXTRAS {parameters}\n#define GIVEN {''.join(f', {name}' for name in names)}\n"
-        text += "__device__ __forceinline__ void finish(A a0, Index m, Index n, T *c EXTRAS)\n{\n"
-        for number, (spec, name) in enumerate(zip(extras, names, strict=True), 1):
-            strides = broadcast_strides(spec, c.shape)
-            along_m, along_n = (strides[axis] for axis in self.axes)
-            text += f"    const {wide_type(spec.dtype)} a{number} = widen({name}[m * {along_m} + n * {along_n}]);\n"
-        text += "".join(f"    const {v.type} {v.name} = {v.expression};\n" for v in body)
-        value = body[-1].name if body else "a0"
-        return f"{text}    c[m * {self.strides[0]} + n * {self.strides[1]}] = narrow<T>({value});\n}}\n"
+        """The function that takes the steps on a sum and writes it."""
+        strides = [broadcast_strides(spec, c.shape) for spec in extras]
+        read = [(str(s[self.axes[0]]), str(s[self.axes[1]])) for s in strides]
+        return finish_text(c, epilogue, extras, (str(self.strides[0]), str(self.strides[1])), read)
 
 
 def few_rows(

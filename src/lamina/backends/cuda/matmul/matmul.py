@@ -44,6 +44,7 @@ from lamina.backends.cuda.launch.program import (
 from lamina.backends.cuda.matmul.cublaslt import cublaslt_formulations
 from lamina.backends.cuda.matmul.few_rows import few_rows
 from lamina.backends.cuda.matmul.padded import CopiedProduct, padded
+from lamina.backends.cuda.matmul.small import small_product
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import (
     Formulation,
@@ -171,7 +172,7 @@ def matmul_problem(
     splits over blocks (2 to 50 times as fast for 6,000 to 400,000 rows, compute capability 9.0); cuBLASLt for
     float32 and float64. Where rows are no multiples of 16 bytes, and arithmetic outweighs the copies, the same on
     padded operands comes first; what is known of products with whole rows says nothing about these, nor about those
-    of few rows, whose own kernel comes first.
+    of few rows and of little work, whose own kernels come first.
     """
     extras = epilogue.arranged(c.shape, c.physical)
     formulations = _engines(p, c, _PLACES, epilogue, policy, device)
@@ -188,6 +189,11 @@ def matmul_problem(
     if few is not None and narrow is not None:
         formulations.insert(0 if few.pays else len(formulations), narrow)
         form = " few rows" if few.pays else form
+    small = small_product(p, _PLACES)
+    made = None if small is None else small.formulation(c, epilogue)
+    if made is not None:
+        formulations.insert(int(form == " few rows"), made)
+        form = form if form == " few rows" else " small"
     plain = () if epilogue.steps else (tiled(p, a),)
     if plain:
         formulations.append(Formulation("tiled", steps=plain))

@@ -1,0 +1,77 @@
+"""Products of little work: what is left of images behind a mean over places, small layers, batches of short vectors.
+
+Such a product takes as long as a launch and a few trips to memory, whatever computes it: kernels of cuDNN and
+cuBLASLt, made for large tiles, take 4 to 17 microseconds. Here a block makes 32 x 32 elements, its warps share the
+sums, and the steps behind them are computed in the same kernel. Its sizes are numbers: all layers of a network share
+one text for each chain of steps, where cuDNN compiles every size of a product with steps for a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.launch.indexing import KernelSizes, broadcast_strides
+from lamina.backends.cuda.launch.program import (
+    Aligned,
+    Argument,
+    Launch,
+    Place,
+    Program,
+    Table,
+    c_type,
+    constants,
+    source,
+)
+from lamina.backends.cuda.matmul.finish import finish_text
+from lamina.backends.cuda.select.formulations import Formulation
+from lamina.spec import Spec, bfloat16, float16
+
+#: Elements that are read and written at most, and products.
+_LITTLE, _MOST_PRODUCTS = 1 << 20, 1 << 25
+#: Rows and columns of a block.
+_TILE = 32
+
+
+@dataclass(frozen=True)
+class SmallProduct:
+    """c [M, N] = a [M, K] b [K, N]. places: of a, b and c. axes: those of the result's shape that M and N are."""
+
+    product: Product
+    places: tuple[Place, Place, Place]
+    axes: tuple[int, int] = (-2, -1)
+
+    def formulation(self, c: Spec, epilogue: Epilogue) -> Formulation | None:
+        """The kernel; None for types without one."""
+        p = self.product
+        if c.dtype not in (float16, bfloat16) or not c.numel or not p.k:
+            return None
+        extras = epilogue.arranged(c.shape, c.physical)
+        sizes = KernelSizes()
+        sizes.add(M=p.m, N=p.n, K=p.k, C_M=p.c_strides[1], C_N=p.c_strides[2])
+        for number, spec in enumerate(extras):
+            strides = broadcast_strides(spec, c.shape)
+            along = {f"X{number}_M": strides[self.axes[0]], f"X{number}_N": strides[self.axes[1]]}
+            sizes.add(**along)
+        text = f"typedef i32 Index;\ntypedef {c_type(c.dtype)} T;\ntypedef f32 A;\n{sizes.text}"
+        text += constants(
+            A_ALONG=int(not p.a_transposed), B_ALONG=int(p.b_transposed), EVEN=int(p.k % 2 == 0)
+        )
+        steps = [(f"X{i}_M", f"X{i}_N") for i in range(len(extras))]
+        text += finish_text(c, epilogue, extras, ("C_M", "C_N"), steps, ", const Sizes &sizes")
+        given = [source(epilogue.first + i) for i in range(len(extras))]
+        grid = (-(-p.n // _TILE), -(-p.m // _TILE))
+        arguments: list[Argument] = [*self.places, *given, Table(sizes.values)]
+        launch = Launch(Program("small_product", "matmul/small.cu", text), grid, (256,), tuple(arguments))
+        return Formulation("small", steps=(Aligned(), launch))
+
+
+def small_product(
+    p: Product, places: tuple[Place, Place, Place], axes: tuple[int, int] = (-2, -1)
+) -> SmallProduct | None:
+    """The form of a product of little work, or None. places: of A, B and C. axes: M's and N's."""
+    elements = p.m * p.k + p.k * p.n + p.m * p.n
+    if p.batch > 1 or elements > _LITTLE or p.m * p.n * p.k > _MOST_PRODUCTS:
+        return None
+    return SmallProduct(p, places, axes)
