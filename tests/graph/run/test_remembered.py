@@ -231,7 +231,7 @@ class Evil:
 def test_names_of_other_packages_are_not_read(cuda: Backend) -> None:
     DiskCache(remembered._disk().folder).put("evil", pickle.dumps(Evil()))
     with pytest.raises(pickle.UnpicklingError, match=r"subprocess\.check_output is not for programs"):
-        remembered._Reading(pickle.dumps(Evil()), cuda).load()
+        remembered._AnswerReader(pickle.dumps(Evil()), cuda).load()
     assert recall("evil", cuda) is None
 
 

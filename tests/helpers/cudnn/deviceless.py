@@ -158,11 +158,12 @@ def products() -> dict[str, str]:
 def gelus() -> dict[str, str]:
     """A feed-forward block in training: what runs, by form and type; cuDNN's gradient with the bias' sum."""
     found = {}
+    shapes = [tuple(16 * size for size in shape) for shape in FEED_FORWARD]
     for form in ("none", "tanh"):
         for short, dtype in (("bf16", bfloat16), ("f16", float16), ("f32", float32)):
             for tf32 in (False, True) if dtype == float32 else (False,):
                 with lm_policy(tf32=tf32):
-                    traced = graph.trace(partial(feed_forward, form), *(Spec(s, dtype) for s in FEED_FORWARD))
+                    traced = graph.trace(partial(feed_forward, form), *(Spec(s, dtype) for s in shapes))
                 reports: list[Report] = []
                 better = optimize(traced, backend(DEVICE), reports=reports)
                 plans = plan_graph(better, Plans(backend(DEVICE)), {}, range(2, 6))
@@ -332,7 +333,7 @@ def choices() -> dict[str, str]:
     found["fused by name"] = plan(fused, bfloat16, (8, 64, 28, 28), w, (1, 64, 1, 1), algorithm="direct")
     found["no such engine"] = plan(Conv(win), bfloat16, (8, 64, 28, 28), w, algorithm="plain eng9999")
     found["no such way"] = plan(Conv(win), bfloat16, (8, 64, 28, 28), w, algorithm="deep eng1")
-    found["product by name"] = plan(Matmul(), bfloat16, (64, 64), (64, 64), algorithm="plain eng9999")
+    found["product by name"] = plan(Matmul(), bfloat16, (640, 640), (640, 640), algorithm="plain eng9999")
     found["own gradient"] = plan(
         ConvDataGrad(win, (28, 28)), bfloat16, (8, 64, 28, 28), w, algorithm="fallback", data_grad="direct"
     )

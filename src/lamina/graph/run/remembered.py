@@ -20,10 +20,10 @@ from contextlib import suppress
 from dataclasses import asdict, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache, partial
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
-import lamina
 from lamina._version import __version__
 from lamina.backends import Backend, OpenChoice, Plan, TuningSlices
 from lamina.graph.ir.graph import Graph, Node, Value
@@ -97,7 +97,7 @@ def _policy_text(policy: Policy) -> str:
 @cache
 def _sources() -> str:
     """When the package's files were changed: what was planned by others is not what these would plan."""
-    found, folders = list[str](), [os.path.dirname(lamina.__file__)]
+    found, folders = list[str](), [str(Path(__file__).parents[2])]
     while folders:
         with os.scandir(folders.pop()) as entries:
             for entry in entries:
@@ -115,7 +115,7 @@ def recall(key: str, backend: Backend) -> Answer | None:
     if kept is None:
         return None
     with suppress(Exception):  # it is planned anew, whatever is wrong with it
-        return _Reading(kept, backend).answer()
+        return _AnswerReader(kept, backend).answer()
     return None
 
 
@@ -155,7 +155,7 @@ def written(answer: Answer, backend: Backend) -> bytes:
     """An answer as bytes. Raises what `pickle` raises where a part has no form as data."""
     graph, program = answer.graph, answer.program
     values = [*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs)]
-    pickler = _Writing(backend, graph.nodes, values)
+    pickler = _AnswerWriter(backend, graph.nodes, values)
     number = pickler.values
     nodes = [
         (n.op, [number[id(v)] for v in n.inputs], n.policy, n.serial, [v.spec for v in n.outputs], n.origin)
@@ -174,7 +174,7 @@ def written(answer: Answer, backend: Backend) -> bytes:
     return pickler.file.getvalue()
 
 
-class _Writing(pickle.Pickler):
+class _AnswerWriter(pickle.Pickler):
     """Writes nodes and values of a graph as their numbers, and plans without what only planning asks for."""
 
     def __init__(self, backend: Backend, nodes: Sequence[Node], values: Sequence[Value]) -> None:
@@ -227,7 +227,7 @@ def _plan_as_data(plan: Plan) -> Any:
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
-class _Reading(pickle.Unpickler):
+class _AnswerReader(pickle.Unpickler):
     """Reads what `written` gave. Names are looked up in this package, in NumPy and among ops that are imported."""
 
     def __init__(self, data: bytes, backend: Backend) -> None:

@@ -21,6 +21,7 @@ from lamina.backends.cuda.select import formulations, known
 from lamina.backends.cuda.select.formulations import Problem
 from lamina.cudnn import Choice, PlanDatabase
 from lamina.graph import Graph, gradients, trace
+from lamina.graph.passes import fusion
 from lamina.graph.passes.fuse_batch_norm import fuse_batch_norm
 from lamina.graph.passes.fusion import fuse_elementwise, fuse_patterns
 from lamina.graph.passes.manager import optimize
@@ -139,13 +140,16 @@ def test_auto_joins_what_is_known_to_be_faster_joined(way: str, monkeypatch: pyt
         asked.append(problem)
         return choose(problem, *rest)
 
+    fusion._unprofitable.cache_clear()  # another test may have asked
     with lm.policy(algorithm="fastest"), monkeypatch.context() as patch:
         patch.setattr(formulations, "_choose", noted)
         optimize(trace(block, x, w, *[small] * 4), backends.get(H200))
+    fusion._unprofitable.cache_clear()
     (problem,) = {p.place: p for p in asked if p.label.startswith("conv+")}.values()
     names_of = [w.name for w in problem.formulations]
     taken = {"": None, "unfused": "unfused", "kernel": names_of[-1]}[way]
     known_plans = {problem.place.nature: {problem.place.sizes: Choice(taken)}} if taken else {}
     monkeypatch.setattr(known, "database_of", lambda device: PlanDatabase("x", "9.19", {}, known_plans))
     better = optimize(trace(block, x, w, *[small] * 4), backends.get(H200))
+    fusion._unprofitable.cache_clear()
     assert names(better).count("conv_norm") == (way == "kernel")

@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(256) small_product(const T *a, cons
     const Index row = (Index)blockIdx.y * TILE, column = (Index)blockIdx.x * TILE;
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4 * 2;
     f32 d[2][4][4] = {};
-#pragma unroll 2
+#pragma unroll 4
     for (Index k = warp * 16; k < K; k += WARPS * 16) {
         u32 left[2][4], right[4][2];
 #pragma unroll

@@ -28,8 +28,8 @@ from lamina.backends.cuda.matmul.finish import finish_text
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.spec import Spec, bfloat16, float16
 
-#: Elements that are read and written at most, and products.
-_LITTLE, _MOST_PRODUCTS = 1 << 20, 1 << 25
+#: Elements that are read and written at most, products, and the longest sums: eight warps share them, 128 at a time.
+_LITTLE, _MOST_PRODUCTS, _LONGEST = 1 << 20, 1 << 25, 1536
 #: Rows and columns of a block.
 _TILE = 32
 
@@ -72,6 +72,6 @@ def small_product(
 ) -> SmallProduct | None:
     """The form of a product of little work, or None. places: of A, B and C. axes: M's and N's."""
     elements = p.m * p.k + p.k * p.n + p.m * p.n
-    if p.batch > 1 or elements > _LITTLE or p.m * p.n * p.k > _MOST_PRODUCTS:
+    if p.batch > 1 or p.k > _LONGEST or elements > _LITTLE or p.m * p.n * p.k > _MOST_PRODUCTS:
         return None
     return SmallProduct(p, places, axes)
