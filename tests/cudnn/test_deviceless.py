@@ -50,7 +50,8 @@ def test_products(environment: dict[str, str]) -> None:
     refused = {k: v for k, v in found.items() if v.startswith("refused")}
     assert refused == {}
     little = {f"fc3 {dtype} {way}" for dtype in ("bf16", "f16") for way in ("data", "weight")}
-    assert {k for k, v in found.items() if v.startswith("kernel matmul small")} == little
+    little |= {f"fc3 bf16 gelu grad {form}" for form in ("none", "tanh")}
+    assert {k for k, v in found.items() if v.startswith("kernel matmul") and " small " in v} == little
     assert all("cudnn" in v for k, v in found.items() if k not in little and not k.startswith("batched f32"))
     assert "tiled" in found["batched f32"]  # cuDNN's matmul would round to TF32
     assert "cudnn matmul matmul" in found["batched tf32"]
