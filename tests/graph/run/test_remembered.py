@@ -253,6 +253,16 @@ def test_what_has_no_form_as_data_is_not_kept(make: Any, cuda: Backend) -> None:
     assert answered("key", cuda, lambda: made) is made
 
 
+def test_what_is_made_of_weights_once_is_shared_by_plans_and_not_kept(cuda: Backend) -> None:
+    def normed(x: Any, w: Any) -> Any:
+        return ops.conv2d(x, w * 2.0, padding=1)
+
+    graph = trace(normed, X, Spec((16, 32, 3, 3), float32))
+    made = compile(graph, H200, resident=[1])
+    assert made.program.prologue
+    assert not remembered._disk().folder.exists()
+
+
 def test_what_was_planned_in_no_time_is_not_kept(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembered, "LONG", 1e9)
     made = answer(trace(forward, X), cuda)

@@ -130,7 +130,10 @@ def remember(key: str, answer: Answer, backend: Backend) -> bool:
 
 
 def answered(key: str | None, backend: Backend, plan: Callable[[], Answer]) -> Answer:
-    """The answer that was kept for a question, else what `plan` gives, which is kept where it took long."""
+    """The answer that was kept for a question, else what `plan` gives.
+
+    That is kept where it took long, and makes nothing of weights once: programs share such by their plans.
+    """
     found = None if key is None else recall(key, backend)
     if found is not None:
         if backend.device.planned is None:
@@ -139,7 +142,7 @@ def answered(key: str | None, backend: Backend, plan: Callable[[], Answer]) -> A
         return found
     begin = time.perf_counter()
     answer = plan()
-    if key is not None and time.perf_counter() - begin > LONG:
+    if key is not None and time.perf_counter() - begin > LONG and not answer.program.prologue:
         remember(key, answer, backend)
     return answer
 
