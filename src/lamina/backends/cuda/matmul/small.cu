@@ -9,23 +9,28 @@
 
 const int TILE = 32, WARPS = 8;
 
-// Elements k and k + 1 of a line of K, of so many lines; zeros beyond.
+// Elements k and k + 1 of a line of K, of so many lines; zeros beyond, for which the first element is read.
 template <bool ALONG>
 __device__ __forceinline__ u32 pair(const T *from, Index line, Index lines, Index k, const Sizes &sizes)
 {
-    if (line >= lines || k >= K) return 0;
-    if (ALONG && EVEN) return *(const u32 *)(from + line * K + k);
-    const u16 *at = (const u16 *)from + (ALONG ? line * K + k : k * lines + line);
-    return (u32)at[0] | (k + 1 < K ? (u32)at[ALONG ? 1 : lines] << 16 : 0);
+    const bool first = line < lines && k < K, second = first && k + 1 < K;
+    const Index at = first ? (ALONG ? line * K + k : k * lines + line) : 0;
+    if (ALONG && EVEN) {
+        const u32 both = *(const u32 *)(from + at);
+        return first ? both : 0;
+    }
+    const u16 *bits = (const u16 *)from;
+    const u32 low = bits[at], high = bits[second ? at + (ALONG ? 1 : lines) : 0];
+    return (first ? low : 0) | (second ? high << 16 : 0);
 }
 
-extern "C" __global__ void __launch_bounds__(256) small_product(const T *a, const T *b, T *c EXTRAS, SIZES)
+extern "C" __global__ void __launch_bounds__(256, 2) small_product(const T *a, const T *b, T *c EXTRAS, SIZES)
 {
     __shared__ f32 part[WARPS][TILE][TILE + 1];
     const Index row = (Index)blockIdx.y * TILE, column = (Index)blockIdx.x * TILE;
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4 * 2;
     f32 d[2][4][4] = {};
-#pragma unroll 4
+#pragma unroll 2
     for (Index k = warp * 16; k < K; k += WARPS * 16) {
         u32 left[2][4], right[4][2];
 #pragma unroll
