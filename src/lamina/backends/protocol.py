@@ -169,6 +169,10 @@ class Packed:
 TuningSlices = Generator[str, None, "tuple[Plan, float] | None"]
 
 
+def _unknown() -> None:
+    """What is known of a plan that nobody keeps measurements of."""
+
+
 class OpenChoice:
     """What may be learnt of a plan that was chosen without being measured: whether another one is faster.
 
@@ -180,6 +184,8 @@ class OpenChoice:
             between the runs of a program, by the thread that runs it.
         expected: (the plan's seconds, the least that the machine needs for its work) -> by how many seconds the
             winner is shorter, on average over such plans.
+        known: whether the plan is what measurements name by now, of this process or another one; None where nobody
+            has measured its problem.
 
     Attributes:
         winner: the plan that is faster, once it is known. saving: by how many seconds a run.
@@ -194,8 +200,9 @@ class OpenChoice:
         candidates: Callable[[], Any],
         contest: Callable[[Any, int], TuningSlices],
         expected: Callable[[float, float], float] = operator.sub,
+        known: Callable[[], bool | None] = _unknown,
     ) -> None:
-        self.candidates, self.contest, self.expected = candidates, contest, expected
+        self.candidates, self.contest, self.expected, self.known = candidates, contest, expected, known
         self.winner: Plan | None = None
         self.saving = 0.0
         self.done = False

@@ -23,8 +23,9 @@ from lamina.backends.cuda import cuda_backend
 from lamina.backends.cuda.attention.attention import HostNumber
 from lamina.backends.cuda.launch.program import DeviceTable, Launch, Launches, Program, kernel_plan
 from lamina.backends.cuda.norm.norm import _number
+from lamina.backends.cuda.select import known as select
 from lamina.backends.cuda.select.formulations import Execute
-from lamina.cudnn import ExecutionPlan
+from lamina.cudnn import ExecutionPlan, PlanDatabase
 from lamina.graph import Graph, compile, trace
 from lamina.graph.planning.layout import Plans, plan_graph
 from lamina.graph.run import executable, remembered, two_pass
@@ -322,6 +323,27 @@ def test_what_may_be_learnt_is_planned_when_it_is_asked_for(
     monkeypatch.setattr(remembered, "plan_of", lambda *question: replace(won, open=None))
     assert choice.candidates() is None
     assert list(choice.contest(None, 99)) == []
+
+
+def test_what_was_measured_since_is_taken(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever process: the same problem's plan is that winner, or is open no more where it has won itself."""
+    made = answer(trace(forward, X), cuda)
+    remember("key", made, cuda)
+    (index,) = [i for i, s in enumerate(made.program.steps) if s.plan.open is not None]
+    plan = made.program.steps[index].plan
+    assert plan.open is not None
+    place, own = plan.open.known.args[:2]  # type: ignore[attr-defined]
+    other = replace(own, engine=own.engine + 1)
+    for told, expected in (({}, "open"), ({place.sizes: own}, plan.label), ({place.sizes: other}, "other")):
+        known = PlanDatabase("x", "9.19", {}, {place.nature: told})
+        monkeypatch.setattr(select, "database_of", lambda device, known=known: known)
+        monkeypatch.setattr(remembered, "plan_of", lambda *question: replace(plan, open=None, label="other"))
+        found = recall("key", cuda)
+        assert found is not None
+        now = found.program.steps[index].plan
+        assert (now.open is not None) == (expected == "open")
+        if expected != "open":
+            assert now.label == expected
 
 
 def test_places_of_numbers_and_tables_are_this_process_own() -> None:

@@ -13,7 +13,7 @@ from lamina.backends.cuda.elementwise.fused_elementwise import joins
 from lamina.backends.cuda.elementwise.shape import reorder
 from lamina.backends.cuda.registry import fusions, kernels
 from lamina.c import cublaslt, cudnn
-from lamina.cudnn import DeviceProperties, ExecutionPlan, Handle, Scout, handle_of, plan_store
+from lamina.cudnn import DeviceProperties, ExecutionPlan, Handle, Scout, handle_of
 from lamina.ops.core import Op
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
@@ -52,7 +52,7 @@ class CudaBackend(Backend):
         return fusions.ordered()
 
     def remembered_by(self) -> dict[str, Any] | None:
-        """The GPU's model, the libraries' versions, and how much is known of plans."""
+        """The GPU's model and the libraries' versions. What is known of plans is asked where they are read."""
         return None if self.device.planned is not None else planned_by(self.device)
 
     def forms(self) -> Mapping[type, Callable[[Any], Any]]:
@@ -75,9 +75,7 @@ def planned_by(device: Device) -> dict[str, Any]:
         one.title: ".".join(map(str, one.version)) if one.available() else ""
         for one in (cudnn.library, cublaslt.library)
     }
-    store = plan_store(device).path
-    known = [store.stat().st_size, store.stat().st_mtime_ns] if store.exists() else []
-    return {"machine": asdict(device.machine), "device": str(device), "known": known, **versions}
+    return {"machine": asdict(device.machine), "device": str(device), **versions}
 
 
 def _as_text(plan: ExecutionPlan) -> Any:

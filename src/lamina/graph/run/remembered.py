@@ -29,6 +29,7 @@ from lamina.backends import Backend, OpenChoice, Plan, TuningSlices
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.ir.serialize import encode_op
 from lamina.graph.passes.pattern import Report
+from lamina.graph.planning.layout import with_plans
 from lamina.graph.planning.program import PlannedGraph
 from lamina.ops.core import Op
 from lamina.runtime import DiskCache, cache_directory, digest
@@ -172,8 +173,8 @@ def written(answer: Answer, backend: Backend) -> bytes:
         [number[id(v)] for v in graph.outputs],
     ))  # fmt: skip
     choices = {i: s.plan.open for i, s in enumerate(program.steps) if s.plan.open is not None}
-    expected = {i: c.expected for i, c in choices.items() if c is not None and not c.done}
-    pickler.dump((program, answer.passes, answer.kept, expected))
+    opened = {i: (c.expected, c.known) for i, c in choices.items()}
+    pickler.dump((program, answer.passes, answer.kept, opened))
     return pickler.file.getvalue()
 
 
@@ -250,9 +251,8 @@ class _AnswerReader(pickle.Unpickler):
             self._nodes.append(node)
             values += node.outputs
         graph = Graph(values[: len(inputs)], [values[i] for i in outputs], name)
-        program, passes, kept, expected = self.load()
-        _reopen(program, expected, self._backend)
-        return Answer(graph, program, passes, kept)
+        program, passes, kept, opened = self.load()
+        return Answer(graph, _reopened(program, opened, self._backend), passes, kept)
 
     def persistent_load(self, number: Any) -> Any:
         """A node or a value of the graph."""
@@ -271,20 +271,33 @@ class _AnswerReader(pickle.Unpickler):
 # --------------------------------------------------------------------------------------------- what may be learnt
 
 
-def _reopen(program: PlannedGraph, expected: Mapping[int, Any], backend: Backend) -> None:
-    """Let plans that nobody measured be open again; a plan of several steps is one choice."""
+#: Of a plan that was open: what a contest is expected to win, and whether the plan is what measurements name.
+Opened = tuple[Callable[[float, float], float], Callable[[], bool | None]]
+
+
+def _reopened(program: PlannedGraph, opened: Mapping[int, Opened], backend: Backend) -> PlannedGraph:
+    """The program with plans that nobody has measured open again, and those in place of others that were measured
+    since, by whatever process; a plan of several steps is one choice.
+    """
     again: dict[Plan, Plan] = {}
-    for index, gain in expected.items():
+    better: dict[Plan, Plan] = {}
+    for index, (expected, known) in opened.items():
         step = program.steps[index]
         assert step.node is not None
         plan = step.plan
-        if plan not in again:
-            made = partial(_planned, backend, step.node.op, plan.inputs, step.node.policy)
-            again[plan] = replace(
-                plan, open=OpenChoice(partial(_candidates, made), partial(_contest, made), gain)
-            )
+        if plan in again or plan in better:
+            continue
+        question = backend, step.node.op, plan.inputs, step.node.policy
+        stands = known()
+        if stands is None:
+            made = partial(_planned, *question)
+            choice = OpenChoice(partial(_candidates, made), partial(_contest, made), expected, known)
+            again[plan] = replace(plan, open=choice)
+        elif not stands:
+            better[plan] = plan_of(*question)
     for step in program.steps:
         step.plan = again.get(step.plan, step.plan)
+    return with_plans(program, better) if better else program
 
 
 def _planned(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> OpenChoice | None:

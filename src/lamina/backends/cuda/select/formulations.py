@@ -709,7 +709,16 @@ def _open(problem: Problem, chosen: Candidate, device: Device, policy: Policy) -
         partial(_few, problem, chosen, device, policy),
         partial(_learn, problem, device, policy),
         partial(expected_saving, problem.op),
+        partial(_is_known, problem.place, chosen.choice, device),
     )
+
+
+def _is_known(place: ProblemPlace, choice: Choice, device: Device) -> bool | None:
+    """Whether measurements name this choice first; None where there are none of this very problem."""
+    if not is_measured(place, device):
+        return None
+    first = next(known_choices(place, device))
+    return (first.formulation, first.key) == (choice.formulation, choice.key)
 
 
 def _few(problem: Problem, chosen: Candidate, device: Device, policy: Policy) -> list[Candidate]:
