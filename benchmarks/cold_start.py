@@ -3,10 +3,11 @@
     python -m benchmarks.cold_start resnet50-train-128 vit_s_16-train-128       planned for an H200; no GPU is needed
     python -m benchmarks.cold_start efficientnet_b0-train-128 --device cuda      and run on a GPU
 
-Workloads are those of the suite; each is planned in a process of its own. `--serial` compiles own kernels one by one
-when planning is done, for comparison. Seconds of parts lie within each other (plans are made in passes and in
-layouts), and those of threads are added up. Without a GPU it needs cuDNN, NVRTC, and a libcuda with or without
-devices.
+Workloads are those of the suite; each is planned in a process of its own. `--again` does it a second time, in a
+process that finds the caches of the first one (what takes less than 0.3 s to plan is not kept there). `--serial`
+compiles own kernels one by one when planning is done, for comparison. Seconds of parts lie within each other (plans
+are made in passes and in layouts), and those of threads are added up. Without a GPU it needs cuDNN, NVRTC, and a
+libcuda with or without devices.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from benchmarks import peer_lamina
 from benchmarks.common import processor, versions, write
 from benchmarks.workloads import SETS, Workload
 from lamina.backends import Plan
+from lamina.backends.cuda.cuda_backend import CudaBackend, planned_by
 from lamina.backends.cuda.launch.program import Launch, Launches, Program, SubPlan, Together
 from lamina.cudnn import engine
 from lamina.cudnn import graph as cudnn_graph
 from lamina.graph import Executable, Graph, compile
 from lamina.graph.planning.layout import Plans
-from lamina.graph.run import context, executable
+from lamina.graph.run import context, executable, remembered
 from lamina.nn import init
 from lamina.runtime import Device, Machine, kernel
 from lamina.spec import Spec, as_dtype, int64
@@ -50,6 +52,8 @@ PARTS: dict[str, tuple[Any, str]] = {
     "cudnn plans": (cudnn_graph, "attempt"),
     "cudnn rebuilt": (cudnn_graph.Graph, "rebuild"),
     "own kernels": (kernel, "_compile"),
+    "question": (executable, "question"),
+    "read from disk": (remembered, "recall"),
     "weights": (Executable, "load"),
     "binding": (context.ExecutionContext, "_bound_runs"),
     "modules": (kernel.KernelModule, "__init__"),
@@ -125,8 +129,14 @@ def without_gpu(w: Workload, serial: bool) -> dict[str, Any]:
             plan.compile_ahead()
         return plan
 
+    def kept(self: CudaBackend) -> dict[str, Any]:
+        return planned_by(self.device)
+
     start, worked = time.perf_counter(), time.process_time()
-    with mock.patch.object(Plans, "_begun", begun):
+    with (
+        mock.patch.object(Plans, "_begun", begun),
+        mock.patch.object(CudaBackend, "remembered_by", kept),
+    ):
         program = planned(w, device).program
     ready, planning = time.perf_counter(), time.process_time()
     launched = [p for step in (*program.prologue, *program.steps) for p in programs(step.plan)]
@@ -168,27 +178,29 @@ def measured(name: str, where: str, serial: bool) -> dict[str, Any]:
     return {"workload": name, **found, "parts": {part: t for part, t in times.items() if t["calls"]}}
 
 
-def apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One workload in a process of its own, with an empty cache."""
+def apart(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One workload in a process of its own with an empty cache, then perhaps in one with the caches of the first."""
     command = [sys.executable, "-m", "benchmarks.cold_start", name, "--here", "--device", options.device]
+    command += ["--serial"] * options.serial
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"LAMINA_CACHE": folder}
-        command += ["--serial"] * options.serial
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        return {"workload": name, "error": done.stderr.strip().splitlines()[-1:]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        for caches in ("empty", "as found")[: 1 + options.again]:
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+            if done.returncode:
+                yield {"workload": name, "caches": caches, "error": done.stderr.strip().splitlines()[-1:]}
+                return
+            yield {"caches": caches, **json.loads(done.stdout.splitlines()[-1])}
 
 
 def text(result: dict[str, Any]) -> str:
     """One result for people."""
+    title = result["workload"] + (f", caches {result['caches']}" if "caches" in result else "")
     if "error" in result:
-        return f"{result['workload']}: {result['error']}"
+        return f"{title}: {result['error']}"
     names = [name for name in result if name.endswith("_s")]
     head = ", ".join(f"{name.removesuffix('_s').replace('_', ' ')} {result[name]:.2f} s" for name in names)
     parts = [f"    {part}: {t['calls']} in {t['seconds']:.2f} s" for part, t in result["parts"].items()]
-    return "\n".join([f"{result['workload']}: {head}", *parts])
+    return "\n".join([f"{title}: {head}", *parts])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -197,6 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("workloads", nargs="+")
     parser.add_argument("--device", choices=("none", "cuda"), default="none")
     parser.add_argument("--serial", action="store_true")
+    parser.add_argument("--again", action="store_true", help="a second time, with the caches of the first")
     parser.add_argument("--here", action="store_true", help="in this process, one result as JSON")
     parser.add_argument("--out", type=Path, help="folder for a result file")
     options = parser.parse_args(arguments)
@@ -206,8 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     results = []
     for name in options.workloads:
-        results.append(apart(name, options))
-        print(text(results[-1]), flush=True)
+        for result in apart(name, options):
+            results.append(result)
+            print(text(result), flush=True)
         if options.out:
             what = versions(["lamina", "cuda-core", "nvidia-cudnn-cu13"])
             head = {"processor": processor(), "device": options.device, "serial": options.serial}

@@ -30,7 +30,16 @@ def test_planning_is_taken_apart_without_a_gpu(serial: bool, monkeypatch: pytest
 
 def test_what_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert cold_start.main(["no such workload"]) == 1
-    assert capsys.readouterr().out.startswith("no such workload: ['StopIteration'")
+    assert capsys.readouterr().out.startswith("no such workload, caches empty: ['StopIteration'")
+
+
+def test_the_second_process_finds_the_caches_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cold_start.main(["tiny-dilated", "--serial", "--again"]) == 0
+    shown = capsys.readouterr().out
+    first, second = shown.split("tiny-dilated, caches as found")
+    assert first.startswith("tiny-dilated, caches empty: planned ")
+    assert "own kernels" in first
+    assert "own kernels" not in second
 
 
 def test_one_result_is_json(capsys: pytest.CaptureFixture[str]) -> None:
