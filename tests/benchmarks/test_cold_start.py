@@ -1,6 +1,7 @@
 """Where the time until the first step goes: what is counted, and that kernels are compiled beside planning."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,11 @@ pytestmark = needs_cudnn_919
 
 
 @pytest.mark.parametrize("serial", [False, True])
-def test_planning_is_taken_apart_without_a_gpu(serial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_is_taken_apart_without_a_gpu(
+    serial: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     begun: list[str] = []
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))  # where no program is kept
     monkeypatch.setattr(Plan, "compile_ahead", lambda plan: begun.append(plan.label))
     found = cold_start.measured("tiny-train", "none", serial)
     assert found["launches"] > found["own_kernels"] >= found["sources"] > 0
