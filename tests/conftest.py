@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import gc
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 import tests.helpers.audio_extension  # noqa: F401  before transformers imports torchaudio
 from lamina.graph.passes.verify import check_passes
+from lamina.graph.run import remembered
 from lamina.spec import current_policy
 
 # JAX takes three quarters of the free memory of a GPU at its first use unless told not to; the tests beside it (those
@@ -60,6 +62,14 @@ def _what_stays_is_not_looked_through() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_remembered() -> Iterator[None]:
+    """What a test plans for a GPU is not what another one is given."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remembered, "LONG", math.inf)
+        yield
 
 
 @pytest.fixture(autouse=True)

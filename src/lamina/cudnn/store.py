@@ -160,9 +160,7 @@ def plan_store(device: Device) -> PlanStore:
 
 @cache
 def drawn_store(device: Device) -> PlanStore:
-    """What the heuristics of the cuDNN in use named for problems that nobody has measured; a model that is only
-    described has its own.
-    """
+    """What the heuristics of the cuDNN in use named for problems that nobody has measured."""
     version = ".".join(map(str, c.library.version))
     return PlanStore(device.name, version, cache_directory() / "drawn")
 

@@ -312,11 +312,10 @@ def _drawn_first(
     process, else what they name now (which takes them milliseconds, for each formulation that they refuse too).
     """
     modes = ("fallback",) if policy.algorithm == "fallback" else ("a", "fallback")
-    if problem.formulations and problem.formulations[0].graph is None:  # nobody need be asked
+    asks = problem.formulations and problem.formulations[0].graph is not None
+    if not asks or not _is_there(device):
         return next(candidates(problem, target, policy, modes, refusals), None)
-    kind = "handle" if isinstance(target, Handle) or scouted_target() is not None else "properties"
-    key = f"{kind} {policy.algorithm} {_store_key(problem, policy)}"
-    store = drawn_store(device)
+    store, key = drawn_store(device), f"{policy.algorithm} {_store_key(problem, policy)}"
     remembered = store.get(key)
     found = None if remembered is None else rebuild(problem, remembered, target, policy)
     if found is not None:
@@ -325,6 +324,11 @@ def _drawn_first(
     if found is not None and scouted_target() is None:  # a scout takes every plan to be possible
         store.put(key, found.choice)
     return found
+
+
+def _is_there(device: Device) -> bool:
+    """Whether it is a GPU of this machine, for which a scout may be planning."""
+    return device.planned is None or scouted_target() is not None
 
 
 def _store_key(problem: Problem, policy: Policy) -> str:
