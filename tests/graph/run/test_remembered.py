@@ -193,7 +193,7 @@ def test_what_depends_on_the_process_is_not_asked(cuda: Backend, monkeypatch: py
     with policy(once=True):
         assert question(trace(forward, X), cuda) is None
     assert question(trace(forward, X), lm.backends.get(Device("cpu"))) is None
-    monkeypatch.setattr(remembered, "_MOST_CONSTANTS", 1000)
+    monkeypatch.setattr(remembered, "_MOST_BYTES", 1000)
     assert question(trace(forward, X), cuda) is None
 
 
@@ -254,14 +254,20 @@ def test_what_has_no_form_as_data_is_not_kept(make: Any, cuda: Backend) -> None:
     assert answered("key", cuda, lambda: made) is made
 
 
-def test_what_is_made_of_weights_once_is_shared_by_plans_and_not_kept(cuda: Backend) -> None:
+def test_much_that_is_made_of_weights_once_is_shared_by_plans_and_not_kept(
+    cuda: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def normed(x: Any, w: Any) -> Any:
         return ops.conv2d(x, w * 2.0, padding=1)
 
     graph = trace(normed, X, Spec((16, 32, 3, 3), float32))
-    made = compile(graph, H200, resident=[1])
-    assert made.program.prologue
+    monkeypatch.setattr(remembered, "_MOST_BYTES", 1 << 14)
+    assert compile(graph, H200, resident=[1]).program.prologue
     assert not remembered._disk().folder.exists()
+    monkeypatch.setattr(remembered, "_MOST_BYTES", 1 << 16)
+    first = compile(graph, H200, resident=[1])
+    monkeypatch.setattr(executable, "plan_graph", None)
+    assert steps_of(compile(graph, H200, resident=[1])) == steps_of(first)
 
 
 def test_what_was_planned_in_no_time_is_not_kept(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

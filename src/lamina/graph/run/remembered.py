@@ -38,8 +38,8 @@ from lamina.tensors import plan_of
 
 #: Bytes of programs that are kept on disk, about a million each.
 _DISK_LIMIT = 256 << 20
-#: Bytes of constants from which a program is not kept.
-_MOST_CONSTANTS = 1 << 24
+#: Bytes of constants, and of what is made once of weights, up to which a program is kept.
+_MOST_BYTES = 1 << 24
 #: Seconds of planning from which a program is kept.
 LONG = 0.3
 
@@ -64,7 +64,7 @@ def question(graph: Graph, backend: Backend, **more: Any) -> str | None:
     ):  # which depends on what was asked before
         return None
     constants = [v.constant for v in graph.constants if v.constant is not None]
-    if sum(x.nbytes for x in constants) > _MOST_CONSTANTS:
+    if sum(x.nbytes for x in constants) > _MOST_BYTES:
         return None
     try:
         text = [*_lines(graph), json.dumps({**facts, **more}, sort_keys=True)]
@@ -133,7 +133,7 @@ def remember(key: str, answer: Answer, backend: Backend) -> bool:
 def answered(key: str | None, backend: Backend, plan: Callable[[], Answer]) -> Answer:
     """The answer that was kept for a question, else what `plan` gives.
 
-    That is kept where it took long, and makes nothing of weights once: programs share such by their plans.
+    That is kept where it took long, and makes little once of weights: programs share that by their plans.
     """
     found = None if key is None else recall(key, backend)
     if found is not None:
@@ -143,7 +143,9 @@ def answered(key: str | None, backend: Backend, plan: Callable[[], Answer]) -> A
         return found
     begin = time.perf_counter()
     answer = plan()
-    if key is not None and time.perf_counter() - begin > LONG and not answer.program.prologue:
+    long = time.perf_counter() - begin > LONG
+    once = sum(slot.spec.nbytes for step in answer.program.prologue for slot in step.outputs)
+    if key is not None and long and once <= _MOST_BYTES:
         remember(key, answer, backend)
     return answer
 
