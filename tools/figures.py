@@ -147,6 +147,27 @@ def suite_start(record: dict[str, Any]) -> str:
     return table(head, rows) + _source(record, record["device"] or record["processor"])
 
 
+def cold_start(record: dict[str, Any]) -> str:
+    """What planning a workload takes a processor, with empty caches and with those found, and its own kernels."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for result in record["results"]:
+        found.setdefault(result["workload"], {})[result["caches"]] = result
+    rows = []
+    for name, by in found.items():
+        cold, warm = by["empty"], by["as found"]
+        kernels = cold["processor_s"] - cold["planning_processor_s"]
+        rows.append(
+            [
+                name,
+                *(f"{r['planning_processor_s']:.2f} s" for r in (cold, warm)),
+                str(cold["sources"]),
+                f"{kernels:.1f} s",
+            ]
+        )
+    head = ["", "planned, empty caches", "planned, caches as found", "own kernels", "compiled in"]
+    return table(head, rows) + _source(record, record["processor"])
+
+
 def curves(record: dict[str, Any]) -> str:
     """Accuracy of the same training in two libraries."""
     rows = [
@@ -292,6 +313,7 @@ def torch_backend(record: dict[str, Any]) -> str:
 
 FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "call_cost": call_cost,
+    "cold_start": cold_start,
     "curves": curves,
     "simulated": simulated,
     "slowest_tests": slowest_tests,

@@ -129,6 +129,13 @@ def _started(case: dict[str, object]) -> dict[str, object]:
     return case | {"results": {"lamina": facts, "jax": {"error": "no"}}}
 
 
+def test_planning_is_shown_with_empty_caches_and_with_those_found() -> None:
+    facts = {"workload": "tiny", "planning_processor_s": 1.25, "processor_s": 8.75, "sources": 30}
+    warm = facts | {"caches": "as found", "planning_processor_s": 0.25}
+    record = {"results": [facts | {"caches": "empty"}, warm], "date": "2026-01-01", "processor": "a CPU"}
+    assert "| tiny | 1.25 s | 0.25 s | 30 | 7.5 s |" in figures.cold_start(record)
+
+
 def test_curves_are_compared_by_their_means() -> None:
     mean = {"network": "resnet18", "precision": "bf16", "seeds": 3, "difference": -0.25}
     mean |= {"accuracy": {"lamina": 98.0, "torch": 98.25}}
