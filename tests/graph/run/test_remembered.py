@@ -39,7 +39,7 @@ from tests.helpers.cuda_plans import plan_text
 from tests.helpers.planned import H200
 from tests.helpers.program_plans import programs, steps_of
 
-pytestmark = pytest.mark.feature("B050")
+pytestmark = pytest.mark.feature("B051")
 
 X = Spec((8, 32, 16, 16), float32)
 PLANNED = {name: make for name, make in programs() if name.startswith("h200")}

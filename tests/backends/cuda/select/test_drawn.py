@@ -18,7 +18,7 @@ from lamina.spec import Policy, Spec, bfloat16, channels_last
 from tests.helpers.cudnn.installed import needs_cudnn_919
 from tests.helpers.planned import H200
 
-pytestmark = [needs_cudnn_919, pytest.mark.feature("B050")]
+pytestmark = [needs_cudnn_919, pytest.mark.feature("B051")]
 HEURISTIC = Policy(algorithm="heuristic")
 
 
