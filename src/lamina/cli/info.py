@@ -27,6 +27,7 @@ VARIABLES = {
     "LAMINA_CUDNN": "path of the cuDNN library to use",
     "LAMINA_DNNL": "path of the oneDNN library to use",
     "LAMINA_MEMORY_CAP": "most device memory to hold, such as 8GiB",
+    "LAMINA_TUNING": "0 lets training steps on a GPU keep their first plans",
     "CUDA_VISIBLE_DEVICES": "which GPUs the driver shows",
     "CUDA_LAUNCH_BLOCKING": "1 makes every kernel launch wait",
     "CUDNN_LOGLEVEL_DBG": "how much cuDNN logs (0 to 3)",
