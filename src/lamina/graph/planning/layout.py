@@ -17,6 +17,7 @@ from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.schedule import schedule
 from lamina.graph.planning.streams import behind_the_chain
 from lamina.ops.core import Op
+from lamina.ops.primitives import Fused, FusedElementwise
 from lamina.ops.primitives.shape import Reshape, Slice, Transpose
 from lamina.spec import Layout, Policy, Spec, uint8
 from lamina.spec.layout import physical_elements, plainest
@@ -288,7 +289,7 @@ class _Planner:
         targets = {self.program.outputs[o]: self.program.inputs[i] for i, o in self.donate.items()}
         for step_index, step in enumerate(self.program.steps):
             for o, i in step.plan.aliases.items():
-                if not _shown_otherwise(step.inputs[i], step.inputs):
+                if not _read_otherwise(step, i):
                     self.alias(step_index, step.inputs[i], step.outputs[o], targets)
         self.set_lifetimes()
         self.copy_donated(targets)
@@ -432,10 +433,22 @@ def _piece(op: Slice, spec: Spec) -> Plan | None:
     return replace(whole, outputs=(Spec(part.shape, part.dtype, layout),), offset=offset)
 
 
-def _shown_otherwise(slot: Slot, inputs: Sequence[Slot]) -> bool:
-    """Whether a step also reads the slot's memory in another order, or a piece of it: then it cannot write there."""
-    beside = [s for s in inputs if s.base is slot.base]
-    return any(s.offset != slot.offset or not s.spec.same_memory(slot.spec) for s in beside)
+def _read_otherwise(step: PlannedStep, place: int) -> bool:
+    """Whether a step also reads an input's memory elsewhere than where it would write: then it cannot write there.
+
+    It does where another input shows that in another order, or a piece of it, and where another input is the same
+    value and the op is not elementwise: what is added to a tensor at some places, say, is that tensor.
+    """
+    slot = step.inputs[place]
+    beside = [s for i, s in enumerate(step.inputs) if i != place and s.base is slot.base]
+    if any(s.offset != slot.offset or not s.spec.same_memory(slot.spec) for s in beside):
+        return True
+    return bool(beside) and (step.node is None or not _is_elementwise(step.node.op))
+
+
+def _is_elementwise(op: Op) -> bool:
+    """Whether it reads, of all inputs, what lies where it writes."""
+    return all(part.elementwise for part in (op.ops if isinstance(op, Fused | FusedElementwise) else (op,)))
 
 
 def _workspace(plan: Plan) -> Slot | None:
