@@ -20,7 +20,7 @@ from lamina.backends import (
 from lamina.backends.pattern import made_by
 from lamina.ops.core import Op
 from lamina.ops.primitives import Add, Conv, Exp, Neg
-from lamina.runtime import Device
+from lamina.runtime import Device, Machine
 from lamina.spec import Policy, Spec, float32
 
 X = Spec((2, 3), float32).fixed
@@ -136,6 +136,13 @@ def test_backends_say_what_they_have(name: str) -> None:
     assert isinstance(backend, Backend)
     assert backend.has_kernel(Conv) == (backend.supports(Conv) == "onednn")
     assert list(backend.fusions()) == []
+
+
+@pytest.mark.parametrize(("name", "kind"), [("cpu", "cuda"), ("reference", "cuda"), ("cuda", "cpu")])
+def test_a_backend_says_on_what_it_does_not_run(name: str, kind: str) -> None:
+    device = Device("cuda", machine=Machine.named("h200")) if kind == "cuda" else Device(kind)
+    with pytest.raises(ValueError, match=f"the {name} backend runs on .*, not on {kind}"):
+        backends.get(device, name)
 
 
 def test_an_unknown_backend_is_named() -> None:

@@ -169,6 +169,8 @@ def test_every_network_can_be_planned(network: str, capsys: pytest.CaptureFixtur
         (["--out", "{tmp}/no/such/run"], "the folder {tmp}/no/such does not exist"),
         (["--resume", "{tmp}/absent"], "No such file"),
         (["--size", "4"], "a kernel of 5"),
+        (["--override", "lr"], "--override: says what may differ from a checkpoint; name that by --resume"),
+        (["--checkpoint-every", "5"], "--checkpoint-every: name the file to write by --out"),
     ],
 )
 def test_errors_are_one_line(

@@ -27,6 +27,14 @@ def bare_net(in_channels: int = 3, num_classes: int = 5) -> nn.Module:
 def lenet(num_classes: int = 5) -> nn.Module:
     return nn.Identity()
 
+def grey_net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+
+def wide_net(width: int, depth: int = 2, *, num_classes: int) -> nn.Module:
+    return nn.Linear(width, num_classes)
+
+made = grey_net()
+
 SIZE = 3
 """
 
@@ -96,12 +104,26 @@ def test_trained_predicted_and_exported(
     assert main(["plan", name, "--device", "cpu", "--batch-size", "2"]) == 0
 
 
+def test_one_without_arguments_is_taken_as_it_is(nets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It takes the channels and gives the classes that it has, whatever the data are; others it refuses itself."""
+    options = ["--data", "digits", "--device", "cpu", "--size", "8", "--max-steps", "2", "--no-bar"]
+    assert main(["train", f"{nets}:grey_net", *options]) == 0
+    assert "test accuracy" in capsys.readouterr().out
+    assert main(["train", f"{nets}:small_net", *options]) == ExitStatus.FAILED
+    assert "small-net takes images of 3 channels, the data has 1" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("SIZE", "has no function or class 'SIZE' that makes a network"),
         ("nothing", "has no function or class 'nothing' that makes a network"),
         ("lenet", "'lenet' is another network's name; give it one of its own"),
+        ("made", "has no function or class 'made' that makes a network"),
+        (
+            "wide_net",
+            "wide_net needs width; a command says num_classes, in_channels, image_size, give others a",
+        ),
     ],
 )
 def test_names_that_are_none(nets: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

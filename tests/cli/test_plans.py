@@ -71,6 +71,25 @@ def test_plans_are_imported_where_nothing_was(tmp_path: Path, monkeypatch: pytes
     assert len(list(own().path.parent.iterdir())) == 1
 
 
+@pytest.mark.feature("B042")
+@pytest.mark.parametrize("which", ["others", "no folder"])
+def test_what_cannot_be_kept_was_not_imported(
+    which: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = own().path.parent
+    if which == "others":
+        own().add([OWN])
+        folder.chmod(0o770)
+        with pytest.warns(RuntimeWarning, match="can be written by others"):
+            assert main(["plans", "import", file(tmp_path / "x", NEW)]) == 1
+    else:
+        folder.write_text("")
+        assert main(["plans", "import", file(tmp_path / "x", NEW)]) == 1
+    found = capsys.readouterr()
+    assert "added" not in found.out
+    assert str(folder) in found.err
+
+
 @pytest.mark.feature("B010")
 def test_databases_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = file(tmp_path / "one", OWN), file(tmp_path / "two", OTHER, NEW)
@@ -86,14 +105,14 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["plans", "import", str(tmp_path / "torn")]) == 1
     assert "no database of plans" in capsys.readouterr().err
     assert main(["plans", "export", str(tmp_path / "mine")]) == 1
-    assert "plans export: --store: say which store; stores: none" in capsys.readouterr().err
+    assert "there is nothing to export" in capsys.readouterr().err
     own().add([OWN])
     PlanStore("NVIDIA A100", "9.19.0").add([OWN])
     assert main(["plans", "export", str(tmp_path / "mine")]) == 1
     both = "stores: NVIDIA-A100-9.19.0, NVIDIA-H200-9.19.0"
-    assert f"plans export: --store: say which store; {both}" in capsys.readouterr().err
+    assert f"--store: say which store; {both}" in capsys.readouterr().err
     assert main(["plans", "export", str(tmp_path / "mine"), "--store", "mine"]) == 1
-    assert f"plans export: there is no store 'mine'; {both}" in capsys.readouterr().err
+    assert f"there is no store 'mine'; {both}" in capsys.readouterr().err
     assert main(["plans", "export", str(tmp_path / "mine"), "--store", "NVIDIA-A100-9.19.0"]) == 0
     assert read_database(tmp_path / "mine").device == "NVIDIA-A100"
 

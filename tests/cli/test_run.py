@@ -12,6 +12,7 @@ import pytest
 from lamina.cli import main
 from lamina.cli import run as command
 from lamina.cli.status import ExitStatus
+from lamina.runtime import NoGpuError
 from tests.helpers import ROOT
 
 PROGRAM = """
@@ -57,14 +58,14 @@ def test_a_rank_that_raises_ends_all(tmp_path: Path) -> None:
 
 
 def test_gpus_that_are_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--gpus", "1000", "x.py"]) == ExitStatus.FAILED
+    assert main(["run", "--gpus", "1000", "x.py"]) == ExitStatus.UNAVAILABLE
     assert "--gpus 1000: this machine has" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("there", "asked", "count"),
-    [(3, None, 3), (3, "all", 3), (3, "2", 2), (3, "3", 3), (1, "1", 1), (3, "4", 0), (3, "0", 0), (3, "-1", 0),
-     (3, "x", 0), (0, None, 0), (0, "all", 0), (0, "1", 0)],
+    [(3, None, 3), (3, "all", 3), (3, "2", 2), (3, "3", 3), (1, "1", 1), (3, "4", 0), (0, None, 0),
+     (0, "all", 0), (0, "1", 0)],
 )  # fmt: skip
 def test_as_many_gpus_as_are_asked_for(
     there: int, asked: str | None, count: int, monkeypatch: pytest.MonkeyPatch
@@ -75,8 +76,14 @@ def test_as_many_gpus_as_are_asked_for(
         assert command._gpus(asked) == count
         return
     with pytest.raises(
-        ValueError, match=f"^--gpus {asked or 'all'}: this machine has {there} GPUs; --ranks N runs"
+        NoGpuError, match=f"^--gpus {asked or 'all'}: this machine has {there} GPUs; --ranks N runs"
     ):
+        command._gpus(asked)
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "x", ""])
+def test_what_is_no_number_of_gpus(asked: str) -> None:
+    with pytest.raises(ValueError, match=f"^--gpus must be a number of at least 1, or all, got {asked}$"):
         command._gpus(asked)
 
 

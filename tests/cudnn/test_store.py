@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import stat
 import time
 from contextlib import suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.cudnn import Choice, PlanStore
+from lamina.cudnn import Choice, PlanStore, StoredChoice
 from lamina.runtime import digest
 
 
@@ -146,6 +147,21 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     blocked = PlanStore("NVIDIA H200", "9.19.0", tmp_path / "file" / "plans")
     blocked.put("k", Choice("plain", 1))
     assert blocked.get("k") == Choice("plain", 1)
+    with pytest.raises(OSError, match="plans"):
+        blocked.write([StoredChoice("k", Choice("plain", 2))])
+
+
+def test_a_choice_for_which_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part that was written is passed over, and what comes next stands in a line of its own."""
+    written = os.write
+    first = store(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, text: written(file, text[: len(text) // 2]))
+        with pytest.raises(OSError, match="No space left"):
+            first.write([StoredChoice("k", Choice("plain", 1))])
+        first.put("l", Choice("plain", 2))
+    first.put("m", Choice("plain", 3))
+    assert store(tmp_path).keys() == ["m"]
 
 
 @pytest.mark.feature("B010", "B042")

@@ -108,6 +108,28 @@ def test_what_cannot_be_quantized_is_said(trained: Any) -> None:
         quantize(nn.Sequential(nn.ReLU()), [np.ones((2, 3), np.float32)], device="cpu")
 
 
+@pytest.mark.parametrize("percentile", [None, 50.0])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_no_ranges(percentile: float | None, bad: float) -> None:
+    """They would leave the layer behind them without a scale."""
+    good = np.ones((2, 3), np.float32)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(ValueError, match=r"of batch 1, layer 0 of 2 reads (nan|inf); calibrate"):
+        quantize(net, [good, good * bad], percentile=percentile, device="cpu")
+    net[0].weight.copy_(np.full((4, 3), 3e38, np.float32))
+    with pytest.raises(ValueError, match=r"of batch 0, layer 1 of 2 reads inf"):
+        quantize(net, [good], device="cpu")
+
+
+def test_what_it_says_of_itself() -> None:
+    x = np.ones((2, 3), np.float32)
+    made = quantize(nn.Linear(3, 4), [x], device="cpu")
+    made(x)
+    head, program = repr(made).split("\n")
+    assert head == "QuantizedPredictor(Linear, int8 on cpu)"
+    assert "f32[2,3]" in program
+
+
 @pytest.mark.gpu
 @pytest.mark.feature("B018")
 @pytest.mark.parametrize("precision", ["int8", "fp8"])

@@ -142,11 +142,28 @@ def test_arrays_of_any_library(plan: Path) -> None:
         ({"max_wait_ms": -1.0}, "max_wait_ms must be at least 0"),
         ({"queue_limit": 0}, "queue_limit must be at least 1"),
         ({"when_full": "drop"}, "when_full must be"),
+        ({"device": "gpu"}, "device: expected 'cpu', 'cuda' or 'cuda:N', got 'gpu'"),
     ],
 )
 def test_bad_arguments(plan: Path, more: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+    """They are the caller's fault, not the file's."""
+    with pytest.raises(ValueError, match=f"^(load: )?{text}") as found:
         load(plan, **more)
+    assert not isinstance(found.value, PlanFileError)
+
+
+def test_arguments_of_another_type(plan: Path) -> None:
+    with pytest.raises(TypeError, match="load: contexts must be a number, got 'two'"):
+        load(plan, contexts="two")  # type: ignore[arg-type]
+
+
+def test_what_kernels_hold_in_bfloat16_is_saved(tmp_path: Path) -> None:
+    """A mean over the pixels of a convolution is a product with ones, which the kernel brings along."""
+    x = floats(0, 2, 3, 4, 4)
+    net = nn.Sequential(nn.Conv2d(3, 512, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    (wanted,) = saved(net, tmp_path / "p", x, precision="bf16")
+    with load(tmp_path / "p") as found:
+        assert bits(found(x)) == wanted
 
 
 # ---- nothing is imported that makes plans

@@ -31,6 +31,14 @@ def test_bad_arguments(more: dict[str, Any], text: str) -> None:
         Inferer(nn.Linear(3, 2), device="cpu", **more)
 
 
+def test_what_is_no_number_is_said() -> None:
+    net = nn.Linear(3, 2)
+    with Inferer(net, device="cpu", max_batch=2) as inferer:
+        for timeout in ("1", float("nan")):
+            with pytest.raises(TypeError, match=r"Inferer: timeout must be a number of seconds, got "):
+                inferer(floats(0, 1, 3), timeout=timeout)  # type: ignore[arg-type]
+
+
 def test_an_answer_is_waited_for_so_long(held: Any) -> None:
     with Inferer(nn.Linear(3, 2), device="cpu", max_batch=2) as inferer:
         inferer(floats(0, 1, 3))

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ from lamina.replay.errors import PlanFileError
 from lamina.replay.file import CHUNK, MAGIC, Parts, Reading, write
 
 
-def saved(path: Path, *pieces: bytes, **header: Any) -> list[int]:
+def saved(path: Path, *pieces: Any, **header: Any) -> list[int]:
     parts = Parts()
     places = [parts.add(p) for p in pieces]
     write(path, header, parts)
@@ -41,6 +42,15 @@ def test_parts_are_found_again(tmp_path: Path) -> None:
     for place, piece in zip(places, pieces, strict=True):
         assert bytes(reading.part([place, len(piece)])) == piece
     assert len(reading.header["chunks"]) == 3
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+def test_arrays_of_any_dtype_are_parts(dtype: Any, tmp_path: Path) -> None:
+    array = np.arange(12).astype(dtype).reshape(3, 4)
+    (place, turned) = saved(tmp_path / "p", array, array.T)
+    reading = read(tmp_path / "p")
+    assert bytes(reading.part([place, array.nbytes])) == array.tobytes()
+    assert bytes(reading.part([turned, array.nbytes])) == array.T.tobytes()
 
 
 def test_a_file_without_bytes(tmp_path: Path) -> None:

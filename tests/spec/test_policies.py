@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -64,3 +65,20 @@ def test_the_switch_takes_a_flag() -> None:
         TypeError, match="use_deterministic_algorithms: mode must be True or False, got 'warn'"
     ):
         lm.use_deterministic_algorithms("warn")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"deterministic": "no"}, "policy: deterministic must be True or False, got 'no'"),
+        ({"tf32": 1}, "policy: tf32 must be True or False, got 1"),
+        (
+            {"workspace_limit": "1 GiB"},
+            "policy: workspace_limit must be a number of bytes or None, got '1 GiB'",
+        ),
+        ({"workspace_limit": True}, "policy: workspace_limit must be a number of bytes or None, got True"),
+    ],
+)
+def test_values_of_another_type_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message), policy(**change):
+        pass

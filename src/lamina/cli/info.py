@@ -19,6 +19,7 @@ from rich.table import Table
 
 from lamina._version import __version__
 from lamina.cli.model_table import show_model
+from lamina.cli.plan_table import is_plan, show_plan
 from lamina.cli.weights_table import show_weights
 from lamina.runtime import cache_directory, devices, distrust, human_bytes, libraries
 
@@ -27,6 +28,7 @@ VARIABLES = {
     "LAMINA_CUDNN": "path of the cuDNN library to use",
     "LAMINA_DNNL": "path of the oneDNN library to use",
     "LAMINA_MEMORY_CAP": "most device memory to hold, such as 8GiB",
+    "LAMINA_TUNING": "0 lets training steps on a GPU keep their first plans",
     "CUDA_VISIBLE_DEVICES": "which GPUs the driver shows",
     "CUDA_LAUNCH_BLOCKING": "1 makes every kernel launch wait",
     "CUDNN_LOGLEVEL_DBG": "how much cuDNN logs (0 to 3)",
@@ -49,7 +51,10 @@ PACKAGES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "file", nargs="?", type=Path, help="a file of weights or an ONNX model: show what it holds"
+        "file",
+        nargs="?",
+        type=Path,
+        help="a file of weights, an ONNX model or a saved plan: show what it holds",
     )
     parser.add_argument(
         "--key", help="with a file: where its weights are in a checkpoint, such as state_dict"
@@ -60,11 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the tables. Raises WeightsError for a file that is damaged."""
+    """Print the tables. Raises WeightsError and PlanFileError for a file that is damaged."""
     terminal = Console(highlight=False)
     console = terminal if terminal.is_terminal else Console(highlight=False, width=160)
     if options.file is not None and options.file.suffix == ".onnx":
         show_model(console, options.file)
+        return
+    if options.file is not None and is_plan(options.file):
+        show_plan(console, options.file)
         return
     if options.file is not None:
         show_weights(console, options.file, options.key)

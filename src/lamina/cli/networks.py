@@ -22,6 +22,10 @@ NETWORKS = {
 }
 
 
+#: What commands tell a network that takes it.
+_TOLD = ("num_classes", "in_channels", "image_size")
+
+
 def command_name(text: str) -> str:
     """A network's name as commands call it: Python's, with underscores, is taken too.
 
@@ -38,7 +42,7 @@ def _of_file(file: Path, name: str) -> str:
         make = runpy.run_path(str(file)).get(name)
     except Exception as error:
         raise argparse.ArgumentTypeError(f"{file}: {type(error).__name__}: {error}") from error
-    if not callable(make):
+    if not callable(make) or isinstance(make, Module):
         raise argparse.ArgumentTypeError(f"{file} has no function or class {name!r} that makes a network")
     told = models.builders().get(name)
     builder = told if told is not None and told.make is make else _untold(make, name)
@@ -51,11 +55,23 @@ def _of_file(file: Path, name: str) -> str:
 
 
 def _untold(make: Callable[..., Module], name: str) -> Builder:
-    """A network of which its own defaults tell how many channels and classes it has."""
-    taken = inspect.signature(make).parameters.items()
-    known = {n: p.default for n, p in taken if isinstance(p.default, int)}
+    """A network of which its own defaults tell how many channels and classes it has.
+
+    Raises ArgumentTypeError for one that needs to be told more.
+    """
+    taken = inspect.signature(make).parameters
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [
+        n for n, p in taken.items() if p.default is p.empty and p.kind not in variable and n not in _TOLD
+    ]
+    if needed:
+        raise argparse.ArgumentTypeError(
+            f"{name} needs {', '.join(needed)}; a command says {', '.join(_TOLD)}, give others a default"
+        )
+    known = {n: p.default for n, p in taken.items() if isinstance(p.default, int)}
     classes, channels = known.get("num_classes", 1000), known.get("in_channels", 3)
-    return Builder(make, "", classes=classes, channels=channels, command=name.lower().replace("_", "-"))
+    command = name.lower().replace("_", "-")
+    return Builder(make, "", classes=classes, channels=channels, fixed_channels=False, command=command)
 
 
 def is_image_folder(name: str) -> bool:

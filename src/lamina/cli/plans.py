@@ -69,11 +69,14 @@ def _print(made: PlanDatabase, console: Console) -> None:
 def _export(options: argparse.Namespace, console: Console) -> None:
     check_writable(options.file)
     stores = _stores()
+    if not stores:
+        raise ValueError(
+            'there is nothing to export: policy "fastest" on a GPU times plans and remembers them'
+        )
     name = options.store or (next(iter(stores)) if len(stores) == 1 else None)
     if name not in stores:
-        known = ", ".join(stores) or "none"
         wanted = f"there is no store {name!r}" if name else "--store: say which store"
-        raise ValueError(f"plans export: {wanted}; stores: {known}")
+        raise ValueError(f"{wanted}; stores: {', '.join(stores)}")
     made = PlanDatabase.of(*_split(name), stores[name].entries(), {})
     made.save(options.file)
     console.print(f"{options.file}: {len(made.entries())} plans for {made.device} with cuDNN {made.cudnn}")
@@ -86,7 +89,7 @@ def _import(options: argparse.Namespace, console: Console) -> None:
     for store in stores:
         own = set() if options.replace else {(e.nature, e.sizes) for e in store.entries()}
         new = [e for e in made.entries() if (e.nature, e.sizes) not in own]
-        store.add(new)
+        store.write(new)
         console.print(f"{store.path}: {len(new)} plans added, {len(made.entries()) - len(new)} were there")
 
 
@@ -129,7 +132,5 @@ def _version(made: PlanDatabase) -> str:
     """The version of the cuDNN in use, which must be the database's. Raises ValueError."""
     loaded = database.loaded_version()
     if loaded.split(".")[:2] != made.cudnn.split("."):
-        raise ValueError(
-            f"plans import: the plans are for cuDNN {made.cudnn}, the one here is {loaded or 'not installed'}"
-        )
+        raise ValueError(f"the plans are for cuDNN {made.cudnn}, the one here is {loaded or 'not installed'}")
     return loaded

@@ -13,7 +13,7 @@ import argparse
 import sys
 
 from lamina.cli.arguments import above_zero, natural, positive
-from lamina.runtime import devices
+from lamina.runtime import NoGpuError, devices
 from lamina.runtime.ranks.processes import Job, RankStarter
 
 
@@ -65,15 +65,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _gpus(asked: str | None) -> int:
-    """How many GPUs to run on. Raises ValueError where there are not as many."""
+    """How many GPUs to run on. Raises NoGpuError where there are not as many, ValueError for what is no number."""
     found = sum(where.kind == "cuda" for where in devices())
-    if asked in (None, "all") and found:
-        return found
-    if asked is not None and asked.isdecimal() and 0 < int(asked) <= found:
-        return int(asked)
-    raise ValueError(
-        f"--gpus {asked or 'all'}: this machine has {found} GPUs; --ranks N runs N processes on the CPU"
-    )
+    if asked not in (None, "all") and not (asked.isdecimal() and int(asked)):
+        raise ValueError(f"--gpus must be a number of at least 1, or all, got {asked}")
+    wanted = max(found, 1) if asked in (None, "all") else int(asked)
+    if wanted > found:
+        raise NoGpuError(
+            f"--gpus {asked or 'all'}: this machine has {found} GPUs; --ranks N runs N processes on the CPU"
+        )
+    return wanted
 
 
 def _say(text: str) -> None:

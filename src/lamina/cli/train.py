@@ -95,6 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train as the options say."""
+    if options.override and not options.resume:
+        raise ValueError("--override: says what may differ from a checkpoint; name that by --resume")
+    if options.checkpoint_every and not options.out:
+        raise ValueError("--checkpoint-every: name the file to write by --out")
     console = Console(highlight=False)
     where = device(options.device)
     for file in (options.out, options.weights, options.losses):

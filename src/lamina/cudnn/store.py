@@ -9,6 +9,7 @@ others may write is not used (`runtime.distrust`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -91,12 +92,16 @@ class PlanStore:
 
     def add(self, entries: Sequence[StoredChoice]) -> None:
         """Remember several choices, written at once. What cannot be written is remembered in memory alone."""
+        with contextlib.suppress(OSError):
+            self.write(entries)
+
+    def write(self, entries: Sequence[StoredChoice]) -> None:
+        """As `add`, for whom the file is what matters. Raises OSError where it cannot be written."""
         with self._lock:
             for entry in entries:
                 self._learn(entry)
             if entries:
-                with contextlib.suppress(OSError):
-                    _append(self.path, "\n".join(map(_line, entries)))
+                _append(self.path, "\n".join(map(_line, entries)))
 
     def placed(self, nature: str) -> dict[tuple[int, ...], Choice]:
         """Sizes -> the last choice, of problems of one nature; what other processes wrote meanwhile is found too."""
@@ -188,13 +193,18 @@ def _line(entry: StoredChoice) -> str:
 
 
 def _append(path: Path, line: str) -> None:
-    """One write at the end of the file. It begins with a new line, for the last one may be truncated."""
+    """One write at the end of the file. It begins with a new line, for the last one may be truncated.
+
+    Raises OSError, also where there is room for a part alone.
+    """
     make_private(path.parent)
     with contextlib.suppress(FileNotFoundError):
         open_private(path).close()  # nothing is added to a file that others may write
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    text = f"\n{line}\n".encode()
     try:
-        os.write(file, f"\n{line}\n".encode())
+        if os.write(file, text) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(file)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -36,21 +38,25 @@ def generate(
 
     net: a `Continues`; it runs in inference mode, where its parameters are. temperature: 0 takes the likeliest token
     each time, else tokens are drawn from softmax(logits / temperature). top_k: only from the k likeliest. seed: of
-    the draws. Compiled are two programs, for the prompt and for a token. Raises TypeError, ShapeError, ValueError.
+    the draws. Compiled are two programs, for the prompt and for a token, which later calls with as many texts, tokens
+    and new tokens find again. Raises TypeError, ShapeError, ValueError.
     """
     if missing := [n for n in ("empty_cache", "continued") if not callable(getattr(net, n, None))]:
         raise TypeError(
             f"generate: net has no {missing[0]}, got {type(net).__name__}; it must be a `Continues`"
         )
-    tokens = np.asarray(prompt, np.int64)
+    given = np.asarray(prompt)
+    if given.size and given.dtype.kind not in "iu":
+        raise TypeError(f"generate: prompt must be whole numbers, got {given.dtype}")
+    tokens = given.astype(np.int64)
     if tokens.ndim != 2 or 0 in tokens.shape:
         raise ShapeError(f"generate: prompt must be (B, L) with a token at least, got shape {tokens.shape}")
-    if max_new_tokens < 1 or temperature < 0 or (top_k is not None and top_k < 1):
+    if max_new_tokens < 1 or not temperature >= 0 or (top_k is not None and top_k < 1):
         raise ValueError(
             "generate: needs max_new_tokens and top_k of at least 1 and a temperature of at least 0, "
             f"got {max_new_tokens}, {top_k} and {temperature}"
         )
-    rng, step = np.random.default_rng(seed), jitting.jit(net.continued)
+    rng, step = np.random.default_rng(seed), _step_of(net)
     found, given = [tokens], tokens
     with evaluating(net):
         cache = net.empty_cache(tokens.shape[0], tokens.shape[1] + max_new_tokens)
@@ -60,6 +66,23 @@ def generate(
             given = _chosen(logits[:, -1].numpy().astype(np.float64), temperature, top_k, rng)
             found.append(given)
     return np.concatenate(found, 1)
+
+
+#: The compiled step of each network that was asked to go on.
+_steps: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
+
+
+def _step_of(net: Any) -> Callable[..., Any]:
+    """Its `continued`, compiled; kept as long as the network is."""
+    found = _steps.get(net)
+    if found is None:
+        there = ref(net)
+
+        def continued(input_ids: Any, cache: Any, position: Any) -> Any:
+            return there().continued(input_ids, cache, position)  # type: ignore[union-attr]
+
+        found = _steps[net] = jitting.jit(continued)
+    return found
 
 
 def _chosen(logits: Array, temperature: float, top_k: int | None, rng: np.random.Generator) -> Array:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ _UNSOUND = (
     KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, ctypes.ArgumentError,
     NotImplementedError, StatusError, LibraryError, DeviceError,
 )  # fmt: skip
-_late = lazy(__name__, {"loaded": "lamina.infer.saved"})
+_late = lazy(__name__, {"check_options": "lamina.infer.saved", "loaded": "lamina.infer.saved"})
 
 
 def load(
@@ -50,19 +52,30 @@ def load(
         contexts, max_wait_ms, queue_limit, when_full: as for `Inferer`; default: as saved.
 
     Raises PlanFileError for a file that is damaged, changed or no plan, OtherMachineError (one of these) for one of
-    another machine, OSError where it cannot be read, OutOfMemoryError, and NoGpuError where there is no such device.
+    another machine, OSError where it cannot be read, OutOfMemoryError, NoGpuError where there is no such device, and
+    TypeError and ValueError for arguments as `Inferer` does.
     """
     reading = Reading(path)
     try:
-        if reading.header["machine"]["device"] == "cuda" and device in (None, "auto", "cuda"):
-            open_gpu()
-        found: SavedInferer = _late("loaded")(
-            reading, device, replan, trusted, contexts, max_wait_ms, queue_limit, when_full
-        )
+        with _unsound_is_said(path):
+            if reading.header["machine"]["device"] == "cuda" and device in (None, "auto", "cuda"):
+                open_gpu()
+        _late("check_options")(device, contexts, max_wait_ms, queue_limit, when_full)
+        with _unsound_is_said(path):
+            found: SavedInferer = _late("loaded")(
+                reading, device, replan, trusted, contexts, max_wait_ms, queue_limit, when_full
+            )
         return found
+    finally:
+        reading.close()
+
+
+@contextmanager
+def _unsound_is_said(path: str | Path) -> Iterator[None]:
+    """Raise PlanFileError for what damaged data raises within."""
+    try:
+        yield
     except (PlanFileError, OSError, OutOfMemoryError):
         raise
     except _UNSOUND as error:
         raise PlanFileError(f"{path}: not a sound plan: {type(error).__name__}: {error}") from error
-    finally:
-        reading.close()

@@ -102,10 +102,13 @@ class Predictor(Checked):
         self._compiling = threading.RLock()
 
     def __repr__(self) -> str:
-        nbytes = sum(x.nbytes for x in self._held.values())
-        kind = type(self.net).__name__
-        head = f"Predictor({kind}, {self.precision} on {self.device}; weights {human_bytes(nbytes)})"
+        head = f"{type(self).__name__}({type(self.net).__name__}, {self._told()})"
         return "\n".join([head, *(f"  {p.executable!r}" for p in self._programs)])
+
+    def _told(self) -> str:
+        """What it computes in, where, and on how much."""
+        nbytes = sum(x.nbytes for x in self._held.values())
+        return f"{self.precision} on {self.device}; weights {human_bytes(nbytes)}"
 
     def __reduce__(self) -> str:
         raise TypeError(

@@ -61,8 +61,8 @@ def quantize(
         larger ones saturate. By default the largest magnitude is represented.
 
     The weights are those of now: call again after training.
-    Raises ValueError for an unknown precision, a percentile outside (0, 100], no batches, or a network with nothing
-    to quantize.
+    Raises ValueError for an unknown precision, a percentile outside (0, 100], no batches, values that are not finite
+    in what a layer reads, or a network with nothing to quantize.
     """
     if precision not in KINDS:
         raise ValueError(f"quantize: precision must be one of {', '.join(KINDS)}, got {precision!r}")
@@ -88,6 +88,10 @@ class QuantizedPredictor(Predictor):
         self._weights = {id(x): constant(x.numpy().copy()) for x in self._held.values()}
         self._held = {}  # nothing stays behind in float32 but what the graph holds
 
+    def _told(self) -> str:
+        """What it computes in, and where."""
+        return f"{self.dtype} on {self.device}"
+
     def renewed(self) -> bool:
         """Never: what was calibrated stays as it is."""
         self._settings = settings_version(), self._settings[1]
@@ -98,17 +102,27 @@ class QuantizedPredictor(Predictor):
         return compile(self._quantized(graph), self.device, backend=self.backend)
 
     def calibrate(self, batches: Iterable[Any], percentile: float | None) -> None:
-        """Set the ranges from these batches. Raises ValueError when there are none, or nothing to quantize."""
+        """Set the ranges from these batches.
+
+        Raises ValueError when there are none, or nothing to quantize, and for values that are not finite.
+        """
         programs: dict[Any, Executable] = {}
         seen: list[list[float]] = []
-        for batch in batches:
+        for number, batch in enumerate(batches):
             inputs = batch[0] if isinstance(batch, tuple | list) else batch
             given, structure = flatten_arrays(inputs, "quantize")
             specs = tuple([array_spec(x) for x in given])
             if (structure, specs) not in programs:
                 programs[structure, specs] = self._observer(structure, specs)
             values = programs[structure, specs](*given)
-            seen.append([_range(x.numpy(), percentile) for x in values])
+            ranges = [_range(x.numpy(), percentile) for x in values]
+            if not np.isfinite(ranges).all():
+                layer = int(np.isfinite(ranges).argmin())
+                raise ValueError(
+                    f"quantize: of batch {number}, layer {layer} of {len(ranges)} reads {ranges[layer]}; "
+                    "calibrate with inputs that give finite values"
+                )
+            seen.append(ranges)
         if not seen:
             raise ValueError("quantize: no batches to calibrate with")
         self.ranges = list(np.max(seen, 0) if percentile is None else np.mean(seen, 0))
@@ -179,7 +193,10 @@ class QuantizedPredictor(Predictor):
 
 
 def _range(x: np.ndarray[Any, Any], percentile: float | None) -> float:
-    """The magnitude that a batch asks to be represented."""
+    """The magnitude that a batch asks to be represented; NaN or infinity where a value is not finite."""
     if not x.size:
         return 0.0
-    return float(np.abs(x).max() if percentile is None else np.percentile(np.abs(x), percentile))
+    largest = np.abs(x).max()
+    return float(
+        largest if percentile is None or not np.isfinite(largest) else np.percentile(np.abs(x), percentile)
+    )

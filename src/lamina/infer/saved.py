@@ -118,6 +118,21 @@ def _uses(kind: RequestKind, program: ServedProgram, counts: Sequence[int]) -> l
 # ---------------------------------------------------------------------------------------------------------- loading
 
 
+def check_options(
+    device: Device | str | None,
+    contexts: int | None,
+    max_wait_ms: float | None,
+    queue_limit: int | None,
+    when_full: str | None,
+) -> None:
+    """Raise TypeError or ValueError for an argument of `load` that is not what it may be."""
+    if device not in (None, "auto"):
+        Device(device)
+    given = {"contexts": (contexts, 1), "max_wait_ms": (max_wait_ms, 0), "queue_limit": (queue_limit, 1)}
+    numbers = {name: (value, least) for name, (value, least) in given.items() if value is not None}
+    check_numbers("load", "wait" if when_full is None else when_full, **numbers)
+
+
 def loaded(
     reading: Reading,
     device: Device | str | None,
@@ -143,7 +158,6 @@ def loaded(
         settings["when_full"],
         max_wait_ms=(settings["max_wait_ms"], 0),
         queue_limit=(settings["queue_limit"], 1),
-        contexts=(1 if contexts is None else contexts, 1),
     )
     others = _differences(header, where)
     if not others:

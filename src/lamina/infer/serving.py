@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from numbers import Real
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -99,6 +100,8 @@ class Serving(ABC):
         TimeoutError, QueueFull where the queue is full and is not to be waited for, RuntimeError after `close`.
         """
         given, use = self._asked(inputs)
+        if timeout is not None and not (isinstance(timeout, Real) and timeout == timeout):
+            raise TypeError(f"{type(self).__name__}: timeout must be a number of seconds, got {timeout!r}")
         if use.program.most > 1:
             block = self.when_full == "wait"
             return self.queue.call(use.program, given, use.count, block=block, timeout=timeout)
@@ -180,8 +183,13 @@ def default_contexts(device: Device, max_batch: int) -> int:
 
 
 def check_numbers(what: str, when_full: str, **numbers: tuple[float, float]) -> None:
-    """Raise ValueError where a number, given with its least, is below it, or `when_full` is no such word."""
+    """Raise ValueError where a number, given with its least, is below it, or `when_full` is no such word.
+
+    Raises TypeError for what is no number.
+    """
     for name, (value, least) in numbers.items():
+        if not isinstance(value, Real):
+            raise TypeError(f"{what}: {name} must be a number, got {value!r}")
         if not value >= least:
             raise ValueError(f"{what}: {name} must be at least {least}, got {value}")
     if when_full not in ("wait", "raise"):

@@ -48,7 +48,9 @@ class Parts:
         self._known: dict[bytes, int] = {}
 
     def add(self, data: Any) -> int:
-        """The offset of bytes-like data."""
+        """The offset of bytes-like data, or of an array's, of any dtype, in row-major order."""
+        if isinstance(data, np.ndarray):  # there is no memoryview of bfloat16
+            data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         view = memoryview(data).cast("B")
         key = hashlib.sha256(view).digest() + len(view).to_bytes(8, "little")
         if key not in self._known:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 ALGORITHMS = ("auto", "heuristic", "fastest", "fallback")
@@ -27,6 +28,9 @@ ALIASES = {
 }
 #: A plan by name: an own kernel, or a formulation and an engine with or without its knobs, as plans are labelled.
 _NAMED = re.compile(r"direct|halved|[a-z0-9]+ eng\d+(\{[\d:,]*\})?")
+
+
+_FLAGS = ("tf32", "deterministic", "once", "check_indices", "check_finite")
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,14 @@ class Policy:
             value = getattr(self, name)
             if value is not None:
                 _algorithm(name, value)
-        if self.workspace_limit is not None and self.workspace_limit < 0:
-            raise ValueError(f"workspace_limit must be >= 0 bytes or None, got {self.workspace_limit}")
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"policy: {name} must be True or False, got {getattr(self, name)!r}")
+        limit = self.workspace_limit
+        if limit is not None and (not isinstance(limit, Integral) or isinstance(limit, bool)):
+            raise TypeError(f"policy: workspace_limit must be a number of bytes or None, got {limit!r}")
+        if limit is not None and limit < 0:
+            raise ValueError(f"workspace_limit must be >= 0 bytes or None, got {limit}")
 
     def __hash__(self) -> int:
         return self._hash

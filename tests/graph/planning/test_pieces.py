@@ -10,8 +10,8 @@ import lamina as lm
 from lamina import ops
 from lamina.backends import passing_plan
 from lamina.graph import Executable, compile, gradients, trace
-from lamina.graph.planning.layout import _shown_otherwise
-from lamina.graph.planning.program import Slot
+from lamina.graph.planning.layout import _read_otherwise
+from lamina.graph.planning.program import PlannedStep, Slot
 from lamina.graph.run.context import ExecutionContext
 from lamina.graph.run.recorded import Recording
 from lamina.graph.run.two_pass import TwoPassContext, TwoPassProgram
@@ -168,10 +168,47 @@ def test_a_step_that_reads_a_piece_beside_the_whole_does_not_write_there() -> No
     piece = Slot(Spec((2, SIDE), float32).fixed, "temporary", shares=whole, begins=512)
     turned = Slot(Spec((SIDE, 4), float32, Layout((1, SIDE))), "temporary", shares=whole)
     assert piece.offset == 512
-    assert _shown_otherwise(whole, [whole, piece])
-    assert _shown_otherwise(whole, [turned, whole])
-    assert not _shown_otherwise(whole, [whole, whole, alone])
-    assert passing_plan([spec], "x").offset == 0
+    plan, add = passing_plan([spec], "x"), trace(lambda a, b: a + b, spec.open, spec.open).nodes[0]
+    assert _read_otherwise(PlannedStep(plan, (whole, piece), (), add), whole, [whole, piece])
+    assert _read_otherwise(PlannedStep(plan, (turned, whole), (), add), whole, [turned, whole])
+    assert not _read_otherwise(PlannedStep(plan, (whole, whole, alone), (), add), whole, [whole, whole])
+    assert plan.offset == 0
+
+
+@pytest.mark.parametrize("target", [H200, "cpu"], ids=["gpu", "cpu"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y, i: ops.scatter_add(y, 1, i, y),
+        lambda y, i: ops.scatter(y, 1, i, y),
+        lambda y, i: ops.scatter_reduce(y, 1, i, y, "amax"),
+        lambda y, i: ops.index_add(y, 0, i[0], y),
+    ],
+)
+def test_a_value_that_is_changed_at_places_by_itself_stays_as_it_is(change: Any, target: Any) -> None:
+    """Its elements are read after others were written."""
+
+    def f(x: Any, index: Any) -> Any:
+        return [change(x * 2.0, index)]
+
+    x = normal(2 * SIDE, 2 * SIDE)
+    index = np.random.default_rng(1).permuted(np.tile(np.arange(2 * SIDE), (2 * SIDE, 1)), axis=1)
+    (wanted,) = f(lm.tensor(x), lm.tensor(index))
+    found = compile(trace(f, x, index), target)
+    if target == "cpu":
+        np.testing.assert_array_equal(found(x, index)[0].numpy(), wanted.numpy())
+    np.testing.assert_array_equal(run_laid(found.program, [x, index])[0], wanted.numpy())
+
+
+def test_a_value_that_an_elementwise_step_reads_twice_is_overwritten() -> None:
+    def f(x: Any) -> Any:
+        for _ in range(3):
+            x = x * x
+        return [x]
+
+    assert (
+        compile(trace(f, normal(SIDE, SIDE)), "cpu", backend="null", optimize=False).peak_bytes == 4 * SIDE**2
+    )
 
 
 def test_a_footprint_is_the_whole_block() -> None:

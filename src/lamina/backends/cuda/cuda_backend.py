@@ -102,5 +102,7 @@ def _properties(text: str) -> DeviceProperties:
 
 
 def backend(device: Device) -> Backend:
-    """The backend of a CUDA device."""
+    """The backend of a CUDA device. Raises ValueError for another."""
+    if device.kind != "cuda":
+        raise ValueError(f"the cuda backend runs on cuda, not on {device}")
     return CudaBackend(device)

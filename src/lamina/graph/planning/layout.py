@@ -17,6 +17,7 @@ from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.schedule import schedule
 from lamina.graph.planning.streams import behind_the_chain
 from lamina.ops.core import Op
+from lamina.ops.primitives import Fused, FusedElementwise
 from lamina.ops.primitives.shape import Reshape, Slice, Transpose
 from lamina.spec import Layout, Policy, Spec, uint8
 from lamina.spec.layout import physical_elements, plainest
@@ -289,7 +290,7 @@ class _Planner:
         for step_index, step in enumerate(self.program.steps):
             beside = _by_memory(step.inputs) if step.plan.aliases else {}
             for o, i in step.plan.aliases.items():
-                if not _shown_otherwise(step.inputs[i], beside[step.inputs[i].base]):
+                if not _read_otherwise(step, step.inputs[i], beside[step.inputs[i].base]):
                     self.alias(step_index, step.inputs[i], step.outputs[o], targets)
         self.set_lifetimes()
         self.copy_donated(targets)
@@ -434,19 +435,29 @@ def _piece(op: Slice, spec: Spec) -> Plan | None:
 
 
 def _by_memory(slots: Sequence[Slot]) -> dict[Slot, list[Slot]]:
-    """The slots by whose memory they show; each once."""
+    """The slots by whose memory they show."""
     found: dict[Slot, list[Slot]] = {}
-    for slot in dict.fromkeys(slots):
+    for slot in slots:
         found.setdefault(slot.base, []).append(slot)
     return found
 
 
-def _shown_otherwise(slot: Slot, beside: Sequence[Slot]) -> bool:
-    """Whether a step also reads the slot's memory in another order, or a piece of it: then it cannot write there.
+def _read_otherwise(step: PlannedStep, slot: Slot, shown: Sequence[Slot]) -> bool:
+    """Whether a step also reads an input's memory elsewhere than where it would write: then it cannot write there.
 
-    beside: what the step reads of that memory.
+    It does where another input shows that in another order, or a piece of it, and where another input is the same
+    value and the op is not elementwise: what is added to a tensor at some places, say, is that tensor.
+
+    shown: all that the step reads of that memory.
     """
-    return any(s.offset != slot.offset or not s.spec.same_memory(slot.spec) for s in beside)
+    if any(s.offset != slot.offset or not s.spec.same_memory(slot.spec) for s in shown):
+        return True
+    return len(shown) > 1 and (step.node is None or not _is_elementwise(step.node.op))
+
+
+def _is_elementwise(op: Op) -> bool:
+    """Whether it reads, of all inputs, what lies where it writes."""
+    return all(part.elementwise for part in (op.ops if isinstance(op, Fused | FusedElementwise) else (op,)))
 
 
 def _workspace(plan: Plan) -> Slot | None:

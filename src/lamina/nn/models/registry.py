@@ -17,12 +17,13 @@ class Builder:
     """What makes a network, and what is known of it.
 
     Args:
-        make: the function or class. It takes num_classes, in_channels where images may have any number, and
-            image_size where they must have one that is known.
+        make: the function or class. It takes num_classes where there may be any number, in_channels where images may
+            have any, and image_size where they must have one that is known.
         paper: where the network comes from.
         task: what it is for.
         size: pixels on a side of the images that it is published for.
         channels, classes: how many it has by default.
+        fixed_channels: whether it takes images of so many channels alone, where it has no in_channels.
         command: its name in commands.
         plain: arguments with which it gives one output, logits, in training too.
         rates: the highest learning rate to train it with, by optimizer.
@@ -34,6 +35,7 @@ class Builder:
     size: int = 224
     channels: int = 3
     classes: int = 1000
+    fixed_channels: bool = True
     command: str = ""
     plain: Mapping[str, Any] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=lambda: {"sgd": 0.02, "adam": 2e-4})
@@ -48,17 +50,13 @@ class Builder:
 
         Raises ValueError for channels that it does not take.
         """
-        options = {**self.plain, "num_classes": classes}
+        asked = {"num_classes": classes, "in_channels": channels, "image_size": size or self.size}
         taken = inspect.signature(self.make).parameters
-        if "image_size" in taken:
-            options["image_size"] = size or self.size
-        if "in_channels" in taken:
-            options["in_channels"] = channels
-        elif channels != self.channels:
+        if self.fixed_channels and "in_channels" not in taken and channels != self.channels:
             raise ValueError(
                 f"{self.command} takes images of {self.channels} channels, the data has {channels}"
             )
-        return self.make(**options)
+        return self.make(**self.plain, **{name: value for name, value in asked.items() if name in taken})
 
 
 _builders: dict[str, Builder] = {}

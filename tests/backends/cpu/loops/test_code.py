@@ -95,6 +95,10 @@ def test_functions_of_integers_are_numpys(kind: Any) -> None:
             np.testing.assert_array_equal(run(f, a, b, out=np.bool_), f(a, b), err_msg=name)
         for f in (np.negative, np.absolute, np.sign, np.square):
             np.testing.assert_array_equal(run(f, a), f(a), err_msg=f.__name__)
+    for f in (np.left_shift, np.right_shift):
+        for by in (0, 1, limits.bits - 1):  # signs stay
+            places = np.full_like(a, by)
+            np.testing.assert_array_equal(run(f, a, places), f(a, places), err_msg=f.__name__)
 
 
 @needs_llvm
@@ -215,6 +219,10 @@ def test_bits_are_of_integers_and_larger_ones_of_numbers() -> None:
         with pytest.raises(NoKernel, match=f"a kernel has no {name} of float32"):
             code.call(name, (x, x))
         assert code.call(name, (b, b)).dtype == np.bool_
+    for name in ("left_shift", "right_shift"):
+        for value in (x, b):
+            with pytest.raises(NoKernel, match=f"a kernel has no {name} of {value.dtype}"):
+                code.call(name, (value, value))
     for name in ("maximum", "minimum", "fmax", "fmin"):
         with pytest.raises(NoKernel, match=f"a kernel has no {name} of bool"):
             code.call(name, (b, b))

@@ -552,6 +552,22 @@ for _name, _instruction, _logical in (
     _bitwise(_name, _instruction, _logical)
 
 
+def _shift(name: str, signed: str, unsigned: str) -> None:
+    def move(code: Code, a: Any, b: Any) -> Scalar:
+        """b is within the bits, as NumPy demands."""
+        x, y = code.together(a, b)
+        if x.dtype.kind not in "iu":
+            raise NoKernel(f"cpu: a kernel has no {name} of {x.dtype}")
+        way = signed if x.dtype.kind == "i" else unsigned
+        return code.made(x.dtype, f"{way} {TYPES[x.dtype]} {x.text}, {y.text}")
+
+    FUNCTIONS[name] = move
+
+
+_shift("left_shift", "shl", "shl")
+_shift("right_shift", "ashr", "lshr")
+
+
 def _of_floats(name: str, intrinsic: str) -> None:
     def compute(code: Code, a: Any) -> Scalar:
         x = floating(code, name, a)

@@ -224,7 +224,7 @@ class DeviceTable:
 
     def recorded(self, call: Call, tape: PlanTape) -> list[Any]:
         """As data: where the numbers will lie."""
-        return ["at", tape.keep(np.ascontiguousarray(self.values).reshape(-1).view(np.uint8))]
+        return ["at", tape.keep(self.values)]
 
     def __reduce__(self) -> tuple[type[DeviceTable], tuple[np.ndarray[Any, Any]]]:
         return DeviceTable, (self.values,)
