@@ -68,12 +68,15 @@ class MpiCommunicator(Communicator):
         self._comm.Alltoall(_bytes_of(x), _bytes_of(out))
 
     def all_reduce(self, x: Array, reduction: str) -> None:
-        """MPI_Allreduce, where MPI knows the type."""
+        """MPI_Allreduce, where MPI computes it."""
         self.start_all_reduce(x, reduction).wait()
 
     def start_all_reduce(self, x: Array, reduction: str) -> Pending:
-        """MPI_Iallreduce, where MPI knows the type."""
-        if x.dtype.char not in _NATIVE:
+        """MPI_Iallreduce, where MPI computes it.
+
+        What MPI makes of a maximum beside a NaN depends on the order, so that ranks do not get the same.
+        """
+        if x.dtype.char not in _NATIVE or (x.dtype.kind == "f" and reduction in ("max", "min")):
             super().all_reduce(x, reduction)
             return Done()
         request = self._comm.Iallreduce(self._mpi.IN_PLACE, x.reshape(-1), self._ops[reduction])
