@@ -45,6 +45,9 @@ def test_errors() -> None:
         distributed.reduce_scatter(x)
     with pytest.raises(ValueError, match="broadcast: src=1 is not among ranks 0"):
         distributed.broadcast(x, 1)
+    for one_sided in (distributed.send, distributed.receive):
+        with pytest.raises(ValueError, match=r"send_receive: .* on rank 0: .* in the same call, as both"):
+            one_sided(x, 0)
     with pytest.raises(ValueError, match=r"ranks \(0, 1\) needs a world of more than 1"):
         distributed.all_reduce(x, group=Group(0, 1))
     with pytest.raises(lm.DTypeError, match="all_reduce: the mean of .* is no integer; cast it"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-from lamina.distributed.ranks import world_group
+from lamina.distributed.ranks import rank, world_group
 from lamina.ops.arguments import checked
 from lamina.ops.core import Op, bind, operand
 from lamina.ops.primitives.collective import (
@@ -94,10 +94,16 @@ def send_receive(input: X, dst: int | None, src: int | None, *, group: Group | N
     """Send input to rank `dst`, and get what rank `src` sends, of the same shape and dtype; 0 where src is None.
 
     A ring: send_receive(x, (rank() + 1) % n, (rank() - 1) % n). Only the ranks that are named take part.
+    Raises ValueError for ranks outside of the group, and where one of both alone is this rank.
     """
     ranks = _or_all(group)
     to = None if dst is None else _place("send_receive", "dst", dst, ranks)
     source = None if src is None else _place("send_receive", "src", src, ranks)
+    if dst != src and rank() in (dst, src):
+        raise ValueError(
+            f"send_receive: dst={dst} and src={src} on rank {rank()}: what a rank sends itself it receives in the "
+            "same call, as both"
+        )
     found: X = _of("send_receive", Exchange(ranks, to, source), input)
     return found
 
@@ -116,11 +122,11 @@ def _or_all(group: Group | None) -> Group:
     return world_group() if group is None else group
 
 
-def _place(what: str, name: str, rank: int, group: Group) -> int:
+def _place(what: str, name: str, number: int, group: Group) -> int:
     """Where a rank of the world stands in a group. Raises ValueError."""
-    if rank not in group.ranks:
-        raise ValueError(f"{what}: {name}={rank} is not among {group}")
-    return group.ranks.index(rank)
+    if number not in group.ranks:
+        raise ValueError(f"{what}: {name}={number} is not among {group}")
+    return group.ranks.index(number)
 
 
 def _of(what: str, op: Op, x: Any) -> Any:
