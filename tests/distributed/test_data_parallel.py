@@ -190,6 +190,10 @@ def evaluate_and_fit(checkpoint: str) -> dict[str, Any]:
     console = Console(file=io.StringIO(), highlight=False)
     history = lm.fit(step, batches, 2, validation=mine, console=console, checkpoint=f"{checkpoint}{me}")
     assert history.epochs[-1].validation is not None
+    uneven = lm.data.arrays(x, y, batch_size=4, rank=me, world_size=n)
+    if n > 1:
+        with pytest.raises(ValueError, match="fit: ranks have different numbers of samples .*drop_last=True"):
+            lm.fit(step, uneven, 1, console=console)
     return {
         "accuracy": scores.accuracy, "loss": scores.loss, "matrix": scores.metrics["confusion_matrix"].tolist(),
         "losses": history.losses, "validation": history.epochs[-1].validation.loss,

@@ -135,6 +135,12 @@ class Batches(Checked):
         """How many samples there are to choose from."""
         return self.count
 
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks have different numbers of samples of an epoch's last batch."""
+        whole = self.drop_last or self.pad_last or self.count % self.batch_size == 0
+        return self.world_size > 1 and not whole
+
     def order(self, number: int) -> Array:
         """The indices of all samples in the order of epoch `number`."""
         if not self.shuffle:
@@ -291,6 +297,11 @@ class Prefetch(Checked):
         if isinstance(source, Epochs):
             return ahead(lambda: source.epoch(number, start), self.depth)
         return ahead(lambda: itertools.islice(iter(source), start, None), self.depth)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks have different numbers of samples of a batch, where the source knows it."""
+        return bool(getattr(self.source, "uneven", False))
 
     def describe(self) -> dict[str, Any]:
         """What the source says of itself; nothing where it does not."""

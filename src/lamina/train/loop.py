@@ -91,9 +91,9 @@ def fit(
         that overflow are skipped.
     override: what may differ from the run that wrote the checkpoint: "epochs", "data.batch_size", "data", "all".
     progress: draw a bar; by default on terminals only, with one line per epoch elsewhere.
-    Raises ValueError for epochs < 1 and data without batches, TypeError for data that can be read only once where
-    there are more epochs, ResumeError for another run than the checkpoint's, OSError when the checkpoint cannot be
-    written.
+    Raises ValueError for epochs < 1, for data without batches and for batches of which ranks have different numbers
+    of samples, TypeError for data that can be read only once where there are more epochs, ResumeError for another run
+    than the checkpoint's, OSError when the checkpoint cannot be written.
     """
     if epochs < 1:
         raise ValueError(f"fit: epochs must be at least 1, got {epochs}")
@@ -101,6 +101,11 @@ def fit(
         raise TypeError(
             f"fit: a {type(data).__name__} can be read once, which is one epoch of {epochs}; give data that can be "
             "iterated again (a list, data.Batches, a loader)"
+        )
+    if step.options.parallel is not None and getattr(data, "uneven", False):
+        raise ValueError(
+            f"fit: ranks have different numbers of samples of the last batch of {data!r}, and gradients of all ranks "
+            "count alike: drop_last=True leaves that batch out, pad_last=True, where the data takes it, fills it up"
         )
     if isinstance(checkpoint, CheckpointFolder):
         if checkpoint.step is not step:
