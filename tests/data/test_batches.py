@@ -219,7 +219,7 @@ def test_a_loop_that_is_left_early_ends_the_thread() -> None:
 def test_ranks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """parallel="data" is the rank of this process, for all kinds of batches."""
     world = types.SimpleNamespace(rank=1, size=3)
-    monkeypatch.setattr(batches_module, "current_world", lambda: world)
+    monkeypatch.setattr(batches_module, "common_world", lambda: world)
     x = np.arange(12)
     found = data.arrays(x, batch_size=6, shuffle=False, parallel="data")
     assert (found.rank, found.world_size) == (1, 3)

@@ -19,7 +19,7 @@ import numpy as np
 from lamina import _tree
 from lamina._renamed import renamed
 from lamina.ops.arguments import Checked, checked
-from lamina.runtime.ranks import current_world
+from lamina.runtime.ranks import common_world
 
 Array = np.ndarray[Any, Any]
 Batch = tuple[Array, ...]
@@ -185,14 +185,17 @@ def seed_of(what: str, generator: SeededGenerator | np.random.Generator | None, 
 
 
 def place_of(parallel: str | None, rank: int, world_size: int) -> tuple[int, int]:
-    """Rank and world size as they are given, or those of this process. Raises ValueError where both are given."""
+    """Rank and world size as they are given, or those of this process.
+
+    Raises ValueError where both are given, RuntimeError where ranks were started that have not met.
+    """
     if parallel is None:
         return rank, world_size
     if (rank, world_size) != (0, 1):
         raise ValueError(
             f'parallel="data" finds rank and world_size; rank={rank} and world_size={world_size} are given, too'
         )
-    world = current_world()
+    world = common_world()
     return world.rank, world.size
 
 

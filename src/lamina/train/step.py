@@ -128,8 +128,8 @@ def train_step(
         remembered on disk. Nothing changes under the policy `deterministic`, or where ranks train together. False,
         or LAMINA_TUNING=0 in the environment, turns it off; `step.tuning` says how far it is.
     Raises NoGpuError, ValueError for an unknown precision, a network without parameters, or shards of an optimizer
-    that needs whole tensors, MemoryLimitError at the
-    first step when it cannot be planned in so little memory.
+    that needs whole tensors, RuntimeError where ranks were started that have not met (`lamina.distributed.init`),
+    MemoryLimitError at the first step when it cannot be planned in so little memory.
     """
     if shard_optimizer and parallel is None:
         raise ValueError('train_step: shard_optimizer=True is for several ranks: give parallel="data", too')

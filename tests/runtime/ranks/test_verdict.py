@@ -59,6 +59,8 @@ def test_who_does_not_come_to_a_collective() -> None:
         "rank 2 (process 42 on node) has not come to all_reduce (number 9 of all ranks) of step 4, in which rank 0 "
         "has waited for 22 s; it was in step 4, in no collective operation"
     )
+    first = text([waiting(0, 22.0, step=-1), rank(2, doing="", patience=0.0)], 0.0)
+    assert "has not come to all_reduce (number 9 of all ranks), in which rank 0 has waited for 22 s" in first
     late.update({**late.facts, "doing": "planning a program", "patience": 11.0}, 0.0)
     assert text([waiting(0, 22.0), waiting(1, 22.0), late], 10.0) == ""
     assert "in step 4, planning a program" in text([waiting(0, 22.0), waiting(1, 22.0), late], 12.0)

@@ -197,7 +197,7 @@ def _kept_waiting(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | 
         gone = [r for r in late if r.done]  # nobody need wait for what has ended
         if not gone and (waiting.waits(now) <= limits.stalled or any(r.is_patient(now) for r in members)):
             continue
-        what = f"{waiting.op}{waiting.which} of step {waiting.step}"
+        what = f"{waiting.op}{waiting.which}" + (f" of step {waiting.step}" if waiting.step >= 0 else "")
         if late:
             first = min(gone or late, key=lambda r: (r.count(group), r.number))
             came = "ended without coming to" if first.done else "has not come to"
