@@ -24,7 +24,7 @@ PAIR = Group(0, 1)
 def test_collectives_of_a_program() -> None:
     def program(x: Any) -> Any:
         y = distributed.all_reduce(ops.relu(x), group=PAIR)
-        return distributed.send_receive(y, None, 0, group=PAIR)
+        return distributed.send_receive(y, None, 1, group=PAIR)
 
     (first, _), (second, _) = collectives_of(trace(program, Spec((3,), float32)))
     assert "all_reduce" in first
