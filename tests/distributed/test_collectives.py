@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import distributed
+from lamina import distributed, nn, ops, optim
 from lamina.distributed import Group
 from lamina.spec import ShapeError
 from tests.helpers.collective_programs import check
@@ -21,6 +21,15 @@ def test_values_and_gradients(launcher: Any, ranks: int) -> None:
 
 def test_one_rank_gets_what_it_gives() -> None:
     assert check_alone() == []
+
+
+def test_gradients_stay_those_of_their_module() -> None:
+    net = nn.Linear(2, 1)
+    gradients = lm.grad(lambda net: ops.sum(net(np.ones((1, 2), np.float32))))(net)
+    before = net.weight.numpy().copy()
+    optim.SGD(net.parameters(), lr=0.5).step(distributed.all_reduce_each(gradients))
+    np.testing.assert_array_equal(net.weight.numpy(), before - 0.5)
+    assert distributed.all_reduce_each({}) == {}
 
 
 def check_alone() -> list[str]:

@@ -7,8 +7,9 @@ ranks' results). For a group of one each gives what it is given. `group=None` is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast, overload
 
+from lamina import _tree
 from lamina.distributed.ranks import rank, world_group
 from lamina.ops.arguments import checked
 from lamina.ops.core import Op, bind, operand
@@ -20,6 +21,7 @@ from lamina.ops.primitives.collective import (
     Broadcast,
     Exchange,
     ReduceScatter,
+    Reduction,
 )
 from lamina.spec.group import Group
 
@@ -37,21 +39,39 @@ def all_reduce(
     return found
 
 
+@overload
+def all_reduce_each(
+    inputs: dict[str, X],
+    reduction: Reduction = "mean",
+    *,
+    group: Group | None = None,
+    bucket_bytes: int = ...,
+) -> dict[str, X]: ...
+@overload
+def all_reduce_each(
+    inputs: Sequence[X], reduction: Reduction = "mean", *, group: Group | None = None, bucket_bytes: int = ...
+) -> list[X]: ...
 @checked
 def all_reduce_each(
-    inputs: Sequence[X],
+    inputs: Sequence[Any] | dict[str, Any],
     reduction: Literal["sum", "mean", "max", "min"] = "mean",
     *,
     group: Group | None = None,
     bucket_bytes: int = BUCKET_BYTES,
-) -> list[X]:
+) -> list[Any] | dict[str, Any]:
     """Each of several tensors reduced over all ranks, such as the gradients of a step of one's own.
+
+    inputs: tensors, or a dict of them, such as `lamina.grad` gives for a module; then the result is one, too.
 
     In a compiled program they travel in buckets of up to `bucket_bytes`, in the order in which they are
     finished: each is on its way while the next ones are computed. Raises ValueError for bucket_bytes < 1.
     """
     if bucket_bytes < 1:
         raise ValueError(f"all_reduce_each: bucket_bytes must be at least 1, got {bucket_bytes}")
+    if isinstance(inputs, dict):
+        given, structure = _tree.flatten(inputs, lambda within: within is not inputs)
+        found = all_reduce_each(given, reduction, group=group, bucket_bytes=bucket_bytes)
+        return cast(dict[str, Any], _tree.unflatten(structure, found))
     if not inputs:
         return []
     op = AllReduceEach(_or_all(group), reduction, bucket_bytes)
