@@ -212,6 +212,21 @@ def test_scores_are_exact_and_one_rank_logs_and_saves(tmp_path: Path) -> None:
             assert found[name] == pytest.approx(alone[name], rel=1e-5), name
 
 
+def infer_alone() -> None:
+    """What the first rank infers while the others do nothing."""
+    if distributed.rank() == 0:
+        x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+        for tracked in (False, True):
+            synchronized = nn.SyncBatchNorm(3, track_running_stats=tracked).eval()
+            own = nn.BatchNorm1d(3, track_running_stats=tracked).eval()
+            np.testing.assert_array_equal(synchronized(x).numpy(), own(x).numpy())
+    distributed.barrier()
+
+
+def test_inference_waits_for_no_other_rank() -> None:
+    run_ranks(infer_alone, 2)
+
+
 class TwoHeads(nn.Module):
     """Of two heads the loss depends on one."""
 

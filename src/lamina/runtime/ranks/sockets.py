@@ -186,8 +186,8 @@ def _check_alone(store: Store, rank: int, size: int) -> None:
         )
     if store.add(f"came/{rank}") > 1:
         raise ValueError(
-            f"init: another process is rank {rank} already: each needs a RANK of its own, from 0 to {size - 1}; what a "
-            "rank itself starts (workers that load data) is none: call init under if __name__ == '__main__':"
+            f"init: another process is rank {rank} already: each needs a RANK of its own, from 0 to {size - 1}; what "
+            "a rank itself starts (workers that load data) is none: call init under if __name__ == '__main__':"
         )
 
 
