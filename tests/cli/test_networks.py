@@ -27,6 +27,9 @@ def bare_net(in_channels: int = 3, num_classes: int = 5) -> nn.Module:
 def lenet(num_classes: int = 5) -> nn.Module:
     return nn.Identity()
 
+def plain_net() -> nn.Module:
+    return nn.Identity()
+
 SIZE = 3
 """
 
@@ -102,6 +105,7 @@ def test_trained_predicted_and_exported(
         ("SIZE", "has no function or class 'SIZE' that makes a network"),
         ("nothing", "has no function or class 'nothing' that makes a network"),
         ("lenet", "'lenet' is another network's name; give it one of its own"),
+        ("plain_net", "'plain_net' must take num_classes=, and may take in_channels= and image_size="),
     ],
 )
 def test_names_that_are_none(nets: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,12 @@ def _of_file(file: Path, name: str) -> str:
         raise argparse.ArgumentTypeError(f"{file}: {type(error).__name__}: {error}") from error
     if not callable(make):
         raise argparse.ArgumentTypeError(f"{file} has no function or class {name!r} that makes a network")
+    taken = inspect.signature(make).parameters.values()
+    if not any(p.name == "num_classes" or p.kind is p.VAR_KEYWORD for p in taken):
+        raise argparse.ArgumentTypeError(
+            f"{file}: {name!r} must take num_classes=, and may take in_channels= and image_size=, by which commands "
+            "say what network they need"
+        )
     told = models.builders().get(name)
     builder = told if told is not None and told.make is make else _untold(make, name)
     if builder.command in NETWORKS:
