@@ -66,6 +66,16 @@ def test_who_does_not_come_to_a_collective() -> None:
     assert "in step 4, planning a program" in text([waiting(0, 22.0), waiting(1, 22.0), late], 12.0)
 
 
+def test_who_is_through_with_what_took_long_has_time_to_come() -> None:
+    late = rank(2, doing="evaluating", patience=300.0)
+    for now, blamed in ((100.0, False), (120.9, False), (121.1, True)):
+        late.update({**late.facts, "doing": "", "patience": 0.0}, now)
+        found = text([waiting(0, now, now=now), waiting(1, now, now=now), late], now)
+        assert found.startswith("rank 2 (process 42 on node) has not come to all_reduce") == blamed
+    come = waiting(2, 0.1, now=121.1)
+    assert text([waiting(0, 121.0, now=121.1), come], 121.1) == ""
+
+
 def test_only_members_of_a_group_are_waited_for() -> None:
     counts = {"world": 8, "0,1": 3}
     first = waiting(0, 25.0, group="0,1", counts=counts)
