@@ -302,6 +302,11 @@ class Prefetch(Checked):
         return ahead(lambda: itertools.islice(iter(source), start, None), self.depth)
 
     @property
+    def world_size(self) -> int:
+        """The number of ranks that share the source's batches."""
+        return int(getattr(self.source, "world_size", 1))
+
+    @property
     def uneven(self) -> bool:
         """Whether ranks have different numbers of samples of a batch, where the source knows it."""
         return bool(getattr(self.source, "uneven", False))

@@ -330,9 +330,12 @@ class Step:
             held.copy_(rounded.to(held.device, held.dtype))
 
     def _compare(self, program: _CompiledStep) -> None:
-        """At the first step: whether all ranks have traced the same collective operations. Raises ValueError."""
+        """At the first step: whether all ranks have traced the same collective operations, and exchange gradients of
+        the same parameters. Raises ValueError."""
         if self.options.parallel is not None and not self._compared:
             self.options.parallel.check_alike("train_step: collective operations", program.collectives)
+            names = [(name, "") for name in sorted(program.reached)]
+            self.options.parallel.check_alike("train_step: parameters that the loss depends on", names)
             self._compared = True
 
     def renew(self) -> None:
