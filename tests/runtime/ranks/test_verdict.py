@@ -97,8 +97,9 @@ def test_who_ended_is_not_waited_for() -> None:
     gone = rank(1)
     gone.done = True
     assert text([waiting(0, 1.0), gone], 0.0) == ""
+    assert text([waiting(0, 3.0, now=2.0), gone], 2.0) == ""
     assert "rank 1 (process 41 on node) ended without coming to all_reduce" in text(
-        [waiting(0, 3.0), gone], 0.0
+        [waiting(0, 3.0, now=2.1), gone], 2.1
     )
 
 
@@ -161,7 +162,7 @@ def test_nobody_is_blamed_at_a_limit() -> None:
     assert text([rank(0, 20.0), rank(1, 4.99)], 20.0) != ""
     assert text([waiting(0, 21.0), rank(1)], 0.0) == ""
     assert text([waiting(0, 21.01), rank(1)], 0.0) != ""
-    gone = rank(1)
+    gone = rank(1, -9.0)
     gone.done = True
     assert text([waiting(0, 2.0), gone], 0.0) == ""
     assert text([waiting(0, 2.01), gone], 0.0) != ""

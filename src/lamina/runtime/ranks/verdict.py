@@ -199,7 +199,8 @@ def _kept_waiting(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | 
         members = [r for r in ranks if group == "world" or str(r.number) in group.split(",")]
         number = waiting.count(group)  # 0: what partners do is not counted
         late = [r for r in members if (r.count(group) < number if number else not r.op)]
-        gone = [r for r in late if r.done]  # nobody need wait for what has ended
+        # Nobody need wait for what has ended; by which status a launcher may say soon.
+        gone = [r for r in late if r.done and now - r.heard > 2 * limits.beat]
         in_vain = min(waiting.waits(now), now - max(r.through for r in members))  # since nobody needs longer
         if not gone and (in_vain <= limits.stalled or any(r.is_patient(now) for r in members)):
             continue
