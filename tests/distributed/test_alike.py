@@ -32,6 +32,11 @@ def test_collectives_of_a_program() -> None:
     assert "all_reduce" in first
     assert "f32[3]" in first
     assert second == f"exchange of {PAIR}(f32[3])"  # with whom is each rank's own
+    graph = trace(program, Spec((3,), float32))
+    assert collectives_of(graph, PAIR) == collectives_of(graph)
+    (first, _), (second, _) = collectives_of(graph, Group(0, 2))  # the other one is in another pair
+    assert "2 ranks" in first
+    assert second == "exchange of 2 ranks(f32[3])"
 
 
 def test_one_rank_is_alike() -> None:
