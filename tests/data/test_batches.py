@@ -116,6 +116,20 @@ def test_ranks_together_are_one_rank(world: int, shuffle: bool) -> None:
     assert ranks[-1].describe() == alone.describe()
 
 
+def test_whether_ranks_share_the_last_batch_is_known() -> None:
+    def uneven(count: int, world: int = 2, **options: Any) -> bool:
+        made = data.arrays(np.zeros(count), batch_size=4, rank=0, world_size=world, **options)
+        assert data.prefetch(made).uneven == made.uneven
+        return made.uneven
+
+    assert uneven(10)
+    assert not uneven(12)
+    assert not uneven(10, world=1)
+    assert not uneven(10, drop_last=True)
+    assert not uneven(10, pad_last=True)
+    assert not data.prefetch([1, 2]).uneven
+
+
 def test_ranks_draw_numbers_of_their_own() -> None:
     def load(indices: Any, rng: np.random.Generator) -> Any:
         return (rng.random(len(indices)),)
@@ -205,7 +219,7 @@ def test_a_loop_that_is_left_early_ends_the_thread() -> None:
 def test_ranks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """parallel="data" is the rank of this process, for all kinds of batches."""
     world = types.SimpleNamespace(rank=1, size=3)
-    monkeypatch.setattr(batches_module, "current_world", lambda: world)
+    monkeypatch.setattr(batches_module, "common_world", lambda: world)
     x = np.arange(12)
     found = data.arrays(x, batch_size=6, shuffle=False, parallel="data")
     assert (found.rank, found.world_size) == (1, 3)

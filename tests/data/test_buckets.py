@@ -150,6 +150,9 @@ def test_ranks_have_one_bucket_at_a_time() -> None:
     whole = list(data.Buckets(SAMPLES, **options))
     ranks = [data.Buckets(SAMPLES, rank=r, world_size=2, **options) for r in range(2)]
     assert ranks[1].describe() == data.Buckets(SAMPLES, **options).describe()
+    assert ranks[0].uneven
+    assert not data.Buckets(SAMPLES, **options).uneven
+    assert not data.Buckets(SAMPLES, rank=0, world_size=2, drop_last=True, **options).uneven
     parts = [[y for _, y in rank.epoch(0)] for rank in ranks]
     assert sum(len(y) for part in parts for y in part) == len(SAMPLES)
     halves = iter(parts[1])

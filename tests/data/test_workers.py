@@ -142,6 +142,16 @@ def test_a_killed_worker_is_an_error_and_the_next_epoch_begins_anew(tmp_path: An
     loader.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_what_asks_the_reader_to_end_is_left_to_it(workers: Workers, number: signal.Signals) -> None:
+    """Terminals and schedulers send these to all processes of a group."""
+    process = workers.submit(np.array([0]), rng()).result()["pid"]
+    os.kill(process, number)
+    for _ in workers._workers:
+        assert workers.submit(np.array([1]), rng()).result()["name"] == ["a"]
+    os.kill(process, 0)  # it is there
+
+
 def test_a_worker_that_ends_is_an_error() -> None:
     one = Workers(1, make)
     ticket = one.submit(np.array([-5]), rng())
@@ -212,3 +222,12 @@ def _is_dead(process: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def test_a_program_that_leaves_its_workers_open_ends(tmp_path: Any) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.replace("time.sleep(600)", "pass"))
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    found = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert not os.path.exists(f"/proc/{found.stdout.strip()}")

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import lamina as lm
-from lamina import distributed, nn, ops, optim
+from lamina import data, distributed, nn, ops, optim
 from lamina.distributed import Group
 from lamina.distributed.alike import check_alike, collectives_of
 from lamina.graph import trace
 from lamina.spec import Spec, float32
+from lamina.train import Position
 from tests.helpers import ROOT
 from tests.helpers.ranks import mpirun, run_ranks
 
@@ -24,12 +26,17 @@ PAIR = Group(0, 1)
 def test_collectives_of_a_program() -> None:
     def program(x: Any) -> Any:
         y = distributed.all_reduce(ops.relu(x), group=PAIR)
-        return distributed.send_receive(y, None, 0, group=PAIR)
+        return distributed.send_receive(y, None, 1, group=PAIR)
 
     (first, _), (second, _) = collectives_of(trace(program, Spec((3,), float32)))
     assert "all_reduce" in first
     assert "f32[3]" in first
     assert second == f"exchange of {PAIR}(f32[3])"  # with whom is each rank's own
+    graph = trace(program, Spec((3,), float32))
+    assert collectives_of(graph, PAIR) == collectives_of(graph)
+    (first, _), (second, _) = collectives_of(graph, Group(0, 2))  # the other one is in another pair
+    assert "2 ranks" in first
+    assert second == "exchange of 2 ranks(f32[3])"
 
 
 def test_one_rank_is_alike() -> None:
@@ -57,6 +64,48 @@ def wrong(wider: bool) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+class Heads(nn.Module):
+    """Each rank's loss depends on another head, of the same shape."""
+
+    def __init__(self) -> None:
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.first(x) if distributed.rank() == 0 else self.second(x)
+
+
+def fit_differently() -> list[str]:
+    """What is told of ranks that train by other parameters, rates, seeds and positions."""
+    me, told = distributed.rank(), []
+    x, y = np.zeros((8, 4), np.float32), np.zeros(8, np.int64)
+
+    def fit(rate: float = 0.1, seed: int = 0, net: nn.Module | None = None, **options: Any) -> None:
+        net = net or nn.Linear(4, 3)
+        step = lm.train_step(net, ops.cross_entropy, optim.SGD(rate), device="cpu", parallel="data")
+        batches = data.prefetch(data.arrays(x, y, batch_size=4, seed=seed, parallel="data"))
+        lm.fit(step, batches, 1, console=Console(quiet=True), **options)
+
+    for options in ({"net": Heads()}, {"rate": 0.1 + me}, {"seed": me}, {"start": Position(0, me)}, {}):
+        try:
+            fit(**options)  # type: ignore[arg-type]
+            told.append("")
+        except ValueError as error:
+            told.append(str(error))
+    return told
+
+
+def test_ranks_that_would_not_train_alike_are_named() -> None:
+    for told in run_ranks(fit_differently, 2):
+        head, rate, seed, position, alike = told
+        assert "parameters that the loss depends on are not the same on all ranks: number 1 is " in head
+        assert "first.bias on rank 0" in head
+        assert "fit: settings are not the same on all ranks" in rate
+        assert "lr=[1.1, " in rate
+        assert "is data.seed=1 on rank 1 and data.seed=0 on rank 0" in seed
+        assert "is batch=1 on rank 1 and batch=0 on rank 0" in position
+        assert alike == ""
 
 
 @pytest.mark.feature("B034")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import distributed
+from lamina import distributed, nn, ops, optim
 from lamina.distributed import Group
 from lamina.spec import ShapeError
 from tests.helpers.collective_programs import check
@@ -21,6 +21,15 @@ def test_values_and_gradients(launcher: Any, ranks: int) -> None:
 
 def test_one_rank_gets_what_it_gives() -> None:
     assert check_alone() == []
+
+
+def test_gradients_stay_those_of_their_module() -> None:
+    net = nn.Linear(2, 1)
+    gradients = lm.grad(lambda net: ops.sum(net(np.ones((1, 2), np.float32))))(net)
+    before = net.weight.numpy().copy()
+    optim.SGD(net.parameters(), lr=0.5).step(distributed.all_reduce_each(gradients))
+    np.testing.assert_array_equal(net.weight.numpy(), before - 0.5)
+    assert distributed.all_reduce_each({}) == {}
 
 
 def check_alone() -> list[str]:
@@ -45,6 +54,9 @@ def test_errors() -> None:
         distributed.reduce_scatter(x)
     with pytest.raises(ValueError, match="broadcast: src=1 is not among ranks 0"):
         distributed.broadcast(x, 1)
+    for one_sided in (distributed.send, distributed.receive):
+        with pytest.raises(ValueError, match=r"send_receive: .* on rank 0: .* in the same call, as both"):
+            one_sided(x, 0)
     with pytest.raises(ValueError, match=r"ranks \(0, 1\) needs a world of more than 1"):
         distributed.all_reduce(x, group=Group(0, 1))
     with pytest.raises(lm.DTypeError, match="all_reduce: the mean of .* is no integer; cast it"):

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import lamina as lm
 from lamina import distributed, nn, ops, optim
-from lamina.distributed import DataParallel
+from lamina.distributed import DataParallel, Group
 from tests.helpers.ranks import run_ranks
 
 BATCH, STEPS = 12, 5
@@ -190,6 +190,10 @@ def evaluate_and_fit(checkpoint: str) -> dict[str, Any]:
     console = Console(file=io.StringIO(), highlight=False)
     history = lm.fit(step, batches, 2, validation=mine, console=console, checkpoint=f"{checkpoint}{me}")
     assert history.epochs[-1].validation is not None
+    uneven = lm.data.arrays(x, y, batch_size=4, rank=me, world_size=n)
+    if n > 1:
+        with pytest.raises(ValueError, match="fit: ranks have different numbers of samples .*drop_last=True"):
+            lm.fit(step, uneven, 1, console=console)
     return {
         "accuracy": scores.accuracy, "loss": scores.loss, "matrix": scores.metrics["confusion_matrix"].tolist(),
         "losses": history.losses, "validation": history.epochs[-1].validation.loss,
@@ -206,6 +210,61 @@ def test_scores_are_exact_and_one_rank_logs_and_saves(tmp_path: Path) -> None:
         assert found["matrix"] == alone["matrix"]
         for name in ("accuracy", "loss", "losses", "validation"):
             assert found[name] == pytest.approx(alone[name], rel=1e-5), name
+
+
+def infer_alone() -> None:
+    """What the first rank infers while the others do nothing."""
+    if distributed.rank() == 0:
+        x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+        for tracked in (False, True):
+            synchronized = nn.SyncBatchNorm(3, track_running_stats=tracked).eval()
+            own = nn.BatchNorm1d(3, track_running_stats=tracked).eval()
+            np.testing.assert_array_equal(synchronized(x).numpy(), own(x).numpy())
+    distributed.barrier()
+
+
+class Halves(nn.Module):
+    """A hidden layer of which the ranks of a pair have each its half; without a pair the whole."""
+
+    def __init__(self, pair: Group) -> None:
+        rng, place = np.random.default_rng(2), distributed.group_rank(pair) or 0
+        first, second = rng.standard_normal((6, 4)), rng.standard_normal((3, 6))
+        own = slice(place * 6 // pair.size, (place + 1) * 6 // pair.size)
+        self.first, self.second = nn.Parameter(first[own]), nn.Parameter(second[:, own])
+        self.pair = pair
+
+    def forward(self, x: Any) -> Any:
+        def over_the_pair(y: Any) -> Any:
+            return distributed.all_reduce(y, group=self.pair)
+
+        total = lm.custom_vjp(over_the_pair)  # both ranks of a pair compute the same loss, which counts once
+        total.defvjp(lambda y: (over_the_pair(y), None), lambda _, g: (g,))
+        return total(ops.linear(ops.tanh(ops.linear(x, self.first)), self.second))
+
+
+def train_in_pairs() -> list[float]:
+    n, me = distributed.world_size(), distributed.rank()
+    width = 2 if n > 1 else 1
+    pair = Group(*range(me // width * width, me // width * width + width))
+    across = Group(*range(me % width, n, width))
+    step = lm.train_step(
+        Halves(pair), ops.cross_entropy, optim.Adam(0.05), device="cpu", precision="fp64",
+        parallel=DataParallel(across), shard_optimizer=n > 1,
+    )  # fmt: skip
+    rng, part, losses = np.random.default_rng(0), across.ranks.index(me), []
+    for _ in range(4):
+        x, y = rng.standard_normal((8, 4)), rng.integers(0, 3, 8)
+        own = slice(part * 8 // across.size, (part + 1) * 8 // across.size)
+        losses.append(float(step(x[own], y[own]).item()))
+    return losses
+
+
+def test_a_group_trains_beside_groups_of_another_kind() -> None:
+    assert run_ranks(train_in_pairs, 4) == [pytest.approx(train_in_pairs(), rel=1e-9)] * 4
+
+
+def test_inference_waits_for_no_other_rank() -> None:
+    run_ranks(infer_alone, 2)
 
 
 class TwoHeads(nn.Module):

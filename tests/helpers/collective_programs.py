@@ -46,6 +46,11 @@ def cases(n: int, me: int) -> dict[str, tuple[Callable[[Any], Any], tuple[int, .
             (6,),
             lambda xs: 2 * xs.sum(0),
         ),
+        "each by name": (
+            lambda x: d.all_reduce_each({"a": x, "b": x * 2.0})["b"],
+            (6,),
+            lambda xs: 2 * xs.mean(0),
+        ),
     }
 
 

@@ -16,13 +16,21 @@ def own(rank: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
     return np.random.default_rng(rank).integers(-8, 8, shape).astype(dtype)
 
 
+def with_nan(everybody: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Ranks' arrays [ranks, ...] with a NaN at another place of each."""
+    holed = everybody.copy()
+    for rank, x in enumerate(holed):
+        x.reshape(-1)[rank : rank + 1] = np.nan
+    return holed
+
+
 def check(comm: Communicator) -> list[str]:
     """What is wrong with each call; all ranks' inputs are known to each."""
     n, me = comm.size, comm.rank
     wrong: list[str] = []
 
     def compare(what: str, got: Any, wanted: Any) -> None:
-        if not np.array_equal(np.asarray(got, np.float64), np.asarray(wanted, np.float64)):
+        if not np.array_equal(np.asarray(got, np.float64), np.asarray(wanted, np.float64), equal_nan=True):
             wrong.append(f"{what}: {got} is not {wanted}")
 
     for dtype in DTYPES:
@@ -38,6 +46,12 @@ def check(comm: Communicator) -> list[str]:
                 pending.wait()
                 compare(f"start_all_reduce {reduction} {dtype.__name__}", y, wanted)
                 compare("all_reduce beside it", z, everybody.max(0) if z.size else z)
+            if shape and np.issubdtype(dtype, np.inexact):
+                holed = with_nan(everybody)
+                for reduction in ("sum", "max", "min"):
+                    x = holed[me].copy()
+                    comm.all_reduce(x, reduction)
+                    compare(f"all_reduce {reduction} of NaN {dtype.__name__}", x, reduced(holed, reduction))
             out = np.empty((n, *shape), dtype)
             comm.all_gather(own(me, shape, dtype), out)
             compare("all_gather", out, everybody)

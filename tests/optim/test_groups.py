@@ -261,6 +261,20 @@ def test_gathered_gradients_update_by_their_mean(compiled: bool) -> None:
     assert optimizer.bound.number == 3
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_are_gathered_in_the_type_of_their_parameter(shape: tuple[int, ...], dtype: str) -> None:
+    number = nn.Parameter(np.ones(shape, dtype))
+    optimizer = optim.SGD([number], lr=1.0)
+    for gradient in (0.25, 1 / 3):
+        optimizer.accumulate([np.full(shape, gradient, dtype)])
+    (gathered,) = (x for name, x in optimizer.state_dict().items() if name.endswith("sum_of_gradients"))
+    assert str(gathered.dtype) == dtype
+    optimizer.step()
+    mean = (np.array(0.25, dtype) + np.array(1 / 3, dtype)) / np.array(2, dtype)
+    np.testing.assert_array_equal(number.numpy(), np.full(shape, 1 - mean))
+
+
 def test_two_updates_within_one_program_are_two_updates() -> None:
     net, eager = network(), network()
     rate = lambda step: 0.5 / (step + 1)  # noqa: E731

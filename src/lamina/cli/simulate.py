@@ -111,11 +111,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _workload(options: argparse.Namespace) -> Workload:
-    """Raises ValueError, which names the file where that is the reason."""
     try:
         record = parse_json(options.step.read_bytes())
     except ValueError as error:
-        raise ValueError(f"{options.step}: is no timed training step ({error})") from None
+        raise ValueError(
+            f"{options.step} is no step of lamina plan --train --time --json ({error})"
+        ) from error
     if isinstance(record, dict) and "kernels" in record:
         if options.batch_size is None:
             raise ValueError("--batch-size: a profile does not say how many samples the step has")

@@ -19,7 +19,7 @@ import numpy as np
 from lamina import _tree
 from lamina._renamed import renamed
 from lamina.ops.arguments import Checked, checked
-from lamina.runtime.ranks import current_world
+from lamina.runtime.ranks import common_world
 
 Array = np.ndarray[Any, Any]
 Batch = tuple[Array, ...]
@@ -135,6 +135,12 @@ class Batches(Checked):
         """How many samples there are to choose from."""
         return self.count
 
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks have different numbers of samples of an epoch's last batch."""
+        whole = self.drop_last or self.pad_last or self.count % self.batch_size == 0
+        return self.world_size > 1 and not whole
+
     def order(self, number: int) -> Array:
         """The indices of all samples in the order of epoch `number`."""
         if not self.shuffle:
@@ -179,14 +185,17 @@ def seed_of(what: str, generator: SeededGenerator | np.random.Generator | None, 
 
 
 def place_of(parallel: str | None, rank: int, world_size: int) -> tuple[int, int]:
-    """Rank and world size as they are given, or those of this process. Raises ValueError where both are given."""
+    """Rank and world size as they are given, or those of this process.
+
+    Raises ValueError where both are given, RuntimeError where ranks were started that have not met.
+    """
     if parallel is None:
         return rank, world_size
     if (rank, world_size) != (0, 1):
         raise ValueError(
             f'parallel="data" finds rank and world_size; rank={rank} and world_size={world_size} are given, too'
         )
-    world = current_world()
+    world = common_world()
     return world.rank, world.size
 
 
@@ -291,6 +300,16 @@ class Prefetch(Checked):
         if isinstance(source, Epochs):
             return ahead(lambda: source.epoch(number, start), self.depth)
         return ahead(lambda: itertools.islice(iter(source), start, None), self.depth)
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks that share the source's batches."""
+        return int(getattr(self.source, "world_size", 1))
+
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks have different numbers of samples of a batch, where the source knows it."""
+        return bool(getattr(self.source, "uneven", False))
 
     def describe(self) -> dict[str, Any]:
         """What the source says of itself; nothing where it does not."""

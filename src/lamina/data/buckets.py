@@ -200,6 +200,12 @@ class Buckets(Checked):
             batches += [(bucket, b) for b in cut if len(b) == self.batch_size or not self.drop_last]
         return [batches[i] for i in rng.permutation(len(batches))] if self.shuffle else batches
 
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks have different numbers of samples of a bucket's last batch."""
+        whole = self.drop_last or not any(len(m) % self.batch_size for m in self._members)
+        return self.world_size > 1 and not whole
+
     def describe(self) -> dict[str, Any]:
         """What a resumed run must find again: sizes, order, and a digest of the first batch."""
         content = hashlib.sha256()

@@ -147,6 +147,12 @@ class ShardStream(Checked):
             )
         return (part.weighted(self._load(part.indices, part.rng)) for part in parts)
 
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks have different numbers of samples of the last batch, as far as `samples` tells."""
+        whole = self.drop_last or self.pad_last or sum(self.samples or ()) % self.batch_size == 0
+        return self.world_size > 1 and not whole
+
     def describe(self) -> dict[str, Any]:
         """What a resumed run must find again: shards, sizes and order."""
         facts = {"shards": [Path(p).name for p in self.paths], "batch_size": self.batch_size}

@@ -18,10 +18,11 @@ import socket
 import struct
 import threading
 import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
+from multiprocessing.util import Finalize
+from types import FrameType
 from typing import Any
 
 #: Makes a batch of a part's indices and its generator.
@@ -30,6 +31,8 @@ Making = Callable[[Any, Any], Any]
 _LENGTHS = struct.Struct("<QQ")
 #: Where arrays begin in memory: at multiples of it.
 _ALIGNED = 64
+#: What asks the reader to end and reaches its group of processes, too: Ctrl-C, and the end of a scheduler's job.
+_READERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 #: Seconds that a worker has to end by itself.
 _PATIENCE = 2.0
 
@@ -75,7 +78,8 @@ class Workers:
 
     def __init__(self, count: int, making: Making) -> None:
         self._workers: list[_Worker] = []
-        self._end = weakref.finalize(self, _end_all, self._workers)
+        # At the exit before multiprocessing sends what it calls daemons SIGTERM, and waits for them.
+        self._end = Finalize(self, _end_all, (self._workers,), exitpriority=1)
         for number in range(count):
             self._workers.append(_Worker(f"process {number + 1} of {count}", making, number))
         self._turn = 0
@@ -123,8 +127,8 @@ class _Worker:
             target=_work, args=(there, making, place), name=f"lamina data {name}", daemon=True
         )
         with there:
-            # Ctrl-C is the reader's: a child begins with the signals blocked that its parent blocks.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            # A child begins with the signals blocked that its parent blocks.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _READERS)
             try:
                 self._process.start()
             except BaseException:
@@ -234,8 +238,9 @@ class _Failure:
 def _work(link: socket.socket, making: Making, place: int) -> None:
     """Make what is asked for until nobody asks any more; before that, `making.begin(place)`, if there is one."""
     begin = getattr(making, "begin", None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for number in _READERS:
+        signal.signal(number, _leave_to_the_reader)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _READERS)
     with link:
         try:
             while (task := _received(link)) is not None:
@@ -251,6 +256,10 @@ def _work(link: socket.socket, making: Making, place: int) -> None:
                     _send(link, (number, None, _Failure.of(error)))
         except ConnectionError:
             return  # the reader has gone
+
+
+def _leave_to_the_reader(number: int, frame: FrameType | None) -> None:
+    """A process with the reader gone ends by that."""
 
 
 # ---- messages

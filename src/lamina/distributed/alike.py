@@ -15,12 +15,19 @@ from lamina.spec import Group
 _NOTHING = ("nothing", "")
 
 
-def collectives_of(graph: Graph) -> list[tuple[str, str]]:
-    """Each collective operation of a traced program, in order: op and operands, which all ranks share; its origin."""
+def collectives_of(graph: Graph, ranks: Group | None = None) -> list[tuple[str, str]]:
+    """Each collective operation of a traced program, in order: op and operands, which all ranks share; its origin.
+
+    ranks: who compares them. Of a group that is not of them all (parts of one layer beside data parallelism) each may
+    have its own, so that its size alone is told.
+    """
     found = []
     for node in graph.nodes:
         if isinstance(node.op, Collective):
-            op = f"{node.op.name} of {node.op.group}" if isinstance(node.op, Exchange) else str(node.op)
+            group = node.op.group
+            op = f"{node.op.name} of {group}" if isinstance(node.op, Exchange) else str(node.op)
+            if ranks is not None and not set(ranks.ranks) <= set(group.ranks):
+                op = op.replace(str(group), f"{group.size} ranks")
             where = f", from {node.origin}" if str(node.origin) else ""
             found.append((f"{op}({', '.join(str(v.spec) for v in node.inputs)})", where))
     return found

@@ -7,9 +7,10 @@ ranks' results). For a group of one each gives what it is given. `group=None` is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast, overload
 
-from lamina.distributed.ranks import world_group
+from lamina import _tree
+from lamina.distributed.ranks import rank, world_group
 from lamina.ops.arguments import checked
 from lamina.ops.core import Op, bind, operand
 from lamina.ops.primitives.collective import (
@@ -20,6 +21,7 @@ from lamina.ops.primitives.collective import (
     Broadcast,
     Exchange,
     ReduceScatter,
+    Reduction,
 )
 from lamina.spec.group import Group
 
@@ -37,21 +39,39 @@ def all_reduce(
     return found
 
 
+@overload
+def all_reduce_each(
+    inputs: dict[str, X],
+    reduction: Reduction = "mean",
+    *,
+    group: Group | None = None,
+    bucket_bytes: int = ...,
+) -> dict[str, X]: ...
+@overload
+def all_reduce_each(
+    inputs: Sequence[X], reduction: Reduction = "mean", *, group: Group | None = None, bucket_bytes: int = ...
+) -> list[X]: ...
 @checked
 def all_reduce_each(
-    inputs: Sequence[X],
+    inputs: Sequence[Any] | dict[str, Any],
     reduction: Literal["sum", "mean", "max", "min"] = "mean",
     *,
     group: Group | None = None,
     bucket_bytes: int = BUCKET_BYTES,
-) -> list[X]:
+) -> list[Any] | dict[str, Any]:
     """Each of several tensors reduced over all ranks, such as the gradients of a step of one's own.
+
+    inputs: tensors, or a dict of them, such as `lamina.grad` gives for a module; then the result is one, too.
 
     In a compiled program they travel in buckets of up to `bucket_bytes`, in the order in which they are
     finished: each is on its way while the next ones are computed. Raises ValueError for bucket_bytes < 1.
     """
     if bucket_bytes < 1:
         raise ValueError(f"all_reduce_each: bucket_bytes must be at least 1, got {bucket_bytes}")
+    if isinstance(inputs, dict):
+        given, structure = _tree.flatten(inputs, lambda within: within is not inputs)
+        found = all_reduce_each(given, reduction, group=group, bucket_bytes=bucket_bytes)
+        return cast(dict[str, Any], _tree.unflatten(structure, found))
     if not inputs:
         return []
     op = AllReduceEach(_or_all(group), reduction, bucket_bytes)
@@ -94,10 +114,16 @@ def send_receive(input: X, dst: int | None, src: int | None, *, group: Group | N
     """Send input to rank `dst`, and get what rank `src` sends, of the same shape and dtype; 0 where src is None.
 
     A ring: send_receive(x, (rank() + 1) % n, (rank() - 1) % n). Only the ranks that are named take part.
+    Raises ValueError for ranks outside of the group, and where one of both alone is this rank.
     """
     ranks = _or_all(group)
     to = None if dst is None else _place("send_receive", "dst", dst, ranks)
     source = None if src is None else _place("send_receive", "src", src, ranks)
+    if dst != src and rank() in (dst, src):
+        raise ValueError(
+            f"send_receive: dst={dst} and src={src} on rank {rank()}: what a rank sends itself it receives in the "
+            "same call, as both"
+        )
     found: X = _of("send_receive", Exchange(ranks, to, source), input)
     return found
 
@@ -116,11 +142,11 @@ def _or_all(group: Group | None) -> Group:
     return world_group() if group is None else group
 
 
-def _place(what: str, name: str, rank: int, group: Group) -> int:
+def _place(what: str, name: str, number: int, group: Group) -> int:
     """Where a rank of the world stands in a group. Raises ValueError."""
-    if rank not in group.ranks:
-        raise ValueError(f"{what}: {name}={rank} is not among {group}")
-    return group.ranks.index(rank)
+    if number not in group.ranks:
+        raise ValueError(f"{what}: {name}={number} is not among {group}")
+    return group.ranks.index(number)
 
 
 def _of(what: str, op: Op, x: Any) -> Any:

@@ -13,6 +13,7 @@ from lamina.distributed.collectives import BUCKET_BYTES, all_reduce, all_reduce_
 from lamina.distributed.ranks import all_gather_object, group_rank, rank, world_group
 from lamina.distributed.shards import Shards
 from lamina.ops.primitives.random import part_of_batch
+from lamina.runtime.ranks import common_world
 from lamina.spec import Group, bfloat16
 from lamina.tensors import Tensor
 
@@ -122,7 +123,12 @@ class DataParallel:
 
 
 def as_data_parallel(given: DataParallel | Literal["data"] | None) -> DataParallel | None:
-    """What the argument `parallel` means. None for a world of one rank: there is nothing to do together."""
+    """What the argument `parallel` means. None for a world of one rank: there is nothing to do together.
+
+    Raises RuntimeError where ranks were started that have not met.
+    """
     found = DataParallel() if given == "data" else given
     assert not isinstance(found, str)
+    if found is not None:
+        common_world()
     return None if found is None or found.size == 1 else found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from lamina.nn.parameter import Parameter, read
 from lamina.ops.core import call, operand
 from lamina.ops.primitives.collective import AllGather
 from lamina.runtime.ranks import current_world
-from lamina.spec import DType, Group, Shape, ShapeError, as_shape, element_count, float32, int64
+from lamina.spec import Group, Shape, ShapeError, as_shape, element_count, float32, int64
 from lamina.tensors import ones, zeros
 
 
@@ -167,6 +167,15 @@ class BatchNorm3d(_BatchNormLayer):
     ranks = (5,)
 
 
+@runtime_checkable
+class SynchronizesBatchNorms(Protocol):
+    """A network whose batch norms are no modules."""
+
+    def synchronize_batch_norms(self, process_group: Group | None) -> None:
+        """Train by the statistics of the group's ranks from now on; None is all ranks."""
+        ...
+
+
 class SyncBatchNorm(_BatchNormLayer):
     """Batch norm of [N, C, *S] by the statistics of all ranks of a group; their gradients are summed over it, too.
 
@@ -193,41 +202,24 @@ class SyncBatchNorm(_BatchNormLayer):
     def forward(self, x: T) -> T:
         """x [N, C, *S] normalized; shape and dtype stay."""
         group = self.process_group or Group(*range(current_world().size))
-        if group.size == 1 or not (self.training or not self.track_running_stats):
+        if group.size == 1 or not self.training:
             alone: T = super().forward(x)
             return alone
-        x, wide = self.check(x), operand(x).dtype.compute
-        mean, var = self._statistics(x, wide, group)
-        weight, bias = self.weight, self.bias
-        y: T = ops.batch_norm(x, mean, var, weight, bias, False, 0.0, self.eps)
-        if self.training and self.track_running_stats:
-            count = group.size * element_count(x.shape) // self.num_features
-            self._move(ops.stop_gradient(mean), ops.stop_gradient(var) * (count / max(count - 1, 1)))
+        mean, var = self.running()
+        y: T
+        y, mean, var = batch_norm_of_ranks(
+            self.check(x), mean, var, self.weight, self.bias, self.share, self.eps, group
+        )
+        if self.track_running_stats:
+            self.keep(mean, var)
         return y
-
-    def _statistics(self, x: Any, wide: DType, group: Group) -> tuple[Any, Any]:
-        """Mean and variance [C] of all ranks' elements, in one exchange: ranks' means and variances are combined."""
-        axes = [0, *range(2, x.ndim)]
-        mean = ops.mean(x.cast(wide), axes)
-        spread = x.cast(wide) - mean.reshape((-1, *(1,) * (x.ndim - 2)))
-        var = ops.mean(spread * spread, axes)
-        parts = call(AllGather(group), ops.stack([mean, var]))  # [ranks, 2, C]
-        means, variances = parts[:, 0], parts[:, 1]
-        mean = ops.mean(means, 0)
-        return mean, ops.mean(variances + ops.square(means - mean), 0)
-
-    def _move(self, mean: Any, var: Any) -> None:
-        """Running statistics towards these."""
-        share = self.share
-        before = self.running()
-        moved = [
-            old + (new.cast(old.dtype) - old) * share for old, new in zip(before, (mean, var), strict=True)
-        ]
-        self.keep(*moved)
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Group | None = None) -> Module:
         """The module with all batch norms below it as SyncBatchNorm, on the same parameters and statistics."""
+        if isinstance(module, SynchronizesBatchNorms):
+            module.synchronize_batch_norms(process_group)
+            return module
         if isinstance(module, _BatchNormLayer) and not isinstance(module, cls):
             made = cls(module.num_features, module.eps, module.momentum, False, False, process_group)
             made.__dict__.update(module.__dict__)
@@ -236,6 +228,33 @@ class SyncBatchNorm(_BatchNormLayer):
         for name, child in module.named_children():
             module.add_module(name, cls.convert_sync_batchnorm(child, process_group))
         return module
+
+
+def batch_norm_of_ranks(
+    x: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: Any, eps: float, group: Group
+) -> tuple[Any, Any, Any]:
+    """Batch norm of [N, C, *S] by the statistics of all ranks' elements, and the running ones moved towards these.
+
+    mean, var: running statistics [C], None where there are none. Ranks' means and variances are combined, in one
+    exchange.
+    """
+    axes, wide = [0, *range(2, x.ndim)], x.cast(operand(x).dtype.compute)
+    own = ops.mean(wide, axes)
+    spread = wide - own.reshape((-1, *(1,) * (x.ndim - 2)))
+    parts = call(AllGather(group), ops.stack([own, ops.mean(spread * spread, axes)]))  # [ranks, 2, C]
+    means, variances = parts[:, 0], parts[:, 1]
+    found_mean = ops.mean(means, 0)
+    found_var = ops.mean(variances + ops.square(means - found_mean), 0)
+    y = ops.batch_norm(x, found_mean, found_var, weight, bias, False, 0.0, eps)
+    if mean is None:
+        return y, None, None
+    count = group.size * element_count(x.shape) // x.shape[1]
+    unbiased = ops.stop_gradient(found_var) * (count / max(count - 1, 1))
+    moved = [
+        old + (new.cast(old.dtype) - old) * momentum
+        for old, new in ((mean, ops.stop_gradient(found_mean)), (var, unbiased))
+    ]
+    return y, moved[0], moved[1]
 
 
 class _InstanceNorm(_RunningNorm):

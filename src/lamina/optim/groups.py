@@ -16,7 +16,7 @@ from lamina.graph.transforms.arguments import Gradients, HasParameters
 from lamina.ops.arguments import shown
 from lamina.ops.core import Array, Operand, Recorder, recorder, recording
 from lamina.optim.schedule import Schedule
-from lamina.runtime import is_array
+from lamina.runtime import Device, is_array
 from lamina.spec import ShapeError, Spec, float32, float64
 from lamina.tensors import Tensor, as_tensor, tensor, zeros
 
@@ -209,14 +209,14 @@ class TrainedParameter:
     def gathered(self, dtype: Any = None) -> Tensor:
         """The sum of gradients, made at first. dtype: the parameter's, by default."""
         if self.sum is None or self.sum.device != self.param.device:
-            self.sum = _outside(self.param.shape, self.param, dtype)
+            self.sum = _outside(self.param.shape, dtype or self.param.dtype, self.param.device)
         return self.sum
 
 
-def _outside(shape: tuple[int, ...], like: Tensor, dtype: Any = None) -> Tensor:
-    """Zeros on the device of a parameter, made now even while something is recorded."""
+def _outside(shape: tuple[int, ...], dtype: Any, device: Device) -> Tensor:
+    """Zeros that are made now even while something is recorded."""
     with recording(None):
-        return zeros(shape, dtype=(dtype or like.dtype) if shape else "float32", device=like.device)
+        return zeros(shape, dtype=dtype, device=device)
 
 
 class ParameterGroups:
@@ -396,9 +396,9 @@ class ParameterGroups:
         count.copy_(ops.add(count, 1.0))
 
     def _counted(self) -> Tensor:
-        like = next(iter(self.entries.values())).param
-        if self._count is None or self._count.device != like.device:
-            self._count = _outside((), like)
+        device = next(iter(self.entries.values())).param.device
+        if self._count is None or self._count.device != device:
+            self._count = _outside((), "float32", device)
         return self._count
 
     def _gathered(self) -> Iterator[tuple[TrainedParameter, Any]]:

@@ -36,7 +36,7 @@ from lamina.train.metrics import Metric, named_metrics
 from lamina.train.preemption import Preempted, Preemption
 from lamina.train.progress import Reporter
 from lamina.train.scoring import LATE, Scoring
-from lamina.train.setup import Setup, check_same, data_setup
+from lamina.train.setup import Setup, check_same, data_setup, step_setup
 from lamina.train.step import Step
 
 #: float16 skips steps whose gradients overflow while its loss scale is searched: so many in a row are no divergence.
@@ -91,9 +91,9 @@ def fit(
         that overflow are skipped.
     override: what may differ from the run that wrote the checkpoint: "epochs", "data.batch_size", "data", "all".
     progress: draw a bar; by default on terminals only, with one line per epoch elsewhere.
-    Raises ValueError for epochs < 1 and data without batches, TypeError for data that can be read only once where
-    there are more epochs, ResumeError for another run than the checkpoint's, OSError when the checkpoint cannot be
-    written.
+    Raises ValueError for epochs < 1, for data without batches, for batches of which ranks have different numbers of
+    samples and for ranks with different settings, TypeError for data that can be read only once where there are more
+    epochs, ResumeError for another run than the checkpoint's, OSError when the checkpoint cannot be written.
     """
     if epochs < 1:
         raise ValueError(f"fit: epochs must be at least 1, got {epochs}")
@@ -101,6 +101,11 @@ def fit(
         raise TypeError(
             f"fit: a {type(data).__name__} can be read once, which is one epoch of {epochs}; give data that can be "
             "iterated again (a list, data.Batches, a loader)"
+        )
+    if step.options.parallel is not None and getattr(data, "uneven", False):
+        raise ValueError(
+            f"fit: ranks have different numbers of samples of the last batch of {data!r}, and gradients of all ranks "
+            "count alike: drop_last=True leaves that batch out, pad_last=True, where the data takes it, fills it up"
         )
     if isinstance(checkpoint, CheckpointFolder):
         if checkpoint.step is not step:
@@ -115,11 +120,26 @@ def fit(
     setup = data_setup(data, epochs)
     check_same(start.setup, setup, override, "fit")
     start = _at_the_same_sample(start, setup)
+    _check_ranks(step, data, setup, start, max_steps)
     leads = step.options.parallel is None or step.options.parallel.place == 0  # one rank logs and saves
     watched = Run(step, epochs, History(position=start), start, wanted, setup, leads)
     saving = _Saving(checkpoint, checkpoint_every, check_finite)
     run = _Loop(watched, data, validation, saving, max_steps, [as_callback(c) for c in callbacks])
     return run.all(console, progress)
+
+
+def _check_ranks(
+    step: Step, data: Iterable[Any], setup: Setup, start: Position, max_steps: int | None
+) -> None:
+    """Raise ValueError where ranks that train together have different settings: of the step, of the run's length, and
+    of batches that they share, but for their content, which may be random."""
+    if step.options.parallel is None:
+        return
+    own = "data.content" if getattr(data, "world_size", 1) > 1 else "data."
+    told = {name: x for name, x in setup.items() if not name.startswith(own)}
+    told |= {**step_setup(step), "epoch": start.epoch, "batch": start.batch, "max_steps": max_steps}
+    lines = [(f"{name}={value}", "") for name, value in told.items()]
+    step.options.parallel.check_alike("fit: settings", lines)
 
 
 def _at_the_same_sample(start: Position, setup: Setup) -> Position:

@@ -37,7 +37,7 @@ from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.runtime.ranks.progress import progress
-from lamina.spec import DType, Shape, Spec, current_policy, float32, policy
+from lamina.spec import DType, Group, Shape, Spec, current_policy, float32, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays, zeros
 from lamina.train.averaging import AveragedModel
@@ -128,8 +128,8 @@ def train_step(
         remembered on disk. Nothing changes under the policy `deterministic`, or where ranks train together. False,
         or LAMINA_TUNING=0 in the environment, turns it off; `step.tuning` says how far it is.
     Raises NoGpuError, ValueError for an unknown precision, a network without parameters, or shards of an optimizer
-    that needs whole tensors, MemoryLimitError at the
-    first step when it cannot be planned in so little memory.
+    that needs whole tensors, RuntimeError where ranks were started that have not met (`lamina.distributed.init`),
+    MemoryLimitError at the first step when it cannot be planned in so little memory.
     """
     if shard_optimizer and parallel is None:
         raise ValueError('train_step: shard_optimizer=True is for several ranks: give parallel="data", too')
@@ -330,9 +330,12 @@ class Step:
             held.copy_(rounded.to(held.device, held.dtype))
 
     def _compare(self, program: _CompiledStep) -> None:
-        """At the first step: whether all ranks have traced the same collective operations. Raises ValueError."""
+        """At the first step: whether all ranks have traced the same collective operations, and exchange gradients of
+        the same parameters. Raises ValueError."""
         if self.options.parallel is not None and not self._compared:
             self.options.parallel.check_alike("train_step: collective operations", program.collectives)
+            names = [(name, "") for name in sorted(program.reached)]
+            self.options.parallel.check_alike("train_step: parameters that the loss depends on", names)
             self._compared = True
 
     def renew(self) -> None:
@@ -501,6 +504,7 @@ class Step:
             grads,
             reached,
             self.memory_limit,
+            None if self.options.parallel is None else self.options.parallel.ranks,
         )
 
     def _trained(self) -> list[tuple[str, TrainedParameter]]:
@@ -859,10 +863,11 @@ class _CompiledStep:
         counts: bool,
         grads: Sequence[str],
         reached: frozenset[str],
-        memory_limit: int | None = None,
+        memory_limit: int | None,
+        ranks: Group | None,
     ) -> _CompiledStep:
         """Compile: the first len(held) inputs are state, updated by the outputs of the same index; the last ones are
-        what is closed over, updated by the last outputs.
+        what is closed over, updated by the last outputs. ranks: that train together.
 
         State that the program only hands through (a buffer that is not updated) stays where it is.
         """
@@ -884,7 +889,7 @@ class _CompiledStep:
             memory_limit=memory_limit,
         )
         executable.load(dict(enumerate(held)) | dict(zip(places, closed.kept, strict=True)))
-        return cls(executable, counts, grads, collectives_of(graph), closed, reached)
+        return cls(executable, counts, grads, collectives_of(graph, ranks), closed, reached)
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
         """One step on the rates, inputs and targets: the loss, perhaps hits and labels, and the gradients."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+
+import lamina as lm
+from lamina import distributed, nn, ops, optim
+from tests.helpers.ranks import run_ranks
 
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
 
@@ -66,3 +71,45 @@ def test_statistics_that_are_means_over_all_batches() -> None:
         net(x)
         converted(x)
     assert int(converted.state_dict()["1.num_batches_tracked"]) == 3
+
+
+def train_converted(ways: list[str]) -> list[list[float]]:
+    """Losses of a network of PyTorch with batch norms that ranks synchronize, each way of saying so."""
+    import torch
+    from torch import nn as torch_nn
+
+    from lamina.convert.torch import from_torch
+
+    n, me = distributed.world_size(), distributed.rank()
+    part, found = slice(me * 6 // n, (me + 1) * 6 // n), []
+    for way in ways:
+        torch.manual_seed(0)
+        source: torch_nn.Module = torch_nn.Sequential(
+            torch_nn.Conv2d(2, 4, 3), torch_nn.BatchNorm2d(4), torch_nn.Flatten(), torch_nn.Linear(36, 3),
+            torch_nn.BatchNorm1d(3),
+        )  # fmt: skip
+        if way == "torch":
+            source = torch_nn.SyncBatchNorm.convert_sync_batchnorm(source)
+        net: nn.Module = from_torch(source.double(), torch.zeros(6 // n, 2, 5, 5, dtype=torch.float64))
+        if way == "lamina":
+            assert nn.SyncBatchNorm.convert_sync_batchnorm(net) is net
+        step = lm.train_step(
+            net, ops.cross_entropy, optim.SGD(0.1), device="cpu", precision="fp64", parallel="data"
+        )
+        rng, losses = np.random.default_rng(0), []
+        for _ in range(3):
+            x, y = rng.standard_normal((6, 2, 5, 5)), rng.integers(0, 3, 6)
+            losses.append(float(step(x[part], y[part]).item()))
+        statistics = [float(ops.sum(x).item()) for k, x in net.state_dict().items() if "running" in k]
+        found.append(losses + statistics)
+    return found
+
+
+@pytest.mark.slow
+def test_ranks_synchronize_batch_norms() -> None:
+    (wanted,) = train_converted([""])
+    for rank in run_ranks(train_converted, 2, args=(["torch", "lamina", ""],)):
+        by_torch, by_lamina, own = rank
+        assert by_torch == pytest.approx(wanted, rel=1e-9)
+        assert by_lamina == pytest.approx(wanted, rel=1e-9)
+        assert own != pytest.approx(wanted, rel=1e-3)

@@ -239,3 +239,38 @@ def test_integers_like_a_tensor() -> None:
     assert (found.dtype, found.shape) == (lm.float32, (40, 5))
     assert sorted(set(found.numpy().ravel())) == [3, 4, 5]
     assert ops.randint_like(found, 2, dtype=lm.int64).max().item() == 1
+
+
+#: What is drawn for a batch, of its size or for each of its samples.
+OF_BATCHES: list[Any] = [
+    lambda x: ops.rand(len(x), 3),
+    lambda x: ops.randn_like(x),
+    lambda x: ops.rand_like(x, dtype=lm.float64),
+    lambda x: ops.normal(0.0, 2.0, x.shape),
+    lambda x: ops.normal(x, 0.5),
+    lambda x: ops.bernoulli(x),
+    lambda x: ops.randint(100, x.shape),
+    lambda x: ops.multinomial(x, 4, True),
+    lambda x: ops.multinomial(x, 3),
+    lambda x: ops.gumbel_softmax(x),
+]
+
+
+@pytest.mark.parametrize("columns", [4, 5])
+@pytest.mark.parametrize("draw", OF_BATCHES)
+def test_ranks_draw_for_their_parts_what_one_draws_for_the_whole(draw: Any, columns: int) -> None:
+    x = np.random.default_rng(0).random((6, columns)).astype(np.float32)
+
+    def drawn(part: Any) -> list[Any]:
+        nn.manual_seed(5)
+        return [draw(part).numpy(), ops.rand(()).numpy(), ops.randperm(9).numpy()]
+
+    whole, number, order = drawn(x)
+    parts = []
+    for rank, part in enumerate(np.split(x, 3)):
+        with random.part_of_batch(rank, 3):
+            own, *same = drawn(part)
+        parts.append(own)
+        for found, wanted in zip(same, (number, order), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(np.concatenate(parts), whole)

@@ -89,6 +89,19 @@ def test_a_launcher_says_how_a_process_ended(monitor: RankMonitor) -> None:
     leave(first)
 
 
+def test_a_status_is_told_of_a_rank_that_left_well(monitor: RankMonitor) -> None:
+    """sys.exit(3) leaves the others, and then ends the process."""
+    first, second = join(monitor, 0), join(monitor, 1)
+    heard(first, "welcome"), heard(second, "welcome")
+    second.send(at={"step": 3, "op": "", "counts": {}}, bye=True)
+    leave(second)
+    while 1 in monitor._lines:
+        time.sleep(0.01)
+    monitor.ended(1, "ended with exit status 3")
+    assert heard(first, "verdict")["verdict"]["reason"] == "ended with exit status 3"
+    leave(first)
+
+
 @pytest.mark.parametrize("says", ["raised ValueError: bad", ""])
 def test_what_a_rank_said_last_is_read_before_the_launcher_is_believed(says: str) -> None:
     """A monitor whose thread has not come to it yet; a child may keep the connection open."""

@@ -2,7 +2,9 @@
 
 import threading
 from contextlib import closing
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -44,6 +46,29 @@ def test_a_rank_that_is_silent_or_gone_is_named() -> None:
     with pytest.raises(RankError, match=r"rank 1 has ended: .*rank 0 waited for it"):
         comm.receive(np.zeros(1), 1)
     for held in (first, *stores):
+        held.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (np.zeros(5, np.float32), "5 float32"),  # what it has more would be taken for the next message
+        (np.zeros(2, np.float32), "2 float32"),
+        (np.zeros(0, np.float32), "0 float32"),
+        (np.zeros(3, np.int32), "3 int32"),
+        (np.zeros(3, ml_dtypes.bfloat16), "3 bfloat16"),
+    ],
+)
+def test_what_is_not_awaited_is_named(sent: Any, text: str) -> None:
+    server = Store("127.0.0.1", free_port(), serve=True, timeout=20.0)
+    stores = [server, server.clone()]
+    first, second = two_meshes(stores, 20.0)
+    SocketCommunicator((0, 1), 1, second).send(sent, 0)
+    with pytest.raises(
+        RankError, match=rf"rank 1 sends rank 0 {text}, where 3 float32 are awaited: both must"
+    ):
+        SocketCommunicator((0, 1), 0, first).receive(np.zeros(3, np.float32), 1)
+    for held in (first, second, *stores):
         held.close()
 
 

@@ -59,9 +59,21 @@ def test_who_does_not_come_to_a_collective() -> None:
         "rank 2 (process 42 on node) has not come to all_reduce (number 9 of all ranks) of step 4, in which rank 0 "
         "has waited for 22 s; it was in step 4, in no collective operation"
     )
+    first = text([waiting(0, 22.0, step=-1), rank(2, doing="", patience=0.0)], 0.0)
+    assert "has not come to all_reduce (number 9 of all ranks), in which rank 0 has waited for 22 s" in first
     late.update({**late.facts, "doing": "planning a program", "patience": 11.0}, 0.0)
     assert text([waiting(0, 22.0), waiting(1, 22.0), late], 10.0) == ""
     assert "in step 4, planning a program" in text([waiting(0, 22.0), waiting(1, 22.0), late], 12.0)
+
+
+def test_who_is_through_with_what_took_long_has_time_to_come() -> None:
+    late = rank(2, doing="evaluating", patience=300.0)
+    for now, blamed in ((100.0, False), (120.9, False), (121.1, True)):
+        late.update({**late.facts, "doing": "", "patience": 0.0}, now)
+        found = text([waiting(0, now, now=now), waiting(1, now, now=now), late], now)
+        assert found.startswith("rank 2 (process 42 on node) has not come to all_reduce") == blamed
+    come = waiting(2, 0.1, now=121.1)
+    assert text([waiting(0, 121.0, now=121.1), come], 121.1) == ""
 
 
 def test_only_members_of_a_group_are_waited_for() -> None:
@@ -85,8 +97,9 @@ def test_who_ended_is_not_waited_for() -> None:
     gone = rank(1)
     gone.done = True
     assert text([waiting(0, 1.0), gone], 0.0) == ""
+    assert text([waiting(0, 3.0, now=2.0), gone], 2.0) == ""
     assert "rank 1 (process 41 on node) ended without coming to all_reduce" in text(
-        [waiting(0, 3.0), gone], 0.0
+        [waiting(0, 3.0, now=2.1), gone], 2.1
     )
 
 
@@ -149,7 +162,7 @@ def test_nobody_is_blamed_at_a_limit() -> None:
     assert text([rank(0, 20.0), rank(1, 4.99)], 20.0) != ""
     assert text([waiting(0, 21.0), rank(1)], 0.0) == ""
     assert text([waiting(0, 21.01), rank(1)], 0.0) != ""
-    gone = rank(1)
+    gone = rank(1, -9.0)
     gone.done = True
     assert text([waiting(0, 2.0), gone], 0.0) == ""
     assert text([waiting(0, 2.01), gone], 0.0) != ""

@@ -11,11 +11,13 @@ import torch
 from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
+from lamina.convert.torch.norm import synchronized
 from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
 from lamina.nn import Module, Parameter
 from lamina.ops.core import Operand, bind
-from lamina.spec import DType, DTypeError, Shape, as_dtype
+from lamina.runtime.ranks import current_world
+from lamina.spec import DType, DTypeError, Group, Shape, as_dtype
 from lamina.tensors import as_tensor, tensor
 
 #: At most so many graphs are kept for a network: one for each mode and kind of inputs.
@@ -62,6 +64,7 @@ class ConvertedModule(ConvertedPart):
     def __init__(self, source: torch.nn.Module, share: bool, stays: tuple[str, ...] = ()) -> None:
         super().__init__(source, {}, share)
         self.source, self.stays = source, stays
+        self.process_group: Group | None = None  # the ranks by whose statistics batch norms train
         self._graphs: list[tuple[Modes, Inputs, DTypes, ExportedGraph]] = []
         self._hooks: dict[str, tuple[tuple[Any, ...], TorchModule]] = {}
 
@@ -77,7 +80,8 @@ class ConvertedModule(ConvertedPart):
         inputs, tensors = Inputs.of(args, kwargs)
         operands = [x if isinstance(x, Operand) else as_tensor(_plain(x)) for x in tensors]
         graph = self.graph(inputs, operands)
-        found, changed = graph(_State(self), operands)
+        with synchronized(self.process_group):
+            found, changed = graph(_State(self), operands)
         for name, value in changed.items():
             path, _, own = name.rpartition(".")
             part = self.get_submodule(path)
@@ -86,6 +90,13 @@ class ConvertedModule(ConvertedPart):
             else:
                 setattr(part, own, value)
         return found
+
+    def synchronize_batch_norms(self, process_group: Group | None) -> None:
+        """Train by the statistics of the group's ranks from now on; None is all ranks.
+
+        `nn.SyncBatchNorm.convert_sync_batchnorm` calls it. PyTorch's SyncBatchNorm in the source does so of itself.
+        """
+        self.process_group = process_group or Group(*range(current_world().size))
 
     def graph(self, inputs: Inputs, operands: list[Any]) -> ExportedGraph:
         """The graph for the mode that it is in and for such inputs."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.fx import Node
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, converts
+from lamina.nn.norm import batch_norm_of_ranks
+from lamina.runtime.ranks import current_world
+from lamina.spec import Group
 
 
 @converts("batch_norm")
@@ -21,10 +26,38 @@ def batch_norm(call: TorchCall) -> Any:
     eps, momentum = call.get("eps", 1e-5), call.get("momentum", 0.1)
     if not training and mean is not None:
         return ops.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
-    y, mean, var = ops.batch_norm_with_statistics(x, mean, var, weight, bias, True, momentum or 0.0, eps)
+    group = _ranks_of(call.node) if training else Group(0)
+    if group.size > 1:
+        y, mean, var = batch_norm_of_ranks(x, mean, var, weight, bias, momentum or 0.0, eps, group)
+    else:
+        y, mean, var = ops.batch_norm_with_statistics(x, mean, var, weight, bias, True, momentum or 0.0, eps)
     call.write("running_mean", mean)
     call.write("running_var", var)
     return y
+
+
+#: The ranks by whose statistics all batch norms of a network train; () where each trains by its own.
+_synchronized: ContextVar[tuple[int, ...]] = ContextVar("synchronized", default=())
+
+
+@contextmanager
+def synchronized(group: Group | None) -> Iterator[None]:
+    """Within the block batch norms train by the statistics of the group's ranks; None: each by its own."""
+    token = _synchronized.set(() if group is None else group.ranks)
+    try:
+        yield
+    finally:
+        _synchronized.reset(token)
+
+
+def _ranks_of(node: Node) -> Group:
+    """The ranks by whose statistics a batch norm trains: of PyTorch's SyncBatchNorm in an exported graph all."""
+    if ranks := _synchronized.get():
+        return Group(*ranks)
+    stack: dict[str, Any] = node.meta.get("nn_module_stack") or {"": ("", "")}
+    _, owner = list(stack.values())[-1]
+    known = f"{SyncBatchNorm.__module__}.{SyncBatchNorm.__qualname__}"
+    return Group(*range(current_world().size if owner == known else 1))
 
 
 @converts("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")

@@ -86,21 +86,25 @@ def part_of_batch(rank: int, ranks: int) -> Iterator[None]:
         _part.reset(token)
 
 
-def drawn(state: Any, shape: Shape, draw: Callable[[Any, Shape], Sequence[Any]]) -> Sequence[Any]:
-    """(values [*shape], …, next state) by `draw(state, shape)`, within `part_of_batch` those of this rank.
+def drawn(
+    state: Any, shape: Shape, draw: Callable[[Any, Shape], Sequence[Any]], outer: Shape = ()
+) -> Sequence[Any]:
+    """(values [*outer, *shape], …, next state) by `draw(state, shape)`, within `part_of_batch` those of this rank.
 
+    shape: the batch is its first axis; one number alone, [], is the same on all ranks. outer: axes before the batch.
     Draws come in blocks of four: parts of whole blocks begin at a counter of their own, others are cut out of
     the whole.
     """
     part = _part.get()
-    if part is None:
-        return draw(state, shape)
+    if part is None or not shape:
+        return draw(state, (*outer, *shape))
     (rank, ranks), blocks, rest = part, *divmod(element_count(shape), 4)
-    if rest == 0:
+    if rest == 0 and not outer:
         *values, _ = draw(state + np.array([0, rank * blocks]), shape)
         return (*values, state + np.array([0, ranks * blocks]))
-    *values, after = draw(state, (ranks, *shape))
-    return (*(x[rank] for x in values), after)
+    *values, after = draw(state, (*outer, ranks, *shape))
+    own = (*(slice(None) for _ in outer), rank)
+    return (*(x[own] for x in values), after)
 
 
 def check_state(op: Op, state: Spec) -> None:

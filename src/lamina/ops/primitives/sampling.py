@@ -14,11 +14,12 @@ from lamina.ops.arguments import DTypeLike, checked, shown, within
 from lamina.ops.core import DeviceLike, bind, operand
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.gather import gather
-from lamina.ops.primitives.generator import GeneratorLike, drawn
+from lamina.ops.primitives.generator import GeneratorLike
+from lamina.ops.primitives.generator import drawn as drawn_by
 from lamina.ops.primitives.loss import one_hot
 from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.pointwise import floor, log, where
-from lamina.ops.primitives.random import RandomNormal, RandomUniform
+from lamina.ops.primitives.random import RandomNormal, RandomUniform, drawn
 from lamina.ops.primitives.scan import cumsum
 from lamina.ops.primitives.softmax import softmax
 from lamina.ops.primitives.sort import argsort, topk
@@ -42,14 +43,34 @@ _PARTS = 2.0**28
 
 
 def _uniform(
-    shape: Shape, dtype: DType, generator: Any, beside: Any, low: float = 0.0, high: float = 1.0
+    shape: Shape,
+    dtype: DType,
+    generator: Any,
+    beside: Any,
+    low: float = 0.0,
+    high: float = 1.0,
+    outer: Shape = (),
 ) -> Any:
-    return drawn(lambda state: bind(RandomUniform(shape, dtype, low, high), state), generator, beside)
+    """[*outer, *shape], of which ranks that train together have each its part along the first axis of shape."""
+
+    def draw(state: Any, sizes: Shape) -> Any:
+        return bind(RandomUniform(sizes, dtype, low, high), state)
+
+    return drawn_by(lambda held: drawn(held, shape, draw, outer), generator, beside)
 
 
-def _fine(shape: Shape, generator: Any, beside: Any) -> Any:
-    """float64 in [0, 1), multiples of 2^-48."""
-    both = _uniform((2, *shape), float64, generator, beside)
+def _normal(
+    shape: Shape, dtype: DType, generator: Any, beside: Any, mean: float = 0.0, std: float = 1.0
+) -> Any:
+    def draw(state: Any, sizes: Shape) -> Any:
+        return bind(RandomNormal(sizes, dtype, mean, std), state)
+
+    return drawn_by(lambda held: drawn(held, shape, draw), generator, beside)
+
+
+def _fine(shape: Shape, generator: Any, beside: Any, outer: Shape = ()) -> Any:
+    """float64 [*outer, *shape] in [0, 1), multiples of 2^-48."""
+    both = _uniform(shape, float64, generator, beside, outer=(2, *outer))
     return both[0] + both[1] * _FINE
 
 
@@ -85,8 +106,7 @@ def randn(
     device: DeviceLike | str | None = None,
 ) -> Any:
     """Numbers of the standard normal distribution, as torch.randn; generator as `rand`'s."""
-    op = RandomNormal(_size("randn", size), _float("randn", dtype))
-    return drawn(lambda state: bind(op, state), generator, device)
+    return _normal(_size("randn", size), _float("randn", dtype), generator, device)
 
 
 @checked
@@ -112,8 +132,7 @@ def randn_like(
 ) -> Any:
     """`randn` in the size of input, on its device and in its dtype unless one is given."""
     x = operand(input, "randn_like")
-    op = RandomNormal(x.shape, _float("randn_like", dtype or x.dtype))
-    return drawn(lambda state: bind(op, state), generator, device or x)
+    return _normal(x.shape, _float("randn_like", dtype or x.dtype), generator, device or x)
 
 
 @checked
@@ -137,9 +156,9 @@ def normal(
         raise ShapeError(f"normal: mean {shown(mean)} and std {shown(std)} are numbers: give a size")
     if size is not None:
         kind = _float("normal", dtype or float32)
-        op = RandomNormal(as_shape(size, "normal: size"), kind, float(mean), float(std))
+        shape = as_shape(size, "normal: size")
         within("normal", "std", std, 0)
-        return drawn(lambda state: bind(op, state), generator, device)
+        return _normal(shape, kind, generator, device, float(mean), float(std))
     centre = operand(mean, "normal", "mean") + operand(std, "normal", "std") * 0
     return centre + operand(std) * randn_like(centre, generator=generator, dtype=dtype)
 
@@ -213,7 +232,7 @@ def randperm(
 ) -> Any:
     """0 … n - 1 in an order of which all are as likely, as torch.randperm. Raises ValueError for n < 0."""
     within("randperm", "n", n, 0)
-    return cast(argsort(_fine((n,), generator, device)), as_dtype(dtype))
+    return cast(argsort(_fine((), generator, device, outer=(n,))), as_dtype(dtype))
 
 
 @checked

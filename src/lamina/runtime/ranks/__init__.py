@@ -8,7 +8,7 @@ from lamina._lazy import listing
 from lamina.runtime.ranks.communicator import REDUCTIONS, Communicator, Done, Pending, RankError, reduced
 from lamina.runtime.ranks.launcher import Launcher, find_launcher
 from lamina.runtime.ranks.store import Store
-from lamina.runtime.ranks.world import World, close_world, current_world, has_world, open_world
+from lamina.runtime.ranks.world import World, close_world, common_world, current_world, has_world, open_world
 
 __all__ = [
     "REDUCTIONS",
@@ -20,6 +20,7 @@ __all__ = [
     "Store",
     "World",
     "close_world",
+    "common_world",
     "current_world",
     "find_launcher",
     "has_world",

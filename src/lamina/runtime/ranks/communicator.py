@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lamina.runtime.ranks.progress import progress
+
 Array = np.ndarray[Any, Any]
 
 
@@ -27,6 +29,15 @@ class RankError(ConnectionError):
     failed: int = -1
     step: int = -1
     op: str = ""
+
+
+def not_awaited(sender: int, receiver: int, sent: str, awaited: Array) -> RankError:
+    """The error where a rank sends another one what that does not await."""
+    return RankError(
+        f"{progress.op or 'exchange'}: rank {sender} sends rank {receiver} {sent}, where {awaited.size} "
+        f"{awaited.dtype} are awaited: both must call the same operations in one order, with tensors of one "
+        "shape and dtype"
+    )
 
 
 class Pending(Protocol):

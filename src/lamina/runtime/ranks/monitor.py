@@ -100,7 +100,7 @@ class RankMonitor:
         """The launcher saw a process end: "" is well. A reason goes into the verdict, unless the rank gave one."""
         with self._turn:
             rank, now = self.ranks[number], time.monotonic()
-            if reason and self.verdict is None and not rank.done and (not rank.end or rank.end == _GONE):
+            if reason and self.verdict is None and (not rank.end or rank.end == _GONE):
                 rank.end, rank.seen = "", (reason, now)
             elif not reason:
                 rank.done = True

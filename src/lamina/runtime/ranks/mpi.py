@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from lamina._lazy import lazy
-from lamina.runtime.ranks.communicator import Communicator, Done, Pending, reduced
+from lamina.runtime.ranks.communicator import Communicator, Done, Pending, RankError, not_awaited, reduced
 
 Array = np.ndarray[Any, Any]
 _mpi4py = lazy("mpi4py", {"MPI": "mpi4py.MPI"})
@@ -46,10 +47,24 @@ class MpiCommunicator(Communicator):
             self._comm.Free()
 
     def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
-        """By nonblocking calls."""
-        requests = [self._comm.Irecv(_bytes_of(x), r) for r, x in receives.items()]
-        requests += [self._comm.Isend(_bytes_of(x), r) for r, x in sends.items()]
-        self._mpi.Request.Waitall(requests)
+        """By nonblocking calls, whose tags tell the type. Raises RankError for what is not as awaited."""
+        mpi = self._mpi
+        requests = [self._comm.Irecv(_bytes_of(x), r, mpi.ANY_TAG) for r, x in receives.items()]
+        requests += [self._comm.Isend(_bytes_of(x), r, _tag(x)) for r, x in sends.items()]
+        found = [mpi.Status() for _ in requests]
+        try:
+            mpi.Request.Waitall(requests, found)
+        except mpi.Exception as error:
+            for (r, x), status in zip(receives.items(), found, strict=False):
+                if mpi.Get_error_class(status.Get_error()) == mpi.ERR_TRUNCATE:
+                    raise self._not_awaited(r, "more bytes", x) from error
+            raise
+        for (r, x), status in zip(receives.items(), found, strict=False):
+            if (count := status.Get_count(mpi.BYTE)) != x.nbytes or status.Get_tag() != _tag(x):
+                raise self._not_awaited(r, f"{count} bytes, or another type", x)
+
+    def _not_awaited(self, source: int, sent: str, x: Array) -> RankError:
+        return not_awaited(self.ranks[source], self.ranks[self.rank], sent, x)
 
     def barrier(self) -> None:
         """MPI_Barrier."""
@@ -68,12 +83,15 @@ class MpiCommunicator(Communicator):
         self._comm.Alltoall(_bytes_of(x), _bytes_of(out))
 
     def all_reduce(self, x: Array, reduction: str) -> None:
-        """MPI_Allreduce, where MPI knows the type."""
+        """MPI_Allreduce, where MPI computes it."""
         self.start_all_reduce(x, reduction).wait()
 
     def start_all_reduce(self, x: Array, reduction: str) -> Pending:
-        """MPI_Iallreduce, where MPI knows the type."""
-        if x.dtype.char not in _NATIVE:
+        """MPI_Iallreduce, where MPI computes it.
+
+        What MPI makes of a maximum beside a NaN depends on the order, so that ranks do not get the same.
+        """
+        if x.dtype.char not in _NATIVE or (x.dtype.kind == "f" and reduction in ("max", "min")):
             super().all_reduce(x, reduction)
             return Done()
         request = self._comm.Iallreduce(self._mpi.IN_PLACE, x.reshape(-1), self._ops[reduction])
@@ -107,6 +125,11 @@ class _AllReduce:
         self._request.Wait()
         if self._divisor > 1:
             np.divide(self._x, self._divisor, out=self._x, casting="unsafe")
+
+
+def _tag(x: Array) -> int:
+    """A number of the element type, as small as every MPI takes it."""
+    return zlib.crc32(x.dtype.name.encode()) & 0x7FFF
 
 
 def _bytes_of(x: Array) -> list[Any]:

@@ -14,11 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from lamina.runtime.ranks.communicator import Communicator, Pending, RankError
+from lamina.runtime.ranks.communicator import Communicator, Pending, RankError, not_awaited
 from lamina.runtime.ranks.store import Store, receive_exactly
 
 Array = np.ndarray[Any, Any]
+#: By rank the pieces of memory that are still to be sent or filled.
+_Left = dict[int, list[memoryview]]
 _RANK = struct.Struct(">I")
+#: Before each message: how many elements it has, and of which type.
+_HEAD = struct.Struct(">Q16s")
 
 
 class SocketMesh:
@@ -72,9 +76,10 @@ class SocketMesh:
         return self._thread.submit(call, *args)
 
     def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
-        """Send and receive at once; keys are ranks of the world. Raises RankError."""
-        left_out = {peer: _bytes_of(x) for peer, x in sends.items() if x.nbytes}
-        left_in = {peer: _bytes_of(x) for peer, x in receives.items() if x.nbytes}
+        """Send and receive at once; keys are ranks of the world. Raises RankError, also for what is not awaited."""
+        left_out = {peer: [memoryview(_head(x)), _bytes_of(x)] for peer, x in sends.items()}
+        heads = {peer: bytearray(_HEAD.size) for peer in receives}
+        left_in = {peer: [memoryview(heads[peer]), _bytes_of(x)] for peer, x in receives.items()}
         with selectors.DefaultSelector() as selector:
             for peer in {*left_out, *left_in}:
                 selector.register(self.peers[peer], _events(peer, left_out, left_in), peer)
@@ -85,24 +90,31 @@ class SocketMesh:
                     raise RankError(f"rank {silent} has not answered rank {self.rank} for {self.timeout:g} s")
                 for key, events in ready:
                     self._progress(key.data, events, left_out, left_in)
+                    if key.data in heads and len(left_in.get(key.data, ())) < 2:  # its head is here
+                        self._check(key.data, bytes(heads.pop(key.data)), receives[key.data])
                     wanted = _events(key.data, left_out, left_in)
                     if not wanted:
                         selector.unregister(key.fileobj)
                     elif wanted != key.events:
                         selector.modify(key.fileobj, wanted, key.data)
 
-    def _progress(
-        self, peer: int, events: int, left_out: dict[int, memoryview], left_in: dict[int, memoryview]
-    ) -> None:
+    def _check(self, peer: int, head: bytes, awaited: Array) -> None:
+        """Raise RankError where a message is of another size or type than the array that awaits it."""
+        if head != _head(awaited):
+            count, name = _HEAD.unpack(head)
+            sent = f"{count} {name.decode(errors='replace')}".rstrip("\0")
+            raise not_awaited(peer, self.rank, sent, awaited)
+
+    def _progress(self, peer: int, events: int, left_out: _Left, left_in: _Left) -> None:
         """Move what can be moved now."""
         try:
             if events & selectors.EVENT_READ:
-                count = self.peers[peer].recv_into(left_in[peer])
+                count = self.peers[peer].recvmsg_into(left_in[peer])[0]
                 if not count:
                     raise ConnectionResetError("its connection is closed")
-                left_in[peer] = left_in[peer][count:]
+                left_in[peer] = _behind(left_in[peer], count)
             if events & selectors.EVENT_WRITE:
-                left_out[peer] = left_out[peer][self.peers[peer].send(left_out[peer]) :]
+                left_out[peer] = _behind(left_out[peer], self.peers[peer].sendmsg(left_out[peer]))
         except BlockingIOError:
             pass
         except OSError as error:
@@ -174,7 +186,8 @@ def _check_alone(store: Store, rank: int, size: int) -> None:
         )
     if store.add(f"came/{rank}") > 1:
         raise ValueError(
-            f"init: another process is rank {rank} already: each needs a RANK of its own, from 0 to {size - 1}"
+            f"init: another process is rank {rank} already: each needs a RANK of its own, from 0 to {size - 1}; what "
+            "a rank itself starts (workers that load data) is none: call init under if __name__ == '__main__':"
         )
 
 
@@ -190,5 +203,19 @@ def _bytes_of(x: Array) -> memoryview:
     return x.reshape(-1).view(np.uint8).data
 
 
-def _events(peer: int, left_out: Mapping[int, memoryview], left_in: Mapping[int, memoryview]) -> int:
+def _head(x: Array) -> bytes:
+    """What is told before an array."""
+    return _HEAD.pack(x.size, x.dtype.name.encode())
+
+
+def _behind(left: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of pieces of memory behind so many bytes."""
+    for i, piece in enumerate(left):
+        if count < len(piece):
+            return [piece[count:], *left[i + 1 :]]
+        count -= len(piece)
+    return []
+
+
+def _events(peer: int, left_out: _Left, left_in: _Left) -> int:
     return selectors.EVENT_WRITE * (peer in left_out) | selectors.EVENT_READ * (peer in left_in)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -43,7 +44,8 @@ class Rank:
     """What is known of a rank.
 
     heard: when it last said something. moved: when it last began a step or a collective, or said why it takes long.
-    facts: `Progress.facts`. place: its process and machine. end: how it ended, "" while it runs; done: it ended well.
+    facts: `Progress.facts`. through: when it said that what took long is done. place: its process and machine.
+    end: how it ended, "" while it runs; done: it ended well.
     seen: how the launcher saw its process end, and when, while what the process said last may not have been read yet.
     """
 
@@ -56,11 +58,14 @@ class Rank:
     end: str = ""
     seen: tuple[str, float] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    through: float = -math.inf
 
     def update(self, facts: dict[str, Any], now: float) -> None:
         """It says how far it is."""
         if facts.get("patience") or any(facts.get(k) != self.facts.get(k) for k in ("step", "counts", "op")):
             self.moved = now
+        if self.facts.get("patience") and not facts.get("patience"):
+            self.through = now
         self.facts, self.heard = facts, now
 
     @property
@@ -194,10 +199,12 @@ def _kept_waiting(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | 
         members = [r for r in ranks if group == "world" or str(r.number) in group.split(",")]
         number = waiting.count(group)  # 0: what partners do is not counted
         late = [r for r in members if (r.count(group) < number if number else not r.op)]
-        gone = [r for r in late if r.done]  # nobody need wait for what has ended
-        if not gone and (waiting.waits(now) <= limits.stalled or any(r.is_patient(now) for r in members)):
+        # Nobody need wait for what has ended; by which status a launcher may say soon.
+        gone = [r for r in late if r.done and now - r.heard > 2 * limits.beat]
+        in_vain = min(waiting.waits(now), now - max(r.through for r in members))  # since nobody needs longer
+        if not gone and (in_vain <= limits.stalled or any(r.is_patient(now) for r in members)):
             continue
-        what = f"{waiting.op}{waiting.which} of step {waiting.step}"
+        what = f"{waiting.op}{waiting.which}" + (f" of step {waiting.step}" if waiting.step >= 0 else "")
         if late:
             first = min(gone or late, key=lambda r: (r.count(group), r.number))
             came = "ended without coming to" if first.done else "has not come to"

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from lamina.runtime.compute_device import Device, take_gpu
 from lamina.runtime.ranks.communicator import Alone, Communicator
-from lamina.runtime.ranks.launcher import Launcher
+from lamina.runtime.ranks.launcher import Launcher, find_launcher
 from lamina.runtime.ranks.monitor import RankMonitor
 from lamina.runtime.ranks.mpi import MpiCommunicator, open_mpi
 from lamina.runtime.ranks.nccl import NcclCommunicator
@@ -169,6 +169,18 @@ def current_world() -> World:
 def has_world() -> bool:
     """Whether a world was opened."""
     return len(_worlds) > 1
+
+
+def common_world() -> World:
+    """The world, for what its ranks do together.
+
+    Raises RuntimeError where several processes were started and have not met: each would do the same alone.
+    """
+    if not has_world() and (launcher := find_launcher()).world_size > 1:
+        raise RuntimeError(
+            f"this process is {launcher}, and the ranks have not met: call lamina.distributed.init() before"
+        )
+    return current_world()
 
 
 def open_world(
