@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import nn, ops, optim
+from lamina import distributed, nn, ops, optim
 from lamina.backends import Backend, Plan
 from lamina.backends.cuda import cuda_backend
 from lamina.backends.cuda.attention.attention import HostNumber
@@ -32,7 +32,7 @@ from lamina.graph.run import executable, remembered, two_pass
 from lamina.graph.run.remembered import Answer, answered, question, recall, remember, written
 from lamina.graph.run.two_pass import TwoPassProgram
 from lamina.runtime import Device, DiskCache
-from lamina.spec import Spec, float32
+from lamina.spec import Group, Spec, float32
 from lamina.spec.policies import policy
 from tests.helpers import ROOT
 from tests.helpers.cuda_plans import plan_text
@@ -193,6 +193,7 @@ def test_what_depends_on_the_process_is_not_asked(cuda: Backend, monkeypatch: py
     with policy(once=True):
         assert question(trace(forward, X), cuda) is None
     assert question(trace(forward, X), lm.backends.get(Device("cpu"))) is None
+    assert question(trace(lambda x: distributed.all_reduce(x, group=Group((0, 1))), X), cuda) is None
     monkeypatch.setattr(remembered, "_MOST_BYTES", 1000)
     assert question(trace(forward, X), cuda) is None
 

@@ -59,9 +59,7 @@ def question(graph: Graph, backend: Backend, **more: Any) -> str | None:
     more: what else was asked for, in plain values.
     """
     facts = backend.remembered_by()
-    if facts is None or any(
-        node.policy.once for node in graph.nodes
-    ):  # which depends on what was asked before
+    if facts is None or any(_depends_on_process(node) for node in graph.nodes):
         return None
     constants = [v.constant for v in graph.constants if v.constant is not None]
     if sum(x.nbytes for x in constants) > _MOST_BYTES:
@@ -71,6 +69,11 @@ def question(graph: Graph, backend: Backend, **more: Any) -> str | None:
     except TypeError:  # an op with a field that has no form as text
         return None
     return digest(__version__, _sources(), "\n".join(text), *(x.numpy().tobytes() for x in constants))
+
+
+def _depends_on_process(node: Node) -> bool:
+    """Whether its plan is of a communicator, or depends on what was asked before."""
+    return node.op.effect == "collective" or node.policy.once
 
 
 def _lines(graph: Graph) -> Iterator[str]:
