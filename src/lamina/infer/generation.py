@@ -79,7 +79,9 @@ def _step_of(net: Any) -> Callable[..., Any]:
         there = ref(net)
 
         def continued(input_ids: Any, cache: Any, position: Any) -> Any:
-            return there().continued(input_ids, cache, position)  # type: ignore[union-attr]
+            known = there()
+            assert known is not None, "who calls has the network"
+            return known.continued(input_ids, cache, position)
 
         found = _steps[net] = jitting.jit(continued)
     return found

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from lamina.backends.cuda.norm.norm import _number
 from lamina.backends.cuda.select import known as select
 from lamina.backends.cuda.select.formulations import Execute
 from lamina.cudnn import ExecutionPlan, PlanDatabase
-from lamina.graph import Graph, compile, trace
+from lamina.graph import Executable, Graph, compile, trace
 from lamina.graph.planning.layout import Plans, plan_graph
 from lamina.graph.run import executable, remembered, two_pass
 from lamina.graph.run.remembered import Answer, answered, question, recall, remember, written
@@ -88,7 +88,7 @@ def test_what_is_read_is_what_was_planned(name: str, cuda: Backend) -> None:
     found = recall("key", cuda)
     assert found is not None
     assert str(found.graph) == str(made.graph)
-    assert steps_of(SimpleNamespace(program=found.program, device=H200)) == steps_of(made)  # type: ignore[arg-type]
+    assert steps_of(cast(Executable, SimpleNamespace(program=found.program, device=H200))) == steps_of(made)
     pairs = list(zip(made.program.steps, found.program.steps, strict=True))
     for old, new in [*pairs, *zip(made.program.prologue, found.program.prologue, strict=True)]:
         assert plan_text(new.plan, H200.machine) == plan_text(old.plan, H200.machine)
@@ -293,9 +293,10 @@ def test_a_plan_of_several_steps_stays_one(cuda: Backend) -> None:
         plans = [s.plan for s in one.program.steps if s.plan.open is not None]
         assert len(plans) == 2
         assert plans[0] is plans[1]
-    choice = found.program.steps[0].plan.open
+    choice, before = found.program.steps[0].plan.open, made.program.steps[0].plan.open
     assert choice is not None
-    assert choice.expected(3e-3, 1e-3) == made.program.steps[0].plan.open.expected(3e-3, 1e-3)  # type: ignore[union-attr]
+    assert before is not None
+    assert choice.expected(3e-3, 1e-3) == before.expected(3e-3, 1e-3)
     assert not choice.done
 
 
@@ -339,7 +340,8 @@ def test_what_was_measured_since_is_taken(cuda: Backend, monkeypatch: pytest.Mon
     (index,) = [i for i, s in enumerate(made.program.steps) if s.plan.open is not None]
     plan = made.program.steps[index].plan
     assert plan.open is not None
-    place, own = plan.open.known.args[:2]  # type: ignore[attr-defined]
+    assert isinstance(plan.open.known, partial)
+    place, own = plan.open.known.args[:2]
     other = replace(own, engine=own.engine + 1)
     for told, expected in (({}, "open"), ({place.sizes: own}, plan.label), ({place.sizes: other}, "other")):
         known = PlanDatabase("x", "9.19", {}, {place.nature: told})

@@ -2,12 +2,11 @@
 
 import math
 import shutil
-from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 
-from lamina.backends import Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import source, target
@@ -16,7 +15,7 @@ from lamina.backends.cuda.matmul.few_rows import MOST_ROWS, few_rows
 from lamina.backends.cuda.select import known
 from lamina.backends.reference import run_reference
 from lamina.graph import compile, trace
-from lamina.ops.core import Array, Op, bind
+from lamina.ops.core import Op, bind
 from lamina.ops.primitives import (
     Add,
     Conv,
@@ -34,34 +33,17 @@ from lamina.ops.primitives import (
 )
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Shape, Spec, bfloat16, channels_last, float16, float32, float64
+from tests.helpers import own_products
 from tests.helpers.eager import mismatch
-from tests.helpers.emulator import contrary, run_plan
-from tests.helpers.planned import H200
 
-CUDA = backend(H200)
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 rng = np.random.default_rng(8)
 POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
 
 
-def planned(op: Op, specs: Sequence[Spec]) -> Plan:
-    plan = CUDA.plan(op, list(specs), Policy())
-    assert plan.label.endswith("few rows"), plan.label
-    return plan
-
-
-def check(op: Op, inputs: list[Array], dtype: DType, specs: Sequence[Spec] | None = None) -> None:
-    """The kernel's values beside float64's, the same whatever order the warps run in."""
-    plan = planned(op, specs or [Spec(x.shape, dtype) for x in inputs])
-    (found,) = run_plan(plan, inputs)
-    with contrary():
-        np.testing.assert_array_equal(run_plan(plan, inputs)[0], found)
-    (wanted,) = run_reference(op, inputs, float64)
-    assert not mismatch(found, wanted, dtype)
-
-
-def given(dtype: DType, *shapes: Shape) -> list[Array]:
-    return [(rng.standard_normal(shape) / max(1, shape[-1]) ** 0.25).astype(dtype.numpy) for shape in shapes]
+check = partial(own_products.check, "few rows")
+planned = partial(own_products.planned, "few rows")
+given = partial(own_products.given, rng)
 
 
 @emulated
@@ -124,8 +106,7 @@ def test_the_gradient_of_squeezed_images() -> None:
     check(ConvDataGrad(POINT, (1, 1)), inputs, bfloat16, specs)
 
 
-def label(op: Op, *shapes: Shape, dtype: DType = bfloat16) -> str:
-    return CUDA.plan(op, [Spec(s, dtype) for s in shapes], Policy()).label
+label = partial(own_products.label, dtype=bfloat16)
 
 
 def test_where_it_is_the_first_choice() -> None:

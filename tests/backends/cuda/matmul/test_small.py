@@ -2,12 +2,12 @@
 
 import math
 import shutil
-from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 
-from lamina.backends import Plan
+from lamina.backends import Call
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import Launch, Launches, source, target
@@ -16,7 +16,7 @@ from lamina.backends.cuda.matmul.small import small_product
 from lamina.backends.cuda.select import known
 from lamina.backends.reference import run_reference
 from lamina.graph import compile, trace
-from lamina.ops.core import Array, Op, bind
+from lamina.ops.core import Op, bind
 from lamina.ops.primitives import (
     Add,
     Conv,
@@ -34,35 +34,18 @@ from lamina.ops.primitives import (
 )
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Shape, Spec, bfloat16, channels_last, float16, float32, float64
+from tests.helpers import own_products
 from tests.helpers.eager import mismatch
-from tests.helpers.emulator import contrary, run_plan
-from tests.helpers.planned import H200
 
-CUDA = backend(H200)
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 rng = np.random.default_rng(9)
 POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
 HALF = [float16, bfloat16]
 
 
-def planned(op: Op, specs: Sequence[Spec]) -> Plan:
-    plan = CUDA.plan(op, list(specs), Policy())
-    assert plan.label.endswith(" small"), plan.label
-    return plan
-
-
-def check(op: Op, inputs: list[Array], dtype: DType, specs: Sequence[Spec] | None = None) -> None:
-    """The kernel's values beside float64's, the same whatever order the warps run in."""
-    plan = planned(op, specs or [Spec(x.shape, dtype) for x in inputs])
-    (found,) = run_plan(plan, inputs)
-    with contrary():
-        np.testing.assert_array_equal(run_plan(plan, inputs)[0], found)
-    (wanted,) = run_reference(op, inputs, float64)
-    assert not mismatch(found, wanted, dtype)
-
-
-def given(dtype: DType, *shapes: Shape) -> list[Array]:
-    return [(rng.standard_normal(shape) / max(1, shape[-1]) ** 0.25).astype(dtype.numpy) for shape in shapes]
+check = partial(own_products.check, "small")
+planned = partial(own_products.planned, "small")
+given = partial(own_products.given, rng)
 
 
 @emulated
@@ -116,8 +99,7 @@ def test_squeezed_images(images: int, channels: int, filters: int, steps: tuple[
         check(ConvFilterGrad(POINT, (1, 1)), [inputs[0], g], bfloat16, [specs[0], spec])
 
 
-def label(op: Op, *shapes: Shape, dtype: DType = bfloat16) -> str:
-    return CUDA.plan(op, [Spec(s, dtype) for s in shapes], Policy()).label
+label = partial(own_products.label, dtype=bfloat16)
 
 
 def test_where_it_is_the_first_choice() -> None:
@@ -161,8 +143,6 @@ def test_what_is_no_small_product_has_no_form() -> None:
 
 def test_addresses_between_16_bytes_are_refused_where_nothing_else_has_the_steps() -> None:
     plan = planned(Fused((Matmul(), Silu())), [Spec((8, 8), bfloat16)] * 2)
-    from lamina.backends import Call
-
     with pytest.raises(ValueError, match=r"multiples of 16, got 0x2; copy the tensor to memory of its own"):
         plan.bind(Call((2, 16), (32,)))
 
