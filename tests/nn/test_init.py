@@ -9,6 +9,7 @@ import pytest
 import lamina as lm
 from lamina import nn
 from lamina.nn import init
+from lamina.nn.random import PART
 
 
 @pytest.fixture
@@ -54,6 +55,30 @@ def test_uniform_distributions(weight: nn.Parameter, fill: object, bound: float)
     assert np.abs(values).max() <= bound * (1 + 1e-6)
     assert np.abs(values).max() > 0.999 * bound
     assert values.std() == pytest.approx(bound / math.sqrt(3), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "fill", [init.normal_, init.uniform_, init.trunc_normal_, lambda w: init.trunc_normal_(w, a=2.0, b=3.0)]
+)
+def test_large_tensors_do_not_depend_on_how_many_threads_draw(
+    fill: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever part of the stream comes first; and a tensor's first part is what a smaller one holds."""
+    drawn = []
+    for cores in (1, 5):
+        monkeypatch.setattr(init, "usable_cores", lambda cores=cores: cores)
+        nn.manual_seed(3)
+        drawn.append(fill(nn.Parameter(lm.empty((3, PART // 2 + 7)))).numpy().reshape(-1))
+    np.testing.assert_array_equal(*drawn)
+    nn.manual_seed(3)
+    np.testing.assert_array_equal(drawn[0][:PART], fill(nn.Parameter(lm.empty(PART))).numpy())
+    parts = [drawn[0][:1000], drawn[0][PART : PART + 1000]]
+    assert len(np.unique(parts)) > 1900  # another part, other numbers
+
+
+def test_what_a_thread_raises_is_raised() -> None:
+    with pytest.raises(RuntimeWarning, match="overflow"):
+        init.normal_(nn.Parameter(lm.empty(PART + 1)), 0.0, 3e38)
 
 
 def test_constants(weight: nn.Parameter) -> None:

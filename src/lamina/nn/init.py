@@ -9,19 +9,22 @@ NumPy may be given instead. Values are drawn on the host in float32, so every de
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
 from lamina._lazy import listing
 from lamina._renamed import renamed
-from lamina.nn.random import streams
+from lamina.nn.random import PART, streams
 from lamina.ops.arguments import checked
 from lamina.ops.core import recorder
+from lamina.runtime import usable_cores
 from lamina.spec import Shape, ShapeError, float32
 from lamina.tensors import Tensor
 
@@ -135,7 +138,7 @@ Numbers = np.random.Generator | None
 @checked
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, generator: Numbers = None) -> T:
     """Uniform between a and b."""
-    return _filled(tensor, a, b - a, (generator or streams.next()).random)
+    return _filled(tensor, _scaled("random", a, b - a), generator)
 
 
 @renamed(rng="generator")
@@ -143,7 +146,7 @@ def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, generator: Numbers = Non
 @checked
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, generator: Numbers = None) -> T:
     """Normal with this mean and deviation."""
-    return _filled(tensor, mean, std, (generator or streams.next()).standard_normal)
+    return _filled(tensor, _scaled("standard_normal", mean, std), generator)
 
 
 @_skippable
@@ -160,29 +163,33 @@ def trunc_normal_(
             "init.trunc_normal_: needs a < b, std > 0, and finite mean and std, "
             f"got mean={mean}, std={std}, a={a}, b={b}"
         )
-    rng = generator or streams.next()
     within = (math.erf((b - mean) / std / math.sqrt(2)) - math.erf((a - mean) / std / math.sqrt(2))) / 2
     if within > 0.3:
+        normal = _scaled("standard_normal", mean, std)
 
-        def draw(count: int) -> tuple[Any, Any]:
-            values = _drawn((count,), mean, std, rng.standard_normal)
-            return values, (values >= np.float32(a)) & (values <= np.float32(b))
+        def draw(rng: np.random.Generator, values: Any) -> Any:
+            normal(rng, values)
+            return (values >= np.float32(a)) & (values <= np.float32(b))
 
     else:  # uniform candidates, kept in proportion to the density: its highest value within is at `mode`
         mode = min(max(mean, a), b)
         low, high = max(a, mode - _FAR * std), min(b, mode + _FAR * std)
+        uniform = _scaled("random", low, high - low)
 
-        def draw(count: int) -> tuple[Any, Any]:
-            values = _drawn((count,), low, high - low, rng.random)
+        def draw(rng: np.random.Generator, values: Any) -> Any:
+            uniform(rng, values)
             height = ((mode - mean) ** 2 - (values.astype(np.float64) - mean) ** 2) / (2 * std**2)
-            return values, rng.random(count) < np.exp(height)
+            return rng.random(len(values)) < np.exp(height)
 
-    drawn = np.empty(math.prod(tensor.shape), np.float32)
-    pending = np.arange(drawn.size)
-    while pending.size:
-        drawn[pending], kept = draw(pending.size)
-        pending = pending[~kept]
-    return tensor.copy_(drawn.reshape(tensor.shape))
+    def fill(rng: np.random.Generator, values: Any) -> None:
+        pending = np.flatnonzero(~draw(rng, values))
+        while pending.size:
+            again = np.empty(pending.size, np.float32)
+            kept = draw(rng, again)
+            values[pending] = again
+            pending = pending[~kept]
+
+    return _filled(tensor, fill, generator)
 
 
 @renamed(value="val")
@@ -265,7 +272,7 @@ def sparse_(tensor: T, sparsity: float, std: float = 0.01, generator: Numbers = 
     if not 0 <= sparsity <= 1:
         raise ValueError(f"init.sparse_: sparsity must be in [0, 1], got {sparsity}")
     rng = generator or streams.next()
-    values = _drawn(tensor.shape, 0.0, std, rng.standard_normal)
+    values = _drawn(tensor.shape, _scaled("standard_normal", 0.0, std), rng)
     order = rng.permuted(np.broadcast_to(np.arange(tensor.shape[0])[:, None], tensor.shape), axis=0)
     zeros = order[: math.ceil(sparsity * tensor.shape[0])]
     np.put_along_axis(values, zeros, 0.0, axis=0)
@@ -396,30 +403,51 @@ def _fan(tensor: Tensor, mode: str) -> int:
 
 #: Numbers that are drawn at a time: they are scaled and shifted while they lie in the cache.
 _BLOCK = 1 << 14
+#: Fills a block of values with what it draws.
+_Fill = Callable[[np.random.Generator, np.ndarray[Any, Any]], None]
 
 
-def _filled(tensor: T, shift: float, scale: float, draw: Callable[..., Any]) -> T:
-    """shift + scale * what is drawn, where the tensor lies if that is float32 on the host."""
+def _scaled(distribution: str, shift: float, scale: float) -> _Fill:
+    """shift + scale * what a generator's method of this name draws."""
+
+    def fill(rng: np.random.Generator, values: np.ndarray[Any, Any]) -> None:
+        getattr(rng, distribution)(dtype=np.float32, out=values)
+        values *= np.float32(scale)
+        values += np.float32(shift)
+
+    return fill
+
+
+def _filled(tensor: T, fill: _Fill, generator: Numbers) -> T:
+    """What is drawn, where the tensor lies if that is float32 on the host."""
     if tensor.device.kind != "cpu" or tensor.dtype != float32 or recorder() is not None:
-        return tensor.copy_(_drawn(tensor.shape, shift, scale, draw))
+        return tensor.copy_(_drawn(tensor.shape, fill, generator))
     if tensor.read_only or not tensor.is_contiguous():
-        return tensor.copy_(_drawn(tensor.shape, shift, scale, draw))
-    _draw_into(tensor.numpy().reshape(-1), shift, scale, draw)
+        return tensor.copy_(_drawn(tensor.shape, fill, generator))
+    _draw_into(tensor.numpy().reshape(-1), fill, generator)
     return tensor
 
 
-def _drawn(shape: Shape, shift: float, scale: float, draw: Callable[..., Any]) -> np.ndarray[Any, Any]:
+def _drawn(shape: Shape, fill: _Fill, generator: Numbers) -> np.ndarray[Any, Any]:
     values = np.empty(shape, np.float32)
-    _draw_into(values.reshape(-1), shift, scale, draw)
+    _draw_into(values.reshape(-1), fill, generator)
     return values
 
 
-def _draw_into(values: np.ndarray[Any, Any], shift: float, scale: float, draw: Callable[..., Any]) -> None:
-    for start in range(0, len(values), _BLOCK):
-        block = values[start : start + _BLOCK]
-        draw(dtype=np.float32, out=block)
-        block *= np.float32(scale)
-        block += np.float32(shift)
+def _draw_into(values: np.ndarray[Any, Any], fill: _Fill, generator: Numbers) -> None:
+    """Fill values by a given generator, or by the next stream, whose parts several threads draw."""
+
+    def part(rng: np.random.Generator, start: int, count: int) -> None:
+        for at in range(start, min(start + count, len(values)), _BLOCK):
+            fill(rng, values[at : min(at + _BLOCK, start + count)])
+
+    if generator is not None or len(values) <= PART:
+        return part(generator or streams.next(), 0, len(values))
+    starts = range(0, len(values), PART)
+    with ThreadPoolExecutor(min(len(starts), usable_cores())) as threads:
+        done = threads.map(partial(part, count=PART), streams.parts(len(starts)), starts)
+        deque(done, maxlen=0)  # raises what they raise
+    return None
 
 
 def _check_rank(name: str, tensor: Tensor, ranks: tuple[int, ...]) -> None:

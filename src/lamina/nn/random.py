@@ -73,6 +73,10 @@ class Generator:
         return f"Generator(seed={self.seed}, counter={self.counter})"
 
 
+#: Numbers that one part of a stream is asked for: a few milliseconds.
+PART = 1 << 18
+
+
 class Streams:
     """Independent NumPy generators, one after another: number i depends on the seed and on i alone."""
 
@@ -86,8 +90,16 @@ class Streams:
 
     def next(self) -> np.random.Generator:
         """The next stream."""
+        return self.parts(1)[0]
+
+    def parts(self, count: int) -> list[np.random.Generator]:
+        """The next stream in so many parts of PART numbers, which can be drawn in any order, or by several threads.
+
+        The first one is what `next` would give: the highest of the counter's four words is the part's number.
+        """
         key = np.array([self.seed, next(self._numbers)], np.uint64)
-        return np.random.Generator(np.random.Philox(key=key))
+        words = (np.array([0, 0, 0, i], np.uint64) for i in range(count))
+        return [np.random.Generator(np.random.Philox(key=key, counter=w)) for w in words]
 
 
 def _checked(seed: int) -> int:

@@ -31,8 +31,8 @@ LayerCache = tuple[Any, Any]
 class Conv1D(Module):
     """y = x · weight + bias with weight (nx, nf): a linear layer whose weight is stored the other way round."""
 
-    def __init__(self, nf: int, nx: int) -> None:
-        self.weight = init.normal_(Parameter(empty((nx, nf))), 0.0, 0.02)
+    def __init__(self, nf: int, nx: int, std: float = 0.02) -> None:
+        self.weight = init.normal_(Parameter(empty((nx, nf))), 0.0, std)
         self.bias = init.zeros_(Parameter(empty(nf)))
 
     def forward(self, x: T) -> T:
@@ -44,10 +44,12 @@ class Conv1D(Module):
 class GPT2Attention(Module):
     """Attention of n_head heads in which each token sees itself and those before it."""
 
-    def __init__(self, n_embd: int, n_head: int, attn_pdrop: float, resid_pdrop: float) -> None:
+    def __init__(
+        self, n_embd: int, n_head: int, attn_pdrop: float, resid_pdrop: float, std: float = 0.02
+    ) -> None:
         self.n_head = n_head
         self.c_attn = Conv1D(3 * n_embd, n_embd)
-        self.c_proj = Conv1D(n_embd, n_embd)
+        self.c_proj = Conv1D(n_embd, n_embd, std)
         self.attn_dropout = Dropout(attn_pdrop)
         self.resid_dropout = Dropout(resid_pdrop)
 
@@ -69,9 +71,9 @@ class GPT2Attention(Module):
 class GPT2MLP(Module):
     """Two linear layers with GELU, by its tanh formula, between them."""
 
-    def __init__(self, n_inner: int, n_embd: int, resid_pdrop: float) -> None:
+    def __init__(self, n_inner: int, n_embd: int, resid_pdrop: float, std: float = 0.02) -> None:
         self.c_fc = Conv1D(n_inner, n_embd)
-        self.c_proj = Conv1D(n_embd, n_inner)
+        self.c_proj = Conv1D(n_embd, n_inner, std)
         self.dropout = Dropout(resid_pdrop)
 
     def forward(self, x: T) -> T:
@@ -80,15 +82,25 @@ class GPT2MLP(Module):
 
 
 class GPT2Block(Module):
-    """Attention and two linear layers, each behind a layer norm and with a residual around both."""
+    """Attention and two linear layers, each behind a layer norm and with a residual around both.
+
+    std: the deviation of the first values of what is added to the residual.
+    """
 
     def __init__(
-        self, n_embd: int, n_head: int, n_inner: int, attn_pdrop: float, resid_pdrop: float, eps: float
+        self,
+        n_embd: int,
+        n_head: int,
+        n_inner: int,
+        attn_pdrop: float,
+        resid_pdrop: float,
+        eps: float,
+        std: float = 0.02,
     ) -> None:
         self.ln_1 = LayerNorm(n_embd, eps)
-        self.attn = GPT2Attention(n_embd, n_head, attn_pdrop, resid_pdrop)
+        self.attn = GPT2Attention(n_embd, n_head, attn_pdrop, resid_pdrop, std)
         self.ln_2 = LayerNorm(n_embd, eps)
-        self.mlp = GPT2MLP(n_inner, n_embd, resid_pdrop)
+        self.mlp = GPT2MLP(n_inner, n_embd, resid_pdrop, std)
 
     def forward(
         self, x: Any, bias: Any = None, cache: LayerCache | None = None, places: Any = None
@@ -118,19 +130,18 @@ class GPT2Model(Module):
         if n_embd % n_head:
             raise ValueError(f"GPT2Model: n_head={n_head} must divide n_embd={n_embd}")
         self.n_positions, self.n_embd, self.n_head = n_positions, n_embd, n_head
-        self.wte = Embedding(vocab_size, n_embd)
-        self.wpe = Embedding(n_positions, n_embd)
+        with init.skipped():
+            self.wte = Embedding(vocab_size, n_embd)
+            self.wpe = Embedding(n_positions, n_embd)
         for table in (self.wte, self.wpe):
             init.normal_(table.weight, 0.0, 0.02)
         self.drop = Dropout(embd_pdrop)
         inner = 4 * n_embd if n_inner is None else n_inner
+        std = 0.02 / max(2 * n_layer, 1) ** 0.5  # of what is added to the residual: smaller, the deeper
         self.h = ModuleList(
-            GPT2Block(n_embd, n_head, inner, attn_pdrop, resid_pdrop, layer_norm_epsilon)
+            GPT2Block(n_embd, n_head, inner, attn_pdrop, resid_pdrop, layer_norm_epsilon, std)
             for _ in range(n_layer)
         )
-        for block in self.h:  # what is added to the residual starts smaller, the deeper the network
-            for layer in (block.attn.c_proj, block.mlp.c_proj):
-                init.normal_(layer.weight, 0.0, 0.02 / (2 * n_layer) ** 0.5)
         self.ln_f = LayerNorm(n_embd, layer_norm_epsilon)
 
     def forward(self, input_ids: T, attention_mask: T | None = None, position_ids: T | None = None) -> T:
@@ -199,7 +210,8 @@ class GPT2LMHeadModel(Module):
         self, vocab_size: int = 50257, *, n_embd: int = 768, tie_word_embeddings: bool = True, **options: Any
     ) -> None:
         self.transformer = GPT2Model(vocab_size, n_embd=n_embd, **options)
-        self.lm_head = Linear(n_embd, vocab_size, bias=False)
+        with init.skipped():
+            self.lm_head = Linear(n_embd, vocab_size, bias=False)
         if tie_word_embeddings:
             self.lm_head.weight = self.transformer.wte.weight
         else:
