@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -105,11 +106,17 @@ def inputs(w: Workload) -> tuple[Any, Any]:
     if w.takes_ids:
         x: Any = rng.integers(0, w.size[0], w.shape)
     else:
-        x = rng.standard_normal(w.shape, np.float32).astype(dtype)
+        x = _normal(rng, w.shape, dtype)
     if w.labels is not None:
         return x, rng.integers(0, w.size[0], w.labels)
     shape = (*w.shape[:-1], w.size[0]) if w.network in ("lstm", "gru") else w.shape
-    return x, rng.standard_normal(shape, np.float32).astype(dtype)
+    return x, _normal(rng, shape, dtype)
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Normal numbers, of which a million are drawn and repeated: drawing is no part of a first step."""
+    drawn = rng.standard_normal(min(math.prod(shape), 1 << 20), np.float32).astype(dtype)
+    return np.resize(drawn, shape)
 
 
 def loss(w: Workload, y: Any, labels: Any) -> Any:
