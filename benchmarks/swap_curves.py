@@ -5,8 +5,9 @@
 The networks learn scikit-learn's digits in bfloat16 with float32 master weights. Every run is a process of its own
 with empty caches, so that all its plans are open; tuning begins at once and takes up to half of the time, so that
 there are many swaps, unless `--share` says otherwise. Both runs of a seed start from the same weights and see the
-same batches. Losses are means over a tenth of the steps; the spread of seeds is the standard deviation of those without
-swaps, and a difference is measured in it. Several processes may share a GPU (`--beside`), for values alone count.
+same batches. Losses are means over a tenth of the steps; the spread of seeds is the standard deviation of those
+without swaps, and a difference is measured in it. Several processes may share a GPU (`--beside`), for values alone
+count.
 """
 
 from __future__ import annotations
