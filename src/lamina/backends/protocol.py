@@ -189,6 +189,7 @@ class OpenChoice:
 
     Attributes:
         winner: the plan that is faster, once it is known. saving: by how many seconds a run.
+        nbytes: of what the plan reads and writes, as a program that runs it has said.
         done: whether nothing more will be learnt. settled: how many there are of which that is true.
     """
 
@@ -204,7 +205,7 @@ class OpenChoice:
     ) -> None:
         self.candidates, self.contest, self.expected, self.known = candidates, contest, expected, known
         self.winner: Plan | None = None
-        self.saving = 0.0
+        self.saving, self.nbytes = 0.0, 0
         self.done = False
         self._owner: weakref.ref[object] | None = None
 

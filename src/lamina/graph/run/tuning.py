@@ -19,11 +19,11 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lamina.backends import OpenChoice, Plan, TuningSlices
 from lamina.graph.planning.cost import least_seconds
@@ -33,8 +33,8 @@ from lamina.runtime import OutOfMemoryError, renew_after_fork, usable_cores
 from lamina.runtime.shared_lock import swift_turns
 
 #: The part of the time that tuning may take; the part while what is tried is expected to pay for itself within so
-#: many seconds of runs; the most seconds that are saved up.
-SHARE, EAGER, SOON, SAVED_UP = 0.1, 0.2, 20.0, 1.0
+#: many seconds of runs; the part where that takes longer than so many; the most seconds that are saved up.
+SHARE, EAGER, SOON, CALM, LATE, SAVED_UP = 0.1, 0.2, 20.0, 0.03, 60.0, 1.0
 #: Seconds of runs before anything is tuned.
 BEGIN = 2.0
 #: More seconds than this between two runs (and than two runs take) are a pause of the program's, and earn nothing.
@@ -42,8 +42,11 @@ PAUSE = 0.5
 #: What takes longer than a run (a part of a contest, a change of plans) is done before one of so many runs, after as
 #: few as this without such.
 APART, FIRST = 128, 3
-#: What a part is expected to take: so much more than the latest of its kind took on average.
-_MARGIN, _LATEST = 1.5, 16
+#: What a part is expected to take: so much more than the latest of its kind took on average. Parts before a run are
+#: expected to take this part of a run's time together.
+_MARGIN, _LATEST, _WITHIN = 1.5, 16, 0.75
+#: So many times as long as parts of less memory one is expected to take at most: launches and waits take no longer.
+_LARGER = 4.0
 #: Runs of a program before anything is tuned, and over which the time of a run is averaged.
 _WARM, _RUNS = 4, 64
 #: What is not expected to pay for its contest within so many times the seconds that runs have taken waits, and is not
@@ -57,6 +60,17 @@ _USUAL = 2.0
 _FREE = 4
 #: Turns tuning off, whatever programs say, where it is "0".
 _VARIABLE = "LAMINA_TUNING"
+
+
+class PartKind(NamedTuple):
+    """Parts that take about as long: what is done, and with how much memory (the bits of the number of bytes)."""
+
+    name: str
+    size: int = 0
+
+
+#: What is done but parts of contests.
+_SWAP, _TIMING = PartKind("swap"), PartKind("timing")
 #: What a run is made within that is not timed.
 _AS_EVER: AbstractContextManager[object] = nullcontext()
 
@@ -118,7 +132,7 @@ class Budget:
         self.passed_seconds = 0.0  # of runs, pauses left out
         self._runs: deque[float] = deque(maxlen=_RUNS)
         self._queued = 0  # runs since the device was waited for
-        self._parts: dict[Hashable, deque[float]] = {}
+        self._parts: dict[PartKind, deque[float]] = {}
         self._rare = float(FIRST)  # how often something may take longer than a run
 
     @property
@@ -146,14 +160,14 @@ class Budget:
         self.passed_seconds += seconds
         self.credit = min(self.credit + self.share * seconds, SAVED_UP)
 
-    def allows(self, kind: Hashable, spent: float = 0.0) -> bool:
+    def allows(self, kind: PartKind, spent: float = 0.0) -> bool:
         """Whether a part of this kind may be done now, behind others of `spent` seconds before the same run."""
         expected = _MARGIN * self.expected(kind)
         if self.credit < expected or self.credit <= 0:
             return False
-        return spent + expected <= self.run or (spent == 0 and self._rare >= 1)
+        return spent + expected <= _WITHIN * self.run or (spent == 0 and self._rare >= 1)
 
-    def spent(self, kind: Hashable, seconds: float) -> None:
+    def spent(self, kind: PartKind, seconds: float) -> None:
         """So long took a part."""
         self._parts.setdefault(kind, deque(maxlen=_LATEST)).append(seconds)
         self.credit -= seconds
@@ -164,10 +178,17 @@ class Budget:
         """Whether something may be done now for which not enough is saved up: that is earned afterwards."""
         return self.credit > 0 and self._rare >= 1
 
-    def expected(self, kind: Hashable) -> float:
-        """Seconds that a part of this kind takes; 0 where none was done."""
-        latest = self._parts.get(kind)
-        return sum(latest) / len(latest) if latest else 0.0
+    def expected(self, kind: PartKind) -> float:
+        """Seconds that a part of this kind takes, by those with the nearest size; 0 where none was done.
+
+        With more memory it takes longer, in proportion up to _LARGER times.
+        """
+        known = [size for name, size in self._parts if name == kind.name]
+        if not known:
+            return 0.0
+        nearest = min(known, key=lambda size: (abs(size - kind.size), -size))
+        latest = self._parts[PartKind(kind.name, nearest)]
+        return sum(latest) / len(latest) * min(2.0 ** max(0, kind.size - nearest), _LARGER)
 
 
 @dataclass(frozen=True)
@@ -217,9 +238,9 @@ class Tuner:
             tuple[float, OpenChoice]
         ] = []  # with what they are worth; candidates are not made yet
         self._made: list[tuple[OpenChoice, Future[Any]]] = []  # are, or will soon be
-        self._contest: tuple[OpenChoice, TuningSlices, str] | None = None
+        self._contest: tuple[OpenChoice, TuningSlices, PartKind] | None = None
         # What the run that is under way does beside: its kind, and the seconds that were spent on it before the run.
-        self._beside: tuple[str, float] | None = None
+        self._beside: tuple[PartKind, float] | None = None
         renew_after_fork(self)
 
     def before(self, executable: Executable) -> AbstractContextManager[object]:
@@ -285,7 +306,7 @@ class Tuner:
             self._take(program)
         self._prepare()
         program.look()
-        change = self.budget.expected("swap") or self.budget.expected("timing")
+        change = self.budget.expected(_SWAP) or self.budget.expected(_TIMING)
         if program.is_worth(change) and self.budget.allows_debt():
             self._wait(executable)
             self._swap(program, executable)
@@ -307,7 +328,7 @@ class Tuner:
         """Within this the run's kernels are timed."""
         self._wait(executable)
         self._last = self._clock()
-        self._beside = "timing", 0.0
+        self._beside = _TIMING, 0.0
         program.timeline = Timeline(calls=1)
         return program.timeline.record()
 
@@ -324,7 +345,7 @@ class Tuner:
         executable.device.default_stream.synchronize()
         self.budget.waited(self._clock() - self._last)
 
-    def _spent(self, kind: str, seconds: float) -> None:
+    def _spent(self, kind: PartKind, seconds: float) -> None:
         self.budget.spent(kind, seconds)
         self.state = replace(self.state, seconds=self.state.seconds + seconds)
 
@@ -334,7 +355,7 @@ class Tuner:
         program.tried |= set(program.better)
         program.seen, program.missed, program.saving = -1, 0.0, 0.0
         self._last = self._clock()
-        self._beside = "swap", self._last - begin
+        self._beside = _SWAP, self._last - begin
         self.state = replace(self.state, swaps=self.state.swaps + int(changed))
 
     # ---- contests
@@ -343,13 +364,13 @@ class Tuner:
         patience = AS_LONG * self.budget.passed_seconds
         while self._waiting and len(self._made) < 2 * self._workers.most:
             worth, choice = self._waiting[0]
-            self.budget.share = EAGER if worth * SOON >= 1 else SHARE
+            self.budget.share = EAGER if worth * SOON >= 1 else SHARE if worth * LATE >= 1 else CALM
             if worth * patience < 1:
                 return
             del self._waiting[0]
             self._made.append((choice, self._workers.submit(choice.candidates)))
 
-    def _next(self, executable: Executable) -> str | None:
+    def _next(self, executable: Executable) -> PartKind | None:
         """The kind of the part that is next; None where candidates are being made, or nothing is left."""
         if self._contest is not None:
             return self._contest[2]
@@ -357,16 +378,17 @@ class Tuner:
             if made.done():
                 contest = choice.contest(made.result(), self._room(executable))
                 del self._made[number]
-                self._contest = choice, contest, "begin"
-                return "begin"
+                kind = PartKind("begin", choice.nbytes.bit_length())
+                self._contest = choice, contest, kind
+                return kind
         return None
 
     def _part(self, executable: Executable) -> None:
         """One part of the contest."""
         assert self._contest is not None
-        choice, contest, _ = self._contest
+        choice, contest, kind = self._contest
         try:
-            self._contest = choice, contest, next(contest)
+            self._contest = choice, contest, kind._replace(name=next(contest))
             return
         except StopIteration as end:
             choice.settle(end.value)
@@ -439,6 +461,7 @@ class TunedProgram:
                 use = self._uses.setdefault(choice, ChoiceUse())
                 use.count += 1
                 use.least += least_seconds(step, executable.device.machine)
+                choice.nbytes = sum(slot.spec.nbytes for slot in (*step.inputs, *step.outputs))
 
     @property
     def choices(self) -> list[OpenChoice]:
