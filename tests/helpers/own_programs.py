@@ -257,17 +257,18 @@ def attention_over_tiles(dtype: DType) -> list[Program]:
 
 
 def own_convolutions(device: Device) -> dict[str, Program]:
-    """Kernels of convolutions with one filter per channel, and over few channels."""
+    """Kernels of convolutions with one filter per channel, over few channels, and of gradients tap by tap."""
     depthwise = Window((1, 1), ((1, 1), (1, 1)), (1, 1), 16), ((2, 16, 9, 9), (16, 1, 3, 3), (2, 16, 9, 9))
     rows = Window((1, 1), ((3, 3), (3, 3)), (1, 1), 16), ((2, 16, 9, 9), (16, 1, 7, 7), (2, 16, 9, 9))
     stem = Window((2, 2), ((3, 3), (3, 3)), (1, 1)), ((2, 3, 18, 20), (64, 3, 7, 7), (2, 64, 9, 10))
+    dilated = Window((1, 1), ((2, 2), (2, 2)), (2, 2)), ((2, 16, 9, 9), (16, 16, 3, 3), (2, 16, 9, 9))
     found = {}
-    for win, shapes in (depthwise, rows, stem):
+    for win, shapes in (depthwise, rows, stem, dilated):
         for dtype in (float16, bfloat16):
             o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in shapes))
             for direction in (Conv, ConvDataGrad, ConvFilterGrad):
                 for formulation in conv_problem(direction, o, device).formulations:
-                    steps = formulation.steps if formulation.name in ("depthwise", "stem") else ()
+                    steps = formulation.steps if formulation.name in ("depthwise", "stem", "products") else ()
                     for step in (s for s in steps if isinstance(s, Launch)):
                         found[f"{direction.name} {formulation.name} {step.program.name} {dtype}"] = (
                             step.program

@@ -27,6 +27,7 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthwise
 from lamina.backends.cuda.conv.direct import direct
 from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation, takes_fast_fir
+from lamina.backends.cuda.conv.filter_products import filter_products
 from lamina.backends.cuda.conv.merged import merged, merged_formulation
 from lamina.backends.cuda.conv.patches import patches, patches_formulations
 from lamina.backends.cuda.conv.slices import Slices, slices, slices_formulation, that_pay
@@ -285,6 +286,11 @@ def _formulations(
             0 if first else len(formulations), swapped_direction_formulation(direction, o, epilogue)
         )
     formulations = _with_undilated(formulations, direction, o, epilogue)
+    split = filter_products(direction, o, device.machine)
+    if split is not None and max(o.window.dilation) > 1:
+        formulations.insert(0, split.formulation())
+    elif split is not None and split.is_little:
+        formulations.append(split.formulation())
     forms = merged(direction, o, device.machine, policy)
     likely = [merged_formulation(direction, form, epilogue) for form in forms if form.pays(device.machine)]
     others = [
@@ -312,8 +318,8 @@ def _formulations(
 def _with_undilated(
     formulations: list[Formulation], direction: Direction, o: Operands, epilogue: Epilogue
 ) -> list[Formulation]:
-    """The form without dilation too: first for the filter gradient, whose dilated engines are slow (16 to 70 times
-    on Hopper), last for the others, whose engines take dilation as it is.
+    """The form without dilation too: before the filter gradient's dilated engines, which are slow (16 to 70 times on
+    Hopper), behind those of the others, which take dilation as it is.
     """
     form, (result, _) = undilated(o), sides(direction, o)
     made = None if form is None else undilated_formulation(direction, form, epilogue, result.shape)
