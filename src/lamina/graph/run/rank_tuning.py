@@ -252,13 +252,12 @@ class Schedule:
             waits = -self.credit / self.share  # seconds of runs until something may be done
             self.length = max(SHORTEST, ceil(max(ROUND * 2.0**self.idle, waits) / run))
         self.length |= 1  # programs that take turns come to be met
-        seconds, most = run / 2, self.length - 1
-        if (need := max(r.need for r in reports)) > seconds and (need <= run or self._rare >= 1):
+        seconds, most, rare = run / 2, self.length - 1, int(self._rare + self.length / APART)
+        if (need := max(r.need for r in reports)) > seconds and (need <= run or rare >= 1):
             seconds = need
-        if seconds > run:
-            most = 1
         count = min(int(max(self.credit, 0.0) / seconds), most)
         if seconds > run:
+            count = min(count, rare)
             self._rare -= count
         return Appointments(max(1, (self.length - 1) // max(count, 1)), count, seconds)
 
@@ -334,6 +333,7 @@ class RankTuner(Tuner):
         self._elapsed, self._spent_now = 0.0, list[float]()
         self._timing = False  # whether the run that is under way is timed
         self._costs = Budget()  # what parts of each kind take
+        self._kinds: set[str] = set()  # of parts that were done here
         self._choices: dict[str, list[OpenChoice]] = {}  # of this rank, by problem
         self._jobs: list[_Job] = []
         self._begun: set[str] = set()  # problems whose contest was begun here
@@ -452,6 +452,12 @@ class RankTuner(Tuner):
                 return
             self._one_part(job, executable)
             self._costs.spent(kind, self._clock() - now)
+            self._kinds.add(kind)
+
+    def _need(self, kind: str) -> float:
+        """What the next part is expected to take, or those of other kinds that are no longer than a run."""
+        expected = {k: _MARGIN * self._costs.expected(k) for k in {*self._kinds, kind}}
+        return max(s for k, s in expected.items() if k == kind or s <= self.schedule.run)
 
     def _next_job(self) -> _Job | None:
         """The one that is under way, else one whose candidates are made; winners of others come first."""
@@ -556,7 +562,7 @@ class RankTuner(Tuner):
         return Report(
             elapsed=self._elapsed,
             spent=tuple(self._spent_now),
-            need=0.0 if job is None else _MARGIN * self._costs.expected(job.kind),
+            need=0.0 if job is None else self._need(job.kind),
             calls=self._calls,
             busy=bool(self._jobs),
             ready=ready,
