@@ -328,8 +328,14 @@ def test_what_may_be_learnt_is_planned_when_it_is_asked_for(
     with pytest.raises(StopIteration) as ended:
         next(parts)
     assert ended.value.value == (won, 1.5)
+    planned_anew = original(
+        cuda, made.program.steps[0].node.op, won.inputs, made.program.steps[0].node.policy
+    )
+    assert choice.name == planned_anew.open.name != ""
+    assert choice.adopting(Choice("direct")) is not None
     monkeypatch.setattr(remembered, "plan_of", lambda *question: replace(won, open=None))
     assert choice.candidates() is None
+    assert choice.adopting(Choice("direct")) is None
     assert list(choice.contest(None, 99)) == []
 
 
