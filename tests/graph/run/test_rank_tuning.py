@@ -18,7 +18,7 @@ from lamina.distributed import DataParallel
 from lamina.graph import Executable
 from lamina.graph.run import tuning
 from lamina.graph.run.context import ExecutionContext
-from lamina.graph.run.rank_tuning import SETTLED, SHORTEST, RankTuner, Report, Schedule
+from lamina.graph.run.rank_tuning import SETTLED, SHORTEST, RankReport, RankTuner, Schedule
 from lamina.graph.run.tuning import SHARE, TunedProgram
 from lamina.runtime import CaptureInvalidated
 from lamina.train import Step
@@ -43,8 +43,8 @@ class Inline(tuning.TuningThreads):
 # ------------------------------------------------------------------------------------- what all ranks compute alike
 
 
-def reports(*given: dict[str, Any]) -> list[Report]:
-    return [Report(**{"elapsed": 0.1, "calls": 10, "ready": True, **one}) for one in given]
+def reports(*given: dict[str, Any]) -> list[RankReport]:
+    return [RankReport(**{"elapsed": 0.1, "calls": 10, "ready": True, **one}) for one in given]
 
 
 def test_problems_are_dealt_out_the_best_first() -> None:
@@ -78,7 +78,7 @@ def test_what_stays_is_done() -> None:
     assert not schedule.problems["a"].agreed
 
 
-def held_for(schedule: Schedule, told: list[Report], rounds: int, run: float) -> tuple[float, float]:
+def held_for(schedule: Schedule, told: list[RankReport], rounds: int, run: float) -> tuple[float, float]:
     """Seconds that are spent, and that runs take, where ranks use what is appointed."""
     spent = passed = 0.0
     for _ in range(rounds):
@@ -88,7 +88,7 @@ def held_for(schedule: Schedule, told: list[Report], rounds: int, run: float) ->
         assert now.count == 0 or now.seconds <= run
         spent, passed = spent + sum(parts), passed + runs
         schedule.take(
-            [Report(elapsed=runs + sum(parts), spent=parts, busy=True, ready=True, need=told[0].need)]
+            [RankReport(elapsed=runs + sum(parts), spent=parts, busy=True, ready=True, need=told[0].need)]
         )
     return spent, passed
 
@@ -96,41 +96,41 @@ def held_for(schedule: Schedule, told: list[Report], rounds: int, run: float) ->
 @pytest.mark.parametrize("need", [0.0, 0.002, 0.008])
 def test_ranks_spend_a_tenth_of_the_time(need: float) -> None:
     schedule = Schedule(0.0)
-    schedule.take([Report(elapsed=0.01, offers=(("a", 1 / 50),))])  # pays late
-    told = [Report(busy=True, ready=True, need=need)]
+    schedule.take([RankReport(elapsed=0.01, offers=(("a", 1 / 50),))])  # pays late
+    told = [RankReport(busy=True, ready=True, need=need)]
     spent, passed = held_for(schedule, told, 100, 0.01)
     assert 0.8 * SHARE < spent / passed <= SHARE
 
 
 def test_what_takes_longer_than_a_run_is_rare() -> None:
     schedule = Schedule(0.0)
-    schedule.take([Report(elapsed=0.01, offers=(("a", 1 / 50),))])
-    told = [Report(busy=True, ready=True, need=0.03)]
+    schedule.take([RankReport(elapsed=0.01, offers=(("a", 1 / 50),))])
+    told = [RankReport(busy=True, ready=True, need=0.03)]
     long = runs = 0
     for _ in range(100):
         now = schedule.appoint(told, soon=False)
         long += now.count if now.seconds > 0.01 else 0
         runs += schedule.length
-        schedule.take([Report(elapsed=0.01 * schedule.length, busy=True)])
+        schedule.take([RankReport(elapsed=0.01 * schedule.length, busy=True)])
     assert runs / tuning.APART - 1 <= long <= runs / tuning.APART + tuning.FIRST
 
 
 def test_the_time_of_a_part_is_that_of_the_slowest_rank() -> None:
     schedule = Schedule(0.0)
     schedule.length = 10
-    schedule.take([Report(elapsed=1.3, spent=(0.1, 0.2)), Report(elapsed=1.2, spent=(0.2, 0.0))])
+    schedule.take([RankReport(elapsed=1.3, spent=(0.1, 0.2)), RankReport(elapsed=1.2, spent=(0.2, 0.0))])
     assert schedule.run == pytest.approx(0.09)
     assert schedule.credit == pytest.approx(SHARE * 0.9 - 0.4)
 
 
 def test_ranks_meet_more_seldom_where_nothing_is_to_be_done() -> None:
     schedule = Schedule(0.0)
-    schedule.take([Report(elapsed=0.1, offers=(("a", 1 / 500),))])
+    schedule.take([RankReport(elapsed=0.1, offers=(("a", 1 / 500),))])
     lengths = []
     for _ in range(20):
-        schedule.appoint([Report(ready=True)], soon=False)
+        schedule.appoint([RankReport(ready=True)], soon=False)
         lengths.append(schedule.length)
-        schedule.take([Report(elapsed=schedule.length * 0.1)])
+        schedule.take([RankReport(elapsed=schedule.length * 0.1)])
     assert lengths == sorted(lengths)
     assert lengths[0] >= SHORTEST
     assert lengths[-1] >= sum(lengths[:-1])  # from then on after as many runs as there were
@@ -139,18 +139,18 @@ def test_ranks_meet_more_seldom_where_nothing_is_to_be_done() -> None:
 def test_settled_ranks_meet_after_twice_as_many_runs() -> None:
     schedule, at = Schedule(0.0), []
     for _ in range(6):
-        schedule.take([Report(elapsed=schedule.length * 0.1)])
-        schedule.appoint([Report()], soon=False)
+        schedule.take([RankReport(elapsed=schedule.length * 0.1)])
+        schedule.appoint([RankReport()], soon=False)
         at.append(schedule.runs)
     assert at == [1, *(1 + SETTLED * 2**i for i in range(1)), *(2 * (1 + SETTLED) * 2**i for i in range(4))]
 
 
 def test_nothing_begins_before_runs_took_a_while() -> None:
     schedule, runs = Schedule(2.0), 0
-    schedule.take([Report(elapsed=0.01, offers=(("a", 1.0),))])
-    while not (now := schedule.appoint([Report(busy=True, ready=True)], soon=False)).count:
+    schedule.take([RankReport(elapsed=0.01, offers=(("a", 1.0),))])
+    while not (now := schedule.appoint([RankReport(busy=True, ready=True)], soon=False)).count:
         runs += schedule.length
-        schedule.take([Report(elapsed=0.01 * schedule.length, busy=True)])
+        schedule.take([RankReport(elapsed=0.01 * schedule.length, busy=True)])
     assert now.seconds == pytest.approx(0.005)
     assert runs >= 100  # a fifth of the time: it pays soon
 
@@ -413,13 +413,13 @@ class Alone:
 
     ranks, place = lm.distributed.Group(0, 1), 0
 
-    def __init__(self, other: Callable[[Report], Any]) -> None:
+    def __init__(self, other: Callable[[RankReport], Any]) -> None:
         self.other, self.heard = other, list[Any]()
 
     def gather_objects(self, value: object) -> list[Any]:
         value = pickle.loads(pickle.dumps(value))
         self.heard.append(value)
-        return [value, self.other(value) if isinstance(value, Report) else True]
+        return [value, self.other(value) if isinstance(value, RankReport) else True]
 
 
 def test_programs_are_found_by_their_collective_operations() -> None:

@@ -25,7 +25,7 @@ from lamina.backends.cuda.launch.program import DeviceTable, Launch, Launches, P
 from lamina.backends.cuda.norm.norm import _number
 from lamina.backends.cuda.select import known as select
 from lamina.backends.cuda.select.formulations import Execute
-from lamina.cudnn import ExecutionPlan, PlanDatabase
+from lamina.cudnn import Choice, ExecutionPlan, PlanDatabase
 from lamina.graph import Executable, Graph, compile, trace
 from lamina.graph.planning.layout import Plans, plan_graph
 from lamina.graph.run import executable, remembered, two_pass

@@ -78,7 +78,7 @@ class TunedRanks(Protocol):
 
 
 @dataclass(frozen=True)
-class Report:
+class RankReport:
     """What a rank tells at a meeting.
 
     failed: why it tunes no more, "" where it does. elapsed: seconds since the last meeting, pauses left out. spent:
@@ -110,7 +110,7 @@ class Report:
 
 
 @dataclass
-class Shared:
+class SharedProblem:
     """A problem, as all ranks know it.
 
     worth: what its contest is expected to win. holders: the ranks (places) that have it. contestant: who holds its
@@ -143,13 +143,13 @@ class Schedule:
         self.credit = -SHARE * begin  # seconds that may be spent
         self.passed_seconds = 0.0  # of runs
         self.run, self.call = 0.0, 0.0  # seconds of a run with collective operations; of any program's
-        self.problems: dict[str, Shared] = {}
+        self.problems: dict[str, SharedProblem] = {}
         self.length = 1  # runs until the next meeting
         self.idle = 0  # meetings at which nothing was to be done, one after the other
         self.runs = 0  # at all, up to this meeting
         self._rare = float(FIRST)
 
-    def take(self, reports: Sequence[Report]) -> None:
+    def take(self, reports: Sequence[RankReport]) -> None:
         """What was told."""
         self._account(reports)
         fresh: set[str] = set()
@@ -157,7 +157,7 @@ class Schedule:
             for name, worth in report.offers:
                 known = self.problems.get(name)
                 if known is None:
-                    known = self.problems[name] = Shared(worth, [])
+                    known = self.problems[name] = SharedProblem(worth, [])
                     fresh.add(name)
                 known.worth = max(known.worth, worth)
                 if place not in known.holders:
@@ -170,7 +170,7 @@ class Schedule:
             for name, good in report.made:
                 self._made(self.problems[name], place, good)
 
-    def _account(self, reports: Sequence[Report]) -> None:
+    def _account(self, reports: Sequence[RankReport]) -> None:
         runs, elapsed = self.length, max(r.elapsed for r in reports)
         self.runs += runs
         count = max(len(r.spent) for r in reports)
@@ -182,7 +182,7 @@ class Schedule:
         self.credit = min(self.credit + self.share * own, SAVED_UP) - spent
         self._rare = min(self._rare + runs / APART, FIRST)
 
-    def _found(self, shared: Shared, record: Any) -> None:
+    def _found(self, shared: SharedProblem, record: Any) -> None:
         if shared.done or shared.record is not None:
             return  # another rank's winner was told before
         shared.record, shared.done, shared.contestant = record, record is None, None
@@ -200,7 +200,7 @@ class Schedule:
             shared.contestant = min(shared.holders, key=lambda r: (load[r], r))
             load[shared.contestant] += 1
 
-    def _made(self, shared: Shared, place: int, good: bool) -> None:
+    def _made(self, shared: SharedProblem, place: int, good: bool) -> None:
         if shared.done:
             return
         shared.made.add(place)
@@ -210,7 +210,7 @@ class Schedule:
             shared.done = shared.agreed = True
 
     @property
-    def open(self) -> list[Shared]:
+    def open(self) -> list[SharedProblem]:
         """Of which something is to be learnt."""
         return [p for p in self.problems.values() if not p.done]
 
@@ -224,13 +224,13 @@ class Schedule:
         """Whether a contest of such a worth may be held by now; see AS_LONG."""
         return worth * AS_LONG * self.passed_seconds >= 1
 
-    def changes(self, reports: Sequence[Report]) -> bool:
+    def changes(self, reports: Sequence[RankReport]) -> bool:
         """Whether plans are changed now."""
         if not all(r.ready for r in reports) or not any(r.fresh for r in reports) or self.credit <= 0:
             return False
         return not self.open or max(r.missed for r in reports) >= max(r.change for r in reports)
 
-    def times(self, reports: Sequence[Report]) -> bool:
+    def times(self, reports: Sequence[RankReport]) -> bool:
         """Whether the run that begins is timed kernel by kernel."""
         return (
             self.credit > 0
@@ -238,7 +238,7 @@ class Schedule:
             and all(r.ready and r.timeable for r in reports)
         )
 
-    def appoint(self, reports: Sequence[Report], *, soon: bool) -> Appointments:
+    def appoint(self, reports: Sequence[RankReport], *, soon: bool) -> Appointments:
         """What is done until the next meeting, which is `length` runs from now. soon: something was done now."""
         active = soon or any(r.busy or r.found or r.made or r.offers for r in reports)
         left = bool(self.open) or any(r.pending or r.untimed or r.fresh for r in reports)
@@ -263,7 +263,7 @@ class Schedule:
 
 
 @dataclass
-class _Job:
+class _TuningJob:
     """A contest that is held here, or a winner of another rank that is brought here.
 
     choice: whose plan competes. held: what gives the parts. made: what a thread makes for it.
@@ -335,7 +335,7 @@ class RankTuner(Tuner):
         self._costs = Budget()  # what parts of each kind take
         self._kinds: set[str] = set()  # of parts that were done here
         self._choices: dict[str, list[OpenChoice]] = {}  # of this rank, by problem
-        self._jobs: list[_Job] = []
+        self._jobs: list[_TuningJob] = []
         self._begun: set[str] = set()  # problems whose contest was begun here
         self._adopting: set[str] = set()
         self._plans: dict[str, tuple[Plan, float]] = {}  # winners that can run here, and what they save
@@ -459,13 +459,13 @@ class RankTuner(Tuner):
         expected = {k: _MARGIN * self._costs.expected(k) for k in {*self._kinds, kind}}
         return max(s for k, s in expected.items() if k == kind or s <= self.schedule.run)
 
-    def _next_job(self) -> _Job | None:
+    def _next_job(self) -> _TuningJob | None:
         """The one that is under way, else one whose candidates are made; winners of others come first."""
         begun = [job for job in self._jobs if job.parts is not None]
         made = [job for job in self._jobs if job.made.done()]
         return next(iter([*begun, *(j for j in made if j.adopts), *made]), None)
 
-    def _one_part(self, job: _Job, executable: Executable) -> None:
+    def _one_part(self, job: _TuningJob, executable: Executable) -> None:
         """One part."""
         try:
             if job.parts is None:
@@ -479,7 +479,7 @@ class RankTuner(Tuner):
         self._jobs.remove(job)
         self._ended(job, found)
 
-    def _ended(self, job: _Job, found: tuple[Plan, float] | None) -> None:
+    def _ended(self, job: _TuningJob, found: tuple[Plan, float] | None) -> None:
         record = None if found is None else found[0].record
         if job.adopts:
             self._arrived[job.name] = found is not None
@@ -500,7 +500,7 @@ class RankTuner(Tuner):
                 return
             self._begun.add(name)
             choice = self._choices[name][0]
-            self._jobs.append(_Job(name, choice, False, self._workers.submit(choice.candidates)))
+            self._jobs.append(_TuningJob(name, choice, False, self._workers.submit(choice.candidates)))
 
     def _begin_adopting(self) -> None:
         """Bring winners of other ranks here."""
@@ -518,10 +518,10 @@ class RankTuner(Tuner):
             if held is None:
                 self._arrived[name] = False
             else:
-                self._jobs.append(_Job(name, held, True, self._workers.submit(held.candidates)))
+                self._jobs.append(_TuningJob(name, held, True, self._workers.submit(held.candidates)))
 
     @staticmethod
-    def _given_up(job: _Job) -> bool:
+    def _given_up(job: _TuningJob) -> bool:
         """Ends a contest that another rank's makes needless."""
         if job.parts is not None:
             job.parts.close()
@@ -531,8 +531,8 @@ class RankTuner(Tuner):
     def _meet(self, program: _RankProgram, executable: Executable) -> AbstractContextManager[object]:
         """Tell and hear what ranks know, and do what all do then."""
         self._waited(executable)
-        report = self._attempt(lambda: self._report(program)) or Report(self._failed)
-        reports: list[Report] = self._ranks.gather_objects(report)
+        report = self._attempt(lambda: self._report(program)) or RankReport(self._failed)
+        reports: list[RankReport] = self._ranks.gather_objects(report)
         self.meetings += 1
         self._clear(report)
         if any(r.failed for r in reports):
@@ -551,7 +551,7 @@ class RankTuner(Tuner):
         self._timing = times and not changes
         return (self._attempt(lambda: self._timed_run(program)) if self._timing else None) or _AS_EVER
 
-    def _report(self, program: _RankProgram) -> Report:
+    def _report(self, program: _RankProgram) -> RankReport:
         self._rank_programs()
         offers = self._offers()
         job = next(iter(sorted(self._jobs, key=lambda job: job.parts is None)), None)
@@ -559,7 +559,7 @@ class RankTuner(Tuner):
         fresh = program.fresh(self._agreed())
         program.missed += self._run * program.saves(self._agreed())
         others = [p for p in self._programs.values() if p is not program and p.runs > _WARM and p.choices]
-        return Report(
+        return RankReport(
             elapsed=self._elapsed,
             spent=tuple(self._spent_now),
             need=0.0 if job is None else self._need(job.kind),
@@ -577,7 +577,7 @@ class RankTuner(Tuner):
             made=tuple(self._arrived.items()),
         )
 
-    def _clear(self, report: Report) -> None:
+    def _clear(self, report: RankReport) -> None:
         """What was told is told."""
         self._run = self._calls = 0
         self._elapsed, self._spent_now = 0.0, []
@@ -671,7 +671,7 @@ class RankTuner(Tuner):
             self.state = replace(self.state, swaps=self.state.swaps + int(changed))
         return _AS_EVER
 
-    def _end_all(self, reports: Sequence[Report]) -> None:
+    def _end_all(self, reports: Sequence[RankReport]) -> None:
         """On all ranks, with one warning each, but where all were told to do nothing."""
         numbers = self._ranks.ranks.ranks
         failed = [(numbers[place], r.failed) for place, r in enumerate(reports) if r.failed]
