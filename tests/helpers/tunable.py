@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from lamina.backends import Backend, Call, OpenChoice, Plan, Run, TuningSlices
 from lamina.backends.reference import backend as reference
@@ -26,7 +28,9 @@ class Tunable(Backend):
     clock: advances by `part` seconds with each part of a contest, of which each has `parts`.
     expected: the seconds that each contest is expected to save.
     wins: whether another plan wins for an op; it saves a millisecond, and takes `workspace` bytes of scratch memory.
-    ran: how often first plans and winners ran. rooms: the memory that contests were given.
+    adopts: whether a winner of another process's contest can be made here for an op.
+    ran: how often first plans and winners ran. rooms: the memory that contests were given. held: the ops whose
+    contests were ended; adopted: those whose winners came from elsewhere.
     """
 
     name = "reference"
@@ -39,25 +43,34 @@ class Tunable(Backend):
         part: float = 0.001,
         workspace: int = 512,
         expected: float = 1e-3,
+        adopts: Callable[[Op], bool] = lambda op: True,
     ) -> None:
         super().__init__(Device("cpu"))
         self.plain = reference(Device("cpu"))
         self.clock, self.wins, self.parts, self.part, self.workspace = clock, wins, parts, part, workspace
-        self.expected = expected
+        self.expected, self.adopts = expected, adopts
         self.ran = {"first": 0, "winner": 0}
         self.rooms: list[int] = []
-        self.held: list[str] = []  # the ops whose contests were ended
+        self.held: list[str] = []
+        self.adopted: list[str] = []
 
     def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         plan = self.plain.choose(op, specs, policy)
-        if plan.view or policy.deterministic or policy.algorithm != "auto":
+        if plan.view or op.effect == "collective" or policy.deterministic or policy.algorithm != "auto":
             return plan
         counted = replace(plan, make=_Counted(plan.make, self.ran, "first"))
-        winner = replace(plan, make=_Counted(plan.make, self.ran, "winner"), workspace=self.workspace)
+        winner = replace(
+            plan,
+            make=_Counted(plan.make, self.ran, "winner"),
+            workspace=self.workspace,
+            record=f"faster {op}",
+        )
         choice = OpenChoice(
             lambda: self.made(op),
             lambda made, room: self.contest(op, winner, room),
             lambda seconds, least: self.expected,
+            name=f"{op} {' '.join(map(str, plan.inputs))}",
+            adopting=partial(self.adopting, op, winner),
         )
         return replace(counted, open=choice)
 
@@ -74,6 +87,18 @@ class Tunable(Backend):
         self.clock.now += self.part
         self.held.append(op.name)
         return (winner, 1e-3) if self.wins(op) else None
+
+    def adopting(self, op: Op, winner: Plan, record: Any) -> OpenChoice:
+        """What brings a winner here: one part."""
+        assert record == winner.record
+
+        def parts(made: Op, room: int) -> TuningSlices:
+            self.clock.now += self.part
+            yield "run"
+            self.adopted.append(op.name)
+            return (winner, 1e-3) if self.adopts(op) else None
+
+        return OpenChoice(lambda: op, parts)
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
         return self.plain.reorder(source, target)

@@ -105,6 +105,7 @@ class Plan:
         chosen; () where one formulation does it all.
     objection: for an op that stands for several, why these are faster one after the other by the machine's rates; ""
         where they are not.
+    record: the choice as data, where a contest has made it: another process makes it by that (`OpenChoice.adopting`).
     open: what may be learnt of it while programs run, where it was chosen without being measured.
     relaid: the same with output 0 in another layout of the same inputs, or None where a copy behind it is as fast.
     """
@@ -123,6 +124,7 @@ class Plan:
     parts: tuple[Plan, ...] = ()
     objection: str = ""
     packed: Packed | None = None
+    record: Any = None
     open: OpenChoice | None = None
     relaid: Callable[[Layout], Plan | None] | None = None
 
@@ -173,6 +175,10 @@ def _unknown() -> None:
     """What is known of a plan that nobody keeps measurements of."""
 
 
+def _cannot_adopt(record: Any) -> None:
+    """What becomes of a winner that has no form as data."""
+
+
 class OpenChoice:
     """What may be learnt of a plan that was chosen without being measured: whether another one is faster.
 
@@ -186,6 +192,9 @@ class OpenChoice:
             winner is shorter, on average over such plans.
         known: whether the plan is what measurements name by now, of this process or another one; None where nobody
             has measured its problem.
+        name: of its problem, alike in all processes where that is the same, on the same model of GPU; "" for none.
+        adopting: (the record of a winner, of another process's contest) -> the contest by which that plan comes here:
+            it is made, runs once, and wins where it is right, whatever its time.
 
     Attributes:
         winner: the plan that is faster, once it is known. saving: by how many seconds a run.
@@ -202,8 +211,11 @@ class OpenChoice:
         contest: Callable[[Any, int], TuningSlices],
         expected: Callable[[float, float], float] = operator.sub,
         known: Callable[[], bool | None] = _unknown,
+        name: str = "",
+        adopting: Callable[[Any], OpenChoice | None] = _cannot_adopt,
     ) -> None:
         self.candidates, self.contest, self.expected, self.known = candidates, contest, expected, known
+        self.name, self.adopting = name, adopting
         self.winner: Plan | None = None
         self.saving, self.nbytes = 0.0, 0
         self.done = False

@@ -27,6 +27,7 @@ from lamina.graph.passes.idioms import with_idioms
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
+from lamina.graph.run.rank_tuning import RankTuner
 from lamina.graph.run.tuning import Tuner, TuningState
 from lamina.nn import Module
 from lamina.nn.parameter import become, settings_version, standing_in
@@ -125,8 +126,9 @@ def train_step(
         and in how much memory (by default a quarter of the device's). What was not used for longest goes first.
     tuning: under the policy "auto" on a GPU, plans that nobody measured compete between steps, after two seconds
         of them in at most a tenth of the time; winners are put in before a step, within the type's rounding, and
-        remembered on disk. Nothing changes under the policy `deterministic`, or where ranks train together. False,
-        or LAMINA_TUNING=0 in the environment, turns it off; `step.tuning` says how far it is.
+        remembered on disk. Ranks that train together hold a part of the contests each, and change plans before the
+        same step. Nothing changes under the policy `deterministic`. False, or LAMINA_TUNING=0 in the environment,
+        turns it off (on one rank: on all of them, with a warning); `step.tuning` says how far it is.
     Raises NoGpuError, ValueError for an unknown precision, a network without parameters, or shards of an optimizer
     that needs whole tensors, RuntimeError where ranks were started that have not met (`lamina.distributed.init`),
     MemoryLimitError at the first step when it cannot be planned in so little memory.
@@ -145,8 +147,12 @@ def train_step(
         backend,
         memory_limit,
         Programs(max_programs, max_program_bytes, "train_step"),
-        Tuner("" if tuning else "switched off"),
+        _tuner("" if tuning else "switched off", together),
     )
+
+
+def _tuner(ended: str, together: DataParallel | None) -> Tuner:
+    return Tuner(ended) if together is None else RankTuner(together, ended)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from lamina.backends.cuda.launch.program import DeviceTable, Launch, Launches, P
 from lamina.backends.cuda.norm.norm import _number
 from lamina.backends.cuda.select import known as select
 from lamina.backends.cuda.select.formulations import Execute
-from lamina.cudnn import ExecutionPlan, PlanDatabase
+from lamina.cudnn import Choice, ExecutionPlan, PlanDatabase
 from lamina.graph import Executable, Graph, compile, trace
 from lamina.graph.planning.layout import Plans, plan_graph
 from lamina.graph.run import executable, remembered, two_pass
@@ -328,8 +328,14 @@ def test_what_may_be_learnt_is_planned_when_it_is_asked_for(
     with pytest.raises(StopIteration) as ended:
         next(parts)
     assert ended.value.value == (won, 1.5)
+    planned_anew = original(
+        cuda, made.program.steps[0].node.op, won.inputs, made.program.steps[0].node.policy
+    )
+    assert choice.name == planned_anew.open.name != ""
+    assert choice.adopting(Choice("direct")) is not None
     monkeypatch.setattr(remembered, "plan_of", lambda *question: replace(won, open=None))
     assert choice.candidates() is None
+    assert choice.adopting(Choice("direct")) is None
     assert list(choice.contest(None, 99)) == []
 
 

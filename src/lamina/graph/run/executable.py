@@ -20,7 +20,7 @@ from lamina.graph.ir.graph import Graph
 from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
 from lamina.graph.planning.layout import Plans, plan_graph, with_plans
-from lamina.graph.planning.program import PlannedStep, Slot
+from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.rematerialize import as_bytes, plan_within
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.context import ExecutionContext, Given, place_constants
@@ -317,6 +317,17 @@ class Executable:
         else:
             self.program = program
         return True
+
+    def put_back(self, program: PlannedGraph) -> None:
+        """Run the program that was in place before `change_plans`, from the next call on, which records it.
+
+        Raises OutOfMemoryError: then it stays as it is.
+        """
+        if self._runs:
+            with self._turns, self._contexts.all() as contexts:
+                for context in contexts:
+                    context.change(program)
+        self.program = program
 
     # ---- running
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:

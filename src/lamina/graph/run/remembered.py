@@ -178,7 +178,7 @@ def written(answer: Answer, backend: Backend) -> bytes:
         [number[id(v)] for v in graph.outputs],
     ))  # fmt: skip
     choices = {i: s.plan.open for i, s in enumerate(program.steps) if s.plan.open is not None}
-    opened = {i: (c.expected, c.known) for i, c in choices.items()}
+    opened = {i: (c.expected, c.known, c.name) for i, c in choices.items()}
     pickler.dump((program, answer.passes, answer.kept, opened))
     return pickler.file.getvalue()
 
@@ -276,8 +276,9 @@ class _AnswerReader(pickle.Unpickler):
 # --------------------------------------------------------------------------------------------- what may be learnt
 
 
-#: Of a plan that was open: what a contest is expected to win, and whether the plan is what measurements name.
-Opened = tuple[Callable[[float, float], float], Callable[[], bool | None]]
+#: Of a plan that was open: what a contest is expected to win, whether the plan is what measurements name, and what
+#: its problem is called.
+Opened = tuple[Callable[[float, float], float], Callable[[], bool | None], str]
 
 
 def _reopened(program: PlannedGraph, opened: Mapping[int, Opened], backend: Backend) -> PlannedGraph:
@@ -286,7 +287,7 @@ def _reopened(program: PlannedGraph, opened: Mapping[int, Opened], backend: Back
     """
     again: dict[Plan, Plan] = {}
     better: dict[Plan, Plan] = {}
-    for index, (expected, known) in opened.items():
+    for index, (expected, known, name) in opened.items():
         step = program.steps[index]
         assert step.node is not None
         plan = step.plan
@@ -296,7 +297,14 @@ def _reopened(program: PlannedGraph, opened: Mapping[int, Opened], backend: Back
         stands = known()
         if stands is None:
             made = partial(_planned, *question)
-            choice = OpenChoice(partial(_candidates, made), partial(_contest, made), expected, known)
+            choice = OpenChoice(
+                partial(_candidates, made),
+                partial(_contest, made),
+                expected,
+                known,
+                name,
+                partial(_adopting, made),
+            )
             again[plan] = replace(plan, open=choice)
         elif not stands:
             better[plan] = plan_of(*question)
@@ -319,3 +327,8 @@ def _contest(planned: Callable[[], OpenChoice | None], candidates: Any, room: in
     if choice is None or candidates is None:
         return None
     return (yield from choice.contest(candidates, room))
+
+
+def _adopting(planned: Callable[[], OpenChoice | None], record: Any) -> OpenChoice | None:
+    choice = planned()
+    return None if choice is None else choice.adopting(record)

@@ -433,14 +433,15 @@ class ChoiceUse:
 class TunedProgram:
     """What is open of a program.
 
-    choices: what is open; none where ranks exchange data, which all would have to change their plans before the
-    same run. ranked: those that are worth a contest, with what they are worth, the best first. timeline: of the
-    run whose kernels were timed. taken: whether they were ranked. better: plans that can be put in. saving: by
-    how many seconds a run gets shorter then. missed: the seconds by which runs were longer without them. is_open:
-    whether more is to be learnt. tried: plans that were changed, or could not be.
+    together: whether ranks exchange data in it, which all have to change their plans before the same run.
+    choices: what is open; none where ranks exchange data, unless they tune it together (`across_ranks`). ranked:
+    those that are worth a contest, with what they are worth, the best first. timeline: of the run whose kernels were
+    timed. taken: whether they were ranked. better: plans that can be put in. saving: by how many seconds a run gets
+    shorter then. missed: the seconds by which runs were longer without them. is_open: whether more is to be learnt.
+    tried: plans that were changed, or could not be.
     """
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, across_ranks: bool = False) -> None:
         self.runs, self.taken = 0, False
         self.tried: set[Plan] = set()
         self.better: dict[Plan, Plan] = {}
@@ -451,8 +452,8 @@ class TunedProgram:
         self._uses: dict[OpenChoice, ChoiceUse] = {}
         self._kernels: list[OpenChoice | None] = []  # of each step that runs something
         steps = executable.program.steps
-        together = any(s.node is not None and s.node.op.effect == "collective" for s in steps)
-        for step in () if together else steps:
+        self.together = any(s.node is not None and s.node.op.effect == "collective" for s in steps)
+        for step in () if self.together and not across_ranks else steps:
             choice = step.plan.open
             if not step.plan.view:
                 self._kernels.append(choice)

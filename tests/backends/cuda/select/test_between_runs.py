@@ -166,8 +166,50 @@ def test_the_store_gets_the_winner(
     else:
         plan, saving = found
         assert plan.label.endswith(winner)
+        assert plan.record == kept[place.sizes]
         assert (plan.seconds, saving) == (times["b"] / 1e3, pytest.approx((times["a"] - times["b"]) / 1e3))
         assert (plan.inputs, plan.outputs) == (problem.inputs, problem.outputs)
+
+
+@pytest.mark.feature("F081", "B009")
+def test_a_problem_has_one_name_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other sizes, policies and models of GPU have others."""
+    small = Spec((16, 64, 28, 28), bfloat16, channels_last((16, 64, 28, 28)))
+    names = [open_of().name, open_of(policy=Policy(tf32=True)).name, open_of(specs=(small, W)).name]
+    assert len(set(names)) == 3
+    assert all(names)
+    assert open_of().name == names[0]
+    monkeypatch.setattr(Device, "name", "another GPU")
+    problem = conv_problem(Conv, Operands(WINDOW, X, W, Y), H200)
+    other = formulations._open(problem, candidate(problem.formulations[-1], None, {}), H200, AUTO)
+    assert other is not None
+    assert other.name not in names
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.feature("B009", "B010", "F081")
+def test_a_winner_of_another_process_comes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made by its record, runs once, is checked and stored, whatever it takes here."""
+    store = PlanStore("here", "1", tmp_path)
+    problem, device = fills(store, monkeypatch)
+    monkeypatch.setattr(formulations, "target_of", lambda device: None)
+    monkeypatch.setattr(formulations, "is_measured", lambda place, device: bool(store.placed(place.nature)))
+    monkeypatch.setattr(Device, "current", lambda device: nullcontext())
+    times = {"a": 1.0, "b": 3.0}
+    monkeypatch.setattr(Contest, "_time", lambda self, one, runs=0: times[one.entry.label])
+    chosen = candidate(problem.formulations[0], None, {})
+    learnt = Choice("b", milliseconds=1.0, heuristic=4.0)
+    held = formulations._adopting(problem, chosen, device, AUTO, learnt)
+    made = held.candidates()
+    assert [one.label for one in made] == ["a", "b"]
+    found = finished(held.contest(made, 1 << 20))
+    assert found is not None
+    plan, saving = found
+    assert (plan.record, saving) == (learnt, pytest.approx(3e-3))
+    assert plan.label.endswith("b")
+    assert PlanStore("here", "1", tmp_path).placed(problem.place.nature) == {problem.place.sizes: learnt}
+    gone = formulations._adopting(problem, chosen, device, AUTO, Choice("gone"))
+    assert finished(gone.contest(gone.candidates(), 1 << 20)) is None
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")

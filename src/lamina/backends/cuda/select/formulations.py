@@ -74,7 +74,7 @@ from lamina.cudnn import (
 )
 from lamina.cudnn import autotune as tune
 from lamina.cudnn.contest import checks_of
-from lamina.runtime import CompileError, Device, DeviceError
+from lamina.runtime import CompileError, Device, DeviceError, digest
 from lamina.runtime.shared_lock import swift_turns
 from lamina.spec import DType, Policy, Spec
 
@@ -714,6 +714,8 @@ def _open(problem: Problem, chosen: Candidate, device: Device, policy: Policy) -
         partial(_learn, problem, device, policy),
         partial(expected_saving, problem.op),
         partial(_is_known, problem.place, chosen.choice, device),
+        digest(device.name, problem.place.nature, str(problem.place.sizes), _store_key(problem, policy)),
+        partial(_adopting, problem, chosen, device, policy),
     )
 
 
@@ -816,7 +818,60 @@ def _learn(
     plan_store(device).put("", learnt, place.nature, place.sizes)
     if best is entries[0]:
         return None
-    return make_plan(problem, replace(best, seconds=milliseconds / 1e3), device), (held - milliseconds) / 1e3
+    plan = make_plan(problem, replace(best, seconds=milliseconds / 1e3), device)
+    return replace(plan, record=learnt), (held - milliseconds) / 1e3
+
+
+def _adopting(
+    problem: Problem, chosen: Candidate, device: Device, policy: Policy, learnt: Choice
+) -> OpenChoice:
+    """How the winner of another process's contest comes here."""
+    return OpenChoice(
+        partial(_pair, problem, chosen, device, policy, learnt),
+        partial(_adopt, problem, device, policy, learnt),
+    )
+
+
+def _pair(
+    problem: Problem, chosen: Candidate, device: Device, policy: Policy, learnt: Choice
+) -> list[Candidate]:
+    """The candidate in use and the one that was learnt, with their kernels loaded; the first alone where the other
+    cannot be made here. For a thread of its own.
+    """
+    with device.current():
+        found = rebuild(problem, learnt, target_of(device), policy)
+        for check in checks_of({spec.dtype.name for spec in (*problem.inputs, *problem.outputs)}):
+            check.load(device)
+        return [chosen, *(one for one in (found,) if one is not None and _loads(one, device))]
+
+
+def _adopt(
+    problem: Problem, device: Device, policy: Policy, learnt: Choice, entries: Sequence[Candidate], room: int
+) -> TuningSlices:
+    """The contest between the candidate in use and the one that was learnt elsewhere, which wins where it is right;
+    it is stored as where it was measured.
+    """
+    if len(entries) < 2:
+        return None
+    times: list[tuple[Candidate, float]] = []
+    yield from autotune.slices(
+        entries,
+        device,
+        problem.inputs,
+        problem.outputs,
+        tune.tolerance_of(problem.dtype.name, tf32=policy.tf32),
+        refusals=[],
+        times=times,
+        room=room,
+    )
+    taken = next((taken for one, taken in times if one is entries[1]), None)
+    if taken is None:
+        return None
+    place = problem.place
+    if not is_measured(place, device):
+        plan_store(device).put("", learnt, place.nature, place.sizes)
+    plan = make_plan(problem, replace(entries[1], seconds=taken / 1e3), device)
+    return replace(plan, record=learnt), (learnt.heuristic - learnt.milliseconds) / 1e3
 
 
 def nothing_to_do(
