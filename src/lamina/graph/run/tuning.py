@@ -45,7 +45,7 @@ APART, FIRST = 128, 3
 #: What a part is expected to take: so much more than the latest of its kind took on average.
 _MARGIN, _LATEST = 1.5, 16
 #: Runs of a program before anything is tuned, and over which the time of a run is averaged.
-_WARM, _RUNS = 4, 64
+WARM, _RUNS = 4, 64
 #: What is not expected to pay for its contest within so many times the seconds that runs have taken waits, and is not
 #: tried where that is more than so many seconds: what has run for long will run for long.
 AS_LONG, PAYBACK = 2.0, 600.0
@@ -58,7 +58,7 @@ _FREE = 4
 #: Turns tuning off, whatever programs say, where it is "0".
 _VARIABLE = "LAMINA_TUNING"
 #: What a run is made within that is not timed.
-_AS_EVER: AbstractContextManager[object] = nullcontext()
+AS_EVER: AbstractContextManager[object] = nullcontext()
 
 
 class TuningThreads:
@@ -227,24 +227,28 @@ class Tuner:
         returned, which may time its kernels. An error ends tuning with a warning.
         """
         if self.state.ended:
-            return _AS_EVER
+            return AS_EVER
         program = self._known.get(executable)
         if program is None:
             program = self._known[executable] = TunedProgram(executable)
         if not program.choices or (program.is_settled and not self.state.open):
             self._last = None
-            return _AS_EVER
+            return AS_EVER
         program.runs += 1
-        if program.runs <= _WARM:  # recorded meanwhile
+        if program.runs <= WARM:  # recorded meanwhile
             self._last = self._clock()
-            return _AS_EVER
+            return AS_EVER
         self._passed()
+        return self._worked(program, executable)
+
+    def _worked(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
+        """`_work`; an error ends tuning with a warning."""
         try:
             return self._work(program, executable)
         except Exception as error:
             self.end(f"{type(error).__name__}: {error}")
-            warnings.warn(f"tuning between runs has ended: {self.state.ended}", RuntimeWarning, stacklevel=3)
-            return _AS_EVER
+            warnings.warn(f"tuning between runs has ended: {self.state.ended}", RuntimeWarning, stacklevel=4)
+            return AS_EVER
 
     def end(self, reason: str) -> None:
         """No more of it: threads end when they have made what they are at."""
@@ -278,7 +282,7 @@ class Tuner:
 
     def _work(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
         if self.budget.credit <= 0:
-            return _AS_EVER
+            return AS_EVER
         if not program.taken:
             if program.timeline is None and recording() is None:
                 return self._timed(program, executable)
@@ -289,7 +293,7 @@ class Tuner:
         if program.is_worth(change) and self.budget.allows_debt():
             self._wait(executable)
             self._swap(program, executable)
-            return _AS_EVER
+            return AS_EVER
         spent, waited = 0.0, False
         while (kind := self._next(executable)) is not None and self.budget.allows(kind, spent):
             if not waited:
@@ -301,7 +305,7 @@ class Tuner:
             spent += took
             self._spent(kind, took)
         self._last = self._clock()
-        return _AS_EVER
+        return AS_EVER
 
     def _timed(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
         """Within this the run's kernels are timed."""
