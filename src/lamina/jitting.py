@@ -17,7 +17,7 @@ from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.graph import Capture, traced_for
 from lamina.graph.ir.surroundings import SameSurroundings, reads_of
-from lamina.graph.run.call_tuning import Call, CallTuner
+from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.graph.run.tuning import TuningState
@@ -271,7 +271,7 @@ class Traced:
     feeds: tuple[Callable[[], Any], ...] = ()
     finals: tuple[Callable[[], None], ...] = ()
     turn: threading.RLock = field(default_factory=threading.RLock)
-    calls: Call = field(init=False)
+    calls: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.calls = self.executable
@@ -329,9 +329,11 @@ class Traced:
         """The marks and values in the result, and its structure."""
         return _tree.flatten(self.result, open_dataclasses=True)
 
-    def _outputs(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
+    def _outputs(self, inputs: Sequence[Any]) -> Sequence[Tensor]:
+        found: Sequence[Tensor]
         if not self.finals:
-            return self.calls(*inputs, *[ask() for ask in self.feeds], *self.held)
+            found = self.calls(*inputs, *[ask() for ask in self.feeds], *self.held)
+            return found
         with self.turn:
             found = self.calls(*inputs, *[ask() for ask in self.feeds], *self.held)
             for done in self.finals:

@@ -15,7 +15,7 @@ from lamina.graph import Executable, Graph, compile, trace
 from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
 from lamina.graph.ir.graph import traced_for
 from lamina.graph.ir.surroundings import SameSurroundings
-from lamina.graph.run.call_tuning import Call, CallTuner
+from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.graph.run.tuning import TuningState
@@ -284,7 +284,7 @@ class _CompiledNet:
     graph: Graph
     executable: Executable
     outputs: Structure
-    calls: Call = field(init=False)
+    calls: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.calls = self.executable

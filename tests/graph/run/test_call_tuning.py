@@ -1,6 +1,7 @@
 """Tuning between calls: by what calls take, not by what passes; one thread at a time; nothing where all is known."""
 
 import gc
+import importlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -226,6 +227,71 @@ def test_state_that_a_function_writes_stays(use: Callable[[Tunable], Tunable]) -
         assert add(np.ones(4)).numpy().tolist() == [number + 1.0] * 4
     assert add.tuning.swaps >= 1
     assert total.numpy().tolist() == [2000.0] * 4
+
+
+# ------------------------------------------------------------------------------------------------- PyTorch's calls
+
+
+def trained(network: Any, torch: Any, steps: int) -> list[float]:
+    """Losses of steps in which two forward passes are under way at a time."""
+    x, y = (torch.arange(24.0).reshape(4, 6) / 24, torch.ones(4, 3))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    losses = []
+    for _ in range(steps):
+        loss, other = torch.nn.functional.mse_loss(network(x), y), network(x * 0.5).square().mean()
+        optimizer.zero_grad()
+        (loss + other).backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("gradients", [False, True])
+def test_graphs_of_pytorch_are_tuned(
+    use: Callable[[Tunable], Tunable], monkeypatch: pytest.MonkeyPatch, gradients: bool
+) -> None:
+    """Between forward passes; a backward pass runs the plans of its forward pass."""
+    torch = pytest.importorskip("torch")
+    compiled, backend = (
+        importlib.import_module(f"lamina.convert.torch.{n}") for n in ("compiled", "backend")
+    )
+    found, tunable = [], use(Tunable(Clock(), part=1e-4))
+    forward = compiled._CallMemory.forward
+
+    def timed(memory: Any, tensors: Any) -> Any:
+        tunable.clock.now += CALL
+        return forward(memory, tensors)
+
+    monkeypatch.setattr(compiled._CallMemory, "forward", timed)
+    for tunes in (False, True):
+        made = list[Any]()
+
+        def lamina(graph: Any, inputs: Any, tunes: bool = tunes, made: list[Any] = made) -> Any:
+            function = backend.lamina(graph, inputs, options={"tuning": tunes})
+            if tunes:
+                function._tuner = CallTuner(clock=tunable.clock, threads=2, begin=0.0)
+            made.append(function)
+            return function
+
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+        network = torch.compile(net, backend=lamina, dynamic=False)
+        if gradients:
+            found.append(trained(network, torch, 300))
+        else:
+            with torch.no_grad():
+                found.append([network(torch.ones(4, 6)).sum().item() for _ in range(500)])
+    assert found[0] == found[1]
+    (function,) = made
+    assert function.tuning.ended == ""
+    assert function.tuning.won > 0
+    assert function.tuning.swaps > 0
+    assert tunable.ran["winner"] > 0
+    (program,) = function._programs
+    assert (program.calls is program.executable) == (not function.tuning.open)
+    torch._dynamo.reset()
 
 
 # ------------------------------------------------------------------------------------------------- switched off

@@ -29,11 +29,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from lamina.graph.run.executable import Executable
 from lamina.graph.run.timeline import recording
 from lamina.graph.run.tuning import APART, AS_EVER, BEGIN, FIRST, WARM, Budget, TunedProgram, Tuner
+from lamina.graph.run.two_pass import TwoPassProgram
 from lamina.runtime import LibraryState
 from lamina.tensors import Tensor
 
@@ -44,8 +45,6 @@ _LOOK_SECONDS, _MOST_UNSEEN = 5e-3, 16
 _FEWEST_BETWEEN, _MOST_BETWEEN, _MEASURED = 16, 1024, 4
 #: Seconds that calls are waited for which have begun.
 _PATIENCE = 0.02
-
-Call = Callable[..., tuple[Tensor, ...]]
 
 
 class CallBudget(Budget):
@@ -70,7 +69,7 @@ class CallBudget(Budget):
 class UsesProgram(Protocol):
     """Who calls a program. calls: its executable, or what tunes it beside."""
 
-    calls: Call
+    calls: Any
 
 
 class TunedCalls:
@@ -89,11 +88,19 @@ class TunedCalls:
 
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
         """As the executable."""
+        if not self.is_due():
+            return self.executable(*inputs)
+        with self.looked_at():
+            return self.executable(*inputs)
+
+    def is_due(self) -> bool:
+        """Count a call; whether it is to be made within `looked_at`."""
         self._count += 1
-        if self._count < self._look:
-            return self.executable(*inputs)
-        with self._tuner.before_call(self):
-            return self.executable(*inputs)
+        return self._count >= self._look
+
+    def looked_at(self) -> AbstractContextManager[object]:
+        """What a call is made within before which tuning may go on."""
+        return self._tuner.before_call(self)
 
     @property
     def seconds(self) -> float:
@@ -150,8 +157,9 @@ class CallTuner(Tuner):
         self._disturbed = False  # a call did not end that a part waited for
         self._libraries = LibraryState()  # parts of a contest are done by several threads
 
-    def calls(self, executable: Executable, user: UsesProgram) -> Call:
-        """What the user of a program calls: the executable, where nothing of it is open."""
+    def calls(self, executable: Executable | TwoPassProgram, user: UsesProgram) -> Any:
+        """What the user of a program calls: the executable, where nothing of it is open, else `TunedCalls`."""
+        executable = cast("Executable", executable)  # two passes have what is read here
         if self.state.ended or executable.device.planned is not None:
             return executable
         program = TunedProgram(executable)
@@ -193,7 +201,7 @@ class CallTuner(Tuner):
         if executable.device.default_stream.capturing:
             return AS_EVER
         if calls.is_to_be_measured and recording() is None:
-            executable.device.default_stream.synchronize()
+            executable.synchronize()
             return _NotedCall(self, calls, AS_EVER, measured=True)
         self.budget.call = calls.seconds
         program.missed += (count - 1) * program.saving
@@ -229,6 +237,16 @@ class CallTuner(Tuner):
                     stack.enter_context(executable.held(_PATIENCE))
             yield
 
+    def _wait(self, executable: Executable) -> None:
+        executable.synchronize()
+
+    def _timed(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
+        """Of two passes the first alone is run within what is returned: their plans are ranked by least times."""
+        if isinstance(executable, TwoPassProgram) and executable.kernels[1]:
+            self._take(program)
+            return AS_EVER
+        return super()._timed(program, executable)
+
     def _next(self, executable: Executable) -> str | None:
         return None if self._disturbed else super()._next(executable)
 
@@ -236,7 +254,7 @@ class CallTuner(Tuner):
         """One part of the contest, where nobody is in a call and the device is idle; none where that takes long."""
         try:
             with self._alone(), executable.device.current(), self._libraries.used():
-                executable.device.default_stream.synchronize()
+                executable.synchronize()
                 super()._part(executable)
         except TimeoutError:
             self._disturbed = True
@@ -269,7 +287,7 @@ class _NotedCall:
         try:
             self._inner.__exit__(kind, error, trace)
             if self._measured and kind is None:
-                self._calls.executable.device.default_stream.synchronize()
+                self._calls.executable.synchronize()
         finally:
             self._tuner.note(
                 self._calls, self._tuner.now() - self._begin, measured=self._measured and kind is None

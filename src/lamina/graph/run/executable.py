@@ -319,6 +319,10 @@ class Executable:
             self.program = program
         return True
 
+    def synchronize(self) -> None:
+        """Wait for what its calls have queued."""
+        self.device.default_stream.synchronize()
+
     @contextmanager
     def held(self, seconds: float) -> Iterator[None]:
         """Within the block no call runs: those that have begun end first, others wait.
