@@ -16,8 +16,9 @@ turn to tune is only ever tried, and what has begun is waited for so long and no
 So a thread that is in a call (an op of the user's that calls a function) cannot wait for itself. Where the device's
 stream is being recorded nothing is done.
 
-Calls are short. They are counted, and looked at one by one only where they take milliseconds; where nothing is left
-to learn or to put in, the program's user calls its executable as if there had never been a tuner.
+Calls are short. They are counted, and looked at one by one only where they take milliseconds, one of many where
+nothing may be done soon; where nothing is left to learn or to put in, the program's user calls its executable as if
+there had never been a tuner.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ from typing import Any, Protocol, cast
 
 from lamina.graph.run.executable import Executable
 from lamina.graph.run.timeline import recording
-from lamina.graph.run.tuning import APART, AS_EVER, BEGIN, FIRST, WARM, Budget, TunedProgram, Tuner
+from lamina.graph.run.tuning import APART, AS_EVER, BEGIN, FIRST, SHARE, WARM, Budget, TunedProgram, Tuner
 from lamina.graph.run.two_pass import TwoPassProgram
 from lamina.runtime import LibraryState
 from lamina.tensors import Tensor
 
-#: Calls that take so many seconds together are looked at once, but so many calls at most.
+#: Of calls that take so many seconds together one is looked at, but one of so many at least; and where nothing may be
+#: done soon.
 _LOOK_SECONDS, _MOST_UNSEEN = 5e-3, 16
+_REST_SECONDS, _MOST_RESTING = 0.1, 256
 #: Calls until a call's time is measured again: twice as many as before, from the fewest to the most. The least of the
 #: latest measurements counts: others may have been disturbed.
 _FEWEST_BETWEEN, _MOST_BETWEEN, _MEASURED = 16, 1024, 4
@@ -112,13 +115,15 @@ class TunedCalls:
         """Whether it is time to measure a call."""
         return self._until_measured <= 0
 
-    def passed(self, now: float) -> tuple[int, float]:
-        """How many calls were made since the last look, and what they took."""
+    def passed(self, now: float, *, rests: bool) -> tuple[int, float]:
+        """How many calls were made since the last look, and what they took. rests: nothing may be done soon."""
         count, self._count = self._count, 0
         took = min(now - self._last, count * self.seconds)
         self._last = now
         self._until_measured -= count
-        self._look = max(1, min(_MOST_UNSEEN, int(_LOOK_SECONDS / max(self.seconds, 1e-9))))
+        seconds, most = (_REST_SECONDS, _MOST_RESTING) if rests else (_LOOK_SECONDS, _MOST_UNSEEN)
+        most = most if self.seconds else _MOST_UNSEEN  # which is to be measured
+        self._look = max(1, min(most, int(seconds / max(self.seconds, 1e-9))))
         return count, took
 
     def measured(self, seconds: float) -> None:
@@ -196,7 +201,7 @@ class CallTuner(Tuner):
             calls.end()
             return AS_EVER
         self._last = self._clock()
-        count, took = calls.passed(self._last)
+        count, took = calls.passed(self._last, rests=self._rests(program))
         self.budget.called(count, took)
         if executable.device.default_stream.capturing:
             return AS_EVER
@@ -211,6 +216,12 @@ class CallTuner(Tuner):
             calls.changed()
         noted = within is not AS_EVER or self._beside is not None
         return _NotedCall(self, calls, within, measured=False) if noted else AS_EVER
+
+    def _rests(self, program: TunedProgram) -> bool:
+        """Whether nothing may be done soon: too little is earned, or what is open would not pay yet."""
+        is_poor = self.budget.credit <= -SHARE * _REST_SECONDS
+        is_under_way = self._contest is not None or bool(self._made) or bool(program.better)
+        return is_poor or (program.taken and not is_under_way)
 
     def note(self, calls: TunedCalls, seconds: float, *, measured: bool) -> None:
         """So long took a call that was looked at (measured: and waited for); the turn is another's."""
