@@ -17,8 +17,10 @@ from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.graph import Capture, traced_for
 from lamina.graph.ir.surroundings import SameSurroundings, reads_of
+from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
+from lamina.graph.run.tuning import TuningState
 from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
@@ -39,6 +41,7 @@ def jit(
     memory_limit: int | str | None = None,
     max_programs: int = MOST,
     max_program_bytes: int | str | None = None,
+    tuning: bool = True,
 ) -> Jitted[P, R]: ...
 @overload
 def jit(
@@ -49,6 +52,7 @@ def jit(
     memory_limit: int | str | None = None,
     max_programs: int = MOST,
     max_program_bytes: int | str | None = None,
+    tuning: bool = True,
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 def jit(
     fn: Callable[P, R] | None = None,
@@ -58,6 +62,7 @@ def jit(
     memory_limit: int | str | None = None,
     max_programs: int = MOST,
     max_program_bytes: int | str | None = None,
+    tuning: bool = True,
 ) -> Jitted[P, R] | Callable[[Callable[P, R]], Jitted[P, R]]:
     """Compile a function of tensors: each set of shapes and dtypes is traced, planned and placed once, then only run.
 
@@ -74,6 +79,11 @@ def jit(
         backend, memory_limit: as in `compile`.
         max_programs, max_program_bytes: how many traces are kept, and in how much memory (arenas, inputs and results;
             by default a quarter of the device's); what was not used for longest goes first.
+        tuning: under the policy "auto" on a GPU, plans that nobody measured compete between calls, after two seconds
+            of them in at most a tenth of the time that they take; winners are put in before a call, and remembered
+            on disk. From then on results differ within the type's rounding. Nothing changes under the policy
+            `deterministic`. False, or LAMINA_TUNING=0 in the environment, turns it off; `.tuning` of the compiled
+            function says how far it is.
 
     Tensors that fn closes over, such as the parameters of a network, stay where they are and are read by reference:
     a program sees what training or `copy_` made of them. What fn writes to them (running statistics, the state of a
@@ -97,6 +107,7 @@ def jit(
             memory_limit=memory_limit,
             max_programs=max_programs,
             max_program_bytes=max_program_bytes,
+            tuning=tuning,
         )
     return Jitted(
         fn,
@@ -105,6 +116,7 @@ def jit(
         memory_limit=memory_limit,
         max_programs=max_programs,
         max_program_bytes=max_program_bytes,
+        tuning=tuning,
     )
 
 
@@ -120,6 +132,7 @@ class Jitted(Generic[P, R]):
         memory_limit: int | str | None = None,
         max_programs: int = MOST,
         max_program_bytes: int | str | None = None,
+        tuning: bool = True,
     ) -> None:
         if not callable(fn):
             raise TypeError(f"jit: fn must be a function, got {type(fn).__name__}")
@@ -131,6 +144,7 @@ class Jitted(Generic[P, R]):
             tuple[int, ...], _KnownTrace
         ] = {}  # some of the programs, by `_identity` of the arguments
         self._lock = threading.RLock()
+        self._tuner = CallTuner("" if tuning else "switched off")
         renew_after_fork(self)
         functools.update_wrapper(self, fn)
 
@@ -156,6 +170,11 @@ class Jitted(Generic[P, R]):
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: the object comes first among the arguments, and is fixed."""
         return self if instance is None else MethodType(self, instance)
+
+    @property
+    def tuning(self) -> TuningState:
+        """How far tuning between calls is."""
+        return self._tuner.state
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Executable:
         """The executable for arguments of these shapes, compiled if there is none yet, not run."""
@@ -234,13 +253,14 @@ class Jitted(Generic[P, R]):
         return (*found, *(x.device for x in held), Device("cpu"))[0]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Traced:
     """One compiled trace.
 
     result: what fn gave: the structure of the results, and those that are no tensors. held: tensors that each call
     reads as they are then; state: what fn closes over, with what it was when it was traced. feeds: what each call
-    asks for; finals: what it does at its end (an optimizer's rate, and its number of updates).
+    asks for; finals: what it does at its end (an optimizer's rate, and its number of updates). calls: how the
+    executable is called.
     """
 
     executable: Executable
@@ -250,7 +270,11 @@ class Traced:
     guards: tuple[Callable[[], bool], ...]
     feeds: tuple[Callable[[], Any], ...] = ()
     finals: tuple[Callable[[], None], ...] = ()
-    turn: threading.RLock = field(default_factory=threading.RLock, compare=False)
+    turn: threading.RLock = field(default_factory=threading.RLock)
+    calls: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls = self.executable
 
     @classmethod
     def of(
@@ -287,7 +311,9 @@ class Traced:
         state = tuple((x, x.spec.open, x.device) for x in tensors)
         asks = tuple(ask for _, ask in capture.feeds)
         finals = tuple(capture.finals)
-        return cls(executable, result, tuple(read), state, tuple(capture.guards), asks, finals)
+        made = cls(executable, result, tuple(read), state, tuple(capture.guards), asks, finals)
+        made.calls = owner._tuner.calls(executable, made)
+        return made
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """The results for the arrays among the arguments."""
@@ -303,11 +329,13 @@ class Traced:
         """The marks and values in the result, and its structure."""
         return _tree.flatten(self.result, open_dataclasses=True)
 
-    def _outputs(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
+    def _outputs(self, inputs: Sequence[Any]) -> Sequence[Tensor]:
+        found: Sequence[Tensor]
         if not self.finals:
-            return self.executable(*inputs, *[ask() for ask in self.feeds], *self.held)
+            found = self.calls(*inputs, *[ask() for ask in self.feeds], *self.held)
+            return found
         with self.turn:
-            found = self.executable(*inputs, *[ask() for ask in self.feeds], *self.held)
+            found = self.calls(*inputs, *[ask() for ask in self.feeds], *self.held)
             for done in self.finals:
                 done()
             return found

@@ -109,3 +109,20 @@ def test_a_waiting_call_goes_on_when_an_item_comes_back() -> None:
     pool.give(item)
     waiter.join(10)
     assert got == [item]
+
+
+def test_who_collects_all_gives_up_after_a_while() -> None:
+    """And leaves what it had: calls that wait for an item get one."""
+    pool = Pool(object, 2)
+    first, second = pool.take(), pool.take()
+    pool.give(first)
+    with pytest.raises(TimeoutError), pool.all(1e-3):
+        raise AssertionError("a call goes on")
+    assert pool.take() is first
+    for item in (first, second):
+        pool.give(item)
+    with pool.all(1e-3) as items:
+        assert len(items) == 2
+        with pytest.raises(TimeoutError), pool.all(1e-3):
+            raise AssertionError("another one has them")
+    assert pool.take() in (first, second)

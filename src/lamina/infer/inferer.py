@@ -49,6 +49,9 @@ class Inferer(Serving):
     `max_batch` samples whatever its fill, so that an answer is the same, bit by bit, however many threads ask. The
     error of a request is that request's alone.
 
+    Nothing is tuned while it serves, for other plans would give other bits: it takes what a `Predictor`, a compiled
+    function, or training on the same machine has learnt by the time its programs are made, and stays with that.
+
     Args:
         net: the network; it is used in inference mode, as `Predictor` does. Its weights are read when a program is
             made, and at `refresh`.
@@ -92,7 +95,7 @@ class Inferer(Serving):
             max_programs=(max_programs, 1),
         )
         self.max_programs = max_programs
-        self._predictor = _Serving(net, device=device, precision=precision, backend=backend)
+        self._predictor = _Serving(net, device=device, precision=precision, backend=backend, tuning=False)
         self._predictor.contexts = contexts or default_contexts(self._predictor.device, max_batch)
         super().__init__(
             f"Inferer of {type(net).__name__}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +15,10 @@ from lamina.graph import Executable, Graph, compile, trace
 from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
 from lamina.graph.ir.graph import traced_for
 from lamina.graph.ir.surroundings import SameSurroundings
+from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
+from lamina.graph.run.tuning import TuningState
 from lamina.nn import Module
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import become, settings_version, standing_in
@@ -46,6 +48,11 @@ class Predictor(Checked):
     depends on another. max_programs, max_program_bytes: how many are kept, and in how much memory (by default a
     quarter of the device's); what was not used for longest goes first.
 
+    tuning: under the policy "auto" on a GPU, plans that nobody measured compete between calls, after two seconds of
+    them in at most a tenth of the time that they take; winners are put in before a call, and remembered on disk. From
+    then on outputs differ within the type's rounding. Nothing changes under the policy `deterministic`. False, or
+    LAMINA_TUNING=0 in the environment, turns it off; `predictor.tuning` says how far it is.
+
     Threads may share it: their calls run at the same time, and give what they give alone.
     """
 
@@ -58,6 +65,7 @@ class Predictor(Checked):
         backend: str | None = None,
         max_programs: int = MOST,
         max_program_bytes: int | str | None = None,
+        tuning: bool = True,
     ) -> None:
         self.net, self.device, self.backend = net, _where(device), backend
         backends.get(self.device, backend)  # opened while the network is set up, not by the first call
@@ -71,6 +79,7 @@ class Predictor(Checked):
         self._uses: dict[_InputKind, _Use] = {}
         self._known: dict[int, _KnownUse] = {}  # some of the uses, by the id of a single input's spec
         self._compiling = threading.RLock()
+        self._tuner = CallTuner("" if tuning else "switched off")
         renew_after_fork(self)
 
     def __call__(self, inputs: Any, *more: Any) -> Any:
@@ -114,6 +123,11 @@ class Predictor(Checked):
         raise TypeError(
             f"a {type(self).__name__} holds compiled programs and cannot be pickled or copied; pickle its network"
         )
+
+    @property
+    def tuning(self) -> TuningState:
+        """How far tuning between calls is."""
+        return self._tuner.state
 
     @property
     def held(self) -> list[Tensor]:
@@ -234,6 +248,7 @@ class Predictor(Checked):
         executable = self.compiled(graph)
         self._load(executable, [p.executable for p in self._programs])
         program = _CompiledNet(kind, graph, executable, outputs)
+        program.calls = self._tuner.calls(executable, program)
         self._programs.add(kind, program)
         kept = {id(p) for p in self._programs}
         self._uses = {k: use for k, use in self._uses.items() if id(use.program) in kept}
@@ -261,14 +276,18 @@ class _InputKind(NamedTuple):
     policy: Policy
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _CompiledNet:
-    """A compiled graph, as it was traced, and the structure of its outputs."""
+    """A compiled graph, as it was traced, and the structure of its outputs. calls: how it is called."""
 
     kind: _InputKind
     graph: Graph
     executable: Executable
     outputs: Structure
+    calls: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls = self.executable
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,11 +300,11 @@ class _Use:
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         if self.batch is None:
-            found: Sequence[Tensor] = self.program.executable(*inputs)
+            found: Sequence[Tensor] = self.program.calls(*inputs)
         else:
             more = self.batch.large - self.batch.small
             filled = [_repeated(x, axis, more) for x, axis in zip(inputs, self.batch.axes, strict=True)]
-            results = self.program.executable(*filled)
+            results = self.program.calls(*filled)
             found = [_first(y, b, self.batch.small) for y, b in zip(results, self.axes, strict=True)]
         return _tree.unflatten(self.program.outputs, found)
 

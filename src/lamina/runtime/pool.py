@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lamina.runtime.errors import OutOfMemoryError
 from lamina.runtime.fork import renew_after_fork
@@ -42,9 +43,11 @@ class Pool(Generic[T]):
         """
         while True:
             try:
-                return self._free.pop()
+                if not self._closed:
+                    return self._free.pop()
             except IndexError:
-                self._wait_for(self._may_grow)
+                pass
+            self._wait_for(self._may_take)
             if self._starts_to_grow():
                 self._grow()
 
@@ -53,12 +56,18 @@ class Pool(Generic[T]):
         self._free.append(item)
         if self._waiting:
             with self._changed:
-                self._changed.notify()
+                self._changed.notify_all() if self._closed else self._changed.notify()
 
     @contextmanager
-    def all(self) -> Iterator[list[T]]:
-        """Every item there is, once no call uses it any more; new calls wait till the end of the block."""
-        with self._collecting:
+    def all(self, seconds: float | None = None) -> Iterator[list[T]]:
+        """Every item there is, once no call uses it any more; new calls wait till the end of the block.
+
+        Raises TimeoutError where calls go on for more than so many seconds; then they were not disturbed.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        if not self._collecting.acquire(timeout=-1 if seconds is None else seconds):
+            raise TimeoutError
+        try:
             with self._changed:
                 self._closed = True
             held: list[T] = []
@@ -67,22 +76,31 @@ class Pool(Generic[T]):
                     try:
                         held.append(self._free.pop())
                     except IndexError:
-                        self._wait_for(lambda: not self._growing and len(held) == len(self.items))
+                        self._wait_for(
+                            lambda: self._free or (not self._growing and len(held) == len(self.items)), end
+                        )
                 yield held
             finally:
                 with self._changed:
                     self._closed = False
                     self._free += held
                     self._changed.notify_all()
+        finally:
+            self._collecting.release()
 
-    def _wait_for(self, event: Callable[[], bool]) -> None:
-        """Wait until something is free, or the event is there."""
+    def _wait_for(self, event: Callable[[], Any], end: float | None = None) -> None:
+        """Wait until the event is there. Raises TimeoutError where it is not at the time `end`."""
         with self._changed:
             self._waiting += 1  # before the look at what is free: whoever gives back looks here afterwards
             try:
-                self._changed.wait_for(lambda: self._free or event())
+                left = None if end is None else max(0.0, end - time.monotonic())
+                if not self._changed.wait_for(event, left):
+                    raise TimeoutError
             finally:
                 self._waiting -= 1
+
+    def _may_take(self) -> bool:
+        return not self._closed and (bool(self._free) or self._may_grow())
 
     def _may_grow(self) -> bool:
         return not self._closed and len(self.items) + self._growing < self.bound

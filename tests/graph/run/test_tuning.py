@@ -233,9 +233,7 @@ def test_losses_with_swaps_are_those_without(use: Callable[[Tunable], Tunable]) 
 
 @pytest.mark.usefixtures("inline")
 @pytest.mark.feature("F081")
-@pytest.mark.parametrize(
-    ("expected", "share"), [(1e-3, tuning.EAGER), (5e-6, SHARE), (1e-6, tuning.CALM)]
-)
+@pytest.mark.parametrize(("expected", "share"), [(1e-3, tuning.EAGER), (5e-6, SHARE), (1e-6, tuning.CALM)])
 def test_tuning_takes_a_tenth_of_the_time(
     use: Callable[[Tunable], Tunable], monkeypatch: pytest.MonkeyPatch, expected: float, share: float
 ) -> None:

@@ -40,8 +40,10 @@ from lamina.convert.torch.recording import record
 from lamina.convert.torch.report import GraphNotes
 from lamina.convert.torch.sharing import ancestors, shared_roots
 from lamina.graph import constant
+from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
+from lamina.graph.run.tuning import TuningState
 from lamina.spec import policy
 from lamina.tensors import tensor
 
@@ -52,7 +54,7 @@ _REFUSALS = (TypeError, ValueError, NotImplementedError, NoKernel, IndexError, K
 _DRAWN = "shares memory, results or sizes with what PyTorch runs"
 #: Why a call of a graph goes back that is compiled for others.
 _SHARED = "an argument that it writes shares memory with another argument"
-_OPTIONS = ("max_programs", "max_program_bytes")
+_OPTIONS = ("max_programs", "max_program_bytes", "tuning")
 
 
 def lamina(
@@ -67,18 +69,22 @@ def lamina(
     mode: as for PyTorch's own backend; on a GPU each pass is one CUDA graph in all of them, and "max-autotune" times
     candidates for each kernel (`lamina.policy(algorithm="fastest")`).
     options: max_programs, max_program_bytes: how many programs for different sizes are kept, and in how much memory,
-    as for `lamina.jit`. A policy (`lamina.policy`) that is in force at the first call holds for its program.
+    as for `lamina.jit`. tuning: whether plans that nobody measured compete between forward passes, as there (default
+    True); `.tuning` of what is returned says how far it is. A policy (`lamina.policy`) that is in force at the first
+    call holds for its program.
 
     Raises ValueError for other options.
     """
     given = dict(options or {})
     if unknown := sorted(set(given) - set(_OPTIONS)):
         raise ValueError(f"backend='lamina': unknown options {unknown}; there are {', '.join(_OPTIONS)}")
+    tuner = CallTuner("" if given.pop("tuning", True) else "switched off")
     tuned = (mode or "").startswith("max-autotune")
     return GraphFunction(
         with_casts(opened(flattened(graph_module))),
         **given,
         policies={"algorithm": "fastest"} if tuned else {},
+        tuner=tuner,
     )
 
 
@@ -96,14 +102,17 @@ class GraphFunction:
         max_program_bytes: int | str | None = None,
         policies: Mapping[str, Any] | None = None,
         notes: GraphNotes | None = None,
+        tuner: CallTuner | None = None,
     ) -> None:
         self.graph_module = graph_module
+        self._tuner = tuner or CallTuner("switched off")
         self.notes = notes or GraphNotes()
         self._policies = dict(policies or {})
         self._options: dict[str, Any] = {
             "max_programs": max_programs,
             "max_program_bytes": max_program_bytes,
             "policies": policies,
+            "tuner": self._tuner,
         }
         self._interface = _Interface.of(graph_module)
         self._program = FxProgram(_giving(graph_module, self._interface.hidden))
@@ -123,6 +132,11 @@ class GraphFunction:
             self._split()
         else:
             self.notes.programs.append(self._program)
+
+    @property
+    def tuning(self) -> TuningState:
+        """How far tuning between calls is, of all its parts."""
+        return self._tuner.state
 
     def __call__(self, *args: Any) -> Any:
         """What the graph gives, as it nests it."""
@@ -188,7 +202,7 @@ class GraphFunction:
                 raise error
         stays = [i for i, x in enumerate(tensors) if _stays(x) or i >= len(self._operands)]
         unsaved = [k for k, i in enumerate(places) if i in self._interface.unsaved]
-        return CompiledGraph(recorded, tensors, stays, device, unsaved)
+        return CompiledGraph(recorded, tensors, stays, device, unsaved, self._tuner)
 
     def _held(self, args: Sequence[Any]) -> list[Any]:
         """The arguments with wrapped numbers as constants; as tensors where they are operands, in float64 beside such

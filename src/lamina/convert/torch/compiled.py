@@ -16,8 +16,9 @@ import torch
 
 from lamina.backends import NoKernel
 from lamina.convert.torch.leaving import SMALL, Leaving, copy_all, dense_strides, plain
-from lamina.convert.torch.memory import current_stream, is_lendable, lent, shown
+from lamina.convert.torch.memory import current_stream, is_capturing, is_lendable, lent, shown
 from lamina.convert.torch.recording import RecordedGraph, derivative
+from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.two_pass import TwoPassContext, TwoPassProgram
 from lamina.runtime import Device, Stream
@@ -37,7 +38,7 @@ class CompiledGraph:
 
     recorded: the graph. tensors: examples of the tensors among the arguments. stays: which of them stay where they
     are from call to call (parameters, buffers), and are read there. unsaved: which of them PyTorch's autograd would
-    not keep for the backward pass, so that they may be written before it.
+    not keep for the backward pass, so that they may be written before it. tuner: tunes it between forward passes.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class CompiledGraph:
         stays: Sequence[int],
         device: Device,
         unsaved: Sequence[int] = (),
+        tuner: CallTuner | None = None,
     ) -> None:
         self.recorded, self.device = recorded, device
         # What the forward pass overwrites and the gradients depend on is copied: they need the values of before.
@@ -63,6 +65,9 @@ class CompiledGraph:
             updates=self._updates(tensors),
             together=self._small(),
         )
+        self.calls: Any = self.executable  # or what says before which calls it is tuned
+        if tuner is not None:
+            self.calls = tuner.calls(self.executable, self)
         self._settle()
         if early := set(unsaved).intersection(self.read_late):
             self._copy(early)
@@ -141,13 +146,27 @@ class CompiledGraph:
         if grads:
             torch._C._set_grad_enabled(False)
         try:
-            context = self.take(tensors)
-            results = context.forward(tensors)
+            context, results = self.forward(tensors)
             context.give_back()
             return results
         finally:
             if grads:
                 torch._C._set_grad_enabled(True)
+
+    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[_CallMemory, list[torch.Tensor]]:
+        """The results of the forward pass, and the context in which it left what the backward pass reads."""
+        calls = self.calls
+        if calls is self.executable or not calls.is_due() or is_capturing(self.device):
+            context = self.take(tensors)
+            return context, context.forward(tensors)
+        planned = self.executable.program
+        with calls.looked_at():
+            if self.executable.program is not planned:  # contexts of other plans are not used again
+                for free in self._free.values():
+                    free.clear()
+                self._free = {}
+            context = self.take(tensors)
+            return context, context.forward(tensors)
 
     def take(self, tensors: Sequence[torch.Tensor]) -> _CallMemory:
         """A context that nobody uses, on the memory that the parameters have now."""
@@ -316,8 +335,7 @@ class _TwoPasses(torch.autograd.Function):
         ctx: Any, compiled: CompiledGraph, tensors: Sequence[torch.Tensor], *differentiated: torch.Tensor
     ) -> Any:
         """The results. differentiated: those of the tensors that a gradient is asked of."""
-        context = compiled.take(tensors)
-        results = context.forward(tensors)
+        context, results = compiled.forward(tensors)
         ctx.ticket, ctx.compiled = _Ticket(context), compiled
         ctx.tensors, ctx.versions = tensors, _versions(tensors, context.others)
         ctx.set_materialize_grads(False)

@@ -93,6 +93,11 @@ def torch_tensor(x: Tensor) -> torch.Tensor:
     return torch.from_numpy(np.array(x.numpy()))
 
 
+def is_capturing(device: Device) -> bool:
+    """Whether PyTorch's stream of this thread is being recorded as a CUDA graph."""
+    return device.kind == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def current_stream(device: Device) -> Stream | None:
     """PyTorch's stream of this thread, where it queues work; None for a device's own (a CPU)."""
     if device.kind == "cpu":

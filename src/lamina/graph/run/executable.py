@@ -7,7 +7,8 @@ graph, and every later call launches that graph.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -328,6 +329,19 @@ class Executable:
                 for context in contexts:
                     context.change(program)
         self.program = program
+
+    def synchronize(self) -> None:
+        """Wait for what its calls have queued."""
+        self.device.default_stream.synchronize()
+
+    @contextmanager
+    def held(self, seconds: float) -> Iterator[None]:
+        """Within the block no call runs: those that have begun end first, others wait.
+
+        Raises TimeoutError where some have not ended after so many seconds.
+        """
+        with self._contexts.all(seconds):
+            yield
 
     # ---- running
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:

@@ -34,16 +34,23 @@ from lamina.graph.run.tuning import (
     APART,
     AS_LONG,
     BEGIN,
+    CALM,
     EAGER,
     FIRST,
+    LATE,
+    MARGIN,
     PAUSE,
     PAYBACK,
     SAVED_UP,
     SHARE,
     SOON,
+    SWAP,
+    TIMING,
     Budget,
+    PartKind,
     TunedProgram,
     Tuner,
+    beginning,
 )
 from lamina.runtime import OutOfMemoryError
 from lamina.spec import Group
@@ -54,8 +61,6 @@ SHORTEST, ROUND, DOUBLED = 8, 0.5, 7
 SETTLED = 64
 #: Runs of a program before it is tuned: it is recorded meanwhile.
 _WARM = 4
-#: What a part is expected to take: so much more than the latest of its kind took on average.
-_MARGIN = 1.5
 _AS_EVER: AbstractContextManager[object] = nullcontext()
 
 
@@ -218,7 +223,7 @@ class Schedule:
     def share(self) -> float:
         """The part of the time that may be spent."""
         best = max((p.worth for p in self.open), default=0.0)
-        return EAGER if best * SOON >= 1 else SHARE
+        return EAGER if best * SOON >= 1 else SHARE if best * LATE >= 1 else CALM
 
     def is_due(self, worth: float) -> bool:
         """Whether a contest of such a worth may be held by now; see AS_LONG."""
@@ -266,15 +271,16 @@ class Schedule:
 class _TuningJob:
     """A contest that is held here, or a winner of another rank that is brought here.
 
-    choice: whose plan competes. held: what gives the parts. made: what a thread makes for it.
+    held: what gives the parts. adopts: whether it is another rank's winner. made: what a thread makes for it. kind: of
+    the next part.
     """
 
     name: str
     held: OpenChoice
     adopts: bool
     made: Future[Any]
+    kind: PartKind
     parts: TuningSlices | None = None
-    kind: str = "begin"
 
 
 class _RankProgram(TunedProgram):
@@ -333,7 +339,7 @@ class RankTuner(Tuner):
         self._elapsed, self._spent_now = 0.0, list[float]()
         self._timing = False  # whether the run that is under way is timed
         self._costs = Budget()  # what parts of each kind take
-        self._kinds: set[str] = set()  # of parts that were done here
+        self._kinds: set[PartKind] = set()  # of parts that were done here
         self._choices: dict[str, list[OpenChoice]] = {}  # of this rank, by problem
         self._jobs: list[_TuningJob] = []
         self._begun: set[str] = set()  # problems whose contest was begun here
@@ -408,15 +414,15 @@ class RankTuner(Tuner):
         if self._last is not None:
             took, run = now - self._last, self.schedule.run
             if self._timing:
-                self._spend("timing", max(0.0, took - run))
+                self._spend(TIMING, max(0.0, took - run))
                 took = min(took, run)
             if counts:
                 self._elapsed += min(took, max(PAUSE, 2 * run)) if run else took
         self._timing, self._last = False, now
 
-    def _spend(self, kind: str, seconds: float) -> None:
+    def _spend(self, kind: PartKind | None, seconds: float) -> None:
         """So long took what all ranks do before the same run."""
-        if kind:
+        if kind is not None:
             self._costs.spent(kind, seconds)
         self._spent_now.append(seconds)
         self._elapsed += seconds
@@ -442,21 +448,21 @@ class RankTuner(Tuner):
                 self._attempt(lambda: self._parts(executable, begin))
                 self._last = self._clock()
                 spent = self._last - begin
-        self._spend("", spent)
+        self._spend(None, spent)
 
     def _parts(self, executable: Executable, begin: float) -> None:
         while (job := self._next_job()) is not None:
             now, kind = self._clock(), job.kind
-            expected = _MARGIN * self._costs.expected(kind)
+            expected = MARGIN * self._costs.expected(kind)
             if now - begin + expected > self._now.seconds or now - begin >= self._now.seconds:
                 return
             self._one_part(job, executable)
             self._costs.spent(kind, self._clock() - now)
             self._kinds.add(kind)
 
-    def _need(self, kind: str) -> float:
+    def _need(self, kind: PartKind) -> float:
         """What the next part is expected to take, or those of other kinds that are no longer than a run."""
-        expected = {k: _MARGIN * self._costs.expected(k) for k in {*self._kinds, kind}}
+        expected = {k: MARGIN * self._costs.expected(k) for k in {*self._kinds, kind}}
         return max(s for k, s in expected.items() if k == kind or s <= self.schedule.run)
 
     def _next_job(self) -> _TuningJob | None:
@@ -470,7 +476,7 @@ class RankTuner(Tuner):
         try:
             if job.parts is None:
                 job.parts = job.held.contest(job.made.result(), self._room(executable))
-            job.kind = next(job.parts)
+            job.kind = job.kind._replace(name=next(job.parts))
             return
         except StopIteration as end:
             found = end.value
@@ -500,7 +506,8 @@ class RankTuner(Tuner):
                 return
             self._begun.add(name)
             choice = self._choices[name][0]
-            self._jobs.append(_TuningJob(name, choice, False, self._workers.submit(choice.candidates)))
+            made = self._workers.submit(choice.candidates)
+            self._jobs.append(_TuningJob(name, choice, False, made, beginning(choice)))
 
     def _begin_adopting(self) -> None:
         """Bring winners of other ranks here."""
@@ -518,7 +525,8 @@ class RankTuner(Tuner):
             if held is None:
                 self._arrived[name] = False
             else:
-                self._jobs.append(_TuningJob(name, held, True, self._workers.submit(held.candidates)))
+                made = self._workers.submit(held.candidates)
+                self._jobs.append(_TuningJob(name, held, True, made, beginning(self._choices[name][0])))
 
     @staticmethod
     def _given_up(job: _TuningJob) -> bool:
@@ -570,7 +578,7 @@ class RankTuner(Tuner):
             timeable=recording() is None,
             fresh=len(fresh),
             missed=program.missed,
-            change=self._costs.expected("swap") or self._costs.expected("timing"),
+            change=self._costs.expected(SWAP) or self._costs.expected(TIMING),
             pending=any(not p.taken or (p.together and p.fresh(self._agreed())) for p in others),
             offers=offers,
             found=tuple(self._news.items()),
@@ -646,7 +654,7 @@ class RankTuner(Tuner):
             self._attempt(lambda: executable.put_back(former))
         program.tried |= set(fresh)
         program.missed = 0.0
-        self._spend("swap", self._clock() - begin)
+        self._spend(SWAP, self._clock() - begin)
         self.state = replace(self.state, swaps=self.state.swaps + int(all(every)))
 
     def _apart(self, program: _RankProgram, executable: Executable) -> AbstractContextManager[object]:
@@ -663,7 +671,7 @@ class RankTuner(Tuner):
         if not fresh:
             return _AS_EVER
         program.missed += program.saves(self._agreed())
-        if not self.schedule.open or program.missed >= self._costs.expected("swap"):
+        if not self.schedule.open or program.missed >= self._costs.expected(SWAP):
             self._waited(executable)
             changed = executable.change_plans(fresh)
             program.tried |= set(fresh)

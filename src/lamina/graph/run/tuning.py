@@ -44,11 +44,11 @@ PAUSE = 0.5
 APART, FIRST = 128, 3
 #: What a part is expected to take: so much more than the latest of its kind took on average. Parts before a run are
 #: expected to take this part of a run's time together.
-_MARGIN, _LATEST, _WITHIN = 1.5, 16, 0.75
+MARGIN, _LATEST, WITHIN = 1.5, 16, 0.75
 #: So many times as long as parts of less memory one is expected to take at most: launches and waits take no longer.
 _LARGER = 4.0
 #: Runs of a program before anything is tuned, and over which the time of a run is averaged.
-_WARM, _RUNS = 4, 64
+WARM, _RUNS = 4, 64
 #: What is not expected to pay for its contest within so many times the seconds that runs have taken waits, and is not
 #: tried where that is more than so many seconds: what has run for long will run for long.
 AS_LONG, PAYBACK = 2.0, 600.0
@@ -69,10 +69,15 @@ class PartKind(NamedTuple):
     size: int = 0
 
 
-#: What is done but parts of contests.
-_SWAP, _TIMING = PartKind("swap"), PartKind("timing")
+#: What is done beside contests.
+SWAP, TIMING = PartKind("swap"), PartKind("timing")
 #: What a run is made within that is not timed.
-_AS_EVER: AbstractContextManager[object] = nullcontext()
+AS_EVER: AbstractContextManager[object] = nullcontext()
+
+
+def beginning(choice: OpenChoice) -> PartKind:
+    """The first part of its contest; the other ones are of the same size."""
+    return PartKind("begin", choice.nbytes.bit_length())
 
 
 class TuningThreads:
@@ -162,10 +167,10 @@ class Budget:
 
     def allows(self, kind: PartKind, spent: float = 0.0) -> bool:
         """Whether a part of this kind may be done now, behind others of `spent` seconds before the same run."""
-        expected = _MARGIN * self.expected(kind)
+        expected = MARGIN * self.expected(kind)
         if self.credit < expected or self.credit <= 0:
             return False
-        return spent + expected <= _WITHIN * self.run or (spent == 0 and self._rare >= 1)
+        return spent + expected <= WITHIN * self.run or (spent == 0 and self._rare >= 1)
 
     def spent(self, kind: PartKind, seconds: float) -> None:
         """So long took a part."""
@@ -248,24 +253,28 @@ class Tuner:
         returned, which may time its kernels. An error ends tuning with a warning.
         """
         if self.state.ended:
-            return _AS_EVER
+            return AS_EVER
         program = self._known.get(executable)
         if program is None:
             program = self._known[executable] = TunedProgram(executable)
         if not program.choices or (program.is_settled and not self.state.open):
             self._last = None
-            return _AS_EVER
+            return AS_EVER
         program.runs += 1
-        if program.runs <= _WARM:  # recorded meanwhile
+        if program.runs <= WARM:  # recorded meanwhile
             self._last = self._clock()
-            return _AS_EVER
+            return AS_EVER
         self._passed()
+        return self._worked(program, executable)
+
+    def _worked(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
+        """`_work`; an error ends tuning with a warning."""
         try:
             return self._work(program, executable)
         except Exception as error:
             self.end(f"{type(error).__name__}: {error}")
-            warnings.warn(f"tuning between runs has ended: {self.state.ended}", RuntimeWarning, stacklevel=3)
-            return _AS_EVER
+            warnings.warn(f"tuning between runs has ended: {self.state.ended}", RuntimeWarning, stacklevel=4)
+            return AS_EVER
 
     def end(self, reason: str) -> None:
         """No more of it: threads end when they have made what they are at."""
@@ -299,18 +308,18 @@ class Tuner:
 
     def _work(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
         if self.budget.credit <= 0:
-            return _AS_EVER
+            return AS_EVER
         if not program.taken:
             if program.timeline is None and recording() is None:
                 return self._timed(program, executable)
             self._take(program)
         self._prepare()
         program.look()
-        change = self.budget.expected(_SWAP) or self.budget.expected(_TIMING)
+        change = self.budget.expected(SWAP) or self.budget.expected(TIMING)
         if program.is_worth(change) and self.budget.allows_debt():
             self._wait(executable)
             self._swap(program, executable)
-            return _AS_EVER
+            return AS_EVER
         spent, waited = 0.0, False
         while (kind := self._next(executable)) is not None and self.budget.allows(kind, spent):
             if not waited:
@@ -322,13 +331,13 @@ class Tuner:
             spent += took
             self._spent(kind, took)
         self._last = self._clock()
-        return _AS_EVER
+        return AS_EVER
 
     def _timed(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
         """Within this the run's kernels are timed."""
         self._wait(executable)
         self._last = self._clock()
-        self._beside = _TIMING, 0.0
+        self._beside = TIMING, 0.0
         program.timeline = Timeline(calls=1)
         return program.timeline.record()
 
@@ -355,7 +364,7 @@ class Tuner:
         program.tried |= set(program.better)
         program.seen, program.missed, program.saving = -1, 0.0, 0.0
         self._last = self._clock()
-        self._beside = _SWAP, self._last - begin
+        self._beside = SWAP, self._last - begin
         self.state = replace(self.state, swaps=self.state.swaps + int(changed))
 
     # ---- contests
@@ -378,7 +387,7 @@ class Tuner:
             if made.done():
                 contest = choice.contest(made.result(), self._room(executable))
                 del self._made[number]
-                kind = PartKind("begin", choice.nbytes.bit_length())
+                kind = beginning(choice)
                 self._contest = choice, contest, kind
                 return kind
         return None

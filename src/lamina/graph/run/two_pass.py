@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from lamina import backends
+from lamina.backends import Plan
 from lamina.graph.ir.graph import Graph
 from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
-from lamina.graph.planning.layout import Plans, plan_graph
+from lamina.graph.planning.layout import Plans, plan_graph, with_plans
 from lamina.graph.planning.memory import Lifetime, Placement, aligned, place
 from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.run.collector import collector_paused
@@ -45,6 +48,8 @@ class TwoPassProgram:
     Raises NoKernel where the backend cannot compute a node, ValueError for an early output that needs a late input.
     """
 
+    memory_limit: int | None = None  # as an `Executable` has one
+
     def __init__(
         self,
         graph: Graph,
@@ -72,6 +77,7 @@ class TwoPassProgram:
         self.offsets: dict[int, int] = {}
         self.block_bytes = 0
         self._lay_together(together)
+        self._streams: WeakKeyDictionary[TwoPassContext, Stream] = WeakKeyDictionary()
         self.constants = place_constants(self.program, device)
         Prologue(self.program, self.constants, device).run()
 
@@ -100,6 +106,23 @@ class TwoPassProgram:
         """How many kernels, or calls of a library, each pass is."""
         first, second = ([s for s in half if not s.plan.view] for half in self.halves)
         return len(first), len(second)
+
+    # ---- tuning between calls
+    def change_plans(self, better: Mapping[Plan, Plan]) -> bool:
+        """Run other plans in place of some in the contexts that are made from now on; those there are go on."""
+        self.program = with_plans(self.program, better)
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for what its contexts have queued."""
+        for found in self._streams.keyrefs():
+            context = found()
+            if context is not None:
+                context.stream.synchronize()
+
+    def held(self, seconds: float) -> AbstractContextManager[None]:
+        """Nothing: who drives its passes queues other work, too, which is not held either."""
+        return nullcontext()
 
     def _answer(self, graph: Graph, updates: dict[int, int], early: int) -> Answer:
         """The graph improved and planned."""
@@ -162,9 +185,10 @@ class TwoPassContext:
     def __init__(
         self, program: TwoPassProgram, lent: Mapping[int, Buffer], stream: Stream | None = None
     ) -> None:
-        self.planned, planned = program, program.program
-        device = program.device
+        planned = self._program = program.program  # its plans may change for other contexts
+        device = self._device = program.device
         self.stream = stream or device.default_stream
+        program._streams[self] = self.stream
         self._memory: dict[Slot, Buffer] = dict(program.constants)
         arena = device.allocate(planned.placement.nbytes, stream=self.stream)
         for slot, offset in zip(planned.temporaries, planned.placement.offsets, strict=True):
@@ -179,20 +203,20 @@ class TwoPassContext:
             if i not in lent:
                 self._memory[slot] = device.allocate(slot.spec.nbytes, stream=self.stream)
                 self.places[i] = Tensor(self._memory[slot], slot.spec)
-        first, second = program.halves
+        first, second = planned.steps[: planned.halfway], planned.steps[planned.halfway :]
         self._forward, self._backward = self._half(planned, first), self._half(planned, second)
         self.lend(lent)
 
     def lend(self, lent: Mapping[int, Buffer]) -> None:
         """Where lent inputs lie from now on: both passes are bound anew."""
         for i, buffer in lent.items():
-            self._memory[self.planned.program.inputs[i]] = buffer
+            self._memory[self._program.inputs[i]] = buffer
         self._forward.unbind()
         self._backward.unbind()
 
     def result(self, index: int) -> Tensor:
         """Where an output lies after its pass. It is read before the next pass runs."""
-        slot = self.planned.program.outputs[index]
+        slot = self._program.outputs[index]
         return Tensor(self._memory[slot.base].view(slot.offset, slot.spec.nbytes), slot.spec)
 
     def forward(self) -> None:
@@ -210,7 +234,7 @@ class TwoPassContext:
 
     def _half(self, program: PlannedGraph, steps: list[PlannedStep]) -> ExecutionContext:
         part = replace(program, steps=steps, inputs=[], temporaries=[], placement=_NOWHERE)
-        return ExecutionContext(part, (), self._memory, self.planned.device, poison=False, stream=self.stream)
+        return ExecutionContext(part, (), self._memory, self._device, poison=False, stream=self.stream)
 
 
 _NOWHERE = Placement((), 0, 0, 0)
