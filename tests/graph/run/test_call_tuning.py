@@ -18,7 +18,7 @@ from lamina.graph import Executable
 from lamina.graph.run import call_tuning, context, tuning
 from lamina.graph.run.call_tuning import CallBudget, CallTuner, TunedCalls
 from lamina.graph.run.timeline import Timeline
-from lamina.graph.run.tuning import APART, SHARE, TuningState
+from lamina.graph.run.tuning import APART, SHARE, PartKind, TuningState
 from lamina.infer import Inferer, Predictor
 from tests.graph.run.test_tuning import Fails, Inline
 from tests.helpers.tunable import Clock, Tunable
@@ -87,19 +87,19 @@ def ask(predictor: Predictor, backend: Tunable, calls: int, pause: float = 0.0) 
 
 
 def test_a_part_fits_the_call_that_it_precedes() -> None:
-    budget = CallBudget()
+    budget, part = CallBudget(), PartKind("time")
     budget.called(1000, 1.0)
-    budget.spent("time", 0.004)
+    budget.spent(part, 0.004)
     for _ in range(10):  # longer than a call: rare
-        budget.allows("time") and budget.spent("time", 0.004)
+        budget.allows(part) and budget.spent(part, 0.004)
     budget.call = 0.003
-    assert not budget.allows("time")
-    budget.call = 0.007
-    assert budget.allows("time")
-    assert not budget.allows("time", spent=0.003)
+    assert not budget.allows(part)
+    budget.call = 0.0085
+    assert budget.allows(part)
+    assert not budget.allows(part, spent=0.003)
     budget.call = 0.003
     budget.called(2 * APART, 0.0)
-    assert budget.allows("time")
+    assert budget.allows(part)
 
 
 def test_a_wait_earns_nothing() -> None:

@@ -34,16 +34,12 @@ from lamina.graph.run.tuning import (
     APART,
     AS_LONG,
     BEGIN,
-    CALM,
-    EAGER,
     FIRST,
-    LATE,
     MARGIN,
     PAUSE,
     PAYBACK,
     SAVED_UP,
     SHARE,
-    SOON,
     SWAP,
     TIMING,
     Budget,
@@ -51,6 +47,7 @@ from lamina.graph.run.tuning import (
     TunedProgram,
     Tuner,
     beginning,
+    share_of,
 )
 from lamina.runtime import OutOfMemoryError
 from lamina.spec import Group
@@ -222,8 +219,7 @@ class Schedule:
     @property
     def share(self) -> float:
         """The part of the time that may be spent."""
-        best = max((p.worth for p in self.open), default=0.0)
-        return EAGER if best * SOON >= 1 else SHARE if best * LATE >= 1 else CALM
+        return share_of(max((p.worth for p in self.open), default=None))
 
     def is_due(self, worth: float) -> bool:
         """Whether a contest of such a worth may be held by now; see AS_LONG."""
@@ -271,8 +267,8 @@ class Schedule:
 class _TuningJob:
     """A contest that is held here, or a winner of another rank that is brought here.
 
-    held: what gives the parts. adopts: whether it is another rank's winner. made: what a thread makes for it. kind: of
-    the next part.
+    held: what gives the parts. adopts: whether it is another rank's winner. made: what a thread makes for it.
+    kind: of the next part.
     """
 
     name: str

@@ -75,6 +75,13 @@ SWAP, TIMING = PartKind("swap"), PartKind("timing")
 AS_EVER: AbstractContextManager[object] = nullcontext()
 
 
+def share_of(worth: float | None) -> float:
+    """The part of the time that may be spent while what is tried next is worth so much (None: that is not known)."""
+    if worth is None:
+        return SHARE
+    return EAGER if worth * SOON >= 1 else SHARE if worth * LATE >= 1 else CALM
+
+
 def beginning(choice: OpenChoice) -> PartKind:
     """The first part of its contest; the other ones are of the same size."""
     return PartKind("begin", choice.nbytes.bit_length())
@@ -373,7 +380,7 @@ class Tuner:
         patience = AS_LONG * self.budget.passed_seconds
         while self._waiting and len(self._made) < 2 * self._workers.most:
             worth, choice = self._waiting[0]
-            self.budget.share = EAGER if worth * SOON >= 1 else SHARE if worth * LATE >= 1 else CALM
+            self.budget.share = share_of(worth)
             if worth * patience < 1:
                 return
             del self._waiting[0]
