@@ -3,8 +3,8 @@
     python -m benchmarks.swap_curves [--networks resnet18 vit lstm] [--seeds 0 1 2] [--steps 3000] [--out FOLDER]
 
 The networks learn scikit-learn's digits in bfloat16 with float32 master weights. Every run is a process of its own
-with empty caches, so that all its plans are open; tuning begins at once and takes up to half of the time, so that
-there are many swaps, unless `--share` says otherwise. Both runs of a seed start from the same weights and see the
+with empty caches, so that all its plans are open; tuning begins at once, tries everything and takes up to half of the
+time (`--share`), so that there are many swaps. Both runs of a seed start from the same weights and see the
 same batches. Losses are means over a tenth of the steps; the spread of seeds is the standard deviation of those
 without swaps, and a difference is measured in it. Several processes may share a GPU (`--beside`), for values alone
 count.
@@ -70,7 +70,7 @@ def trained(name: str, seed: int, mode: str, steps: int, share: float, device: s
     make, size, peak = NETWORKS[name]
     nn.manual_seed(seed)
     net = make()
-    shares = {"SHARE": share, "EAGER": share, "BEGIN": 0.0}
+    shares = {"SHARE": share, "EAGER": share, "CALM": share, "BEGIN": 0.0, "AS_LONG": 1e9, "PAYBACK": 1e9}
     with mock.patch.multiple(tuning, **shares), without_database():
         rate = optim.schedule.cosine(peak, steps)
         sgd = optim.SGD(rate, momentum=0.9, weight_decay=5e-4)

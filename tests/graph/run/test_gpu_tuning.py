@@ -46,7 +46,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanStore:
         monkeypatch.setattr(known, name, lambda device: None)
     monkeypatch.setattr(tuning, "APART", 8)
     monkeypatch.setattr(tuning, "BEGIN", 0.0)
-    for name in ("AS_LONG", "PAYBACK"):  # the network is small: everything is tried
+    for name in ("AS_LONG", "PAYBACK", "LATE"):  # the network is small: everything is tried
         monkeypatch.setattr(tuning, name, 1e9)
     return made
 

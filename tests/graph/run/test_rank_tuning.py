@@ -136,6 +136,17 @@ def test_ranks_meet_more_seldom_where_nothing_is_to_be_done() -> None:
     assert lengths[-1] >= sum(lengths[:-1])  # from then on after as many runs as there were
 
 
+def test_first_runs_that_say_nothing_do_not_put_off_the_next_meeting() -> None:
+    """A program's first runs are recorded, and not counted: next to no time passes by what is known then."""
+    schedule, at = Schedule(2.0), []
+    for _ in range(6):
+        schedule.take([RankReport(elapsed=3e-6 if schedule.runs < 10 else 0.003 * schedule.length)])
+        schedule.appoint([RankReport(ready=True, untimed=True)], soon=False)
+        at.append(schedule.runs)
+    assert at[:3] == [1, 10, 51]
+    assert at[-1] * 0.003 < 30
+
+
 def test_settled_ranks_meet_after_twice_as_many_runs() -> None:
     schedule, at = Schedule(0.0), []
     for _ in range(6):

@@ -56,6 +56,8 @@ from lamina.spec import Group
 SHORTEST, ROUND, DOUBLED = 8, 0.5, 7
 #: Runs after which ranks meet again where nothing is left to do, at least.
 SETTLED = 64
+#: Ranks meet again after so many times the runs that there were at most: the first ones say little of what one takes.
+_LONGER = 4
 #: Runs of a program before it is tuned: it is recorded meanwhile.
 _WARM = 4
 _AS_EVER: AbstractContextManager[object] = nullcontext()
@@ -251,7 +253,8 @@ class Schedule:
         self.length = SHORTEST
         if self.run > 0 and not soon:
             waits = -self.credit / self.share  # seconds of runs until something may be done
-            self.length = max(SHORTEST, ceil(max(ROUND * 2.0**self.idle, waits) / run))
+            wanted = ceil(max(ROUND * 2.0**self.idle, waits) / run)
+            self.length = max(SHORTEST, min(wanted, _LONGER * self.runs))
         self.length |= 1  # programs that take turns come to be met
         seconds, most, rare = run / 2, self.length - 1, int(self._rare + self.length / APART)
         if (need := max(r.need for r in reports)) > seconds and (need <= run or rare >= 1):

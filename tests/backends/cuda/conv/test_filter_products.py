@@ -148,8 +148,8 @@ def test_other_directions_and_layouts_are_refused() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
-def test_on_a_gpu(device: Device, case: str) -> None:
-    o = CASES[case]
+def test_on_a_gpu(case: str) -> None:
+    o, device = CASES[case], Device("cuda")
     form = filter_products(ConvFilterGrad, o, device.machine)
     assert form is not None
     problem = replace(conv_problem(ConvFilterGrad, o, device), formulations=(form.formulation(),))
