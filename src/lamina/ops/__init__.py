@@ -292,7 +292,6 @@ from lamina.ops.primitives.pointwise import (
     tanh,
     threshold,
     trunc,
-    where,
 )
 from lamina.ops.primitives.pool import (
     adaptive_avg_pool1d,
@@ -405,6 +404,7 @@ from lamina.ops.primitives.search import (
     unique,
     unique_consecutive,
     unravel_index,
+    where,
 )
 from lamina.ops.primitives.sequence import reverse_sequence
 from lamina.ops.primitives.shape import (
