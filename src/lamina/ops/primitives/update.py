@@ -182,7 +182,7 @@ class Update(Op, abstract=True):
         yield from (Arg(number, float64, low=low, high=high) for low, high in cls.scalars.values())
         if cls.counted:
             yield Arg(number, int64, value=(3 * done,))
-        yield Arg((), float32, low=0.01, high=0.1)
+        yield Arg((), float64 if gradient is float64 else float32, low=0.01, high=0.1)
 
 
 @dataclass(frozen=True)
