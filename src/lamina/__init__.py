@@ -300,8 +300,8 @@ __getattr__ = lazy(
         "lamina.custom_vjp gives one a gradient of its own, as autograd.Function does",
         "autocast": "lamina.nn.autocast",
         "amp": "lamina.nn.autocast is autocast; precision= of a training step, which scales losses by itself",
-        "asarray": "lamina.tensor(values) copies, lamina.from_dlpack(array) shares its memory; ops take arrays as they "
-        "are",
+        "asarray": "lamina.tensor(values) copies, lamina.from_dlpack(array) shares its memory; ops take arrays as "
+        "they are",
     },
     elsewhere="lamina.ops",
 )

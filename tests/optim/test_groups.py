@@ -76,7 +76,9 @@ def test_a_rate_is_as_wide_as_the_widest_parameter_of_its_group(kind: str) -> No
     optimizer = optim.SGD(net.parameters(), lr=0.1)
 
     def update() -> Any:
-        _, grads = lm.value_and_grad(lambda net: sum(ops.sum(ops.cast(p, "float64")) for p in net.parameters()))(net)
+        _, grads = lm.value_and_grad(
+            lambda net: sum(ops.sum(ops.cast(p, "float64")) for p in net.parameters())
+        )(net)
         optimizer.step(grads)
 
     if kind == "train_step":

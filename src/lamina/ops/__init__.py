@@ -958,7 +958,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"lamina.ops has no {name!r}; it is {RENAMED[name]}")
     for place in (linalg, special, fft):
         if name in place.__all__:
-            raise AttributeError(f"lamina.ops has no {name!r}; it is {place.__name__.replace('.ops', '')}.{name}")
+            raise AttributeError(
+                f"lamina.ops has no {name!r}; it is {place.__name__.replace('.ops', '')}.{name}"
+            )
     for place in (primitives, core, custom):
         if hasattr(place, name) and not name.startswith("_"):
             raise AttributeError(f"lamina.ops has no {name!r}, only functions; it is {place.__name__}.{name}")
