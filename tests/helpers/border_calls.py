@@ -319,7 +319,9 @@ def outcomes(part: str, name: str, names: Sequence[str] = ()) -> Iterator[tuple[
 def table() -> dict[str, dict[str, Any]]:
     """All rows; functions of which no call is found that works are left out."""
     known = json.loads(TABLE.read_text(encoding="utf-8"))["functions"] if TABLE.exists() else {}
-    calls = {n: known[n][0] if n in known else working(n) for n in sorted(functions())}
+    needed = {n: len(required(parameters)) for n, (_, parameters) in functions().items()}
+    fits = {n: names for n, (names, _) in known.items() if len(names) == needed.get(n)}
+    calls = {n: fits[n] if n in fits else working(n) for n in sorted(functions())}
     return {
         **{part: {n: row(outcomes(part, n)) for n in owned()} for part in ("ops", "saved")},
         "functions": {

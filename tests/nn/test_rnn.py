@@ -96,3 +96,11 @@ def test_an_input_of_another_size_is_named(name: str) -> None:
     shape = (4, 5) if name.endswith("Cell") else (2, 4, 5)
     with pytest.raises(lm.ShapeError, match=f"^{name}: input_size is 3, but the last axis of x has 5: f32"):
         getattr(nn, name)(3, 6)(lm.ones(shape))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_programs_may_ask_for_flat_weights(kind: Any) -> None:
+    layer, x = kind(3, 4), lm.ones(2, 1, 3)
+    before = layer(x)[0].numpy()
+    layer.flatten_parameters()
+    np.testing.assert_array_equal(layer(x)[0].numpy(), before)

@@ -29,8 +29,14 @@ def test_primitives_exports_the_op_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "place"), [("Conv", "lamina.ops.primitives.Conv"), ("register_adopter", "lamina.ops.core")]
-)
+    ("name", "place"),
+    [
+        ("Conv", "lamina.ops.primitives.Conv"), ("register_adopter", "lamina.ops.core"),
+        ("svd", r"it is lamina\.linalg\.svd$"), ("expit", r"it is lamina\.special\.expit$"),
+        ("view_as_complex", "it is a last axis of two: a complex number is one here"),
+        ("tensor", r"it is lamina\.tensor$"),
+    ],
+)  # fmt: skip
 def test_what_left_is_named_by_the_error(name: str, place: str) -> None:
     with pytest.raises(AttributeError, match=place):
         getattr(ops, name)

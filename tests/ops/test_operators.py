@@ -66,6 +66,15 @@ def test_operands_are_keys_by_identity() -> None:
     assert (names[a], names[b], len({a, b, a})) == ("a", "b", 2)
 
 
+def test_nothing_and_texts_are_no_operand() -> None:
+    """As with torch: `if mask != None` asks whether there is one."""
+    for x in (Eager(A), lm.ones(2)):
+        assert (x != None, x == None) == (True, False)  # noqa: E711
+        assert (x != "same", x == "same") == (True, False)
+        assert [None, x].index(x) == 1
+    assert lm.jit(lambda x: x + 1 if x != None else x)(lm.ones(1)).tolist() == [2]  # noqa: E711
+
+
 def test_arrays_beside_operands() -> None:
     """NumPy gives way: an array on the left becomes an operand like one on the right."""
     for found in (A + Eager(B), Eager(B) + A, np.float64(1) * Eager(A), Eager(A) * B):

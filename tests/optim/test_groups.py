@@ -68,6 +68,33 @@ def test_a_group_follows_the_optimizers_rate_unless_it_has_its_own() -> None:
     assert optimizer.bound.rates(1) == [0.75, 0.5]
 
 
+@pytest.mark.parametrize("kind", ["eager", "jit", "train_step"])
+def test_a_rate_is_as_wide_as_the_widest_parameter_of_its_group(kind: str) -> None:
+    """0.1 is not the float32 next to it; a group of both types trains both, the narrow one as before."""
+    net = nn.Sequential(nn.Linear(2, 1).double(), nn.Linear(2, 1))
+    start = values(net)
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+
+    def update() -> Any:
+        _, grads = lm.value_and_grad(
+            lambda net: sum(ops.sum(ops.cast(p, "float64")) for p in net.parameters())
+        )(net)
+        optimizer.step(grads)
+
+    if kind == "train_step":
+        net, start = nn.Sequential(net[0]), {n: p for n, p in start.items() if n.startswith("0")}
+        x, optimizer = np.ones((1, 2)), optim.SGD(net.parameters(), lr=0.1)
+        lm.train_step(net, lambda y, t: ops.sum(y), optimizer, precision="fp64")(x)
+    else:
+        (lm.jit(update) if kind == "jit" else update)()
+    for name, value in values(net).items():
+        tolerance = 1e-15 if value.dtype == np.float64 else 1e-7
+        np.testing.assert_allclose(value, start[name] - 0.1, rtol=0, atol=tolerance, err_msg=name)
+    assert [s.dtype.short for s in optimizer.bound.given_specs()] == ["f64"]
+    net.float()
+    assert [s.dtype.short for s in optimizer.bound.given_specs()] == ["f32"]
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_each_group_trains_by_its_own_numbers_and_schedule(compiled: bool) -> None:
     net = network()

@@ -119,6 +119,9 @@ class _RecurrentLayer(Module):
         return (x, *(ops.cat(parts, 0) for parts in zip(*last, strict=True)))
 
     # ---- what is remembered
+    def flatten_parameters(self) -> None:
+        """Do nothing: plans lay weights out as they read them. For programs that call torch.nn.RNNBase's."""
+
     @property
     def _kept(self) -> tuple[str, ...]:
         return ("hidden_state", "cell_state")[: self.op.states]

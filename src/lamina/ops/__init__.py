@@ -292,7 +292,6 @@ from lamina.ops.primitives.pointwise import (
     tanh,
     threshold,
     trunc,
-    where,
 )
 from lamina.ops.primitives.pool import (
     adaptive_avg_pool1d,
@@ -405,6 +404,7 @@ from lamina.ops.primitives.search import (
     unique,
     unique_consecutive,
     unravel_index,
+    where,
 )
 from lamina.ops.primitives.sequence import reverse_sequence
 from lamina.ops.primitives.shape import (
@@ -920,7 +920,6 @@ RENAMED = {
     "trapz": "trapezoid",
     "ger": "outer",
     "chain_matmul": "linalg.multi_dot(matrices)",
-    "vecdot": "linalg.vecdot",
     "arccos": "acos",
     "arccosh": "acosh",
     "arcsin": "asin",
@@ -943,6 +942,13 @@ RENAMED = {
     "less": "lt",
     "less_equal": "le",
     "expand_dims": "unsqueeze",
+    "row_stack": "vstack",
+    "tensor": "lamina.tensor",
+    "upsample": "interpolate",
+    **dict.fromkeys(
+        ("complex", "polar", "view_as_complex", "view_as_real"),
+        "a last axis of two: a complex number is one here, as lamina.fft has it",
+    ),
 }
 
 
@@ -950,6 +956,11 @@ def __getattr__(name: str) -> Any:
     """Where a name that is no function of this package is found. Raises AttributeError."""
     if name in RENAMED:
         raise AttributeError(f"lamina.ops has no {name!r}; it is {RENAMED[name]}")
+    for place in (linalg, special, fft):
+        if name in place.__all__:
+            raise AttributeError(
+                f"lamina.ops has no {name!r}; it is {place.__name__.replace('.ops', '')}.{name}"
+            )
     for place in (primitives, core, custom):
         if hasattr(place, name) and not name.startswith("_"):
             raise AttributeError(f"lamina.ops has no {name!r}, only functions; it is {place.__name__}.{name}")

@@ -81,12 +81,15 @@ INSTEAD = {
     "requires_grad_": "what a derivative is taken of are the arguments of the function; a parameter is frozen by "
     "its requires_grad",
     "register_hook": "a gradient is changed on its way back by lamina.custom_vjp",
+    "type": "it is to(dtype), and x.dtype tells it",
+    "pin_memory": "what goes to a GPU goes by way of pinned memory in any case: leave the line out",
     "retain_grad": "a gradient of something in between is taken by a function that begins there: lamina.grad",
 }
 
 
 class Operators(Operand, Generic[Own]):
-    """An operand with operators. `==` and `!=` compare elementwise; operands are hashed by identity."""
+    """An operand with operators. `==` and `!=` compare elementwise (None and texts are another thing
+    than any operand, as with torch); operands are hashed by identity."""
 
     __slots__ = ()
     __hash__ = object.__hash__
@@ -157,10 +160,10 @@ class Operators(Operand, Generic[Own]):
         return ops.abs(self)
 
     def __eq__(self, other: Any) -> Any:
-        return ops.eq(self, other)
+        return NotImplemented if other is None or isinstance(other, str) else ops.eq(self, other)
 
     def __ne__(self, other: Any) -> Any:
-        return ops.ne(self, other)
+        return NotImplemented if other is None or isinstance(other, str) else ops.ne(self, other)
 
     def __lt__(self, other: Any) -> Any:
         return ops.lt(self, other)

@@ -90,6 +90,17 @@ class ParameterGroup:
     def lr(self, value: float | Schedule) -> None:
         self.rule.lr = value
 
+    @property
+    def given_spec(self) -> Spec:
+        """What its updates get: (1 + n,) with n numbers that move, else the rate, as wide as its widest parameter."""
+        if moving := len(self.rule.moving):
+            return Spec((1 + moving,), float64)
+        return Spec((), float64 if any(p.dtype == float64 for p in self.params.values()) else float32)
+
+    def given(self, number: int, spec: Spec) -> Array:
+        """The values at an update, in what was `given_spec`."""
+        return self.rule.given(number).astype(spec.dtype.numpy, copy=False)
+
     def __getitem__(self, name: str) -> Any:
         return (
             list(self.params.values())
@@ -331,14 +342,13 @@ class ParameterGroups:
             self._compiled = key, self._known.setdefault(key, len(self._known))
         return self._compiled[1]
 
-    def given(self, number: int) -> list[Array]:
-        """What programs are given of each group at an update: its rate, and the numbers that move."""
-        return [group.rule.given(number) for group in self.groups]
+    def given(self, number: int, specs: Sequence[Spec]) -> list[Array]:
+        """What programs that were made for these specs are given of each group at an update."""
+        return [group.given(number, spec) for group, spec in zip(self.groups, specs, strict=True)]
 
     def given_specs(self) -> list[Spec]:
-        """Shapes and dtypes of `given`."""
-        moving = [len(group.rule.moving) for group in self.groups]
-        return [Spec((1 + n,), float64) if n else Spec((), float32) for n in moving]
+        """What programs that are made now are given of each group: its rate, and the numbers that move."""
+        return [group.given_spec for group in self.groups]
 
     def rates(self, number: int) -> list[float]:
         """The rate of each group at an update."""
@@ -366,16 +376,16 @@ class ParameterGroups:
         """What each group is given now: numbers, or, where a program is recorded, what each of its calls is given."""
         by = recorder()
         if by is None:
-            given = self.given(self.number)
+            given = self.given(self.number, self.given_specs())
             self.number += 1
             return given
         later, compiled = by.finally_(self._advance), self.compiled
         by.guard(lambda: self.compiled == compiled)
 
-        def rate(index: int) -> Callable[[], Any]:
-            return lambda: self.groups[index].rule.given(self.number + later)
+        def rate(index: int, spec: Spec) -> Callable[[], Any]:
+            return lambda: self.groups[index].given(self.number + later, spec)
 
-        return [by.feed(spec, rate(i)) for i, spec in enumerate(self.given_specs())]
+        return [by.feed(spec, rate(i, spec)) for i, spec in enumerate(self.given_specs())]
 
     def _advance(self) -> None:
         self.number += 1

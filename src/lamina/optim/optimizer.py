@@ -235,9 +235,9 @@ class Optimizer(Checked, metaclass=_TakesParameters):
         return ()
 
     def given(self, step: int) -> Array:
-        """What `update` gets as its rate at a step: float32 (), or with `moving` behind it float64 (1 + n,)."""
+        """The rate at a step, float64 (), or with `moving` behind it (1 + n,)."""
         rate = self.rate(step)
-        return np.array([rate, *self.moving], np.float64) if self.moving else np.asarray(rate, np.float32)
+        return np.array([rate, *self.moving] if self.moving else rate, np.float64)
 
     def rate(self, step: int) -> float:
         """The learning rate of step number `step` (0, 1, 2, …)."""
@@ -249,7 +249,8 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     @abstractmethod
     def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The parameter and its state after one step. rate: what `given` says, a float32 scalar."""
+        """The parameter and its state after one step. rate: what `given` says; alone, a scalar of float32 where no
+        parameter of the group is wider."""
 
 
 class UpdateOptimizer(Optimizer):

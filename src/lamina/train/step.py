@@ -273,7 +273,7 @@ class Step:
             progress.begin_step(self.number)
             self._compare(program)
             with self._tuner.before(program.executable):
-                results = iter(program.run(*self._groups.given(self.number), *given, *wanted))
+                results = iter(program.run(*self._groups.given(self.number, program.rates), *given, *wanted))
             if updates:
                 self._groups.number += 1
             self._waiting = 0 if updates else self.waiting + 1
@@ -491,7 +491,8 @@ class Step:
         self._extend(self.state, self._groups)
         held = self.state.named()
         rates = [f"rate{i}" for i in range(len(self._groups.groups))]
-        specs = [*(x.spec.open for x in held.values()), *self._groups.given_specs(), *kind.specs]
+        given = self._groups.given_specs()
+        specs = [*(x.spec.open for x in held.values()), *given, *kind.specs]
         values = {n: Value(s, name=n) for n, s in zip([*held, *rates, *kind.names], specs, strict=True)}
         capture = StepCapture()
         with policy(tf32=self.precision.tf32), traced_for(self.device):
@@ -509,6 +510,7 @@ class Step:
             counts,
             grads,
             reached,
+            given,
             self.memory_limit,
             None if self.options.parallel is None else self.options.parallel.ranks,
         )
@@ -857,6 +859,7 @@ class _CompiledStep:
     collectives: Sequence[tuple[str, str]]
     closed: ClosedOver
     reached: frozenset[str]  # parameters that the loss depends on
+    rates: Sequence[Spec]  # what it is given of each group
 
     @classmethod
     def of(
@@ -869,6 +872,7 @@ class _CompiledStep:
         counts: bool,
         grads: Sequence[str],
         reached: frozenset[str],
+        rates: Sequence[Spec],
         memory_limit: int | None,
         ranks: Group | None,
     ) -> _CompiledStep:
@@ -895,7 +899,7 @@ class _CompiledStep:
             memory_limit=memory_limit,
         )
         executable.load(dict(enumerate(held)) | dict(zip(places, closed.kept, strict=True)))
-        return cls(executable, counts, grads, collectives_of(graph, ranks), closed, reached)
+        return cls(executable, counts, grads, collectives_of(graph, ranks), closed, reached, rates)
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
         """One step on the rates, inputs and targets: the loss, perhaps hits and labels, and the gradients."""

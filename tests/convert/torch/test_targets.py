@@ -26,5 +26,10 @@ def test_arguments_get_the_names_of_the_overload_that_fits() -> None:
     assert (name_of(add_), full_name(add_)) == ("add_", "aten.add_.Tensor")
     assert name_of(graph.call_function(torch.true_divide, (x, x))) == "div"
     assert full_name(view) == "Tensor.view"
+    total = graph.call_method("sum", (x,))
+    assert named(total, (cell,), {"axis": 1, "keepdims": True}) == {"input": cell, "dim": 1, "keepdim": True}
+    assert named(graph.call_function(torch.add, ()), (), {"x1": cell, "x2": 2}) == {"input": cell, "other": 2}
     with pytest.raises(TypeError, match="no overload takes"):
         named(view, (cell, "two"), {})
+    with pytest.raises(TypeError, match=r"Tensor.sum: no overload takes \(Cell, axes\)"):
+        named(total, (cell,), {"axes": 1})

@@ -58,6 +58,19 @@ def test_nonzero() -> None:
     assert ops.argwhere(lm.tensor(3.0)).shape == (1, 0)
 
 
+def test_places_where_a_condition_holds() -> None:
+    x = np.array([[0, 2, 0], [3, 0, -1]])
+    for found, wanted in zip(ops.where(lm.tensor(x) != 0), np.nonzero(x), strict=True):
+        assert found.dtype.short == "i64"
+        np.testing.assert_array_equal(found.numpy(), wanted)
+    assert [p.tolist() for p in ops.where(lm.tensor([0.0, 1.5]))] == [[1]]
+    rows = lm.zeros(2, 3).index_add_(0, ops.where(lm.tensor([False, True]))[0], lm.ones(1, 3))
+    assert rows.tolist() == [[0, 0, 0], [1, 1, 1]]
+    for given, missing in (((1.0, None), "other"), ((None, 1.0), "input")):
+        with pytest.raises(TypeError, match=f"where: {missing} is missing; give input and other"):
+            ops.where(lm.tensor([True]), *given)
+
+
 def test_unique() -> None:
     x = RNG.integers(0, 4, (3, 5))
     found = ops.unique(lm.tensor(x), return_inverse=True, return_counts=True)

@@ -53,11 +53,13 @@ class _Sum:
         return run, scales
 
 
-def _lying(op: SgdUpdate | AdamUpdate, specs: Sequence[Spec]) -> tuple[list[Spec], list[MemoryDesc]]:
+def _lying(
+    op: SgdUpdate | AdamUpdate, specs: Sequence[Spec], rate: Spec
+) -> tuple[list[Spec], list[MemoryDesc]]:
     """Parameter, gradient and moments in one layout, the first that one of them has; and them as one axis."""
     computes(*specs)
-    if specs[0].dtype != float32 or op.maximize or op.moving:
-        raise NoKernel(f"cpu: no weighted sums for {op} in {specs[0].dtype}")
+    if specs[0].dtype != float32 or rate.dtype != float32 or op.maximize or op.moving:
+        raise NoKernel(f"cpu: no weighted sums for {op} in {specs[0].dtype} by a rate in {rate.dtype}")
     found = _alike(specs)
     return found, [d for d in map(flat, found) if d is not None]
 
@@ -140,7 +142,7 @@ def summed_update(op: SgdUpdate | AdamUpdate, specs: Sequence[Spec], device: Dev
 
 def _sgd(op: SgdUpdate, specs: Sequence[Spec]) -> Plan:
     """(p', m') in one pass over p, g, m and one over p, m'."""
-    (p, g, m), (dp, dg, dm) = _lying(op, specs[:3])
+    (p, g, m), (dp, dg, dm) = _lying(op, specs[:3], specs[-1])
     rate = specs[3].open.fixed
     make = _plain_sgd(op, p, dp, dg) if op.momentum == 0 else _momentum_sgd(op, p, dp, dg, dm)
     return Plan((p, g, m, rate), (p, m), make, aliases={0: 0, 1: 2}, label="onednn weighted sums")
@@ -204,7 +206,7 @@ def _momentum_sgd(
 
 def _adam(op: AdamUpdate, specs: Sequence[Spec]) -> Plan:
     """(p', m', v', step') in six passes; one temporary of p's size, two with (coupled) weight decay."""
-    lying, descs = _lying(op, specs[:4])
+    lying, descs = _lying(op, specs[:4], specs[-1])
     if lying[1].dtype != float32:
         raise NoKernel(f"cpu: {op} with a gradient in {lying[1].dtype}")
     step, rate = (s.open.fixed for s in specs[4:])

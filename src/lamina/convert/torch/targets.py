@@ -33,6 +33,8 @@ SYNONYMS = {
     "linalg_diagonal": "diagonal", "trapz": "trapezoid", "fake_quantize": "quantize",
     "_efficientzerotensor": "zeros",
 }  # fmt: skip
+#: NumPy's names of arguments, which PyTorch's built-in functions take for their own.
+NUMPYS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
 #: Namespaces that stand in front of the names of built-in functions.
 PREFIXES = ("special_", "fft_")
 #: The arguments of functions that are written in C, and have no overloads.
@@ -231,8 +233,8 @@ def _fits(
     if len(args) > len(placed):
         return
     found = {spelled(p.name): a for p, a in zip(placed, args, strict=False)}
-    found |= {spelled(k): v for k, v in kwargs.items()}
     types = {spelled(p.name): str(p.real_type) for p in parameters}
+    found |= {name if (name := spelled(k)) in types else NUMPYS.get(k, k): v for k, v in kwargs.items()}
     missing = [p for p in parameters if not p.has_default_value() and spelled(p.name) not in found]
     if missing or any(k not in types for k in found):
         return

@@ -26,6 +26,7 @@ __getattr__ = lazy(
     __name__,
     {},
     instead={
+        "clip_grad_norm": "it is lamina.nn.utils.clip_grad_norm_",
         "weight_norm": "it is lamina.nn.utils.parametrizations.weight_norm, with other names in the state_dict",
         "spectral_norm": "it is lamina.nn.utils.parametrizations.spectral_norm, with other names in the state_dict",
         "remove_weight_norm": 'it is lamina.nn.utils.parametrize.remove_parametrizations(module, "weight")',

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from lamina.ops.core import NUMBERS, Arg, Array, Op, Sample, call, is_number, li
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.full_like import full_like, ones_like
 from lamina.ops.primitives.gather import Gather, Scatter, host_values
-from lamina.ops.primitives.pointwise import floor, where
+from lamina.ops.primitives.pointwise import floor
+from lamina.ops.primitives.pointwise import where as chosen
 from lamina.ops.primitives.reduce import amax, amin
 from lamina.ops.primitives.shape import unsqueeze
 from lamina.ops.primitives.statistics import any
@@ -119,7 +120,7 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
 def _counts(index: Any, size: int, weights: Any) -> Any:
     """The sums of the weights of each number below size; indices that are negative count for nothing."""
     base = np.zeros(size + 1, weights.dtype.numpy)
-    spare = where(index < 0, size, index)
+    spare = chosen(index < 0, size, index)
     return call(Scatter(0, "add"), base, spare, weights)[:size]
 
 
@@ -174,11 +175,11 @@ def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     if min == max and wide.spec.numel:
         low, high = amin(wide).reshape((1,)), amax(wide).reshape((1,))
     alone = low == high
-    low, high = where(alone, low - 1, low), where(alone, high + 1, high)
+    low, high = chosen(alone, low - 1, low), chosen(alone, high + 1, high)
     place = floor((wide - low) * bins / (high - low))
-    place = where(place >= bins, bins - 1, place)
+    place = chosen(place >= bins, bins - 1, place)
     inside = (wide >= low) & (wide <= high)
-    index = cast(where(inside, place, -1.0), int64)
+    index = cast(chosen(inside, place, -1.0), int64)
     return cast(_counts(index, bins, ones_like(index)), x.dtype)
 
 
@@ -217,6 +218,26 @@ def _placed(values: Array, x: Any) -> Any:
 def argwhere(input: Any) -> Any:
     """`nonzero`."""
     return nonzero(input)
+
+
+@overload
+def where(condition: Any) -> tuple[Any, ...]: ...
+@overload
+def where(condition: Any, input: Any, other: Any) -> Any: ...
+def where(condition: Any, input: Any = None, other: Any = None) -> Any:
+    """input where condition (of bool) is true, else other; they take their common dtype, numbers the tensor's.
+
+    A condition alone gives the places where it is true (not 0), a vector for each axis: `nonzero(as_tuple=True)`.
+    Raises TypeError where one of input and other is missing.
+    """
+    if input is None and other is None:
+        return nonzero(condition, as_tuple=True)
+    if input is None or other is None:
+        missing = "input" if input is None else "other"
+        raise TypeError(
+            f"where: {missing} is missing; give input and other, or condition alone for its places"
+        )
+    return chosen(condition, input, other)
 
 
 @checked

@@ -33,7 +33,7 @@ _SHAPES: tuple[Shape, ...] = ((3, 5), (17,), (), (0, 4), (2, 3, 5, 5))
 class Update(Op, abstract=True):
     """One step of an optimizer.
 
-        (p, g, *moments, *scalars f64[][, step i64[]], rate f32[]) -> (p', *moments', *scalars'[, step'])
+        (p, g, *moments, *scalars f64[][, step i64[]], rate f32[] or f64[]) -> (p', *moments', *scalars'[, step'])
 
     A subclass names its `moments`, says whether it counts its steps, and gives the `rule` and `variants` for tests;
     every backend runs it, over one tensor or many in a launch. A rule may also keep `scalars` (with `advance`), and
@@ -126,7 +126,7 @@ class Update(Op, abstract=True):
         return tuple(x.open for x in (p, *moments, *numbers))
 
     def check(self, p: Spec, g: Spec, moments: Sequence[Spec], rate: Spec) -> None:
-        """Raise unless shapes are equal, moments have p's dtype, g is a float and the rate float32 []."""
+        """Raise unless shapes are equal, moments have p's dtype, g is a float and the rate one float."""
         self.check_float(p, *moments)
         if any(x.shape != p.shape for x in (g, *moments)):
             raise ShapeError(
@@ -141,8 +141,8 @@ class Update(Op, abstract=True):
                 raise DTypeError(
                     f"{self.name}: learning rate and {', '.join(self.moving)} must be {wanted}, got {rate}"
                 )
-        elif rate.dtype != float32 or rate.numel != 1:
-            raise DTypeError(f"{self.name}: learning rate must be f32[], got {rate}")
+        elif rate.dtype not in self.dtypes or rate.numel != 1:
+            raise DTypeError(f"{self.name}: learning rate must be f32[] or f64[], got {rate}")
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         p, g, *moments = inputs[: 2 + len(self.moments)]
@@ -182,7 +182,7 @@ class Update(Op, abstract=True):
         yield from (Arg(number, float64, low=low, high=high) for low, high in cls.scalars.values())
         if cls.counted:
             yield Arg(number, int64, value=(3 * done,))
-        yield Arg((), float32, low=0.01, high=0.1)
+        yield Arg((), float64 if gradient is float64 else float32, low=0.01, high=0.1)
 
 
 @dataclass(frozen=True)
