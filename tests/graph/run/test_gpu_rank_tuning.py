@@ -44,6 +44,7 @@ def empty_store(folder: Path) -> PlanStore:
     known.database_of = known.database_of_kin = lambda device: None  # type: ignore[assignment]
     for module in (tuning, rank_tuning):
         module.APART, module.BEGIN, module.AS_LONG, module.PAYBACK = 8, 0.0, 1e9, 1e9  # type: ignore[assignment]
+    tuning.LATE = 1e9
     return made
 
 

@@ -19,7 +19,7 @@ from lamina.graph import Executable
 from lamina.graph.run import tuning
 from lamina.graph.run.context import ExecutionContext
 from lamina.graph.run.rank_tuning import SETTLED, SHORTEST, RankReport, RankTuner, Schedule
-from lamina.graph.run.tuning import SHARE, TunedProgram
+from lamina.graph.run.tuning import SAVED_UP, SHARE, TunedProgram
 from lamina.runtime import CaptureInvalidated
 from lamina.train import Step
 from tests.helpers.ranks import RanksFailed, run_ranks
@@ -109,10 +109,29 @@ def test_what_takes_longer_than_a_run_is_rare() -> None:
     long = runs = 0
     for _ in range(100):
         now = schedule.appoint(told, soon=False)
-        long += now.count if now.seconds > 0.01 else 0
+        assert now.seconds <= 0.01
+        assert now.need == 0.03
+        long += now.long
         runs += schedule.length
         schedule.take([RankReport(elapsed=0.01 * schedule.length, busy=True)])
     assert runs / tuning.APART - 1 <= long <= runs / tuning.APART + tuning.FIRST
+
+
+def test_long_parts_come_first_and_short_ones_behind() -> None:
+    """A contest whose next part takes longer than a run goes on with others before ranks meet again."""
+    schedule = Schedule(0.0)
+    schedule.take([RankReport(elapsed=0.01, offers=(("a", 1.0),))])
+    for _ in range(6):
+        schedule.appoint([RankReport(ready=True)], soon=False)
+        schedule.take([RankReport(elapsed=0.01 * schedule.length)])
+    now = schedule.appoint([RankReport(busy=True, ready=True, need=0.03)], soon=False)
+    assert now.count > now.long >= 1
+    before = {run: now.allowed(run) for run in range(1, schedule.length)}
+    given = [seconds for seconds in before.values() if seconds is not None]
+    assert given == [0.03] * now.long + [now.seconds] * (now.count - now.long)
+    assert now.seconds == pytest.approx(0.005)
+    assert before[now.every] == 0.03
+    assert sum(given) <= SAVED_UP
 
 
 def test_the_time_of_a_part_is_that_of_the_slowest_rank() -> None:

@@ -133,11 +133,21 @@ class SharedProblem:
 
 @dataclass(frozen=True)
 class Appointments:
-    """What ranks do until they meet again: before every `every`-th run, `count` times, parts of at most `seconds`."""
+    """What ranks do until they meet again: before every `every`-th run, `count` times, parts of at most `seconds`; of
+    at most `need`, which is more than a run takes, the first `long` times."""
 
     every: int = 1
     count: int = 0
     seconds: float = 0.0
+    long: int = 0
+    need: float = 0.0
+
+    def allowed(self, run: int) -> float | None:
+        """Seconds before run number `run` since ranks met (1 is the first one); None where nothing was appointed."""
+        number, rest = divmod(run, self.every)
+        if rest or not 0 < number <= self.count:
+            return None
+        return self.need if number <= self.long else self.seconds
 
 
 class Schedule:
@@ -256,14 +266,14 @@ class Schedule:
             wanted = ceil(max(ROUND * 2.0**self.idle, waits) / run)
             self.length = max(SHORTEST, min(wanted, _LONGER * self.runs))
         self.length |= 1  # programs that take turns come to be met
-        seconds, most, rare = run / 2, self.length - 1, int(self._rare + self.length / APART)
-        if (need := max(r.need for r in reports)) > seconds and (need <= run or rare >= 1):
-            seconds = need
-        count = min(int(max(self.credit, 0.0) / seconds), most)
-        if seconds > run:
-            count = min(count, rare)
-            self._rare -= count
-        return Appointments(max(1, (self.length - 1) // max(count, 1)), count, seconds)
+        seconds, need, most = run / 2, max(r.need for r in reports), self.length - 1
+        seconds = need if seconds < need <= run else seconds
+        credit, long = max(self.credit, 0.0), 0
+        if need > run:
+            long = min(int(self._rare + self.length / APART), int(credit / need), most)
+            self._rare -= long
+        count = min(long + int((credit - long * need) / seconds), most)
+        return Appointments(max(1, (self.length - 1) // max(count, 1)), count, seconds, long, need)
 
 
 @dataclass
@@ -366,9 +376,9 @@ class RankTuner(Tuner):
         self._run += 1
         if self._run == self.schedule.length:
             return self._meet(program, executable)
-        now = self._now
-        if self._run % now.every == 0 and self._run <= now.every * now.count:
-            self._hold(program, executable)
+        allowed = self._now.allowed(self._run)
+        if allowed is not None:
+            self._hold(program, executable, allowed)
         return _AS_EVER
 
     def end(self, reason: str) -> None:
@@ -436,24 +446,24 @@ class RankTuner(Tuner):
         self._last = now
 
     # ---- parts of contests
-    def _hold(self, program: _RankProgram, executable: Executable) -> None:
-        """Parts, as many as fit into what was appointed; none where the program's policy lets nothing change."""
+    def _hold(self, program: _RankProgram, executable: Executable, allowed: float) -> None:
+        """Parts, as many as fit into so many seconds; none where the program's policy lets nothing change."""
         spent = 0.0
         if program.choices and not self._failed:
             self._attempt(self._begin_contests)
             if self._next_job() is not None:
                 self._waited(executable)
                 begin = self._clock()
-                self._attempt(lambda: self._parts(executable, begin))
+                self._attempt(lambda: self._parts(executable, begin, allowed))
                 self._last = self._clock()
                 spent = self._last - begin
         self._spend(None, spent)
 
-    def _parts(self, executable: Executable, begin: float) -> None:
+    def _parts(self, executable: Executable, begin: float, allowed: float) -> None:
         while (job := self._next_job()) is not None:
             now, kind = self._clock(), job.kind
             expected = MARGIN * self._costs.expected(kind)
-            if now - begin + expected > self._now.seconds or now - begin >= self._now.seconds:
+            if now - begin + expected > allowed or now - begin >= allowed:
                 return
             self._one_part(job, executable)
             self._costs.spent(kind, self._clock() - now)
