@@ -94,8 +94,8 @@ def beside_onnxruntime(
 ) -> None:
     """An operator of `contributed` gives what onnxruntime gives, op by op and compiled.
 
-    Without VNNI onnxruntime adds pairs of 8-bit products in 16 bits, where they saturate, unless it is told to be exact;
-    its convolutions do so all the same.
+    Without VNNI onnxruntime adds pairs of 8-bit products in 16 bits, where they saturate. Here it is told not to,
+    which its convolutions, and products whose zero points are inputs, do not heed.
     """
     proto, given = contributed(operator, inputs, *args, **more)
     options = onnxruntime.SessionOptions()

@@ -42,8 +42,8 @@ def model(nodes: list[Any], x: Any, out: int, **held: Any) -> onnx.ModelProto:
 def beside_onnxruntime(proto: onnx.ModelProto, x: Any, atol: float) -> list[str]:
     """Compare op by op and compiled with onnxruntime, each node by itself; the steps of the program.
 
-    Without VNNI it adds pairs of 8-bit products in 16 bits, where they saturate: convolutions of uint8 have weights of
-    at most 64 here, 2 * 255 * 64 < 2^15.
+    Without VNNI it adds pairs of 8-bit products in 16 bits, where they saturate: convolutions of uint8 have weights
+    of at most 64 here, 2 * 255 * 64 < 2^15.
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
