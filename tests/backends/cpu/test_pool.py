@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lamina import backends, onednn
+from lamina.backends.cpu.window import prefers_channels_last
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Op
 from lamina.ops.primitives import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad, Window
@@ -16,6 +17,8 @@ CPU = Device("cpu")
 ALONG = Window((2,), ((1, 1),), (1,))
 WINDOW = Window((2, 2), ((1, 1), (0, 1)), (1, 1))
 X = np.random.default_rng(0).integers(-9, 10, (2, 5, 7, 6)).astype(np.float32)
+#: Where rows are pooled as they lie: oneDNN generates code for them on AVX-512 alone, elsewhere it has plain loops.
+OF_ROWS = "abcd" if prefers_channels_last() else "acdb"
 (POOLED, INDEX) = run_reference(MaxPool((3, 2), WINDOW, True), [X])
 
 
@@ -50,20 +53,20 @@ def test_layouts_without_a_name_become_channels_last(op: Op, lies: str) -> None:
     plan = backends.get(CPU, "cpu").plan(op, specs, Policy())
     assert plan.label.startswith("onednn")
     tags = {s.tag for s in (*plan.inputs, *plan.outputs)}
-    assert tags == ({"abcd"} if lies == "row-major" else {"acdb"})
+    assert tags == {OF_ROWS if lies == "row-major" else "acdb"}
     for found, wanted in zip(execute(CPU, plan, arrays), run_reference(op, arrays), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
-@pytest.mark.parametrize("tag", ["abcd", "acdb"])
+@pytest.mark.parametrize("tag", ["abcd", "acdb", "aBcd8b"])
 def test_a_gradient_lies_as_the_index_does(tag: str) -> None:
     """It was written next to the result, wherever the gradient comes from."""
     arrays = [POOLED, INDEX]
-    other = {"abcd": "acdb", "acdb": "abcd"}[tag]
+    other = "abcd" if tag == "acdb" else "acdb"
     specs = [Spec(a.shape, as_dtype(a.dtype)).with_tag(t) for a, t in zip(arrays, (other, tag), strict=True)]
     op = MaxPoolGrad((3, 2), WINDOW, (7, 6))
     plan = backends.get(CPU, "cpu").plan(op, specs, Policy())
-    assert {s.tag for s in (*plan.inputs, *plan.outputs)} == {tag}
+    assert {s.tag for s in (*plan.inputs, *plan.outputs)} == {OF_ROWS if tag == "abcd" else tag}
     for found, wanted in zip(execute(CPU, plan, arrays), run_reference(op, arrays), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
