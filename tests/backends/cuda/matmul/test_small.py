@@ -137,8 +137,8 @@ def test_what_is_no_small_product_has_no_form() -> None:
     places = (source(0), source(1), target())
     assert small_product(Product(2, 8, 8, 8, False, False), places) is None
     assert small_product(Product(1, 2048, 512, 8, False, False), places) is None
-    assert small_product(Product(1, 512, 512, 129, False, False), places) is None
-    assert small_product(Product(1, 512, 512, 128, True, True), places) is not None
+    assert small_product(Product(1, 512, 512, 65, False, False), places) is None
+    assert small_product(Product(1, 512, 512, 64, True, True), places) is not None
 
 
 def test_addresses_between_16_bytes_are_refused_where_nothing_else_has_the_steps() -> None:
