@@ -1,12 +1,17 @@
 """A backend whose plans are open: NumPy's, of which a contest finds others with the same results."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any
+
+import pytest
 
 from lamina.backends import Backend, Call, OpenChoice, Plan, Run, TuningSlices
 from lamina.backends.reference import backend as reference
+from lamina.graph.run import context, tuning
 from lamina.ops.core import Op
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
@@ -123,3 +128,27 @@ class _Counted:
             run()
 
         return counted
+
+
+class Inline(tuning.TuningThreads):
+    """Tasks are done at once."""
+
+    def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(task())
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels take a microsecond each, whatever the machine does beside."""
+    ticks = count(0, 1000)
+    monkeypatch.setattr(context, "monotonic_ns", lambda: next(ticks))
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "TuningThreads", Inline)

@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,29 +14,19 @@ import pytest
 import lamina as lm
 from lamina import backends, nn, ops
 from lamina.graph import Executable
-from lamina.graph.run import call_tuning, context, tuning
+from lamina.graph.run import call_tuning, tuning
 from lamina.graph.run.call_tuning import CallBudget, CallTuner, TunedCalls
 from lamina.graph.run.timeline import Timeline
 from lamina.graph.run.tuning import APART, SHARE, PartKind, TuningState
 from lamina.infer import Inferer, Predictor
-from tests.graph.run.test_tuning import Fails, Inline
+from tests.graph.run.test_tuning import Fails
 from tests.helpers.tunable import Clock, Tunable
+from tests.helpers.tunable import counted as counted
+from tests.helpers.tunable import inline as inline
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.standard_normal((8, 1, 8, 8)).astype(np.float32)
 CALL = 0.002
-
-
-@pytest.fixture(autouse=True)
-def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels take a microsecond each, whatever the machine does beside."""
-    ticks = count(0, 1000)
-    monkeypatch.setattr(context, "monotonic_ns", lambda: next(ticks))
-
-
-@pytest.fixture
-def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "TuningThreads", Inline)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import pickle
 import signal
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -23,21 +22,9 @@ from lamina.graph.run.tuning import SAVED_UP, SHARE, TunedProgram
 from lamina.runtime import CaptureInvalidated
 from lamina.train import Step
 from tests.helpers.ranks import RanksFailed, run_ranks
-from tests.helpers.tunable import Clock, Tunable
+from tests.helpers.tunable import Clock, Inline, Tunable
 
 BATCH, RUN = 12, 0.05
-
-
-class Inline(tuning.TuningThreads):
-    """Tasks are done at once."""
-
-    def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        done: Future[Any] = Future()
-        try:
-            done.set_result(task())
-        except Exception as error:
-            done.set_exception(error)
-        return done
 
 
 # ------------------------------------------------------------------------------------- what all ranks compute alike

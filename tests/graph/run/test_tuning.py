@@ -7,8 +7,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,42 +17,20 @@ from lamina import backends, nn, ops, optim
 from lamina.backends import OpenChoice, TuningSlices
 from lamina.graph import Executable
 from lamina.graph.planning.program import PlannedGraph
-from lamina.graph.run import context, tuning
+from lamina.graph.run import tuning
 from lamina.graph.run.context import ExecutionContext
 from lamina.graph.run.timeline import Timeline
 from lamina.graph.run.tuning import APART, FIRST, SHARE, Budget, PartKind, Tuner
 from lamina.runtime import CaptureInvalidated
 from lamina.train import Step
 from tests.helpers.tunable import Clock, Tunable
+from tests.helpers.tunable import counted as counted
+from tests.helpers.tunable import inline as inline
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.standard_normal((8, 1, 8, 8)).astype(np.float32)
 LABELS = RNG.integers(0, 4, 8)
 RUN = 0.01
-
-
-class Inline(tuning.TuningThreads):
-    """Tasks are done at once."""
-
-    def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        done: Future[Any] = Future()
-        try:
-            done.set_result(task())
-        except Exception as error:
-            done.set_exception(error)
-        return done
-
-
-@pytest.fixture(autouse=True)
-def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels take a microsecond each, whatever the machine does beside."""
-    ticks = count(0, 1000)
-    monkeypatch.setattr(context, "monotonic_ns", lambda: next(ticks))
-
-
-@pytest.fixture
-def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "TuningThreads", Inline)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -792,12 +792,10 @@ def _firsts(
         yield candidate(formulation, None, {})
 
 
-def _learn(
+def _compared(
     problem: Problem, device: Device, policy: Policy, entries: Sequence[Candidate], room: int
-) -> TuningSlices:
-    """The contest between a few candidates, which are checked against the one in use. What it finds is stored."""
-    if len(entries) < 2:
-        return None
+) -> Generator[str, None, tuple[tuple[Candidate, float] | None, dict[Choice, float]]]:
+    """The contest in small parts: the fastest candidate that is right, and the milliseconds of all that are."""
     times: list[tuple[Candidate, float]] = []
     found = yield from autotune.slices(
         entries,
@@ -809,7 +807,17 @@ def _learn(
         times=times,
         room=room,
     )
-    held = next((taken for one, taken in times if one is entries[0]), None)
+    return found, {one.choice: taken for one, taken in times}
+
+
+def _learn(
+    problem: Problem, device: Device, policy: Policy, entries: Sequence[Candidate], room: int
+) -> TuningSlices:
+    """The contest between a few candidates, which are checked against the one in use. What it finds is stored."""
+    if len(entries) < 2:
+        return None
+    found, times = yield from _compared(problem, device, policy, entries, room)
+    held = times.get(entries[0].choice)
     if found is None or held is None:
         return None  # what is in use did not pass: there is nothing to compare with
     best, milliseconds = found
@@ -853,18 +861,8 @@ def _adopt(
     """
     if len(entries) < 2:
         return None
-    times: list[tuple[Candidate, float]] = []
-    yield from autotune.slices(
-        entries,
-        device,
-        problem.inputs,
-        problem.outputs,
-        tune.tolerance_of(problem.dtype.name, tf32=policy.tf32),
-        refusals=[],
-        times=times,
-        room=room,
-    )
-    taken = next((taken for one, taken in times if one is entries[1]), None)
+    _, times = yield from _compared(problem, device, policy, entries, room)
+    taken = times.get(entries[1].choice)
     if taken is None:
         return None
     place = problem.place
