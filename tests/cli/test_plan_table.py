@@ -16,9 +16,9 @@ from lamina.replay.file import Parts, write
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
     x = np.ones((2, 3), np.float32)
-    with Inferer(nn.Linear(3, 4), device="cpu", max_batch=8) as inferer:
+    with Inferer(nn.PReLU(), device="cpu", max_batch=8) as inferer:  # gathered whatever products round like
         inferer(x)
-        inferer({"input": x})
+        inferer({"x": x})
         inferer.save(tmp_path / "linear.plan")
     return tmp_path / "linear.plan"
 
@@ -27,9 +27,9 @@ def test_a_plan_tells_its_machine_and_its_programs(plan: Path, capsys: pytest.Ca
     assert main(["info", str(plan)]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if "f32[8,3]" in line]
-    assert [row[:2] for row in rows] == [["inputs:", "f32[8,3]"], ["inputs['input']:", "f32[8,3]"]]
-    assert all(row[2:7] == ["1", "to", "8", "samples", "f32[8,4]"] for row in rows)
-    assert lines[-4].startswith("network: Linear, saved by Lamina ")
+    assert [row[:2] for row in rows] == [["inputs:", "f32[8,3]"], ["inputs['x']:", "f32[8,3]"]]
+    assert all(row[2:7] == ["1", "to", "8", "samples", "f32[8,3]"] for row in rows)
+    assert lines[-4].startswith("network: PReLU, saved by Lamina ")
     assert lines[-3].startswith("machine: device cpu, ")
     assert lines[-2].startswith(f"{plan}: saved plan, 2 programs, ")
     assert lines[-2].endswith("it can be planned anew elsewhere")
