@@ -106,7 +106,7 @@ def test_gradients_are_those_of_torch(make: Any) -> None:
     torch.nn.functional.mse_loss(net(x), wanted).backward()
     for name, p in net.named_parameters():
         np.testing.assert_allclose(
-            converted.state_dict()[name].numpy(), (before[name] - p.grad).numpy(), atol=1e-5
+            converted.state_dict()[name].numpy(), (before[name] - p.grad).numpy(), rtol=1e-5, atol=1e-5
         )
 
 

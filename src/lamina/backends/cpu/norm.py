@@ -25,7 +25,7 @@ from lamina.backends.cpu.library import (
 )
 from lamina.backends.cpu.loops import table
 from lamina.backends.cpu.post import relu
-from lamina.backends.cpu.window import channels_last_tag
+from lamina.backends.cpu.window import channels_last_tag, prefers_channels_last
 from lamina.backends.reference import by_numpy
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op
@@ -38,9 +38,15 @@ from lamina.spec import Policy, Spec
 def first_layout(
     op: Op, given: Sequence[Spec], create: Callable[[Spec], PrimitiveDesc]
 ) -> tuple[Spec, PrimitiveDesc]:
-    """The first of the given layouts, or else channels last, in which oneDNN has a kernel, and that kernel."""
+    """The first of the given layouts, or else channels last, in which oneDNN has a kernel, and that kernel.
+
+    Without AVX-512 not one of blocks that channels do not fill: the kernels leave the rest of the result as it was,
+    which a convolution multiplies by zeros, whatever it is.
+    """
     last = given[0].with_tag(channels_last_tag(given[0].ndim)) if given[0].ndim > 2 else given[0].open.fixed
-    for spec in (*(s for s in given if s.layout is not None and s.tag is not None), last):
+    named = (s for s in given if s.layout is not None and s.tag is not None)
+    fills = prefers_channels_last()
+    for spec in (*(s for s in named if fills or s.nbytes == s.numel * s.dtype.itemsize), last):
         made = attempt(create, spec)
         if made is not None:
             return spec, made
