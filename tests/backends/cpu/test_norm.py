@@ -57,7 +57,7 @@ def operands(op: Op, shape: tuple[int, ...], dtype: DType) -> list[np.ndarray]:
 @pytest.mark.parametrize("op", OPS, ids=str)
 def test_every_layout(op: Op, tag: str, dtype: DType) -> None:
     """20 channels leave a block partly padding."""
-    shape = (3, 32, 5, 4)
+    shape = (3, 20 if isinstance(op, LocalResponseNorm) else 32, 5, 4)
     arrays = operands(op, shape, dtype)
     specs = [Spec(a.shape, as_dtype(a.dtype)) for a in arrays]
     specs = [s.with_tag(tag) if s.ndim == 4 else s.fixed for s in specs]
