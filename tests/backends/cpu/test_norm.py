@@ -56,8 +56,9 @@ def operands(op: Op, shape: tuple[int, ...], dtype: DType) -> list[np.ndarray]:
 @pytest.mark.parametrize("tag", ["abcd", "acdb", BLOCKED])
 @pytest.mark.parametrize("op", OPS, ids=str)
 def test_every_layout(op: Op, tag: str, dtype: DType) -> None:
-    """20 channels leave a block partly padding."""
-    shape = (3, 20 if isinstance(op, LocalResponseNorm) else 32, 5, 4)
+    """20 channels leave a block partly padding, which batch norms take with AVX-512 alone."""
+    padded = prefers_channels_last() or isinstance(op, LocalResponseNorm)
+    shape = (3, 20 if padded else 32, 5, 4)
     arrays = operands(op, shape, dtype)
     specs = [Spec(a.shape, as_dtype(a.dtype)) for a in arrays]
     specs = [s.with_tag(tag) if s.ndim == 4 else s.fixed for s in specs]
