@@ -182,7 +182,7 @@ def test_loops_take_what_onednn_has_no_generated_code_for(
 @pytest.mark.parametrize("op", [BatchNorm(1e-5), BatchNormGrad(), BatchNormInfer(1e-5)], ids=str)
 @pytest.mark.parametrize("tag", ["aBcd8b", "aBcd16b"])
 def test_blocks_that_channels_do_not_fill(op: Op, tag: str) -> None:
-    """Whichever layout is taken, nothing of a result stays as it was, which `execute` looks at: convolutions read it."""
+    """Whichever layout is taken, nothing of a result stays as it was, as `execute` sees to: convolutions read it."""
     arrays = operands(op, (2, 4, 5, 6), float32)
     specs = [Spec(a.shape, float32) for a in arrays]
     plan = CPU.plan(op, [s.with_tag(tag) if s.ndim == 4 else s for s in specs], Policy())
