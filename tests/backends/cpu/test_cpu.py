@@ -643,3 +643,21 @@ def test_casts_that_onednn_makes_one_by_one_are_loops() -> None:
     assert found.label.startswith("loops")
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(execute(Device("cpu"), found, [x])[0], x.astype(np.float16))
+
+
+@pytest.mark.parametrize("channels", [(4, 4), (3, 20), (12, 8), (9, 5)])
+def test_convolutions_leave_no_block_that_channels_do_not_fill(channels: tuple[int, int]) -> None:
+    """By default; what lies so already is read as it lies."""
+    wide, narrow = channels
+    x, w, y = (Spec(s, float32) for s in ((2, wide, 9, 7), (narrow, wide, 3, 3), (2, narrow, 9, 7)))
+    window = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
+    cases = (
+        (Conv(window), [x, w]),
+        (ConvDataGrad(window, (9, 7)), [y, w]),
+        (ConvFilterGrad(window, (3, 3)), [x, y]),
+    )
+    for op, specs in cases:
+        plan = backends.get(Device("cpu")).plan(op, specs, Policy())
+        ends = [s for s in (*plan.inputs, *plan.outputs) if s.shape in (x.shape, y.shape)]
+        assert len(ends) == 2
+        assert all(s.nbytes == 4 * s.numel for s in ends), (plan.label, ends)

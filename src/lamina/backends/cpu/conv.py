@@ -72,6 +72,7 @@ def _direct(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], 
         op,
         x,
         policy,
+        (ARG.SRC, ARG.DST),
         lambda tag: onednn.convolution_forward(
             open_desc(x, tag),
             filters.any,
@@ -110,6 +111,7 @@ def conv_data_grad(op: ConvDataGrad, specs: Sequence[Spec], device: Device, poli
         op,
         g,
         policy,
+        (ARG.DIFF_DST, ARG.DIFF_SRC),
         lambda tag: onednn.convolution_backward_data(
             open_desc(x, tag),
             filters.any,
@@ -135,6 +137,7 @@ def conv_filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], device: Device, 
         op,
         x,
         policy,
+        (ARG.SRC, ARG.DIFF_DST),
         lambda tag: onednn.convolution_backward_weights(
             open_desc(x, tag),
             filters.any,
@@ -189,9 +192,14 @@ def _reading(
     return replace(plan(prepared=False), packed=Packed(1, filters.pack(made.weights), plan(prepared=True)))
 
 
-def _chosen(op: Op, like: Spec, policy: Policy, create: Callable[[str], PrimitiveDesc]) -> PrimitiveDesc:
-    """The kernel for the best layout of activations that has one; by timing, if the policy asks for it."""
-    candidates = _candidates(like, create)
+def _chosen(
+    op: Op, like: Spec, policy: Policy, ends: Sequence[int], create: Callable[[str], PrimitiveDesc]
+) -> PrimitiveDesc:
+    """The kernel for the best layout of activations that has one; by timing, if the policy asks for it.
+
+    ends: which arguments are activations.
+    """
+    candidates = _candidates(like, ends, create)
     made = fastest(candidates) if _is_timed(policy) else next(candidates, None)
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {like}")
@@ -203,12 +211,30 @@ def _is_timed(policy: Policy) -> bool:
     return policy.algorithm == "fastest" and not policy.deterministic
 
 
-def _candidates(like: Spec, create: Callable[[str], PrimitiveDesc]) -> Iterator[PrimitiveDesc]:
-    """oneDNN's first choice for each layout of activations, best first."""
+def _candidates(
+    like: Spec, ends: Sequence[int], create: Callable[[str], PrimitiveDesc]
+) -> Iterator[PrimitiveDesc]:
+    """oneDNN's first choice for each layout of activations, best first.
+
+    One whose blocks channels do not fill only where there is no other: whoever reads it counts on zeros behind them,
+    which kernels of other ops may leave as they were.
+    """
+    padded, given = list[PrimitiveDesc](), False
     for tag in activation_tags(like):
         made = attempt(create, tag)
-        if made is not None:
+        if made is None:
+            continue
+        if any(_is_padded(made.argument(end)) for end in ends):
+            padded.append(made)
+        else:
+            given = True
             yield made
+    if not given:
+        yield from padded
+
+
+def _is_padded(memory: MemoryDesc) -> bool:
+    return memory.padded_dims != memory.dims
 
 
 def _hint(x: Spec, filters: Filter, y: Spec, window: Window, tag: str) -> PrimitiveDesc:
