@@ -13,6 +13,7 @@ from lamina.spec.layout import (
     overlaps,
     physical_elements,
     plainest,
+    refined,
     reshaped,
     reshaped_strides,
     same_memory,
@@ -244,3 +245,43 @@ def test_views_share_memory() -> None:
 def test_wrong_tags(text: str, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         from_tag(text, (1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("shape", [(2, 48, 3, 5), (1, 16, 1, 1), (0, 32, 2, 2)])
+@pytest.mark.parametrize("given", ["abcd", "acdb", "aBcd16b", "aBcd8b", "aBcd2b8b"])
+@pytest.mark.parametrize("wanted", ["abcd", "cdba", "aBcd16b", "aBcd8b4b"])
+def test_blocks_that_are_full_are_axes(shape: tuple[int, ...], given: str, wanted: str) -> None:
+    """Between layouts that both see one shape of more axes a copy has strides alone."""
+    if shape[1] % 32 and wanted == "aBcd8b4b":
+        assert refined(shape, (from_tag(given, shape), from_tag(wanted, shape))) is None
+        return
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    source, target = from_tag(given, shape), from_tag(wanted, shape)
+    found = refined(shape, (source, target))
+    assert found is not None
+    sizes, rows = found
+    old, new = pack(x, source), np.full_like(pack(x, target), np.nan)
+    views = [
+        np.lib.stride_tricks.as_strided(flat, sizes, [4 * s for s in row])
+        for flat, row in zip((old, new), rows, strict=True)
+    ]
+    views[1][...] = views[0]
+    np.testing.assert_array_equal(unpack(new, target, shape), x)
+
+
+def test_blocks_of_two_axes_within_each_other() -> None:
+    """Each stride by hand: blocks of 2 b in 16 a in 4 b, beside rows."""
+    shape = (32, 24, 3)
+    found = refined(shape, (from_tag("ABc4b16a2b", shape), contiguous(shape)))
+    assert found == ((2, 16, 3, 4, 2, 3), ((1152, 2, 384, 32, 1, 128), (1152, 72, 24, 6, 3, 1)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "tags"),
+    [
+        ((2, 20, 3), ("abc", "aBc8b")),  # the last block is not full
+        ((2, 48, 3), ("aBc16b", "aBc24b")),  # 16 and 24 begin together at every 48th alone
+    ],
+)
+def test_what_is_no_shape_of_full_blocks(shape: tuple[int, ...], tags: tuple[str, str]) -> None:
+    assert refined(shape, (from_tag(tags[0], shape), from_tag(tags[1], shape))) is None

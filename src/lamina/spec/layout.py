@@ -240,6 +240,40 @@ def view(flat: np.ndarray[Any, Any], layout: Layout, shape: Shape) -> np.ndarray
     return np.lib.stride_tricks.as_strided(flat, full, strides)
 
 
+@lru_cache(maxsize=4096)
+def refined(shape: Shape, layouts: tuple[Layout, ...]) -> tuple[Shape, tuple[tuple[int, ...], ...]] | None:
+    """The shape with its axes cut where blocks of some layout begin, and each layout's strides along what they are
+    cut into: [N, 64, H, W] in blocks of 16 channels beside row-major is [N, 4, 16, H, W].
+
+    None where some blocks are not full, or those of two layouts (of 16 and 24, say) do not begin together.
+    """
+    sizes, strides = list[int](), [list[int]() for _ in layouts]
+    for axis, count in enumerate(shape):
+        steps = [_steps(layout, axis) for layout in layouts]
+        cuts = sorted({width for own in steps for width in own})
+        if any(b % a for a, b in zip(cuts, [*cuts[1:], count], strict=True)):
+            return None
+        parts = [(b // a, a) for a, b in zip(cuts, [*cuts[1:], count], strict=True)][::-1]
+        sizes += [size for size, _ in parts]
+        for own, row in zip(steps, strides, strict=True):
+            for _, width in parts:
+                within = max(w for w in own if w <= width)
+                row.append(own[within] * (width // within))
+    return tuple(sizes), tuple(tuple(row) for row in strides)
+
+
+def _steps(layout: Layout, axis: int) -> dict[int, int]:
+    """Elements along an axis that its blocks hold, from the innermost on -> the stride from one to the next."""
+    steps, width, stride = dict[int, int](), 1, 1
+    for blocked, size in reversed(layout.blocks):
+        if blocked == axis:
+            steps[width] = stride
+            width *= size
+        stride *= size
+    steps[width] = layout.strides[axis]
+    return steps
+
+
 def unpack(flat: np.ndarray[Any, Any], layout: Layout, shape: Shape) -> np.ndarray[Any, Any]:
     """A flat buffer in `layout` as an ordinary array of `shape`: a view when unblocked, else a copy."""
     if not layout.blocks:

@@ -121,12 +121,3 @@ def test_no_half_type_is_left_to_numpy(name: str) -> None:
     given = in_half(arrays, float16)
     made = BACKEND.choose(op, [Spec(a.shape, float16) for a in given], Policy())
     assert "numpy" not in made.label
-
-
-def test_images_in_float16_are_laid_out_anew_by_loops() -> None:
-    """oneDNN copies them one by one, at fifty nanoseconds each, where the processor does not compute in float16."""
-    spec = Spec((2, 16, 40, 40), float16)
-    made = BACKEND.reorder(spec.fixed, spec.with_tag("acdb"))
-    assert made.label == "loops copy" or "jit" in made.label
-    x = numbers(2, 16, 40, 40).astype(np.float16)
-    np.testing.assert_array_equal(execute(CPU, made, [x])[0], x)

@@ -7,7 +7,7 @@ pooling keep what they are given. Without oneDNN (it is built for x86-64) everyt
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 
@@ -57,7 +57,7 @@ from lamina.ops.custom import CustomOp
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, float16
+from lamina.spec import Policy, Spec
 
 __all__ = [
     "CpuBackend",
@@ -157,11 +157,15 @@ class CpuBackend(Backend):
     def reorder(self, source: Spec, target: Spec) -> Plan:
         """By oneDNN where that generates code; else a copy of runs, or oneDNN's loops, or by NumPy what it lacks.
 
-        float16, which most processors do not compute in, oneDNN copies one by one, at 50 ns each: loops take 2.
+        NumPy and own loops copy half types that the processor does not compute in, too: at 1 to 2 ns an element.
         """
-        one_by_one = partial(rearrange.relaid, by_runs=source.dtype != float16)
-        makers = (reorder.generated, one_by_one, reorder.reorder)
-        for make in makers if has_onednn() else (rearrange.relaid,):
+        if not has_onednn():
+            makers: tuple[Callable[[Spec, Spec], Plan], ...] = (rearrange.relaid,)
+        elif reorder.one_by_one(source, target):
+            makers = (partial(rearrange.relaid, by_runs=source.numel < reorder.LARGE),)
+        else:
+            makers = (reorder.generated, rearrange.relaid, reorder.reorder)
+        for make in makers:
             with suppress(NoKernel):
                 return make(source, target)
         return reorder_plan(source, target)

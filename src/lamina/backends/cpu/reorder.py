@@ -24,10 +24,10 @@ from lamina.backends.cpu.loops import table
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.primitives.cast import Cast
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, float16
+from lamina.spec import Policy, Spec, bfloat16, float16
 
 #: Elements from which on copies of runs by memcpy are faster than what oneDNN generates: more than caches hold.
-_LARGE = 1 << 22
+LARGE = 1 << 22
 #: Elements from which on NumPy casts float16 faster than oneDNN's loops, which take 25 ns for each.
 _SMALL = 256
 
@@ -50,12 +50,22 @@ def generated(source: Spec, target: Spec) -> Plan:
     """
     source, target = source.fixed, target.fixed
     blocked = source.physical.is_blocked or target.physical.is_blocked
-    if blocked or source.open != target.open or source.dtype not in TYPES or not 0 < source.numel < _LARGE:
+    if blocked or source.open != target.open or source.dtype not in TYPES or not 0 < source.numel < LARGE:
         raise NoKernel(f"cpu: {source} to {target} is left to loops")
     made = _described(desc(source), desc(target))
     if made is None:
         raise NoKernel(f"cpu: oneDNN generates no code for {source} to {target}")
     return _made(source, target, made)
+
+
+def one_by_one(source: Spec, target: Spec) -> bool:
+    """Whether oneDNN has but a loop for a copy of a half type, at 25 to 50 ns an element, or not even that."""
+    if source.dtype not in (float16, bfloat16) or source.open != target.open or source.numel == 0:
+        return False
+    try:
+        return _described(desc(source.fixed), desc(target.fixed)) is None
+    except NoKernel:
+        return True
 
 
 def _through_rows(source: Spec, target: Spec) -> Plan | None:

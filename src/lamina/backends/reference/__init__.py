@@ -20,6 +20,7 @@ from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.shape import After, Reshape
 from lamina.runtime import Device, host_array
 from lamina.spec import DType, Policy, ShapeError, Spec, as_dtype, contiguous, pack, unpack
+from lamina.spec.layout import refined
 
 
 def run_reference(op: Op, arrays: Sequence[Array], dtype: DType | None = None) -> tuple[Array, ...]:
@@ -176,17 +177,18 @@ def reorder_plan(source: Spec, target: Spec, label: str = "numpy reorder") -> Pl
 
 
 def _bind_reorder(source: Spec, target: Spec, call: Call) -> Run:
-    address = call.outputs[0]
-
-    def run() -> None:
-        values = array_at(call.inputs[0], source)
-        if target.physical.is_blocked:
-            flat = host_array(address, (target.nbytes // target.dtype.itemsize,), target.dtype.numpy)
-            flat[...] = pack(values, target.physical)
-        else:
-            array_at(address, target)[...] = values
-
-    return run
+    """As one strided copy of bits, where no block of either is in part padding."""
+    parts = refined(source.shape, (source.physical, target.physical))
+    if parts is None:
+        return lambda: _write(call.outputs[0], target, array_at(call.inputs[0], source))
+    size = source.dtype.itemsize
+    bits, (shape, strides) = np.dtype(f"u{size}"), parts
+    places = (*call.inputs, *call.outputs)
+    old, new = (
+        host_array(place, shape, bits, tuple(s * size for s in row))
+        for place, row in zip(places, strides, strict=True)
+    )
+    return lambda: np.copyto(new, old)
 
 
 class Reference(Backend):
