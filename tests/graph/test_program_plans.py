@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from lamina.c import dnnl
 from tests.helpers import program_plans
 from tests.helpers.cudnn.installed import needs_cudnn_919
+from tests.helpers.processor import needs_avx512_vnni
 
-ISA, VNNI = dnnl.dnnl_get_effective_cpu_isa(), dnnl.dnnl_cpu_isa_t.dnnl_cpu_isa_avx512_core_vnni
 TABLE: dict[str, str] = json.loads(program_plans.TABLE.read_text(encoding="utf-8"))
 PROGRAMS = dict(program_plans.programs())
 
@@ -20,7 +19,7 @@ def check(name: str) -> None:
     )
 
 
-@pytest.mark.skipif(ISA & VNNI != VNNI, reason="the table is of processors with AVX-512 and VNNI")
+@needs_avx512_vnni
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name.startswith("cpu")])
 def test_programs_for_a_cpu_are_as_committed(name: str) -> None:
     check(name)

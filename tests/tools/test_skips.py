@@ -44,3 +44,15 @@ def test_runs_without_skips_pass(tmp_path: Path) -> None:
     file.write_text('<testsuites><testsuite><testcase classname="a" name="b"/></testsuite></testsuites>')
     assert skips.main([str(file)]) == 0
     assert skips.main([]) == 2
+
+
+def test_what_other_processors_run_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    skip = f'<skipped type="pytest.skip" message="{skips.PROCESSOR} AVX-512"/>'
+    cases = "".join(f'<testcase classname="a" name="{i}">{skip}</testcase>' for i in range(3))
+    file = tmp_path / "one.xml"
+    file.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    assert skips.main([str(file)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "3 tests are for other machines: the processor has no AVX-512",
+        "0 tests are skipped in every run of 1",
+    ]

@@ -4,14 +4,13 @@ import json
 
 import pytest
 
-from lamina.c import dnnl
 from tests.helpers import cpu_plans
+from tests.helpers.processor import needs_avx512_vnni
 
-ISA, VNNI = dnnl.dnnl_get_effective_cpu_isa(), dnnl.dnnl_cpu_isa_t.dnnl_cpu_isa_avx512_core_vnni
 TABLE: dict[str, str] = json.loads(cpu_plans.TABLE.read_text(encoding="utf-8"))
 
 
-@pytest.mark.skipif(ISA & VNNI != VNNI, reason="the table is of processors with AVX-512 and VNNI")
+@needs_avx512_vnni
 @pytest.mark.parametrize("name", cpu_plans.OPS)
 def test_plans_are_as_committed(name: str) -> None:
     assert cpu_plans.row(name) == TABLE.get(name), (

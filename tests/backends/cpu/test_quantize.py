@@ -15,6 +15,7 @@ from lamina.ops.primitives.window import Window
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, as_dtype, float32
 from tests.helpers.eager import execute
+from tools.skips import PROCESSOR
 
 pytestmark = pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")
 CPU = Device("cpu")
@@ -66,7 +67,7 @@ def test_weights_that_stay_are_read_as_they_were_packed_once(
     op: Any, x: tuple[int, ...], w: tuple[int, ...]
 ) -> None:
     if not adds_in_32_bits():
-        pytest.skip("without VNNI there are no 8-bit products")
+        pytest.skip(f"{PROCESSOR} VNNI, so that there are no 8-bit products")
     given, specs = integers(x, w)
     plan = eights(op, specs, (), Policy())
     assert plan.packed is not None

@@ -235,6 +235,7 @@ def trained(network: Any, torch: Any, steps: int) -> list[float]:
     return losses
 
 
+@pytest.mark.torch
 @pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("gradients", [False, True])
 def test_graphs_of_pytorch_are_tuned(

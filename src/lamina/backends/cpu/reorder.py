@@ -27,7 +27,7 @@ from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, float16
 
 #: Elements from which on copies of runs by memcpy are faster than what oneDNN generates: more than caches hold.
-LARGE = 1 << 22
+_LARGE = 1 << 22
 #: Elements from which on NumPy casts float16 faster than oneDNN's loops, which take 25 ns for each.
 _SMALL = 256
 
@@ -50,7 +50,7 @@ def generated(source: Spec, target: Spec) -> Plan:
     """
     source, target = source.fixed, target.fixed
     blocked = source.physical.is_blocked or target.physical.is_blocked
-    if blocked or source.open != target.open or source.dtype not in TYPES or not 0 < source.numel < LARGE:
+    if blocked or source.open != target.open or source.dtype not in TYPES or not 0 < source.numel < _LARGE:
         raise NoKernel(f"cpu: {source} to {target} is left to loops")
     made = _described(desc(source), desc(target))
     if made is None:

@@ -87,8 +87,9 @@ def _as(spec: Spec, dtype: DType) -> Spec:
 
 
 def _cast(dtype: DType, target: Spec, backend: Backend, policy: Policy) -> Plan:
-    """From a half type, as it lies; into blocks that are not all full from rows."""
-    if target.nbytes == target.numel * target.dtype.itemsize:
+    """From a half type, as it lies; filters, and blocks that are not all full, from rows."""
+    channels = all(axis == 1 for axis, _ in target.physical.blocks)
+    if channels and target.nbytes == target.numel * target.dtype.itemsize:
         return _in_place(_as(target, dtype), target, backend, policy)
     rows = target.open.fixed
     return _joined(_in_place(_as(rows, dtype), rows, backend, policy), backend.reorder(rows, target))
