@@ -1,10 +1,12 @@
 """The reference and null backends: layouts, views, precision, plans of models that fit nowhere."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from lamina import backends
-from lamina.backends.reference import array_at, run_reference
+from lamina.backends.reference import array_at, reorder_plan, run_reference
 from lamina.ops import primitives
 from lamina.ops.core import REGISTRY
 from lamina.ops.primitives import (
@@ -22,6 +24,7 @@ from lamina.ops.primitives import (
 )
 from lamina.runtime import Device
 from lamina.spec import (
+    DType,
     Policy,
     ShapeError,
     Spec,
@@ -32,6 +35,7 @@ from lamina.spec import (
     float16,
     float32,
     float64,
+    int8,
     int64,
     pack,
     unpack,
@@ -214,13 +218,31 @@ def test_packing_agrees_with_the_backend() -> None:
 @pytest.mark.parametrize("dtype", [float32, bfloat16])
 def test_a_bound_step_reads_its_memory_in_every_run(dtype: object) -> None:
     """From the second run on what surrounds the op is left out where arrays are taken as they lie."""
-    from lamina.backends.protocol import Call
     from lamina.backends.reference import numpy_plan
 
     x, y = np.zeros((3, 4), dtype.numpy), np.zeros(4, dtype.numpy)  # type: ignore[attr-defined]
     plan = numpy_plan(Reduce("sum", (0,)), [Spec(x.shape, dtype)])  # type: ignore[arg-type]
-    run = plan.bind(Call((x.ctypes.data,), (y.ctypes.data,), 0, 0))
+    run = plan.bind(backends.Call((x.ctypes.data,), (y.ctypes.data,), 0, 0))
     for value in (1, 2, 3):
         x[...] = value
         run()
         assert y.astype(np.float32).tolist() == [3.0 * value] * 4
+
+
+@pytest.mark.parametrize("dtype", [bool_, int8, bfloat16, float32, float64], ids=str)
+@pytest.mark.parametrize("channels", [48, 40, 12])
+@pytest.mark.parametrize(
+    ("given", "wanted"), list(itertools.permutations(("abc", "acb", "aBc8b", "aBc16b"), 2))
+)
+def test_bits_are_copied_between_layouts(dtype: DType, channels: int, given: str, wanted: str) -> None:
+    """In pieces of several elements where these lie together; NaNs stay as they are, and padding is zero."""
+    shape = (2, channels, 3)
+    bits = np.random.default_rng(0).integers(0, 256, (*shape, dtype.itemsize), dtype=np.uint8)
+    bits = bits % 2 if dtype == bool_ else bits
+    x = np.ascontiguousarray(bits).view(dtype.numpy).reshape(shape)
+    source, target = (Spec(shape, dtype).with_tag(tag) for tag in (given, wanted))
+    old = pack(x.view(f"u{dtype.itemsize}"), source.physical)
+    new = np.full(target.nbytes // dtype.itemsize, 1, old.dtype)
+    plan = reorder_plan(source, target)
+    plan.bind(backends.Call((old.ctypes.data,), (new.ctypes.data,)))()
+    np.testing.assert_array_equal(new, pack(x.view(old.dtype), target.physical))

@@ -28,7 +28,7 @@ from lamina.spec import Policy, Spec, bfloat16, float16
 
 #: Elements from which on copies of runs by memcpy are faster than what oneDNN generates: more than caches hold.
 _LARGE = 1 << 22
-#: Elements from which on NumPy casts float16 faster than oneDNN's loops, which take 25 ns for each.
+#: Elements from which on NumPy casts half types faster than oneDNN's loops, which take 25 ns for each.
 _SMALL = 256
 
 
@@ -104,7 +104,7 @@ def cast(op: Cast, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
     found = attempt(onednn.reorder, before, after)
     plain = found is not None and found.implementation == "simple:any"
     # Of few elements NumPy takes over, which keeps no layout but rows.
-    least = _SMALL if x.is_contiguous and float16 in (x.dtype, y.dtype) else table.LEAST
+    least = _SMALL if x.is_contiguous else table.LEAST
     if plain and table.answers(op) and x.numel >= least:
         raise NoKernel(f"cpu: oneDNN converts {x} to {y} one by one")
     return _copy(x, y, before, after)

@@ -19,7 +19,7 @@ from lamina.ops.core import Array, Op, inferred
 from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.shape import After, Reshape
 from lamina.runtime import Device, host_array
-from lamina.spec import DType, Policy, ShapeError, Spec, as_dtype, contiguous, pack, unpack
+from lamina.spec import DType, Policy, Shape, ShapeError, Spec, as_dtype, contiguous, pack, unpack
 from lamina.spec.layout import refined
 
 
@@ -176,19 +176,37 @@ def reorder_plan(source: Spec, target: Spec, label: str = "numpy reorder") -> Pl
     return Plan((given,), (wanted,), partial(_bind_reorder, given, wanted), label=label)
 
 
+#: What bits are moved as, by bytes: the larger, the fewer moves.
+_MOVED = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+
+
 def _bind_reorder(source: Spec, target: Spec, call: Call) -> Run:
     """As one strided copy of bits, where no block of either is in part padding."""
     parts = refined(source.shape, (source.physical, target.physical))
     if parts is None:
         return lambda: _write(call.outputs[0], target, array_at(call.inputs[0], source))
-    size = source.dtype.itemsize
-    bits, (shape, strides) = np.dtype(f"u{size}"), parts
-    places = (*call.inputs, *call.outputs)
+    shape, rows, size = _in_pieces(*parts, source.dtype.itemsize)
+    moved = np.dtype(_MOVED[size])
     old, new = (
-        host_array(place, shape, bits, tuple(s * size for s in row))
-        for place, row in zip(places, strides, strict=True)
+        host_array(place, shape, moved, tuple(s * size for s in row))
+        for place, row in zip((*call.inputs, *call.outputs), rows, strict=True)
     )
     return lambda: np.copyto(new, old)
+
+
+def _in_pieces(
+    shape: Shape, rows: Sequence[Sequence[int]], size: int
+) -> tuple[Shape, Sequence[Sequence[int]], int]:
+    """A copy of elements of so many bytes, as one of pieces that lie together in both arrays, such as a block's 8
+    channels: their shape, their strides, in pieces, and bytes."""
+    for axis, count in enumerate(shape):
+        others = [row[a] for row in rows for a, n in enumerate(shape) if a != axis and n > 1]
+        together = count > 1 and all(row[axis] == 1 for row in rows)
+        if together and count * size in _MOVED and not any(s % count for s in others):
+            kept = [a for a in range(len(shape)) if a != axis]
+            strides = [[row[a] // count for a in kept] for row in rows]
+            return tuple(shape[a] for a in kept), strides, count * size
+    return shape, rows, size
 
 
 class Reference(Backend):

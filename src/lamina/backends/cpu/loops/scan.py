@@ -17,8 +17,10 @@ from lamina.ops.primitives.scan import Scan
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, float32, float64
 
-#: Lines that are summed side by side: each step waits for the one before in its own line alone.
-_SIDE_BY_SIDE = 8
+#: Lines that are summed side by side: each step waits for the one before in its own line alone. Lines of 2^n bytes
+#: share sets of the cache: of 8 that are read and written, processors with 8 ways for 32 KiB hold none (3 ns an
+#: element beside 0.4, AVX2).
+_SIDE_BY_SIDE = 4
 #: Columns that a thread goes through at a time.
 _COLUMNS = 256
 _FUNCTIONS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "logsumexp": "logaddexp"}
