@@ -2,7 +2,7 @@
 
     python -m benchmarks.tuning_replay collect     plans networks for an H200 (no GPU is needed), keeps what is open
     python -m benchmarks.tuning_replay fit         what is won of a plan's time: the factors of `expected_saving`
-    python -m benchmarks.tuning_replay play [--out FOLDER] [--networks NAME …] [--seconds 60]
+    python -m benchmarks.tuning_replay play [--out FOLDER] [--networks NAME …] [--seconds 60] [--ranks 2]
 
 What is recorded of a choice, in the package's database of plans: the milliseconds of the heuristic's plan, and
 those of the best. Choices that nobody measured take the two figures, as parts of the least time that the machine
@@ -21,9 +21,10 @@ import json
 import math
 import random
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -49,18 +50,23 @@ from lamina.graph import Executable, Graph, compile
 from lamina.graph.planning.cost import least_seconds
 from lamina.graph.planning.program import PlannedStep, Slot
 from lamina.graph.run import tuning
+from lamina.graph.run.rank_tuning import RankTuner
 from lamina.graph.run.timeline import StepTime, next_call
 from lamina.graph.run.tuning import Tuner
 from lamina.nn import init, models
 from lamina.runtime import Device, Machine
-from lamina.spec import Policy, Spec, float32, uint8
+from lamina.spec import Group, Policy, Spec, float32, uint8
 
 #: What is open in the networks' training steps.
 FILE = Path(__file__).with_name("tuning_choices.json.gz")
 BATCH = 128
 #: Seconds on the host and the device for what a contest does: each copy of the operands; a candidate's first run,
-#: which loads it, with the checks of what it wrote; each measurement beside the runs in it.
-PLACED, FIRST, TIMED = 2e-3, 3e-3, 2e-4
+#: with the checks of what it wrote; each measurement beside the runs in it (ResNet-18's, on an H200).
+PLACED, FIRST, TIMED = 4e-4, 9e-4, 2e-4
+#: So often a first run takes so long besides, since it loads what its library had not loaded yet.
+LOADS, LOADED = 0.05, 15e-3
+#: Seconds that pass whenever the clock is read.
+READ = 1e-7
 #: Copies of the operands.
 COPIES = 4
 #: Seconds that a thread makes a choice's candidates, and that it takes for a kernel to be bound and recorded anew.
@@ -259,6 +265,7 @@ class Clock:
     now: float = 0.0
 
     def __call__(self) -> float:
+        self.now += READ
         return self.now
 
 
@@ -299,7 +306,7 @@ class RecordedContest(Contest):
         pass
 
     def _first(self, one: Any) -> float:
-        self.clock.now += FIRST + one.entry.seconds
+        self.clock.now += FIRST + one.entry.seconds + LOADED * (self.draw.random() < LOADS)
         return 1e3 * float(one.entry.seconds)
 
     def _verdict(self, workspace: int) -> str:
@@ -315,7 +322,7 @@ class RecordedContest(Contest):
 class RecordedThreads(tuning.TuningThreads):
     """Threads that take so long for each task by the clock."""
 
-    clock = Clock()
+    clock: Clock
 
     def __init__(self, most: int) -> None:
         super().__init__(THREADS)
@@ -347,6 +354,7 @@ class RecordedProgram:
     factors: Mapping[str, float]
     clock: Clock
     device: Any
+    ranks: int = 1
     program: Any = field(init=False)
     memory_limit: None = None
     peak_bytes: int = 0
@@ -361,7 +369,7 @@ class RecordedProgram:
         rest = max(1, self.network.rest)
         each = self.network.rest_least / rest
         still = Plan((), (), _make, seconds=each / REACHED + self.device.machine.launch_seconds)
-        steps += [_step(still, each, self.device.machine)] * rest
+        steps += [_step(still, each, self.device.machine, collective=self.ranks > 1)] * rest
         self.program = SimpleNamespace(steps=steps, name=self.network.name)
 
     @property
@@ -391,10 +399,12 @@ def _make(call: Any) -> Any:
     raise NotImplementedError("nothing runs in a replay")
 
 
-def _step(plan: Plan, least: float, machine: Machine) -> PlannedStep:
+def _step(plan: Plan, least: float, machine: Machine, *, collective: bool = False) -> PlannedStep:
     """A step that moves as many bytes as take the machine `least` seconds."""
     spec = Spec((max(1, round(least * machine.bandwidth)),), uint8)
-    return PlannedStep(plan, (Slot(spec, "input"),), ())
+    op = SimpleNamespace(effect="collective", name="all_reduce", flops=lambda: 0)
+    node: Any = SimpleNamespace(op=op, inputs=(), origin="") if collective else None
+    return PlannedStep(plan, (Slot(spec, "input"),), (), node)
 
 
 def _plan(choice: Recorded, factors: Mapping[str, float], clock: Clock, draw: random.Random) -> Plan:
@@ -413,10 +423,25 @@ def _plan(choice: Recorded, factors: Mapping[str, float], clock: Clock, draw: ra
         won, milliseconds = found
         if won is trials[0]:
             return None
-        return Plan((), (), _make, seconds=won.seconds), choice.held - milliseconds / 1e3
+        return replace(winner, seconds=won.seconds), choice.held - milliseconds / 1e3
 
+    def adopted(made: Any, room: int) -> TuningSlices:
+        pair = [trials[0], min(trials, key=lambda trial: trial.seconds)]
+        yield "place"
+        clock.now += PLACED
+        yield from RecordedContest(clock, draw).slices(pair, refusals=[])
+        return replace(winner, seconds=pair[1].seconds), choice.held - pair[1].seconds
+
+    winner = Plan((), (), _make, record="faster")
     expected = partial(expected_saving, choice.kind, factors=factors)
-    return Plan((), (), _make, seconds=choice.held, open=OpenChoice(lambda: None, contest, expected))
+    open_choice = OpenChoice(
+        lambda: None,
+        contest,
+        expected,
+        name=str(choice.problem),
+        adopting=lambda record: OpenChoice(lambda: None, adopted),
+    )
+    return Plan((), (), _make, seconds=choice.held, open=open_choice)
 
 
 @dataclass(frozen=True)
@@ -460,30 +485,79 @@ class Played:
         }
 
 
-def play(
-    network: Network, factors: Mapping[str, float] = FACTORS, seconds: float = 60.0, machine: str = "h200"
-) -> Played:
-    """Train a network, all of whose choices have times, for so many seconds by the clock.
+@dataclass
+class SimulatedRank:
+    """One of ranks that train together, each in a thread with a clock of its own: all wait for the last one."""
 
-    factors: what is expected of contests (`fit`).
+    place: int
+    clock: Clock
+    world: list[SimulatedRank]
+    meeting: threading.Barrier
+    value: Any = None
+
+    @property
+    def ranks(self) -> Group:
+        """All of them."""
+        return Group(tuple(range(len(self.world))))
+
+    def wait(self) -> None:
+        """As in a collective operation."""
+        self.meeting.wait()
+        last = max(rank.clock.now for rank in self.world)
+        self.meeting.wait()
+        self.clock.now = last
+
+    def gather_objects(self, value: object) -> list[Any]:
+        """Each rank's value."""
+        self.value = value
+        self.wait()
+        found = [rank.value for rank in self.world]
+        self.meeting.wait()
+        return found
+
+
+def play(
+    network: Network,
+    factors: Mapping[str, float] = FACTORS,
+    seconds: float = 60.0,
+    machine: str = "h200",
+    ranks: int = 1,
+) -> Played:
+    """Train a network, all of whose choices have times, for so many seconds by the clock; what the first rank sees.
+
+    factors: what is expected of contests (`fit`). ranks: so many train together.
     """
-    clock = RecordedThreads.clock = Clock()
+    world: list[SimulatedRank] = []
+    meeting = threading.Barrier(ranks, timeout=60.0)
+    world += [SimulatedRank(place, Clock(), world, meeting) for place in range(ranks)]
+    with mock.patch.object(tuning, "TuningThreads", RecordedThreads), ThreadPoolExecutor(ranks) as threads:
+        runs = [threads.submit(_trained, network, factors, seconds, machine, rank) for rank in world]
+        first, *_ = [run.result() for run in runs]
+        return first
+
+
+def _trained(
+    network: Network, factors: Mapping[str, float], seconds: float, machine: str, rank: SimulatedRank
+) -> Played:
+    """What `play` does for a rank."""
+    clock, ranks = rank.clock, len(rank.world)
     device: Any = SimpleNamespace(
         machine=Machine.named(machine),
         default_stream=SimpleNamespace(synchronize=lambda: None),
         memory_info=lambda: SimpleNamespace(free=1 << 36),
     )
-    program = RecordedProgram(network, factors, clock, device)
+    program = RecordedProgram(network, factors, clock, device, ranks)
     steps, settled = [], seconds
-    with mock.patch.object(tuning, "TuningThreads", RecordedThreads):
-        tuner = Tuner(clock=clock)
-        while clock.now < seconds:
-            began = clock.now
-            with tuner.before(program) or nullcontext():  # type: ignore[arg-type]
-                program()
-            steps.append((clock.now, clock.now - began, program.seconds))
-            if steps and tuner.state.done and not tuner.state.open:
-                settled = min(settled, clock.now)
+    tuner = Tuner(clock=clock) if ranks == 1 else RankTuner(rank, clock=clock)
+    tuner._workers.clock = clock  # type: ignore[attr-defined]
+    while clock.now < seconds:
+        began = clock.now
+        with tuner.before(program) or nullcontext():  # type: ignore[arg-type]
+            program()
+        rank.wait()
+        steps.append((clock.now, clock.now - began, program.seconds))
+        if tuner.state.done and not tuner.state.open:
+            settled = min(settled, clock.now)
     tuned = (
         program.seconds - sum(s.plan.seconds for s in program.program.steps) + _tuned(network, device.machine)
     )
@@ -496,7 +570,7 @@ def _tuned(network: Network, machine: Machine) -> float:
 
 
 def judge(
-    networks: Sequence[Network], names: Collection[str] = NETWORKS, seconds: float = 60.0
+    networks: Sequence[Network], names: Collection[str] = NETWORKS, seconds: float = 60.0, ranks: int = 1
 ) -> dict[str, Any]:
     """The networks of these names, each with what the others' problems say."""
     measured = distinct(networks)
@@ -505,7 +579,7 @@ def judge(
         own = {c.problem for c in network.choices}
         others = {n: p for n, p in measured.items() if n not in own}
         factors = fit(others.values())
-        found[network.name] = play(completed(network, others), factors, seconds).figures
+        found[network.name] = play(completed(network, others), factors, seconds, ranks=ranks).figures
     return {"networks": found, "all": summary(list(found.values()))}
 
 
@@ -535,6 +609,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("what", choices=("collect", "fit", "play"))
     parser.add_argument("--networks", nargs="*", default=NETWORKS, help="of collect and play")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--ranks", type=int, default=1, help="of play: so many that train together")
     parser.add_argument("--out", type=Path, help="folder of play's result file")
     options = parser.parse_args(arguments)
     if options.what == "collect":
@@ -542,7 +617,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.what == "fit":
         print({kind: round(f, 2) for kind, f in fit(distinct(read()).values()).items()})
     else:
-        record = judge(read(), options.networks, options.seconds)
+        record = judge(read(), options.networks, options.seconds, options.ranks)
         if options.out is not None:
             write("tuning_replay", record, options.out)
         print(json.dumps(record, indent=1))

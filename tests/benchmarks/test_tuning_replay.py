@@ -99,6 +99,15 @@ def test_a_replay_comes_to_the_best_plans() -> None:
     assert again.steps == found.steps
 
 
+@pytest.mark.feature("B032", "B051")
+def test_ranks_that_are_replayed_come_to_the_best_plans_together() -> None:
+    network = completed(NETWORK, distinct([NETWORK]))
+    found = play(network, FACTORS, seconds=20.0, ranks=2)
+    assert found.figures["regret"][20] == pytest.approx(1.0, abs=0.01)
+    assert 0.8 < found.figures["throughput"] < 1
+    assert play(network, FACTORS, seconds=20.0, ranks=2).steps == found.steps
+
+
 def test_the_committed_choices_are_sound() -> None:
     networks = read(FILE)
     assert len(networks) > 20

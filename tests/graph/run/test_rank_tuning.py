@@ -249,6 +249,34 @@ def tuned(options: dict[str, Any], steps: int = 180, sizes: tuple[int, ...] = (B
     }  # fmt: skip
 
 
+class Reading(Clock):
+    """Time passes whenever it is read, as it does."""
+
+    def __call__(self) -> float:
+        self.now += 1e-7
+        return self.now
+
+
+def tuned_by_long_parts(part: float) -> dict[str, Any]:
+    """What a rank did whose parts of contests take so many seconds, where a run takes RUN."""
+    backend = use(Tunable(Reading(), parts=2, part=part))
+    step = step_of(backend)
+    changes = noted_changes(step)
+    train(step, backend, 1200)
+    return {"changes": changes, "state": vars(step.tuning), "share": step.tuning.seconds / backend.clock.now}
+
+
+@pytest.mark.feature("F081", "B009", "B032")
+@pytest.mark.parametrize("part", [0.6 * RUN, 1.2 * RUN])
+def test_parts_about_as_long_as_a_run_are_held(part: float) -> None:
+    """They fit into what was appointed for them to the microsecond: no more may have passed before they begin."""
+    found = run_ranks(tuned_by_long_parts, 2, args=(part,))
+    for one in found:
+        assert one["state"]["done"] >= one["state"]["won"] >= 2
+        assert one["share"] <= 1.2 * tuning.EAGER
+        assert one["changes"] == found[0]["changes"] != []
+
+
 @pytest.mark.feature("F081", "B009", "B032")
 @pytest.mark.parametrize(("launcher", "ranks"), [("variables", 2), ("variables", 4), ("mpirun", 2)])
 def test_all_ranks_change_plans_before_the_same_step(launcher: Any, ranks: int) -> None:

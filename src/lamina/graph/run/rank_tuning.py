@@ -454,19 +454,22 @@ class RankTuner(Tuner):
             if self._next_job() is not None:
                 self._waited(executable)
                 begin = self._clock()
-                self._attempt(lambda: self._parts(executable, begin, allowed))
+                self._attempt(lambda: self._parts(executable, allowed))
                 self._last = self._clock()
                 spent = self._last - begin
         self._spend(None, spent)
 
-    def _parts(self, executable: Executable, begin: float, allowed: float) -> None:
-        while (job := self._next_job()) is not None:
-            now, kind = self._clock(), job.kind
-            expected = MARGIN * self._costs.expected(kind)
-            if now - begin + expected > allowed or now - begin >= allowed:
+    def _parts(self, executable: Executable, allowed: float) -> None:
+        spent = 0.0
+        while (job := self._next_job()) is not None and spent < allowed:
+            kind = job.kind
+            if spent + MARGIN * self._costs.expected(kind) > allowed:
                 return
+            begin = self._clock()
             self._one_part(job, executable)
-            self._costs.spent(kind, self._clock() - now)
+            took = self._clock() - begin
+            spent += took
+            self._costs.spent(kind, took)
             self._kinds.add(kind)
 
     def _need(self, kind: PartKind) -> float:

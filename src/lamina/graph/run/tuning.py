@@ -19,7 +19,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -80,6 +80,13 @@ def share_of(worth: float | None) -> float:
     if worth is None:
         return SHARE
     return EAGER if worth * SOON >= 1 else SHARE if worth * LATE >= 1 else CALM
+
+
+def without_longest(seconds: Collection[float]) -> float:
+    """The average, but for the longest one where there are several; 0 of none."""
+    if len(seconds) < 2:
+        return sum(seconds)
+    return (sum(seconds) - max(seconds)) / (len(seconds) - 1)
 
 
 def beginning(choice: OpenChoice) -> PartKind:
@@ -150,9 +157,7 @@ class Budget:
     @property
     def run(self) -> float:
         """Seconds of a run, on average; the longest one is left out, which may have had a pause in it."""
-        if len(self._runs) < 2:
-            return sum(self._runs)
-        return (sum(self._runs) - max(self._runs)) / (len(self._runs) - 1)
+        return without_longest(self._runs)
 
     def passed(self, seconds: float) -> None:
         """So long took a run, and what the program did around it."""
@@ -193,14 +198,15 @@ class Budget:
     def expected(self, kind: PartKind) -> float:
         """Seconds that a part of this kind takes, by those with the nearest size; 0 where none was done.
 
-        With more memory it takes longer, in proportion up to _LARGER times.
+        With more memory it takes longer, in proportion up to _LARGER times. The longest one is left out: some first
+        runs load what a library had not loaded yet, in twenty times the time of the others.
         """
         known = [size for name, size in self._parts if name == kind.name]
         if not known:
             return 0.0
         nearest = min(known, key=lambda size: (abs(size - kind.size), -size))
-        latest = self._parts[PartKind(kind.name, nearest)]
-        return sum(latest) / len(latest) * min(2.0 ** max(0, kind.size - nearest), _LARGER)
+        usual = without_longest(self._parts[PartKind(kind.name, nearest)])
+        return usual * min(2.0 ** max(0, kind.size - nearest), _LARGER)
 
 
 @dataclass(frozen=True)
