@@ -5,8 +5,9 @@
 The networks learn scikit-learn's digits in bfloat16 with float32 master weights. Every run is a process of its own
 with empty caches, so that all its plans are open. Tuning begins at once, tries everything, puts winners in whatever
 the change takes, and spends up to half of the time (`--share`), so that there are many swaps. Both runs of a seed
-start from the same weights and see the same batches. Losses are means over a tenth of the steps; the spread of seeds
-is the standard deviation of those without swaps, and a difference is measured in it. Several processes may share a
+start from the same weights and see the same batches. Losses are means over a tenth of the steps, compared by their
+medians over seeds; the spread of seeds is the standard deviation of those without swaps, and a difference is measured
+in it. Several processes may share a
 GPU (`--beside`), for values alone count.
 """
 
@@ -125,19 +126,22 @@ def apart(case: tuple[str, int, str], options: argparse.Namespace) -> dict[str, 
 
 
 def compared(runs: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Losses with swaps beside those without, in standard deviations of the seeds' losses without."""
+    """Losses with swaps beside those without, in standard deviations of the seeds' losses without.
+
+    Both are medians over seeds: a recurrent network's loss has transient peaks, of which one would move a mean.
+    """
     of = {(r["seed"], r["mode"]): r for r in runs if r["network"] == name}
     seeds = sorted({seed for seed, _ in of})
     plain = [of[s, "none"]["losses"] for s in seeds]
     spread = [statistics.stdev(part) for part in zip(*plain, strict=True)]
-    means = {
-        mode: [statistics.mean(p) for p in zip(*(of[s, mode]["losses"] for s in seeds), strict=True)]
+    usual = {
+        mode: [statistics.median(p) for p in zip(*(of[s, mode]["losses"] for s in seeds), strict=True)]
         for mode in MODES
     }
-    differences = [a - b for a, b in zip(means["swaps"], means["none"], strict=True)]
+    differences = [a - b for a, b in zip(usual["swaps"], usual["none"], strict=True)]
     return {
         "network": name,
-        "mean_losses": means,
+        "median_losses": usual,
         "spread_of_seeds": spread,
         "differences_in_spreads": [d / s for d, s in zip(differences, spread, strict=True)],
         "accuracy": {m: [of[s, m]["accuracy"] for s in seeds] for m in MODES},
@@ -147,7 +151,7 @@ def compared(runs: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all; the exit status says whether a mean loss differs by more than the seeds' spread."""
+    """Run all; the exit status says whether a median loss differs by more than the seeds' spread."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

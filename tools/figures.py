@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from benchmarks.common import RESULTS, files_of
@@ -64,9 +65,9 @@ def suite(record: dict[str, Any]) -> str:
     gains = ["faster than the best peer", *(["tuned between steps"] if settled else [])]
     head = ["", "batch", "type", "Lamina ms", *beside, *columns, *gains, "% of roofline"]
     made = table(head, rows)
-    mean = record["geometric_mean"]
-    if mean is not None:
-        made += f"\nGeometric mean over the best peers: {mean:.2f} times"
+    gain = record["geometric_mean"]
+    if gain is not None:
+        made += f"\nGeometric mean over the best peers: {gain:.2f} times"
         if tuned:
             made += f"; tuned {record['geometric_mean_tuned']:.2f}, regret {record['regret']:.2f}"
         if settled:
@@ -311,13 +312,42 @@ def torch_backend(record: dict[str, Any]) -> str:
     return table(head, rows) + _source(record, record["machine"])
 
 
+def first_steps(record: dict[str, Any]) -> str:
+    """The first training step where no database of plans is known, and what a step takes then."""
+    rows = [
+        [f"`{n['network']}`", str(n["batch_size"]), f"{n['first_step_s']:.1f} s", _milliseconds(n["step_ms"])]
+        for n in record["networks"]
+    ]
+    return table(["network", "batch", "first step", "a step, ms"], rows) + _source(record, record["device"])
+
+
+def swap_curves(record: dict[str, Any]) -> str:
+    """Losses of trainings with swaps beside those without (`benchmarks.swap_curves`)."""
+    rows = [
+        [
+            c["network"],
+            str(len(c["swaps"])),
+            f"{min(c['swaps'])} to {max(c['swaps'])}",
+            f"{max(c['differences_in_spreads'], key=abs):+.2f}",
+            f"{c['differences_in_spreads'][-1]:+.2f}",
+            *(f"{100 * mean(c['accuracy'][mode]):.2f} %" for mode in ("swaps", "none")),
+        ]
+        for c in record["compared"]
+    ]
+    apart = ["loss apart, most of ten parts", "in the last"]
+    head = ["network", "seeds", "changes of plans", *apart, "accuracy", "without changes"]
+    return table(head, rows) + _source(record, record["device"])
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "call_cost": call_cost,
     "cold_start": cold_start,
     "curves": curves,
+    "first_steps_without_database": first_steps,
     "simulated": simulated,
     "slowest_tests": slowest_tests,
     "suite_cpu": suite,
+    "swap_curves": swap_curves,
     "torch_backend_cuda": torch_backend,
     "suite_gpu": suite,
     "suite_modern": suite,
