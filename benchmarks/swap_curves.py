@@ -7,8 +7,7 @@ with empty caches, so that all its plans are open. Tuning begins at once, tries 
 the change takes, and spends up to half of the time (`--share`), so that there are many swaps. Both runs of a seed
 start from the same weights and see the same batches. Losses are means over a tenth of the steps, compared by their
 medians over seeds; the spread of seeds is the standard deviation of those without swaps, and a difference is measured
-in it. Several processes may share a
-GPU (`--beside`), for values alone count.
+in it. Several processes may share a GPU (`--beside`), for values alone count.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ What is recorded of a choice, in the package's database of plans: the millisecon
 those of the best. Choices that nobody measured take the two figures, as parts of the least time that the machine
 needs, of a measured problem of the same kind and about the same least time. The `Tuner`, its `Budget` and the
 `Contest` are the package's; what their parts and a change of plans take, and the losers' times, are assumed (the
-constants below): with the policy of then ResNet-18 comes to 35 choices in 27 s, 2.1 s spent, 3 changes, where an
-H200 took 31 s, 2.85 s and 3 for 39 choices (benchmarks/results/tuning_resnet18-2026-11-23.json). Each network is
-played with what `fit` makes of the other networks' problems alone.
+constants below). With the policy and the constants of then ResNet-18 came to 35 choices in 27 s, 2.1 s spent, 3
+changes, where an H200 took 31 s, 2.85 s and 3 for 39 choices (benchmarks/results/tuning_resnet18-2026-11-23.json).
+Each network is played with what `fit` makes of the other networks' problems alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -322,11 +321,9 @@ class RecordedContest(Contest):
 class RecordedThreads(tuning.TuningThreads):
     """Threads that take so long for each task by the clock."""
 
-    clock: Clock
-
-    def __init__(self, most: int) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__(THREADS)
-        self._free = [0.0] * THREADS
+        self.clock, self._free = clock, [0.0] * THREADS
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
         number = min(range(THREADS), key=lambda i: self._free[i])
@@ -530,7 +527,7 @@ def play(
     world: list[SimulatedRank] = []
     meeting = threading.Barrier(ranks, timeout=60.0)
     world += [SimulatedRank(place, Clock(), world, meeting) for place in range(ranks)]
-    with mock.patch.object(tuning, "TuningThreads", RecordedThreads), ThreadPoolExecutor(ranks) as threads:
+    with ThreadPoolExecutor(ranks) as threads:
         runs = [threads.submit(_trained, network, factors, seconds, machine, rank) for rank in world]
         first, *_ = [run.result() for run in runs]
         return first
@@ -546,13 +543,13 @@ def _trained(
         default_stream=SimpleNamespace(synchronize=lambda: None),
         memory_info=lambda: SimpleNamespace(free=1 << 36),
     )
-    program = RecordedProgram(network, factors, clock, device, ranks)
+    program: Any = RecordedProgram(network, factors, clock, device, ranks)
     steps, settled = [], seconds
     tuner = Tuner(clock=clock) if ranks == 1 else RankTuner(rank, clock=clock)
-    tuner._workers.clock = clock  # type: ignore[attr-defined]
+    tuner._workers = RecordedThreads(clock)
     while clock.now < seconds:
         began = clock.now
-        with tuner.before(program) or nullcontext():  # type: ignore[arg-type]
+        with tuner.before(program):
             program()
         rank.wait()
         steps.append((clock.now, clock.now - began, program.seconds))
