@@ -3,24 +3,26 @@
     python -m benchmarks.plan_contests OUT --seconds 400
     python -m benchmarks.plan_contests OUT2 --seconds 400 --after OUT/contests.jsonl     goes on
 
-Candidates of the next problems are built by processes on all cores but two, while one process holds the contests. A
-process that dies or takes too long is replaced, and the problem is noted as failed. OUT/contests.jsonl gets a line
-for each request of the list as it is done: what was asked, and for each contest on the way the key in the plan store,
-every right candidate with its milliseconds, the winner and the heuristic's own. OUT/about.json says what it was
-measured on. Requests that `--after` or OUT has are passed over. `plan_problems` makes the list.
+Candidates of the next problems are built by processes on most cores, while a few hold the contests, of which one at
+a time is on the device. A process that dies or takes too long is replaced, and the problem is noted as failed.
+OUT/contests.jsonl gets a line for each request of the list as it is done: what was asked, and for each contest on the
+way the key in the plan store, every right candidate with its milliseconds, the winner and the heuristic's own.
+OUT/about.json says what it was measured on. Requests that `--after` or OUT has are passed over. `plan_problems` makes
+the list.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
@@ -47,11 +49,21 @@ LIMITS = {"build": 150.0, "contest": 90.0}
 AHEAD = 6
 #: Threads in which a builder makes plans.
 _THREADS = 2
+#: Processes that hold contests: one makes its plans while another's run.
+_HOLDERS = 4
 #: Lines of refusals that are kept of a contest.
 _REASONS = 6
 
 
 # ---------------------------------------------------------------------------------------------- what processes do
+
+
+@contextmanager
+def alone(turn: Path) -> Iterator[None]:
+    """Meanwhile no other process that names the same file is on the device; one that dies gives its turn back."""
+    with turn.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Store(PlanStore):
@@ -124,8 +136,16 @@ def choices(lines: Iterable[dict[str, Any]]) -> list[tuple[str, Choice]]:
     return found
 
 
-def serve(role: str, connection: Connection, place: str, known: Sequence[tuple[str, Choice]]) -> None:
-    """A process: answers each request that comes, until None comes."""
+def serve(
+    role: str, connection: Connection, place: str, turn: Path, known: Sequence[tuple[str, Choice]]
+) -> None:
+    """A process: answers each request that comes, until None comes. turn: the file of `alone`."""
+    contest = formulations._contest
+
+    def held(*arguments: Any) -> Any:
+        with alone(turn):
+            return contest(*arguments)
+
     device = Device(place)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -135,6 +155,7 @@ def serve(role: str, connection: Connection, place: str, known: Sequence[tuple[s
         if role == "build":
             os.nice(10)
             stack.enter_context(mock.patch.object(cudnn_autotune, "threads", return_value=_THREADS))
+        stack.enter_context(mock.patch.object(formulations, "_contest", held))
         while (request := connection.recv()) is not None:
             try:
                 answer = WORK[role](request, device)
@@ -157,10 +178,11 @@ class Worker:
         self,
         role: str,
         place: str,
+        turn: Path,
         known: Sequence[tuple[str, Choice]] = (),
         serve: Callable[..., None] = serve,
     ) -> None:
-        self.role, self.arguments, self.serve = role, (place, known), serve
+        self.role, self.arguments, self.serve = role, (place, turn, known), serve
         self.busy: int | None = None
         self._start()
 
@@ -210,7 +232,7 @@ class Campaign:
 
     requests: Sequence[Request]
     builders: list[Worker]
-    holder: Worker
+    holders: list[Worker]
     told: Callable[[int, dict[str, Any]], None]
     begun: int = 0  # by builders
     done: int = 0
@@ -222,7 +244,7 @@ class Campaign:
         """Until everything is done, or the time (of time.monotonic) is over."""
         while self.done < len(self.requests) and time.monotonic() < deadline:
             self._hand_out()
-            workers = [w for w in (*self.builders, self.holder) if w.busy is not None]
+            workers = [w for w in (*self.builders, *self.holders) if w.busy is not None]
             soonest = min([deadline, *(w.deadline for w in workers)])
             given = {w.connection: w for w in workers}
             spoken = wait(list(given), max(0.0, soonest - time.monotonic()))
@@ -236,16 +258,17 @@ class Campaign:
             if worker.busy is None and self.begun < min(len(self.requests), most):
                 worker.give(self.begun, self.requests[self.begun])
                 self.begun += 1
-        if self.holder.busy is None and self.ready:
-            number = min(self.ready)
-            self.ready.remove(number)
-            self.holder.give(number, self.requests[number])
+        for worker in self.holders:
+            if worker.busy is None and self.ready:
+                number = min(self.ready)
+                self.ready.remove(number)
+                worker.give(number, self.requests[number])
 
     def _take(self, worker: Worker) -> None:
         number = worker.busy
         assert number is not None
         answer = worker.answer()
-        if worker is not self.holder and not answer:
+        if worker.role == "build" and not answer:
             self.ready.add(number)
             return
         self.done += 1
@@ -307,8 +330,9 @@ def measure(options: argparse.Namespace) -> int:
     device = Device(options.device)
     (options.out / "about.json").write_text(json.dumps(about(device), indent=1) + "\n")
     began, failed = time.monotonic(), 0
-    kept = choices(earlier)
-    builders = [Worker("build", options.device) for _ in range(options.workers)]
+    kept, turn = choices(earlier), options.out / "turn"
+    builders = [Worker("build", options.device, turn) for _ in range(options.workers)]
+    holders = [Worker("contest", options.device, turn, kept) for _ in range(_HOLDERS)]
     with results.open("a") as file:
 
         def told(number: int, line: dict[str, Any]) -> None:
@@ -324,11 +348,11 @@ def measure(options: argparse.Namespace) -> int:
                     flush=True,
                 )
 
-        campaign = Campaign(requests, builders, Worker("contest", options.device, kept), told)
+        campaign = Campaign(requests, builders, holders, told)
         try:
             campaign.run(end)
         finally:
-            for worker in (*campaign.builders, campaign.holder):
+            for worker in (*campaign.builders, *campaign.holders):
                 worker.close()
     left = len(requests) - campaign.done
     print(f"{campaign.done} done ({failed} failed), {len(known)} before, {left} left", flush=True)
@@ -344,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", type=Path, default=LIST, help="the requests (default: the committed list)")
     parser.add_argument("--sampled", action="store_true", help="problems of all ops in turn, drawn at random")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--workers", type=int, default=max(1, usable_cores() - 2), help="builders")
+    parser.add_argument("--workers", type=int, default=max(1, usable_cores() - _HOLDERS), help="builders")
     measure(parser.parse_args(arguments))
     return 0
 

@@ -1,11 +1,12 @@
 """The problems of usual networks that several plans compete for, found without a GPU.
 
-    python -m benchmarks.plan_problems [FILE] [--networks NAME …]
+    python -m benchmarks.plan_problems [FILE] [--networks NAME …] [--unknown]
 
-Training and inference of every network of lamina.nn.models are planned for an H200 that is not there. What is asked
-of the backend on the way is a `Request`: an op, the specs of its operands, and the arithmetic that is allowed. Those
-that candidates compete for are written once each, those that most networks need first. It needs cuDNN 9.19 and a
-libcuda, with or without devices.
+Training and inference of networks of lamina.nn.models, the suite's workloads, and layers of transformers of usual
+sizes are planned for an H200 that is not there. What is asked of the backend on the way is a `Request`: an op, the
+specs of its operands, and the arithmetic that is allowed. Those that candidates compete for are written once each,
+those that most networks need first; with `--unknown` only those that the package's database does not know by now.
+It needs cuDNN 9.19 and a libcuda, with or without devices.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from typing import Any
 from unittest import mock
 
 import lamina as lm
+from benchmarks import peer_lamina
+from benchmarks.workloads import GPU, MODERN, Workload
 from lamina import backends, ops, optim
 from lamina.backends import Backend, NoKernel
 from lamina.backends.cuda.conv import conv
 from lamina.backends.cuda.matmul import matmul
 from lamina.backends.cuda.select import formulations
-from lamina.cudnn import EngineConfig
+from lamina.cudnn import EngineConfig, database_of
 from lamina.cudnn import graph as cudnn_graph
 from lamina.graph import Executable, Graph, compile
 from lamina.graph.ir.serialize import decode_op, encode_op
@@ -51,6 +54,24 @@ NETWORKS = (
     *("efficientnet_b0", "convnext_tiny", "vit_b_16", "swin_t", "densenet121", "mobilenet_v2"),
     *("AlexNet", "alexnet", "vgg16", "vgg16_bn", "googlenet", "inception_v3", "squeezenet1_1"),
     *("mobilenet_v3_large", "mnasnet1_0", "shufflenet_v2_x1_0", "efficientnet_v2_s", "swin_v2_t", "vit_b_32"),
+)
+#: Layers of transformers of usual sizes: width, heads, batch, length.
+_LAYERS = (
+    *((256, 4, 64, 256), (384, 6, 128, 197), (512, 8, 64, 128), (768, 12, 32, 128), (768, 12, 16, 512)),
+    *((1024, 16, 8, 512), (1024, 16, 4, 1024), (2048, 16, 4, 1024), (4096, 32, 2, 1024)),
+)
+#: What is planned beside the networks by name; recurrent networks have contests of their own.
+WORKLOADS = (
+    *(w for w in (*GPU, *MODERN) if w.network not in ("lstm", "gru")),
+    *(
+        Workload(f"encoder-{d}x{s}-{kind}-{n}", kind, "encoder", (n, s, d), (heads, 1))
+        for d, heads, batch, s in _LAYERS
+        for kind, n in (("both", batch), ("infer", 1))
+    ),
+    *(
+        Workload(f"gpt2-{d}-train-{n}", "train", "gpt2", (n, 1024), (50257, d, 1, heads))
+        for d, heads, n in ((1024, 16, 4), (1280, 20, 4), (1600, 25, 2))
+    ),
 )
 _FASTEST = Policy(algorithm="fastest")
 
@@ -139,24 +160,30 @@ def recorded(asked: set[Request]) -> Iterator[None]:
         yield
 
 
-def competes(request: Request, device: Device) -> bool:
-    """Whether the request comes to a choice between formulations or engines."""
+def choices_of(request: Request, device: Device) -> list[formulations.Problem]:
+    """The problems of a request that are a choice between formulations or engines; none if a kernel is given."""
     conv._cached.cache_clear()
     matmul._cached.cache_clear()
-    found = False
+    found: list[formulations.Problem] = []
     choose = formulations._choose
 
-    def noted(*arguments: Any) -> Any:
-        nonlocal found
-        found = True
-        return choose(*arguments)
+    def noted(problem: formulations.Problem, *rest: Any) -> Any:
+        found.append(problem)
+        return choose(problem, *rest)
 
     with mock.patch.object(formulations, "_choose", noted):
         try:
             backends.get(device).plan(request.op, request.specs, request.policy)
         except NoKernel:
-            return False
+            return []
     return found
+
+
+def is_known(request: Request, device: Device) -> bool:
+    """Whether the package's database has a choice for every problem of a request that has a place in it."""
+    database = database_of(device)
+    places = [problem.place for problem in choices_of(request, device) if problem.kind]
+    return database is not None and all(p.sizes in database.placed(p.nature) for p in places)
 
 
 # --------------------------------------------------------------------------------------------------- programs
@@ -171,15 +198,20 @@ def planned_for(device: Device, graph: Graph, options: dict[str, Any]) -> Execut
 
 def train(net: lm.nn.Module, images: Spec, device: Device) -> None:
     """Plan a training step in bfloat16."""
+    loss = partial(ops.cross_entropy, ignore_index=None)
+    _train(net, loss, "bf16", images, Spec((images.shape[0],), int64), device)
 
+
+def _train(
+    net: lm.nn.Module, loss: Callable[..., Any], precision: str, inputs: Spec, labels: Spec, device: Device
+) -> None:
     def compiled(graph: Graph, _: Any, **options: Any) -> Executable:
         return planned_for(device, graph, options)
 
     with mock.patch.object(training, "compile", compiled):
-        loss = partial(ops.cross_entropy, ignore_index=None)
         sgd = optim.SGD(lr=0.1, momentum=0.9, weight_decay=1e-4)
-        step = lm.train_step(net, loss, sgd, device="cpu", precision="bf16")
-        step.program(images, Spec((images.shape[0],), int64))
+        step = lm.train_step(net, loss, sgd, device="cpu", precision=precision)
+        step.program(inputs, labels)
 
 
 def infer(net: lm.nn.Module, images: Spec, device: Device) -> None:
@@ -193,8 +225,24 @@ def infer(net: lm.nn.Module, images: Spec, device: Device) -> None:
         predictor.program(images)
 
 
-def programs(names: Sequence[str] = NETWORKS) -> Iterator[tuple[str, Callable[[Device], None]]]:
-    """Programs (network, kind, batch) of networks by name, and what plans them."""
+def workload(w: Workload, device: Device) -> None:
+    """Plan one of the suite's workloads as the suite runs it."""
+    with init.skipped():
+        net = peer_lamina.model(w)
+    x, labels = (Spec(value.shape, as_dtype(value.dtype.name)) for value in peer_lamina.inputs(w))
+    if w.kind == "train":
+        _train(net, partial(peer_lamina.loss, w), w.dtype, x, labels, device)
+    else:
+        net = peer_lamina.lowered(net.train(w.kind != "infer"), w)
+        planned_for(device, peer_lamina.graph(w, net), {})
+
+
+def programs(
+    names: Sequence[str] = NETWORKS, workloads: Sequence[Workload] = ()
+) -> Iterator[tuple[str, Callable[[Device], None]]]:
+    """Programs (network, kind, batch) of networks by name, and workloads by theirs, and what plans them."""
+    for w in workloads:
+        yield f"{w.network} {w.name}", partial(workload, w)
     for name in names:
         builder = models.builders()[name]
         image = (builder.channels, builder.size, builder.size)
@@ -210,13 +258,17 @@ def _planned(plan: Callable[..., None], net: lm.nn.Module, images: Spec, device:
     plan(net, images, device)
 
 
-def collect(names: Sequence[str] = NETWORKS, told: Callable[[str], None] = print) -> dict[Request, set[str]]:
+def collect(
+    names: Sequence[str] = NETWORKS,
+    workloads: Sequence[Workload] = (),
+    told: Callable[[str], None] = print,
+) -> dict[Request, set[str]]:
     """Each request that candidates compete for, and the programs that need it."""
     device = Device("cuda", machine=Machine.named("h200"))
     needed: dict[Request, set[str]] = {}
     other: set[Request] = set()
     with drafted():
-        for program, plan in programs(names):
+        for program, plan in programs(names, workloads):
             began, asked = time.perf_counter(), set[Request]()
             try:
                 with recorded(asked), init.skipped(), lm.policy(_FASTEST):
@@ -224,7 +276,7 @@ def collect(names: Sequence[str] = NETWORKS, told: Callable[[str], None] = print
             except (NoKernel, ValueError, TypeError) as error:
                 told(f"{program}: {type(error).__name__}: {str(error).splitlines()[0]:.200}")
             for request in asked - other:
-                if request in needed or competes(request, device):
+                if request in needed or choices_of(request, device):
                     needed.setdefault(request, set()).add(program)
                 else:
                     other.add(request)
@@ -271,9 +323,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path, nargs="?", default=LIST)
-    parser.add_argument("--networks", nargs="*", default=NETWORKS)
+    parser.add_argument(
+        "--networks", nargs="*", help="these alone (default: those of the list, and workloads)"
+    )
+    parser.add_argument("--unknown", action="store_true", help="without what the package's database knows")
     options = parser.parse_args(arguments)
-    write(options.file, collect(options.networks), Machine.named("h200"))
+    machine = Machine.named("h200")
+    chosen = (NETWORKS, WORKLOADS) if options.networks is None else (options.networks, ())
+    needed = collect(*chosen)
+    if options.unknown:
+        device = Device("cuda", machine=machine)
+        with drafted():
+            needed = {r: programs for r, programs in needed.items() if not is_known(r, device)}
+    write(options.file, needed, machine)
 
 
 if __name__ == "__main__":

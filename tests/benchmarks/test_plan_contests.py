@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import multiprocessing
 import os
 import time
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ def request(number: int) -> Request:
     return Request(Relu(), (Spec((number + 1,), float32),))
 
 
-def serve(role: str, connection: Connection, place: str, known: Sequence[Any]) -> None:
+def serve(role: str, connection: Connection, place: str, turn: Path, known: Sequence[Any]) -> None:
     """As plan_contests.serve; requests of certain sizes break the process."""
     while (asked := connection.recv()) is not None:
         number = asked.specs[0].shape[0] - 1
@@ -40,9 +41,10 @@ def serve(role: str, connection: Connection, place: str, known: Sequence[Any]) -
 
 def campaign(count: int, deadline: float) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
-    workers = [Worker(role, "here", serve=serve) for role in ("build", "build", "contest")]
+    roles = ("build", "build", "contest", "contest")
+    workers = [Worker(role, "here", Path("turn"), serve=serve) for role in roles]
     requests = [request(n) for n in range(count)]
-    run = Campaign(requests, workers[:2], workers[2], lambda n, line: found.update({n: line}))
+    run = Campaign(requests, workers[:2], workers[2:], lambda n, line: found.update({n: line}))
     try:
         run.run(time.monotonic() + deadline)
     finally:
@@ -74,6 +76,41 @@ def test_a_call_ends_in_time() -> None:
     assert time.monotonic() - began < 20
 
 
+def keep_turn(turn: Path, dies: bool, connection: Connection) -> None:
+    """Say when the turn is there; keep it until something is said, or die with it."""
+    with plan_contests.alone(turn):
+        connection.send("mine")
+        connection.recv()
+        if dies:
+            os._exit(5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [False, True])
+def test_one_process_at_a_time_has_its_turn_and_one_that_dies_gives_it_back(
+    tmp_path: Path, dies: bool
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    ends = [context.Pipe() for _ in range(2)]
+    processes = [
+        context.Process(target=keep_turn, args=(tmp_path / "turn", dies, theirs), daemon=True)
+        for _, theirs in ends
+    ]
+    first, second = (ours for ours, _ in ends)
+    processes[0].start()
+    assert first.poll(60)
+    assert first.recv() == "mine"
+    processes[1].start()
+    assert not second.poll(3)
+    first.send("go on")
+    assert second.poll(60)
+    assert second.recv() == "mine"
+    second.send("go on")
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == (5 if dies else 0)
+
+
 def test_outcomes_are_written_with_each_candidate_once_and_winners_read() -> None:
     spec = Spec((4,), float32).fixed
     problem = Problem("p", "p", (spec,), (spec,), (), 5.0)
@@ -96,7 +133,7 @@ def test_lines_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
 
 def test_requests_that_are_done_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Idle:
-        def __init__(self, role: str, place: str, known: Sequence[Any] = ()) -> None:
+        def __init__(self, role: str, place: str, turn: Path, known: Sequence[Any] = ()) -> None:
             self.busy = None
 
         def close(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import plan_problems
-from benchmarks.plan_problems import LIST, Request, competes, least, ordered, read, recorded, write
+from benchmarks.plan_problems import LIST, Request, choices_of, least, ordered, read, recorded, write
 from lamina import backends
 from lamina.ops.primitives import Add, Conv, Fused, Relu
 from lamina.ops.primitives.window import window
@@ -54,7 +54,7 @@ def test_what_is_to_be_timed_is_recorded() -> None:
         assert not asked
         backends.get(H200).plan(request.op, request.specs, request.policy)
     assert asked == {request}
-    assert not competes(request, H200)  # there is one kernel for it
+    assert not choices_of(request, H200)  # there is one kernel for it
 
 
 def test_the_committed_list_is_sound() -> None:

@@ -2,11 +2,12 @@
 
 import pytest
 
+from benchmarks.plan_problems import drafted
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.launch.program import Fill, target
 from lamina.ops.core import Op
-from lamina.ops.primitives import Conv, ConvDataGrad, ConvFilterGrad, Window
-from lamina.spec import Policy, Shape, Spec, float32
+from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, ReluGrad, Window
+from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, float32
 from tests.helpers.planned import H200
 
 _WINDOW = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
@@ -25,3 +26,17 @@ def test_sums_of_nothing_are_zeros(op: Op, shapes: tuple[Shape, ...], nbytes: in
     """And where there is no result, nothing is done."""
     plan = backend(H200).plan(op, [Spec(s, float32) for s in shapes], Policy())
     assert list(plan.make.steps) == ([] if nbytes is None else [Fill(target(), 0, nbytes)])
+
+
+@pytest.mark.feature("B010")
+@pytest.mark.parametrize("steps", [(ReluGrad(),), (Add(), ReluGrad())], ids=len)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_steps_on_strided_data_gradients_run_behind_them(stride: int, steps: tuple[Op, ...]) -> None:
+    """cuDNN's engines for both are slow there."""
+    window = Window((stride, stride), ((1, 1), (1, 1)), (1, 1))
+    x = Spec((8, 64, 28, 28), bfloat16, channels_last((8, 64, 28, 28)))
+    dy, w = Spec((8, 128, 28 // stride, 28 // stride), bfloat16), Spec((128, 64, 3, 3), bfloat16)
+    op = Fused((ConvDataGrad(window, (28, 28)), *steps))
+    with drafted():
+        plan = backend(H200).plan(op, [dy, w, *[x] * len(steps)], Policy(algorithm="heuristic"))
+    assert plan.label.endswith(" split") == (stride == 2)

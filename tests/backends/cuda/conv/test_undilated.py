@@ -95,11 +95,10 @@ def test_other_layouts_stay_dilated() -> None:
 @pytest.mark.parametrize("dilation", [2, 16, 512])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_what_it_is_planned_for(direction: Direction, dilation: int) -> None:
-    """Before the engines for dilated filter gradients; for the others a contest may try it. cuDNN has plans of it."""
+    """Before the engines for dilated convolutions. cuDNN has plans of it."""
     o = operands((16, 128, 8192), (128, 128, 3), line(dilation, 2 * dilation, 0))
     names = [one.name for one in conv_problem(direction, o, H200).formulations]
-    assert "undilated" in names
-    assert (names.index("undilated") < names.index("plain")) == (direction is ConvFilterGrad)
+    assert 0 <= names.index("undilated") < names.index("plain")
     problem = conv_problem(direction, o, H200)
     problem = replace(problem, formulations=tuple(w for w in problem.formulations if w.name == "undilated"))
     refusals: list[str] = []

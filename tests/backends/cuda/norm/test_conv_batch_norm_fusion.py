@@ -9,6 +9,7 @@ import pytest
 import lamina as lm
 from lamina import backends, ops
 from lamina.backends import Fusion
+from lamina.backends.cuda.norm import conv_batch_norm
 from lamina.backends.cuda.norm.batch_norm_grad_mask_fusion import BATCH_NORM_GRAD_MASK
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import (
     CONV_BATCH_NORM,
@@ -27,11 +28,13 @@ from lamina.graph.passes.fusion import fuse_elementwise, fuse_patterns
 from lamina.graph.passes.manager import optimize
 from lamina.graph.passes.pattern import Report
 from lamina.ops.core import Op
-from lamina.ops.primitives import ConvDataGrad, Fused
-from lamina.spec import Spec, bfloat16, float32
+from lamina.ops.primitives import BatchNorm, BatchNormGrad, Conv, ConvDataGrad, Fused, Window
+from lamina.spec import Policy, Spec, bfloat16, channels_last, float32
 from tests.helpers.norm_networks import alike, names, network, operands
 from tests.helpers.planned import H200
 from tests.helpers.stand_in import StandIn
+
+HEURISTIC, POINT = Policy(algorithm="heuristic"), Window((1, 1), ((0, 0), (0, 0)), (1, 1))
 
 
 def fused(graph: Graph, backend: StandIn, *fusions: Fusion) -> tuple[Graph, list[str]]:
@@ -125,7 +128,38 @@ def test_without_timing_nothing_is_fused() -> None:
 
 
 @pytest.mark.feature("F081", "B013")
-@pytest.mark.parametrize("way", ["", "unfused", "kernel"])
+@pytest.mark.parametrize(
+    ("batch", "depth", "unfused_first"), [(32, 64, True), (128, 64, False), (128, 512, True)]
+)
+@pytest.mark.parametrize("bits", [False, True])
+def test_own_kernels_come_first_where_the_result_is_read_from_memory(
+    batch: int, depth: int, unfused_first: bool, bits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is known: results beyond the cache of short sums; with a packed mask there is no unfused form."""
+    found: list[tuple[str, ...]] = []
+    monkeypatch.setattr(known, "database_of", lambda device: None)
+
+    def noted(problem: Problem, *rest: Any) -> Any:
+        found.append(tuple(w.name for w in problem.formulations))
+        return formulations.choose(problem, *rest)
+
+    monkeypatch.setattr(conv_batch_norm, "choose", noted)
+    last = [Spec((batch, c, 56, 56), bfloat16, channels_last((batch, c, 56, 56))) for c in (depth, 256)]
+    small, w = Spec((256,), float32), Spec((256, depth, 1, 1), bfloat16)
+    apart = ("unfused",) * (not bits)
+    norm = ConvNorm(Conv(POINT), BatchNorm(1e-5, 0.1, True, True), bits)
+    plan = backends.get(H200).plan(norm, (last[0], w, *[small] * 4, last[1]), HEURISTIC)
+    assert found == [(*apart, "own", "statistics") if unfused_first else ("own", *apart, "statistics")]
+    assert bool(plan.parts) == (found[0][0] == "unfused")
+    back = DataGradNorm(ConvDataGrad(POINT, (56, 56)), BatchNormGrad(relu=True))
+    turned = Spec((depth, 256, 1, 1), bfloat16)
+    plan = backends.get(H200).plan(back, (last[0], turned, last[1], *[small] * 4), HEURISTIC)
+    assert found[1:] == [("unfused", "own") if unfused_first else ("own", "unfused")]
+    assert bool(plan.parts) == unfused_first
+
+
+@pytest.mark.feature("F081", "B013")
+@pytest.mark.parametrize("way", ["", "unfused", "own"])
 def test_auto_joins_what_is_known_to_be_faster_joined(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A 1x1 convolution and the norm behind it: one kernel where that was measured, two where nothing is known."""
     x, w, small = Spec((32, 64, 28, 28), bfloat16), Spec((256, 64, 1, 1), bfloat16), Spec((256,), float32)
@@ -146,10 +180,9 @@ def test_auto_joins_what_is_known_to_be_faster_joined(way: str, monkeypatch: pyt
         optimize(trace(block, x, w, *[small] * 4), backends.get(H200))
     fusion._unprofitable.cache_clear()
     (problem,) = {p.place: p for p in asked if p.label.startswith("conv+")}.values()
-    names_of = [w.name for w in problem.formulations]
-    taken = {"": None, "unfused": "unfused", "kernel": names_of[-1]}[way]
-    known_plans = {problem.place.nature: {problem.place.sizes: Choice(taken)}} if taken else {}
+    assert [w.name for w in problem.formulations] == ["unfused", "own", "statistics"]
+    known_plans = {problem.place.nature: {problem.place.sizes: Choice(way)}} if way else {}
     monkeypatch.setattr(known, "database_of", lambda device: PlanDatabase("x", "9.19", {}, known_plans))
     better = optimize(trace(block, x, w, *[small] * 4), backends.get(H200))
     fusion._unprofitable.cache_clear()
-    assert names(better).count("conv_norm") == (way == "kernel")
+    assert names(better).count("conv_norm") == (way == "own")

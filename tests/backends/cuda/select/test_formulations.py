@@ -250,14 +250,15 @@ def test_what_small_channels_refuse(x: tuple[int, ...], w: tuple[int, ...], win:
 @pytest.mark.parametrize("filters", [16, 24, 32, 64])
 @pytest.mark.parametrize("direction", [Conv, ConvFilterGrad])
 def test_first_convolutions_of_networks(direction: Direction, filters: int) -> None:
-    """Few taps: own kernels come first in both directions; the filter gradient of many taps is left to contests."""
+    """Own kernels come first in both directions; the filter gradient of many weights is left to contests."""
     for kernel, stride, pad in ((3, 2, 1), (7, 2, 3), (7, 4, 3), (4, 4, 0)):
         o = operands((64, 3, 224, 224), (filters, 3, kernel, kernel), square(kernel, stride, pad))
         problem = conv_problem(direction, o, H200)
         assert problem.formulations[0].name == "stem"
         assert problem.kind.endswith(" few filters") == (filters % 32 > 0)
-    o = operands((64, 1, 224, 224), (96, 1, 11, 11), square(11, 4))
-    assert (conv_problem(direction, o, H200).formulations[0].name == "stem") == (direction is Conv)
+    for channels, kernel, first in ((1, 11, True), (3, 9, direction is Conv)):
+        o = operands((64, channels, 224, 224), (96, channels, kernel, kernel), square(kernel, 4))
+        assert (conv_problem(direction, o, H200).formulations[0].name == "stem") == first
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,9 @@ from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float
 
 #: Hopper's forward kernels take filters of so many taps at most; those of the data gradient take any number.
 _MANY_TAPS = 32
-#: Own kernels for few input channels beat all others forward, and as a filter gradient of so many taps at most.
-_FEW_TAPS = 49
+#: Own kernels for few input channels beat all others forward, and as a filter gradient of so many weights a filter at
+#: most.
+_FEW_WEIGHTS = 196
 
 
 # ----------------------------------------------------------------------------------------------------- ops
@@ -182,9 +183,12 @@ def _apart(
 def _runs_apart(
     direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
 ) -> bool:
-    """Whether an own kernel, or a product of patches that pays, takes the convolution but not the steps on it:
-    cuDNN's engines with both are slower.
+    """Whether an own kernel, a product of patches that pays, or cuDNN's engine for strided data gradients takes the
+    convolution but not the steps on it: cuDNN's engines with both are slower (for strided data gradients they take
+    1.4 to 1.9 times as long as the gradient and a kernel behind it; bfloat16, compute capability 9.0).
     """
+    if direction is ConvDataGrad and max(o.window.stride) > 1 and is_channels_last(o):
+        return True
     form = patches(direction, o)
     if form is not None:
         return form.pays(device.machine, policy) and form.epilogue(epilogue) is None
@@ -275,7 +279,7 @@ def _formulations(
         first = form.pays(device.machine, policy)
         formulations = [*products, *formulations] if first else [*formulations, *products]
     if takes_small_channels(direction, o, vector, device.machine):
-        first = direction is Conv or prod(o.w.shape[2:]) <= _FEW_TAPS
+        first = direction is Conv or prod(o.w.shape[1:]) <= _FEW_WEIGHTS
         formulations.insert(
             0 if first else len(formulations),
             small_channels_formulation(direction, o, vector, device.machine),
@@ -318,14 +322,15 @@ def _formulations(
 def _with_undilated(
     formulations: list[Formulation], direction: Direction, o: Operands, epilogue: Epilogue
 ) -> list[Formulation]:
-    """The form without dilation too: before the filter gradient's dilated engines, which are slow (16 to 70 times on
-    Hopper), behind those of the others, which take dilation as it is.
+    """The form without dilation before the dilated engines. Those of the filter gradient take 16 to 70 times as long;
+    the others as long for dilations up to 8, and 1.4 to 1.9 times as long beyond that (bfloat16, compute capability
+    9.0).
     """
     form, (result, _) = undilated(o), sides(direction, o)
     made = None if form is None else undilated_formulation(direction, form, epilogue, result.shape)
     if made is None:
         return formulations
-    return [made, *formulations] if direction is ConvFilterGrad else [*formulations, made]
+    return [made, *formulations]
 
 
 def _few_groups(

@@ -168,11 +168,12 @@ def matmul_problem(
 ) -> Problem:
     """The formulations to compute a product; cuBLASLt's only for a device that is there.
 
-    Without timing cuDNN is asked first for half types, but for the gradient of a weight, whose long sums cuBLASLt
-    splits over blocks (2 to 50 times as fast for 6,000 to 400,000 rows, compute capability 9.0); cuBLASLt for
-    float32 and float64. Where rows are no multiples of 16 bytes, and arithmetic outweighs the copies, the same on
-    padded operands comes first; what is known of products with whole rows says nothing about these, nor about those
-    of few rows and of little work, whose own kernels come first.
+    Without timing cuDNN is asked first for half types: its convolutions, unless the steps read a matrix of the
+    result's size, which takes these 1.2 times as long as its products. The gradient of a weight goes to cuBLASLt,
+    which splits its long sums over blocks (2 to 50 times as fast for 6,000 to 400,000 rows, compute capability 9.0),
+    and so do float32 and float64. Where rows are no multiples of 16 bytes, and arithmetic outweighs the copies, the
+    same on padded operands comes first; what is known of products with whole rows says nothing about these, nor about
+    those of few rows and of little work, whose own kernels come first.
     """
     extras = epilogue.arranged(c.shape, c.physical)
     formulations = _engines(p, c, _PLACES, epilogue, policy, device)
@@ -236,10 +237,11 @@ def _engines(
         offset=round_up(size, WORKSPACE_ALIGNMENT),
     )
     graphs = []
-    if p.batch == 1 and _fits_conv(p, epilogue):
-        graphs.append(conv_formulation(p, c, epilogue, places))
     if cudnn_multiplies(c.dtype, policy):
         graphs.append(matmul_formulation(p, c, epilogue, places))
+    if p.batch == 1 and _fits_conv(p, epilogue):
+        whole = any(extra.shape == c.shape for extra in epilogue.extras)
+        graphs.insert(len(graphs) if whole else 0, conv_formulation(p, c, epilogue, places))
     if around is not None:
         graphs = [replace(g, before=(Aligned(), *before), after=after, scratch=size) for g in graphs]
     half = c.dtype in (float16, bfloat16)

@@ -69,6 +69,8 @@ from lamina.spec import DType, Layout, Policy, Spec, bfloat16, channels_last, co
 _FILE = "norm/norm.cu"
 #: Blocks of 256 threads that fill a multiprocessor, for sums; passes that write take up to four times as many.
 SUMMING, WRITING = 8, 32
+#: Up to so many times the second-level cache, x is read once by a launch whose blocks are all there at once.
+_RESIDENT = 2.2
 #: Accesses of a thread up to which a row is held in registers; elements up to which scales are, of all rows.
 _HELD, _SAME = 4, 16
 #: Elements that must lie together for a group to be read where it lies.
@@ -633,15 +635,15 @@ def _best(
     """The best of the own kernels and the other formulations; misaligned addresses still get the own ones.
 
     Without timing that is one launch for all where much of x stays in the cache between the passes: up to one and a
-    half times the cache it took 0.64 of the time of the passes, beyond that up to 1.3 times (bfloat16, compute
-    capability 9.0).
+    half times the cache it took 0.69 of the time of the passes, up to twice that 0.93, and beyond it 1.04 (bfloat16,
+    compute capability 9.0). Where functions are computed in both passes, it is faster at any size (0.8).
     """
     assert isinstance(own.make, Launches)
     passes = Formulation("kernel", steps=own.make.steps, scratch=own.workspace)
     made = [w for w in others if w]
     if not made:
         return own
-    small = 2 * own.inputs[0].nbytes <= 3 * device.machine.l2_bytes
+    small = own.inputs[0].nbytes <= _RESIDENT * device.machine.l2_bytes or isinstance(op, ActivationNormGrad)
     formulations = (*made[:1], passes, *made[1:]) if small and made[0].graph is None else (passes, *made)
     key, label = f"{op} {own.inputs[0]}", own.label.removeprefix("kernel ")
     problem = Problem(
