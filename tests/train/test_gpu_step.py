@@ -163,6 +163,7 @@ def test_groups_accumulation_and_averages_equal_the_cpus() -> None:
         )
         batches = data.digits(16, 28, seed=0).epoch(0)
         found = [step(x, y).item() for (x, y), _ in zip(batches, range(8), strict=False)]
+        assert [p.executable.is_captured for p in step._programs] == [device == "cuda"] * 2
         return [*found, *(float(np.abs(p.numpy()).sum()) for p in averaged.parameters())]
 
     np.testing.assert_allclose(losses("cuda"), losses("cpu"), rtol=1e-3)

@@ -372,6 +372,31 @@ def test_accumulation_updates_by_the_mean_of_the_group(backend: str, precision: 
     assert len(step._programs) == 2
 
 
+@pytest.mark.feature("B028")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_programs_of_a_group_leave_the_state_where_it_lies(backend: str) -> None:
+    """The one that gathers does not touch the optimizer's state, which lies as the one that updates wants it."""
+    nn.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 24, 3), nn.Flatten()
+    )
+    step = lm.train_step(
+        net,
+        lambda y, _: ops.mean(ops.square(y)),
+        optim.Adam(1e-3),
+        accumulate=2,
+        device="cpu",
+        backend=backend,
+    )
+    x, labels = RNG.standard_normal((2, 3, 9, 9)).astype(np.float32), np.zeros(2, np.int64)
+    lies: list[dict[str, int]] = []
+    for _ in range(8):
+        step(x, labels)
+        lies.append({name: id(value.buffer) for name, value in step.state.named().items()})
+    assert len(step._programs) == 2
+    assert lies[2:] == [lies[1]] * 6
+
+
 def test_an_overflow_is_left_out_of_the_group() -> None:
     net, alone = regression(), regression()
     options: dict[str, Any] = {"device": "cpu", "precision": "fp16"}

@@ -148,6 +148,7 @@ class Executable:
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
         self._free = sorted({*range(len(self.graph.inputs))} - {*self.resident})
+        self._idle = _idle(self.program, {*self.resident} - {*donate})
         self._ready = False  # whether `check_ready` has nothing to say
         self._poison = poison
         self._state: dict[int, Tensor] = {}
@@ -224,7 +225,7 @@ class Executable:
     def load(self, tensors: Mapping[int, Tensor], beside: Iterable[Executable] = ()) -> None:
         """Make tensors the resident state: input index -> tensor. Their values move, in place, into the memory
         and the layout that the plans want; from then on each run reads them there (and updates donated ones).
-        Calls of other threads that have begun end first.
+        What no kernel touches lies as another program may want it. Calls of other threads that have begun end first.
 
         beside: executables that have been given what these tensors hold now: what is made of weights once (filters
         in the layouts of kernels, batch norms folded into them) is theirs where it is the same.
@@ -258,19 +259,20 @@ class Executable:
             lying.setdefault(id(x.buffer), []).append((i, x))
         for i, x in tensors.items():
             slot = self.program.inputs[i]
-            lies_well = x.device == self.device and x.spec.same_memory(slot.spec)
+            lies_well = x.device == self.device and (i in self._idle or x.spec.same_memory(slot.spec))
             if (
                 not lies_well
                 or (i in self.donate and x.read_only)
                 or _shares(x, lying.get(id(x.buffer), ()), i)
             ):
                 x.move_into(self.device.allocate(slot.spec.nbytes), slot.spec)
-            moved |= self._shared.get(slot) is not x.buffer
+            moved |= self._shared.get(slot) is not x.buffer and i not in self._idle
             self._shared[slot] = x.buffer
         self._state = dict(tensors)
-        self._places = [(x, x.buffer) for x in tensors.values()]
+        touched = {i: x for i, x in tensors.items() if i not in self._idle}
+        self._places = [(x, x.buffer) for x in touched.values()]
         self._seen = -1
-        self._versions = [(x, x.version) for i, x in tensors.items() if i not in self.donate]
+        self._versions = [(x, x.version) for i, x in touched.items() if i not in self.donate]
         self._updated = [x for i, x in tensors.items() if i in self.donate]
         return moved
 
@@ -501,6 +503,13 @@ class _Wanted:
     name: str
     seen: Spec | None = None
     staging: Staging | None = None
+
+
+def _idle(program: PlannedGraph, kept: Collection[int]) -> frozenset[int]:
+    """Which of the inputs that are kept nothing reads: state that one of several programs on it hands through."""
+    steps = (*program.prologue, *program.steps)
+    read = {slot.base for step in steps for slot in step.inputs} | {slot.base for slot in program.outputs}
+    return frozenset([i for i in kept if program.inputs[i] not in read])
 
 
 def _shares(x: Tensor, others: Sequence[tuple[int, Tensor]], index: int) -> bool:
