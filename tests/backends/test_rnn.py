@@ -360,7 +360,7 @@ def test_plans_for_cudnn_give_it_each_operand_where_it_lies(
     def network(known: Any, given: Sizes, dtype: DType, formulation: str, training: bool, *_: Any) -> Any:
         assert (known, given, dtype) == (cuda_rnn.attributes(op), sizes, float32)
         described: Any = (library, "x", "y", "h", "c")
-        return RnnDescription(*described, space, WORKSPACE, RESERVE if training else 0, formulation)
+        return RnnDescription(*described, space, WORKSPACE, RESERVE if training else 0, formulation, 77)
 
     monkeypatch.setattr(cuda_rnn, "_network", network)
     monkeypatch.setattr(cuda_rnn, "handle_of", lambda device: SimpleNamespace(use=lambda stream: None))
@@ -370,6 +370,7 @@ def test_plans_for_cudnn_give_it_each_operand_where_it_lies(
     values, first = arrays(op, sizes, float32), 1 + op.states
     plan = cuda_rnn.forward(op, [Spec(v.shape, float32) for v in values], "standard", H200, Policy())
     assert plan.label == "cudnn rnn standard"
+    assert plan.launches == 1 + 77  # weights into cuDNN's space, and what that queues
     assert len(plan.make.steps[0].arguments) == len(values) - first + 1  # all weights, and cuDNN's space
     y, *last = run(plan, values)
     kept = [last.pop()] if reserve else []

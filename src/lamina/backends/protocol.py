@@ -138,6 +138,11 @@ class Plan:
         """Fix the addresses; the returned function computes (or queues the work on the call's stream)."""
         return self.make(call)
 
+    @property
+    def launches(self) -> int:
+        """How many kernels a run queues, as far as that is known."""
+        return int(getattr(self.make, "launches", 1))
+
     def compile_ahead(self) -> None:
         """Have threads begin with what `bind` would otherwise wait for, compilers above all."""
         begin = getattr(self.make, "compile_ahead", None)

@@ -589,7 +589,7 @@ class ExecutionContext:
             return False
         moved = [*given, *self._results]
         most = len(moved) + 1 if sum(slot.spec.nbytes for slot in moved) > _MUCH else 1
-        return len(self._kernels()) <= most
+        return sum(step.plan.launches for step in self._kernels()) <= most
 
     def _readable(self, slot: Slot, x: Given) -> Buffer | None:
         """Where kernels may read x as it lies; None where it has to be copied."""

@@ -308,12 +308,33 @@ def test_auto_takes_what_was_known_when_it_was_first_asked(monkeypatch: pytest.M
         RnnGrad("lstm", 128, reserve=True),
         [Spec((5, 8, 16), float16)],
     )
-    assert rnn._formulation(op, x, True, CPU, Policy()) == "standard"
+    assert rnn._formulation(op, x, True, CPU, Policy()) == "resident"
     ((_, key),) = rnn._settled
     known[key] = Choice("persist_static")
-    assert rnn._formulation(back, x, True, CPU, Policy()) == "standard"
+    assert rnn._formulation(back, x, True, CPU, Policy()) == "resident"
     rnn._settled.clear()
     assert [rnn._formulation(one, x, True, CPU, Policy()) for one in (op, back)] == ["persist_static"] * 2
+
+
+@pytest.mark.feature("B053")
+@pytest.mark.parametrize(
+    ("batch", "dtype", "limit", "taken"),
+    [
+        (64, float16, None, "resident"),
+        (65, float16, None, "standard"),  # nobody has timed so many
+        (8, float32, None, "standard"),  # there are no own kernels
+        (8, float16, 1 << 20, "standard"),
+    ],
+)
+def test_own_kernels_by_default_where_they_are_expected_to_be_faster(
+    batch: int, dtype: DType, limit: int | None, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rnn, "_settled", {})
+    monkeypatch.setattr(rnn, "target_of", lambda device: object.__new__(Handle))
+    monkeypatch.setattr(rnn, "plan_store", lambda device: {})
+    x, policy = [Spec((5, batch, 16), dtype)], Policy(workspace_limit=limit)
+    for op in (Rnn("gru", 128, reserve=True), RnnGrad("gru", 128, reserve=True)):
+        assert rnn._formulation(op, x, True, CPU, policy) == taken
 
 
 GPU_CASES = [

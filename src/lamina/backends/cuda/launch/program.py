@@ -444,6 +444,11 @@ class SubPlan:
     outputs: tuple[Place, ...]
     offset: int = 0
 
+    @property
+    def launches(self) -> int:
+        """The plan's."""
+        return self.plan.launches
+
     def inner(self, call: Call) -> Call:
         """The call of the plan within a call."""
         given, made = (tuple(p.address(call) for p in places) for places in (self.inputs, self.outputs))
@@ -571,6 +576,11 @@ class Launches:
     device: Device
     steps: tuple[Bindable, ...]
     plain: Callable[[], tuple[Bindable, ...]] | None = None
+
+    @property
+    def launches(self) -> int:
+        """How many kernels the steps queue: one each, unless a step says another number."""
+        return sum(getattr(step, "launches", 1) for step in self.steps)
 
     @property
     def programs(self) -> tuple[Program, ...]:
