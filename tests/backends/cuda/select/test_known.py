@@ -17,15 +17,15 @@ from lamina.backends.cuda.select.known import BOUND, ProblemPlace, distance, kno
 from lamina.cudnn import Choice, PlanDatabase, PlanStore, StoredChoice
 from lamina.ops.primitives import BatchNorm, BatchNormGrad, Conv, FusedElementwise, SiluGrad, Window
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, bfloat16, channels_last, float32
+from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, float16, float32
 from tests.helpers.planned import H200
 
 AUTO, HEURISTIC = Policy(), Policy(algorithm="heuristic")
 
 
-def problem(count: int = 64, kind: str = "fill") -> Problem:
+def problem(count: int = 64, kind: str = "fill", dtype: DType = float32) -> Problem:
     """Zeros, in three ways that cost nothing to plan."""
-    x = Spec((count,), float32).fixed
+    x = Spec((count,), dtype).fixed
     steps = (Fill(target(), 0, x.nbytes),)
     ways = [Formulation(name, steps=steps, scratch=size) for name, size in (("a", 0), ("b", 0), ("c", 99))]
     return Problem(f"fill {count}", "fill", (x,), (x,), tuple(ways), 0.0, kind=kind)
@@ -117,6 +117,24 @@ def test_what_won_clearly_on_a_model_of_the_same_kind_is_tried(
     assert list(known_choices(problem(64).place, H200)) == [clear]  # the nearest that won clearly
     knows.append(learnt((64, "a")))
     assert [one.formulation for one in known_choices(place, H200)] == ["a"]
+
+
+@pytest.mark.feature("B010", "B053")
+def test_half_types_stand_in_for_each_other(knows: list[PlanDatabase]) -> None:
+    """What was measured for the type itself comes first; where only the other type was, the problem stays open."""
+    natures = {d: problem(64, dtype=d).place.nature for d in (float16, bfloat16, float32)}
+    assert known.twin(natures[float16]) == natures[bfloat16]
+    assert known.twin(natures[bfloat16]) == natures[float16]
+    assert known.twin(natures[float32]) == natures[float32]
+    sizes = problem(64).place.sizes
+    entries = [StoredChoice("", Choice("b"), natures[bfloat16], sizes)]
+    knows.append(PlanDatabase.of("here", "9.19", entries, {}))
+    asked = {d: problem(64, dtype=d) for d in natures}
+    assert {d: way(one) for d, one in asked.items()} == {float16: "b", bfloat16: "b", float32: "a"}
+    assert [known.is_measured(one.place, H200) for one in asked.values()] == [False, True, False]
+    entries.append(StoredChoice("", Choice("c"), natures[float16], sizes))
+    knows.append(PlanDatabase.of("here", "9.19", entries, {}))
+    assert {d: way(one) for d, one in asked.items()} == {float16: "c", bfloat16: "b", float32: "a"}
 
 
 def test_distances_are_those_of_logarithms() -> None:

@@ -4,7 +4,8 @@ A problem has a place: its nature (op and attributes, element types, layouts) an
 user's plan store and from the database in the package (`lamina.cudnn.database`): those of the same place first, then
 that of the nearest problem of the same nature, where it was clearly faster than the heuristic's own choice. Engines
 and their knobs fit one size; what the heuristic takes for another one is more often right than a neighbour's winner
-that won by little. The distance is that of the logarithms of the sizes.
+that won by little. The distance is that of the logarithms of the sizes. The half types stand in for each other: the
+same kernels of a library serve both at the same rate.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ BOUND, GAIN = 3.0, 1.25
 
 #: Numbers of ops (an epsilon, a scale), which no plan's time depends on.
 _NUMBER = re.compile(r"=-?\d+(\.\d*(e[+-]?\d+)?|e[+-]?\d+)")
+#: A half type with its operand's rank, in a place's nature.
+_HALF = re.compile(r"\b(b?)f16(?=\d+:)")
 
 #: Sizes -> choice, of problems of one nature.
 Neighbours = Mapping[tuple[int, ...], Choice]
@@ -102,9 +105,16 @@ def known_choices(place: ProblemPlace, device: Device) -> Iterator[Choice]:
     another model of its architecture, of which winners count that won clearly there.
     """
     sources = _measured_here(place, device)
+    if (other := twin(place.nature)) != place.nature:
+        sources += _measured_here(ProblemPlace(other, place.sizes), device)
     if place.nature and database_of(device) is None and (kin := database_of_kin(device)) is not None:
         sources.append({sizes: one for sizes, one in kin.placed(place.nature).items() if gains(one)})
     return ranked(place.sizes, sources)
+
+
+def twin(nature: str) -> str:
+    """The same nature with bfloat16 for float16, and float16 for bfloat16."""
+    return _HALF.sub(lambda found: "f16" if found[1] else "bf16", nature)
 
 
 def is_measured(place: ProblemPlace, device: Device) -> bool:
