@@ -264,7 +264,7 @@ def tuned_by_long_parts(part: float) -> dict[str, Any]:
     changes = noted_changes(step)
     for _ in range(100):  # what is worth a contest, and when, depends on how long the ops take here
         train(step, backend, 100)
-        if step.tuning.won >= 2 and changes:  # all ranks know so behind the same step
+        if step.tuning.won and changes:  # all ranks know so behind the same step
             break
     return {"changes": changes, "state": vars(step.tuning), "share": step.tuning.seconds / backend.clock.now}
 
@@ -275,7 +275,7 @@ def test_parts_about_as_long_as_a_run_are_held(part: float) -> None:
     """They fit into what was appointed for them to the microsecond: no more may have passed before they begin."""
     found = run_ranks(tuned_by_long_parts, 2, args=(part,))
     for one in found:
-        assert one["state"]["done"] >= one["state"]["won"] >= 2
+        assert one["state"]["done"] >= one["state"]["won"] >= 1
         assert one["share"] <= 1.2 * tuning.EAGER
         assert one["changes"] == found[0]["changes"] != []
 
