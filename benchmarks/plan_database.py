@@ -17,17 +17,15 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from benchmarks.plan_contests import lines_of
-from benchmarks.plan_problems import Request, drafted
+from benchmarks.plan_problems import Request, choices_noted, drafted
 from lamina import backends
 from lamina.backends import NoKernel
-from lamina.backends.cuda.conv import conv
-from lamina.backends.cuda.matmul import matmul
 from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.known import ProblemPlace, distance, gains
 from lamina.cudnn import Choice, PlanDatabase, StoredChoice, database, read_database
@@ -111,22 +109,12 @@ def problems_of(requests: Iterable[Request], device: Device | None = None) -> di
     device = device or Device("cuda", machine=Machine.named("h200"))
     algorithm = "fastest" if device.planned else "auto"
     problems: dict[str, formulations.Problem] = {}
-    choose = formulations._choose
-
-    def noted(problem: formulations.Problem, *rest: Any) -> Any:
-        problems[problem.key] = problem
-        return choose(problem, *rest)
-
-    with drafted(), mock.patch.object(formulations, "_choose", noted):
+    with drafted():
         for request in requests:
-            conv._cached.cache_clear()
-            matmul._cached.cache_clear()
-            try:
-                backends.get(device).plan(
-                    request.op, request.specs, replace(request.policy, algorithm=algorithm)
-                )
-            except NoKernel:
-                continue
+            policy = replace(request.policy, algorithm=algorithm)
+            with choices_noted() as found, suppress(NoKernel):
+                backends.get(device).plan(request.op, request.specs, policy)
+            problems |= {problem.key: problem for problem in found}
     return problems
 
 

@@ -160,8 +160,9 @@ def recorded(asked: set[Request]) -> Iterator[None]:
         yield
 
 
-def choices_of(request: Request, device: Device) -> list[formulations.Problem]:
-    """The problems of a request that are a choice between formulations or engines; none if a kernel is given."""
+@contextmanager
+def choices_noted() -> Iterator[list[formulations.Problem]]:
+    """Gets every problem that comes to a choice between formulations or engines meanwhile."""
     conv._cached.cache_clear()
     matmul._cached.cache_clear()
     found: list[formulations.Problem] = []
@@ -172,6 +173,12 @@ def choices_of(request: Request, device: Device) -> list[formulations.Problem]:
         return choose(problem, *rest)
 
     with mock.patch.object(formulations, "_choose", noted):
+        yield found
+
+
+def choices_of(request: Request, device: Device) -> list[formulations.Problem]:
+    """The problems of a request that are a choice; none if a kernel is given, or there is none."""
+    with choices_noted() as found:
         try:
             backends.get(device).plan(request.op, request.specs, request.policy)
         except NoKernel:

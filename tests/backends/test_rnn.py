@@ -167,17 +167,9 @@ def test_the_fastest_algorithm_computes_the_same(mode: str, deterministic: bool)
     np.testing.assert_array_equal(results[1], results[2])
 
 
-@pytest.mark.gpu
-def test_a_reserve_serves_two_gradients_on_cuda() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+def test_a_reserve_serves_two_gradients(device: str) -> None:
     """cuDNN writes into the reserve: the second backward pass needs it as the forward pass left it."""
-    two_gradients("cuda:0")
-
-
-def test_a_reserve_serves_two_gradients_on_cpu() -> None:
-    two_gradients("cpu")
-
-
-def two_gradients(device: str) -> None:
     op, sizes = Rnn("lstm", 8), Sizes(4, 2, 8)
     values = arrays(op, sizes, float32)
 

@@ -393,6 +393,11 @@ def test_programs_of_a_group_leave_the_state_where_it_lies(backend: str) -> None
     for _ in range(8):
         step(x, labels)
         lies.append({name: id(value.buffer) for name, value in step.state.named().items()})
+        for executable in (program.executable for program in step._programs):
+            held = [executable._shared.get(slot) for slot in executable.program.inputs]
+            assert {id(b) for b in held if b is not None} <= {
+                *lies[-1].values()
+            }  # not where state lay before
     assert len(step._programs) == 2
     assert lies[2:] == [lies[1]] * 6
 

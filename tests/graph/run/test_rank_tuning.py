@@ -25,6 +25,8 @@ from tests.helpers.ranks import RanksFailed, run_ranks
 from tests.helpers.tunable import Clock, Inline, Tunable
 
 BATCH, RUN = 12, 0.05
+#: Of a program whose contests have parts about as long as a run.
+LONG_STEPS = 300
 
 
 # ------------------------------------------------------------------------------------- what all ranks compute alike
@@ -259,13 +261,19 @@ class Reading(Clock):
 
 def tuned_by_long_parts(part: float) -> dict[str, Any]:
     """What a rank did whose parts of contests take so many seconds, where a run takes RUN."""
+    rank_by_times = TunedProgram.rank
+
+    def rank(program: TunedProgram, run: float) -> None:
+        """By what ops take at least: a loaded machine would put contests off that are long beside their plans."""
+        program.timeline = None
+        rank_by_times(program, run)
+
+    TunedProgram.rank = rank  # type: ignore[method-assign]
     backend = use(Tunable(Reading(), parts=2, part=part))
     step = step_of(backend)
     changes = noted_changes(step)
-    for _ in range(100):  # what is worth a contest, and when, depends on how long the ops take here
-        train(step, backend, 100)
-        if step.tuning.won and changes:  # all ranks know so behind the same step
-            break
+    train(step, backend, LONG_STEPS)
+    print(step.number, vars(step.tuning), changes)
     return {"changes": changes, "state": vars(step.tuning), "share": step.tuning.seconds / backend.clock.now}
 
 
@@ -275,7 +283,7 @@ def test_parts_about_as_long_as_a_run_are_held(part: float) -> None:
     """They fit into what was appointed for them to the microsecond: no more may have passed before they begin."""
     found = run_ranks(tuned_by_long_parts, 2, args=(part,))
     for one in found:
-        assert one["state"]["done"] >= one["state"]["won"] >= 1
+        assert one["state"]["done"] >= one["state"]["won"] >= 2
         assert one["share"] <= 1.2 * tuning.EAGER
         assert one["changes"] == found[0]["changes"] != []
 

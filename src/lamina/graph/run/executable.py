@@ -266,8 +266,9 @@ class Executable:
                 or _shares(x, lying.get(id(x.buffer), ()), i)
             ):
                 x.move_into(self.device.allocate(slot.spec.nbytes), slot.spec)
-            moved |= self._shared.get(slot) is not x.buffer and i not in self._idle
-            self._shared[slot] = x.buffer
+            if i not in self._idle:
+                moved |= self._shared.get(slot) is not x.buffer
+                self._shared[slot] = x.buffer
         self._state = dict(tensors)
         touched = {i: x for i, x in tensors.items() if i not in self._idle}
         self._places = [(x, x.buffer) for x in touched.values()]

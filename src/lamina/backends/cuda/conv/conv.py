@@ -185,7 +185,7 @@ def _runs_apart(
 ) -> bool:
     """Whether an own kernel, a product of patches that pays, or cuDNN's engine for strided data gradients takes the
     convolution but not the steps on it: cuDNN's engines with both are slower (for strided data gradients they take
-    1.4 to 1.9 times as long as the gradient and a kernel behind it; bfloat16, compute capability 9.0).
+    1.0 to 1.9 times as long as the gradient and a kernel behind it; bfloat16, compute capability 9.0).
     """
     if direction is ConvDataGrad and max(o.window.stride) > 1 and is_channels_last(o):
         return True
@@ -323,8 +323,8 @@ def _with_undilated(
     formulations: list[Formulation], direction: Direction, o: Operands, epilogue: Epilogue
 ) -> list[Formulation]:
     """The form without dilation before the dilated engines. Those of the filter gradient take 16 to 70 times as long;
-    the others as long for dilations up to 8, and 1.4 to 1.9 times as long beyond that (bfloat16, compute capability
-    9.0).
+    the others about as long for dilations up to 8, and 1.3 to 1.8 times as long beyond that (bfloat16, compute
+    capability 9.0).
     """
     form, (result, _) = undilated(o), sides(direction, o)
     made = None if form is None else undilated_formulation(direction, form, epilogue, result.shape)

@@ -83,8 +83,9 @@ def _takes(conv: Plan, norm: Plan) -> bool:
 
 
 def _saves_a_read(result: Spec, depth: int, machine: Machine) -> bool:
-    """Whether own kernels are expected to be faster than the unfused form: they took 0.61 to 0.87 of its time for
-    results beyond one and a half times the cache, 0.6 to 1.2 for smaller ones (bfloat16, compute capability 9.0).
+    """Whether own kernels are expected to be faster than the unfused form: they took 0.66 to 0.93 of its time for
+    short sums and results beyond one and a half times the cache, 0.6 to 1.7 for smaller ones (bfloat16, compute
+    capability 9.0).
 
     depth: how many products each element of the result is the sum of.
     """

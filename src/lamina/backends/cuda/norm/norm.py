@@ -635,8 +635,8 @@ def _best(
     """The best of the own kernels and the other formulations; misaligned addresses still get the own ones.
 
     Without timing that is one launch for all where much of x stays in the cache between the passes: up to one and a
-    half times the cache it took 0.69 of the time of the passes, up to twice that 0.93, and beyond it 1.04 (bfloat16,
-    compute capability 9.0). Where functions are computed in both passes, it is faster at any size (0.8).
+    half times the cache it took 0.65 of the time of the passes, up to 2.2 times 0.94, and beyond that 1.02 (bfloat16,
+    compute capability 9.0). Where both passes compute an activation's gradient, it is faster at any size (0.8).
     """
     assert isinstance(own.make, Launches)
     passes = Formulation("kernel", steps=own.make.steps, scratch=own.workspace)

@@ -167,7 +167,7 @@ _settled: dict[tuple[Device, str], str] = {}
 def _formulation(
     op: Rnn | RnnGrad, inputs: Sequence[Spec], training: bool, device: Device, policy: Policy
 ) -> str:
-    """cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones; or `RESIDENT`.
+    """cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones; or `PERSISTENT`.
 
     "standard", or under "fastest" what runs fastest here, which is remembered, for "auto" too, which else takes what
     is expected to be faster; under "direct" the own kernels where they can. Forward and backward ask alike, and get
