@@ -280,12 +280,13 @@ def test_values_on_a_gpu(sizes: tuple[int, ...], bias: str, dtype: str) -> None:
         mask = x[3] if bias else None
         return ops.scaled_dot_product_attention(*x[:3], attn_mask=mask, scale=0.3)
 
-    o, pull = lm.vjp(attend, *given)
     wide = [a.astype(np.float64) for a in arrays]
     exact, stats = run_reference(op, wide, float64)
-    agree(o.numpy(), exact, kind, 2)
     g = np.random.default_rng(1).standard_normal(exact.shape).astype(kind.numpy)
-    found = pull(lm.tensor(g, device="cuda"))
+    with lm.policy(algorithm="heuristic"):  # these kernels, whatever a store has learnt
+        o, pull = lm.vjp(attend, *given)
+        found = pull(lm.tensor(g, device="cuda"))
+    agree(o.numpy(), exact, kind, 2)
     wanted = run_reference(
         AttentionGrad(0.3), [*wide[:3], exact, stats, g.astype(np.float64), *wide[3:]], float64
     )
