@@ -135,6 +135,31 @@ def test_what_stays_is_prepared_once(resident: list[int]) -> None:
     np.testing.assert_allclose(found[0].numpy(), graph(x, w)[0].numpy(), rtol=1e-5, atol=1e-5)
 
 
+def made_once(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> list[str]:
+    """What is made when the last operand is loaded; all others change from run to run."""
+    graph = trace(fn, *[Spec(shape, float32) for shape in shapes])
+    executable = compile(graph, "cpu", resident=[len(shapes) - 1], backend="null")
+    return [step.label for step in executable.program.prologue]
+
+
+@pytest.mark.parametrize(("rows", "once"), [(300, True), (300_000, False)])
+def test_what_grows_a_little_is_kept(rows: int, once: bool) -> None:
+    """Rows of a small table, as of a bias by relative positions; what is much larger than the table is made again."""
+    index = np.arange(rows) % 7
+
+    def fn(x: Any, table: Any) -> Any:
+        return x * 2 + table[index].reshape(1, rows, 2)
+
+    assert ("gather" in made_once(fn, (4, rows, 2), (7, 2))) is once
+
+
+def test_what_is_repeated_is_read_where_it_lies() -> None:
+    def fn(x: Any, row: Any) -> Any:
+        return ops.tanh(x) @ row.expand(6, 8)
+
+    assert "expand" not in made_once(fn, (4, 6), (1, 8))
+
+
 # ------------------------------------------------------------------------------------------------- layouts and copies
 
 

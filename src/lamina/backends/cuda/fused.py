@@ -11,6 +11,7 @@ from lamina.backends.cuda.cudnn_graphs.epilogue import split
 from lamina.backends.cuda.elementwise.pointwise import chain_plan, chain_values, expression_of, op_value
 from lamina.backends.cuda.launch.program import wide_type
 from lamina.backends.cuda.matmul.matmul import matmul_plan
+from lamina.backends.cuda.matmul.normed_matmul_fusion import NormedMatmul, normed_plan
 from lamina.backends.cuda.quantize.quantize import eights_plan
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.primitives.conv import Conv, ConvDataGrad
@@ -34,6 +35,8 @@ def fused(op: Fused, specs: tuple[Spec, ...], device: Device, policy: Policy) ->
         return data_grad_plan(head, specs, split(steps, specs, 2), device, policy)
     if isinstance(head, Matmul):
         return matmul_plan(head, specs, split(steps, specs, 2), device, policy)
+    if isinstance(head, NormedMatmul):
+        return normed_plan(head, specs, split(steps, specs, op.head_arity(len(specs))), device)
     if isinstance(head, QuantizedConv | QuantizedMatmul):
         return eights_plan(head, specs, steps, device)
     raise NoKernel(f"cuda does not fuse steps with {head.name}")

@@ -32,6 +32,7 @@ from lamina.ops.origin import Origin, current_origin
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.marker import Alias, Clone, Marker, StopGradient, overwritten
 from lamina.ops.primitives.pointwise import where
+from lamina.ops.primitives.shape import Expand
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, ShapeError, Spec, current_policy
 from lamina.spec.policies import policy as use_policy
@@ -40,6 +41,8 @@ from lamina.tensors import Tensor, as_constant, as_tensor
 _serial = itertools.count()
 
 
+#: Bytes up to which what stays the same is kept though it is larger than what it is made of.
+_LITTLE = 1 << 20
 #: Where the program that is traced will run.
 _place: ContextVar[Device | None] = ContextVar("lamina_traced_for", default=None)
 
@@ -796,6 +799,15 @@ def reachable(outputs: Iterable[Value]) -> list[Node]:
             found[node] = None
             stack += [v.node for v in node.inputs if v.node]
     return sorted(found, key=attrgetter("serial"))
+
+
+def is_made_once(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> bool:
+    """Whether what an op makes of values that stay the same from run to run is made once and kept: it is no larger
+    than these, or little. What repeats a value is read where that lies.
+    """
+    if isinstance(op, Expand) or sum(s.nbytes for s in outputs) > _LITTLE:
+        return sum(s.numel for s in outputs) <= sum(s.numel for s in inputs)
+    return True
 
 
 def _between(inputs: Sequence[Value], outputs: Sequence[Value], name: str) -> list[Node]:

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 
 from lamina.backends import Backend, Fusion, NoKernel, OpenChoice, Plan
 from lamina.backends.pattern import PatternNode, Results, made_by
-from lamina.graph.ir.graph import Graph, Node, Value
+from lamina.graph.ir.graph import Graph, Node, Value, is_made_once
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives.fused import Fused
@@ -111,12 +111,12 @@ def fuse_elementwise(
 
 
 def made_once(graph: Graph, stays: Collection[Value]) -> set[Value]:
-    """What is made when weights are loaded: of what stays the same alone, and no larger than that."""
+    """What is made when weights are loaded: of what stays the same alone."""
     found = {*graph.constants, *stays}
     for node in graph.nodes:
         if node.inputs and all(v in found for v in node.inputs):
-            grows = sum(v.spec.numel for v in node.outputs) > sum(v.spec.numel for v in node.inputs)
-            found.update(() if grows else node.outputs)
+            given, made = ([v.spec for v in values] for values in (node.inputs, node.outputs))
+            found.update(node.outputs if is_made_once(node.op, given, made) else ())
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from lamina.backends import Backend, NoKernel, Plan, passing_plan
-from lamina.graph.ir.graph import Graph, Node, Value, reachable
+from lamina.graph.ir.graph import Graph, Node, Value, is_made_once, reachable
 from lamina.graph.planning.memory import ALIGNMENT, Lifetime, place
 from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.schedule import schedule
@@ -152,7 +152,7 @@ class _Planner:
         inputs = tuple(
             self.in_layout(s, w, settles=not plan.view) for s, w in zip(sources, plan.inputs, strict=True)
         )
-        once = node.op.effect != "collective" and self.stays(inputs, plan.outputs)
+        once = node.op.effect != "collective" and self.stays(node.op, inputs, plan.outputs)
         outputs = tuple(Slot(spec, "resident" if once else "temporary") for spec in plan.outputs)
         if plan.view:
             outputs[0].shares, outputs[0].begins = inputs[0].base, inputs[0].offset + plan.offset
@@ -192,11 +192,10 @@ class _Planner:
             self.frozen.add(made)
         return self.packs[slot, pack]
 
-    def stays(self, inputs: Sequence[Slot], outputs: Sequence[Spec]) -> bool:
-        """Whether a node's results are the same in every run, and no larger than what they are made of."""
-        if not inputs or any(s not in self.frozen for s in inputs):
-            return False
-        return sum(s.numel for s in outputs) <= sum(s.spec.numel for s in inputs)
+    def stays(self, op: Op, inputs: Sequence[Slot], outputs: Sequence[Spec]) -> bool:
+        """Whether an op's results are the same in every run, and kept."""
+        same = bool(inputs) and all(s in self.frozen for s in inputs)
+        return same and is_made_once(op, [s.spec for s in inputs], outputs)
 
     def in_layout(self, slot: Slot, wanted: Spec, *, settles: bool = True) -> Slot:
         """The slot itself when it lies as wanted, or can be made so; else a reordered copy of it.

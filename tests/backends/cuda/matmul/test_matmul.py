@@ -5,7 +5,7 @@ import pytest
 from lamina.backends import NoKernel
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.launch.program import Fill, target
-from lamina.backends.cuda.matmul.matmul import _is_transposed
+from lamina.backends.cuda.matmul.matmul import is_transposed
 from lamina.ops.primitives import Fused, Matmul, Relu
 from lamina.spec import Policy, Shape, Spec, float32
 from tests.helpers.planned import H200
@@ -26,7 +26,7 @@ from tests.helpers.planned import H200
 )
 def test_a_matrix_that_lies_by_columns_is_read_as_it_lies(shape: Shape, tag: str, transposed: bool) -> None:
     spec = Spec(shape, float32)
-    assert _is_transposed(spec.with_tag(tag) if tag else spec) is transposed
+    assert is_transposed(spec.with_tag(tag) if tag else spec) is transposed
 
 
 def test_a_product_over_no_elements_is_zeros_and_takes_no_steps() -> None:

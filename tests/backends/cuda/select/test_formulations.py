@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call, NoKernel, NonDeterministicError
+from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv import depthwise, transforms
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthwise
@@ -67,6 +68,7 @@ from lamina.spec import (
     unpack,
 )
 from tests.helpers import emulator
+from tests.helpers.cudnn.installed import needs_cudnn_919
 from tests.helpers.eager import mismatch
 from tests.helpers.planned import H200, KINDS
 
@@ -652,3 +654,23 @@ def test_variants_of_the_best_engine_get_the_workspace_that_its_formulation_leav
     found = formulations._neighbours(problem, best, handle, Policy(workspace_limit=10_000), [])
     assert asked == [(["built", (1, ()), "third"], [10_000 - 512] * 3)]
     assert found == [(spacious, 2, {7: source()}), (spacious, 3, {7: source()})]
+
+
+@needs_cudnn_919
+def test_engines_that_take_any_steps_are_left_to_those_who_ask() -> None:
+    """cuDNN names its engine 0 for a clipped relu behind a convolution: the parts run one after the other, unless
+    such engines are asked for.
+    """
+    window = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
+    shapes = ((1, 40, 30, 30), (200, 40, 1, 1), (1, 200, 1, 1))
+    x, w, bias = (Spec(s, bfloat16, channels_last(s)) for s in shapes)
+    op = Fused((Conv(window), Add(), ClippedRelu(6.0)))
+
+    def label(policy: Policy) -> str:
+        return backend(H200).plan(op, [x, w, bias], policy).label
+
+    for algorithm in ("auto", "heuristic"):
+        assert label(Policy(algorithm=algorithm)) == "kernel conv+add+clipped_relu split"
+    assert label(Policy(algorithm="fallback")).startswith("cudnn")
+    relu = Fused((Conv(window), Add(), Relu()))
+    assert not backend(H200).plan(relu, [x, w, bias], Policy()).label.endswith("split")

@@ -77,7 +77,7 @@ def matmul_plan(
 ) -> Plan:
     """The product, and steps on it."""
     op.infer(*specs[:2])
-    columns = tuple(_is_transposed(s) for s in specs[:2])
+    columns = tuple(is_transposed(s) for s in specs[:2])
     operands = (specs[0].open, specs[1].open)
     epilogue = replace(epilogue, extras=tuple(e.open for e in epilogue.extras))
     try:
@@ -88,7 +88,7 @@ def matmul_plan(
     return _cached(op, operands, (False, False), epilogue, device, policy)
 
 
-def _is_transposed(spec: Spec) -> bool:
+def is_transposed(spec: Spec) -> bool:
     """Whether a matrix lies column by column (a transposed view)."""
     if spec.layout is None or spec.numel == 0 or 1 in spec.shape[-2:]:
         return False
@@ -107,11 +107,11 @@ def _cached(
 ) -> Plan:
     (out,) = op.infer(*specs)
     a, b = (
-        full(s, _transposed_layout(s) if transposed else contiguous(s.shape))
+        full(s, transposed_layout(s) if transposed else contiguous(s.shape))
         for s, transposed in zip(specs, columns, strict=True)
     )
     product = product_of(op, a, b)
-    c = full(out, _transposed_layout(out) if product.c_transposed else contiguous(out.shape))
+    c = full(out, transposed_layout(out) if product.c_transposed else contiguous(out.shape))
     extras = epilogue.arranged(c.shape, c.physical)
     if out.numel == 0:
         return nothing_to_do((a, b, *extras), (c,), device, op.name)
@@ -138,7 +138,7 @@ def product_of(op: Matmul, a: Spec, b: Spec) -> Product:
     """The product of operands as they lie."""
     (out,) = op.infer(a, b)
     k = a.shape[-2 if op.transpose_a else -1]
-    transposed = (op.transpose_a != _is_transposed(a), op.transpose_b != _is_transposed(b))
+    transposed = (op.transpose_a != is_transposed(a), op.transpose_b != is_transposed(b))
     return Product(prod(out.shape[:-2]), out.shape[-2], out.shape[-1], k, *transposed)
 
 
@@ -147,7 +147,7 @@ def cudnn_multiplies(dtype: DType, policy: Policy) -> bool:
     return dtype in (float16, bfloat16) or (dtype == float32 and policy.tf32)
 
 
-def _transposed_layout(spec: Spec) -> Layout:
+def transposed_layout(spec: Spec) -> Layout:
     """Column by column within each matrix."""
     strides = list(contiguous(spec.shape).strides)
     strides[-1], strides[-2] = spec.shape[-2], 1

@@ -302,7 +302,22 @@ def _choose(
         return _ahead_of_contest(problem, device, target, policy)
     if policy.algorithm == "auto" and (found := _known(problem, device, target, policy)) is not None:
         return found
-    return _drawn_first(problem, device, target, policy, refusals)
+    found = _drawn_first(problem, device, target, policy, refusals)
+    apart = (
+        _apart(problem) if found is not None and policy.algorithm != "fallback" and _any_steps(found) else []
+    )
+    limit = policy.workspace_limit
+    fits = apart and (limit is None or apart[0].scratch <= limit)
+    return candidate(apart[0], None, {}) if fits else found
+
+
+def _any_steps(one: Candidate) -> bool:
+    """Whether it is cuDNN's engine that takes any steps behind an op, on no tensor cores.
+
+    The parts one after the other take a half to a fortieth of its time: a convolution with a clipped relu, or one
+    along a single axis in groups with a bias (bfloat16, images one at a time, cuDNN 9.19, compute capability 9.0).
+    """
+    return one.plan is not None and one.plan.config is not None and one.plan.config.key[0] == 0
 
 
 def _drawn_first(
