@@ -351,6 +351,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "torch_backend_cuda": torch_backend,
     "suite_gpu": suite,
     "suite_modern": suite,
+    "suite_recurrent": suite,
     "suite_modern_start": suite_start,
     "suite_gpu_start": suite_start,
     "weak_scaling_cuda": weak_scaling,

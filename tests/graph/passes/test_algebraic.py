@@ -6,7 +6,12 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph import gradients, trace
-from lamina.graph.passes.algebraic import EXPANSION_ABSORBED, MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING
+from lamina.graph.passes.algebraic import (
+    EXPANSION_ABSORBED,
+    MASK_BEFORE_SPREADING,
+    SLICE_BEFORE_NORM,
+    SUM_BEFORE_SPREADING,
+)
 from lamina.graph.passes.pattern import rewrite
 from lamina.ops import primitives
 from lamina.ops.core import call
@@ -101,3 +106,38 @@ def test_what_is_expanded_along_some_axes_alone_stays() -> None:
 
     better = rewrite(trace(f, *arrays), [EXPANSION_ABSORBED])
     assert [n.op.name for n in better.nodes] == ["expand", "cross_entropy_grad"]
+
+
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("cut", [(slice(None), 0), (slice(0, 1), slice(1, 5, 2)), (slice(None), slice(3, 3))])
+def test_rows_that_are_read_are_normalized(rms: bool, cut: tuple[slice | int, ...]) -> None:
+    def f(x, scale, bias):  # type: ignore[no-untyped-def]
+        y = ops.rms_norm(x, (6,), scale) if rms else ops.layer_norm(x, (6,), scale, bias)
+        return y[cut]
+
+    arrays = [rng.standard_normal(s) for s in ((2, 5, 6), (6,), (6,))]
+    graph = trace(f, *arrays)
+    better = rewrite(graph, [SLICE_BEFORE_NORM])
+    name = "rms_norm" if rms else "layer_norm"
+    assert sizes(graph, name) == [(2, 5, 6)]
+    (rows,) = sizes(better, name)
+    assert np.prod(rows) == arrays[0][cut].size
+    (found,), (expected,) = better(*arrays), graph(*arrays)
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def test_norms_that_are_read_elsewhere_or_cut_across_stay() -> None:
+    def both(x):  # type: ignore[no-untyped-def]
+        y = ops.layer_norm(x, (6,))
+        return y[:, 0], y
+
+    def across(x):  # type: ignore[no-untyped-def]
+        return ops.layer_norm(x, (6,))[..., :3]
+
+    def training(x):  # type: ignore[no-untyped-def]
+        return gradients(ops.sum(ops.layer_norm(x, (6,))[:, 0] ** 2), [x])
+
+    x = rng.standard_normal((2, 5, 6))
+    for f in (both, across, training):
+        graph = trace(f, x)
+        assert rewrite(graph, [SLICE_BEFORE_NORM]).nodes == graph.nodes

@@ -8,10 +8,11 @@ from lamina.backends.pattern import PatternNode, Results, made_by, operand
 from lamina.graph.ir.graph import Value
 from lamina.graph.passes.pattern import Match, RewriteRule
 from lamina.ops.core import Op
+from lamina.ops.primitives.norm import LayerNorm, RmsNorm
 from lamina.ops.primitives.pointwise import ReluGrad
 from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad
 from lamina.ops.primitives.reduce import Reduce
-from lamina.ops.primitives.shape import Expand, Reshape
+from lamina.ops.primitives.shape import Expand, Reshape, Slice
 
 _x, _g = operand("x"), operand("g")
 _pool = made_by(MaxPool, _x, name="pool", same_policy=False)
@@ -63,10 +64,27 @@ def _scalar(match: Match, value: Value) -> Value:
     return number if number.shape == () else match.apply(Reshape(()), number, at=value.node)[0]
 
 
+def _norm_sliced(match: Match) -> Results | None:
+    """Some rows of norm(x) -> norm of these rows of x, where nothing else reads what the norm gives.
+
+    Of a transformer's last norm a classifier reads one token.
+    """
+    norm, part = match.node("norm"), match.root
+    (y, *statistics), (x, *small) = norm.outputs, match.inputs(norm)
+    rows = y.ndim - norm.op.rank
+    if part.outputs[0].shape[rows:] != y.shape[rows:] or any(match.readers(v) for v in statistics):
+        return None
+    (some,) = match.apply(part.op, x, at=norm)
+    return {part.outputs[0]: match.apply(norm.op, some, *small, at=norm)[0]}
+
+
 EXPANSION_ABSORBED = RewriteRule("expansion absorbed", made_by(Op, where=_broadcasts), _unexpanded)
 MASK_BEFORE_SPREADING = RewriteRule("mask before spreading", made_by(ReluGrad, _x, _spread), _mask_pooled)
 SUM_BEFORE_SPREADING = RewriteRule(
     "sum before spreading",
     made_by(Reduce, made_by(MaxPoolGrad, _g, same_policy=False), where=_sums_all_places),
     _sum_pooled,
+)
+SLICE_BEFORE_NORM = RewriteRule(
+    "slice before norm", made_by(Slice, made_by(LayerNorm | RmsNorm, name="norm").read_once), _norm_sliced
 )

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Value
-from lamina.graph.passes.algebraic import EXPANSION_ABSORBED, MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING
+from lamina.graph.passes.algebraic import (
+    EXPANSION_ABSORBED,
+    MASK_BEFORE_SPREADING,
+    SLICE_BEFORE_NORM,
+    SUM_BEFORE_SPREADING,
+)
 from lamina.graph.passes.attention import join_parts, reshape_behind
 from lamina.graph.passes.canonicalize import (
     common_subexpressions,
@@ -51,7 +56,7 @@ def _fusions(graph: Graph, target: Compilation, report: Report, *, on_chains: bo
     return fuse_patterns(graph, found, target.backend, report)
 
 
-_ALGEBRAIC = [MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING, EXPANSION_ABSORBED]
+_ALGEBRAIC = [MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING, EXPANSION_ABSORBED, SLICE_BEFORE_NORM]
 
 PIPELINE: list[Pass] = [
     Pass("bucket_reductions", lambda g, _, r: bucket_reductions(g, r)),

@@ -31,7 +31,7 @@ def given(
 ) -> list[Array]:
     """x of another mean and size than 0 and 1, scale, bias for a layer norm, b."""
     x = rng.standard_normal((m, k)) * 3 + 0.5
-    small = [rng.standard_normal(k).astype(scales.numpy) for _ in range(1 + isinstance(norm, LayerNorm))]
+    small = [rng.standard_normal(k).astype(np.float32) for _ in range(1 + isinstance(norm, LayerNorm))]
     b = rng.standard_normal((n, k) if along else (k, n)) / np.sqrt(k)
     return [x.astype(dtype.numpy), *small, b.astype(dtype.numpy)]
 
@@ -105,16 +105,34 @@ def test_rows_that_hardly_vary(dtype: DType) -> None:
     assert not mismatch(found[1], exact, dtype)
 
 
+@emulated
 @pytest.mark.parametrize(
     ("m", "k", "n", "dtype"),
     [(197, 384, 1152, bfloat16), (8, 100, 64, bfloat16), (8, 64, 64, float32), (16, 8192, 64, float16)],
 )
 def test_where_a_norm_and_a_product_stay(m: int, k: int, n: int, dtype: DType) -> None:
-    """Many rows, rows of no whole accesses, other types, rows that shared memory does not hold."""
-    norm = NORMS["layer"]
+    """Many rows, rows of no whole accesses, other types, rows that shared memory does not hold: the plan is that of
+    the parts, which a graph keeps.
+    """
+    op = NormedMatmul(NORMS["layer"], Matmul(False, True))
     specs = [Spec((m, k), dtype), Spec((k,), float32), Spec((k,), float32), Spec((n, k), dtype)]
+    plan = CUDA.plan(op, specs, Policy())
+    assert len(plan.parts) == 2
     with pytest.raises(NoKernel, match="a norm and a product are faster, or no kernel has both"):
-        CUDA.plan(NormedMatmul(norm, Matmul(False, True)), specs, Policy())
+        CUDA.plan(Fused((op, Relu())), specs, Policy())
+
+
+@emulated
+@pytest.mark.parametrize("norm", list(NORMS))
+def test_the_parts_one_after_the_other(norm: str) -> None:
+    """Rows of no whole accesses."""
+    made = NORMS[norm]
+    op, inputs = NormedMatmul(made, Matmul(False, True)), given(made, 5, 12, 7, True, float16)
+    specs = [Spec(x.shape, float32 if x.ndim == 1 else float16) for x in inputs]
+    plan = CUDA.plan(op, specs, Policy())
+    assert len(plan.parts) == 2
+    (found,) = run_plan(plan, inputs)
+    assert not mismatch(found, run_reference(op, inputs, float64)[0], float16)
 
 
 def test_rows_are_normalized_one_by_one() -> None:
@@ -166,11 +184,11 @@ def test_statistics_that_are_read_keep_the_norm() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("tokens", [1, 7, 49])
 def test_a_block_on_a_gpu(tokens: int, dtype: str) -> None:
-    """A network of few tokens by its predictor, beside the same in float64 on the host."""
+    """A network of few tokens by its predictor, beside the same in float32 on the host."""
     net = nn.TransformerEncoderLayer(128, 4, 256, norm_first=True, batch_first=True).eval()
     x = rng.standard_normal((1, tokens, 128)).astype(np.float32)
     precision = {"bfloat16": "bf16", "float16": "fp16"}[dtype]
     found = lm.infer.Predictor(net, device="cuda", precision=precision)(x)
-    exact = net.to("float64")(lm.tensor(x.astype(np.float64))).numpy()
+    exact = np.asarray(lm.infer.Predictor(net, device="cpu")(x), np.float64)
     room = {"bfloat16": 2.0**-5, "float16": 2.0**-8}[dtype]
     assert np.abs(np.asarray(found, np.float64) - exact).max() < room * np.abs(exact).max()

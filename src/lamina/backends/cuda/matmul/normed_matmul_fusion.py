@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from lamina.backends import Fusion, NoKernel, Plan
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.launch.program import kernel_plan
+from lamina.backends.cuda.launch.program import (
+    WORKSPACE_ALIGNMENT,
+    SubPlan,
+    check_join,
+    kernel_plan,
+    round_up,
+    scratch,
+    source,
+    target,
+)
 from lamina.backends.cuda.matmul.matmul import is_transposed, product_of, transposed_layout
 from lamina.backends.cuda.matmul.normed_matmul import NormedProduct
 from lamina.backends.cuda.registry import fusions, kernels
@@ -96,12 +106,15 @@ NORMED_MATMUL = fusions.add(Fusion("normed_matmul", made_by(Matmul, _rows), _nor
 
 @kernels(NormedMatmul, source="kernel")
 def normed_matmul(op: NormedMatmul, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The own kernel, where it is expected to pay."""
-    return normed_plan(op, specs, NONE, device)
+    """The own kernel where it is expected to pay, else a norm and a product."""
+    try:
+        return normed_plan(op, specs, NONE, device)
+    except NoKernel:
+        return _apart(op, specs, device, policy)
 
 
 def normed_plan(op: NormedMatmul, specs: Sequence[Spec], epilogue: Epilogue, device: Device) -> Plan:
-    """The same with steps behind the product. Raises NoKernel where a norm and a product are faster apart."""
+    """The own kernel, with steps behind the product. Raises NoKernel where it does not pay, and for other types."""
     x, *small, b = (s.open.fixed for s in specs[: 3 + op.norm.centred])
     if is_transposed(specs[2 + op.norm.centred]):
         b = full(b, transposed_layout(b))
@@ -120,3 +133,21 @@ def normed_plan(op: NormedMatmul, specs: Sequence[Spec], epilogue: Epilogue, dev
         label="+".join((op.name, *(step.name for step in epilogue.steps))),
         plain=lambda: (form.launch(c, small[0], epilogue, aligned=False),),
     )
+
+
+def _apart(op: NormedMatmul, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The norm to scratch memory, then the product; a graph keeps the parts."""
+    *given, b = specs
+    norm = kernels.plan(op.norm, given, device, policy)
+    product = kernels.plan(op.product, (norm.outputs[0], b), device, policy)
+    check_join(norm, product)
+    ends = [0, *accumulate(round_up(s.nbytes, WORKSPACE_ALIGNMENT) for s in norm.outputs)]
+    made = tuple(scratch(at) for at in ends[:-1])
+    steps = [
+        SubPlan(norm, tuple(source(i) for i in range(len(given))), made, ends[-1]),
+        SubPlan(product, (made[0], source(len(given))), (target(),), ends[-1]),
+    ]
+    inputs = (*norm.inputs, product.inputs[1])
+    room = ends[-1] + max(norm.workspace, product.workspace)
+    plan = kernel_plan(device, inputs, product.outputs, steps, label=op.name, workspace=room)
+    return replace(plan, parts=(norm, product))
