@@ -30,6 +30,7 @@ from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.known import ProblemPlace, distance, gains
 from lamina.cudnn import Choice, PlanDatabase, StoredChoice, database, read_database
 from lamina.runtime import Device, Machine
+from lamina.spec import DType
 
 #: The formulation that only "fastest" takes: it rounds twice.
 LEFT_OUT = "halved"
@@ -46,6 +47,7 @@ class Measured:
 
     place: ProblemPlace
     op: str
+    dtype: DType
     best: Choice
     first: Choice
     times: Mapping[Choice, float]
@@ -79,7 +81,7 @@ def measured(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
             first = first_of(problem, choice(*one["first"]), times)
             won = Choice(best.formulation, best.engine, best.knobs, times[best], times.get(first, 0.0))
             op = one["problem"].split("(")[0].split()[0]
-            found[problem.place] = Measured(problem.place, op, won, first, times)
+            found[problem.place] = Measured(problem.place, op, problem.dtype, won, first, times)
     return list(found.values())
 
 
@@ -125,13 +127,31 @@ def add(found: Sequence[Measured], about: Mapping[str, Any], folder: Path) -> Pa
     """Add to the folder's database of the GPU and cuDNN that `about` names; returns its file."""
     entries = [StoredChoice("", one.best, one.place.nature, one.place.sizes) for one in found]
     facts = {key: about[key] for key in ("device", "driver", "cudnn", "host", "versions", "date")}
-    made = PlanDatabase.of(about["device"], about["cudnn"], entries, {about["date"]: facts})
+    made = PlanDatabase.of(
+        about["device"], about["cudnn"], entries, {about["date"]: facts}, engines_of(found)
+    )
     path = folder / database.file_name(made.device, made.cudnn)
     if path.exists():
         made = read_database(path).merged(made)
     folder.mkdir(exist_ok=True)
     made.save(path)
     return path
+
+
+def engines_of(found: Iterable[Measured]) -> dict[str, tuple[int, int]]:
+    """Of each of cuDNN's engines the problems that it competed in, and those where it came near the best."""
+    counts: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for one in found:
+        least: dict[str, float] = {}
+        for choice, milliseconds in one.times.items():
+            if choice.engine >= 0:
+                name = database.engine_of(one.op, one.dtype.name, choice.formulation, choice.engine)
+                least[name] = min(milliseconds, least.get(name, math.inf))
+        limit = database.NEAR * min(one.times.values())
+        for name, milliseconds in least.items():
+            competed, near = counts[name]
+            counts[name] = competed + 1, near + (milliseconds <= limit)
+    return dict(counts)
 
 
 # --------------------------------------------------------------------------------------------------- the nearest rule

@@ -26,8 +26,11 @@ PLANS = [
 ]
 
 
+ENGINES = {"conv half plain 3": (40, 12), "conv half plain 7": (25, 0), "conv half plain 9": (19, 0)}
+
+
 def made() -> PlanDatabase:
-    return PlanDatabase.of("NVIDIA H200", "9.19.0", PLANS, {"driver": "580"})
+    return PlanDatabase.of("NVIDIA H200", "9.19.0", PLANS, {"driver": "580"}, ENGINES)
 
 
 @pytest.mark.feature("B010", "F081")
@@ -41,7 +44,8 @@ def test_a_database_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [e.nature for e in again.entries()] == ["conv a", "conv a", "conv b"]
     assert again.placed("conv a") == {(4, 64): PLANS[1].choice, (2, 64): PLANS[2].choice}
     assert again.placed("nothing") == {}
-    PlanDatabase.of("NVIDIA H200", "9.19", PLANS[::-1], {"driver": "580"}).save(file)
+    assert again.engines == ENGINES
+    PlanDatabase.of("NVIDIA H200", "9.19", PLANS[::-1], {"driver": "580"}, ENGINES).save(file)
     assert file.read_bytes() == first  # whatever the order
 
 
@@ -54,6 +58,28 @@ def test_the_others_choices_count_where_databases_are_merged() -> None:
     assert len(both.entries()) == 3
     with pytest.raises(DatabaseError, match=r"NVIDIA-H100 with cuDNN 9\.19 do not go"):
         made().merged(PlanDatabase.of("NVIDIA H100", "9.19", [], {}))
+
+
+def test_engines_that_are_never_near_the_best_are_outclassed() -> None:
+    """For the op, form and type that were measured, where that was often; half types are one."""
+    known = made()
+    assert known.outclasses("conv", "bfloat16", "plain", 7)
+    assert known.outclasses("conv", "float16", "plain", 7)
+    for op, dtype, form, engine in (
+        ("conv", "bfloat16", "plain", 3),
+        ("conv", "bfloat16", "plain", 9),
+        ("conv", "float32", "plain", 7),
+        ("conv", "bfloat16", "turned", 7),
+        ("matmul", "bfloat16", "plain", 7),
+    ):
+        assert not known.outclasses(op, dtype, form, engine)
+    more = PlanDatabase.of(
+        "NVIDIA H200", "9.19", [], {}, {"conv half plain 7": (5, 1), "conv half plain 9": (1, 0)}
+    )
+    both = known.merged(more)
+    assert both.engines["conv half plain 7"] == (30, 1)
+    assert not both.outclasses("conv", "bfloat16", "plain", 7)
+    assert both.outclasses("conv", "bfloat16", "plain", 9)
 
 
 @pytest.mark.feature("B010")

@@ -2,7 +2,8 @@
 
 A file is gzipped JSON: what was measured on what ("measured"), the natures of problems, and a line for each problem:
 number of its nature (op and attributes, element types, layouts), sizes, formulation, engine, knobs,
-milliseconds, milliseconds of what the heuristic would have taken.
+milliseconds, milliseconds of what the heuristic would have taken. Beside them stands how cuDNN's engines did in the
+contests ("engines").
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lamina._json import parse_json
@@ -25,6 +27,8 @@ from lamina.runtime import Device, Machine, write_atomically
 #: The databases in the package, a file for each model of GPU and version of cuDNN.
 FOLDER = Path(__file__).with_name("databases")
 FORMAT = "lamina-plans-2"
+#: An engine is outclassed that competed in so many problems at least and came near the best in none: within 2 %.
+ENOUGH, NEAR = 20, 1.02
 
 
 class DatabaseError(ValueError):
@@ -36,12 +40,19 @@ class PlanDatabase:
     """Choices by nature and sizes.
 
     device: the GPU's model, as files are called. cudnn: major and minor version. measured: on what, as JSON.
+    engines: by `engine_of` the problems that an engine competed in, and those where it came near the best.
     """
 
     device: str
     cudnn: str
     measured: Mapping[str, Any]
     plans: Mapping[str, Mapping[tuple[int, ...], Choice]]
+    engines: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def outclasses(self, op: str, dtype: str, formulation: str, engine: int) -> bool:
+        """Whether an engine was measured often, and never came near the best for an op in this form and type."""
+        competed, near = self.engines.get(engine_of(op, dtype, formulation, engine), (0, 0))
+        return competed >= ENOUGH and not near
 
     def placed(self, nature: str) -> Mapping[tuple[int, ...], Choice]:
         """Sizes -> choice, of problems of one nature."""
@@ -57,7 +68,11 @@ class PlanDatabase:
 
     @staticmethod
     def of(
-        device: str, cudnn: str, entries: Iterable[StoredChoice], measured: Mapping[str, Any]
+        device: str,
+        cudnn: str,
+        entries: Iterable[StoredChoice],
+        measured: Mapping[str, Any],
+        engines: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     ) -> PlanDatabase:
         """From choices that have a place; of the same problem the last one counts.
 
@@ -66,18 +81,24 @@ class PlanDatabase:
         plans: dict[str, dict[tuple[int, ...], Choice]] = defaultdict(dict)
         for entry in entries:
             plans[entry.nature][entry.sizes] = entry.choice
-        return PlanDatabase(_named(device), ".".join(cudnn.split(".")[:2]), measured, dict(plans))
+        version = ".".join(cudnn.split(".")[:2])
+        return PlanDatabase(_named(device), version, measured, dict(plans), dict(engines))
 
     def merged(self, other: PlanDatabase) -> PlanDatabase:
-        """Both; where both know a problem, the other's choice. Raises DatabaseError for another GPU or cuDNN."""
+        """Both; where both know a problem, the other's choice; of engines the sums. Raises DatabaseError for another
+        GPU or cuDNN.
+        """
         if (self.device, self.cudnn) != (other.device, other.cudnn):
             raise DatabaseError(
                 f"plans for {other.device} with cuDNN {other.cudnn} do not go with those "
                 f"for {self.device} with cuDNN {self.cudnn}"
             )
-        return PlanDatabase.of(
-            self.device, self.cudnn, [*self.entries(), *other.entries()], {**self.measured, **other.measured}
-        )
+        engines = dict(self.engines)
+        for name, (competed, near) in other.engines.items():
+            before = engines.get(name, (0, 0))
+            engines[name] = before[0] + competed, before[1] + near
+        entries, measured = [*self.entries(), *other.entries()], {**self.measured, **other.measured}
+        return PlanDatabase.of(self.device, self.cudnn, entries, measured, engines)
 
     def save(self, path: Path) -> None:
         """Write it, at once; equal databases are equal files."""
@@ -95,6 +116,7 @@ class PlanDatabase:
                 "measured": self.measured,
                 "natures": list(numbers),
                 "plans": rows,
+                "engines": self.engines,
             },
             sort_keys=True,
             separators=(",", ":"),
@@ -114,11 +136,20 @@ def read_database(path: Path) -> PlanDatabase:
             StoredChoice("", _choice(*rest), natures[int(nature)], tuple(int(n) for n in sizes))
             for nature, sizes, *rest in found["plans"]
         ]
-        return PlanDatabase.of(str(found["device"]), str(found["cudnn"]), entries, dict(found["measured"]))
+        engines = {str(name): (int(a), int(b)) for name, (a, b) in found.get("engines", {}).items()}
+        return PlanDatabase.of(
+            str(found["device"]), str(found["cudnn"]), entries, dict(found["measured"]), engines
+        )
     except DatabaseError:
         raise
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise DatabaseError(f"{path}: no database of plans: {type(error).__name__}: {error}") from error
+
+
+def engine_of(op: str, dtype: str, formulation: str, engine: int) -> str:
+    """What an engine is called among those of a database: half types share theirs. dtype: its name."""
+    kind = "half" if dtype in ("float16", "bfloat16") else dtype
+    return f"{op} {kind} {formulation} {engine}"
 
 
 def _rounded(choice: Choice) -> tuple[float, float]:

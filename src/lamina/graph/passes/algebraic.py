@@ -70,12 +70,13 @@ def _norm_sliced(match: Match) -> Results | None:
     Of a transformer's last norm a classifier reads one token.
     """
     norm, part = match.node("norm"), match.root
+    op: Any = norm.op
     (y, *statistics), (x, *small) = norm.outputs, match.inputs(norm)
-    rows = y.ndim - norm.op.rank
+    rows = y.ndim - op.rank
     if part.outputs[0].shape[rows:] != y.shape[rows:] or any(match.readers(v) for v in statistics):
         return None
     (some,) = match.apply(part.op, x, at=norm)
-    return {part.outputs[0]: match.apply(norm.op, some, *small, at=norm)[0]}
+    return {part.outputs[0]: match.apply(op, some, *small, at=norm)[0]}
 
 
 EXPANSION_ABSORBED = RewriteRule("expansion absorbed", made_by(Op, where=_broadcasts), _unexpanded)

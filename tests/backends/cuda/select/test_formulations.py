@@ -528,7 +528,7 @@ def test_a_scout_has_every_candidate_of_a_contest_made(
         Policy(algorithm="fastest"),
     )
     target = target_of(H200)
-    entries = formulations._entries(problem, target, policy, 1 << 32, [])
+    entries = formulations._entries(problem, H200, target, policy, 1 << 32, [])
     found: list[Any] = []
 
     def way() -> None:
@@ -577,7 +577,7 @@ def test_what_a_contest_is_between(
     every = (own, drawn, spare, spacious, direct)
     problem = replace(base, formulations=every, flops=flops, plain=plain)
 
-    def made(problem: Any, chosen: Any, *_: Any) -> list[Any]:
+    def made(problem: Any, device: Any, chosen: Any, *_: Any) -> list[Any]:
         return [SimpleNamespace(formulation=f, choice=(f.name, i)) for f in chosen for i in range(engines)]
 
     monkeypatch.setattr(formulations, "_made", made)
@@ -585,7 +585,7 @@ def test_what_a_contest_is_between(
         formulations, "candidate", lambda f, plan, p: SimpleNamespace(formulation=f, choice=f.name)
     )
     refusals: list[str] = []
-    found = formulations._entries(problem, target_of(H200), Policy(), limit, refusals)
+    found = formulations._entries(problem, H200, target_of(H200), Policy(), limit, refusals)
     assert list(dict.fromkeys(one.formulation.name for one in found)) == expected
     assert len({one.choice for one in found}) == len(found)  # each engine once
     refused = ["spacious: needs 512 bytes of workspace, the limit is 511"]
@@ -674,3 +674,31 @@ def test_engines_that_take_any_steps_are_left_to_those_who_ask() -> None:
     assert label(Policy(algorithm="fallback")).startswith("cudnn")
     relu = Fused((Conv(window), Add(), Relu()))
     assert not backend(H200).plan(relu, [x, w, bias], Policy()).label.endswith("split")
+
+
+@needs_cudnn_919
+def test_what_measurements_rule_out_does_not_compete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what the heuristics name first, so that there is always a candidate."""
+    o = operands((8, 64, 14, 14), (64, 64, 3, 3), square(3, pad=1))
+    problem = conv_problem(Conv, o, H200)
+    plain = [w for w in problem.formulations if w.name == "plain"]
+    noted: list[list[Any]] = []
+
+    def build_all(configs: Any, target: Any, limits: Any) -> list[str]:
+        noted.append([config.key for config in configs])
+        return ["not made"] * len(configs)
+
+    monkeypatch.setattr(formulations.tune, "build_all", build_all)
+    asked: list[tuple[Any, ...]] = []
+
+    def outclassed(*of: Any) -> bool:
+        asked.append(of[:3])
+        return len(noted) == 1
+
+    monkeypatch.setattr(formulations, "outclassed", outclassed)
+    for _ in range(2):
+        formulations._made(problem, H200, plain, target_of(H200), Policy(), 1 << 30, ("a", "b"), [])
+    every, first = noted
+    assert len(every) > 1
+    assert first == every[:1]
+    assert set(asked) == {("conv", bfloat16, "plain")}

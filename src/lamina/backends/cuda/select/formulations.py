@@ -53,7 +53,7 @@ from lamina.backends.cuda.launch.program import (
 )
 from lamina.backends.cuda.select import autotune
 from lamina.backends.cuda.select.expected import expected_saving
-from lamina.backends.cuda.select.known import ProblemPlace, is_measured, known_choices
+from lamina.backends.cuda.select.known import ProblemPlace, is_measured, known_choices, outclassed
 from lamina.backends.cuda.select.target import target_of
 from lamina.c.errors import CudnnError
 from lamina.cudnn import (
@@ -303,19 +303,19 @@ def _choose(
     if policy.algorithm == "auto" and (found := _known(problem, device, target, policy)) is not None:
         return found
     found = _drawn_first(problem, device, target, policy, refusals)
-    apart = (
-        _apart(problem) if found is not None and policy.algorithm != "fallback" and _any_steps(found) else []
-    )
+    if found is None or policy.algorithm == "fallback" or not _takes_any_steps(found):
+        return found
     limit = policy.workspace_limit
-    fits = apart and (limit is None or apart[0].scratch <= limit)
-    return candidate(apart[0], None, {}) if fits else found
+    apart = (one for one in _apart(problem) if limit is None or one.scratch <= limit)
+    return next((candidate(one, None, {}) for one in apart), found)
 
 
-def _any_steps(one: Candidate) -> bool:
-    """Whether it is cuDNN's engine that takes any steps behind an op, on no tensor cores.
+def _takes_any_steps(one: Candidate) -> bool:
+    """Whether it is cuDNN's engine for any steps behind an op, which uses no tensor cores.
 
-    The parts one after the other take a half to a fortieth of its time: a convolution with a clipped relu, or one
-    along a single axis in groups with a bias (bfloat16, images one at a time, cuDNN 9.19, compute capability 9.0).
+    The parts one after the other take between a half and a fortieth of its time: a convolution with a clipped relu
+    behind it, or one along a single axis in groups with a bias (bfloat16, one image, cuDNN 9.19, compute capability
+    9.0).
     """
     return one.plan is not None and one.plan.config is not None and one.plan.config.key[0] == 0
 
@@ -506,7 +506,7 @@ def _fastest(
             return replace(found, seconds=_seconds(remembered.milliseconds))
     with _loading(problem, device):
         limit = tune.budget(handle.device, policy.workspace_limit)
-        entries = _entries(problem, handle, policy, limit, refusals)
+        entries = _entries(problem, device, handle, policy, limit, refusals)
     times: list[tuple[Candidate, float]] = []
     best = _contest(problem, device, entries, policy, refusals, times)
     if best is None:
@@ -540,7 +540,7 @@ def _ahead_of_contest(problem: Problem, device: Device, target: Target, policy: 
     for program in _programs(problem):
         program.compile_ahead(device.machine.target)
     limit = tune.MOST_WORKSPACE if policy.workspace_limit is None else policy.workspace_limit
-    entries = _entries(problem, target, policy, limit, [])
+    entries = _entries(problem, device, target, policy, limit, [])
     return entries[0] if entries else None
 
 
@@ -619,19 +619,20 @@ def _neighbours(
 
 
 def _entries(
-    problem: Problem, target: Target, policy: Policy, limit: int, refusals: list[str]
+    problem: Problem, device: Device, target: Target, policy: Policy, limit: int, refusals: list[str]
 ) -> list[Candidate]:
     """All candidates for timing, the heuristic's first one first.
 
     Good engines of every formulation; functional ones, spare formulations and own kernels where those are few.
     """
     drawn = [w for w in problem.formulations if w.graph is not None and not w.spare]
-    made = _made(problem, drawn, target, policy, limit, ("a", "b"), refusals)
+    made = _made(problem, device, drawn, target, policy, limit, ("a", "b"), refusals)
     poor = [w for w in drawn if sum(one.formulation is w for one in made) < ENOUGH]
     if len(made) < ENOUGH:
         poor += [w for w in problem.formulations if w.spare]
     known = {one.choice for one in made}
-    more = _made(problem, poor, target, policy, limit, ("a", "fallback"), refusals) if poor else []
+    functional = ("a", "fallback")
+    more = _made(problem, device, poor, target, policy, limit, functional, refusals) if poor else []
     made += [one for one in more if one.choice not in known]
     found: list[Candidate] = []
     for formulation in problem.formulations:
@@ -648,6 +649,7 @@ def _entries(
 
 def _made(
     problem: Problem,
+    device: Device,
     formulations: Sequence[Formulation],
     target: Target,
     policy: Policy,
@@ -655,7 +657,9 @@ def _made(
     modes: Sequence[str],
     refusals: list[str],
 ) -> list[Candidate]:
-    """The candidates of formulations that are graphs, all plans made at the same time."""
+    """The candidates of formulations that are graphs, all plans made at the same time: the first of each that the
+    heuristics name, and those that no measurement rules out.
+    """
     drafts: list[tuple[Formulation, Mapping[int, Place], EngineConfig]] = []
     for formulation in formulations:
         assert formulation.graph is not None
@@ -668,7 +672,10 @@ def _made(
         named = graph.candidates(target, modes)
         reasons += named.refusals
         wanted = _wanted(problem.dtype, policy, tune.few_compiled())
-        configs = [*named, *_beyond(problem, graph, target, named)]
+        every = [*named, *_beyond(problem, graph, target, named)]
+        configs = [
+            one for i, one in enumerate(every) if not i or not _outclassed(problem, formulation, one, device)
+        ]
         drafts += [(formulation, pointers, config) for config in tune.accepted(configs, wanted, reasons)]
         refusals += [f"{formulation.name}: {reason}" for reason in reasons]
     drafts = [draft for draft in drafts if draft[0].scratch <= limit]
@@ -681,6 +688,11 @@ def _made(
         else:
             found.append(candidate(formulation, plan, pointers))
     return found
+
+
+def _outclassed(problem: Problem, formulation: Formulation, config: EngineConfig, device: Device) -> bool:
+    """Whether measurements of many problems rule an engine out."""
+    return outclassed(problem.op, problem.dtype, formulation.name, config.key[0], device)
 
 
 def _beyond(

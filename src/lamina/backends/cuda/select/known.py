@@ -19,7 +19,7 @@ from functools import lru_cache
 from lamina.c import cudnn as c
 from lamina.cudnn import Choice, database_of, database_of_kin, plan_store
 from lamina.runtime import Device
-from lamina.spec import Spec
+from lamina.spec import DType, Spec
 
 #: Choices of problems further away (in factors of two) are not tried, nor those that won by a smaller factor.
 BOUND, GAIN = 3.0, 1.25
@@ -120,6 +120,12 @@ def twin(nature: str) -> str:
 def is_measured(place: ProblemPlace, device: Device) -> bool:
     """Whether a choice was measured for this very problem, on this model of GPU."""
     return any(place.sizes in source for source in _measured_here(place, device))
+
+
+def outclassed(op: str, dtype: DType, formulation: str, engine: int, device: Device) -> bool:
+    """Whether one of cuDNN's engines competed often on this model of GPU, and never came near the best."""
+    database = database_of(device)
+    return database is not None and database.outclasses(op, dtype.name, formulation, engine)
 
 
 def _measured_here(place: ProblemPlace, device: Device) -> list[Neighbours]:
