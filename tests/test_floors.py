@@ -11,7 +11,7 @@ import lamina
 PACKAGE = Path(lamina.__file__).parent
 
 FLOOR = {
-    "_json": 0, "_lazy": 0, "_philox": 0, "_renamed": 0, "_tree": 0, "_version": 0, "c": 0,
+    "_cached": 0, "_json": 0, "_lazy": 0, "_philox": 0, "_renamed": 0, "_tree": 0, "_version": 0, "c": 0,
     "runtime": 1, "spec": 1,
     "cudnn": 2, "onednn": 2, "ops": 2,
     "backends": 3, "replay": 3,

@@ -6,13 +6,13 @@ import functools
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from lamina import _tree
+from lamina._cached import cached_property
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.graph import Capture, traced_for

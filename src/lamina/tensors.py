@@ -831,7 +831,7 @@ def _from_shared(shared: dlpack.Shared) -> Tensor:
 @lru_cache(maxsize=4096)
 def plan_of(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> Plan:
     """The backend's plan, made once for all eager calls and programs. Raises NoKernel."""
-    inferred(op, *specs)
+    inferred(op, *[s.open for s in specs])  # which passes have asked for
     return backend.plan(op, specs, policy)
 
 

@@ -333,6 +333,7 @@ class Kernels:
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self._table: dict[type[Op], tuple[Kernel, str]] = {}
+        self._found: dict[type[Op], tuple[Kernel, str] | None] = {}  # what `_entry` has looked for
 
     def __call__(self, *ops: type[Op], source: str) -> Callable[[K], K]:
         """Register the decorated function for these op classes."""
@@ -340,6 +341,7 @@ class Kernels:
         def register(kernel: K) -> K:
             for op in ops:
                 self._table[op] = (kernel, source)
+            self._found.clear()
             return kernel
 
         return register
@@ -356,9 +358,10 @@ class Kernels:
 
     def _entry(self, op: type[Op]) -> tuple[Kernel, str] | None:
         """The class's own entry, or else that of an abstract class that it is one of."""
-        own = self._table.get(op)
-        bases = (b for b in op.__mro__ if b in self._table and b not in REGISTRY.values())
-        return own or next((self._table[b] for b in bases), None)
+        if op not in self._found:
+            bases = (b for b in op.__mro__ if b in self._table and b not in REGISTRY.values())
+            self._found[op] = self._table.get(op) or next((self._table[b] for b in bases), None)
+        return self._found[op]
 
     def plan(self, op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
         """Look the op up and plan it. Raises NoKernel with the op's name when there is no entry."""

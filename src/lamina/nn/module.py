@@ -340,7 +340,8 @@ class Module(WithState, Checked):
             if id(module) not in seen:
                 seen.add(id(module))
                 yield path, module
-                stack += [(_join(path, n), m) for n, m in reversed(module._modules.items())]
+                if module._modules:
+                    stack += [(_join(path, n), m) for n, m in reversed(module._modules.items())]
 
     def _all_paths(self, path: str, above: tuple[Module, ...]) -> Iterator[tuple[str, Module]]:
         """All names of all modules, but for those of a module within itself."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
+from lamina._cached import cached_property
 from lamina.c import dnnl
 from lamina.onednn.engine import Engine, default_engine
 from lamina.onednn.owned import Owned
@@ -52,10 +52,15 @@ class MemoryDesc(Owned):
                 self.blocks, self.strides = (), tuple(_row_major(dims) if strides is None else strides)
 
     @classmethod
-    def copy_of(cls, handle: int) -> MemoryDesc:
-        """A descriptor of its own, equal to the one at `handle` (which belongs to a primitive descriptor)."""
+    def copy_of(cls, handle: int, like: MemoryDesc | None = None) -> MemoryDesc:
+        """A descriptor of its own, equal to the one at `handle` (which belongs to a primitive descriptor).
+
+        like: one of the same sizes and data type, so that they need not be asked for.
+        """
         made = cls.__new__(cls)
         Owned.__init__(made, dnnl.dnnl_memory_desc_clone(handle), dnnl.dnnl_memory_desc_destroy)
+        if like is not None:
+            made.ndim, made.dims, made.data_type = like.ndim, like.dims, like.data_type
         return made
 
     def _get(self, what: Query) -> Any:

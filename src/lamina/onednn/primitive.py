@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from lamina._cached import cached_property
 from lamina.c import dnnl
 from lamina.c.errors import DnnlError, DnnlLastImplReached, dnnl_class
 from lamina.onednn.attributes import Attributes, Binary, post_op_argument
@@ -77,22 +77,33 @@ class PrimitiveDesc(Owned):
         """Which operation it is for."""
         return self.recipe.text
 
-    def md(self, what: Query, index: int = 0) -> MemoryDesc:
-        """A descriptor by query; the empty one where the primitive has no such operand."""
+    def md(self, what: Query, index: int = 0, like: MemoryDesc | None = None) -> MemoryDesc:
+        """A descriptor by query; the empty one where the primitive has no such operand.
+
+        like: one of the same sizes and data type, if it is there.
+        """
         found = dnnl.dnnl_primitive_desc_query_md(self.handle, what, index)
-        return MemoryDesc.copy_of(found) if found else MemoryDesc()
+        return MemoryDesc.copy_of(found, like) if found else MemoryDesc()
 
     def argument(self, argument: int) -> MemoryDesc:
         """The descriptor of an execution argument (DNNL_ARG_…); the empty one where it takes none.
 
-        A layout that was given is kept: only what was left to the kernel is asked for.
+        A layout that was given is kept: only what was left to the kernel is asked for, once.
         """
         given = self._given.get(argument)
         if given is not None and given.is_strided and not given.closed:
             return given
         if argument >= dnnl.DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE and given is None:
             return MemoryDesc()  # the library would read another kind of post-op as a binary one
-        return self.md(Query.dnnl_query_exec_arg_md, argument)
+        found = self._chosen.get(argument)
+        if found is None or found.closed:
+            found = self._chosen[argument] = self.md(Query.dnnl_query_exec_arg_md, argument, given)
+        return found
+
+    @cached_property
+    def _chosen(self) -> dict[int, MemoryDesc]:
+        """Execution arguments as the kernel wants them."""
+        return {}
 
     @cached_property
     def _given(self) -> dict[int, MemoryDesc]:

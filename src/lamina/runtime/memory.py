@@ -772,7 +772,7 @@ def host_array(
         ValueError: a negative extent, strides of another length than shape, or a null pointer with elements.
     """
     kind, extents = np.dtype(dtype), tuple(shape)
-    if any(extent < 0 for extent in extents):
+    if extents and min(extents) < 0:
         raise ValueError(f"host_array: shape must not be negative, got {extents}")
     if strides is not None and len(strides) != len(extents):
         raise ValueError(f"host_array: shape {extents} and strides {tuple(strides)} differ in length")
@@ -789,8 +789,14 @@ def _extent(shape: tuple[int, ...], itemsize: int, strides: Sequence[int] | None
     """First and one-past-last byte that an array touches, relative to element (0, ..., 0)."""
     if strides is None:
         return 0, prod(map(int, shape)) * itemsize
-    reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
-    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + itemsize
+    low, high = 0, itemsize
+    for extent, stride in zip(shape, strides, strict=True):
+        reach = (extent - 1) * stride
+        if reach < 0:
+            low += reach
+        else:
+            high += reach
+    return low, high
 
 
 #: Bytes of which a copy takes less time than to give Python's lock away and to wait for it again.

@@ -7,13 +7,13 @@ import os
 import platform as system
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from lamina._cached import cached_property
 from lamina.runtime import _cuda
 from lamina.runtime.cores import usable_cores
 from lamina.runtime.errors import DeviceError, NoGpuError

@@ -12,15 +12,18 @@ import numpy as np
 from lamina.spec.errors import DTypeError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """One element type: name as in NumPy, short form as printed in specs, bytes per element."""
+    """One element type: name as in NumPy, short form as printed in specs, bytes per element.
+
+    There is one object for each, so that comparing them, and specs by them, costs nothing.
+    """
 
     name: str
     short: str
     itemsize: int
     kind: str  # 'f' float, 'i' signed, 'u' unsigned, 'b' bool
-    numpy: np.dtype[Any] = field(compare=False, repr=False)
+    numpy: np.dtype[Any] = field(repr=False)
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return as_dtype, (self.name,)

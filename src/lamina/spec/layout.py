@@ -11,7 +11,7 @@ blocked, then the blocks: "abcd" is NCHW, "acdb" is NHWC, "aBcd16b" is NCHW in b
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -72,6 +72,8 @@ def block_sizes(rank: int, blocks: Blocks) -> Shape:
 
 def outer_shape(shape: Shape, blocks: Blocks) -> Shape:
     """The number of blocks along each axis, the last one perhaps partly padding."""
+    if not blocks:
+        return shape
     return tuple(-(-s // b) for s, b in zip(shape, block_sizes(len(shape), blocks), strict=True))
 
 
@@ -96,33 +98,47 @@ def tag(layout: Layout, shape: Shape) -> str | None:
     Axes of size 1 may stand anywhere; they are named where row-major order would put them, so that a
     layout which is contiguous or channels-last up to such axes has the plain tag.
     """
-    blocked, outer = {axis for axis, _ in layout.blocks}, outer_shape(shape, layout.blocks)
+    order = _order(layout, shape)
+    if order is None:
+        return None
+    blocked = {axis for axis, _ in layout.blocks}
+    letters = "".join(chr(ord("A" if axis in blocked else "a") + axis) for axis in order)
+    return letters + "".join(f"{size}{chr(ord('a') + axis)}" for axis, size in layout.blocks)
+
+
+@lru_cache(maxsize=4096)
+def plainest(layout: Layout, shape: Shape) -> Layout:
+    """The layout of the same memory in which axes of size 1 have the strides that the tag gives them."""
+    order = _order(layout, shape)
+    return layout if order is None else dense(shape, order, layout.blocks)
+
+
+def _order(layout: Layout, shape: Shape) -> tuple[int, ...] | None:
+    """The axes of a dense layout from outermost to innermost, as its tag names them; None where it is not dense."""
+    outer = outer_shape(shape, layout.blocks)
     for order in _orders(layout, outer):
-        fits = dense(shape, order, layout.blocks)
-        if all(s == f or n == 1 for s, f, n in zip(layout.strides, fits.strides, outer, strict=True)):
-            letters = "".join(chr(ord("A" if axis in blocked else "a") + axis) for axis in order)
-            return letters + "".join(f"{size}{chr(ord('a') + axis)}" for axis, size in layout.blocks)
+        fits = dense(shape, order, layout.blocks).strides
+        if layout.strides == fits or all(
+            s == f or n == 1 for s, f, n in zip(layout.strides, fits, outer, strict=True)
+        ):
+            return order
     return None
 
 
-def plainest(layout: Layout, shape: Shape) -> Layout:
-    """The layout of the same memory in which axes of size 1 have the strides that the tag gives them."""
-    name = tag(layout, shape)
-    return layout if name is None else from_tag(name, shape)
-
-
-def _orders(layout: Layout, outer: Shape) -> list[tuple[int, ...]]:
+def _orders(layout: Layout, outer: Shape) -> Iterator[tuple[int, ...]]:
     """The orders that a dense layout may have: row-major, channels-last, and by falling stride.
 
     In the last an axis of size 1 stands behind the one before it, whatever its stride: layouts of the same memory
     have one tag.
     """
     rank = len(outer)
+    yield tuple(range(rank))
+    if rank > 2:
+        yield (0, *range(2, rank), 1)
     by_stride = sorted((a for a, n in enumerate(outer) if n != 1), key=lambda a: (-layout.strides[a], a))
     for axis in (a for a, n in enumerate(outer) if n == 1):
         by_stride.insert(by_stride.index(axis - 1) + 1 if axis else 0, axis)
-    last = (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
-    return [tuple(range(rank)), last, tuple(by_stride)]
+    yield tuple(by_stride)
 
 
 def reshaped_strides(before: Shape, strides: tuple[int, ...], after: Shape) -> tuple[int, ...] | None:
@@ -197,11 +213,12 @@ def _axis_groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
 
 def same_memory(a: Layout, b: Layout, shape: Shape) -> bool:
     """Whether both put every element of a shape at the same place."""
+    if a is b or a == b:
+        return True
+    if a.blocks != b.blocks:
+        return False
     outer = outer_shape(shape, a.blocks)
-    return a == b or (
-        a.blocks == b.blocks
-        and all(n == 1 or s == t for n, s, t in zip(outer, a.strides, b.strides, strict=True))
-    )
+    return all(n == 1 or s == t for n, s, t in zip(outer, a.strides, b.strides, strict=True))
 
 
 def overlaps(layout: Layout, shape: Shape) -> bool:

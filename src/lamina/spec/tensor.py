@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 
+from lamina._cached import cached_property
 from lamina.spec import layout as layouts
 from lamina.spec.dtype import DType
 from lamina.spec.errors import ShapeError
@@ -25,8 +25,8 @@ class Spec:
     layout: Layout | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", as_shape(self.shape))
-        self.__dict__["numel"] = prod(self.shape)  # thousands of specs are made for one program
+        shape = self.__dict__["shape"] = as_shape(self.shape)  # thousands of specs are made for one program
+        self.__dict__["numel"] = prod(shape)
         if not isinstance(self.dtype, DType) or not (self.layout is None or isinstance(self.layout, Layout)):
             raise TypeError(
                 f"Spec: needs a DType and a Layout or None, got {self.dtype!r:.60} and {self.layout!r:.60}"
@@ -89,7 +89,7 @@ class Spec:
     @cached_property
     def fixed(self) -> Spec:
         """The same spec with the layout named, row-major where it was open."""
-        return self if self.layout is not None else replace(self, layout=self.physical)
+        return self if self.layout is not None else Spec(self.shape, self.dtype, self.physical)
 
     def with_tag(self, tag: str) -> Spec:
         """The same shape and dtype in the dense layout that a tag names."""
@@ -102,6 +102,8 @@ class Spec:
 
     def same_memory(self, other: Spec) -> bool:
         """Whether both put every element at the same place, so that no copy is needed between them."""
+        if self is other:
+            return True
         if self.shape != other.shape or self.dtype != other.dtype:
             return False
         return self.numel == 0 or layouts.same_memory(self.physical, other.physical, self.shape)

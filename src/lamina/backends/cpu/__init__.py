@@ -119,40 +119,33 @@ class CpuBackend(Backend):
         except NonDeterministicError:
             raise
         except NoKernel:
-            with suppress(NoKernel):
-                return self._widened(op, specs, policy)
+            if self.has_kernel(type(op)):
+                with suppress(NoKernel):
+                    return in_float32(op, specs, self, policy)
             large = any(s.numel >= table.LEAST for s in specs)
             if isinstance(op, Fused) or (isinstance(op, FusedElementwise) and large):
                 raise  # the parts are faster one by one
         return numpy_plan(op, specs)
 
-    def _widened(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """A half type's product in float32, where the processor has none of its own. Raises NoKernel."""
-        if kernels.get(type(op)) is None or not has_onednn():
-            raise NoKernel(f"cpu: oneDNN has no kernel for {op}")
-        return in_float32(op, specs, self, policy)
-
     def _compiled(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """oneDNN's kernel, or else generated loops. Raises NoKernel."""
-        generated = table.answers(op)
+        known = self.has_kernel(type(op))
+        if not table.answers(op):
+            if not known:
+                raise NoKernel(f"cpu: oneDNN has no kernel for {op}")
+            return kernels.plan(op, specs, self.device, policy)
         try:
-            return self._by_onednn(op, specs, policy)
+            if known:
+                return kernels.plan(op, specs, self.device, policy)
         except NonDeterministicError:
             raise
         except NoKernel:
-            if not generated:
-                raise
+            pass  # by loops
         found = table.loops.plan(op, specs, self.device, policy)
         try:  # on operands that lie as loops want them: a plan is the same when it is made again on its own inputs
-            return self._by_onednn(op, found.inputs, policy)
+            return kernels.plan(op, found.inputs, self.device, policy) if known else found
         except NoKernel:
             return found
-
-    def _by_onednn(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """oneDNN's kernel. Raises NoKernel."""
-        if kernels.get(type(op)) is None or not has_onednn():
-            raise NoKernel(f"cpu: oneDNN has no kernel for {op}")
-        return kernels.plan(op, specs, self.device, policy)
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
         """By oneDNN where that generates code; else a copy of runs, or oneDNN's loops, or by NumPy what it lacks.
@@ -164,7 +157,8 @@ class CpuBackend(Backend):
         if not has_onednn():
             makers: tuple[Callable[[Spec, Spec], Plan], ...] = (rearrange.relaid,)
         elif not reorder.one_by_one(source, target):
-            makers = (reorder.generated, rearrange.relaid, reorder.reorder)
+            plain = () if blocked else (reorder.generated,)
+            makers = (*plain, rearrange.relaid, reorder.reorder)
         else:
             makers = () if blocked else (partial(rearrange.relaid, by_runs=False), reorder.reorder)
         for make in makers:

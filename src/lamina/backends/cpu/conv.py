@@ -31,7 +31,7 @@ from lamina.backends.cpu.post import Post
 from lamina.backends.cpu.timing import fastest
 from lamina.backends.cpu.window import activation_tags, sliding, ungrouped
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
-from lamina.ops.core import Op
+from lamina.ops.core import Op, inferred
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.window import Window
 from lamina.runtime import Device, host_array
@@ -66,7 +66,7 @@ def _forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec],
 def _direct(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], policy: Policy) -> Plan:
     """oneDNN's convolution."""
     x, w = specs
-    (y,) = op.infer(x.open, w.open)
+    (y,) = inferred(op, x.open, w.open)
     filters = Filter.of(w, op.window)
     made = _chosen(
         op,
@@ -104,7 +104,7 @@ def conv_data_grad(op: ConvDataGrad, specs: Sequence[Spec], device: Device, poli
     found = winograd.data_grad(op, specs, policy)
     if found is not None:
         return found
-    (x,) = op.infer(g.open, w.open)
+    (x,) = inferred(op, g.open, w.open)
     computes(x)
     filters = Filter.of(w, op.window)
     made = _chosen(
@@ -131,7 +131,7 @@ def conv_filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], device: Device, 
     found = winograd.filter_grad(op, specs, policy)
     if found is not None:
         return found
-    (w,) = op.infer(x.open, g.open)
+    (w,) = inferred(op, x.open, g.open)
     filters = Filter.of(w, op.window)
     made = _chosen(
         op,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from lamina._cached import cached_property
 from lamina.backends import Again, Call, Kernels, NoKernel, Plan, PlanTape, Run
 from lamina.c.errors import DnnlInvalidArguments, DnnlUnimplemented
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc

@@ -24,6 +24,7 @@ from lamina.backends.cpu.library import (
 )
 from lamina.backends.cpu.post import Post
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
+from lamina.ops.core import inferred
 from lamina.ops.primitives.matmul import Matmul
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, float32
@@ -42,7 +43,7 @@ def matmul(op: Matmul, specs: Sequence[Spec], device: Device, policy: Policy) ->
     """(..., M, K) x (..., K, N), each operand perhaps transposed; all row-major."""
     computes(*specs)
     a, b = (s.open.fixed for s in specs)
-    y = op.infer(a, b)[0].fixed
+    y = inferred(op, a, b)[0].fixed
     computes(y)
     if a.ndim == 2 and a.dtype == float32 and not op.transpose_b:
         form = _weight_gradient if op.transpose_a else _transposed if _is_streamed(a, b) else _data_gradient
@@ -106,7 +107,7 @@ def _transposed(a: Spec, b: Spec, y: Spec) -> Plan | None:
 def product(op: Matmul, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) -> Plan:
     """The matmul primitive, with fused steps whose operands are the inputs after a and b."""
     a, b = (s.open.fixed for s in specs)
-    y = op.infer(a, b)[0].fixed
+    y = inferred(op, a, b)[0].fixed
     made = attempt(
         lambda: onednn.matmul(
             _plain(a, op.transpose_a),

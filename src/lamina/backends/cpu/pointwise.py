@@ -32,7 +32,7 @@ from lamina.backends.cpu.post import (
     loses_infinity,
 )
 from lamina.onednn import ARG, Eltwise, MemoryDesc, PrimitiveDesc
-from lamina.ops.core import Op
+from lamina.ops.core import Op, inferred
 from lamina.ops.primitives.pointwise import (
     ClippedRelu,
     ClippedReluGrad,
@@ -176,7 +176,7 @@ def joined(op: Op, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) -> 
 def _joined(op: Op, specs: tuple[Spec, ...], post: Post, extra: tuple[Spec, ...]) -> Plan:
     a, b = specs
     computes(a, b)
-    (y,) = op.infer(a.open, b.open)
+    (y,) = inferred(op, a.open, b.open)
     if a.shape != y.shape:
         raise NoKernel(f"cpu: {op} broadcasts its first operand ({a} and {b})")
     function = BINARY[type(op)]

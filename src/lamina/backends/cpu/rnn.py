@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 
 import numpy as np
 
 from lamina import onednn
+from lamina._cached import cached_property
 from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.gru import gru_plan
 from lamina.backends.cpu.library import Bind, Chain, Location, Refused, at_input, at_output, kernels

@@ -45,7 +45,7 @@ from lamina.onednn import (
     PrimitiveDesc,
     post_op_argument,
 )
-from lamina.ops.core import Array
+from lamina.ops.core import Array, inferred
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.window import Window
 from lamina.spec import Policy, Spec, float32
@@ -451,7 +451,7 @@ def forward(
 ) -> Plan | None:
     """Convolution with fused steps, None where the direct algorithm is to be taken."""
     x, w = specs
-    (y,) = op.infer(x.open, w.open)
+    (y,) = inferred(op, x.open, w.open)
     problem = WinogradConv.of(op.window, x, w, y)
     if problem is None:
         return None
@@ -471,7 +471,7 @@ def prepared(
 ) -> Packed | None:
     """`forward` on filters that were transformed once, None where the other algorithm is to be taken even then."""
     x, w = specs
-    (y,) = op.infer(x.open, w.open)
+    (y,) = inferred(op, x.open, w.open)
     problem = WinogradConv.fitting(op.window, x, w, y)
     if problem is None or not problem.pays_prepared:
         return None
@@ -490,7 +490,7 @@ def prepared(
 def data_grad(op: ConvDataGrad, specs: Sequence[Spec], policy: Policy) -> Plan | None:
     """dx from g, w: the convolution of g with the filter rotated by 180 degrees."""
     g, w = specs
-    (x,) = op.infer(g.open, w.open)
+    (x,) = inferred(op, g.open, w.open)
     problem = WinogradConv.of(op.window, x, w, g)
     transposed = problem.transposed if problem else None
     if transposed is None:
@@ -509,7 +509,7 @@ def data_grad(op: ConvDataGrad, specs: Sequence[Spec], policy: Policy) -> Plan |
 def filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], policy: Policy) -> Plan | None:
     """dw from x, g: products summed over all tiles, dU = Vᵀ S, then dw = (G ⊗ G)ᵀ dU."""
     x, g = specs
-    (w,) = op.infer(x.open, g.open)
+    (w,) = inferred(op, x.open, g.open)
     p = WinogradConv.of(op.window, x, w, g)
     if p is None:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,16 @@ def _check_results(op: Op, found: Any, outputs: Sequence[Spec]) -> None:
 
 def _widen(array: Array, dtype: DType | None) -> Array:
     """Floats in the type that is computed in; the rest as it is."""
-    own = as_dtype(array.dtype)
-    return array.astype((dtype or own.compute).numpy, copy=False) if own.is_float else array
+    wide = _wide(array.dtype, dtype)
+    return array if wide is None else array.astype(wide, copy=False)
+
+
+@lru_cache(maxsize=256)
+def _wide(kind: np.dtype[Any], asked: DType | None) -> np.dtype[Any] | None:
+    """What an array of a type is computed in; None for itself."""
+    own = as_dtype(kind)
+    wide = (asked or own.compute).numpy if own.is_float else kind
+    return None if wide == kind else wide
 
 
 def array_at(address: int, spec: Spec) -> Array:

@@ -268,7 +268,7 @@ class Node:
 
 def _behind(inputs: Iterable[Value], serial: float) -> float:
     """The serial, or right behind the producers of `inputs` if that is later."""
-    last = max((v.node.serial for v in inputs if v.node), default=-inf)
+    last = max([v.node.serial for v in inputs if v.node is not None], default=-inf)
     return serial if last < serial else nextafter(last, inf)
 
 
@@ -678,11 +678,12 @@ class Graph:
     @property
     def constants(self) -> list[Value]:
         """The constants that nodes or outputs read, each once, in order of first use."""
-        seen: dict[int, Value] = {}
-        for value in itertools.chain((v for n in self.nodes for v in n.inputs), self.outputs):
-            if value.constant is not None:
-                seen.setdefault(id(value), value)
-        return list(seen.values())
+        seen: dict[Value, None] = {}
+        for inputs in (*[node.inputs for node in self.nodes], self.outputs):
+            for value in inputs:
+                if value.constant is not None:
+                    seen[value] = None
+        return list(seen)
 
     def unmarked(self) -> Graph:
         """The graph without markers, which only say how to differentiate."""
@@ -699,7 +700,7 @@ class Graph:
         """The values that are the same in every run: constants, `stays`, and what depends on these alone."""
         found = {*self.constants, *stays}
         for node in self.nodes:
-            if node.inputs and all(v in found for v in node.inputs):
+            if node.inputs and found.issuperset(node.inputs):
                 found.update(node.outputs)
         return found
 
@@ -813,11 +814,12 @@ def is_made_once(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> boo
 def _between(inputs: Sequence[Value], outputs: Sequence[Value], name: str) -> list[Node]:
     nodes = reachable(outputs)
     known = set(inputs)
-    for value in itertools.chain((v for n in nodes for v in n.inputs), outputs):
-        if value.is_input and value not in known:
-            raise ValueError(
-                f"{name} reads {value!r}, which is an input of another trace; pass it as an argument"
-            )
+    for read in (*[node.inputs for node in nodes], outputs):
+        for value in read:
+            if value.node is None and value.constant is None and value not in known:
+                raise ValueError(
+                    f"{name} reads {value!r}, which is an input of another trace; pass it as an argument"
+                )
     return nodes
 
 

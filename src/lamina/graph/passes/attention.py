@@ -47,6 +47,8 @@ def _is_step(node: Any) -> bool:
 
 def _moved(match: Match) -> Results | None:
     node, inputs = match.root, match.inputs(match.root)
+    if not any(v.node is not None and isinstance(v.node.op, Reshape) for v in inputs):
+        return None
     shape = node.outputs[0].shape
     flat = next((found for v in inputs if (found := _product_behind(v, shape, match)) is not None), None)
     whole = [v for v in inputs if v.shape == shape]

@@ -32,8 +32,9 @@ def fold_weights(graph: Graph) -> Graph:
 
 def _computed(match: Match, limit: float = FOLD_LIMIT) -> Results | None:
     node, inputs = match.root, match.inputs(match.root)
-    small = all(v.spec.numel <= limit for v in node.outputs)
-    if _with_others(node) or not small or not inputs or any(v.constant is None for v in inputs):
+    if not inputs or any(v.constant is None for v in inputs):
+        return None
+    if _with_others(node) or any(v.spec.numel > limit for v in node.outputs):
         return None
     arrays = [v.constant.numpy() for v in inputs if v.constant is not None]
     return dict(zip(node.outputs, map(constant, run_reference(node.op, arrays)), strict=True))

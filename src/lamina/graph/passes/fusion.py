@@ -114,7 +114,7 @@ def made_once(graph: Graph, stays: Collection[Value]) -> set[Value]:
     """What is made when weights are loaded: of what stays the same alone."""
     found = {*graph.constants, *stays}
     for node in graph.nodes:
-        if node.inputs and all(v in found for v in node.inputs):
+        if node.inputs and found.issuperset(node.inputs):
             given, made = ([v.spec for v in values] for values in (node.inputs, node.outputs))
             found.update(node.outputs if is_made_once(node.op, given, made) else ())
     return found

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
+from lamina._cached import cached_property
 from lamina.backends.pattern import AnyValue, Either, MadeBy, Pattern, Results
 from lamina.graph.ir.graph import Graph, Node, Use, Value
 from lamina.ops.core import Op
@@ -232,9 +232,8 @@ def find(pattern: Pattern, root: Node, rewriting: Rewriting) -> Iterator[Match]:
 
 def _matches(roots: Sequence[MadeBy], root: Node, rewriting: Rewriting) -> Iterator[Match]:
     for option in roots:
-        if option.where is None or option.where(root):  # asked first: most nodes end here
-            for names in _node(option, root, {}, root, rewriting):
-                yield Match(root, names, rewriting)
+        for names in _node(option, root, {}, root, rewriting):
+            yield Match(root, names, rewriting)
 
 
 def _value(pattern: Pattern, value: Value, names: Names, root: Node, now: Rewriting) -> Iterator[Names]:
@@ -269,9 +268,13 @@ def _node(
         if names[pattern.name][1] is node:
             yield names
         return
-    if pattern.where is None or pattern.where(node):
-        for found in _inputs(pattern, now.inputs(node), names, root, now):
-            yield from _named(pattern.name, value, node, found)
+    if pattern.where is not None and not pattern.where(node):
+        return
+    if not pattern.inputs:
+        yield from _named(pattern.name, value, node, names)
+        return
+    for found in _inputs(pattern, now.inputs(node), names, root, now):
+        yield from _named(pattern.name, value, node, found)
 
 
 def _inputs(

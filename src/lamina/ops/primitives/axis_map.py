@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from lamina._cached import cached_property
 from lamina.spec import ShapeError
 
 Array = np.ndarray[Any, Any]

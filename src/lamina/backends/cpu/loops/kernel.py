@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
+from lamina._cached import cached_property
 from lamina.backends import Call, Run
 from lamina.backends.cpu.library import Held, Location, sequence
 from lamina.backends.cpu.loops import compiler

@@ -40,5 +40,5 @@ def worthwhile(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:
     """How many elements are read and written. Raises NoKernel where they are too few."""
     work = sum(s.numel for s in (*inputs, *outputs))
     if work < LEAST or any(s.numel == 0 for s in outputs):
-        raise NoKernel(f"cpu: {op} on {work} elements is not worth a kernel")
+        raise NoKernel(f"cpu: {op.name} on {work} elements is not worth a kernel")
     return work

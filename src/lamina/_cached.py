@@ -1,0 +1,29 @@
+"""A property whose value is kept, without a lock.
+
+Before Python 3.12 `functools.cached_property` takes a lock at every first reading, which costs more than most values
+do: a program asks for thousands. Two threads at once may both compute the value, and keep one; it is the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property:  # noqa: N801 - as Python calls it
+        """A value that is computed when it is first read, and kept in the object's `__dict__`."""
+
+        def __init__(self, make):
+            self.make, self.name, self.__doc__ = make, make.__name__, make.__doc__
+
+        def __set_name__(self, owner, name):
+            self.name = name
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            value = instance.__dict__[self.name] = self.make(instance)
+            return value
