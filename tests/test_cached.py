@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from lamina._cached import cached_property
 
 
@@ -36,3 +38,23 @@ def test_the_class_shows_the_property_itself() -> None:
     assert isinstance(found, cached_property)
     assert Box.value is found
     assert found.__doc__ == "The count."
+
+
+def test_threads_that_ask_at_once_get_the_same_object() -> None:
+    together = threading.Barrier(2)
+
+    class Slow:
+        @cached_property
+        def value(self) -> list[int]:
+            """Made by both threads."""
+            together.wait(10)
+            return []
+
+    slow, found = Slow(), list[list[int]]()
+    threads = [threading.Thread(target=lambda: found.append(slow.value)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    assert found[0] is found[1] is slow.value

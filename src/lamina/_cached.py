@@ -1,15 +1,15 @@
 """A property whose value is kept, without a lock.
 
 Before Python 3.12 `functools.cached_property` takes a lock at every first reading, which costs more than most values
-do: a program asks for thousands. Two threads at once may both compute the value, and keep one; it is the same.
+do: a program asks for thousands. Two threads at once may both compute the value; both get the one that is kept, which
+later versions do not promise.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING or sys.version_info >= (3, 12):
+if TYPE_CHECKING:
     from functools import cached_property as cached_property
 else:
 
@@ -25,5 +25,4 @@ else:
         def __get__(self, instance, owner=None):
             if instance is None:
                 return self
-            value = instance.__dict__[self.name] = self.make(instance)
-            return value
+            return instance.__dict__.setdefault(self.name, self.make(instance))

@@ -76,7 +76,7 @@ from lamina.cudnn import autotune as tune
 from lamina.cudnn.contest import checks_of
 from lamina.runtime import CompileError, Device, DeviceError, digest
 from lamina.runtime.shared_lock import swift_turns
-from lamina.spec import DType, Policy, Spec
+from lamina.spec import DType, Policy, Spec, bfloat16, float16
 
 #: Engines that only work, and are slow, are tried when there are fewer good ones than this.
 ENOUGH = 4
@@ -303,21 +303,23 @@ def _choose(
     if policy.algorithm == "auto" and (found := _known(problem, device, target, policy)) is not None:
         return found
     found = _drawn_first(problem, device, target, policy, refusals)
-    if found is None or policy.algorithm == "fallback" or not _takes_any_steps(found):
+    if found is None or policy.algorithm == "fallback" or not _takes_any_steps(found, problem):
         return found
     limit = policy.workspace_limit
     apart = (one for one in _apart(problem) if limit is None or one.scratch <= limit)
     return next((candidate(one, None, {}) for one in apart), found)
 
 
-def _takes_any_steps(one: Candidate) -> bool:
-    """Whether it is cuDNN's engine for any steps behind an op, which uses no tensor cores.
+def _takes_any_steps(one: Candidate, problem: Problem) -> bool:
+    """Whether it is cuDNN's engine for any steps behind a convolution, which uses no tensor cores, where these would
+    compute it.
 
     The parts one after the other take between a half and a fortieth of its time: a convolution with a clipped relu
     behind it, or one along a single axis in groups with a bias (bfloat16, one image, cuDNN 9.19, compute capability
     9.0).
     """
-    return one.plan is not None and one.plan.config is not None and one.plan.config.key[0] == 0
+    half = problem.op.startswith("conv") and problem.dtype in (float16, bfloat16)
+    return half and one.plan is not None and one.plan.config is not None and one.plan.config.key[0] == 0
 
 
 def _drawn_first(
