@@ -30,7 +30,7 @@ from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.known import ProblemPlace, distance, gains
 from lamina.cudnn import Choice, PlanDatabase, StoredChoice, database, read_database
 from lamina.runtime import Device, Machine
-from lamina.spec import DType
+from lamina.spec import Spec
 
 #: The formulation that only "fastest" takes: it rounds twice.
 LEFT_OUT = "halved"
@@ -42,12 +42,13 @@ BOUNDS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 class Measured:
     """A problem that was measured.
 
-    first: the heuristic's choice. times: milliseconds of the right candidates, by choices without times.
+    given: the first operand. first: the heuristic's choice. times: milliseconds of the right candidates, by choices
+    without times.
     """
 
     place: ProblemPlace
     op: str
-    dtype: DType
+    given: Spec
     best: Choice
     first: Choice
     times: Mapping[Choice, float]
@@ -81,7 +82,7 @@ def measured(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
             first = first_of(problem, choice(*one["first"]), times)
             won = Choice(best.formulation, best.engine, best.knobs, times[best], times.get(first, 0.0))
             op = one["problem"].split("(")[0].split()[0]
-            found[problem.place] = Measured(problem.place, op, problem.dtype, won, first, times)
+            found[problem.place] = Measured(problem.place, op, problem.inputs[0], won, first, times)
     return list(found.values())
 
 
@@ -145,7 +146,9 @@ def engines_of(found: Iterable[Measured]) -> dict[str, tuple[int, int]]:
         least: dict[str, float] = {}
         for choice, milliseconds in one.times.items():
             if choice.engine >= 0:
-                name = database.engine_of(one.op, one.dtype.name, choice.formulation, choice.engine)
+                name = database.engine_of(
+                    one.op, one.given.dtype.name, str(one.given.tag), choice.formulation, choice.engine
+                )
                 least[name] = min(milliseconds, least.get(name, math.inf))
         limit = database.NEAR * min(one.times.values())
         for name, milliseconds in least.items():

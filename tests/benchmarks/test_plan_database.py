@@ -19,16 +19,20 @@ from benchmarks.plan_problems import LIST, Request, read
 from lamina.backends.cuda.select.known import ProblemPlace
 from lamina.cudnn import Choice, database, read_database
 from lamina.ops.primitives import BatchNorm
-from lamina.spec import Spec, bfloat16, channels_last, float16, float32
+from lamina.spec import DType, Spec, bfloat16, channels_last, float16, float32
 from tests.helpers.cudnn.installed import needs_cudnn_919
 
 A, B, C = (Choice(name) for name in "abc")
 
 
+def image(dtype: DType) -> Spec:
+    return Spec((1, 2, 3, 3), dtype, channels_last((1, 2, 3, 3)))
+
+
 def problem(size: int, best: Choice, **times: float) -> Measured:
     won = Choice(best.formulation, milliseconds=times[best.formulation], heuristic=times.get("a", 0.0))
     choices = {Choice(name): t for name, t in times.items()}
-    return Measured(ProblemPlace("conv", (size,)), "conv", bfloat16, won, A, choices)
+    return Measured(ProblemPlace("conv", (size,)), "conv", image(bfloat16), won, A, choices)
 
 
 def test_a_problem_left_out_takes_its_nearest_neighbours_plan() -> None:
@@ -69,13 +73,15 @@ def test_what_the_heuristic_got_wrong_is_not_compared() -> None:
 def test_how_engines_did() -> None:
     """Knobs count together, and so do half types; own kernels are none of them."""
     times = {Choice("plain", 1): 2.0, Choice("plain", 1, ((2, 3),)): 1.01, Choice("turned", 1): 1.03, A: 1.0}
-    first = Measured(ProblemPlace("conv", (8,)), "conv", bfloat16, A, A, times)
-    second = Measured(ProblemPlace("conv", (9,)), "conv", float16, A, A, {Choice("plain", 1): 1.0})
-    third = Measured(ProblemPlace("conv", (9,)), "conv", float32, A, A, {Choice("plain", 1): 1.0, A: 0.1})
+    first = Measured(ProblemPlace("conv", (8,)), "conv", image(bfloat16), A, A, times)
+    second = Measured(ProblemPlace("conv", (9,)), "conv", image(float16), A, A, {Choice("plain", 1): 1.0})
+    third = Measured(
+        ProblemPlace("conv", (9,)), "conv", image(float32), A, A, {Choice("plain", 1): 1.0, A: 0.1}
+    )
     assert engines_of([first, second, third]) == {
-        "conv half plain 1": (2, 2),
-        "conv half turned 1": (1, 0),
-        "conv float32 plain 1": (1, 0),
+        "conv half acdb plain 1": (2, 2),
+        "conv half acdb turned 1": (1, 0),
+        "conv float32 acdb plain 1": (1, 0),
     }
 
 

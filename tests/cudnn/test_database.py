@@ -26,7 +26,11 @@ PLANS = [
 ]
 
 
-ENGINES = {"conv half plain 3": (40, 12), "conv half plain 7": (25, 0), "conv half plain 9": (19, 0)}
+ENGINES = {
+    "conv half acdb plain 3": (40, 12),
+    "conv half acdb plain 7": (25, 0),
+    "conv half acdb plain 9": (19, 0),
+}
 
 
 def made() -> PlanDatabase:
@@ -61,25 +65,26 @@ def test_the_others_choices_count_where_databases_are_merged() -> None:
 
 
 def test_engines_that_are_never_near_the_best_are_outclassed() -> None:
-    """For the op, form and type that were measured, where that was often; half types are one."""
+    """For the op, form, type and layout that were measured, where that was often; half types are one."""
     known = made()
-    assert known.outclasses("conv", "bfloat16", "plain", 7)
-    assert known.outclasses("conv", "float16", "plain", 7)
-    for op, dtype, form, engine in (
-        ("conv", "bfloat16", "plain", 3),
-        ("conv", "bfloat16", "plain", 9),
-        ("conv", "float32", "plain", 7),
-        ("conv", "bfloat16", "turned", 7),
-        ("matmul", "bfloat16", "plain", 7),
+    assert known.outclasses("conv", "bfloat16", "acdb", "plain", 7)
+    assert known.outclasses("conv", "float16", "acdb", "plain", 7)
+    for op, dtype, lies, form, engine in (
+        ("conv", "bfloat16", "acdb", "plain", 3),
+        ("conv", "bfloat16", "acdb", "plain", 9),
+        ("conv", "float32", "acdb", "plain", 7),
+        ("conv", "bfloat16", "acdb", "turned", 7),
+        ("matmul", "bfloat16", "acdb", "plain", 7),
+        ("conv", "bfloat16", "abcd", "plain", 7),
     ):
-        assert not known.outclasses(op, dtype, form, engine)
+        assert not known.outclasses(op, dtype, lies, form, engine)
     more = PlanDatabase.of(
-        "NVIDIA H200", "9.19", [], {}, {"conv half plain 7": (5, 1), "conv half plain 9": (1, 0)}
+        "NVIDIA H200", "9.19", [], {}, {"conv half acdb plain 7": (5, 1), "conv half acdb plain 9": (1, 0)}
     )
     both = known.merged(more)
-    assert both.engines["conv half plain 7"] == (30, 1)
-    assert not both.outclasses("conv", "bfloat16", "plain", 7)
-    assert both.outclasses("conv", "bfloat16", "plain", 9)
+    assert both.engines["conv half acdb plain 7"] == (30, 1)
+    assert not both.outclasses("conv", "bfloat16", "acdb", "plain", 7)
+    assert both.outclasses("conv", "bfloat16", "acdb", "plain", 9)
 
 
 @pytest.mark.feature("B010")

@@ -49,9 +49,9 @@ class PlanDatabase:
     plans: Mapping[str, Mapping[tuple[int, ...], Choice]]
     engines: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
-    def outclasses(self, op: str, dtype: str, formulation: str, engine: int) -> bool:
-        """Whether an engine was measured often, and never came near the best for an op in this form and type."""
-        competed, near = self.engines.get(engine_of(op, dtype, formulation, engine), (0, 0))
+    def outclasses(self, op: str, dtype: str, lies: str, formulation: str, engine: int) -> bool:
+        """Whether an engine competed often for an op in this form, type and layout, and never came near the best."""
+        competed, near = self.engines.get(engine_of(op, dtype, lies, formulation, engine), (0, 0))
         return competed >= ENOUGH and not near
 
     def placed(self, nature: str) -> Mapping[tuple[int, ...], Choice]:
@@ -146,10 +146,11 @@ def read_database(path: Path) -> PlanDatabase:
         raise DatabaseError(f"{path}: no database of plans: {type(error).__name__}: {error}") from error
 
 
-def engine_of(op: str, dtype: str, formulation: str, engine: int) -> str:
-    """What an engine is called among those of a database: half types share theirs. dtype: its name."""
+def engine_of(op: str, dtype: str, lies: str, formulation: str, engine: int) -> str:
+    """What an engine is called among those of a database: half types share theirs. dtype: its name.
+    lies: the tag of the first operand's layout, which tells its rank too."""
     kind = "half" if dtype in ("float16", "bfloat16") else dtype
-    return f"{op} {kind} {formulation} {engine}"
+    return f"{op} {kind} {lies} {formulation} {engine}"
 
 
 def _rounded(choice: Choice) -> tuple[float, float]:

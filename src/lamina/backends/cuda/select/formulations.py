@@ -694,7 +694,7 @@ def _made(
 
 def _outclassed(problem: Problem, formulation: Formulation, config: EngineConfig, device: Device) -> bool:
     """Whether measurements of many problems rule an engine out."""
-    return outclassed(problem.op, problem.dtype, formulation.name, config.key[0], device)
+    return outclassed(problem.op, problem.inputs[0], formulation.name, config.key[0], device)
 
 
 def _beyond(

@@ -19,7 +19,7 @@ from functools import lru_cache
 from lamina.c import cudnn as c
 from lamina.cudnn import Choice, database_of, database_of_kin, plan_store
 from lamina.runtime import Device
-from lamina.spec import DType, Spec
+from lamina.spec import Spec
 
 #: Choices of problems further away (in factors of two) are not tried, nor those that won by a smaller factor.
 BOUND, GAIN = 3.0, 1.25
@@ -122,10 +122,14 @@ def is_measured(place: ProblemPlace, device: Device) -> bool:
     return any(place.sizes in source for source in _measured_here(place, device))
 
 
-def outclassed(op: str, dtype: DType, formulation: str, engine: int, device: Device) -> bool:
-    """Whether one of cuDNN's engines competed often on this model of GPU, and never came near the best."""
+def outclassed(op: str, first: Spec, formulation: str, engine: int, device: Device) -> bool:
+    """Whether one of cuDNN's engines competed often on this model of GPU, and never came near the best. first: the
+    first operand.
+    """
     database = database_of(device)
-    return database is not None and database.outclasses(op, dtype.name, formulation, engine)
+    return database is not None and database.outclasses(
+        op, first.dtype.name, str(first.tag), formulation, engine
+    )
 
 
 def _measured_here(place: ProblemPlace, device: Device) -> list[Neighbours]:
