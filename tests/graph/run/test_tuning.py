@@ -137,7 +137,15 @@ def test_long_runs_are_no_pauses() -> None:
     for _ in range(3):
         budget.passed(2.0)
     assert budget.run == pytest.approx(2.0)
-    assert budget.credit == pytest.approx(min(SHARE * 6, tuning.SAVED_UP))
+    assert budget.credit == pytest.approx(SHARE * (tuning.PAUSE + 4))  # nothing was known of the first one
+
+
+def test_a_pause_before_the_first_run_that_counts_saves_nothing_up() -> None:
+    """A few steps, then the user looks at the losses: what follows is not interrupted by all that was saved up."""
+    budget = Budget(begin=2.0)
+    budget.passed(3600.0)
+    assert budget.credit == pytest.approx(SHARE * (tuning.PAUSE - 2.0))
+    assert not budget.allows(PartKind("time"))
 
 
 def test_a_wait_belongs_to_all_runs_that_were_queued() -> None:

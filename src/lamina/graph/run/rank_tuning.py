@@ -426,7 +426,7 @@ class RankTuner(Tuner):
                 self._spend(TIMING, max(0.0, took - run))
                 took = min(took, run)
             if counts:
-                self._elapsed += min(took, max(PAUSE, 2 * run)) if run else took
+                self._elapsed += min(took, max(PAUSE, 2 * run))
         self._timing, self._last = False, now
 
     def _spend(self, kind: PartKind | None, seconds: float) -> None:

@@ -160,9 +160,10 @@ class Budget:
         return without_longest(self._runs)
 
     def passed(self, seconds: float) -> None:
-        """So long took a run, and what the program did around it."""
+        """So long took a run, and what the program did around it: a pause, too, where it is far from those before."""
+        known = max(PAUSE, 2 * self.run)
         self._runs.append(seconds)
-        self._earn(min(seconds, max(PAUSE, 2 * self.run)))
+        self._earn(min(seconds, known))
         self._rare = min(self._rare + 1 / APART, FIRST)
         self._queued += 1
 
