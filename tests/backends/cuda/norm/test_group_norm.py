@@ -20,6 +20,10 @@ CASES: list[tuple[tuple[int, ...], int]] = [
     ((1, 40, 4, 3, 3), 5),
     ((2, 24, 96, 90), 8),
     ((33, 16, 33, 1), 2),
+    # few long rows, whose sums a block brings together: of 96 channels in several parts, of 520 at few places
+    ((2, 96, 40, 37), 1),
+    ((3, 520, 9, 5), 1),
+    ((1, 72, 34, 33), 2),
 ]
 
 

@@ -1,8 +1,9 @@
-"""Group norm of images that lie channels last in groups of few channels, where they lie.
+"""Group norm of images that lie channels last, by sums of their channels.
 
-A group's elements are then a few bytes at each place, so that rows of them would be read piece by piece. Sums are
-taken of each channel of an image instead, as batch norm's are, and come together by groups: x is read twice, g and x
-twice for the gradient, in whole accesses, and nothing is brought into another order.
+In groups of few channels a group's elements are a few bytes at each place, so that rows of them would be read piece by
+piece; long rows are read again and again, and a few of them leave most of the machine idle. Sums are taken of each
+channel of an image instead, as batch norm's are, and come together by groups: x is read twice, g and x twice for the
+gradient, in whole accesses, and nothing is brought into another order.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.norm.norm import (
+    HELD_BYTES,
     SUMMING,
     TOGETHER,
     WRITING,
@@ -45,6 +47,10 @@ from lamina.spec import Policy, Spec
 
 #: Places of a channel from which on its sums are little beside its elements.
 _PLACES = 32
+#: Sums of channels up to which a warp brings them together: the block brings together more.
+_FEW_SUMS = 512
+#: Rows for each multiprocessor that keep it at work, and those that are at work at once.
+_ENOUGH, _AT_ONCE = 2, 8
 _PLAIN = flags(RELU=False, RESIDUAL=False)
 
 
@@ -84,18 +90,27 @@ class _Channels:
         head.sizes.add_quotient("image_of", self.x.shape[1])
         return head
 
+    def suits_rows(self, tensors: int) -> bool:
+        """Whether a block reads each group of so many tensors well: once, or again from the second-level cache, and
+        the machine is busy."""
+        nbytes = tensors * self.x.nbytes // self.lines
+        at_once = min(self.lines, _AT_ONCE * self.machine.multiprocessors)
+        is_busy = self.lines >= _ENOUGH * self.machine.multiprocessors
+        return nbytes <= HELD_BYTES or (is_busy and at_once * nbytes <= self.machine.l2_bytes)
+
     def gathering(
-        self, name: str, aligned: bool, warps: int, places: Sequence[Place], text: str = ""
+        self, name: str, aligned: bool, teams: int, places: Sequence[Place], text: str = ""
     ) -> Launch:
-        """A launch of a warp for each of what sums of channels are brought together for."""
+        """A launch of a warp, or a block, for each of what sums of channels are brought together for."""
         sums = self.blocks(aligned)
+        members = 32 if self.x.shape[1] // self.groups * sums.split[1] <= _FEW_SUMS else 256
         index = index_type(sums.kept.reach + self.x.numel)
         head = KernelHead.bare(types(index, self.x), known=index != "i32")
         head.sizes.add(OUTPUTS=sums.kept.count, COUNT=sums.reduced.count, SPLITS=sums.split[1])
         head.sizes.add(LINES=self.lines, IMAGES=self.x.shape[0])
         head.sizes.add_offset("kept", sums.kept)
-        switches = constants(V=1) + text + flags(**{name.upper(): True})
-        return self.known(head).launch(name, switches, (-(-warps // 8),), places)
+        switches = constants(V=1, MEMBERS=members) + text + flags(**{name.upper(): True})
+        return self.known(head).launch(name, switches, (-(-teams * members // 256),), places)
 
     def passing(self, name: str, aligned: bool, places: Sequence[Place], text: str, waves: int) -> Launch:
         """A launch over all elements."""
@@ -104,11 +119,13 @@ class _Channels:
 
 
 def _channels(op: GroupNorm | GroupNormGrad, machine: Machine, *specs: Spec) -> _Channels | None:
-    """The tensor where groups are to be read channel by channel; None where rows of their elements lie together."""
+    """The tensor where groups are to be read channel by channel; None where they are read as well row by row."""
     x = full(specs[0], resident(*specs))
-    if x.ndim < 3 or x.numel == 0 or x.physical.strides[1] != 1 or x.shape[1] // op.groups >= TOGETHER:
+    if x.ndim < 3 or x.numel == 0 or x.physical.strides[1] != 1:
         return None
     found = _Channels(x, op.groups, machine)
+    if x.shape[1] // op.groups >= TOGETHER and found.suits_rows(len(specs)):
+        return None
     blocks = found.blocks(True)
     return None if blocks.by_rows or blocks.reduced.count < _PLACES else found
 

@@ -292,29 +292,42 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
 }
 #endif
 
+#ifdef MEMBERS
+// What sums of channels are brought together for has MEMBERS threads: a warp or the block.
+#define NUMBER_OF_TEAM ((Index)blockIdx.x * (256 / MEMBERS) + threadIdx.x / MEMBERS)
+__device__ __forceinline__ f64 over_members(f64 v)
+{
+#if MEMBERS == 32
+    return over_warp(v, Sum());
+#else
+    return over_block(v, Sum(), 0.0);
+#endif
+}
+#endif
+
 #ifdef GROUP_STATISTICS
-// One warp per group of an image: mean and r = 1 / sqrt(variance + EPSILON) of LINES of them, from the sums of each
+// A team per group of an image: mean and r = 1 / sqrt(variance + EPSILON) of LINES of them, from the sums of each
 // channel's elements less its first one.
 extern "C" __global__ void __launch_bounds__(256)
 group_statistics(const T *x, const A *partial, A *mean, A *r, SIZES)
 {
-    const Index group = (Index)blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+    const Index group = NUMBER_OF_TEAM, lane = threadIdx.x % MEMBERS;
     if (group >= LINES) return;
     const A *sums = partial + (i64)group * PER_GROUP * SPLITS, *squares = sums + (i64)OUTPUTS * SPLITS;
     const f64 size = (f64)COUNT * PER_GROUP;
     f64 sum = 0, square = 0;
-    for (Index i = lane; i < PER_GROUP * SPLITS; i += 32) sum += (f64)sums[i];
-    for (Index c = lane; c < PER_GROUP; c += 32) sum += COUNT * (f64)widen(x[kept(group * PER_GROUP + c)]);
-    const f64 middle = over_warp(sum, Sum()) / size;
-    for (Index i = lane; i < PER_GROUP * SPLITS; i += 32) {
+    for (Index i = lane; i < PER_GROUP * SPLITS; i += MEMBERS) sum += (f64)sums[i];
+    for (Index c = lane; c < PER_GROUP; c += MEMBERS) sum += COUNT * (f64)widen(x[kept(group * PER_GROUP + c)]);
+    const f64 middle = over_members(sum) / size;
+    for (Index i = lane; i < PER_GROUP * SPLITS; i += MEMBERS) {
         const f64 apart = middle - (f64)widen(x[kept(group * PER_GROUP + i / SPLITS)]);
         square += (f64)squares[i] - 2 * apart * (f64)sums[i];
     }
-    for (Index c = lane; c < PER_GROUP; c += 32) {
+    for (Index c = lane; c < PER_GROUP; c += MEMBERS) {
         const f64 apart = middle - (f64)widen(x[kept(group * PER_GROUP + c)]);
         square += COUNT * apart * apart;
     }
-    const f64 var = larger(over_warp(square, Sum()) / size, 0.0);
+    const f64 var = larger(over_members(square) / size, 0.0);
     if (lane) return;
     mean[group] = (A)middle;
     r[group] = (A)(1 / sqrt(var + EPSILON));
@@ -322,33 +335,33 @@ group_statistics(const T *x, const A *partial, A *mean, A *r, SIZES)
 #endif
 
 #ifdef GROUP_TOTALS
-// From each channel's sums of g and g (x - mean) in each image. One warp per group of an image: level = the mean of
-// g scale, tilt = r² times that of g scale (x - mean). Behind these LINES one warp per channel: dbias and dscale, over
+// From each channel's sums of g and g (x - mean) in each image. A team per group of an image: level = the mean of
+// g scale, tilt = r² times that of g scale (x - mean). Behind these LINES one per channel: dbias and dscale, over
 // IMAGES.
 extern "C" __global__ void __launch_bounds__(256)
 group_totals(const A *partial, const A *scale, const A *spread, A *level, A *tilt, A *dscale, A *dbias, SIZES)
 {
-    const Index warp = (Index)blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-    const bool of_group = warp < LINES;
-    const Index channel = warp - LINES;
+    const Index team = NUMBER_OF_TEAM, lane = threadIdx.x % MEMBERS;
+    const bool of_group = team < LINES;
+    const Index channel = team - LINES;
     if (!of_group && channel >= CHANNELS) return;
     const A *others = partial + (i64)OUTPUTS * SPLITS;
     f64 first = 0, second = 0;
-    for (Index i = lane; i < (of_group ? (Index)PER_GROUP : (Index)IMAGES) * SPLITS; i += 32) {
-        const Index n = i / SPLITS, place = of_group ? warp * PER_GROUP + n : n * CHANNELS + channel;
+    for (Index i = lane; i < (of_group ? (Index)PER_GROUP : (Index)IMAGES) * SPLITS; i += MEMBERS) {
+        const Index n = i / SPLITS, place = of_group ? team * PER_GROUP + n : n * CHANNELS + channel;
         const i64 at = (i64)place * SPLITS + i % SPLITS;
         const f64 factor = of_group ? (f64)scale[place - image_of(place) * CHANNELS] : 1.0;
         first += factor * (f64)partial[at];
         second += (of_group ? factor : (f64)spread[group_of(place)]) * (f64)others[at];
     }
-    first = over_warp(first, Sum());
-    second = over_warp(second, Sum());
+    first = over_members(first);
+    second = over_members(second);
     if (lane) return;
     const f64 size = (f64)COUNT * PER_GROUP;
     if (of_group) {
-        const f64 r = (f64)spread[warp];
-        level[warp] = (A)(first / size);
-        tilt[warp] = (A)(r * r * second / size);
+        const f64 r = (f64)spread[team];
+        level[team] = (A)(first / size);
+        tilt[team] = (A)(r * r * second / size);
     } else {
         dbias[channel] = (A)first;
         dscale[channel] = (A)second;

@@ -73,6 +73,8 @@ SUMMING, WRITING = 8, 32
 _RESIDENT = 2.2
 #: Accesses of a thread up to which a row is held in registers; elements up to which scales are, of all rows.
 _HELD, _SAME = 4, 16
+#: Bytes of a row, or of two, that a block holds in registers.
+HELD_BYTES = 2 * _HELD * 256 * VECTOR
 #: Elements that must lie together for a group to be read where it lies.
 TOGETHER = 16
 
@@ -793,7 +795,7 @@ def _row_launch(
     group, turns = lanes_of(accesses, _HELD)
     if turns > _HELD:
         group, turns = 256, -(-accesses // 256)
-    held, head = turns * held_tensors <= _HELD * 2, KernelHead.of(lines.x, width, kept, inner)
+    held, head = turns * held_tensors <= 2 * _HELD, KernelHead.of(lines.x, width, kept, inner)
     same = held and turns * width <= _SAME and not any(kept.strides[2])
     head.sizes.add_offset("scale_kept", kept, 2)
     head.sizes.add_offset("scale_reduced", inner, 2)

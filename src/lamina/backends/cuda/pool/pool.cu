@@ -80,19 +80,22 @@ extern "C" __global__ void __launch_bounds__(256, 8) max_pool(const T *x, T *y, 
 }
 #endif
 
-// The windows that cover position v along one axis: outputs first ... last, before dilation is looked at.
-#define FIRST(v, P, K, J, S) ((v) + (P) < ((K) - 1) * (J) ? (Index)0 : ((v) + (P) - ((K) - 1) * (J) + (S) - 1) / (S))
-#define LAST(v, P, S, O) (((v) + (P)) / (S) < (Index)(O) - 1 ? ((v) + (P)) / (S) : (Index)(O) - 1)
-
+// The windows that may cover a position: along each axis the last one that begins before it, and so many before that.
+#define BEFORE(K, J, S) (((K) - 1) * (J) / (S))
 #define COVERING                                                                                                     \
-    for (Index od = FIRST(d, PD, KD, JD, SD); od <= LAST(d, PD, SD, OD); ++od)                                       \
-        for (Index oh = FIRST(h, PH, KH, JH, SH); oh <= LAST(h, PH, SH, OH); ++oh)                                   \
-            for (Index ow = FIRST(w, PW, KW, JW, SW); ow <= LAST(w, PW, SW, OW); ++ow)
+    const Index last_d = (d + PD) / SD, last_h = (h + PH) / SH, last_w = (w + PW) / SW;                              \
+    _Pragma("unroll") for (int qd = BEFORE(KD, JD, SD); qd >= 0; --qd)                                               \
+    _Pragma("unroll") for (int qh = BEFORE(KH, JH, SH); qh >= 0; --qh)                                               \
+    _Pragma("unroll 8") for (int qw = BEFORE(KW, JW, SW); qw >= 0; --qw)
 
-// Where position (d, h, w) lies in window (od, oh, ow); `tap` is -1 between the taps of a dilated window.
+// Where position (d, h, w) lies in window (od, oh, ow); `tap` is -1 where there is no such window, behind its last tap,
+// and between the taps of a dilated one.
+#define HIT(t, K, J) ((t) <= ((K) - 1) * (J) && (t) % (J) == 0)
 #define TAP                                                                                                          \
+    const Index od = last_d - qd, oh = last_h - qh, ow = last_w - qw;                                                \
     const Index td = d + PD - od * SD, th = h + PH - oh * SH, tw = w + PW - ow * SW;                                 \
-    const bool hit = td % JD == 0 && th % JH == 0 && tw % JW == 0;                                                   \
+    const bool there = INSIDE(od, OD) && INSIDE(oh, OH) && INSIDE(ow, OW);                                           \
+    const bool hit = there && HIT(td, KD, JD) && HIT(th, KH, JH) && HIT(tw, KW, JW);                                 \
     const int tap = hit ? (int)((td / JD * KH + th / JH) * KW + tw / JW) : -1;                                       \
     const Index o = n * Y_N + c * Y_C + od * Y_D + oh * Y_H + ow * Y_W;
 
@@ -106,11 +109,13 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_grad(const T *g, cons
         for (int k = 0; k < V; ++k) sum[k] = 0;
         COVERING {
             TAP
-            const auto places = load<V>(index + o);
-            const auto gradients = load<V>(g + o);
+            if (tap >= 0) {
+                const auto places = load<V>(index + o);
+                const auto gradients = load<V>(g + o);
 #pragma unroll
-            for (int k = 0; k < V; ++k)
-                if ((int)places.v[k] == tap) sum[k] += (A)widen(gradients.v[k]);
+                for (int k = 0; k < V; ++k)
+                    if ((int)places.v[k] == tap) sum[k] += (A)widen(gradients.v[k]);
+            }
         }
         Pack<T, V> result;
 #pragma unroll
@@ -250,9 +255,10 @@ extern "C" __global__ void __launch_bounds__(256) avg_pool_grad(const T *g, T *d
             TAP
             if (tap >= 0) {
                 DIVISOR(od, oh, ow)
+                const A share = (A)1 / divisor;
                 const auto gradients = load<V>(g + o);
 #pragma unroll
-                for (int k = 0; k < V; ++k) sum[k] += (A)widen(gradients.v[k]) / divisor;
+                for (int k = 0; k < V; ++k) sum[k] += (A)widen(gradients.v[k]) * share;
             }
         }
         Pack<T, V> result;
