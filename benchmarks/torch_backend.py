@@ -122,6 +122,73 @@ class Encoder(nn.Module):
         return self.head(self.encoder(self.embed(x)).mean(1))  # type: ignore[no-any-return]
 
 
+class GroupedBlock(nn.Module):
+    """Twice group norm, SiLU and a 3×3 convolution, beside which the input passes."""
+
+    def __init__(self, channels: int, filters: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(32, channels), nn.GroupNorm(32, filters)
+        self.conv1 = nn.Conv2d(channels, filters, 3, padding=1)
+        self.conv2 = nn.Conv2d(filters, filters, 3, padding=1)
+        self.skip = nn.Identity() if channels == filters else nn.Conv2d(channels, filters, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.conv1(nn.functional.silu(self.norm1(x)))
+        return self.skip(x) + self.conv2(nn.functional.silu(self.norm2(inner)))  # type: ignore[no-any-return]
+
+
+class PlacesAttention(nn.Module):
+    """Self-attention over all places of an image, behind group norm."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.norm, self.heads = nn.GroupNorm(32, channels), heads
+        self.qkv, self.out = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _, c, h, w = x.shape
+        places = self.norm(x).flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(places).unflatten(2, (3, self.heads, c // self.heads)).permute(2, 0, 3, 1, 4)
+        found = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return x + self.out(found).transpose(1, 2).unflatten(2, (h, w))
+
+
+class DiffusionUNet(nn.Module):
+    """A U-Net as diffusion models have it (without times), and a linear head on the mean over all places."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        wide = (width, 2 * width, 2 * width)
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.down, self.up, skips, channels = nn.ModuleList(), nn.ModuleList(), [width], width
+        for level, filters in enumerate(wide):
+            for _ in range(2):
+                self.down.append(GroupedBlock(channels, filters))
+                skips.append(channels := filters)
+            if level < 2:
+                self.down.append(nn.Conv2d(channels, channels, 3, 2, 1))
+                skips.append(channels)
+        self.middle = nn.Sequential(PlacesAttention(channels, 4), GroupedBlock(channels, channels))
+        for level, filters in reversed(list(enumerate(wide))):
+            for _ in range(3):
+                self.up.append(GroupedBlock(channels + skips.pop(), filters))
+                channels = filters
+            if level:
+                self.up.append(
+                    nn.Sequential(nn.Upsample(scale_factor=2.0), nn.Conv2d(channels, channels, 3, 1, 1))
+                )
+        self.norm, self.head = nn.GroupNorm(32, channels), nn.Linear(channels, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = [x := self.stem(x)]
+        for layer in self.down:
+            kept.append(x := layer(x))
+        x = self.middle(x)
+        for layer in self.up:
+            x = layer(torch.cat([x, kept.pop()], 1) if isinstance(layer, GroupedBlock) else x)
+        return self.head(nn.functional.silu(self.norm(x)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
 def bert() -> nn.Module:
     """transformers' BERT with a head for classes, 12 layers of 768."""
     import transformers
@@ -155,6 +222,7 @@ NETWORKS: dict[str, Network] = {
     ),
     "encoder": Network(Encoder, (256,), 1, 64, words=32000),
     "bert": Network(bert, (128,), 1, 64, words=30000),
+    "diffusion": Network(DiffusionUNet, (3, 64, 64), 1, 32),
 }
 
 

@@ -10,15 +10,15 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.norm.batch_norm_activation_fusion import (
-    BATCH_NORM_ACTIVATION,
-    BATCH_NORM_ACTIVATION_GRAD,
-    ActivatedNorm,
-)
 from lamina.backends.cuda.norm.batch_norm_of_activation_fusion import (
     NORM_OF_ACTIVATION,
     NORM_OF_ACTIVATION_GRAD,
     NormOfActivationGrad,
+)
+from lamina.backends.cuda.norm.norm_activation_fusion import (
+    NORM_ACTIVATION,
+    NORM_ACTIVATION_GRAD,
+    ActivatedNorm,
 )
 from lamina.backends.protocol import worthwhile
 from lamina.backends.reference import run_reference
@@ -43,14 +43,14 @@ from lamina.spec import (
     float32,
     float64,
 )
-from tests.backends.cuda.norm.test_batch_norm_activation_fusion import (
+from tests.backends.cuda.norm.test_batch_persistent import SHAPES, with_blocks
+from tests.backends.cuda.norm.test_norm_activation_fusion import (
     ACTIVATIONS,
     alike,
     check,
     plan_of,
     small,
 )
-from tests.backends.cuda.norm.test_batch_persistent import SHAPES, with_blocks
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import run_plan
 from tests.helpers.norm_networks import Activation, names, operands
@@ -81,7 +81,7 @@ def network(act: Activation, read: str = "", behind: Activation = lambda y: y) -
 
 
 def fused(graph: Graph, verdict: str = "fused") -> Graph:
-    found = [BATCH_NORM_ACTIVATION_GRAD, BATCH_NORM_ACTIVATION, NORM_OF_ACTIVATION_GRAD, NORM_OF_ACTIVATION]
+    found = [NORM_ACTIVATION_GRAD, NORM_ACTIVATION, NORM_OF_ACTIVATION_GRAD, NORM_OF_ACTIVATION]
     return fuse_patterns(fuse_batch_norm(drop_identities(graph)), found, StandIn(verdict), Report())
 
 

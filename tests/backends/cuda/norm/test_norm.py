@@ -12,11 +12,11 @@ from lamina.backends.cuda import backend
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Launches, kernel_plan, source, target
 from lamina.backends.cuda.norm import norm
-from lamina.backends.cuda.norm.batch_norm_activation_fusion import ActivationNormGrad
 from lamina.backends.cuda.norm.batch_norm_of_activation_fusion import NormOfActivationGrad
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_formulation
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm
 from lamina.backends.cuda.norm.norm import batch_norm_grad, channel_blocks
+from lamina.backends.cuda.norm.norm_activation_fusion import ActivationNormGrad
 from lamina.backends.cuda.select.formulations import Problem
 from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY, Array, Op, Sample

@@ -10,7 +10,7 @@ from lamina import backends
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Fill, target
-from lamina.backends.cuda.norm.batch_norm_activation_fusion import ActivationNormGrad
+from lamina.backends.cuda.norm.norm_activation_fusion import ActivationNormGrad
 from lamina.backends.cuda.select import formulations, known
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose, expects
 from lamina.backends.cuda.select.known import BOUND, ProblemPlace, distance, known_choices, ranked

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.backends import Fusion
-from lamina.backends.cuda.norm.batch_norm_activation_fusion import (
+from lamina.backends.cuda.norm.norm_activation_fusion import (
     ActivatedNorm,
     ActivationNormGrad,
     GradientSteps,
@@ -97,7 +97,8 @@ def _gradient_before(node: Any, inputs: Callable[[Any], Sequence[Any]]) -> Any:
     for _ in range(_MOST_STEPS):
         makers = [v.node for n in behind for v in inputs(n) if v.node is not None]
         for maker in makers:
-            if isinstance(maker.op, BatchNormGrad | ActivationNormGrad):
+            op = maker.op.norm if isinstance(maker.op, ActivationNormGrad) else maker.op
+            if isinstance(op, BatchNormGrad):
                 return maker
         behind = [maker for maker in dict.fromkeys(makers) if is_step(maker)]
     return None
@@ -173,7 +174,7 @@ NORM_OF_ACTIVATION_GRAD = fusions.add(
         made_by(Op, where=_may_end),
         _gradient,
         NormOfActivationGrad,
-        after=("batch_norm_activation", "batch_norm_max_pool", "batch_norm_max_pool_grad"),
+        after=("norm_activation", "batch_norm_max_pool", "batch_norm_max_pool_grad"),
     )
 )
 

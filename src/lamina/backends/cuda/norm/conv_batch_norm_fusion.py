@@ -181,7 +181,7 @@ CONV_BATCH_NORM = fusions.add(
         made_by(BatchNorm, made_by(Conv, name="conv"), where=_is_timed),
         _statistics_behind,
         ConvNorm,
-        after=("batch_norm_max_pool", "batch_norm_activation"),
+        after=("batch_norm_max_pool", "norm_activation"),
     )
 )
 

@@ -1,9 +1,9 @@
 """Group norm of images that lie channels last, by sums of their channels.
 
-In groups of few channels a group's elements are a few bytes at each place, so that rows of them would be read piece by
-piece; long rows are read again and again, and a few of them leave most of the machine idle. Sums are taken of each
+In groups of few channels a group's elements are a few bytes at each place, so that rows of them would be read piece
+by piece; long rows are read again and again, and a few of them leave most of the machine idle. Sums are taken of each
 channel of an image instead, as batch norm's are, and come together by groups: x is read twice, g and x twice for the
-gradient, in whole accesses, and nothing is brought into another order.
+gradient, in whole accesses, and nothing is brought into another order. The same passes compute an activation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lamina.backends import Plan
+from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.indexing import collapse, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
@@ -33,6 +33,7 @@ from lamina.backends.cuda.norm.norm import (
     WRITING,
     Blocks,
     KernelHead,
+    NormFunctions,
     flags,
     moments,
     resident,
@@ -51,7 +52,11 @@ _PLACES = 32
 _FEW_SUMS = 512
 #: Rows for each multiprocessor that keep it at work, and those that are at work at once.
 _ENOUGH, _AT_ONCE = 2, 8
-_PLAIN = flags(RELU=False, RESIDUAL=False)
+
+
+def _text(functions: NormFunctions | None, x: Spec) -> str:
+    """What passes are compiled with: a function behind the norm, or none."""
+    return flags(RELU=False, RESIDUAL=False) + ("" if functions is None else functions.text(x.dtype))
 
 
 @dataclass(frozen=True)
@@ -118,22 +123,43 @@ class _Channels:
         return self.known(blocks.head(self.x)).launch(name, text + flags(GROUPED=True), blocks.grid, places)
 
 
-def _channels(op: GroupNorm | GroupNormGrad, machine: Machine, *specs: Spec) -> _Channels | None:
-    """The tensor where groups are to be read channel by channel; None where they are read as well row by row."""
+def _channels(
+    op: GroupNorm | GroupNormGrad, machine: Machine, functions: NormFunctions | None, *specs: Spec
+) -> _Channels | None:
+    """The tensor where groups are to be read channel by channel; None where they are read as well row by row.
+
+    With functions there are no others. Raises NoKernel without places beside each other.
+    """
     x = full(specs[0], resident(*specs))
+    found = _Channels(x, op.groups, machine)
+    if functions is not None:
+        if x.ndim < 3 or x.numel == 0 or functions.before is not None:
+            raise NoKernel(
+                f"cuda computes no {functions.op} of {x}: it takes functions of results at several places"
+            )
+        return found
     if x.ndim < 3 or x.numel == 0 or x.physical.strides[1] != 1:
         return None
-    found = _Channels(x, op.groups, machine)
     if x.shape[1] // op.groups >= TOGETHER and found.suits_rows(len(specs)):
         return None
     blocks = found.blocks(True)
     return None if blocks.by_rows or blocks.reduced.count < _PLACES else found
 
 
+def _label(op: GroupNorm | GroupNormGrad, functions: NormFunctions | None) -> str:
+    return f"{op.name if functions is None else functions.label(op.name)} by channels"
+
+
 @kernels(GroupNorm, source="kernel")
-def group_norm(op: GroupNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+def group_norm(
+    op: GroupNorm,
+    specs: tuple[Spec, ...],
+    device: Device,
+    policy: Policy,
+    functions: NormFunctions | None = None,
+) -> Plan:
     """Sums of each channel, statistics of groups, then the normalized result; or row by row."""
-    lying = _channels(op, device.machine, specs[0])
+    lying = _channels(op, device.machine, functions, specs[0])
     if lying is None:
         return row_norm(op, specs, device, policy)
     x, outs = lying.x, op.infer(*specs)
@@ -141,7 +167,7 @@ def group_norm(op: GroupNorm, specs: tuple[Spec, ...], device: Device, policy: P
     outputs = [full(outs[0], x.physical), *(s.fixed for s in outs[1:])]
     epsilon = constants(EPSILON=repr(op.epsilon))
     applied = [*(source(i) for i in range(3)), target(1), target(2), source(0), target(0), target(0)]
-    text = _PLAIN + constants(APPLY=1) + flags(INFERENCE=False, SIGNS=False)
+    text = _text(functions, x) + constants(APPLY=1) + flags(INFERENCE=False, SIGNS=False)
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         places = (source(0), scratch(), target(1), target(2))
@@ -156,33 +182,45 @@ def group_norm(op: GroupNorm, specs: tuple[Spec, ...], device: Device, policy: P
         inputs,
         outputs,
         steps(True),
-        label=f"{op.name} by channels",
+        label=_label(op, functions),
         workspace=lying.sums_bytes,
         plain=lambda: steps(False),
     )
 
 
 @kernels(GroupNormGrad, source="kernel")
-def group_norm_grad(op: GroupNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """Sums of each channel, those of groups, of scales and of biases from them, then dx; or row by row."""
-    lying = _channels(op, device.machine, specs[1], specs[0])
+def group_norm_grad(
+    op: GroupNormGrad,
+    specs: tuple[Spec, ...],
+    device: Device,
+    policy: Policy,
+    functions: NormFunctions | None = None,
+) -> Plan:
+    """Sums of each channel, those of groups, of scales and of biases from them, then dx; or row by row.
+
+    functions: of the gradient that arrives and the norm's result, for which the bias is given, too.
+    """
+    lying = _channels(op, device.machine, functions, specs[1], specs[0])
     if lying is None:
         return row_norm_grad(op, specs, device, policy)
-    x, outs = lying.x, op.infer(*specs)
+    x, outs = lying.x, op.infer(*specs[:5])
     inputs = [full(specs[0], x.physical), x, *(s.open.fixed for s in specs[2:])]
     outputs = [full(outs[0], x.physical), *(s.fixed for s in outs[1:])]
     g, given, scale, mean, spread = (source(i) for i in range(5))
     small = round_up(lying.lines * x.dtype.compute.itemsize, WORKSPACE_ALIGNMENT)
     level, tilt = scratch(lying.sums_bytes), scratch(lying.sums_bytes + small)
-    summed = [g, given, scale, mean, spread, scale, g, target(0), scratch()]
+    bias, text = scale if functions is None else source(5), _text(functions, x)
+    summed = [g, given, scale, mean, spread, bias, g, target(0), scratch()]
     totals = [scratch(), scale, spread, level, tilt, target(1), target(2)]
-    applied = [g, given, scale, mean, spread, level, tilt, target(0)]
+    applied = [g, given, scale, mean, spread, bias, level, tilt, target(0)]
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         return (
-            lying.passing("batch_grad_sums", aligned, summed, _PLAIN + constants(GRAD_SUMS=1), SUMMING),
+            lying.passing("batch_grad_sums", aligned, summed, text + constants(GRAD_SUMS=1), SUMMING),
             lying.gathering("group_totals", aligned, lying.lines + x.shape[1], totals),
-            lying.passing("group_grad_apply", aligned, applied, constants(GROUP_GRAD_APPLY=1), WRITING),
+            lying.passing(
+                "group_grad_apply", aligned, applied, text + constants(GROUP_GRAD_APPLY=1), WRITING
+            ),
         )
 
     return kernel_plan(
@@ -190,7 +228,7 @@ def group_norm_grad(op: GroupNormGrad, specs: tuple[Spec, ...], device: Device, 
         inputs,
         outputs,
         steps(True),
-        label=f"{op.name} by channels",
+        label=_label(op, functions),
         workspace=lying.sums_bytes + 2 * small,
         aliases={0: 0},
         plain=lambda: steps(False),

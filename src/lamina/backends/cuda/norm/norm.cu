@@ -245,12 +245,13 @@ grad_totals(const A *partial, const A *spread, A *dscale, A *dbias, SIZES)
 }
 #endif
 
-#ifdef GRAD_APPLY
 #if AGAIN || defined(BEFORE)
 #define BLOCKS 2  // what computes the output or the input again needs registers that only two blocks have
 #else
 #define BLOCKS 3
 #endif
+
+#ifdef GRAD_APPLY
 // dx = r scale (g - mean(g) - n mean(g n)), n = (x - mean) r; without MOVING only r scale g.
 extern "C" __global__ void __launch_bounds__(256, BLOCKS)
 batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const A *dscale,
@@ -370,10 +371,10 @@ group_totals(const A *partial, const A *scale, const A *spread, A *level, A *til
 #endif
 
 #ifdef GROUP_GRAD_APPLY
-// dx = r (g scale - level - (x - mean) tilt).
-extern "C" __global__ void __launch_bounds__(256, 3)
-group_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *level, const A *tilt,
-                 T *dx, SIZES)
+// dx = r (g scale - level - (x - mean) tilt), g being what arrives or what a function makes of it.
+extern "C" __global__ void __launch_bounds__(256, BLOCKS)
+group_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const A *level,
+                 const A *tilt, T *dx, SIZES)
 {
     BLOCK(gridDim.y - 1 - blockIdx.y)
     if (!inside) return;
@@ -382,6 +383,10 @@ group_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
     FETCH(slope, spread, STATISTIC, true)
     FETCH(least, level, STATISTIC, true)
     FETCH(bend, tilt, STATISTIC, true)
+#if AGAIN
+    A shift[WIDTH];
+    FETCH(shift, bias, CHANNEL, true)
+#endif
     REPEAT(k, WIDTH) {
         least[k] *= slope[k];
         bend[k] *= slope[k];
@@ -399,7 +404,8 @@ group_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
             Pack<T, V> result;
             REPEAT(k, V) {
                 const A v = (A)widen(elements[p].v[k]) - middle[OF(k)];
-                result.v[k] = narrow<T>((A)widen(gradients[p].v[k]) * slope[OF(k)] - least[OF(k)] - v * bend[OF(k)]);
+                const A d = ARRIVING(widen(gradients[p].v[k]), v, k);
+                result.v[k] = narrow<T>(d * slope[OF(k)] - least[OF(k)] - v * bend[OF(k)]);
             }
             store<V>(dx + at[p], result);
         }

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 
-from lamina.backends import Call, NoKernel, Plan
-from lamina.backends.cuda.elementwise.fused_elementwise import device_function, instructions
+from lamina.backends import Call, Plan
+from lamina.backends.cuda.elementwise.fused_elementwise import device_function
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.indexing import KernelSizes, Space, collapse, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
@@ -41,9 +41,9 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.norm import batch_persistent
-from lamina.backends.cuda.norm.batch_norm_activation_fusion import ActivatedNorm, ActivationNormGrad
 from lamina.backends.cuda.norm.batch_norm_of_activation_fusion import NormOfActivationGrad
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
+from lamina.backends.cuda.norm.norm_activation_fusion import ActivationNormGrad
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.backends.cuda.select.known import ProblemPlace, known_choices
@@ -346,21 +346,6 @@ def batch_norm(
     return _best(op, own, formulations, device, policy)
 
 
-@kernels(ActivatedNorm, source="kernel")
-def activated_norm(op: ActivatedNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The same passes, which compute a function of what they read, and one of the norm's result.
-
-    Raises NoKernel where a residual is added, or relu and another function follow.
-    """
-    op.infer(*specs)
-    norm, functions = op.norm, NormFunctions(op, op.before, op.behind)
-    if norm.residual or (norm.relu and op.behind is not None):
-        raise NoKernel(f"cuda computes functions of a bare norm's result alone, got {op}")
-    if isinstance(norm, BatchNorm):
-        return batch_norm(norm, specs, device, policy, functions)
-    return batch_norm_infer(norm, specs, device, policy, functions)
-
-
 def moments(x: Spec, sums: Blocks, functions: NormFunctions | None = None) -> Launch:
     """Each channel's sums, to the start of the workspace."""
     switches = constants(MOMENTS=1) + _before(functions, x)
@@ -483,55 +468,6 @@ def grad_applied(
         totals(x, x.shape[1], parts, summed, centred=True, scaled=True),
         passes.head(x).launch("batch_grad_apply", switches, passes.grid, places),
     )
-
-
-@kernels(ActivationNormGrad, source="kernel")
-def activation_norm_grad(
-    op: ActivationNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
-) -> Plan:
-    """The same passes, which make the gradient of the norm's result as they read what arrives.
-
-    Apart, the norm's result is stored, too: forward it is written, and read by the activation.
-    """
-    op.infer(*specs)
-    plan = batch_norm_grad(op.norm, specs, device, policy, NormFunctions(op, behind=op.act))
-    work = instructions(op.act, 2, specs[1].dtype)
-    inside, apart = [(work, 2), (work, 3)], [(0, 2), (0, 3), (work, 3), (0, 2)]
-    return replace(plan, objection=_objection(op, inside, apart, specs[1], device.machine))
-
-
-@kernels(NormOfActivationGrad, source="kernel")
-def norm_of_activation_grad(
-    op: NormOfActivationGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
-) -> Plan:
-    """The same passes, which compute the activation again, and in the last one its gradient.
-
-    Forward it is computed in both passes. Apart, what it gives is written and read, as is the gradient of that.
-    """
-    op.infer(*specs)
-    norm, behind = (op.norm, None) if isinstance(op.norm, BatchNormGrad) else (op.norm.norm, op.norm.act)
-    functions = NormFunctions(op, op.before, behind, op.leaving)
-    plan = batch_norm_grad(norm, specs, device, policy, functions)
-    work, gradient = instructions(op.before, 1, specs[1].dtype), instructions(op.leaving, 2, specs[1].dtype)
-    more = 0 if behind is None else instructions(behind, 2, specs[1].dtype)
-    inside = [(work, 1), (work, 2), (work + more, 2), (work + gradient + more, 3)]
-    apart = [(work, 2), (0, 1), (0, 2), (more, 2), (more, 3), (gradient, 3)]
-    return replace(plan, objection=_objection(op, inside, apart, specs[1], device.machine))
-
-
-def _objection(
-    op: Op, inside: Sequence[tuple[int, int]], apart: Sequence[tuple[int, int]], x: Spec, machine: Machine
-) -> str:
-    """Why an op is better taken apart, where by the machine's rates it is; "" where it is not.
-
-    inside, apart: for each pass over x the instructions for an element, and how many tensors are read and written.
-    """
-
-    def seconds(passes: Sequence[tuple[int, int]]) -> float:
-        kind = x.dtype.compute.name
-        return sum(machine.seconds(2.0 * work * x.numel, n * x.nbytes, kind) for work, n in passes)
-
-    return f"to compute {op} in every pass takes longer" if seconds(inside) > seconds(apart) else ""
 
 
 @kernels(BatchNormGrad, source="kernel")

@@ -13,9 +13,9 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.elementwise.fused_elementwise import instructions
 from lamina.backends.cuda.norm import batch_persistent
-from lamina.backends.cuda.norm.batch_norm_activation_fusion import (
-    BATCH_NORM_ACTIVATION,
-    BATCH_NORM_ACTIVATION_GRAD,
+from lamina.backends.cuda.norm.norm_activation_fusion import (
+    NORM_ACTIVATION,
+    NORM_ACTIVATION_GRAD,
     ActivatedNorm,
     ActivationNormGrad,
 )
@@ -97,7 +97,7 @@ SILU_GRAD = FusedElementwise((SiluGrad(),), ((0, 1),))
 
 
 def fused(graph: Graph, verdict: str = "fused") -> Graph:
-    found = [BATCH_NORM_ACTIVATION_GRAD, BATCH_NORM_ACTIVATION]
+    found = [NORM_ACTIVATION_GRAD, NORM_ACTIVATION]
     return fuse_patterns(fuse_batch_norm(drop_identities(graph)), found, StandIn(verdict), Report())
 
 

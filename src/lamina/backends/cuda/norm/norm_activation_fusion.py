@@ -1,4 +1,4 @@
-"""Activations behind a batch norm in the passes that normalize, and their gradients in those of the norm's gradient.
+"""Activations behind a batch or group norm in the passes that normalize, and their gradients in those of the norm's.
 
 The norm's last pass writes f(norm(x)) at once. The gradient's two passes read x anyway: they compute the norm's
 result again, and from it and the gradient that arrives the norm's own gradient. So neither the norm's result nor its
@@ -19,10 +19,17 @@ from lamina.backends.pattern import PatternMatch, Results, either, made_by, oper
 from lamina.ops.core import Arg, Array, Op, Sample
 from lamina.ops.primitives.full_like import FullLike
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
-from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad, BatchNormInfer, channel_frame
+from lamina.ops.primitives.norm import (
+    BatchNorm,
+    BatchNormGrad,
+    BatchNormInfer,
+    GroupNorm,
+    GroupNormGrad,
+    channel_frame,
+)
 from lamina.ops.primitives.pointwise import Gelu, Gt, Mul, Sigmoid, SigmoidGrad, Silu, SiluGrad, Where
 from lamina.ops.primitives.quantize import Dequantize, Quantize
-from lamina.spec import ShapeError, Spec, bfloat16, float16, float32
+from lamina.spec import ShapeError, Spec, bfloat16, float16, float32, float64
 
 #: Steps of a gradient at most.
 _MOST_STEPS = 24
@@ -30,12 +37,12 @@ _MOST_STEPS = 24
 
 @dataclass(frozen=True)
 class ActivatedNorm(Op):
-    """(x, …) -> what the batch norm gives, its first result y being behind(y), of before(x).
+    """(x, …) -> what the norm gives, its first result y being behind(y), of before(x).
 
-    before(x) and the norm's own result are not rounded. Raises what `BatchNorm` or `BatchNormInfer` raises.
+    before(x) and the norm's own result are not rounded. Raises what the norm raises.
     """
 
-    norm: BatchNorm | BatchNormInfer
+    norm: BatchNorm | BatchNormInfer | GroupNorm
     behind: FusedElementwise | None = None
     before: FusedElementwise | None = None
     differentiable = False
@@ -62,6 +69,17 @@ class ActivatedNorm(Op):
             small = [Arg(x[1:2], float32, low=0.5, high=2.0) for _ in range(4)]
             op = cls(norm, None if norm.relu else silu, None if i == 0 else gelu)
             yield Sample(op, (Arg(x), *small), (float32, float16, bfloat16))
+        for shape, groups in _GROUPED:
+            small = [Arg(shape[1:2], float32), Arg(shape[1:2], float32)]
+            yield Sample(
+                cls(GroupNorm(groups, 1e-5), silu), (Arg(shape), *small), (float32, float16, bfloat16)
+            )
+
+
+#: Shapes of x, and groups: channels in whole accesses or not, few places, one channel.
+_GROUPED: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((2, 16, 7, 5), 2), ((3, 12, 9, 8), 4), ((2, 6, 3), 3), ((2, 40, 6, 6), 1), ((3, 1, 5, 4), 1),
+)  # fmt: skip
 
 
 def like(op: Op, steps: FusedElementwise | None, *inputs: Spec) -> Spec:
@@ -76,29 +94,37 @@ def like(op: Op, steps: FusedElementwise | None, *inputs: Spec) -> Spec:
 
 @dataclass(frozen=True)
 class ActivationNormGrad(Op):
-    """(g, x, scale, mean, rstd, bias) -> what batch_norm_grad(act(y, g), x, scale, mean, rstd) gives.
+    """(g, x, scale, mean, rstd, bias) -> what the norm's gradient of (act(y, g), x, scale, mean, rstd) gives.
 
-    That is (dx, dscale, dbias). y is the norm's result, computed from x again and not rounded. Raises what
-    `BatchNormGrad` raises.
+    That is (dx, dscale, dbias). y is the norm's result, computed from x again and not rounded. Raises what the norm's
+    gradient raises.
     """
 
     act: FusedElementwise
-    norm: BatchNormGrad
+    norm: BatchNormGrad | GroupNormGrad
     differentiable = False
     arity = 6
     inplace = {0: 0}
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        if self.norm.relu or len(inputs) != 6:
+        if not is_bare(self.norm) or len(inputs) != 6:
             raise ShapeError(f"{self.name}: {len(inputs)} inputs are not what {self} takes")
-        replace(self.norm, relu=True).infer(*inputs)  # which takes the bias, too
         (g,) = self.act.infer(inputs[1], inputs[0])
-        return self.norm.infer(g, *inputs[1:5])
+        found = self.norm.infer(g, *inputs[1:5])
+        if inputs[5].open != inputs[2].open:
+            raise ShapeError(f"{self.name}: bias {inputs[5]} must be like scale {inputs[2]}")
+        return found
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         g, x, *small = inputs
-        scale, mean, rstd, bias = (v.reshape(channel_frame(x.shape).scale) for v in small)
-        (arriving,) = self.act.reference((x - mean) * (rstd * scale) + bias, g)
+        if isinstance(self.norm, GroupNormGrad):
+            frame = self.norm.frame(Spec(x.shape, float64))
+        else:
+            frame = channel_frame(x.shape)
+        shapes = frame.scale, frame.kept, frame.kept, frame.scale
+        scale, mean, rstd, bias = (v.reshape(shape) for v, shape in zip(small, shapes, strict=True))
+        y = (x.reshape(frame.split) - mean) * rstd * scale + bias
+        (arriving,) = self.act.reference(y.reshape(x.shape), g)
         return self.norm.reference(arriving, x, *small[:3])
 
     def __str__(self) -> str:
@@ -115,6 +141,10 @@ class ActivationNormGrad(Op):
             small = [Arg(x[1:2], float32), Arg(x[1:2], float32), Arg(x[1:2], float32, low=0.5, high=2.0)]
             args = (Arg(x), Arg(x), *small, Arg(x[1:2], float32))
             yield Sample(cls(act, BatchNormGrad(moving=i != 3)), args, dtypes)
+        for x, groups in _GROUPED:
+            stats = [Arg((x[0], groups), float32), Arg((x[0], groups), float32, low=0.5, high=2.0)]
+            args = (Arg(x), Arg(x), Arg(x[1:2], float32), *stats, Arg(x[1:2], float32))
+            yield Sample(cls(sigmoid, GroupNormGrad(groups)), args, dtypes)
 
 
 #: The gradient of leaky relu, where(y > 0, g, 0.25 g).
@@ -126,8 +156,9 @@ _LEAKY_GRAD = FusedElementwise(
 # ------------------------------------------------------------------------------------------------------- backward
 
 
-def _is_bare(norm: Any) -> bool:
-    return not norm.op.relu and not norm.op.residual
+def is_bare(norm: Op) -> bool:
+    """Whether a norm, or its gradient, has no relu and adds no residual."""
+    return isinstance(norm, GroupNorm | GroupNormGrad) or not (norm.relu or norm.residual)  # type: ignore[attr-defined]
 
 
 def is_step(node: Any) -> bool:
@@ -138,10 +169,18 @@ def is_step(node: Any) -> bool:
 
 
 _x, _scale, _bias = operand("x"), operand("scale"), operand("bias")
-_norm = made_by(BatchNorm, _x, _scale, _bias, name="norm", where=_is_bare, same_policy=False)
+_norm = made_by(
+    BatchNorm | GroupNorm, _x, _scale, _bias, name="norm", where=lambda n: is_bare(n.op), same_policy=False
+)
 _arriving = made_by(Op, name="arriving", where=is_step, same_policy=False).read_once
 _GRADIENT = made_by(
-    BatchNormGrad, _arriving, _x, _scale, _norm.output(1), _norm.output(2), where=lambda n: not n.op.relu
+    BatchNormGrad | GroupNormGrad,
+    _arriving,
+    _x,
+    _scale,
+    _norm.output(1),
+    _norm.output(2),
+    where=lambda n: is_bare(n.op),
 )
 
 
@@ -250,9 +289,9 @@ class GradientSteps:
         return value.node.op, read
 
 
-BATCH_NORM_ACTIVATION_GRAD = fusions.add(
+NORM_ACTIVATION_GRAD = fusions.add(
     Fusion(
-        "batch_norm_activation_grad",
+        "norm_activation_grad",
         _GRADIENT,
         _gradient,
         ActivationNormGrad,
@@ -293,12 +332,8 @@ def one_by_one(first: FusedElementwise | None, second: FusedElementwise | None) 
     return FusedElementwise((*first.ops, *second.ops), (*first.reads, *reads))
 
 
-def _may_be_activated(node: Any) -> bool:
-    return not (node.op.norm if isinstance(node.op, ActivatedNorm) else node.op).relu
-
-
-_bare = made_by(BatchNorm | BatchNormInfer, name="norm", where=_is_bare).read_once
-_longer = made_by(ActivatedNorm, name="norm", where=_may_be_activated).read_once
+_bare = made_by(BatchNorm | BatchNormInfer | GroupNorm, name="norm", where=lambda n: is_bare(n.op)).read_once
+_longer = made_by(ActivatedNorm, name="norm", where=lambda n: is_bare(n.op.norm)).read_once
 _norms = either(_bare, _longer)
 
 
@@ -315,12 +350,12 @@ def _activated(match: PatternMatch) -> Results | None:
     return {root.outputs[0]: y, **dict(zip(norm.outputs[1:], others, strict=True))}
 
 
-BATCH_NORM_ACTIVATION = fusions.add(
+NORM_ACTIVATION = fusions.add(
     Fusion(
-        "batch_norm_activation",
+        "norm_activation",
         either(made_by(Op, _norms, where=is_step), made_by(Op, operand(), _norms, where=is_step)),
         _activated,
         ActivatedNorm,
-        after=("batch_norm_activation_grad",),
+        after=("norm_activation_grad",),
     )
 )
