@@ -27,8 +27,8 @@ from lamina.runtime import Device, Machine, write_atomically
 #: The databases in the package, a file for each model of GPU and version of cuDNN.
 FOLDER = Path(__file__).with_name("databases")
 FORMAT = "lamina-plans-2"
-#: An engine is outclassed that competed in so many problems at least and came near the best in none: within 2 %.
-ENOUGH, NEAR = 20, 1.02
+#: An engine is outclassed that competed in so many problems at least and came near the best in none: within 1 %.
+ENOUGH, NEAR = 15, 1.01
 
 
 class DatabaseError(ValueError):

@@ -40,8 +40,9 @@ def only_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 planned = partial(in_windows.planned, way="tiles")
-#: Forward and backward; the bias has no gradient, and r is taken of a result that was rounded.
-check = partial(in_windows.check, way="tiles", bias_grad=False, room=8)
+#: Forward and backward; r is taken of a result that was rounded.
+check_all = partial(in_windows.check, way="tiles", room=8)
+check = partial(check_all, bias_grad=False)
 
 
 @pytest.mark.usefixtures("only_tiles")
@@ -66,6 +67,34 @@ def test_causal(sizes: tuple[int, ...], keep: float) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_bias(bias: str, causal: bool) -> None:
     check(Attention(0.2, causal, stats=True), (2, 2, 66, 40, 16, 24), bias, bfloat16)
+
+
+@pytest.mark.usefixtures("only_tiles")
+@pytest.mark.parametrize("bias", ["HST", "BHST", "ST", "BST"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradient_of_a_bias(bias: str, causal: bool) -> None:
+    """Summed over batch entries, heads, both or neither."""
+    check_all(Attention(0.2, causal, stats=True), (3, 2, 130, 75, 16, 24), bias, bfloat16)
+
+
+@pytest.mark.usefixtures("only_tiles")
+@pytest.mark.parametrize(
+    "sizes", [(2, 2, 70, 72, 16, 16), (4, 1, 65, 67, 128, 72), (1, 3, 5, 100, 8, 40)], ids=str
+)
+@pytest.mark.parametrize(("keep", "misaligned"), [(1.0, False), (0.75, False), (1.0, True), (0.75, True)])
+def test_the_gradient_of_a_bias_with_dropout_and_at_any_address(
+    sizes: tuple[int, ...], keep: float, misaligned: bool
+) -> None:
+    check_all(Attention(0.2, stats=True, keep=keep), sizes, "HST", float16, misaligned=misaligned)
+
+
+def test_a_bias_for_all_rows_or_columns_has_its_gradient_by_rows() -> None:
+    dtype = bfloat16
+    q, stats = Spec((2, 2, 130, 16), dtype), Spec((2, 2, 130, 1), float32)
+    for shape, way in (((1, 2, 130, 130), "tiles"), ((1, 2, 1, 130), "rows"), ((2, 1, 130, 1), "rows")):
+        specs = [q, q, q, q, stats, q, Spec(shape, dtype)]
+        plan = in_windows.backend(H200).plan(AttentionGrad(0.25), specs, Policy())
+        assert plan.label.endswith(way)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +135,11 @@ def test_rows_that_see_nothing() -> None:
     specs = [Spec(a.shape, float32 if i == 4 else dtype) for i, a in enumerate(given)]
     for unseen in (np.inf, -np.inf, np.nan):  # the statistics of such a row, as libraries have them
         stats[0, 0, 66] = unseen
-        dq, dk, dv = run_plan(planned(AttentionGrad(1.0, bias_grad=False), specs), given)
+        found = run_plan(planned(AttentionGrad(1.0), specs), given)
+        dq, _, _, dbias = found
         assert not dq[0, 0, 66].any()
-        assert np.isfinite(np.concatenate([a.astype(np.float64).ravel() for a in (dq, dk, dv)])).all()
+        assert not dbias[0, 0, 66].any()
+        assert np.isfinite(np.concatenate([a.astype(np.float64).ravel() for a in found])).all()
 
 
 @pytest.mark.usefixtures("only_tiles")
@@ -149,7 +180,7 @@ def test_one_projection_is_read_where_it_lies(order: tuple[int, ...]) -> None:
 
 
 def test_what_comes_this_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients with a mask of dropout; cuDNN is asked first for others, and the gradient of a bias goes by rows."""
+    """Gradients with a mask of dropout, and of a bias for all rows and columns; cuDNN is asked first for others."""
     q, mask, bias = (Spec(s, bfloat16) for s in ((1, 2, 96, 64), (1, 2, 96, 96), (1, 2, 96, 96)))
     stats, k, odd = (
         Spec((1, 2, 96, 1), float32),
@@ -171,7 +202,8 @@ def test_what_comes_this_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(AttentionGrad(1.0), given) == ["steps", "tiles", "rows"]
     assert names(AttentionGrad(1.0, keep=0.5), [*given, mask]) == ["tiles", "steps", "rows"]
     assert names(AttentionGrad(1.0, keep=0.5), [q, k, k, q, stats, q, odd]) == ["steps", "tiles", "rows"]
-    assert names(AttentionGrad(1.0), [*given, bias]) == ["rows"]
+    assert names(AttentionGrad(1.0), [*given, bias]) == ["tiles", "rows"]
+    assert names(AttentionGrad(1.0), [*given, Spec((1, 2, 1, 96), bfloat16)]) == ["rows"]
     assert names(AttentionGrad(1.0, bias_grad=False), [*given, bias]) == ["steps", "tiles", "rows"]
 
 

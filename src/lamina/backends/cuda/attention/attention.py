@@ -1,7 +1,7 @@
 """Scaled dot-product attention.
 
 windows few queries and keys in half types: own kernels that keep scores on the chip (`windows.py`)
-tiles   the same for many, but for the gradient of a bias (`tiles.py`)
+tiles   the same for many; the gradient of a bias that has all rows and columns (`tiles.py`)
 sdpa    cuDNN's one operation, forward in half types
 steps   cuDNN's pattern of attention written out (`lamina.cudnn.composed`), forward and backward in half types
 padded  the same on copies whose features are filled up with zeros to whole 16 bytes, which cuDNN asks for:
@@ -322,7 +322,7 @@ def _plain_backward(
     """The same backwards."""
     if windows.fit(terms):
         return windows.backward(op, terms, targets, device, policy, aligned=False)
-    if tiles.fit(terms) and not targets[3:]:
+    if tiles.fit_gradients(terms, targets):
         return tiles.backward(op, terms, targets, aligned=False)
     return None
 
@@ -359,7 +359,7 @@ def _backward_formulations(
     if windows.fit(terms):
         steps, size = windows.backward(op, terms, targets, device, policy)
         first.append(Formulation("windows", steps=tuple(steps), scratch=size))
-    elif tiles.fit(terms) and not targets[3:]:
+    elif tiles.fit_gradients(terms, targets):
         launches, size = tiles.backward(op, terms, targets)
         own = Formulation("tiles", steps=tuple(launches), scratch=size)
         (first if op.keep < 1 and tiles.reads_masks_whole(terms) else last).append(own)

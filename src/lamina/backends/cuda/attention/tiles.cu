@@ -5,10 +5,12 @@
 // attention_tiles         rows are queries: o and the statistics
 // attention_tiles_queries rows are queries: dq, and of each row the sum over do o
 // attention_tiles_keys    rows are keys: dk and dv; it reads these sums
+// attention_tiles_bias    one tile of the bias' gradient, of all matrices that have this bias; it reads these sums
 //
-// Constants: PASS (0, 1 or 2: which of them), LINES, T, HEADS, QUERIES, KEYS, D (features of q and k), E (of v), SCALE,
+// Constants: PASS (0 to 3: which of them), LINES, T, HEADS, QUERIES, KEYS, D (features of q and k), E (of v), SCALE,
 // CAUSAL, BIAS, STATS, DROPS with GROWTH, CROOKED (addresses may be any), and steps in elements along B, H and S, of the
-// bias along T too: Q_, K_, V_, O_ (o and do), BIAS_. Statistics, sums and the mask of dropout are row-major.
+// bias along T too: Q_, K_, V_, O_ (o and do), BIAS_. Statistics, sums, the mask of dropout and the bias' gradient are
+// row-major. OVER_B, OVER_H: batch entries and heads that have one bias.
 #define THREADS (LINES * 2)
 #include "attention.cuh"
 
@@ -122,14 +124,14 @@ __device__ __forceinline__ f32 kept(const Mask &m, int n, int i)
 #endif
 }
 
-#if PASS < 2  // rows are queries
-
 __device__ __forceinline__ void mask_of_queries(Mask &m, const T *drops)
 {
 #if DROPS
     REPEAT(n, TILES / 2) left_of<STEP_OF(COLUMNS)>(m[n], drops + threadIdx.x / 32 * 16 * STEP_OF(COLUMNS) + n * 16);
 #endif
 }
+
+#if PASS < 2  // rows are queries
 
 // Tile n of keys, their values, and their part of the mask of the block's queries.
 __device__ __forceinline__ void fetch_keys(int n, T *near, T *far, T *drops, const T *k, const T *v, const T *mask, int row)
@@ -265,7 +267,7 @@ attention_tiles_queries(const T *q, const T *k, const T *v, const T *o, const T 
 }
 
 #endif
-#else  // rows are keys
+#elif PASS == 2  // rows are keys
 
 // A thread's one of what 32 queries from `query` on have: their statistics, then their sums.
 __device__ __forceinline__ f32 number_of(const f32 *stats, const f32 *means, int query)
@@ -333,5 +335,92 @@ attention_tiles_keys(const T *q, const T *k, const T *v, const T *g, const T *bi
     }
     put<D>(dk + at.b * K_B + at.h * K_H, K_S, first, KEYS, of_keys);
     put<E>(dv + at.b * V_B + at.h * V_H, V_S, first, KEYS, of_values);
+}
+#else  // rows are queries, and a block takes the same tile of one matrix after the other
+
+// A warp's 16 rows of a matrix: q and do as left factors, and what is known of rows.
+struct Rows {
+    Left a;
+    LeftOfValues grads;
+    f32 mean[2], log_sum[2];
+    __device__ __forceinline__ void read(const T *q, const T *g, const f32 *stats, const f32 *means, int first)
+    {
+        hold<D>(a, q, Q_S, first, QUERIES);
+        hold<E>(grads, g, O_S, first, QUERIES);
+        REPEAT(half, 2) {
+            const int row = first + row_of(half * 2);
+            mean[half] = row < QUERIES ? means[row] : 0.0f;
+            log_sum[half] = row < QUERIES ? stats[row] * LOG2_E : INFINITY_F;
+        }
+    }
+};
+
+// A matrix that has the bias of number `own`.
+struct Matrix {
+    i64 b, h;
+    __device__ __forceinline__ Matrix(i64 own, int turn)
+    {
+        const int heads = HEADS / OVER_H;
+        b = own / heads * OVER_B + turn / OVER_H;
+        h = own % heads * OVER_H + turn % OVER_H;
+    }
+    __device__ __forceinline__ i64 number() const { return b * HEADS + h; }
+};
+
+extern "C" __global__ void BOUNDS
+attention_tiles_bias(const T *q, const T *k, const T *v, const T *g, const T *bias, const T *mask, const f32 *stats,
+                     const f32 *means, T *dbias)
+{
+    __shared__ __align__(16) T near[2 * COLUMNS * STEP_D], far[2 * COLUMNS * STEP_E];
+    ROOM_FOR_MASK(drops, LINES, COLUMNS);
+    const int across = (KEYS + COLUMNS - 1) / COLUMNS, down = (QUERIES + LINES - 1) / LINES;
+    const int column = blockIdx.x % across * COLUMNS, row = blockIdx.x / across % down * LINES;
+    const int first = row + threadIdx.x / 32 * 16;
+    const i64 own = blockIdx.x / across / down;
+    const auto fetch_turn = [&](int turn) {
+        const Matrix at(own, turn);
+        const T *const keys = k + at.b * K_B + at.h * K_H, *const values = v + at.b * V_B + at.h * V_H;
+        stage<D, COLUMNS>(near + turn % 2 * (COLUMNS * STEP_D), keys + column * (i64)K_S, K_S, KEYS - column);
+        stage<E, COLUMNS>(far + turn % 2 * (COLUMNS * STEP_E), values + column * (i64)V_S, V_S, KEYS - column);
+        const T *const kept_here = mask + at.number() * QUERIES * KEYS;
+        fetch_mask<LINES, COLUMNS>(drops + turn % 2 * (LINES * STEP_OF(COLUMNS)), kept_here, row, column);
+    };
+    const auto read_turn = [&](Rows &rows, int turn) {
+        const Matrix at(own, turn);
+        const i64 lines = at.number() * QUERIES;
+        rows.read(q + at.b * Q_B + at.h * Q_H, g + at.b * O_B + at.h * O_H, stats + lines, means + lines, first);
+    };
+    f32 total[TILES][4] = {};
+    Rows rows, next;
+    const bool unseen = CAUSAL && column >= row + LINES;
+    const int turns = unseen ? 0 : OVER_B * OVER_H;
+    if (turns) {
+        fetch_turn(0);
+        read_turn(rows, 0);
+    }
+    for (int turn = 0; turn < turns; ++turn) {
+        arrived();
+        if (turn + 1 < turns) {
+            fetch_turn(turn + 1);
+            read_turn(next, turn + 1);
+        }
+        const Matrix at(own, turn);
+        const T *const added = bias + at.b * BIAS_B + at.h * BIAS_H;
+        Scores w, slope;
+        Mask m;
+        scores_of<D, STEP_D>(w, rows.a, near + turn % 2 * (COLUMNS * STEP_D));
+        scores_of<E, STEP_E>(slope, rows.grads, far + turn % 2 * (COLUMNS * STEP_E));
+        mask_of_queries(m, drops + turn % 2 * (LINES * STEP_OF(COLUMNS)));
+        REPEAT(c, TILES) REPEAT(i, 4) {
+            const f32 score = seen(w[c][i], added, first + row_of(i), column + column_of(c, i));
+            total[c][i] += weight_of(score, rows.log_sum[i / 2]) * (slope[c][i] * kept(m, c, i) - rows.mean[i / 2]);
+        }
+        rows = next;
+    }
+    T *const to = dbias + own * QUERIES * KEYS;
+    REPEAT(c, TILES) REPEAT(i, 4) {
+        const int query = first + row_of(i), key = column + column_of(c, i);
+        if (query < QUERIES && key < KEYS) to[query * (i64)KEYS + key] = narrow<T>(total[c][i]);
+    }
 }
 #endif

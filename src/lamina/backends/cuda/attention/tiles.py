@@ -19,6 +19,7 @@ from lamina.backends.cuda.launch.program import (
     Launch,
     Place,
     Program,
+    constants,
     round_up,
     scratch,
 )
@@ -27,6 +28,8 @@ from lamina.spec import bfloat16, float16
 
 #: The most features.
 FEATURES = 128
+#: Columns of a tile.
+_COLUMNS = 32
 #: Rows of a block of eight warps, of as many features as leave room for two of them; of one of four warps.
 _MANY, _FEW, _NARROW = 128, 64, 64
 
@@ -36,6 +39,12 @@ def fit(terms: Sequence[Term]) -> bool:
     (q, _), (k, _), (v, _) = terms[:3]
     few = max(q.shape[3], v.shape[3]) <= FEATURES
     return few and q.dtype in (float16, bfloat16) and all(is_read(s) for s in (q, k, v))
+
+
+def fit_gradients(terms: Sequence[Term], targets: Sequence[Term]) -> bool:
+    """Whether they give these gradients: that of a bias where it has all rows and columns."""
+    (q, _), (k, _) = terms[:2]
+    return fit(terms) and all(s.shape[2:] == (q.shape[2], k.shape[2]) for s, _ in targets[3:])
 
 
 def reads_masks_whole(terms: Sequence[Term]) -> bool:
@@ -58,12 +67,12 @@ def forward(op: Attention, terms: Sequence[Term], targets: Sequence[Term], *, al
 def backward(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], *, aligned: bool = True
 ) -> tuple[list[Launch], int]:
-    """The steps that make dq, dk and dv, and their scratch memory: of each row the sum over do o."""
+    """The steps that make dq, dk, dv and the bias' gradient; their scratch memory: of each row the sum over do o."""
     q, k, v, o, (_, stats), g, *more = terms
     bias, mask = op.parted(more)
-    lines = _lines(terms), _FEW
-    first, second = (
-        text_of(op, terms, g[0], bias, aligned, PASS=n, LINES=lines[n - 1], STATS=0) for n in (1, 2)
+    lines = _lines(terms), _FEW, _FEW
+    first, second, third = (
+        text_of(op, terms, g[0], bias, aligned, PASS=n, LINES=lines[n - 1], STATS=0) for n in (1, 2, 3)
     )
     beside = [place for _, place in (*(bias or [q]), *(mask or [q]))]
     (_, dq), (_, dk), (_, dv) = targets[:3]
@@ -75,6 +84,11 @@ def backward(
         _launch("attention_tiles_queries", first, q, lines[0], of_queries),
         _launch("attention_tiles_keys", second, k, lines[1], of_keys),
     ]
+    for spec, dbias in targets[3:]:
+        over = constants(OVER_B=batch // spec.shape[0], OVER_H=heads // spec.shape[1])
+        program = Program("attention_tiles_bias", "attention/tiles.cu", third + over)
+        blocks = spec.shape[0] * spec.shape[1] * ceil(queries / _FEW) * ceil(k[0].shape[2] / _COLUMNS)
+        steps.append(Launch(program, (blocks,), (_FEW * 2,), (*of_keys[:-2], dbias)))
     return steps, round_up(batch * heads * queries * 4, WORKSPACE_ALIGNMENT)
 
 
