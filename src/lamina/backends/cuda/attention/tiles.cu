@@ -390,7 +390,10 @@ attention_tiles_bias(const T *q, const T *k, const T *v, const T *g, const T *bi
         const i64 lines = at.number() * QUERIES;
         rows.read(q + at.b * Q_B + at.h * Q_H, g + at.b * O_B + at.h * O_H, stats + lines, means + lines, first);
     };
-    f32 total[TILES][4] = {};
+    Scores total = {}, added;  // the bias is the same for all of them
+    const Matrix start(own, 0);
+    REPEAT(c, TILES) REPEAT(i, 4)
+        added[c][i] = seen(0, bias + start.b * BIAS_B + start.h * BIAS_H, first + row_of(i), column + column_of(c, i));
     Rows rows, next;
     const bool unseen = CAUSAL && column >= row + LINES;
     const int turns = unseen ? 0 : OVER_B * OVER_H;
@@ -404,16 +407,15 @@ attention_tiles_bias(const T *q, const T *k, const T *v, const T *g, const T *bi
             fetch_turn(turn + 1);
             read_turn(next, turn + 1);
         }
-        const Matrix at(own, turn);
-        const T *const added = bias + at.b * BIAS_B + at.h * BIAS_H;
         Scores w, slope;
         Mask m;
         scores_of<D, STEP_D>(w, rows.a, near + turn % 2 * (COLUMNS * STEP_D));
         scores_of<E, STEP_E>(slope, rows.grads, far + turn % 2 * (COLUMNS * STEP_E));
         mask_of_queries(m, drops + turn % 2 * (LINES * STEP_OF(COLUMNS)));
         REPEAT(c, TILES) REPEAT(i, 4) {
-            const f32 score = seen(w[c][i], added, first + row_of(i), column + column_of(c, i));
-            total[c][i] += weight_of(score, rows.log_sum[i / 2]) * (slope[c][i] * kept(m, c, i) - rows.mean[i / 2]);
+            const f32 score = w[c][i] * (f32)(SCALE * LOG2_E) + added[c][i];
+            const f32 weight = added[c][i] == -INFINITY_F ? 0.0f : weight_of(score, rows.log_sum[i / 2]);
+            total[c][i] += weight * (slope[c][i] * kept(m, c, i) - rows.mean[i / 2]);
         }
         rows = next;
     }
