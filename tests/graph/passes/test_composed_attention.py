@@ -1,6 +1,7 @@
 """Attention that is written out in steps becomes the op, with its gradient; what only looks alike stays."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,12 @@ def heads_joined(q: Any, k: Any, v: Any, mask: Any) -> Any:
     return attended(s.reshape((6, 4, 5)), v)
 
 
+def with_einsum(q: Any, k: Any, v: Any, bias: Any) -> Any:
+    """Heads are joined with images for both products."""
+    s = ops.einsum("bhsd,bhtd->bhst", q, k) * 0.5 + bias
+    return ops.einsum("bhst,bhtd->bhsd", ops.softmax(s, -1), v)
+
+
 Q, K, V = drawn(2, 3, 4, 6), drawn(2, 3, 5, 6), drawn(2, 3, 5, 7)
 SQUARE = [drawn(2, 3, 5, 6) for _ in range(3)]
 BLIND = np.where(RNG.random((2, 1, 4, 5)) < 0.3, -np.inf, 0.0)
@@ -82,6 +89,18 @@ FORMS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         [drawn(6, 2, 4, 6), drawn(6, 2, 4, 6), drawn(6, 2, 4, 3), drawn(1, 2, 4, 4), drawn(3, 4, 4)],
     ),
     "heads joined": (heads_joined, [drawn(6, 4, 6), drawn(6, 5, 6), drawn(6, 5, 2), BLIND]),
+    "einsum with a bias of each head": (with_einsum, [Q, K, V, drawn(3, 4, 5)]),
+    "einsum with a mask of each image": (with_einsum, [Q, K, V, BLIND]),
+    "einsum with five axes": (
+        lambda q, k, v, b: ops.einsum(
+            "bghst,bghtd->bghsd", ops.softmax(ops.einsum("bghsd,bghtd->bghst", q, k) + b, -1), v
+        ),
+        [drawn(2, 2, 3, 4, 6), drawn(2, 2, 3, 5, 6), drawn(2, 2, 3, 5, 2), drawn(3, 4, 5)],
+    ),
+    "two biases, of each head and of each matrix": (
+        lambda q, k, v, a, b: attended((scores(q, k).reshape((2, 3, 4, 5)) + a).reshape((6, 4, 5)) + b, v),
+        [drawn(6, 4, 6), drawn(6, 5, 6), drawn(6, 5, 2), drawn(3, 4, 5), drawn(6, 1, 5)],
+    ),
 }  # fmt: skip
 
 
@@ -109,6 +128,17 @@ def test_forms(form: str) -> None:
     known = trace(lambda *given: step(True, *given), *arrays)
     assert names(known).count("attention") == names(known).count("attention_grad") == 1
     same(trace(lambda *given: step(False, *given), *arrays), known, arrays)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.startswith("einsum with")])
+def test_what_is_added_is_not_repeated_and_nothing_is_transposed(form: str) -> None:
+    """Though products have one axis for heads and all before them, along which a bias of heads would be repeated."""
+    fn, arrays = FORMS[form]
+    found = recognize_idioms(fold_constants(trace(fn, *arrays)))
+    assert set(names(found)) <= {"attention", "reshape"}
+    (node,) = (n for n in found.nodes if isinstance(n.op, Attention))
+    bias = node.inputs[3]
+    assert prod(bias.shape) == arrays[3].size
 
 
 def test_half_types_with_a_softmax_in_float32() -> None:

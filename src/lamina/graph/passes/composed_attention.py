@@ -3,7 +3,8 @@
 What is looked for is the product of a softmax over rows with values, and behind the softmax a product of queries and
 keys: with factors on it or on its operands, with what is added to it (biases, masks) or is -inf, with casts and
 reshapes that leave matrices whole; between softmax and values weights may be dropped, by the mask that the op takes,
-of the same numbers. The op has matrices [B, H, S, D]; axes in front are joined, and a single one stands for heads.
+of the same numbers. The op has matrices [B, H, S, D]; axes in front are joined, and a single one stands for heads,
+unless scores were taken apart for what is added to them.
 A row whose scores are all -inf gives zeros, as the op does, where the steps give NaN.
 """
 
@@ -52,7 +53,7 @@ def _attention(match: Match) -> Results | None:
     q, k = match.inputs(found.product)
     op = cast(Matmul, found.product.op)
     v, y = match["v"], root.outputs[0]
-    axes = _Axes.of(q.shape[:-2], v.shape[:-2])
+    axes = _Axes.of(q.shape[:-2], v.shape[:-2], found.biases)
     if axes is None or op.transpose_a or not q.dtype == k.dtype == v.dtype == y.dtype:
         return None
     if 0 in (q.shape[-1], v.shape[-2]):  # there is nothing to attend to, which the op refuses
@@ -172,11 +173,17 @@ class _Axes(NamedTuple):
     heads: int
 
     @classmethod
-    def of(cls, outer: Shape, others: Shape) -> _Axes | None:
-        """The last axis in front is that of heads; None where operands differ in them."""
+    def of(cls, outer: Shape, others: Shape, added: list[tuple[Value, Shape]]) -> _Axes | None:
+        """The last axis in front is that of heads, of the products or of the scores that something is added to; None
+        where operands differ in them.
+        """
         if outer != others or not outer:
             return None
-        return cls(outer, prod(outer[:-1]), outer[-1])
+        # What is added for each head, or each matrix, need not be repeated where its last axis is the heads'.
+        fronts = [scores[:-2] for value, scores in added if prod(value.shape[:-2]) > 1]
+        heads = {front[-1] for front in fronts if prod(front) == prod(outer)}
+        own = outer[-1] if outer[-1] in heads or not heads else min(heads)
+        return cls(outer, prod(outer) // own, own)
 
     def four(self, x: Value, match: Match) -> Value:
         """Matrices [..., S, D] as [B, H, S, D]."""
@@ -222,6 +229,10 @@ def _spread(x: Value, shape: Shape, match: Match) -> Value:
 
 def _exchanged(x: Value, match: Match) -> Value:
     """Matrices lying the other way round; what was transposed is, from its first form."""
+    if x.node is not None and isinstance(x.node.op, Reshape) and _leaves_matrices(x.node):
+        (whole,) = match.inputs(x.node)  # [..., D, T] whose axes in front were joined
+        if whole.node is not None and isinstance(whole.node.op, Transpose):
+            return _reshaped(_exchanged(whole, match), (*x.shape[:-2], x.shape[-1], x.shape[-2]), match)
     order = list(range(x.ndim))
     if x.node is not None and isinstance(x.node.op, Transpose):
         order, (x,) = list(x.node.op.order), match.inputs(x.node)
