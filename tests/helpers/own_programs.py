@@ -170,7 +170,7 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
             found |= {f"small {dtype} {i}": p for i, p in enumerate(small_products(dtype))}
             found[f"scaled {dtype}"] = scaled((scores, source()), target(), 0.5).program
             found |= {f"{p.name} {dtype}": p for p in attention_in_windows(dtype, device)}
-            found |= {f"{p.name} {dtype}": p for p in attention_over_tiles(dtype)}
+            found |= {f"{p.name} {dtype}": p for p in attention_over_tiles(dtype, device)}
         rows = Spec((8192, 256), dtype), Spec((8192, 1), int64)  # more looks than are worth it, few elements
         found[f"scatter_many {dtype}"] = programs(cuda.plan(GatherGrad(0, 16), rows, Policy()))[-1]
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, device.machine)
@@ -241,7 +241,7 @@ def attention_in_windows(dtype: DType, device: Device) -> list[Program]:
     return [step.program for step in (launch, *steps) if isinstance(step, Launch)]
 
 
-def attention_over_tiles(dtype: DType) -> list[Program]:
+def attention_over_tiles(dtype: DType, device: Device) -> list[Program]:
     """Forward and backward, of heads [2, 3, 70, 8] with a bias and dropout."""
     heads, bias, mask = (
         Spec(shape, dtype).fixed for shape in ((2, 3, 70, 8), (1, 3, 70, 70), (2, 3, 70, 70))
@@ -252,8 +252,9 @@ def attention_over_tiles(dtype: DType) -> list[Program]:
     op, made = Attention(0.5, keep=0.5, stats=True), [(heads, target(i)) for i in range(3)]
     launch = tiles.forward(op, [*given, *beside], [made[0], (stats, target(1))])
     more = [(heads, source(3)), (stats, source(4)), (heads, source(5)), *beside]
-    steps, _ = tiles.backward(AttentionGrad(0.5, keep=0.5, bias_grad=False), [*given, *more], made)
-    return [step.program for step in (launch, *steps)]
+    made.append((bias, target(3)))
+    steps, _ = tiles.backward(AttentionGrad(0.5, keep=0.5), [*given, *more], made, device, Policy())
+    return [step.program for step in (launch, *steps) if isinstance(step, Launch)]
 
 
 def own_convolutions(device: Device) -> dict[str, Program]:

@@ -10,7 +10,7 @@ import pytest
 import lamina as lm
 from lamina.backends.cuda.attention import attention, tiles
 from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention, JointAttentionGrad
-from lamina.backends.cuda.launch.program import source, target
+from lamina.backends.cuda.launch.program import WORKSPACE_ALIGNMENT, Launch, round_up, source, target
 from lamina.backends.reference import run_reference
 from lamina.ops.core import bind
 from lamina.ops.primitives import Attention, AttentionGrad
@@ -20,6 +20,7 @@ from tests.backends.cuda.attention.test_windows import agree, drawn
 from tests.helpers.emulator import run_plan
 from tests.helpers.planned import H200, KINDS
 
+PASSES = ("queries", "keys", "bias")
 #: B, H, queries, keys, features of q and k, of v: tiles of 64 rows and 32 columns are whole, or are not.
 SIZES = [
     (1, 2, 128, 96, 64, 64), (2, 1, 65, 33, 16, 24), (1, 2, 5, 70, 8, 40), (1, 1, 130, 1, 24, 8),
@@ -180,7 +181,9 @@ def test_one_projection_is_read_where_it_lies(order: tuple[int, ...]) -> None:
 
 
 def test_what_comes_this_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients with a mask of dropout, and of a bias for all rows and columns; cuDNN is asked first for others."""
+    """Few keys with a bias, gradients with a mask of dropout and of a bias for all rows and columns; cuDNN is asked
+    first for others.
+    """
     q, mask, bias = (Spec(s, bfloat16) for s in ((1, 2, 96, 64), (1, 2, 96, 96), (1, 2, 96, 96)))
     stats, k, odd = (
         Spec((1, 2, 96, 1), float32),
@@ -198,6 +201,13 @@ def test_what_comes_this_way_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert names(Attention(1.0), [q] * 3) == ["sdpa", "steps", "tiles", "rows"]
     assert names(Attention(1.0, keep=0.5), [q, q, q, mask]) == ["steps", "tiles", "rows"]
+    assert names(Attention(1.0), [q, q, q, bias]) == ["tiles", "steps", "rows"]
+    long = Spec((1, 2, 512, 64), bfloat16)
+    assert names(Attention(1.0), [q, long, long, Spec((1, 1, 96, 512), bfloat16)]) == [
+        "steps",
+        "tiles",
+        "rows",
+    ]
     given = [q, q, q, q, stats, q]
     assert names(AttentionGrad(1.0), given) == ["steps", "tiles", "rows"]
     assert names(AttentionGrad(1.0, keep=0.5), [*given, mask]) == ["tiles", "steps", "rows"]
@@ -229,10 +239,32 @@ def test_kernels_compile_for_every_machine(machine: str, dtype: DType, features:
     op = Attention(0.125, True, keep=0.5, stats=True)
     made = tiles.forward(op, terms, [(terms[0][0], target()), (stats[0], target(1))])
     given = [*terms[:3], terms[0], stats, terms[0], *terms[3:]]
-    targets = [(terms[0][0], target(i)) for i in range(3)]
-    steps, _ = tiles.backward(AttentionGrad(0.125, True, keep=0.5), given, targets)
-    for step in (made, *steps):
-        assert step.program.cubin(KINDS[machine].machine.target)
+    targets = [*((terms[0][0], target(i)) for i in range(3)), (terms[3][0], target(3))]
+    device = KINDS[machine]
+    steps, _ = tiles.backward(AttentionGrad(0.125, True, keep=0.5), given, targets, device, Policy())
+    programs = [step.program for step in (made, *steps) if isinstance(step, Launch)]
+    assert [program.name for program in programs] == [
+        "attention_tiles",
+        *(f"attention_tiles_{n}" for n in PASSES),
+    ]
+    for program in programs:
+        assert program.cubin(device.machine.target)
+
+
+def test_the_sum_of_a_bias_is_divided_where_there_are_few_tiles() -> None:
+    """In four blocks of each multiprocessor at least, if there are matrices enough."""
+    dtype, blocks = bfloat16, []
+    for batch, heads in ((64, 1), (64, 64), (2, 1)):
+        shapes: list[Shape] = [(batch, heads, 64, 16)] * 3 + [(1, heads, 64, 64)]
+        terms = [(Spec(s, dtype).fixed, source(i)) for i, s in enumerate(shapes)]
+        stats = (Spec((batch, heads, 64, 1), float32).fixed, source(5))
+        given = [*terms[:3], terms[0], stats, terms[0], terms[3]]
+        targets = [*((terms[0][0], target(i)) for i in range(3)), (terms[3][0], target(3))]
+        steps, size = tiles.backward(AttentionGrad(0.25), given, targets, H200, Policy())
+        (launch,) = (s for s in steps if isinstance(s, Launch) and s.program.name == "attention_tiles_bias")
+        blocks.append(launch.grid[0])
+        assert (size > round_up(batch * heads * 64 * 4, WORKSPACE_ALIGNMENT)) == (blocks[-1] > 2 * heads)
+    assert blocks == [2 * 64, 2 * 64 * 4, 2 * 2]
 
 
 @pytest.mark.gpu
@@ -244,9 +276,9 @@ def test_kernels_compile_for_every_machine(machine: str, dtype: DType, features:
 )
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("keep", [1.0, 0.75])
-@pytest.mark.parametrize("bias", ["", "BT"])
+@pytest.mark.parametrize("bias", ["", "BT", "HST"])
 def test_values_on_a_gpu(sizes: tuple[int, ...], dtype: DType, causal: bool, keep: float, bias: str) -> None:
-    """Forward and backward, beside float64; twice the same bits."""
+    """Forward and backward, with the gradient of a bias of heads, beside float64; twice the same bits."""
     op = Attention(0.2, causal, stats=True, keep=keep)
     arrays = drawn(op, sizes, bias, dtype)
     wide = [a.astype(np.float64) for a in arrays]
@@ -257,7 +289,7 @@ def test_values_on_a_gpu(sizes: tuple[int, ...], dtype: DType, causal: bool, kee
         agree(found[0].numpy(), o, dtype, 2)
         assert np.allclose(found[1].numpy(), stats, rtol=1e-3, atol=1e-3)
         g = np.random.default_rng(1).standard_normal(o.shape).astype(dtype.numpy)
-        grad = AttentionGrad(op.scale, op.causal, keep=op.keep, bias_grad=False)
+        grad = AttentionGrad(op.scale, op.causal, keep=op.keep, bias_grad=bias == "HST")
         more = [lm.tensor(a, device="cuda") for a in (o.astype(dtype.numpy), stats.astype(np.float32), g)]
         first, second = (bind(grad, *given[:3], *more, *given[3:]) for _ in range(2))
     wanted = run_reference(grad, [*wide[:3], o, stats, g.astype(np.float64), *wide[3:]], float64)

@@ -323,7 +323,7 @@ def _plain_backward(
     if windows.fit(terms):
         return windows.backward(op, terms, targets, device, policy, aligned=False)
     if tiles.fit_gradients(terms, targets):
-        return tiles.backward(op, terms, targets, aligned=False)
+        return tiles.backward(op, terms, targets, device, policy, aligned=False)
     return None
 
 
@@ -335,7 +335,8 @@ def _forward_formulations(
     if windows.fit(terms):
         first.append(Formulation("windows", steps=(windows.forward(op, terms, targets),)))
     elif tiles.fit(terms):
-        last.append(Formulation("tiles", steps=(tiles.forward(op, terms, targets),)))
+        own = Formulation("tiles", steps=(tiles.forward(op, terms, targets),))
+        (first if tiles.reads_bias_faster(op, terms) else last).append(own)
     if _row_major(terms):
         last.append(forward_rows(op, terms, targets, device, policy))
     if terms[0][0].dtype not in (float16, bfloat16):
@@ -360,7 +361,7 @@ def _backward_formulations(
         steps, size = windows.backward(op, terms, targets, device, policy)
         first.append(Formulation("windows", steps=tuple(steps), scratch=size))
     elif tiles.fit_gradients(terms, targets):
-        launches, size = tiles.backward(op, terms, targets)
+        launches, size = tiles.backward(op, terms, targets, device, policy)
         own = Formulation("tiles", steps=tuple(launches), scratch=size)
         (first if op.keep < 1 and tiles.reads_masks_whole(terms) else last).append(own)
     if _row_major(terms):

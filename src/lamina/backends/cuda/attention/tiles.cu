@@ -10,7 +10,8 @@
 // Constants: PASS (0 to 3: which of them), LINES, T, HEADS, QUERIES, KEYS, D (features of q and k), E (of v), SCALE,
 // CAUSAL, BIAS, STATS, DROPS with GROWTH, CROOKED (addresses may be any), and steps in elements along B, H and S, of the
 // bias along T too: Q_, K_, V_, O_ (o and do), BIAS_. Statistics, sums, the mask of dropout and the bias' gradient are
-// row-major. OVER_B, OVER_H: batch entries and heads that have one bias.
+// row-major. OVER_B, OVER_H: batch entries and heads that have one bias; BIASES: how many there are; EACH: matrices of a
+// part of its gradient, of which there are several [parts, BIASES, QUERIES, KEYS] where blocks would be few.
 #define THREADS (LINES * 2)
 #include "attention.cuh"
 
@@ -376,7 +377,7 @@ attention_tiles_bias(const T *q, const T *k, const T *v, const T *g, const T *bi
     const int across = (KEYS + COLUMNS - 1) / COLUMNS, down = (QUERIES + LINES - 1) / LINES;
     const int column = blockIdx.x % across * COLUMNS, row = blockIdx.x / across % down * LINES;
     const int first = row + threadIdx.x / 32 * 16;
-    const i64 own = blockIdx.x / across / down;
+    const i64 rest = blockIdx.x / across / down, own = rest % BIASES;
     const auto fetch_turn = [&](int turn) {
         const Matrix at(own, turn);
         const T *const keys = k + at.b * K_B + at.h * K_H, *const values = v + at.b * V_B + at.h * V_H;
@@ -396,14 +397,15 @@ attention_tiles_bias(const T *q, const T *k, const T *v, const T *g, const T *bi
         added[c][i] = seen(0, bias + start.b * BIAS_B + start.h * BIAS_H, first + row_of(i), column + column_of(c, i));
     Rows rows, next;
     const bool unseen = CAUSAL && column >= row + LINES;
-    const int turns = unseen ? 0 : OVER_B * OVER_H;
-    if (turns) {
-        fetch_turn(0);
-        read_turn(rows, 0);
+    const int begin = (int)(rest / BIASES) * EACH, all = OVER_B * OVER_H;
+    const int end = unseen ? begin : begin + EACH < all ? begin + EACH : all;
+    if (begin < end) {
+        fetch_turn(begin);
+        read_turn(rows, begin);
     }
-    for (int turn = 0; turn < turns; ++turn) {
+    for (int turn = begin; turn < end; ++turn) {
         arrived();
-        if (turn + 1 < turns) {
+        if (turn + 1 < end) {
             fetch_turn(turn + 1);
             read_turn(next, turn + 1);
         }
@@ -419,7 +421,7 @@ attention_tiles_bias(const T *q, const T *k, const T *v, const T *g, const T *bi
         }
         rows = next;
     }
-    T *const to = dbias + own * QUERIES * KEYS;
+    T *const to = dbias + rest * QUERIES * KEYS;
     REPEAT(c, TILES) REPEAT(i, 4) {
         const int query = first + row_of(i), key = column + column_of(c, i);
         if (query < QUERIES && key < KEYS) to[query * (i64)KEYS + key] = narrow<T>(total[c][i]);
