@@ -303,8 +303,8 @@ def torch_backend(record: dict[str, Any]) -> str:
     rows = []
     for name, found in record["networks"].items():
         times = found["ms"]
-        best = min(t for way, t in times.items() if way not in ways[3:])
-        gains = [f"{best / times[way]:.2f}×" for way in ways[3:]]
+        best = min((t for way, t in times.items() if way not in ways[3:]), default=None)
+        gains = [f"{best / times[way]:.2f}×" if best and way in times else "-" for way in ways[3:]]
         rows.append(
             [f"`{name}`", str(found["batch"]), *(_milliseconds(times.get(way)) for way in used), *gains]
         )
