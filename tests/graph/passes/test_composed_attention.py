@@ -141,6 +141,13 @@ def test_what_is_added_is_not_repeated_and_nothing_is_transposed(form: str) -> N
     assert prod(bias.shape) == arrays[3].size
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (1, 1)])
+def test_einsum_of_no_images_or_heads(shape: tuple[int, int]) -> None:
+    arrays = [drawn(*shape, 4, 6), drawn(*shape, 5, 6), drawn(*shape, 5, 7), drawn(shape[1], 4, 5)]
+    graph = fold_constants(trace(with_einsum, *arrays))
+    same(graph, recognize_idioms(graph), arrays)
+
+
 def test_half_types_with_a_softmax_in_float32() -> None:
     def fn(q: Any, k: Any, v: Any) -> Any:
         weights = ops.softmax((scores(q, k) * 0.5).cast("float32"), -1)

@@ -181,9 +181,9 @@ class _Axes(NamedTuple):
             return None
         # What is added for each head, or each matrix, need not be repeated where its last axis is the heads'.
         fronts = [scores[:-2] for value, scores in added if prod(value.shape[:-2]) > 1]
-        heads = {front[-1] for front in fronts if prod(front) == prod(outer)}
-        own = outer[-1] if outer[-1] in heads or not heads else min(heads)
-        return cls(outer, prod(outer) // own, own)
+        fronts = [front for front in fronts if prod(front) == prod(outer)]
+        front = min(fronts, key=lambda axes: (axes[-1] != outer[-1], axes[-1]), default=outer)
+        return cls(outer, prod(front[:-1]), front[-1])
 
     def four(self, x: Value, match: Match) -> Value:
         """Matrices [..., S, D] as [B, H, S, D]."""

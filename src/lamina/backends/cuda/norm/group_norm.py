@@ -50,8 +50,8 @@ from lamina.spec import Policy, Spec
 _PLACES = 32
 #: Sums of channels up to which a warp brings them together: the block brings together more.
 _FEW_SUMS = 512
-#: Rows for each multiprocessor that keep it at work, and those that are at work at once.
-_ENOUGH, _AT_ONCE = 2, 8
+#: Rows for each multiprocessor that keep it at work.
+_ENOUGH = 2
 
 
 def _text(functions: NormFunctions | None, x: Spec) -> str:
@@ -99,7 +99,7 @@ class _Channels:
         """Whether a block reads each group of so many tensors well: once, or again from the second-level cache, and
         the machine is busy."""
         nbytes = tensors * self.x.nbytes // self.lines
-        at_once = min(self.lines, _AT_ONCE * self.machine.multiprocessors)
+        at_once = min(self.lines, SUMMING * self.machine.multiprocessors)
         is_busy = self.lines >= _ENOUGH * self.machine.multiprocessors
         return nbytes <= HELD_BYTES or (is_busy and at_once * nbytes <= self.machine.l2_bytes)
 

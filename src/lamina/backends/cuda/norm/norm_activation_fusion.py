@@ -156,9 +156,9 @@ _LEAKY_GRAD = FusedElementwise(
 # ------------------------------------------------------------------------------------------------------- backward
 
 
-def is_bare(norm: Op) -> bool:
+def is_bare(norm: BatchNorm | BatchNormInfer | BatchNormGrad | GroupNorm | GroupNormGrad) -> bool:
     """Whether a norm, or its gradient, has no relu and adds no residual."""
-    return isinstance(norm, GroupNorm | GroupNormGrad) or not (norm.relu or norm.residual)  # type: ignore[attr-defined]
+    return isinstance(norm, GroupNorm | GroupNormGrad) or not (norm.relu or norm.residual)
 
 
 def is_step(node: Any) -> bool:

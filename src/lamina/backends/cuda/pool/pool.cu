@@ -81,12 +81,13 @@ extern "C" __global__ void __launch_bounds__(256, 8) max_pool(const T *x, T *y, 
 #endif
 
 // The windows that may cover a position: along each axis the last one that begins before it, and so many before that.
+// Few are all read at once; many would be compiled for seconds.
 #define BEFORE(K, J, S) (((K) - 1) * (J) / (S))
 #define COVERING                                                                                                     \
     const Index last_d = (d + PD) / SD, last_h = (h + PH) / SH, last_w = (w + PW) / SW;                              \
-    _Pragma("unroll") for (int qd = BEFORE(KD, JD, SD); qd >= 0; --qd)                                               \
-    _Pragma("unroll") for (int qh = BEFORE(KH, JH, SH); qh >= 0; --qh)                                               \
-    _Pragma("unroll 8") for (int qw = BEFORE(KW, JW, SW); qw >= 0; --qw)
+    _Pragma("unroll 1") for (int qd = BEFORE(KD, JD, SD); qd >= 0; --qd)                                             \
+    _Pragma("unroll 4") for (int qh = BEFORE(KH, JH, SH); qh >= 0; --qh)                                             \
+    _Pragma("unroll 4") for (int qw = BEFORE(KW, JW, SW); qw >= 0; --qw)
 
 // Where position (d, h, w) lies in window (od, oh, ow); `tap` is -1 where there is no such window, behind its last tap,
 // and between the taps of a dilated one.
