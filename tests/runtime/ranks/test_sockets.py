@@ -1,7 +1,8 @@
 """Communicators over sockets."""
 
+import socket
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import ml_dtypes
@@ -82,3 +83,32 @@ def test_ranks_that_do_not_come_or_come_twice_or_count_otherwise_are_named() -> 
             SocketMesh(store, 0, 3, 0.1)
         with pytest.raises(ValueError, match="rank 1 is one of 2 ranks, rank 0 one of 3: WORLD_SIZE must be"):
             SocketMesh(store, 1, 2, 0.1)
+
+
+@pytest.mark.parametrize(
+    "word", [b"", b"lamina store 2\n", b"lamina ranks 1\n" + bytes(16) + b"\0\0\0\1", b"\0\0\0\1"]
+)
+def test_strangers_are_no_ranks(word: bytes) -> None:
+    """Somebody comes to rank 0 in front of rank 1: nobody that speaks, a client in search of its store, a rank of
+    another world, a bare number."""
+    server = Store("127.0.0.1", free_port(), serve=True, timeout=20.0)
+    found: list[SocketMesh] = []
+    first = threading.Thread(target=lambda: found.append(SocketMesh(server, 0, 2, 20.0)))
+    first.start()
+    store = server.clone()
+    address, port = store.get("rank/0").decode().split()
+    with socket.create_connection((address, int(port))) as stranger:
+        stranger.sendall(word)
+        stranger.shutdown(socket.SHUT_WR)
+        stranger.settimeout(10.0)
+        with suppress(ConnectionResetError):  # where it said more than was read
+            assert stranger.recv(1) == b""
+    second = SocketMesh(store, 1, 2, 20.0)
+    first.join()
+    out = np.zeros(3, np.float32)
+    sent = found[0].submit(found[0].exchange, {1: np.arange(3, dtype=np.float32)}, {})
+    second.exchange({}, {0: out})
+    sent.result()
+    assert out.tolist() == [0.0, 1.0, 2.0]
+    for held in (found[0], second, store, server):
+        held.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import selectors
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -20,7 +21,12 @@ from lamina.runtime.ranks.store import Store, receive_exactly
 Array = np.ndarray[Any, Any]
 #: By rank the pieces of memory that are still to be sent or filled.
 _Left = dict[int, list[memoryview]]
+#: What a rank says to one below it, in front of the store's name and its rank: as long as what a client says to a
+#: store, which may knock here while it looks for its own.
+_HELLO = b"lamina ranks 1\n"
 _RANK = struct.Struct(">I")
+#: Seconds that who has connected may take to say it.
+_GREETING = 20.0
 #: Before each message: how many elements it has, and of which type.
 _HEAD = struct.Struct(">Q16s")
 
@@ -40,21 +46,21 @@ class SocketMesh:
         with socket.socket() as listener:
             listener.bind(("", 0))
             listener.listen(size)
-            listener.settimeout(timeout)
             store.set(f"rank/{rank}", f"{_own_address(store)} {listener.getsockname()[1]}".encode())
             for peer in range(rank):
                 self.peers[peer] = self._to(peer, store)
-            for _ in range(rank + 1, size):
-                connection = self._accepted(listener)
-                (peer,) = _RANK.unpack(receive_exactly(connection, _RANK.size))
-                self.peers[peer] = connection
+            end = time.monotonic() + timeout
+            while len(self.peers) < size - 1:
+                self._accept(listener, store.name, end)
         for connection in self.peers.values():
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setblocking(False)
 
-    def _accepted(self, listener: socket.socket) -> socket.socket:
-        """The connection of a rank above this one. Raises TimeoutError, which names those that did not come."""
+    def _accept(self, listener: socket.socket, name: bytes, end: float) -> None:
+        """Take the connection of a rank above this one, or send a stranger away. Raises TimeoutError, which names
+        those that did not come."""
         try:
+            listener.settimeout(max(end - time.monotonic(), 1e-3))
             connection, _ = listener.accept()
         except TimeoutError:
             missing = ", ".join(str(r) for r in range(self.rank + 1, self.size) if r not in self.peers)
@@ -62,13 +68,21 @@ class SocketMesh:
                 f"init: of {self.size} ranks rank {missing} did not come to rank {self.rank} within "
                 f"{self.timeout:g} s: was it started, with the same MASTER_ADDR and MASTER_PORT?"
             ) from None
-        connection.settimeout(self.timeout)
-        return connection
+        connection.settimeout(_GREETING)
+        try:
+            for word in (_HELLO, name):
+                if receive_exactly(connection, len(word)) != word:
+                    raise ConnectionError("it is no rank of this world")
+            (peer,) = _RANK.unpack(receive_exactly(connection, _RANK.size))
+        except OSError:
+            connection.close()
+        else:
+            self.peers[peer] = connection
 
     def _to(self, peer: int, store: Store) -> socket.socket:
         address, port = store.get(f"rank/{peer}").decode().split()
         connection = socket.create_connection((address, int(port)), self.timeout)
-        connection.sendall(_RANK.pack(self.rank))
+        connection.sendall(_HELLO + store.name + _RANK.pack(self.rank))
         return connection
 
     def submit(self, call: Callable[..., None], *args: Any) -> Future[None]:

@@ -37,7 +37,7 @@ class Store:
     """A client of the store at (address, port); where `serve`, the server in a thread, too.
 
     Threads may share it, one request at a time; whoever waits long takes a `clone`. timeout: seconds that a
-    request waits.
+    request waits. name: random bytes, those of its server.
     Raises ConnectionError where nobody answers within the timeout, OSError where the port cannot be taken.
     """
 
@@ -75,7 +75,7 @@ class Store:
 
     def close(self) -> None:
         """End the connection, and the server where it is this one's."""
-        _left.add(self._name)
+        _left.add(self.name)
         self._socket.close()
         if self._server is not None:
             self._server.close()
@@ -100,13 +100,17 @@ class Store:
                 ) from None
 
     def _connected(self) -> socket.socket:
-        """A connection to the first port that a store answers at."""
+        """A connection to the first port that a store answers at. Who answers none of ours is left after a second at
+        first, later after more: a machine may be busy."""
         end, port, last = time.monotonic() + self.timeout, self.port, "nobody answers"
+        patience = 1.0
         while time.monotonic() < end:
             try:
-                found, self._name = _greeted(self.address, port)
+                found, self.name = _greeted(self.address, port, patience)
                 self.port = self._last = port
                 return found
+            except TimeoutError as error:
+                last, patience = str(error), min(2 * patience, 16.0)
             except OSError as error:
                 last = str(error)
             port = port + 1 if port < self._last else self.port
@@ -117,9 +121,9 @@ class Store:
         )
 
 
-def _greeted(address: str, port: int) -> tuple[socket.socket, bytes]:
+def _greeted(address: str, port: int, timeout: float) -> tuple[socket.socket, bytes]:
     """A connection to the store at this port, and its name. Raises OSError where there is none, or something else."""
-    found = socket.create_connection((address, port), 5.0)
+    found = socket.create_connection((address, port), timeout)
     try:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         found.sendall(HELLO)
@@ -244,7 +248,8 @@ class _Client:
                 return False
             del self._came[: len(HELLO)]
             self._greeted = True
-            self.connection.sendall(HELLO + self._name)
+            with suppress(OSError):  # it may be gone already
+                self.connection.sendall(HELLO + self._name)
         while len(self._came) >= _HEAD.size:
             kind, name, size = _HEAD.unpack_from(self._came)
             if kind > _ADD or name > _LIMIT or size > _LIMIT:
