@@ -309,3 +309,96 @@ def test_what_the_loss_does_not_depend_on_is_left_alone_on_several_ranks() -> No
             assert case["moved"]["used.weight"] > 0
             assert set(case["state"].values()) == {0.0}
             assert case["grad"] == 0
+
+
+SAMPLES = np.random.default_rng(0).standard_normal((48, 4)).astype(np.float32)
+CLASSES = np.random.default_rng(1).integers(0, 3, 48)
+
+
+def gathered(**settings: Any) -> tuple[nn.Module, Any, Any]:
+    """A network, its step that gathers two batches, and the batches."""
+    nn.manual_seed(0)
+    net = nn.Linear(4, 3)
+    many = distributed.world_size() > 1
+    step = lm.train_step(
+        net,
+        ops.cross_entropy,
+        optim.SGD(0.5),
+        device="cpu",
+        accumulate=2,
+        parallel="data" if many else None,
+        **settings,
+    )
+    batches = lm.data.arrays(SAMPLES, CLASSES, batch_size=8, seed=1, parallel="data" if many else None)
+    return net, step, batches
+
+
+def epochs_of_gathered() -> list[Any]:
+    """Losses, accuracies and rates of epochs under a schedule that looks at the losses."""
+    _, step, batches = gathered()
+    plateau = lm.train.callbacks.ReduceLROnPlateau("loss", patience=1, factor=0.5)
+    history = lm.fit(step, batches, 6, callbacks=[plateau], progress=False)
+    return [(e.loss, e.accuracy, e.learning_rate) for e in history.epochs]
+
+
+def test_figures_of_gathered_gradients_are_those_of_all_ranks() -> None:
+    """So that callbacks decide alike; those of one process."""
+    first, second = run_ranks(epochs_of_gathered, 2)
+    assert first == second
+    np.testing.assert_allclose(first, epochs_of_gathered(), rtol=1e-5)
+
+
+def resumed_between(folder: str, shards: bool) -> float:
+    """How far a run that ends between two gradients of an update, and goes on, is from one that does not end."""
+    path = Path(folder) / "file.safetensors"
+    whole, step, batches = gathered(shard_optimizer=shards)
+    lm.fit(step, batches, 1, progress=False)
+    _, step, batches = gathered(shard_optimizer=shards)
+    lm.fit(step, batches, 1, checkpoint=path, max_steps=3, progress=False)
+    distributed.barrier()
+    again, step, batches = gathered(shard_optimizer=shards)
+    lm.fit(step, batches, 1, start=lm.train.load_checkpoint(path, step), progress=False)
+    return float(np.abs(whole.weight.numpy() - again.weight.numpy()).max())
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_file_between_gathered_gradients_has_those_of_all_ranks(tmp_path: Path, shards: bool) -> None:
+    assert run_ranks(resumed_between, 2, args=(str(tmp_path), shards)) == [pytest.approx(0.0, abs=1e-6)] * 2
+
+
+def saved_by_the_first(folder: str) -> bool:
+    """Whether rank 0 has written what it alone was asked for."""
+    distributed.init(fault_timeout=None)
+    path = Path(folder) / "file.safetensors"
+    _, step, batches = gathered()
+    lm.fit(step, batches, 1, checkpoint=path if distributed.rank() == 0 else None, progress=False)
+    distributed.barrier()
+    return path.exists()
+
+
+def test_a_checkpoint_may_be_asked_of_the_first_rank_alone(tmp_path: Path) -> None:
+    """As PyTorch's programs do; with pieces of the optimizer's state every rank gives its own."""
+    assert run_ranks(saved_by_the_first, 2, args=(str(tmp_path),), init=False) == [True, True]
+
+
+def pieces_of_the_first(folder: str) -> str:
+    """The error of a rank that would keep its pieces for itself."""
+    _, step, batches = gathered(shard_optimizer=True)
+    path = Path(folder) / "file.safetensors"
+    with pytest.raises(ValueError, match="fit: rank") as refused:
+        lm.fit(step, batches, 1, checkpoint=path if distributed.rank() == 0 else None, progress=False)
+    return str(refused.value)
+
+
+def test_pieces_are_asked_of_all_ranks(tmp_path: Path) -> None:
+    text = "fit: rank 1 has no checkpoint=, rank 0 has: with shard_optimizer=True each rank gives its pieces"
+    assert run_ranks(pieces_of_the_first, 2, args=(str(tmp_path),)) == [text] * 2
+
+
+def test_steps_of_a_rank_alone_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of steps that all ranks make the one that is behind is blamed; nobody waits for these."""
+    begun: list[int] = []
+    monkeypatch.setattr("lamina.train.step.progress.begin_step", begun.append)
+    step = lm.train_step(nn.Linear(4, 3), ops.cross_entropy, optim.SGD(0.5), device="cpu")
+    step(SAMPLES[:8], CLASSES[:8])
+    assert begun == []

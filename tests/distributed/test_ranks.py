@@ -1,5 +1,6 @@
 """Ranks meet, form groups and tell each other objects, over MPI and over TCP."""
 
+import time
 from typing import Any, Literal
 
 import numpy as np
@@ -119,3 +120,23 @@ def meet_often(times: int) -> list[int]:
 
 def test_ranks_that_left_meet_again() -> None:
     assert run_ranks(meet_often, 3, args=(8,), init=False) == [[3 + 3 * k for k in range(8)]] * 3
+
+
+def meet_late() -> int:
+    """How often the last rank, which comes late, and the first one try to meet."""
+    if distributed.find_launcher().rank == 1:
+        time.sleep(3)
+    for tries in range(1, 20):
+        try:
+            distributed.init(timeout=2)
+        except (TimeoutError, ConnectionError):
+            continue
+        distributed.barrier()
+        return tries
+    raise AssertionError("the ranks did not meet")
+
+
+def test_ranks_that_did_not_meet_may_try_again() -> None:
+    first, late = run_ranks(meet_late, 2, init=False)
+    assert first > 1
+    assert late >= 1

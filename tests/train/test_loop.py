@@ -401,3 +401,17 @@ def test_validation_data_that_knows_epochs_gives_those_of_the_epoch() -> None:
         fit(make(), batches(), 4, validation=validation, start=begin, progress=False, console=console()[0])
         asked.append(validation.asked)
     assert asked == [[0, 1, 2, 3], [2, 3]]
+
+
+def test_a_checkpoint_every_so_many_updates_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at each batch whose gradients are gathered; the last is that of the epoch's end."""
+    written: list[int] = []
+    monkeypatch.setattr(
+        "lamina.train.loop.save_checkpoint", lambda path, step, *rest: written.append(step.number)
+    )
+    step = lm.train_step(nn.Linear(4, 3), ops.cross_entropy, optim.SGD(0.1), device="cpu", accumulate=4)
+    many = data.arrays(np.tile(IMAGES, (2, 1))[:64], np.tile(LABELS, 2)[:64], batch_size=4)
+    fit(step, many, 1, checkpoint=tmp_path / "file.safetensors", checkpoint_every=2, progress=False)
+    assert written == [2, 4, 4]

@@ -56,13 +56,14 @@ def save_checkpoint(
         generators, tensors, whatever has `state_dict` and `load_state_dict`:
         {"generator": g, "critic": c, "optimizers": …}. The default generator belongs to it.
     setup: what else resuming must find as it was (`data_setup`), beside what belongs to the step.
-    Where the ranks share the state (`shard_optimizer`), all of them call it, and the first one writes; the file is
-    that of one rank, and loads on any number of them.
+    Where the ranks share the state (`shard_optimizer`, or gradients that `accumulate` has gathered and no update has
+    used), all of them call it, and the first one writes; the file is that of one rank, and loads on any number of
+    them.
     """
     facts = facts_of(step, position, setup)
     if isinstance(step, Step):
-        tensors = step.whole_state()
-        if step.shards is not None and step.shards.place != 0:
+        tensors, parallel = step.whole_state(), step.options.parallel
+        if step.is_shared and parallel is not None and parallel.place != 0:
             return
     else:
         tensors, facts["plain"] = KeptObjects(step).state()

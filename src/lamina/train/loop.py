@@ -17,6 +17,7 @@ from rich.console import Console
 
 from lamina._renamed import renamed
 from lamina.data import Epochs
+from lamina.distributed.data_parallel import DataParallel
 from lamina.distributed.ranks import rank
 from lamina.distributed.watch import patience
 from lamina.graph.run.timeline import host_span
@@ -123,7 +124,7 @@ def fit(
     _check_ranks(step, data, setup, start, max_steps)
     leads = step.options.parallel is None or step.options.parallel.place == 0  # one rank logs and saves
     watched = Run(step, epochs, History(position=start), start, wanted, setup, leads)
-    saving = _Saving(checkpoint, checkpoint_every, check_finite)
+    saving = _Saving(checkpoint, checkpoint_every, check_finite, _is_saved(step, checkpoint))
     run = _Loop(watched, data, validation, saving, max_steps, [as_callback(c) for c in callbacks])
     return run.all(console, progress)
 
@@ -142,6 +143,18 @@ def _check_ranks(
     step.options.parallel.check_alike("fit: settings", lines)
 
 
+def _is_saved(step: Step, checkpoint: str | Path | CheckpointFolder | None) -> bool:
+    """Whether any rank writes checkpoints: then all of them answer the signals that ask for one."""
+    parallel = step.options.parallel
+    given = [checkpoint is not None] if parallel is None else parallel.gather_objects(checkpoint is not None)
+    if parallel is not None and step.shards is not None and any(given) and not all(given):
+        raise ValueError(
+            f"fit: rank {parallel.ranks.ranks[given.index(False)]} has no checkpoint=, rank "
+            f"{parallel.ranks.ranks[given.index(True)]} has: with shard_optimizer=True each rank gives its pieces"
+        )
+    return any(given)
+
+
 def _at_the_same_sample(start: Position, setup: Setup) -> Position:
     """The position in batches of another size (rounded down to a whole batch)."""
     old, new = start.setup.get("data.batch_size"), setup.get("data.batch_size")
@@ -150,11 +163,12 @@ def _at_the_same_sample(start: Position, setup: Setup) -> Position:
 
 @dataclass(frozen=True)
 class _Saving:
-    """When checkpoints are written, and whether what is not finite is refused."""
+    """When checkpoints are written, and whether what is not finite is refused. by_any: whether a rank writes them."""
 
     checkpoint: str | Path | CheckpointFolder | None
     every: int | None
     check_finite: bool
+    by_any: bool
 
 
 class _Loop:
@@ -197,7 +211,7 @@ class _Loop:
                 begun.append(callback)
                 callback.begin(self.run)
             console = console if self.leads else Console(quiet=True)
-            signals = self.preemption if self.saving.checkpoint is not None else contextlib.nullcontext()
+            signals = self.preemption if self.saving.by_any else contextlib.nullcontext()
             with Reporter(min(ends, default=None), done, console, progress) as reporter, signals:
                 for number in range(start.epoch, epochs):
                     asked = self.epoch(number, start.batch if number == start.epoch else 0, reporter)
@@ -236,6 +250,8 @@ class _Loop:
         figures = _Figures(self.run.start.loop.get("figures") if first else None)
         with self.interrupt:
             self._train(number, first, figures, reporter)
+            if self.parallel is not None and self.step.options.accumulate > 1:
+                figures.join(self.parallel)
             done = figures.whole and self.validation is None
             if not done:
                 self._save(number, first + figures.steps, figures)
@@ -264,7 +280,7 @@ class _Loop:
 
     def _is_preempted(self) -> bool:
         """Whether a signal has asked any rank to end; all ranks ask, and stop together."""
-        if not self.preempted and self.saving.checkpoint is not None:
+        if not self.preempted and self.saving.by_any:
             self.preempted = self.preemption.asked
         return bool(self.preempted)
 
@@ -288,9 +304,16 @@ class _Loop:
             )  # a short group of gradients ends here
             figures.steps += 1
             pending.append(
-                _Result(loss, self.step.correct, self.step.labels, self.ranks * samples_of(inputs))
+                _Result(
+                    loss,
+                    self.step.correct,
+                    self.step.labels,
+                    self.ranks * samples_of(inputs),
+                    own=self.parallel is not None and self.step.waiting > 0,
+                )
             )
-            saves = self.saving.every is not None and self.step.number % self.saving.every == 0
+            every = self.saving.every
+            saves = every is not None and not self.step.waiting and self.step.number % every == 0
             while len(pending) > (0 if saves else LATE):
                 self._note(figures, pending.popleft(), reporter)
             if self.interrupt.asked or self._is_preempted():
@@ -341,7 +364,7 @@ class _Loop:
             loop["figures"] = figures.state()
         self.history.position = Position(epoch, batch, self.run.setup, loop)
         to = self.saving.checkpoint
-        together = self.step.shards is not None or isinstance(to, CheckpointFolder)
+        together = self.step.is_shared or isinstance(to, CheckpointFolder)
         if to is None or not (self.leads or together):
             return
         if self.saving.check_finite:
@@ -417,12 +440,16 @@ def _waited_for(batches: Iterator[Any]) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class _Result:
-    """A step that was started: its loss, hits and labels, which may not be known yet, and what it was given."""
+    """A step that was started: its loss, hits and labels, which may not be known yet, and what it was given.
+
+    own: these are of this rank's part of the batch alone: gradients are gathered, and nothing is communicated.
+    """
 
     loss: Tensor
     correct: Tensor | None
     labels: Tensor | None
     samples: int
+    own: bool = False
 
 
 class _Figures:
@@ -434,6 +461,7 @@ class _Figures:
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         self.steps = self.read = self.samples = self.labels = self.hits = 0
         self.sum = 0.0
+        self._own = [0.0, 0, 0]  # of the sum, the hits and the labels, what is not of all ranks
         self.whole = False
         self.began = self.ended = time.perf_counter()
         if state is not None:
@@ -447,11 +475,22 @@ class _Figures:
 
     def add(self, loss: float, result: _Result) -> None:
         """One more step is finished."""
-        self.read, self.sum, self.samples = self.read + 1, self.sum + loss, self.samples + result.samples
+        self.read, self.samples = self.read + 1, self.samples + result.samples
+        hits = labels = 0
         if result.correct is not None and result.labels is not None:
-            self.hits += int(result.correct.item())
-            self.labels += int(result.labels.item())
+            hits, labels = int(result.correct.item()), int(result.labels.item())
+        self.sum, self.hits, self.labels = self.sum + loss, self.hits + hits, self.labels + labels
+        if result.own:
+            self._own = [a + b for a, b in zip(self._own, (loss, hits, labels), strict=True)]
         self.ended = time.perf_counter()
+
+    def join(self, parallel: DataParallel) -> None:
+        """Let what is each rank's own be that of all ranks, so that these decide alike. All of them call it."""
+        sums, hits, labels = (sum(x) for x in zip(*parallel.gather_objects(self._own), strict=True))
+        self.sum += sums / parallel.size - self._own[0]
+        self.hits += int(hits - self._own[1])
+        self.labels += int(labels - self._own[2])
+        self._own = [0.0, 0, 0]
 
     @property
     def loss(self) -> float:

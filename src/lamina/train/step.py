@@ -18,6 +18,7 @@ import numpy as np
 from lamina import _tree, backends, ops
 from lamina._tree import Structure
 from lamina.distributed.alike import collectives_of
+from lamina.distributed.collectives import all_reduce_each
 from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.autodiff import gradients_or_none
@@ -270,7 +271,8 @@ class Step:
             updates = self.waiting + 1 >= self.options.accumulate if update is None else update
             kind = _BatchKind(takes, goals, specs, updates)
             program = self._program(kind, self._with_gradient() if updates else frozenset())
-            progress.begin_step(self.number)
+            if self.options.parallel is not None:  # a rank's own steps are no other's
+                progress.begin_step(self.number)
             self._compare(program)
             with self._tuner.before(program.executable):
                 results = iter(program.run(*self._groups.given(self.number, program.rates), *given, *wanted))
@@ -305,10 +307,23 @@ class Step:
     def whole_state(self) -> dict[str, Tensor]:
         """The state by name as one rank would hold it: what the ranks share is gathered, so that all call it then."""
         if self.shards is None:
-            return self.state.named()
+            return self.state.named() | self._gathered_by_all()
         pieces = self.pieces()
         whole = {n: self.shards.whole(x, shape) for n, (x, shape) in pieces.items()}
-        return self.common_state() | whole
+        return self.common_state() | whole | self._gathered_by_all()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether ranks hold different parts of the state, so that all of them call `whole_state`."""
+        return self.shards is not None or (self.options.parallel is not None and self.waiting > 0)
+
+    def _gathered_by_all(self) -> dict[str, Tensor]:
+        """Gradients that wait for an update are each rank's own; one rank would hold their mean."""
+        parallel = self.options.parallel
+        if parallel is None or not self.waiting:
+            return {}
+        own = {f"gathered/{n}": x for n, x in self.state.gathered.items() if n != "count"}
+        return all_reduce_each(own, "mean", group=parallel.ranks)
 
     def whole_specs(self) -> dict[str, Spec]:
         """Shapes and dtypes of `whole_state`, which nobody else need call."""

@@ -175,3 +175,15 @@ def test_a_monitor_that_was_stopped_blames_nobody_for_it() -> None:
     monitor._judge(time.monotonic())
     assert monitor.verdict is None
     monitor.close()
+
+
+def test_who_left_and_comes_again_is_watched_again(monitor: RankMonitor) -> None:
+    """After `shutdown` and `init`: who is done is not missed."""
+    line = join(monitor, 1)
+    heard(line, "welcome")
+    line.send(bye=True)
+    leave(line)
+    again = join(monitor, 1)
+    heard(again, "welcome")
+    assert not monitor.ranks[1].done
+    leave(again)

@@ -173,6 +173,7 @@ class RankMonitor:
             return -1
         rank = self.ranks[number]
         rank.place, rank.joined, rank.heard = str(message.get("place", "")), True, time.monotonic()
+        rank.done = False  # it had left, and meets the others again
         self._lines[number] = line
         self._selector.modify(line.connection, selectors.EVENT_READ, lambda: self._hear(line, number))
         line.send(welcome=self.holder, timeout=self.limits.timeout)

@@ -43,18 +43,26 @@ class SocketMesh:
         self.peers: dict[int, socket.socket] = {}
         _check_alone(store, rank, size)
         self._thread = ThreadPoolExecutor(1, "lamina ranks")
+        try:
+            self._meet(store, size, timeout)
+        except BaseException:
+            self.close()
+            raise
+        for connection in self.peers.values():
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setblocking(False)
+
+    def _meet(self, store: Store, size: int, timeout: float) -> None:
+        """Connect to the ranks below this one, and take the connections of those above."""
         with socket.socket() as listener:
             listener.bind(("", 0))
             listener.listen(size)
-            store.set(f"rank/{rank}", f"{_own_address(store)} {listener.getsockname()[1]}".encode())
-            for peer in range(rank):
+            store.set(f"rank/{self.rank}", f"{_own_address(store)} {listener.getsockname()[1]}".encode())
+            for peer in range(self.rank):
                 self.peers[peer] = self._to(peer, store)
             end = time.monotonic() + timeout
             while len(self.peers) < size - 1:
                 self._accept(listener, store.name, end)
-        for connection in self.peers.values():
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setblocking(False)
 
     def _accept(self, listener: socket.socket, name: bytes, end: float) -> None:
         """Take the connection of a rank above this one, or send a stranger away. Raises TimeoutError, which names

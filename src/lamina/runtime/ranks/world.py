@@ -52,7 +52,7 @@ class World:
         self._gpu_communicators: dict[tuple[tuple[int, ...], int], NcclCommunicator] = {}
         self._users: weakref.WeakSet[UsesCommunicators] = weakref.WeakSet()
         self._lock = threading.Lock()
-        if self.size > 1 and fault_timeout is not None and MONITOR in os.environ:
+        if self.size > 1 and fault_timeout is not None and MONITOR in os.environ and watchdog() is None:
             watch(os.environ[MONITOR], self.rank)
         with progress.patience(timeout, "meeting the other ranks"):
             if self.transport == "tcp":
@@ -81,7 +81,11 @@ class World:
                 "mpi4py (pip install 'lamina[mpi]') for what mpirun starts"
             )
         self.store = Store(launcher.address, launcher.port, serve=self.rank == 0, timeout=self.timeout)
-        self._mesh = SocketMesh(self.store, self.rank, self.size, self.timeout)
+        try:
+            self._mesh = SocketMesh(self.store, self.rank, self.size, self.timeout)
+        except BaseException:  # so that the ranks may try again
+            self.store.close()
+            raise
 
     def __repr__(self) -> str:
         return f"World({self.launcher}; local rank {self.local_rank} of {self.local_size}; {self.transport})"
