@@ -8,6 +8,8 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
+from lamina.backends.reference import run_reference
+from lamina.ops.core import bind
 from lamina.ops.primitives import Attention
 from lamina.spec import ShapeError, Spec, bfloat16, float64
 from tests.helpers.functions import numerical
@@ -282,3 +284,17 @@ def test_gradients_in_half_types_keep_their_digits() -> None:
     ):
         error = np.abs(found.numpy().astype(np.float64) - wanted.numpy()).max()
         assert error < 0.01 * np.abs(wanted.numpy()).max()
+
+
+@pytest.mark.parametrize("low", [-1e20, -3.3e38])
+def test_weights_are_even_where_all_scores_are_as_low(low: float) -> None:
+    """A mask of finite numbers over a whole row; the reference and the CPU alike."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 1, 20, 8)).astype(np.float32) for _ in range(3))
+    bias = np.full((1, 1, 20, 20), low, np.float32)
+    (wanted,) = run_reference(Attention(0.3), [q, k, v, bias], float64)
+    np.testing.assert_allclose(
+        wanted, np.broadcast_to(v.mean(2, keepdims=True), wanted.shape), rtol=1e-5, atol=1e-5
+    )
+    (found,) = bind(Attention(0.3), *(lm.tensor(a) for a in (q, k, v, bias)))
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)

@@ -168,9 +168,10 @@ class Attention(_Attention):
         scores = self.scores(q, k, bias)
         top = scores.max(3, keepdims=True, initial=-np.inf)
         top = np.where(np.isfinite(top), top, 0)
-        total = np.exp(scores - top).sum(3, keepdims=True)
+        powers = np.exp(scores - top)
+        total = powers.sum(3, keepdims=True)
         stats = np.where(total == 0, np.inf, top + np.log(total))
-        o = self.dropped(np.exp(scores - stats), mask) @ v
+        o = self.dropped(powers / np.where(total == 0, 1, total), mask) @ v
         return (o, stats) if self.stats else (o,)
 
     @classmethod

@@ -296,3 +296,24 @@ def test_values_on_a_gpu(sizes: tuple[int, ...], dtype: DType, causal: bool, kee
     for one, again, exact in zip(first, second, wanted, strict=True):
         agree(one.numpy(), exact, dtype, 16)
         np.testing.assert_array_equal(one.numpy(), again.numpy())
+
+
+@pytest.mark.usefixtures("only_tiles")
+@pytest.mark.parametrize("low", [-1e20, -3.0e38, -3.3895e38])
+def test_rows_that_a_finite_bias_masks_weigh_all_alike(low: float) -> None:
+    """As a mask of the type's lowest number does: the mean of values, a statistic and gradients that are finite."""
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rng.standard_normal((1, 1, n, 8)).astype(bfloat16.numpy) for n in (70, 72, 72, 70))
+    bias = np.zeros((1, 1, 70, 72), bfloat16.numpy)
+    bias[:, :, :5] = low
+
+    def run(op: Any, *arrays: Any) -> list[Any]:
+        specs = [Spec(a.shape, float32 if a.dtype == np.float32 else bfloat16) for a in arrays]
+        return list(run_plan(planned(op, specs), list(arrays)))
+
+    o, stats = run(Attention(0.3, stats=True), q, k, v, bias)
+    even = np.broadcast_to(v.astype(np.float64).mean((0, 1, 2)), (5, 8))
+    np.testing.assert_allclose(o[0, 0, :5].astype(np.float64), even, atol=0.02)
+    assert np.isfinite(stats).all()
+    for made in run(AttentionGrad(0.3), q, k, v, o, stats, g, bias):
+        assert np.isfinite(made.astype(np.float64)).all()

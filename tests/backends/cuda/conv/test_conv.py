@@ -9,7 +9,7 @@ from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
 from lamina.backends.cuda.launch.program import Fill, target
 from lamina.ops.core import Op
 from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, ReluGrad, Window
-from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, float32
+from lamina.spec import DType, Policy, Shape, Spec, bfloat16, channels_last, float32
 from tests.helpers.planned import H200
 
 _WINDOW = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
@@ -46,3 +46,19 @@ def test_steps_on_strided_data_gradients_run_behind_them(steps: tuple[Op, ...]) 
     op = Fused((ConvDataGrad(window, (28, 28)), *steps))
     plan = backend(H200).plan(op, [dy, w, *[x] * len(steps)], policy)
     assert plan.label.endswith(" split")
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)
+@pytest.mark.parametrize(("images", "channels", "filters"), [(2, 8, 0), (2, 0, 8), (0, 8, 8), (2, 0, 0)])
+@pytest.mark.parametrize(("size", "stride"), [(1, 1), (2, 2), (3, 1), (3, 2)])
+def test_nothing_is_convolved_with_nothing(
+    images: int, channels: int, filters: int, size: int, stride: int, dtype: DType
+) -> None:
+    """Zeros, or no elements at all, in all three directions."""
+    window = Window((stride, stride), ((size // 2, size // 2),) * 2, (1, 1), 1)
+    x, w = Spec((images, channels, 8, 8), dtype), Spec((filters, channels, size, size), dtype)
+    (y,) = Conv(window).infer(x, w)
+    cuda = backend(H200)
+    assert cuda.plan(Conv(window), [x, w], Policy()).outputs[0].shape == y.shape
+    assert cuda.plan(ConvDataGrad(window, (8, 8)), [y, w], Policy()).outputs[0].shape == x.shape
+    assert cuda.plan(ConvFilterGrad(window, (size, size)), [x, y], Policy()).outputs[0].shape == w.shape

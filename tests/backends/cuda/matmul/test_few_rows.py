@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from lamina.backends.cuda import backend
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
-from lamina.backends.cuda.launch.program import source, target
+from lamina.backends.cuda.launch.program import Launch, source, target
 from lamina.backends.cuda.matmul import few_rows as few_rows_module
 from lamina.backends.cuda.matmul.few_rows import MOST_ROWS, few_rows
 from lamina.backends.cuda.select import known
@@ -155,3 +156,12 @@ def test_values_on_a_gpu(
     (found,) = compile(graph, device="cuda:0")(*inputs)
     (wanted,) = run_reference(op, inputs, float64)
     assert not mismatch(found.numpy(), wanted, dtype)
+
+
+def test_results_of_more_than_31_bits_are_numbered_by_64() -> None:
+    """4 rows of a thousand million columns, of 2 products each: c is larger than what it is made of."""
+    n = 10**9
+    form = few_rows(Product(1, 4, n, 2, False, False), (source(0), source(1), target()))
+    made = form.formulation(Spec((4, n), bfloat16).fixed, NONE, Device("cuda:0").machine)
+    assert isinstance(made.steps[-1], Launch)
+    assert "typedef i64 Index;" in made.steps[-1].program.text

@@ -20,6 +20,8 @@
 #define STEP_D STEP_OF(D)
 #define STEP_E STEP_OF(E)
 #define LOG2_E 1.44269504f
+// What finite biases below it count as: times LOG2_E the lowest numbers of bfloat16 would be -inf.
+#define LOWEST (-3e38f)
 // Blocks that share the registers: two of eight warps, three of four warps, fewer where sums are wide.
 #define BOUNDS __launch_bounds__(THREADS, LINES == 64 && D <= 64 && E <= 64 ? 3 : 2)
 
@@ -86,15 +88,19 @@ __device__ __forceinline__ f32 seen(f32 v, const T *bias, int query, int key)
 {
     v *= SCALE * LOG2_E;
 #if BIAS
-    if (within(query, QUERIES) && within(key, KEYS)) v += widen(bias[query * BIAS_S + key * BIAS_T]) * LOG2_E;
+    if (within(query, QUERIES) && within(key, KEYS)) {
+        const f32 b = widen(bias[query * BIAS_S + key * BIAS_T]);
+        v += b == -INFINITY_F ? b : larger(b * LOG2_E, LOWEST);
+    }
 #endif
     return !within(key, KEYS) || (CAUSAL && key > query) ? -INFINITY_F : v;
 }
 
-// The weight of a score; 0 for what is not seen, whatever a library says of a row that sees nothing.
+// The weight of a score, at most 1 however the logarithm was rounded; 0 for what is not seen, whatever a library says of
+// a row that sees nothing.
 __device__ __forceinline__ f32 weight_of(f32 v, f32 log_sum)
 {
-    return BIAS && v == -INFINITY_F ? 0.0f : power_of_two(v - log_sum);
+    return BIAS && v == -INFINITY_F ? 0.0f : power_of_two(v > log_sum ? 0.0f : v - log_sum);
 }
 
 // Tile n of two operands of `rows` lines, each to the half of its room that is free.

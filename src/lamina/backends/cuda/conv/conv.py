@@ -142,14 +142,16 @@ def _cached(
     """Plans are made once: the layouts that they want do not depend on where operands lie now."""
     arrange = channels_last if _prefers_channels_last(specs[0], policy) else contiguous
     x, w, y = (full(s, arrange(s.shape)) for s in specs)
-    problem = conv_problem(type(op), Operands(op.window, x, w, y), device, epilogue, policy)
-    if problem.outputs[0].numel == 0:
-        return nothing_to_do(problem.inputs, problem.outputs, device, op.name)
+    o = Operands(op.window, x, w, y)
     if 0 in (x.numel, w.numel, y.numel):
+        result, operands = sides(type(op), o)
+        inputs = (*operands, *epilogue.arranged(result.shape, result.physical))
+        if result.numel == 0:
+            return nothing_to_do(inputs, (result,), device, op.name)
         if epilogue.steps:
             raise NoKernel(f"{op.name}: steps on a result of no elements are left to their own kernels")
-        fill = Fill(target(), 0, problem.outputs[0].nbytes)
-        return kernel_plan(device, problem.inputs, problem.outputs, [fill], label=op.name)
+        return kernel_plan(device, inputs, [result], [Fill(target(), 0, result.nbytes)], label=op.name)
+    problem = conv_problem(type(op), o, device, epilogue, policy)
     if epilogue.steps:
         apart = partial(_apart, op, specs, epilogue, device, policy, problem)
         if policy.named:
@@ -157,7 +159,7 @@ def _cached(
                 replace(problem, formulations=(apart(),)),
                 replace(policy, algorithm="heuristic"),
             )
-        elif _runs_apart(type(op), Operands(op.window, x, w, y), epilogue, device, policy):
+        elif _runs_apart(type(op), o, epilogue, device, policy):
             problem = replace(problem, formulations=(apart(), *problem.formulations))
         elif pays_apart(problem, epilogue.steps, device, policy):
             problem = beside_fused(problem, apart(), epilogue.steps, device)

@@ -76,7 +76,8 @@ class FewRows:
             self._shared_by_group(width, machine) if self.along else self._shared_by_columns(width, machine)
         )
         extras = epilogue.arranged(c.shape, c.physical)
-        text = f"typedef {index_type(self.k * max(self.many, self.few))} Index;\n"
+        reach = max(self.k * max(self.many, self.few), self.few * self.many)  # of operands and of c
+        text = f"typedef {index_type(reach)} Index;\n"
         text += f"typedef {c_type(c.dtype)} T;\ntypedef Wide<T>::type A;\n"
         text += constants(M=self.few, N=self.many, K=self.k, V=width, **how)
         text += self._finish(c, epilogue, extras)
