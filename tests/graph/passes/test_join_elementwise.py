@@ -9,12 +9,14 @@ import pytest
 import lamina as lm
 from lamina import backends, ops
 from lamina.graph import Graph, trace
+from lamina.graph.passes.canonicalize import common_subexpressions
 from lamina.graph.passes.join_elementwise import join_elementwise
 from lamina.graph.passes.pattern import Report
 from lamina.ops.primitives import FusedElementwise
 from lamina.runtime import Device
 from lamina.spec import Spec, float32
 from tests.helpers.loops import needs_llvm
+from tests.helpers.planned import H200
 
 pytestmark = needs_llvm
 X = Spec((64, 256), float32)
@@ -229,3 +231,23 @@ def test_what_is_computed_twice_agrees(dtype: str, shape: tuple[int, ...]) -> No
     assert ((found != 0).sum(1) >= 1).all()
     if dtype == "float32":
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fn", "wanted"),
+    [
+        (lambda x, y: ops.cat([x, y]) + 1.0, ["concat add"]),
+        (lambda x, y: ops.cat([x, y]) * ops.sigmoid(ops.cat([x, y])), ["concat sigmoid mul"]),
+        (lambda x, y: (ops.cat([x, y]) + 1.0, ops.cat([y, x])), ["concat add", "concat"]),
+        (lambda x, y: ops.sum(ops.relu(ops.cat([x, y])), 1), ["concat", "relu reduce"]),
+        (lambda x, y: ops.cat([ops.relu(x), y]) + 1.0, ["relu", "concat add"]),
+        (lambda x, y: ops.cat([x, y])[:70] + 1.0, ["concat", "slice add"]),
+        (lambda x, y: ops.relu(ops.cat([x, y] * 5)), ["concat", "relu"]),
+    ],
+)  # fmt: skip
+def test_what_is_joined_becomes_how_it_is_read(fn: Callable[..., Any], wanted: list[str]) -> None:
+    """Where a GPU's kernel reads parts; not for a reduction, for others that read it too, or for many parts."""
+    gpu = backends.get(H200, "cuda")
+    graph = join_elementwise(common_subexpressions(trace(fn, X, X)), gpu)
+    assert sorted(steps(graph)) == sorted(wanted)
+    assert "concat" in " ".join(steps(joined(fn, X, X)))  # by oneDNN on a CPU, as it is

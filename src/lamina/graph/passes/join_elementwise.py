@@ -2,7 +2,8 @@
 
 Nodes are looked at from the outputs on. One whose readers are all of one expression becomes a step of it; what
 several expressions read is computed in each of them where that moves fewer bytes than to write it once and to read
-it. A reduction takes the steps before it along; slices, and what repeats a value, become how operands are read.
+it. A reduction takes the steps before it along; slices, concatenations, and what repeats a value, become how operands
+are read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.reduce import Reduce
-from lamina.ops.primitives.shape import Expand, Reshape, Slice
+from lamina.ops.primitives.shape import Concat, Expand, Reshape, Slice
 from lamina.spec import Shape
 
 #: Steps and operands that one expression has at most, and expressions that compute the same value.
@@ -71,8 +72,19 @@ class _Group:
         small = self.steps + len(_ops(node.op)) <= _MOST_STEPS
         return fits and small and node.policy == self.root.policy and len(self.reads) < _MOST_OPERANDS
 
+    def takes_parts(self, joined: Node) -> bool:
+        """Whether it could read the parts of a concatenation."""
+        fits = joined.outputs[0].shape == self.shape and joined.policy == self.root.policy
+        few = len({*self.reads, *joined.inputs}) < _MOST_OPERANDS
+        return fits and few and not isinstance(self.root.op, Reduce)
+
+    def add_parts(self, joined: Node) -> None:
+        """Read the parts of a concatenation instead of it."""
+        self.reads.pop(joined.outputs[0], None)
+        self.reads.update(dict.fromkeys(joined.inputs))
+
     def node(self, groups: _Groups) -> Node:
-        """The node that stands for all; slices of what it reads are taken by itself.
+        """The node that stands for all; slices and concatenations that it reads are taken by itself.
 
         What other groups compute, too, is rounded in each: they must agree (on which element is the largest, say).
         """
@@ -80,7 +92,7 @@ class _Group:
         origin = None
         for node in sorted(self.members, key=lambda n: n.serial):
             for v in node.inputs:
-                if v.node in groups.sliced and v not in writer.values:
+                if v.node in groups.moved and v not in writer.values:
                     writer.apply(v.node.op, v.node.inputs, v)
             for number, op in enumerate(_ops(node.op)):
                 writer.step(node, number, op)
@@ -140,11 +152,11 @@ def _ops(op: Op) -> tuple[Op, ...]:
 
 
 class _Groups:
-    """Which nodes are steps of which groups. sliced: slices that groups alone read, and take themselves."""
+    """Which nodes are steps of which groups. moved: slices and concatenations that groups alone read, and take."""
 
     def __init__(self, graph: Graph, backend: Backend, stays: Collection[Value]) -> None:
         self.graph, self.backend = graph, backend
-        self.sliced: dict[Node, None] = {}
+        self.moved: dict[Node, None] = {}
         self._of: dict[Node, list[_Group]] = {}
         self._once = made_once(graph, stays)
 
@@ -156,14 +168,16 @@ class _Groups:
             return []
         uses, known = graph.uses(), set(steps)
         for node in reversed(graph.nodes):
-            if isinstance(node.op, Slice) and self._all_read(uses[node.outputs[0]]):
-                self.sliced[node] = None
+            if self._is_moved(node, uses[node.outputs[0]]):
+                self.moved[node] = None
             elif node in known:
                 self._place(node, uses[node.outputs[0]])
         every = dict.fromkeys(group for groups in self._of.values() for group in groups)
-        return [
-            g for g in reversed(every) if len(g.members) > 1 or any(v.node in self.sliced for v in g.reads)
-        ]
+        return [g for g in reversed(every) if len(g.members) > 1 or self._moves(g.root)]
+
+    def _moves(self, node: Node) -> bool:
+        """Whether a slice or a concatenation becomes how a node reads."""
+        return any(v.node in self.moved for v in node.inputs)
 
     def is_shared(self, node: Node) -> bool:
         """Whether several groups compute a node."""
@@ -196,6 +210,24 @@ class _Groups:
     def _all_read(self, uses: Sequence[Use]) -> bool:
         """Whether groups alone read a value."""
         return bool(uses) and all(use.node is not None and use.node in self._of for use in uses)
+
+    def _is_moved(self, node: Node, uses: Sequence[Use]) -> bool:
+        """Whether a slice or a concatenation becomes how groups read."""
+        if not isinstance(node.op, Slice | Concat) or not self._all_read(uses):
+            return False
+        return isinstance(node.op, Slice) or self._all_take(node, uses)
+
+    def _all_take(self, joined: Node, uses: Sequence[Use]) -> bool:
+        """Whether the groups that read a concatenation read its parts from now on."""
+        if joined.outputs[0] in self._once:
+            return False
+        groups = dict.fromkeys(g for use in uses if use.node for g in self._of[use.node])
+        known = self.backend.joins(joined.op, [v.spec for v in joined.inputs])
+        if not known or not all(g.takes_parts(joined) for g in groups):
+            return False
+        for group in groups:
+            group.add_parts(joined)
+        return True
 
     def _place(self, node: Node, uses: Sequence[Use]) -> None:
         """Make a node a step of the groups that read it, or the root of a group of its own."""

@@ -12,10 +12,11 @@ from lamina.backends.cuda import backend
 from lamina.backends.reference import run_reference
 from lamina.graph import compile, trace
 from lamina.ops.core import Array, Op
-from lamina.ops.primitives import Add, Cast, Expand, Fused, Matmul, Mul, Reduce, Relu, Reshape, Slice
+from lamina.ops.primitives import Add, Cast, Concat, Expand, Fused, Matmul, Mul, Reduce, Relu, Reshape, Slice
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.quantize import Dequantize, Quantize
 from lamina.spec import (
+    DType,
     Policy,
     Shape,
     Spec,
@@ -184,3 +185,55 @@ def test_computed_values_keep_their_places() -> None:
             NoKernel, match="cuda does not move computed values, .* within a fused elementwise op"
         ):
             CUDA.plan(op, [Spec((3, 4), float32)], Policy())
+
+
+CUT = (Slice((0, 1), (3, 3), (1, 1)), (0,))
+NORMED = ((Concat(1), (0, 1, 2)), (Mul(), (~0, 3)), (Add(), (~1, 4)), (Relu(), (~2,)))
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)
+@pytest.mark.parametrize(
+    ("steps", "shapes", "wide"),
+    [
+        (((Concat(1), (0, 1)), (Add(), (~0, 2))), [(1, 1, 384), (1, 196, 384), (1, 197, 384)], True),
+        (((Concat(1), (0, 1)), (Add(), (~0, 2))), [(5, 1, 24), (5, 7, 24), (1, 8, 24)], True),
+        (((Concat(-1), (0, 1)), (Relu(), (~0,))), [(3, 4), (3, 5)], False),
+        (((Concat(0), (0, 1)), (Relu(), (~0,)), (Add(), (~1, 2))), [(1, 1, 5), (2, 1, 5), (4, 3, 1, 5)], False),
+        (((Concat(1), (0, 1)), (Expand((4, 3, 16)), (~0,)), (Add(), (~1, 2))), [(3, 8), (3, 8), (4, 3, 16)], True),
+        (((Concat(0), (0, 1)), (Concat(0), (1, 0)), (Add(), (~0, ~1))), [(3, 2), (3, 2)], None),
+        ((CUT, (Concat(1), (~0, 1, 0)), (Add(), (~1, 2))), [(3, 4), (3, 5), (3, 11)], False),
+        (((Concat(1), (0, 1)), (Relu(), (~0,))), [(3, 0), (3, 16)], True),
+    ],
+)  # fmt: skip
+def test_what_is_joined_is_read_where_it_lies(
+    steps: Any, shapes: list[Shape], wide: bool | None, dtype: DType
+) -> None:
+    """Parts along any axis, repeated, cut, empty, met twice."""
+    plan = check(expression(*steps), [Spec(s, dtype) for s in shapes])
+    (launch,) = plan.make.steps
+    assert wide is None or ("load<" in launch.program.text) == wide
+
+
+@pytest.mark.parametrize("channels", [(8, 16, 8), (8, 5, 3)])
+def test_channels_that_are_joined_stay_last(channels: tuple[int, ...]) -> None:
+    """In front of a norm that is a number for each channel."""
+    images = [Spec((2, c, 3, 3), bfloat16, channels_last((2, c, 3, 3))) for c in channels]
+    numbers = [Spec((1, sum(channels), 1, 1), bfloat16)] * 2
+    plan = check(expression(*NORMED), [*images, *numbers])
+    assert plan.outputs[0].layout == channels_last(plan.outputs[0].shape)
+    assert [s.layout for s in plan.inputs[:3]] == [s.layout for s in images]
+
+
+@pytest.mark.parametrize(
+    ("steps", "shapes"),
+    [
+        (((Concat(0), (0, 1)), (Reduce("sum", (0,)), (~0,))), [(3, 4), (3, 4)]),
+        (((Relu(), (0,)), (Concat(0), (~0, 1)), (Relu(), (~1,))), [(3, 4), (3, 4)]),
+        (((Concat(0), (0, 1)), (Slice((0, 0), (2, 4), (1, 1)), (~0,)), (Relu(), (~1,))), [(3, 4), (3, 4)]),
+        (((Concat(0), tuple(range(9))), (Relu(), (~0,))), [(3, 4)] * 9),
+    ],
+    ids=["reduced", "computed", "cut", "many"],
+)
+def test_what_is_not_read_as_one(steps: Any, shapes: list[Shape]) -> None:
+    with pytest.raises(NoKernel):
+        CUDA.plan(expression(*steps), [Spec(s, float32) for s in shapes], Policy())

@@ -24,7 +24,7 @@ from lamina.ops.primitives import (
     Slice,
     Transpose,
 )
-from lamina.spec import Policy, Spec, as_dtype, bfloat16, dense, float32, from_tag, pack, unpack
+from lamina.spec import Policy, Shape, Spec, as_dtype, bfloat16, dense, float32, from_tag, pack, unpack
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import run_plan
 from tests.helpers.planned import H200
@@ -176,3 +176,36 @@ def test_what_has_no_elements_is_no_reason_against_a_layout(
     (wanted,) = run_reference(op, arrays)
     (found,) = run_plan(other, arrays)
     np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("axis", "shapes", "tag", "width"),
+    [
+        (1, [(1, 1, 384), (1, 196, 384)], "abc", 8),
+        (1, [(2, 3, 4), (2, 5, 4), (2, 1, 4)], "abc", 4),
+        (1, [(2, 8, 3, 3), (2, 16, 3, 3)], "acdb", 8),
+        (1, [(2, 8, 3, 3), (2, 3, 3, 3)], "acdb", 1),
+        (0, [(7,), (9,), (16,)], "a", 1),
+        (0, [(16,), (8,), (5,)], "a", 1),
+        (2, [(2, 1, 3), (2, 1, 0), (2, 1, 4)], "abc", 1),
+        (-1, [(3, 16)] * 8, "ab", 8),
+    ],
+)
+def test_little_that_is_joined_is_one_launch(axis: int, shapes: list[Shape], tag: str, width: int) -> None:
+    """In accesses of so many elements, as parts end."""
+    specs = [Spec(s, bfloat16, from_tag(tag, s)) for s in shapes]
+    arrays = [
+        np.random.default_rng(i).standard_normal(s).astype(bfloat16.numpy) for i, s in enumerate(shapes)
+    ]
+    plan = backend(H200).plan(Concat(axis), specs, Policy())
+    (launch,) = plan.make.steps  # type: ignore[attr-defined]
+    assert (f"load<{width}>" in launch.program.text) == (width > 1)
+    np.testing.assert_array_equal(
+        run_plan(plan, arrays)[0].astype(np.float32), np.concatenate(arrays, axis).astype(np.float32)
+    )
+
+
+@pytest.mark.parametrize("shapes", [[(64, 1024, 56), (64, 512, 56)], [(2, 3)] * 9], ids=["much", "many"])
+def test_much_or_many_that_are_joined_are_copied_one_by_one(shapes: list[Shape]) -> None:
+    plan = backend(H200).plan(Concat(1), [Spec(s, bfloat16) for s in shapes], Policy())
+    assert len(plan.make.steps) == len(shapes)  # type: ignore[attr-defined]

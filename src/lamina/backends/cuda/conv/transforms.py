@@ -21,7 +21,8 @@ from math import prod
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, conv_graph, places_of, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product, matmul_graph
-from lamina.backends.cuda.elementwise.pointwise import KernelOperand, Statement, elementwise, full
+from lamina.backends.cuda.elementwise.loop import KernelOperand, Statement, elementwise
+from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.shape import strided_copy
 from lamina.backends.cuda.launch.indexing import index_type, memory_order
 from lamina.backends.cuda.launch.program import (

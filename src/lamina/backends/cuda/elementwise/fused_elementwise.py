@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cuda.elementwise.pointwise import (
+from lamina.backends.cuda.elementwise.loop import (
+    MOST_JOINED,
+    JoinedOperand,
     KernelOperand,
     Loop,
     Statement,
+)
+from lamina.backends.cuda.elementwise.pointwise import (
     align_operands,
     expression_of,
     full,
@@ -22,7 +26,8 @@ from lamina.backends.cuda.elementwise.pointwise import (
     result_layout,
 )
 from lamina.backends.cuda.elementwise.reduce import ReducedOperand, reduction_plan
-from lamina.backends.cuda.launch.indexing import Strides
+from lamina.backends.cuda.elementwise.shape import common_layout, dense_layout
+from lamina.backends.cuda.launch.indexing import Strides, memory_order
 from lamina.backends.cuda.launch.program import (
     Place,
     c_type,
@@ -36,9 +41,9 @@ from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import MOVES, FusedElementwise
 from lamina.ops.primitives.quantize import Dequantize, Quantize
 from lamina.ops.primitives.reduce import Reduce
-from lamina.ops.primitives.shape import Expand, Reshape, Slice
+from lamina.ops.primitives.shape import Concat, Expand, Reshape, Slice
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Shape, Spec
+from lamina.spec import DType, Layout, Policy, Shape, Spec
 
 #: What brackets hold that hold no other ones, with the function's name before them.
 _INNERMOST = re.compile(r"(\w*)\(([^()]*)\)")
@@ -55,6 +60,8 @@ def joins(op: Op, specs: Sequence[Spec]) -> bool:
     """Whether an op may be a step: a function of C++ is known for it, and its values are as exact between steps."""
     if isinstance(op, Fused):
         return all(isinstance(step, Expand) or _is_step(step) for step in op.ops) and _is_exact(op, specs)
+    if isinstance(op, Concat):
+        return len(specs) <= MOST_JOINED
     return isinstance(op, Reduce) or (_is_step(op) and _is_exact(op, specs))
 
 
@@ -79,8 +86,7 @@ def fused_elementwise(op: FusedElementwise, specs: tuple[Spec, ...], device: Dev
     value = body.value(op.reads[-1][0])
     x = full(value.spec, body.layout)
     operands = [
-        (ReducedOperand(c_type(v.dtype), v.dtype.itemsize, v.place), strides)
-        for v, strides in zip(body.operands, body.strides(), strict=True)
+        (ReducedOperand(c_type(v.dtype), v.dtype.itemsize, v.place), v.along(body.shape)) for v in body.views
     ]
     lines = [f"const {wide_type(v.dtype)} a{i} = widen(e{i});" for i, v in enumerate(body.operands)]
     lines += [f"const {s.type} {s.name} = {s.expression};" for s in body.statements]
@@ -123,7 +129,7 @@ def _operators(text: str) -> int:
 def device_function(name: str, op: FusedElementwise, count: int, dtype: DType) -> str:
     """Steps that move nothing, as a function in C++ of `count` numbers in the type that `dtype` is computed in."""
     body, wide = _on_numbers(op, count, dtype), wide_type(dtype)
-    names = {view.index: f"a{i}" for i, view in enumerate(body.operands)}
+    names = {v.index: f"a{i}" for i, v in enumerate(body.views)}
     parameters = ", ".join(f"{wide} {names.get(i, f'unread{i}')}" for i in range(count))
     lines = "".join(f"    const {s.type} {s.name} = {s.expression};\n" for s in body.statements)
     result = body.value(-len(op.ops)).name
@@ -133,8 +139,7 @@ def device_function(name: str, op: FusedElementwise, count: int, dtype: DType) -
 def _elementwise_plan(body: FusedBody, out: Spec, device: Device, label: str) -> Plan:
     """The plan without a reduction."""
     result, output = body.value(-len(body.op.ops)), full(out, body.layout)
-    pairs = zip(body.operands, body.strides(), strict=True)
-    read = [KernelOperand(v.dtype, strides, v.place) for v, strides in pairs]
+    read = [v.operand(body.shape) for v in body.operands]
     loop = Loop(body.inputs, read, body.statements, result.name, label, stepwise=True)
     return loop.plan(output, device, body.in_place(output))
 
@@ -171,6 +176,39 @@ class _View:
             return replace(self, spec=spec, strides=(0,) * spec.ndim)
         raise NoKernel(f"cuda does not read {self.spec} as {op} within a fused elementwise op")
 
+    def along(self, shape: Shape) -> Strides:
+        """The strides over a loop of this shape."""
+        return _repeated(self.spec.shape, self.strides, shape)
+
+    def operand(self, shape: Shape) -> KernelOperand:
+        """What a loop of this shape reads."""
+        return KernelOperand(self.dtype, self.along(shape), self.place)
+
+
+@dataclass(frozen=True)
+class _JoinedViews:
+    """Views that steps read as one, joined along an axis. spec: of what they make."""
+
+    parts: tuple[_View, ...]
+    axis: int
+    spec: Spec
+
+    @property
+    def dtype(self) -> DType:
+        """Of its elements."""
+        return self.spec.dtype
+
+    def operand(self, shape: Shape) -> JoinedOperand:
+        """What a loop of this shape reads."""
+        parts = tuple(KernelOperand(v.dtype, self._along(v, shape), v.place) for v in self.parts)
+        sizes = tuple(v.spec.shape[self.axis] for v in self.parts)
+        return JoinedOperand(parts, len(shape) - self.spec.ndim + self.axis, sizes)
+
+    def _along(self, part: _View, shape: Shape) -> Strides:
+        """A part's strides over the loop. Along the axis it may be one element, and is not repeated there."""
+        own = [0 if n == 1 else s for n, s in zip(part.spec.shape, part.strides, strict=True)]
+        return (0,) * (len(shape) - len(own)) + tuple(own)
+
 
 def _repeated(shape: Shape, strides: Strides, wanted: Shape) -> Strides:
     """Strides over a larger shape: 0 along axes where elements are repeated."""
@@ -201,11 +239,20 @@ class FusedBody:
         last = op.reads[-1][0]
         of_reduction = specs[last] if last >= 0 else made[~last]
         self.shape = of_reduction.shape if isinstance(op.ops[-1], Reduce) else made[-1].shape
-        self.layout = result_layout(self.shape, specs)
-        self.inputs = align_operands(specs, self.shape, self.layout)
-        self.operands: list[_View] = []
+        joined = [(read, made[i]) for i, read in enumerate(op.reads) if isinstance(op.ops[i], Concat)]
+        self.layout = result_layout(
+            self.shape, [*(_like_parts(r, made, specs) for r, made in joined), *specs]
+        )
+        self.inputs = _aligned_parts(
+            [k for read, made in joined if len(made.shape) == len(self.shape) for k in read if k >= 0],
+            align_operands(specs, self.shape, self.layout),
+            self.layout,
+        )
+        self.operands: list[_View | _JoinedViews] = []
         self.statements: list[Statement] = []
-        self._views = {i: _View(i, s.open, s.physical.strides) for i, s in enumerate(self.inputs)}
+        self._views: dict[int, _View | _JoinedViews] = {
+            i: _View(i, s.open, s.physical.strides) for i, s in enumerate(self.inputs)
+        }
         self._values: dict[int, _Value] = {}
         for number, (step, read) in enumerate(zip(op.ops, op.reads, strict=True)):
             if not isinstance(step, Reduce):
@@ -213,6 +260,9 @@ class FusedBody:
 
     def _add(self, op: Op, read: Sequence[int], key: int, spec: Spec) -> None:
         """A step."""
+        if isinstance(op, Concat):
+            self._views[key] = self._joined(op, read, spec)
+            return
         if isinstance(op, MOVES):
             self._move(op, read[0], key, spec)
             return
@@ -221,9 +271,19 @@ class FusedBody:
         self.statements.append(made)
         self._values[key] = _Value(made.name, made.type, spec)
 
+    def _joined(self, op: Concat, read: Sequence[int], spec: Spec) -> _JoinedViews:
+        """Inputs, or parts of them, as one."""
+        parts = [view for k in read if isinstance(view := self._views.get(k), _View)]
+        if len(parts) < len(read):
+            raise NoKernel(f"cuda joins no computed values, {op} of {spec}, within a fused elementwise op")
+        kept = tuple(v for v in parts if v.spec.numel) or tuple(parts[:1])
+        if len(kept) > MOST_JOINED:
+            raise NoKernel(f"cuda reads at most {MOST_JOINED} arrays as one, got {len(kept)} of {op}")
+        return _JoinedViews(kept, op.axis % spec.ndim, spec)
+
     def _move(self, op: Op, read: int, key: int, spec: Spec) -> None:
-        if read in self._views:
-            self._views[key] = self._views[read].moved(op)
+        if isinstance(view := self._views.get(read), _View):
+            self._views[key] = view.moved(op)
             return
         value = self.value(read)
         stays = isinstance(op, Expand) or (isinstance(op, Reshape) and value.spec.numel == 1)
@@ -243,16 +303,41 @@ class FusedBody:
             self._values[key] = _Value(name, wide_type(view.dtype), view.spec)
         return self._values[key]
 
-    def strides(self) -> list[Strides]:
-        """With which each operand is read over the loop."""
-        return [_repeated(v.spec.shape, v.strides, self.shape) for v in self.operands]
+    @property
+    def views(self) -> list[_View]:
+        """The operands of what reads none that are joined. Raises NoKernel."""
+        found = [v for v in self.operands if isinstance(v, _View)]
+        if len(found) < len(self.operands):
+            raise NoKernel(f"cuda does not join what is read on the way, in {self.op}")
+        return found
 
     def in_place(self, output: Spec) -> dict[int, int]:
         """The input in whose memory the output may lie: one of which every element is read where it is written."""
         for i, given in enumerate(self.inputs):
-            own = [
-                v.strides == given.physical.strides and not v.offset for v in self.operands if v.index == i
-            ]
-            if own and all(own) and given.same_memory(output):
+            own = [v for v in self.operands if isinstance(v, _View) and v.index == i]
+            whole = all(v.strides == given.physical.strides and not v.offset for v in own)
+            if own and whole and given.same_memory(output) and i not in self._in_parts:
                 return {0: i}
         return {}
+
+    @property
+    def _in_parts(self) -> set[int]:
+        """Inputs that are read as parts of others, where elements lie elsewhere than in the result."""
+        return {p.index for v in self.operands if isinstance(v, _JoinedViews) for p in v.parts}
+
+
+def _like_parts(read: Sequence[int], made: Spec, specs: Sequence[Spec]) -> Spec:
+    """What inputs make that are joined, in the largest one's order of axes."""
+    parts = sorted([specs[k] for k in read if k >= 0], key=lambda s: -s.numel)
+    return full(made, common_layout(parts, made)) if parts else made
+
+
+def _aligned_parts(parts: Sequence[int], inputs: Sequence[Spec], layout: Layout) -> tuple[Spec, ...]:
+    """The inputs, of which those that are joined are asked for in the result's order of axes."""
+    found = list(inputs)
+    for k in parts:
+        spec = found[k]
+        wanted = full(spec, dense_layout(spec.shape, memory_order(spec.shape, layout.strides)))
+        if spec.tag is not None and not spec.same_memory(wanted):
+            found[k] = wanted
+    return tuple(found)

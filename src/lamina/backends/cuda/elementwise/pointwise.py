@@ -1,43 +1,20 @@
 """Elementwise ops, one or a chain of them, as one generated kernel.
 
-Any dtypes, any broadcasting, any strides. Operands that lie alike are moved 16 bytes at a time; an operand that
-is repeated along the innermost axis is read once per 16 bytes. Arithmetic on half types is done in float32 and
-rounded at the end and where a cast says so, so a chain rounds less often than its parts.
+Any dtypes, any broadcasting, any strides. Arithmetic on half types is done in float32 and rounded at the end and
+where a cast says so, so a chain rounds less often than its parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.elementwise import elementary
-from lamina.backends.cuda.elementwise.interleave import interleaved, interleaves
-from lamina.backends.cuda.launch.indexing import (
-    Space,
-    Strides,
-    broadcast_strides,
-    collapse,
-    memory_order,
-    offset_code,
-    table_offset_code,
-)
-from lamina.backends.cuda.launch.program import (
-    LOOPING,
-    VECTOR,
-    Launch,
-    Number,
-    Place,
-    Program,
-    Table,
-    c_type,
-    kernel_plan,
-    source,
-    target,
-    wide_type,
-)
+from lamina.backends.cuda.elementwise.loop import KernelOperand, Loop, Statement, access_width
+from lamina.backends.cuda.launch.indexing import broadcast_strides, collapse, memory_order
+from lamina.backends.cuda.launch.program import VECTOR, c_type, source, wide_type
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.core import Op
 from lamina.ops.custom import CustomOp
@@ -60,8 +37,6 @@ from lamina.spec import (
     float16,
     int8,
 )
-
-_BLOCK = 256
 
 # ------------------------------------------------------------------------------------------------ expressions
 
@@ -304,201 +279,6 @@ def _own_expression(op: Any, a: Sequence[str], t: str) -> str:
     return f"({t})({op.expression(a, t)})"
 
 
-# ---------------------------------------------------------------------------------------------- the generator
-
-
-@dataclass(frozen=True)
-class KernelOperand:
-    """One array that a generated kernel reads or writes."""
-
-    dtype: DType
-    strides: Strides  # along the logical axes of the loop
-    place: Place
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One statement of the body: name = expression, in a C type."""
-
-    name: str
-    type: str
-    expression: str
-
-
-def elementwise(
-    shape: Shape,
-    order: Sequence[int],
-    inputs: Sequence[KernelOperand],
-    outputs: Sequence[KernelOperand],
-    body: Sequence[Statement],
-    results: Sequence[str],
-    *,
-    vector: bool = True,
-    raw: str = "",
-    stepwise: bool = False,
-) -> Launch:
-    """The launch that computes `results` (names in `body`) for every element of `shape`.
-
-    Input i is called a0, a1, … in the body, in the type its arithmetic is done in.
-
-    Args:
-        shape: sizes of the loop.
-        order: axes from outermost to innermost.
-        inputs, outputs: what is read and written.
-        body: the statements.
-        results: for each output the name of its value.
-        vector: whether 16-byte access is allowed (addresses are aligned).
-        raw: read and write elements as this unsigned type, without arithmetic.
-        stepwise: see `Program`.
-    """
-    operands = (*inputs, *outputs)
-    space = collapse(shape, [o.strides for o in operands], order)
-    width = _width(space, operands) if vector else 1
-    code = _Code(space, inputs, outputs, width, raw)
-    text, numbers = code.text(body, results)
-    program = Program("elementwise", text=text, stepwise=stepwise)
-    chunks = -(-space.count // width)
-    grid = (max(1, -(-chunks // _BLOCK)),)
-    places = tuple(o.place for o in operands)
-    sizes = (Table(numbers),) if numbers else ()
-    count = Number(space.count, "i64")
-    return Launch(program, grid, (_BLOCK,), (*places, count, *sizes), waves=LOOPING * 4)
-
-
-def _width(space: Space, operands: Sequence[KernelOperand]) -> int:
-    """Elements per access: as many as 16 bytes hold, halved until every operand allows it."""
-    width = VECTOR // max(o.dtype.itemsize for o in operands)
-    flat = len(space.sizes) == 1
-    while width > 1 and not _allows(space, operands, width, flat):
-        width //= 2
-    return width
-
-
-def _allows(space: Space, operands: Sequence[KernelOperand], width: int, flat: bool) -> bool:
-    if not flat and space.sizes[-1] % width:
-        return False
-    for operand, row in zip(operands, space.strides, strict=True):
-        if row[-1] not in (0, 1) or (row[-1] == 1 and any(s % width for s in row[:-1])):
-            return False
-        if row[-1] == 1 and operand.place.offset % (operand.dtype.itemsize * width):
-            return False
-    return True
-
-
-class _Code:
-    """The source of one elementwise kernel."""
-
-    def __init__(
-        self,
-        space: Space,
-        inputs: Sequence[KernelOperand],
-        outputs: Sequence[KernelOperand],
-        width: int,
-        raw: str,
-    ) -> None:
-        self.space, self.inputs, self.outputs, self.width, self.raw = space, inputs, outputs, width, raw
-        self.steps = [row[-1] for row in space.strides]  # innermost strides
-
-    @property
-    def _sized(self) -> bool:
-        """Whether sizes are numbers of a table, so that one kernel serves all shapes of a kind.
-
-        Offsets cost a few instructions more then, which accesses of 16 bytes outweigh: there is time for more than
-        two hundred while a warp's access is read or written.
-        """
-        widest = max(o.dtype.itemsize for o in (*self.inputs, *self.outputs))
-        whole = self.width > 1 and self.width * widest == VECTOR
-        return whole and len(self.space.sizes) > 1 and self.space.index_type == "i32"
-
-    def text(self, body: Sequence[Statement], results: Sequence[str]) -> tuple[str, tuple[int, ...]]:
-        """The whole kernel, and the numbers of its table."""
-        ins, outs = range(len(self.inputs)), range(len(self.outputs))
-        parameters = [f"const {self._type(self.inputs[i])} *in{i}" for i in ins]
-        parameters += [f"{self._type(self.outputs[i])} *out{i}" for i in outs]
-        names = [f"i{i}_" for i in ins] + [f"o{i}_" for i in outs]
-        compute, table = self._compute(body, results), ""
-        numbers: tuple[int, ...] = ()
-        if self._sized:
-            offsets, numbers = table_offset_code(self.space, names, "sizes.v")
-            table = f"struct Sizes {{ u64 v[{len(numbers)}]; }};\n"
-            last = "i64 total, const __grid_constant__ Sizes sizes"
-        else:
-            offsets, last = offset_code(self.space, names), "i64 total"
-        text = f"""typedef {self.space.index_type} Index;
-{table}extern "C" __global__ void __launch_bounds__({_BLOCK}) elementwise({", ".join(parameters)}, {last})
-{{
-    const Index count = (Index)total, stride = (Index)(gridDim.x * blockDim.x) * {self.width};
-    const Index start = (Index)(blockIdx.x * blockDim.x + threadIdx.x) * {self.width};
-    for (Index index = start; index < count; index += stride) {{
-        {offsets}
-        {self._tail(compute)}
-        {self._vector(compute)}
-    }}
-}}
-"""
-        return text, numbers
-
-    def _type(self, operand: KernelOperand) -> str:
-        return self.raw or c_type(operand.dtype)
-
-    def _compute(self, body: Sequence[Statement], results: Sequence[str]) -> str:
-        lines = []
-        for i, operand in enumerate(self.inputs):
-            wide = self.raw or wide_type(operand.dtype)
-            element = f"e{i}_" if self.raw else f"widen(e{i}_)"
-            lines.append(f"const {wide} a{i} = {element};")
-        lines += [f"const {v.type} {v.name} = {v.expression};" for v in body]
-        for i, (operand, name) in enumerate(zip(self.outputs, results, strict=True)):
-            kind = self._type(operand)
-            lines.append(f"r{i}_ = {name if self.raw else f'narrow<{kind}>({name})'};")
-        return " ".join(lines)
-
-    def _elements(self, offset: str, compute: str) -> str:
-        """One element at `offset` of this access, straight from and to memory."""
-        reads = " ".join(
-            f"const {self._type(o)} e{i}_ = in{i}[i{i}_ + {offset} * {self.steps[i]}];"
-            for i, o in enumerate(self.inputs)
-        )
-        shift = len(self.inputs)
-        results = " ".join(f"{self._type(o)} r{i}_;" for i, o in enumerate(self.outputs))
-        writes = " ".join(
-            f"out{i}[o{i}_ + {offset} * {self.steps[shift + i]}] = r{i}_;" for i in range(len(self.outputs))
-        )
-        return f"{reads} {results} {compute} {writes}"
-
-    def _tail(self, compute: str) -> str:
-        """The last, incomplete access of a flat loop."""
-        if self.width == 1:
-            return self._elements("0", compute)
-        if len(self.space.sizes) > 1:
-            return ""
-        return (
-            f"if (index + {self.width} > count) {{ for (int k_ = 0; index + k_ < count; ++k_) "
-            f"{{ {self._elements('k_', compute)} }} continue; }}"
-        )
-
-    def _vector(self, compute: str) -> str:
-        if self.width == 1:
-            return ""
-        lines = []
-        for i, _ in enumerate(self.inputs):
-            if self.steps[i]:
-                lines.append(f"const auto p{i}_ = load<{self.width}>(in{i} + i{i}_);")
-            else:
-                lines.append(f"const auto e{i}_ = in{i}[i{i}_];")
-        for i, o in enumerate(self.outputs):
-            lines.append(f"Pack<{self._type(o)}, {self.width}> q{i}_;")
-        reads = " ".join(f"const auto e{i}_ = p{i}_.v[k_];" for i in range(len(self.inputs)) if self.steps[i])
-        results = " ".join(f"{self._type(o)} r{i}_;" for i, o in enumerate(self.outputs))
-        keeps = " ".join(f"q{i}_.v[k_] = r{i}_;" for i in range(len(self.outputs)))
-        lines.append(
-            f'_Pragma("unroll") for (int k_ = 0; k_ < {self.width}; ++k_) '
-            f"{{ {reads} {results} {compute} {keeps} }}"
-        )
-        lines += [f"store<{self.width}>(out{i} + o{i}_, q{i}_);" for i in range(len(self.outputs))]
-        return "\n        ".join(lines)
-
-
 # ------------------------------------------------------------------------------------------------------ ops
 
 
@@ -540,7 +320,7 @@ def _has_runs(spec: Spec, layout: Layout) -> bool:
     order = memory_order(spec.shape, layout.strides)
     space = collapse(spec.shape, [o.strides for o in operands], order)
     is_run = all(row[-1] == 1 for row in space.strides)
-    return is_run and _width(space, operands) * spec.dtype.itemsize == VECTOR
+    return is_run and access_width(space, operands) * spec.dtype.itemsize == VECTOR
 
 
 def full(spec: Spec, layout: Layout) -> Spec:
@@ -625,78 +405,3 @@ def chain_plan(
     ]
     loop = Loop(inputs, operands, body, result, label)
     return loop.plan(full(out, layout), device, aliases)
-
-
-@dataclass(frozen=True)
-class Loop:
-    """A body over operands with one result, in whatever layout that is written.
-
-    inputs: as they lie. operands: what is read of them, in the order of the names a0, a1, …
-    """
-
-    inputs: Sequence[Spec]
-    operands: Sequence[KernelOperand]
-    body: Sequence[Statement]
-    result: str
-    label: str
-    stepwise: bool = False
-
-    def plan(self, out: Spec, device: Device, aliases: dict[int, int]) -> Plan:
-        """The plan. aliases: where the output may lie, as far as an input lies as it does."""
-        fits = {o: i for o, i in aliases.items() if self.inputs[i].same_memory(out)}
-        if out.numel == 0:
-            return kernel_plan(device, self.inputs, [out], [], label=self.label, aliases=fits)
-        written = KernelOperand(out.dtype, out.physical.strides, target())
-        order = memory_order(out.shape, written.strides)
-
-        def steps(vector: bool) -> tuple[Launch, ...]:
-            if vector and self._interleaves(out):
-                return (self._interleaved(out),)
-            rest = [written], self.body, [self.result]
-            return (
-                elementwise(out.shape, order, self.operands, *rest, vector=vector, stepwise=self.stepwise),
-            )
-
-        def relaid(layout: Layout) -> Plan | None:
-            other = full(out, layout)
-            return self.plan(other, device, aliases) if self._is_fast(other) else None
-
-        return kernel_plan(
-            device,
-            self.inputs,
-            [out],
-            steps(True),
-            label=self.label,
-            aliases=fits,
-            plain=lambda: steps(False),
-            relaid=relaid,
-        )
-
-    def _is_fast(self, out: Spec) -> bool:
-        """Whether accesses are of 16 bytes, of what is not repeated along the innermost axis."""
-        every, space = self._space(out)
-        widest = max(o.dtype.itemsize for o in every)
-        return _width(space, every) * widest == VECTOR or self._interleaves(out)
-
-    def _space(self, out: Spec) -> tuple[Sequence[KernelOperand], Space]:
-        """All that is read and written, and the loops over it."""
-        every = (*self.operands, KernelOperand(out.dtype, out.physical.strides, target()))
-        order = memory_order(out.shape, out.physical.strides)
-        return every, collapse(out.shape, [o.strides for o in every], order)
-
-    def _interleaves(self, out: Spec) -> bool:
-        """Whether it makes a few planes the innermost axis."""
-        every, space = self._space(out)
-        width = VECTOR // max(o.dtype.itemsize for o in every)
-        return len(every) == 2 and interleaves(space, width, [o.place for o in every])
-
-    def _interleaved(self, out: Spec) -> Launch:
-        every, space = self._space(out)
-        given, made = every
-        lines = [f"const {wide_type(given.dtype)} a0 = widen(e0);"]
-        lines += [f"const {v.type} {v.name} = {v.expression};" for v in self.body]
-        lines.append(f"return narrow<{c_type(made.dtype)}>({self.result});")
-        width = VECTOR // max(o.dtype.itemsize for o in every)
-        types = c_type(given.dtype), c_type(made.dtype)
-        places = [o.place for o in every]
-        return interleaved(space, width, types, " ".join(lines), places, stepwise=self.stepwise)

@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full, literal
-from lamina.backends.cuda.elementwise.shape import _constant, _dense, plain_layout, row_major
+from lamina.backends.cuda.elementwise.shape import _constant, dense_layout, plain_layout, row_major
 from lamina.backends.cuda.launch.indexing import (
     KernelSizes,
     Space,
@@ -310,10 +310,10 @@ def reduced_spec(out: Spec, kept: tuple[int, ...], keepdims: bool) -> Spec:
     """The result's spec: its axes in the order that the kept axes have in memory."""
     if keepdims:
         rest = tuple(a for a in range(out.ndim) if a not in kept)
-        return full(out, _dense(out.shape, (*rest, *kept)))
+        return full(out, dense_layout(out.shape, (*rest, *kept)))
     names = sorted(kept)
     order = tuple(names.index(a) for a in kept)
-    return full(out, _dense(out.shape, order) if order else Layout(()))
+    return full(out, dense_layout(out.shape, order) if order else Layout(()))
 
 
 def dense(spec: Spec) -> Spec:

@@ -8,7 +8,13 @@ from math import prod
 
 from lamina.backends import Call, Plan, Run, passing_plan
 from lamina.backends.cuda.elementwise.interleave import interleaved, interleaves
-from lamina.backends.cuda.elementwise.pointwise import KernelOperand, elementwise, full, literal
+from lamina.backends.cuda.elementwise.loop import (
+    MOST_JOINED,
+    JoinedOperand,
+    KernelOperand,
+    elementwise,
+)
+from lamina.backends.cuda.elementwise.pointwise import full, literal
 from lamina.backends.cuda.launch.indexing import Space, Strides, collapse, memory_order, offset_function
 from lamina.backends.cuda.launch.program import (
     LOOPING,
@@ -31,6 +37,8 @@ from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Shape, Spec, contiguous
 
 _TILE = 32
+#: Bytes of a result up to which all that is joined is read by one launch: what two microseconds move.
+_AT_ONCE = 4 << 20
 
 
 # ------------------------------------------------------------------------------------------------------ copies
@@ -174,10 +182,10 @@ def transpose(op: shape_ops.Transpose, specs: tuple[Spec, ...], device: Device, 
 
 @kernels(shape_ops.Concat, source="kernel")
 def concat(op: shape_ops.Concat, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """One copy per input into its part of the output."""
+    """One copy for all inputs where little is moved, else one for each into its part of the output."""
     (out,) = op.infer(*specs)
     given = tuple(plain_layout(s) for s in specs)
-    return _joined(given, full(out, _common_layout(specs, out)), op.axis % out.ndim, device, op.name)
+    return _joined(given, full(out, common_layout(specs, out)), op.axis % out.ndim, device, op.name)
 
 
 def _joined(given: Sequence[Spec], out: Spec, axis: int, device: Device, label: str) -> Plan:
@@ -185,6 +193,8 @@ def _joined(given: Sequence[Spec], out: Spec, axis: int, device: Device, label: 
     write = out.physical.strides
 
     def steps(vector: bool) -> tuple[Bindable, ...]:
+        if _joins_at_once(given, out):
+            return (_joining(given, out, axis, vector),)
         made, start = [], 0
         for i, spec in enumerate(given):
             to = target(0, start * write[axis] * out.dtype.itemsize)
@@ -203,14 +213,39 @@ def _joined(given: Sequence[Spec], out: Spec, axis: int, device: Device, label: 
     )
 
 
-def _common_layout(specs: Sequence[Spec], out: Spec) -> Layout:
+def _joins_at_once(given: Sequence[Spec], out: Spec) -> bool:
+    """Whether one launch reads all inputs: where a launch takes longer than what it moves, and rows stay rows."""
+    few = 1 < sum(s.numel > 0 for s in given) <= MOST_JOINED
+    small = out.nbytes <= _AT_ONCE
+    return few and small and all(_has_rows(s, out) for s in given if s.numel)
+
+
+def _has_rows(given: Spec, out: Spec) -> bool:
+    """Whether an input's neighbours in memory are the result's."""
+    order = memory_order(given.shape, out.physical.strides)
+    space = collapse(given.shape, [given.physical.strides, out.physical.strides], order)
+    return space.strides[0][-1] in (0, 1)
+
+
+def _joining(given: Sequence[Spec], out: Spec, axis: int, vector: bool) -> Launch:
+    """The launch that reads inputs as one, joined along an axis."""
+    kept = [(i, s) for i, s in enumerate(given) if s.numel]
+    parts = tuple(KernelOperand(s.dtype, s.physical.strides, source(i)) for i, s in kept)
+    read = JoinedOperand(parts, axis, tuple(s.shape[axis] for _, s in kept))
+    written = KernelOperand(out.dtype, out.physical.strides, target())
+    order, kind = memory_order(out.shape, written.strides), bits_type(out.dtype)
+    return elementwise(out.shape, order, [read], [written], [], ["a0"], vector=vector, raw=kind)
+
+
+def common_layout(specs: Sequence[Spec], out: Spec) -> Layout:
     """The axis order of the first input, for the joined shape."""
     first = specs[0]
     order = memory_order(first.shape, first.physical.strides) if first.tag else tuple(range(out.ndim))
-    return _dense(out.shape, order)
+    return dense_layout(out.shape, order)
 
 
-def _dense(shape: Shape, order: Sequence[int]) -> Layout:
+def dense_layout(shape: Shape, order: Sequence[int]) -> Layout:
+    """Without gaps, axes from outermost to innermost."""
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis] = step
@@ -293,4 +328,4 @@ def _alike(given: Spec, out: Spec) -> Spec:
     """`out` with the axis order that the input has in memory."""
     if given.tag is None or given.numel == 0:
         return out.fixed
-    return replace(out, layout=_dense(out.shape, memory_order(given.shape, given.physical.strides)))
+    return replace(out, layout=dense_layout(out.shape, memory_order(given.shape, given.physical.strides)))

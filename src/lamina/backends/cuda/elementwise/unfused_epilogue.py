@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lamina.backends import Plan
-from lamina.backends.cuda.elementwise.pointwise import KernelOperand, Statement, chain_values, elementwise
+from lamina.backends.cuda.elementwise.loop import KernelOperand, Statement, elementwise
+from lamina.backends.cuda.elementwise.pointwise import chain_values
 from lamina.backends.cuda.launch.indexing import broadcast_strides, memory_order
 from lamina.backends.cuda.launch.program import Aligned, Launches, source, target, wide_type
 from lamina.backends.cuda.select.formulations import Formulation, Problem, expects

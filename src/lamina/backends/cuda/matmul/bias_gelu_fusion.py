@@ -21,7 +21,7 @@ from lamina.backends import Fusion, NoKernel, Plan
 from lamina.backends.cuda.cudnn_graphs.conv import window_arguments
 from lamina.backends.cuda.cudnn_graphs.epilogue import Axes, Epilogue
 from lamina.backends.cuda.cudnn_graphs.matmul import Product, matrices, multiplied
-from lamina.backends.cuda.elementwise.pointwise import KernelOperand, elementwise
+from lamina.backends.cuda.elementwise.loop import KernelOperand, elementwise
 from lamina.backends.cuda.launch.program import Fill, Place, SubPlan, scratch, source, target
 from lamina.backends.cuda.matmul.cublaslt import Extras, cublaslt_aux_formulations
 from lamina.backends.cuda.matmul.matmul import as_convolution, cudnn_multiplies, product_of

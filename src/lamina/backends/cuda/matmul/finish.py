@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
-from lamina.backends.cuda.elementwise.pointwise import Statement, chain_values
+from lamina.backends.cuda.elementwise.loop import Statement
+from lamina.backends.cuda.elementwise.pointwise import chain_values
 from lamina.backends.cuda.launch.program import c_type, wide_type
 from lamina.spec import Spec
 

@@ -13,7 +13,8 @@ from math import prod
 
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
-from lamina.backends.cuda.elementwise.pointwise import KernelOperand, Statement, chain_values, elementwise
+from lamina.backends.cuda.elementwise.loop import KernelOperand, Statement, elementwise
+from lamina.backends.cuda.elementwise.pointwise import chain_values
 from lamina.backends.cuda.launch.indexing import broadcast_strides, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
     VECTOR,

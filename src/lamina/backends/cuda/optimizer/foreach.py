@@ -12,7 +12,8 @@ from functools import partial
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.elementwise.fused_elementwise import FusedBody
-from lamina.backends.cuda.elementwise.pointwise import Statement, expression_of, op_value
+from lamina.backends.cuda.elementwise.loop import Statement
+from lamina.backends.cuda.elementwise.pointwise import expression_of, op_value
 from lamina.backends.cuda.elementwise.reduce import reduction_text
 from lamina.backends.cuda.launch.program import (
     VECTOR,
@@ -199,11 +200,11 @@ def _element(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec], size: int)
     if isinstance(op, FusedElementwise):
         body = FusedBody(op, inputs)
         value = body.value(op.reads[-1][0] if isinstance(op.ops[-1], Reduce) else -len(op.ops))
-        for view in body.operands:
+        for view in body.views:
             given = inputs[view.index]
             if view.spec.numel != 1 and (view.offset or view.strides != given.physical.strides):
                 raise NoKernel(f"cuda: many of {op.name} read whole tensors")
-        reads = tuple((v.index, inputs[v.index].numel == size) for v in body.operands)
+        reads = tuple((v.index, inputs[v.index].numel == size) for v in body.views)
         return _Element(reads, tuple(body.statements), value.name, value.spec.dtype)
     reads = tuple((i, s.numel == size) for i, s in enumerate(inputs))
     if isinstance(op, Reduce):

@@ -10,7 +10,7 @@ from math import prod
 
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.elementwise.shape import _dense
+from lamina.backends.cuda.elementwise.shape import dense_layout
 from lamina.backends.cuda.launch.indexing import KernelSizes, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
     VECTOR,
@@ -104,7 +104,7 @@ def _order(shape: Shape, layout: Layout, of: Shape) -> Layout:
     """A dense layout in the axis order of another one; axes of size 1 there do not tell, so channels go first."""
     if layout == channels_last(of) and layout.strides[1] == 1:
         return channels_last(shape)
-    return _dense(shape, memory_order(of, layout.strides))
+    return dense_layout(shape, memory_order(of, layout.strides))
 
 
 def _plan(
