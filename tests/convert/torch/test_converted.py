@@ -252,3 +252,48 @@ def test_a_dataclass_goes_in_and_comes_out() -> None:
     parity = check(net, converted, inputs[1])
     assert len(parity.outputs) == 2
     assert parity.gradient < 1e-4
+
+
+def test_what_a_network_writes_into_its_inputs_is_there() -> None:
+    """A cache of keys that is handed in: in PyTorch's memory and in Lamina's, call by call."""
+    import torch
+    from torch import nn
+
+    import lamina as lm
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.key = nn.Linear(4, 4)
+
+        def forward(self, x: Any, cache: Any, place: Any) -> Any:
+            cache[:, place] = self.key(x).detach()
+            return torch.softmax((cache * x[:, None]).sum(-1), -1)
+
+    torch.manual_seed(0)
+    net, x = Attention(), torch.randn(2, 4)
+    theirs, mine, own = torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), lm.zeros((2, 3, 4))
+    made = lm.convert.from_torch(net, x, torch.zeros(2, 3, 4), torch.tensor(0))
+    for step in range(3):
+        wanted = net(x + step, theirs, torch.tensor(step)).detach().numpy()
+        found = made(x + step, mine, torch.tensor(step)).numpy()
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+        found = made(lm.tensor((x + step).numpy()), own, lm.tensor(np.array(step))).numpy()
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    np.testing.assert_allclose(mine.numpy(), theirs.numpy(), atol=1e-6)
+    np.testing.assert_allclose(own.numpy(), theirs.numpy(), atol=1e-6)
+
+
+def test_a_network_that_writes_its_input_is_compared_on_the_same() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert import check, from_torch
+
+    class Doubles(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.mul_(2) + 1
+
+    x = torch.ones(2, 3)
+    assert check(Doubles(), from_torch(Doubles(), torch.ones(2, 3)), x).output == 0
+    assert x.tolist() == [[1.0] * 3] * 2

@@ -146,9 +146,10 @@ def test_what_is_assigned_to_buffers_is_state(strict: bool) -> None:
     with exporting():
         graph = _exported(_Flat(net, inputs, strict), tensors, False)
     state = {f"0.{n}": lm.tensor(b.numpy()) for n, b in net[0].named_buffers()}
-    (y, old), changed = graph(state, [lm.tensor(x.numpy())])
+    (y, old), changed, written = graph(state, [lm.tensor(x.numpy())])
     wanted, was = net(x)
     np.testing.assert_allclose(y.numpy(), wanted.numpy(), rtol=1e-6)
+    assert not written
     np.testing.assert_array_equal(old.numpy(), was.numpy())
     for name, b in net[0].named_buffers():
         np.testing.assert_allclose(changed[f"0.{name}"].numpy(), b.numpy(), rtol=1e-6, err_msg=name)
@@ -259,3 +260,43 @@ def test_a_module_that_is_moved_to_where_it_is_stays() -> None:
     assert check(net, from_torch(net, x, share=False), x).output < 1e-6
     assert nn.Module._apply is before
     assert net.double().classifier.weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x[:, i[0, 1]] * 1", "torch.stack([x[b, i[b, 0] - 1] for b in range(2)])", "x[:, i[:, 1], :, i[0, 0]] * 1",
+        "x[i.max(), ..., None, -i[0, 1]] * 1", "written(x, i)",
+    ],
+)  # fmt: skip
+def test_elements_of_tensors_are_indexes(text: str) -> None:
+    """Their numbers are not known when the graph is made: others give what PyTorch does, compiled too."""
+    import numpy as np
+    import torch
+    from torch import nn
+
+    import lamina as lm
+
+    def written(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        y[:, i[0, 1]] = 0.5
+        y[i[0, 0], ..., -i[1, 1]] = x[1, ..., 0]
+        y[i[:, 0], i[0, 1]] += 1.0
+        return y
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(6))
+
+        def forward(self, x: Any, i: Any) -> Any:
+            return eval(text, {"x": x * self.w, "i": i, "torch": torch, "written": written})
+
+    torch.manual_seed(0)
+    x, i, net = torch.randn(3, 4, 5, 6), torch.tensor([[0, 1], [2, 2]]), Net()
+    made = lm.convert.from_torch(net, x, i)
+    for call in (made, lm.jit(lambda x, i: made(x, i))):
+        for j in (i, (i + 1) % 3):
+            found = call(lm.tensor(x.numpy()), lm.tensor(j.numpy()))
+            np.testing.assert_array_equal(found.numpy(), net(x, j).detach().numpy())
+    assert lm.convert.check(net, made, x, (i + 1) % 3).gradient < 1e-6

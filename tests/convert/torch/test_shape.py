@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
@@ -72,3 +75,44 @@ def test_values_are_those_of_torch(text: str) -> None:
 
     x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)
+
+
+def written(x: Any, i: Any, j: Any) -> Any:
+    """What is set at such a key."""
+    import torch
+
+    y = x.clone()
+    y[:, i, :, j] = torch.arange(20.0).reshape(2, 2, 5)
+    return y
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        lambda x, i, j: x[:, i, :, j] * 1,
+        lambda x, i, j: x[j, :, i] * 1,
+        lambda x, i, j: x[None, i, 1:, j] * 1,
+        lambda x, i, j: x[j, :, j, i] * 1,
+        lambda x, i, j: x[i, j] * 1,
+        lambda x, i, j: x[..., j, i] * 1,
+        lambda x, i, j: x[:, i[:, :1], 1, j] * 1,
+        lambda x, i, j: x[i, j, ..., None, j] * 1,
+        written,
+    ],
+)
+def test_a_tensor_of_one_integer_among_arrays_is_an_integer(taken: Callable[..., Any]) -> None:
+    """Compiled: it is taken before the arrays are, which then lie side by side, or do not; gradients too."""
+    import torch
+
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    x, i, j = torch.randn(3, 4, 5, 6), torch.tensor([[0, 1], [2, 2]]), torch.tensor(1)
+    leaf, twin = x.clone().requires_grad_(), x.clone().requires_grad_()
+    wanted, found = taken(leaf, i, j), torch.compile(taken, backend="lamina")(twin, i, j)
+    assert found.shape == wanted.shape
+    assert torch.equal(found, wanted)
+    wanted.square().sum().backward()
+    found.square().sum().backward()
+    assert leaf.grad is not None
+    assert twin.grad is not None
+    assert torch.allclose(leaf.grad, twin.grad)

@@ -18,7 +18,7 @@ from lamina.nn import Module, Parameter
 from lamina.ops.core import Operand, bind
 from lamina.runtime.ranks import current_world
 from lamina.spec import DType, DTypeError, Group, Shape, as_dtype
-from lamina.tensors import as_tensor, tensor
+from lamina.tensors import Tensor, as_tensor, tensor
 
 #: At most so many graphs are kept for a network: one for each mode and kind of inputs.
 GRAPHS = 64
@@ -81,7 +81,7 @@ class ConvertedModule(ConvertedPart):
         operands = [x if isinstance(x, Operand) else as_tensor(_plain(x)) for x in tensors]
         graph = self.graph(inputs, operands)
         with synchronized(self.process_group):
-            found, changed = graph(_State(self), operands)
+            found, changed, written = graph(_State(self), operands)
         for name, value in changed.items():
             path, _, own = name.rpartition(".")
             part = self.get_submodule(path)
@@ -89,6 +89,10 @@ class ConvertedModule(ConvertedPart):
                 getattr(part, own).data = value  # written without a gradient, as PyTorch lets nobody else
             else:
                 setattr(part, own, value)
+        for number, value in written.items():
+            operand = operands[number]
+            if isinstance(operand, Tensor) and not operand.read_only:
+                operand.copy_(value)  # the caller's own memory, as with PyTorch; a program's arguments stay
         return found
 
     def synchronize_batch_norms(self, process_group: Group | None) -> None:

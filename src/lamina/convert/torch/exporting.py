@@ -107,19 +107,19 @@ class ExportedGraph:
                     return False
         return True
 
-    def __call__(self, state: Mapping[str, Any], tensors: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-        """(the results as the module nests them, the new values of the state that was written)."""
+    def __call__(
+        self, state: Mapping[str, Any], tensors: Sequence[Any]
+    ) -> tuple[Any, dict[str, Any], dict[int, Any]]:
+        """(the results as the module nests them, the new values of the state that was written, of the inputs)."""
         found = self.program(*(_source(kind, key, state, tensors) for kind, key in self.sources))
-        names = {
-            n: key
-            for n, (kind, key) in zip(self.program.inputs, self.sources, strict=True)
-            if kind == "state"
-        }
-        changed = {names[n]: v for n, v in found.changed.items() if n in names}
+        sources = dict(zip(self.program.inputs, self.sources, strict=True))
+        new = [(*sources[n], v) for n, v in found.changed.items() if n in sources]
+        changed = {key: v for kind, key, v in new if kind == "state"}
+        written = {key: v for kind, key, v in new if kind == "input"}
         made = iter(found.outputs)
         count = len(found.outputs) + len(self.fixed)
         leaves = [self.fixed[i] if i in self.fixed else next(made) for i in range(count)]
-        return unflatten(self.outputs, leaves), changed
+        return unflatten(self.outputs, leaves), changed, written
 
 
 def _source(kind: str, key: Any, state: Mapping[str, Any], tensors: Sequence[Any]) -> Any:
@@ -151,6 +151,55 @@ class _DataMode(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _ElementMode(TorchFunctionMode):
+    """Within the block x[:, i] with a tensor i of one integer is a gather: as an int its number had to be known."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The function, or what stands for it."""
+        if func not in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
+            return func(*args, **(kwargs or {}))
+        x, key, *value = args
+        return _at(x, key if isinstance(key, tuple) else (key,), *value)
+
+
+def _at(x: torch.Tensor, key: tuple[Any, ...], *value: Any) -> Any:
+    """x[key], or, with a value, x[key] = value. Tensors of one integer, whose numbers nobody knows, are gathered."""
+    if (found := _single_integer(x, key)) is None:
+        return x.__setitem__(key, *value) if value else x[key]
+    place, axis = found
+    index, rest = key[place].reshape(1), (*key[:place], 0, *key[place + 1 :])
+    part = x[(*[slice(None)] * axis, index)]
+    made = _at(part, rest, *value)
+    if value:
+        x.index_copy_(axis, torch.where(index < 0, index + x.shape[axis], index).to(torch.int64), part)
+    return made
+
+
+def _single_integer(x: torch.Tensor, key: tuple[Any, ...]) -> tuple[int, int] | None:
+    """Where in a key the first tensor of one integer stands whose number is not known, and the axis that it takes."""
+    taken = [_axes_taken(k) for k in key]
+    axis = 0
+    for place, k in enumerate(key):
+        if (
+            isinstance(k, torch.Tensor)
+            and not k.ndim
+            and taken[place]
+            and getattr(k, "constant", None) is None
+        ):
+            return place, axis
+        axis += x.ndim - sum(taken) if k is Ellipsis else taken[place]
+    return None
+
+
+def _axes_taken(entry: Any) -> int:
+    """Of how many axes of a tensor an entry of a key speaks; ... of those that are left."""
+    if isinstance(entry, torch.Tensor) and entry.dtype in (torch.bool, torch.uint8):
+        return int(entry.ndim)
+    return 0 if entry is None or entry is Ellipsis or isinstance(entry, bool) else 1
+
+
 def _assign_data(x: torch.Tensor, value: torch.Tensor) -> None:
     """x.data = value. What `x.data *= 2` assigns is x's own memory, and written by then."""
     if x.shape != value.shape or x.dtype != value.dtype:
@@ -180,7 +229,7 @@ class _Flat(torch.nn.Module):
             found = self.network(*args, **kwargs)
             _write_assigned(before)
             return found
-        with PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode():
+        with PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode():
             leaves, structure = flatten(self.network(*args, **kwargs), open_dataclasses=True)
             buffers = [b for _, own in before for b in own.values()]
             leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]
@@ -264,7 +313,7 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
     structure, fixed = flat.nesting.structure, flat.nesting.fixed
     if any(s.kind is not OutputKind.USER_OUTPUT for s in made.graph_signature.output_specs):
         raise TorchConversionError("the graph gives other results than the module's")
-    least = {str(k): int(v.lower) for k, v in made.range_constraints.items()}
+    least = {str(k): int(v.lower) for k, v in made.range_constraints.items() if v.lower.is_Integer}
     return ExportedGraph(
         FxProgram(made.graph_module), tuple(sources), structure, _numbers(fixed), tuple(shapes), least
     )

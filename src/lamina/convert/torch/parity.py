@@ -13,7 +13,7 @@ import torch
 from lamina import ops
 from lamina._tree import flatten
 from lamina.convert.torch.converted import ConvertedModule
-from lamina.convert.torch.exporting import is_tensor
+from lamina.convert.torch.exporting import Inputs, is_tensor
 from lamina.convert.torch.memory import real_form
 from lamina.graph.transforms.derivatives import value_and_grad
 from lamina.tensors import as_tensor
@@ -59,12 +59,14 @@ def check(
     floating point outputs, each weighted by numbers between 1 and 2; without `gradients` none are computed.
     """
     mine = converted
+    own, own_named = _copied(args, kwargs)
     with _kept_buffers(module):
-        wanted = [y for y in _leaves(module(*args, **kwargs)) if isinstance(y, torch.Tensor)]
+        wanted = [y for y in _leaves(module(*own, **own_named)) if isinstance(y, torch.Tensor)]
         weights = [_weights(tuple(real_form(y).shape), i) for i, y in enumerate(wanted)]
         slopes = _gradients(module, wanted, weights) if gradients else {}
         buffers = {n: _array(b) for n, b in module.named_buffers(remove_duplicate=False)}
     before = {n: np.array(b.numpy()) for n, b in mine.named_buffers()}
+    args, kwargs = _copied(args, kwargs)
 
     def weighted(net: Any) -> Any:
         found = [y for y in _leaves(net(*args, **kwargs)) if is_tensor(y)]
@@ -102,6 +104,17 @@ def _kept_buffers(module: torch.nn.Module) -> Iterator[None]:
                 b.copy_(values)
         for table, own in held:
             table.update(own)
+
+
+def _copied(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inputs again, in memory of their own: the network may write them."""
+    inputs, tensors = Inputs.of(args, kwargs)
+    return inputs.arguments(
+        [
+            x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+            for x in tensors
+        ]
+    )
 
 
 def _leaves(found: Any) -> list[Any]:

@@ -314,6 +314,8 @@ def getitem(call: TorchCall) -> Any:
         return x[key]
     if _is_basic(key):
         return View(x, lambda whole: ops.getitem(whole, key), lambda whole, value: whole.at[key].set(value))
+    if parts := _taken_first(key):
+        return ops.getitem(ops.getitem(x.read(), parts[0]), parts[1])
     return selected(x.read(), key) or ops.getitem(x.read(), key)
 
 
@@ -323,6 +325,10 @@ def setitem(call: TorchCall) -> Any:
     x, key, value = call["input"], call["key"], call["value"]
     if is_operand(value) and value.dtype != x.dtype:
         value = ops.cast(value, x.dtype)
+    if parts := _taken_first(key):
+        first, rest = parts
+        call.write("input", x.at[first].set(ops.getitem(x, first).at[rest].set(value)))
+        return None
     if is_operand(key) and key.dtype == bool_ and _fits(value, key):
         call.write("input", ops.where(key.reshape(key.shape + (1,) * (x.ndim - key.ndim)), value, x))
         return None
@@ -333,6 +339,32 @@ def setitem(call: TorchCall) -> Any:
 def _fits(value: Any, mask: Any) -> bool:
     """Whether one number is written wherever a mask is true: then its number of places need not be known."""
     return not is_operand(value) or value.ndim == 0
+
+
+def _taken_first(key: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """A key with arrays and tensors of one integer as what PyTorch does: these are ints, taken before the arrays.
+
+    None where they are alone, or no such key: an array of one number stands among arrays as one of them.
+    """
+    entries = key if isinstance(key, tuple) else (key,)
+    arrays = [is_operand(k) or isinstance(k, (list, np.ndarray)) for k in entries]
+    single = [is_operand(k) and k.ndim == 0 and k.dtype != bool_ for k in entries]
+    if not any(single) or arrays == single:
+        return None
+    first: list[Any] = []
+    rest: list[Any] = []
+    for k, is_array, is_single in zip(entries, arrays, single, strict=True):
+        if is_array and not is_single:
+            axes = k.ndim if is_operand(k) and k.dtype == bool_ else 1
+            first += [slice(None)] * axes
+            rest.append(k)
+        else:
+            first.append(k)
+            if k is Ellipsis:
+                rest.append(k)
+            elif k is None or isinstance(k, slice):
+                rest.append(slice(None))
+    return tuple(first), tuple(rest)
 
 
 def _is_basic(key: Any) -> bool:

@@ -84,3 +84,20 @@ def test_what_onnxruntime_has_no_kernel_for_is_not_the_models_fault() -> None:
     )
     assert found is not None
     np.testing.assert_array_equal(found[0], [1, 2, 3])
+
+
+class Centred(nn.Module):
+    """A norm, and the mean of what it has centred: nothing but roundings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm(x)
+        return y, ops.mean(y, -1)
+
+
+def test_roundings_that_are_left_of_a_sum_are_no_difference() -> None:
+    """Of the mean they are as large as it is."""
+    assert to_onnx(Centred(), Spec((5, 64), float32)).graph.node
