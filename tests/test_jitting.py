@@ -684,3 +684,73 @@ def test_a_function_that_is_differentiated_at_once_carries_numbers() -> None:
     found = [lm.value_and_grad(lambda net: net(x).sum())(net)[0].item() for _ in range(3)]
     np.testing.assert_allclose(found, [found[0], 2 * found[0], 3 * found[0]], rtol=1e-6)
     assert isinstance(net.last, lm.Tensor)
+
+
+def seen(fn: Any, x: np.ndarray) -> list[Any]:
+    """What a function gives of x by all ways."""
+    ways = (fn, lm.jit(fn), lambda x: lm.vmap(fn)(x.unsqueeze(0))[0])
+    found = [way(lm.tensor(x.copy())).tolist() for way in ways]
+    return [*found, lm.grad(lambda x: ops.sum(ops.square(fn(x))) / 2)(lm.tensor(x.copy())).tolist()]
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda x: x.T.reshape(-1),
+        lambda x: x[:, 1:].flatten(),
+        lambda x: x.T.contiguous(),
+        lambda x: x[:, 1:].reshape(4),
+    ],
+    ids=["reshape of a transpose", "flatten of a slice", "contiguous", "reshape of a slice"],
+)
+def test_what_is_written_over_a_copy_is_not_written_over_its_source(copied: Any) -> None:
+    """Of elements that do not lie as a view could, reshape and contiguous make others, as in torch."""
+    x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+
+    def fn(x: Any) -> Any:
+        x = x * 1.0
+        copied(x).fill_(7.0)
+        return x
+
+    assert seen(fn, x) == [x.tolist()] * 4
+
+
+@pytest.mark.parametrize(
+    "part", [lambda x: x.reshape(-1), lambda x: x.T.T.reshape(6), lambda x: x[1:].flatten()]
+)
+def test_what_is_written_over_a_view_is_written_over_its_source(part: Any) -> None:
+    x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+
+    def fn(x: Any) -> Any:
+        x = x * 1.0
+        part(x).fill_(7.0)
+        return x
+
+    eager, compiled, mapped, gradient = seen(fn, x)
+    assert eager == compiled == mapped
+    assert eager[1] == [7.0] * 3
+    assert gradient[1] == [0.0] * 3
+
+
+def test_parts_that_a_compiled_function_closes_over_are_parts() -> None:
+    """Rows of a cache that were taken before: what is written is seen in the other, in the call and after."""
+    cache = lm.tensor(np.zeros((2, 3), np.float32))
+    keys, values = cache[0], cache[1]
+
+    @lm.jit
+    def write_part(x: Any) -> Any:
+        keys.copy_(x)
+        return cache * 1.0
+
+    @lm.jit
+    def write_whole(x: Any) -> Any:
+        cache.copy_(x)
+        return values * 1.0
+
+    x = np.array([1.0, 2.0, 3.0], np.float32)
+    assert write_part(lm.tensor(x)).tolist() == [[1, 2, 3], [0, 0, 0]]
+    assert cache.tolist() == [[1, 2, 3], [0, 0, 0]]
+    assert write_whole(lm.ones(2, 3) * 5).tolist() == [5, 5, 5]
+    assert keys.tolist() == [5, 5, 5]
+    cache.fill_(8.0)
+    assert write_part(lm.tensor(x)).tolist() == [[1, 2, 3], [8, 8, 8]]

@@ -434,7 +434,12 @@ class Tensor(InPlace["Tensor"]):
             for y in found:
                 y._anywhere = True
         if op.takes_part:
-            found[0]._part = TensorPart.of(op, tensors[0])
+            part = TensorPart.of(op, tensors[0])
+            if part is None and _meet(
+                found[0]._buffer, tensors[0]._buffer
+            ):  # elements of its own, not of a part's
+                found = (relayout(found[0], found[0]._spec), *found[1:])
+            found[0]._part = part
         return found
 
     @classmethod

@@ -1,5 +1,7 @@
 """Generators: their seeds and states, by torch's names; the default one's."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -64,3 +66,25 @@ def test_a_function_that_is_differentiated_draws_where_it_says_or_beside_an_oper
         assert value.device is SECOND
         assert slope.device is SECOND
         assert ops.sum(slope).item() == 3
+
+
+class Noise(lm.nn.Module):
+    """A module with a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = lm.Generator(4)
+
+
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"]
+)
+def test_copies_of_a_generator_go_on_where_it_is(again: Any) -> None:
+    generator = lm.Generator(4)
+    ops.rand(3, generator=generator)
+    for other in (again(generator), again(Noise()).generator):
+        if other.get_state().tolist() != generator.get_state().tolist():
+            ops.rand(3, generator=other)  # the module's has drawn nothing yet
+        state = generator.get_state()
+        assert ops.rand(3, generator=other).tolist() == ops.rand(3, generator=generator).tolist()
+        generator.set_state(state)
+    assert again(lm.nn.random.default_generator) is lm.nn.random.default_generator

@@ -173,3 +173,84 @@ def test_a_tensor_that_becomes_another_lets_its_parts_go() -> None:
     row.fill_(3)
     assert net.weight.float().tolist() == [[2, 2, 2]] * 2
     assert row.dtype == lm.float32
+
+
+def written_part(x: Any) -> tuple[Any, ...]:
+    part = x[:, 1:]
+    copied = part.reshape(-1)
+    part.fill_(7.0)
+    return (copied.tolist(),)
+
+
+def written_copy(x: Any) -> tuple[Any, ...]:
+    part = x[:, 1:]
+    copied = part.reshape(-1)
+    copied.fill_(7.0)
+    return part.tolist(), x.tolist()
+
+
+def written_axis(x: Any) -> tuple[Any, ...]:
+    part = x[:, 1:2].transpose(1, 2)
+    copied = part.reshape(-1)
+    part[0] = 7.0
+    return (copied.tolist(),)
+
+
+@pytest.mark.parametrize("write", [written_part, written_copy, written_axis])
+def test_a_reshape_that_is_no_view_shares_no_memory(write: Callable[[Any], Any]) -> None:
+    """As NumPy's `reshape`, which copies where no strides would do."""
+    x = np.arange(24, dtype=np.float32).reshape(3, 4, 2)
+
+    class Array(np.ndarray):
+        def fill_(self, value: float) -> None:
+            self[...] = value
+
+        def transpose(self, *axes: Any) -> Any:
+            return np.swapaxes(self, *axes)
+
+    assert write(lm.tensor(x.copy())) == write(x.copy().view(Array))
+
+
+class Token(nn.Module):
+    """State that begins as a parameter, repeated for each sample."""
+
+    def __init__(self) -> None:
+        self.token = nn.Parameter(lm.zeros(1, 4))
+
+    def forward(self, x: Any) -> Any:
+        """The state, updated in place."""
+        return self.token.repeat(x.shape[0], 1).add_(x)
+
+
+@pytest.mark.parametrize("size", [2, 1])
+@pytest.mark.parametrize("way", [lambda net: net, lm.jit], ids=["eager", "jit"])
+def test_a_parameter_that_is_repeated_once_is_not_written(size: int, way: Any) -> None:
+    net = Token()
+    assert way(net)(lm.ones(size, 4)).tolist() == [[1.0] * 4] * size
+    assert net.token.tolist() == [[0.0] * 4]
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda x: lm.ops.pad(x, (0, 0)),
+        lambda x: lm.ops.pad(x, (0, -1)),
+        lambda x: x**1,
+        lambda x: lm.ops.pow(x, 1.0),
+        lambda x: lm.ops.roll(x, 0, 0),
+        lambda x: lm.ops.flip(x, []),
+        lambda x: lm.ops.rot90(x, 4),
+        lambda x: x.tile((1, 1)),
+        lambda x: lm.ops.repeat_interleave(x, 1, 0),
+        lambda x: lm.ops.diff(x, 0),
+        lambda x: lm.ops.matrix_power(x, 1),
+        lambda x: lm.ops.interpolate(x.reshape(1, 1, 3, 3), (3, 3)),
+        lambda x: lm.ops.pixel_shuffle(x.reshape(1, 1, 3, 3), 1),
+        lambda x: lm.ops.pixel_unshuffle(x.reshape(1, 1, 3, 3), 1),
+        lambda x: lm.ops.channel_shuffle(x.reshape(1, 3, 3), 1),
+    ],
+)
+def test_an_op_that_changes_nothing_gives_a_copy(op: Callable[[Any], Any]) -> None:
+    x = lm.ones(3, 3)
+    op(x).fill_(7.0)
+    assert x.tolist() == [[1.0] * 3] * 3

@@ -239,3 +239,12 @@ def test_zeta_is_torchs() -> None:
     np.testing.assert_allclose(
         special.spherical_bessel_j0([0.0, 2.0]).numpy(), [1, math.sin(2) / 2], rtol=1e-6
     )
+
+
+def test_the_gradient_of_xlog1py_where_x_is_0() -> None:
+    """It is log1p(y), as that of `xlogy` is log(y)."""
+    x, y = np.array([0.0, 0.0, 2.0]), np.array([2.0, -0.5, 3.0])
+    found = lm.grad(lambda x: ops.sum(special.xlog1py(x, lm.tensor(y))))(lm.tensor(x)).numpy()
+    np.testing.assert_allclose(found, np.log1p(y))
+    edges = special.xlog1py(lm.tensor([0.0, 0, 0, 0, 1]), lm.tensor([-1.0, -2, np.inf, np.nan, -1]))
+    np.testing.assert_array_equal(edges.numpy(), [0, 0, 0, np.nan, -np.inf])

@@ -583,3 +583,64 @@ def test_gradients_of_a_compiled_function_are_those_of_their_parameters() -> Non
     nearest = optim.LBFGS(net.parameters(), lr=1.0, max_iter=5)
     before = nearest.step(lambda: slope(net))
     assert loss_of(net).item() < before.item()
+
+
+def trained(optimizer: Any, *nets: nn.Module, steps: int = 3) -> list[float]:
+    """The losses of a few steps of networks behind each other."""
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+
+    def loss(*nets: Any) -> Any:
+        y: Any = x
+        for net in nets:
+            y = net(y)
+        return ops.mean(ops.square(y))
+
+    found = []
+    for _ in range(steps):
+        value, grads = lm.value_and_grad(loss, tuple(range(len(nets))))(*nets)
+        optimizer.step(grads)
+        found.append(float(value))
+    return found
+
+
+def test_parameters_of_two_networks_may_have_the_same_names() -> None:
+    """Named pairs of both are trained, whatever their names."""
+    nets = nn.Linear(3, 3), nn.Linear(3, 3)
+    optimizer = optim.SGD(chain.from_iterable(n.named_parameters() for n in nets), lr=0.1)
+    before = [p.numpy().copy() for n in nets for p in n.parameters()]
+    trained(optimizer, *nets, steps=1)
+    assert sum(len(g["params"]) for g in optimizer.param_groups) == 4
+    for old, now in zip(before, [p for n in nets for p in n.parameters()], strict=True):
+        assert not np.array_equal(old, now.numpy())
+
+
+def test_a_group_that_is_added_has_names_and_state_of_its_own() -> None:
+    """Its parameters would be called as those of the first group's second layer are."""
+
+    def made() -> tuple[nn.Module, nn.Module, Any]:
+        lm.manual_seed(0)
+        body, head = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), nn.Linear(3, 3)
+        optimizer = optim.SGD(body, lr=0.1, momentum=0.9)
+        optimizer.add_param_group({"params": head, "lr": 0.01})
+        return body, head, optimizer
+
+    body, head, optimizer = made()
+    trained(optimizer, body, head)
+    state = {k: lm.tensor(v.numpy().copy()) for k, v in optimizer.state_dict().items()}
+    again, last, other = made()
+    again.load_state_dict(body.state_dict())
+    last.load_state_dict(head.state_dict())
+    other.load_state_dict(state)
+    assert trained(other, again, last) == trained(optimizer, body, head)
+
+
+@pytest.mark.parametrize("rule", [optim.SGD(lr=0.1, momentum=0.9), optim.Adam(lr=0.1)], ids=["sgd", "adam"])
+def test_a_state_from_before_the_first_step_begins_anew(rule: Any) -> None:
+    net = nn.Linear(3, 2)
+    optimizer = rule.over(net)
+    weights = {k: v.numpy().copy() for k, v in net.state_dict().items()}
+    first = optimizer.state_dict()
+    losses = trained(optimizer, net, steps=4)
+    net.load_state_dict(weights)
+    optimizer.load_state_dict(first)
+    assert trained(optimizer, net, steps=4) == losses

@@ -303,3 +303,18 @@ def test_a_constant_that_is_written_over_counts_from_the_next_step() -> None:
     assert step(X, X).item() == 0
     step(X, X)
     assert len(step._programs) == 4
+
+
+def test_a_part_of_a_parameter_that_a_loss_reads_is_trained_as_that() -> None:
+    """A row of the weights, taken before the step: its penalty has a gradient."""
+    net = nn.Linear(3, 2)
+    row = net.weight[0]
+    step = lm.train_step(
+        net, lambda y, t: ops.mse_loss(y, t) + 10 * ops.sum(row * row), optim.SGD(lr=0.05), device="cpu"
+    )
+    x, t = np.ones((4, 3), np.float32), np.ones((4, 2), np.float32)
+    w, b = net.weight.numpy().astype(np.float64), net.bias.numpy().astype(np.float64)
+    step(x, t)
+    y = x @ w.T + b
+    w -= 0.05 * ((2 / y.size * (y - t)).T @ x + np.array([20 * w[0], 0 * w[0]]))
+    np.testing.assert_allclose(net.weight.numpy(), w, atol=1e-5)

@@ -310,3 +310,25 @@ def test_bad_arguments_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             make()
+
+
+class Same(nn.Module):
+    """What is given."""
+
+    def forward(self, x: Any) -> Any:
+        """x."""
+        return x
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "metric", "wanted"),
+    [
+        (np.array([1, 2]), np.array([1.5, 2.75], np.float32), metrics.MeanAbsoluteError(), 0.625),
+        (np.array([[1]], np.uint8), np.array([[3]], np.uint8), metrics.MeanSquaredError(), 4.0),
+        (-np.ones((3, 4), np.float32), np.array([0, 7, -1]), metrics.TopK(1), 1 / 3),
+    ],
+    ids=["integers beside fractions", "bytes", "labels that are no class"],
+)
+def test_types_and_labels_that_do_not_fit(outputs: Any, targets: Any, metric: Any, wanted: float) -> None:
+    found = lm.evaluate(Same(), [(outputs, targets)], metrics=[metric], device="cpu")
+    assert found.metrics[metric.name] == pytest.approx(wanted)

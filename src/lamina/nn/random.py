@@ -30,9 +30,9 @@ class Generator:
         self.state: Tensor = tensor(np.zeros(2, np.int64), device=device)
         self.manual_seed(seed)
 
-    def __reduce__(self) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> Any:
         """For pickle and copies: the generator that `manual_seed` seeds is one for the whole process."""
-        return "default_generator" if self is default_generator else super().__reduce_ex__(4)
+        return "default_generator" if self is default_generator else super().__reduce_ex__(protocol)
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from a seed: any integer that fits into 63 bits. Raises ValueError for others."""

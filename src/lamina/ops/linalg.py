@@ -760,7 +760,7 @@ def matrix_power(A: Any, n: int) -> Any:
     found: Any = None
     while n:
         if n & 1:
-            found = a if found is None else matmul(found, a)
+            found = (a.clone() if n == 1 else a) if found is None else matmul(found, a)
         n >>= 1
         a = matmul(a, a) if n else a
     return a * 0.0 + np.eye(a.shape[-1], dtype=a.dtype.numpy) if found is None else found

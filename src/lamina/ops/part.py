@@ -78,11 +78,15 @@ class TensorPart:
         """The part is now what the wholes hold."""
         self._seen = self._written()
 
-    def _whole(self) -> Written | None:
+    def wholly(self) -> Written | None:
         """The whole, if it exists and was not made another dtype or moved to another device."""
         whole = self.whole()
         is_same = whole is not None and whole.device == self.device and whole.spec.open == self.spec.open
         return whole if is_same else None
+
+    def is_there(self) -> bool:
+        """Whether there is still a whole that it is a part of."""
+        return self.wholly() is not None
 
     def _written(self) -> tuple[int, int]:
         """How often the wholes that exist were written: the first one and the nearest."""
@@ -96,7 +100,7 @@ class TensorPart:
 
     def take(self) -> Any:
         """The part, taken anew from the nearest whole that exists."""
-        whole: Any = self._whole()
+        whole: Any = self.wholly()
         if whole is None and self.whole() is None and self.above is not None:
             whole = self.above.take()
         return None if whole is None else type(whole).bind_op(self.op, (whole,))[0]
@@ -112,7 +116,7 @@ class TensorPart:
         while above is not None and values.spec.numel:
             found, known = above.back(found), above.back(known)
             if above.whole() is not None:
-                whole = above._whole()
+                whole = above.wholly()
                 if whole is not None and not whole.spec.overlaps:
                     whole.copy_(where(known, found, whole))
                 break

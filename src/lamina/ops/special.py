@@ -93,7 +93,7 @@ def entr(input: Any) -> Any:
 def xlog1py(input: Any, other: Any) -> Any:
     """x log(1 + y), 0 where x is 0 and y no NaN. torch.special.xlog1py."""
     x, y = broadcast_tensors(floating(input, "xlog1py"), floating(other, "xlog1py"))
-    zero = (x == 0) & (y == y)
+    zero = (x == 0) & ((y <= -1) | (y == math.inf))  # elsewhere 0 * log1p(y), whose gradient is log1p(y)
     return where(zero, 0.0, x * log1p(where(zero, 0.0, y)))
 
 

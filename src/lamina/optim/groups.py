@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -213,6 +213,15 @@ class TrainedParameter:
         for i, (held, x) in enumerate(zip(self.held(), whole, strict=True)):
             held.copy_(x if self.pieces is None or not cuts[i] else self.pieces.own(x))
 
+    def begin_anew(self) -> None:
+        """Let the state be what it is before the first update."""
+        if self.state:
+            held = self.held()
+            with recording(None):
+                param = self.param if self.pieces is None else self.pieces.own(self.param)
+                for x, first in zip(held, self.group.rule.init(param), strict=True):
+                    x.copy_(first)
+
     def has_gradient(self) -> bool:
         """Whether a sum of gradients was read that is not 0."""
         return self.sum is not None and bool(ops.any(ops.ne(self.sum, 0.0)))
@@ -330,6 +339,8 @@ class ParameterGroups:
         twice = [n for n, p in group.params.items() if id(p) in self.entries]
         if twice:
             raise ValueError(f"{self._name}: {', '.join(twice)} is in more than one group")
+        known = {e.name for e in self.entries.values()}
+        group.params = {_free(n, known, len(self.groups)): p for n, p in group.params.items()}
         for name, p in group.params.items():
             self.entries[id(p)] = TrainedParameter(name, p, group)
         self.groups.append(group)
@@ -521,8 +532,8 @@ class ParameterGroups:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave, rates and numbers with it, as in torch; those that it lacks stay.
 
-        A state of torch's is taken as well, whose parameters count in the order of the groups. Nothing is changed
-        unless everything fits.
+        Parameters that it has no state of, which were not updated by then, begin anew. A state of torch's is taken
+        as well, whose parameters count in the order of the groups. Nothing is changed unless everything fits.
         """
         if "state" in state and "param_groups" in state:
             state = self._of_torch(state["state"], state["param_groups"])
@@ -559,8 +570,16 @@ class ParameterGroups:
         self.number = int(state["step"])
         for e in having:
             e.take_state([_beside(state[f"{e.name}.{part}"], e.param) for part in e.group.rule.parts])
+        loaded = set(map(id, having))
+        for e in self.entries.values():
+            if id(e) not in loaded:
+                e.begin_anew()
         for name, held in sums.items():
             held.copy_(_beside(state[name], held))
+        gathered = {f"{e.name}.sum_of_gradients": e.sum for e in self.entries.values()}
+        for name, lacking in {**gathered, "gathered": self._count}.items():
+            if lacking is not None and name not in sums:
+                lacking.copy_(_zeros(lacking))
         self._with_gradient = {
             e.name for e in self.entries.values() if f"{e.name}.sum_of_gradients" in sums and e.has_gradient()
         }
@@ -639,11 +658,11 @@ def _named(items: Any, what: str) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for i, x in enumerate([items] if isinstance(items, Tensor) else items):
         if isinstance(x, HasParameters):
-            found |= {f"{i}.{n}": p for n, p in x.named_parameters()}
+            found |= {_free(f"{i}.{n}", found, i): p for n, p in x.named_parameters()}
         elif isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) and isinstance(x[1], Tensor):
-            found[x[0]] = x[1]
+            found[_free(x[0], found, i)] = x[1]
         elif isinstance(x, Tensor) and x.dtype.is_float:
-            found[str(i)] = x
+            found[_free(str(i), found, i)] = x
         else:
             raise TypeError(
                 f"{what}: params[{i}] is no parameter, named parameter, module or group: {shown(x)}"
@@ -652,6 +671,13 @@ def _named(items: Any, what: str) -> dict[str, Tensor]:
     if len(set(ids)) < len(ids):
         raise ValueError(f"{what}: a parameter is given more than once")
     return found
+
+
+def _free(name: str, taken: Collection[str], place: int) -> str:
+    """The name, behind the number of its place where another parameter has it: two networks may have a "weight"."""
+    while name in taken:
+        name = f"{place}.{name}"
+    return name
 
 
 def _zeros(x: Tensor) -> Any:

@@ -36,7 +36,7 @@ class StepCapture(Capture):
             if id(x) in self.own:
                 found: Value = self.own[id(x)]
                 return found
-            if not self._is_held(x):
+            if not self._is_held(x) and not self._is_within(x):
                 return self._constant(x)
         return super().read(x)
 
@@ -53,7 +53,7 @@ class StepCapture(Capture):
 
     def knows(self, x: Operand) -> bool:
         """Whether the numbers of a tensor are there already: those of constants."""
-        return id(x) not in self.own and not self._is_held(x)
+        return id(x) not in self.own and not self._is_held(x) and not self._is_within(x)
 
     def write(self, target: Operand, values: Any) -> None:
         """Let a module's tensor hold other values from now on. Raises TypeError for a tensor that is a constant."""
@@ -123,6 +123,11 @@ class StepCapture(Capture):
 
     def _is_held(self, x: Operand) -> bool:
         return isinstance(x, Parameter) or id(x) in self.tensors
+
+    def _is_within(self, x: Operand) -> bool:
+        """Whether it is a part of a tensor that is not known."""
+        first = x._part.first() if isinstance(x, Tensor) and x._part is not None else None
+        return first is not None and not self.knows(first)  # type: ignore[arg-type]
 
 
 class SameValues:

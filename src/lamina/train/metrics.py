@@ -133,7 +133,10 @@ class _Error(Metric):
     def sums(self, outputs: Any, targets: Any) -> Any:
         """The sum of all elements, and their number."""
         _same_shape(self.name, outputs, targets)
-        values = self.of_difference(outputs - ops.cast(targets, outputs.dtype))
+        dtype = (
+            outputs.dtype if outputs.dtype.is_float else "float32"
+        )  # integers have no fractions, and wrap around
+        values = self.of_difference(ops.cast(outputs, dtype) - ops.cast(targets, dtype))
         return ops.sum(values), np.asarray(int(np.prod(outputs.shape)))
 
     def result(self, totals: Any) -> float:
@@ -182,9 +185,11 @@ class TopK(Metric):
         """Hits, and labels that count: int64 scalars."""
         x, labels, classes = classified(self.name, outputs, targets, None)
         counted = ops.ne(labels, self.ignore_index)
-        own = _sum_where(spread(labels, classes), x)
+        places = spread(labels, classes)
+        own = _sum_where(places, x)
         before = ops.sum(ops.cast(ops.gt(x, ops.unsqueeze(own, 1)), "int64"), 1)
-        hits = ops.logical_and(ops.logical_and(ops.lt(before, self.k), counted), ops.logical_not(_has_nan(x)))
+        counts = ops.logical_and(counted, ops.any(places, 1))  # a label that is no class is never right
+        hits = ops.logical_and(ops.logical_and(ops.lt(before, self.k), counts), ops.logical_not(_has_nan(x)))
         return _count(hits), _count(counted)
 
     def result(self, totals: Any) -> float:

@@ -100,3 +100,9 @@ def test_bad_arguments_are_named() -> None:
         run(ops.hardshrink, X, "a")
     with pytest.raises(ShapeError, match="normalize: axis 2"):
         run(ops.normalize, np.zeros((2, 2)), 2.0, 2)
+
+
+def test_a_threshold_keeps_nan() -> None:
+    """As PyTorch does: a loss that has diverged does not look healthy."""
+    x = np.array([np.nan, -1.0, 0.5, 1.0, 2.0, np.inf])
+    np.testing.assert_array_equal(ops.threshold(x, 1.0, -3.0).numpy(), [np.nan, -3, -3, -3, 2, np.inf])

@@ -50,3 +50,23 @@ def test_others() -> None:
 def test_errors(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call(lm.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("norm", "wanted"),
+    [
+        (lambda x: ops.norm(x, p=4, dim=1), 8 * 1024**0.25),
+        (lambda x: ops.dist(x[0], x[0] * 0, p=4), 8 * 1024**0.25),
+        (lambda x: ops.pairwise_distance(x, x * 0, p=3.0), 8 * 1024 ** (1 / 3)),
+        (lambda x: ops.cosine_similarity(x, x, 1), 1.0),
+        (lambda x: ops.cosine_similarity(x * 0, x, 1), 0.0),
+        (lambda x: ops.normalize(x, p=4.0), 1024**-0.25),
+    ],
+)
+@pytest.mark.parametrize("way", [lambda f: f, lm.jit], ids=["eager", "jit"])
+def test_powers_of_half_types_do_not_overflow(norm: Any, wanted: float, way: Any) -> None:
+    """1,024 squares of 8 are 65,536, which float16 does not hold."""
+    x = lm.tensor(np.full((2, 1024), 8.0, np.float16))
+    found = way(norm)(x)
+    assert found.dtype == x.dtype
+    np.testing.assert_allclose(found.numpy().astype(np.float64), wanted, rtol=2e-3)

@@ -29,12 +29,13 @@ from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand, re
 from lamina.ops.destination import destination
 from lamina.ops.operators import InPlace
 from lamina.ops.origin import Origin, current_origin
+from lamina.ops.part import TensorPart
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.marker import Alias, Clone, Marker, StopGradient, overwritten
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.shape import Expand
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, ShapeError, Spec, current_policy
+from lamina.spec import DType, Policy, Shape, ShapeError, Spec, contiguous, current_policy
 from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor, as_constant, as_tensor
 
@@ -179,6 +180,13 @@ class Value(InPlace["Value"]):
         by = recorder()
         return self if by is None else by.call_op(Clone(), [self])  # type: ignore[return-value]
 
+    def contiguous(self) -> Value:
+        """Itself, or, of a part whose elements do not stand one behind the other in the whole, a value of its own."""
+        lie = _strides_within(self)
+        rows = contiguous(self.shape).strides
+        alone = lie is None or all(n == 1 or a == b for n, a, b in zip(self.shape, lie, rows, strict=True))
+        return self if alone else self.clone()
+
     def _become(self, name: str, made: Any) -> Value:
         raise TypeError(
             f"{name}: a shape is settled when a function is traced; use the result, x = x.{name.removesuffix('_')}(…)"
@@ -315,12 +323,27 @@ class Capture:
             return self._now(x) if self.contents else x
         if not isinstance(x, Tensor):
             return constant(x)
+        if (part := self._part_of(x)) is not None:
+            return part
         if id(x) in self.written:
             return self.written[id(x)]
         if id(x) not in self.inputs:
             self.tensors[id(x)] = x
             self.inputs[id(x)] = self.standing(x)
         return self.inputs[id(x)]
+
+    def _part_of(self, x: Tensor) -> Value | None:
+        """Of a part of a tensor that exists, what is taken of it now: what is written over either is seen in both."""
+        return None if x._part is None or id(x) in self.inputs else self._taken(x._part)
+
+    def _taken(self, part: TensorPart) -> Value | None:
+        whole: Any = part.wholly()
+        if whole is not None:
+            self.guard(part.is_there)
+            value: Value | None = self.read(whole)
+        else:
+            value = self._taken(part.above) if part.whole() is None and part.above is not None else None
+        return None if value is None else self.bind_op(part.op, (value,))[0]
 
     def standing(self, x: Tensor) -> Value:
         """What stands for a tensor that is first met."""
@@ -330,8 +353,9 @@ class Capture:
         """Let a tensor or a value hold other values from now on, converted to its dtype. Raises ShapeError, and
         TypeError for a value that is the caller's."""
         made = self.rewritten(target, values)
-        if isinstance(target, Value):
-            self._overwrite(target, made)
+        part = target if isinstance(target, Value) else self._part_of(target)  # type: ignore[arg-type]
+        if part is not None:
+            self._overwrite(part, made)
         else:
             self.written[id(target)] = self.keep(self.inputs[id(target)], made)
 
@@ -518,8 +542,19 @@ def _is_made_of(given: set[Value], values: Sequence[Value]) -> bool:
 
 def _is_part(value: Value) -> bool:
     """Whether what is written over a value is written over the one that it was taken of."""
+    return _strides_within(value) is not None
+
+
+def _strides_within(value: Value) -> Shape | None:
+    """Where a part's elements lie among those of the value that is no part, row-major, as torch's views have them;
+    None of what is no part: also where a reshape of what lies otherwise makes elements of its own."""
     node = value.node
-    return node is not None and (node.op.takes_part or isinstance(node.op, StopGradient))
+    if node is None or not (node.op.takes_part or isinstance(node.op, StopGradient)):
+        return None
+    whole = node.inputs[0]
+    lie = _strides_within(whole)
+    lie = contiguous(whole.shape).strides if lie is None else lie
+    return lie if isinstance(node.op, StopGradient) else node.op.strides_within(whole.shape, lie)
 
 
 def _put_back(op: Op, made: Value, whole: Value) -> Value:

@@ -22,7 +22,7 @@ from lamina.ops.primitives.pointwise import (
 from lamina.ops.primitives.reduce import abs_max, amin, norm1, norm2
 from lamina.ops.primitives.reduce import sum as sum_along
 from lamina.ops.primitives.shape import chunk
-from lamina.spec import Shape, ShapeError, Spec, broadcast_shapes, normalize_axis
+from lamina.spec import Shape, ShapeError, Spec, broadcast_shapes, float32, normalize_axis, promote_types
 
 _SHAPES: tuple[Shape, ...] = ((3, 5), (1, 7, 1), (2, 3, 4, 5), (), (0, 3), (17,))
 
@@ -164,9 +164,10 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
         return cosine_similarity(a.reshape((1,)), b.reshape((1,)), dim, eps)
     axis = normalize_axis(dim, rank, "cosine_similarity") - rank
     shape = broadcast_shapes(a.shape, b.shape, "cosine_similarity")
-    a, b = a.expand(shape), b.expand(shape)
+    dtype = promote_types(a.dtype, b.dtype)
+    a, b = (_wide(x).expand(shape) for x in (a, b))  # of float16 the squares would overflow, and eps be 0
     sizes = maximum(_norm(a, 2.0, axis), eps) * maximum(_norm(b, 2.0, axis), eps)
-    return sum_along(a * b, axis) / sizes
+    return (sum_along(a * b, axis) / sizes).cast(dtype)
 
 
 @checked
@@ -182,7 +183,12 @@ def _norm(x: Any, p: float, axis: int, keepdim: bool = False) -> Any:
         return _NORMS[p](x, axis, keepdim)
     if p == 0:
         return sum_along((x != 0).cast(x.dtype), axis, keepdim)
-    return sum_along(x.abs() ** p, axis, keepdim) ** (1 / p)
+    return (sum_along(_wide(x).abs() ** p, axis, keepdim) ** (1 / p)).cast(x.dtype)
+
+
+def _wide(x: Any) -> Any:
+    """x in float32 where it is of a half type, in which powers overflow."""
+    return x.cast(float32) if x.dtype.is_float and x.dtype.itemsize < 4 else x
 
 
 _NORMS: dict[float, Any] = {

@@ -384,7 +384,7 @@ def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
     if k % 4 == 2:
         return flip(x, axes)
     if k % 4 == 0:
-        return x
+        return x.clone()
     return (
         transpose(flip(x, second), first, second) if k % 4 == 1 else flip(transpose(x, first, second), second)
     )
@@ -524,7 +524,7 @@ def tile(input: Any, dims: Sequence[int]) -> Any:
     counts = (1,) * (x.ndim - len(counts)) + counts
     x = x.reshape((1,) * (len(counts) - x.ndim) + x.shape)
     if all(c == 1 for c in counts):
-        return x
+        return x.clone()
     apart = x.reshape(tuple(part for n in x.shape for part in (1, n)))
     wide = expand(apart, tuple(part for c, n in zip(counts, x.shape, strict=True) for part in (c, n)))
     return wide.reshape(tuple(c * n for c, n in zip(counts, x.shape, strict=True)))
@@ -551,6 +551,8 @@ def repeat_interleave(
     if isinstance(repeats, (int, np.integer)):
         if repeats < 0:
             raise ValueError(f"repeat_interleave: repeats must be >= 0, got {repeats}")
+        if repeats == 1:
+            return x.clone()
         wide = expand(unsqueeze(x, axis + 1), (*x.shape[: axis + 1], int(repeats), *x.shape[axis + 1 :]))
         return wide.reshape((*x.shape[:axis], n * int(repeats), *x.shape[axis + 1 :]))
     many = operand(repeats, "repeat_interleave", "repeats")

@@ -604,7 +604,7 @@ def _whole_power(x: Any, exponent: int) -> Any:
     """By squaring, from the highest bit of the exponent on."""
     if exponent == 0:
         return add(mul(x, 0), 1)
-    found = x
+    found = x.clone() if exponent == 1 else x
     for bit in bin(exponent)[3:]:
         found = mul(found, found)
         found = mul(found, x) if bit == "1" else found
@@ -612,7 +612,7 @@ def _whole_power(x: Any, exponent: int) -> Any:
 
 
 _POWERS: dict[float, Any] = {
-    1: lambda a: a,
+    1: lambda a: a.clone(),
     2: lambda a: a * a,
     0.5: lambda a: call(Sqrt(), a),
     -0.5: lambda a: call(Rsqrt(), a),

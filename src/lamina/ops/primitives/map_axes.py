@@ -101,9 +101,9 @@ _CASES: tuple[tuple[tuple[AxisMap | None, ...], Shape], ...] = (
 
 
 def mapped(x: Any, maps: Sequence[AxisMap | None]) -> Any:
-    """x with the maps applied, by as many ops as their number needs; x itself where there are none."""
+    """x with the maps applied, by as many ops as their number needs; a copy of x where there are none."""
     found = [(axis, m) for axis, m in enumerate(maps) if m is not None]
     for first in range(0, len(found), MOST_AXES):
         some = dict(found[first : first + MOST_AXES])
         x = call(MapAxes(tuple(some.get(axis) for axis in range(x.ndim))), x)
-    return x
+    return x if found else x.clone()

@@ -11,7 +11,7 @@ from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.elementary import pow
 from lamina.ops.primitives.pointwise import abs, sub, where
 from lamina.ops.primitives.reduce import amax, amin, dims, norm2, sum
-from lamina.spec import DTypeError, ShapeError, normalize_axis
+from lamina.spec import DTypeError, ShapeError, float32, normalize_axis
 
 
 @checked
@@ -41,6 +41,8 @@ def _norm(x: Any, p: float, axes: tuple[int, ...], keepdim: bool) -> Any:
         return (amax if p > 0 else amin)(abs(x), axes, keepdim)
     if p == 2:
         return norm2(x, axes, keepdim)
+    if x.dtype.itemsize < 4:  # powers of half types overflow
+        return cast(_norm(cast(x, float32), p, axes, keepdim), x.dtype)
     zero = x == 0
     powers = pow(where(zero, 1.0, abs(x)), p)
     total = _total(where(zero, 0.0 if p > 0 else math.inf, powers), axes, keepdim)

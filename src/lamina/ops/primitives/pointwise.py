@@ -1209,9 +1209,9 @@ def swish(input: Any, beta: float = 1.0) -> Any:
 
 @checked
 def threshold(input: Any, threshold: Number, value: Number) -> Any:
-    """x where x > threshold, else value."""
+    """value where x <= threshold, else x; NaN stays."""
     x = operand(input, "threshold")
-    return where(gt(x, threshold), x, value)
+    return where(le(x, threshold), value, x)
 
 
 def prelu(input: Any, weight: Any) -> Any:

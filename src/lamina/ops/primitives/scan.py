@@ -211,7 +211,7 @@ def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any
         raise ShapeError(f"diff: needs an axis and n >= 0, got {x.spec} and {n}")
     axis = normalize_axis(dim, x.ndim, "diff")
     if n == 0:
-        return x
+        return x.clone()
     parts = [prepend, x, append]
     given = [operand(p, "diff") for p in parts if p is not None]
     x = cat(given, axis) if len(given) > 1 else x

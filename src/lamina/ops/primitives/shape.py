@@ -577,7 +577,8 @@ def pad(
     pairs = [(int(pad[i]), int(pad[i + 1])) for i in range(0, len(pad), 2)][::-1]
     pairs = [(0, 0)] * (x.ndim - len(pairs)) + pairs
     if mode == "constant":
-        return pad_axes(x, pairs, 0 if value is None else value)
+        made = pad_axes(x, pairs, 0 if value is None else value)
+        return made if any(side > 0 for pair in pairs for side in pair) else made.clone()
     if value:
         raise ValueError(f"pad: value belongs to mode 'constant', got {value} with mode {mode!r}")
     if mode == "circular":  # what is cut off is not met again at the other end
@@ -633,7 +634,7 @@ def flip(input: Any, dims: int | Sequence[int]) -> Any:
     """input reversed along some axes."""
     x = operand(input, "flip")
     axes = _axes(dims, x, "flip")
-    return x if x.ndim == 0 or not axes else call(Flip(axes), x)
+    return x.clone() if x.ndim == 0 or not axes else call(Flip(axes), x)
 
 
 @checked
@@ -651,7 +652,8 @@ def space_to_depth(input: Any, block: int | Sequence[int]) -> Any:
     rank = len(blocks)
     apart = reshape(x, (*x.shape[:2], *(part for pair in zip(outer, blocks, strict=True) for part in pair)))
     order = (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2))
-    return reshape(permute(apart, order), (x.shape[0], x.shape[1] * prod(blocks), *outer))
+    made = reshape(permute(apart, order), (x.shape[0], x.shape[1] * prod(blocks), *outer))
+    return made.clone() if prod(blocks) == 1 else made  # no part of x
 
 
 @checked
@@ -665,7 +667,8 @@ def depth_to_space(input: Any, block: int | Sequence[int]) -> Any:
     apart = reshape(x, (x.shape[0], channels, *blocks, *space))
     order = (0, 1, *(part for a in range(rank) for part in (2 + rank + a, 2 + a)))
     sizes = tuple(n * b for n, b in zip(space, blocks, strict=True))
-    return reshape(permute(apart, order), (x.shape[0], channels, *sizes))
+    made = reshape(permute(apart, order), (x.shape[0], channels, *sizes))
+    return made.clone() if prod(blocks) == 1 else made  # no part of x
 
 
 @checked
@@ -692,7 +695,8 @@ def channel_shuffle(input: Any, groups: int) -> Any:
             f"channel_shuffle: needs [N, C, *spatial] and groups that divide C, got {x.spec} and {groups}"
         )
     apart = reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
-    return reshape(transpose(apart, 1, 2), x.shape)
+    made = reshape(transpose(apart, 1, 2), x.shape)
+    return made.clone() if groups in (1, x.shape[1]) else made  # no part of x
 
 
 @checked
