@@ -36,6 +36,7 @@ from lamina.runtime import Device
 from lamina.spec import DType, Policy, Shape, Spec, bfloat16, channels_last, float16, float32, float64
 from tests.helpers import own_products
 from tests.helpers.eager import mismatch
+from tests.helpers.planned import H200
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 rng = np.random.default_rng(8)
@@ -162,6 +163,6 @@ def test_results_of_more_than_31_bits_are_numbered_by_64() -> None:
     """4 rows of a thousand million columns, of 2 products each: c is larger than what it is made of."""
     n = 10**9
     form = few_rows(Product(1, 4, n, 2, False, False), (source(0), source(1), target()))
-    made = form.formulation(Spec((4, n), bfloat16).fixed, NONE, Device("cuda:0").machine)
+    made = form.formulation(Spec((4, n), bfloat16).fixed, NONE, H200.machine)
     assert isinstance(made.steps[-1], Launch)
     assert "typedef i64 Index;" in made.steps[-1].program.text
