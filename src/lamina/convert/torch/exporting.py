@@ -161,7 +161,8 @@ class _ElementMode(TorchFunctionMode):
         if func not in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
             return func(*args, **(kwargs or {}))
         x, key, *value = args
-        return _at(x, key if isinstance(key, tuple) else (key,), *value)
+        entries = key if isinstance(key, tuple) else (key,)
+        return func(*args) if _single_integer(x, entries) is None else _at(x, entries, *value)
 
 
 def _at(x: torch.Tensor, key: tuple[Any, ...], *value: Any) -> Any:
