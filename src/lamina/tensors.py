@@ -435,9 +435,8 @@ class Tensor(InPlace["Tensor"]):
                 y._anywhere = True
         if op.takes_part:
             part = TensorPart.of(op, tensors[0])
-            if part is None and _meet(
-                found[0]._buffer, tensors[0]._buffer
-            ):  # elements of its own, not of a part's
+            if part is None and _meet(found[0]._buffer, tensors[0]._buffer):
+                # Its elements are its own, though the result of the op lies where the operand does.
                 found = (relayout(found[0], found[0]._spec), *found[1:])
             found[0]._part = part
         return found

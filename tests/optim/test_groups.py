@@ -644,3 +644,15 @@ def test_a_state_from_before_the_first_step_begins_anew(rule: Any) -> None:
     net.load_state_dict(weights)
     optimizer.load_state_dict(first)
     assert trained(optimizer, net, steps=4) == losses
+
+
+def test_a_name_that_was_made_free_may_be_there_already() -> None:
+    """Each parameter is trained, and has a state of its own, whatever names meet on the way."""
+    first, second, third, fourth = (nn.Parameter(lm.zeros(1)) for _ in range(4))
+    optimizer = optim.SGD([("w", first), ("w", second), ("1.w", third)], lr=0.1, momentum=0.9)
+    optimizer.add_param_group({"params": [("w", fourth)]})
+    _, grads = lm.value_and_grad(lambda *ps: ops.sum(sum(ps)), (0, 1, 2, 3))(first, second, third, fourth)
+    optimizer.step(grads)
+    for p in (first, second, third, fourth):
+        assert p.tolist() == pytest.approx([-0.1])
+    assert len([name for name in optimizer.state_dict() if name.endswith("w.momentum")]) == 4

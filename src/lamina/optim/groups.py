@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -339,8 +339,8 @@ class ParameterGroups:
         twice = [n for n, p in group.params.items() if id(p) in self.entries]
         if twice:
             raise ValueError(f"{self._name}: {', '.join(twice)} is in more than one group")
-        known = {e.name for e in self.entries.values()}
-        group.params = {_free(n, known, len(self.groups)): p for n, p in group.params.items()}
+        named = {e.name: e.param for e in self.entries.values()}
+        group.params = {_add(named, n, p, len(self.groups)): p for n, p in group.params.items()}
         for name, p in group.params.items():
             self.entries[id(p)] = TrainedParameter(name, p, group)
         self.groups.append(group)
@@ -658,11 +658,12 @@ def _named(items: Any, what: str) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for i, x in enumerate([items] if isinstance(items, Tensor) else items):
         if isinstance(x, HasParameters):
-            found |= {_free(f"{i}.{n}", found, i): p for n, p in x.named_parameters()}
+            for n, p in x.named_parameters():
+                _add(found, f"{i}.{n}", p, i)
         elif isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) and isinstance(x[1], Tensor):
-            found[_free(x[0], found, i)] = x[1]
+            _add(found, x[0], x[1], i)
         elif isinstance(x, Tensor) and x.dtype.is_float:
-            found[_free(str(i), found, i)] = x
+            _add(found, str(i), x, i)
         else:
             raise TypeError(
                 f"{what}: params[{i}] is no parameter, named parameter, module or group: {shown(x)}"
@@ -673,10 +674,12 @@ def _named(items: Any, what: str) -> dict[str, Tensor]:
     return found
 
 
-def _free(name: str, taken: Collection[str], place: int) -> str:
-    """The name, behind the number of its place where another parameter has it: two networks may have a "weight"."""
-    while name in taken:
+def _add(named: dict[str, Tensor], name: str, x: Tensor, place: int) -> str:
+    """Enter a parameter; its name, behind the number of its place where another one has it: two networks may have a
+    "weight"."""
+    while name in named:
         name = f"{place}.{name}"
+    named[name] = x
     return name
 
 

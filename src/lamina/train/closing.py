@@ -126,8 +126,8 @@ class StepCapture(Capture):
 
     def _is_within(self, x: Operand) -> bool:
         """Whether it is a part of a tensor that is not known."""
-        first = x._part.first() if isinstance(x, Tensor) and x._part is not None else None
-        return first is not None and not self.knows(first)  # type: ignore[arg-type]
+        first: Any = x._part.first() if isinstance(x, Tensor) and x._part is not None else None
+        return first is not None and not self.knows(first)
 
 
 class SameValues:

@@ -312,8 +312,8 @@ class _Loop:
                     own=self.parallel is not None and self.step.waiting > 0,
                 )
             )
-            every = self.saving.every
-            saves = every is not None and not self.step.waiting and self.step.number % every == 0
+            every, updated = self.saving.every, not self.step.waiting
+            saves = every is not None and updated and self.step.number % every == 0
             while len(pending) > (0 if saves else LATE):
                 self._note(figures, pending.popleft(), reporter)
             if self.interrupt.asked or self._is_preempted():

@@ -353,8 +353,8 @@ class Capture:
         """Let a tensor or a value hold other values from now on, converted to its dtype. Raises ShapeError, and
         TypeError for a value that is the caller's."""
         made = self.rewritten(target, values)
-        part = target if isinstance(target, Value) else self._part_of(target)  # type: ignore[arg-type]
-        if part is not None:
+        part = self._part_of(target) if isinstance(target, Tensor) else target
+        if isinstance(part, Value):
             self._overwrite(part, made)
         else:
             self.written[id(target)] = self.keep(self.inputs[id(target)], made)

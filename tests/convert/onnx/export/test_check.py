@@ -101,3 +101,15 @@ class Centred(nn.Module):
 def test_roundings_that_are_left_of_a_sum_are_no_difference() -> None:
     """Of the mean they are as large as it is."""
     assert to_onnx(Centred(), Spec((5, 64), float32)).graph.node
+
+
+def test_an_infinity_beside_a_difference_is_no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some overflow, a wrong writer in the others."""
+
+    class Infinite(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return ops.tanh(x) + ops.exp(x * 1e4)
+
+    monkeypatch.setitem(WRITERS, Tanh, lambda step: step.add("Sigmoid", *step.inputs))
+    with pytest.raises(CheckError, match="output 'output'"):
+        to_onnx(Infinite(), Spec((2, 3), float32))

@@ -200,14 +200,9 @@ class _JoinedViews:
 
     def operand(self, shape: Shape) -> JoinedOperand:
         """What a loop of this shape reads."""
-        parts = tuple(KernelOperand(v.dtype, self._along(v, shape), v.place) for v in self.parts)
+        parts = tuple(v.operand(shape) for v in self.parts)
         sizes = tuple(v.spec.shape[self.axis] for v in self.parts)
         return JoinedOperand(parts, len(shape) - self.spec.ndim + self.axis, sizes)
-
-    def _along(self, part: _View, shape: Shape) -> Strides:
-        """A part's strides over the loop. Along the axis it may be one element, and is not repeated there."""
-        own = [0 if n == 1 else s for n, s in zip(part.spec.shape, part.strides, strict=True)]
-        return (0,) * (len(shape) - len(own)) + tuple(own)
 
 
 def _repeated(shape: Shape, strides: Strides, wanted: Shape) -> Strides:
