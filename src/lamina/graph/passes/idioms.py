@@ -15,6 +15,7 @@ from typing import Any
 from lamina.backends.pattern import AnyValue, MadeBy, Pattern, PatternNode, Results, either, made_by, operand
 from lamina.graph.ir.graph import Graph, Value, reachable
 from lamina.graph.passes.composed_attention import ATTENTION
+from lamina.graph.passes.known_masks import KNOWN_MASKS
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, number_of, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives.activation import Mish
@@ -268,6 +269,7 @@ _SMOOTH = [
     RewriteRule("RMS norm", _RMS_NORM, _rms_norm),
     RewriteRule("layer norm", _LAYER_NORM, _layer_norm),
     *ATTENTION,
+    *KNOWN_MASKS,
 ]  # fmt: skip
 #: Formulas with kinks: there the gradient is the formula's (of a maximum half, of a bound all), not that of the op.
 _KINKED = [
