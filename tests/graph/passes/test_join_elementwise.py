@@ -240,13 +240,17 @@ def test_what_is_computed_twice_agrees(dtype: str, shape: tuple[int, ...]) -> No
         (lambda x, y: ops.cat([x, y]) * ops.sigmoid(ops.cat([x, y])), ["concat sigmoid mul"]),
         (lambda x, y: (ops.cat([x, y]) + 1.0, ops.cat([y, x])), ["concat add", "concat"]),
         (lambda x, y: ops.sum(ops.relu(ops.cat([x, y])), 1), ["concat", "relu reduce"]),
-        (lambda x, y: ops.cat([ops.relu(x), y]) + 1.0, ["relu", "concat add"]),
+        (lambda x, y: ops.cat([ops.relu(x), y]) + 1.0, ["relu concat add"]),
+        (lambda x, y: ops.cat([-x[:, 128:], x[:, :128]], 1) * y, ["slice neg slice concat mul"]),
+        (lambda x, y: (ops.cat([a := ops.relu(x), y]) + 1.0, a), ["concat add", "relu"]),
+        (lambda x, y: ops.cat([x * y, y]) + 1.0, ["concat add", "mul"]),
         (lambda x, y: ops.cat([x, y])[:70] + 1.0, ["concat", "slice add"]),
         (lambda x, y: ops.relu(ops.cat([x, y] * 5)), ["concat", "relu"]),
     ],
 )  # fmt: skip
 def test_what_is_joined_becomes_how_it_is_read(fn: Callable[..., Any], wanted: list[str]) -> None:
-    """Where a GPU's kernel reads parts; not for a reduction, for others that read it too, or for many parts."""
+    """Where a GPU's kernel reads parts, with a step of one tensor on a part that nothing else reads; not for a reduction,
+    for others that read it too, or for many parts."""
     gpu = backends.get(H200, "cuda")
     graph = join_elementwise(common_subexpressions(trace(fn, X, X)), gpu)
     assert sorted(steps(graph)) == sorted(wanted)

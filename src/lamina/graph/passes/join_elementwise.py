@@ -2,8 +2,8 @@
 
 Nodes are looked at from the outputs on. One whose readers are all of one expression becomes a step of it; what
 several expressions read is computed in each of them where that moves fewer bytes than to write it once and to read
-it. A reduction takes the steps before it along; slices, concatenations, and what repeats a value, become how operands
-are read.
+it. A reduction takes the steps before it along; slices, concatenations, with a step of one tensor on a part, and what
+repeats a value, become how operands are read.
 """
 
 from __future__ import annotations
@@ -92,8 +92,7 @@ class _Group:
         origin = None
         for node in sorted(self.members, key=lambda n: n.serial):
             for v in node.inputs:
-                if v.node in groups.moved and v not in writer.values:
-                    writer.apply(v.node.op, v.node.inputs, v)
+                writer.move(v, groups.moved)
             for number, op in enumerate(_ops(node.op)):
                 writer.step(node, number, op)
             if (
@@ -128,6 +127,13 @@ class _Writer:
         self.reads.append(tuple(map(self.number, operands)))
         self.values[result] = ~(len(self.ops) - 1)
 
+    def move(self, value: Value, moved: Collection[Node]) -> None:
+        """How a value is read that a moved node gives, and what that reads."""
+        if value.node in moved and value not in self.values:
+            for v in value.node.inputs:
+                self.move(v, moved)
+            self.apply(value.node.op, value.node.inputs, value)
+
     def step(self, node: Node, number: int, op: Op) -> None:
         """One of a node's ops: of a chain each takes the running value as its input `chained`."""
         result = node.outputs[0]
@@ -152,7 +158,9 @@ def _ops(op: Op) -> tuple[Op, ...]:
 
 
 class _Groups:
-    """Which nodes are steps of which groups. moved: slices and concatenations that groups alone read, and take."""
+    """Which nodes are steps of which groups. moved: what groups alone read, and take: slices, concatenations, and steps
+    on a part of one.
+    """
 
     def __init__(self, graph: Graph, backend: Backend, stays: Collection[Value]) -> None:
         self.graph, self.backend = graph, backend
@@ -176,7 +184,7 @@ class _Groups:
         return [g for g in reversed(every) if len(g.members) > 1 or self._moves(g.root)]
 
     def _moves(self, node: Node) -> bool:
-        """Whether a slice or a concatenation becomes how a node reads."""
+        """Whether something becomes how a node reads."""
         return any(v.node in self.moved for v in node.inputs)
 
     def is_shared(self, node: Node) -> bool:
@@ -212,10 +220,20 @@ class _Groups:
         return bool(uses) and all(use.node is not None and use.node in self._of for use in uses)
 
     def _is_moved(self, node: Node, uses: Sequence[Use]) -> bool:
-        """Whether a slice or a concatenation becomes how groups read."""
-        if not isinstance(node.op, Slice | Concat) or not self._all_read(uses):
+        """Whether a slice, a concatenation, or a step on a part of one becomes how groups read."""
+        if isinstance(node.op, Concat):
+            return self._all_read(uses) and self._all_take(node, uses)
+        if isinstance(node.op, Slice):
+            return bool(uses) and all(use.node in self._of or use.node in self.moved for use in uses)
+        return self._is_of_part(node, uses)
+
+    def _is_of_part(self, node: Node, uses: Sequence[Use]) -> bool:
+        """Whether it computes a part of a concatenation that groups read, from one tensor of the same type."""
+        joined = uses[0].node if len(uses) == 1 else None
+        if joined is None or joined not in self.moved or not isinstance(joined.op, Concat):
             return False
-        return isinstance(node.op, Slice) or self._all_take(node, uses)
+        is_step = node.op.elementwise and len(node.inputs) == 1 and self._joins(node)
+        return is_step and node.inputs[0].spec == node.outputs[0].spec and node.policy == joined.policy
 
     def _all_take(self, joined: Node, uses: Sequence[Use]) -> bool:
         """Whether the groups that read a concatenation read its parts from now on."""

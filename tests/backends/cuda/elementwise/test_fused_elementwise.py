@@ -12,7 +12,21 @@ from lamina.backends.cuda import backend
 from lamina.backends.reference import run_reference
 from lamina.graph import compile, trace
 from lamina.ops.core import Array, Op
-from lamina.ops.primitives import Add, Cast, Concat, Expand, Fused, Matmul, Mul, Reduce, Relu, Reshape, Slice
+from lamina.ops.primitives import (
+    Add,
+    Cast,
+    Concat,
+    Expand,
+    Fused,
+    Matmul,
+    Mul,
+    Neg,
+    Reduce,
+    Relu,
+    Reshape,
+    Slice,
+    Tanh,
+)
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.quantize import Dequantize, Quantize
 from lamina.spec import (
@@ -188,6 +202,13 @@ def test_computed_values_keep_their_places() -> None:
 
 
 CUT = (Slice((0, 1), (3, 3), (1, 1)), (0,))
+#: Half of a row with its sign changed in front of the other half, as rotary embeddings turn queries.
+TURNED = (
+    (Slice((0, 0, 0, 16), (2, 3, 4, 32), (1, 1, 1, 1)), (0,)),
+    (Neg(), (~0,)),
+    (Slice((0, 0, 0, 0), (2, 3, 4, 16), (1, 1, 1, 1)), (0,)),
+    (Concat(3), (~1, ~2)),
+)
 NORMED = ((Concat(1), (0, 1, 2)), (Mul(), (~0, 3)), (Add(), (~1, 4)), (Relu(), (~2,)))
 
 
@@ -203,6 +224,11 @@ NORMED = ((Concat(1), (0, 1, 2)), (Mul(), (~0, 3)), (Add(), (~1, 4)), (Relu(), (
         (((Concat(0), (0, 1)), (Concat(0), (1, 0)), (Add(), (~0, ~1))), [(3, 2), (3, 2)], None),
         ((CUT, (Concat(1), (~0, 1, 0)), (Add(), (~1, 2))), [(3, 4), (3, 5), (3, 11)], False),
         (((Concat(1), (0, 1)), (Relu(), (~0,))), [(3, 0), (3, 16)], True),
+        ((*TURNED, (Mul(), (~3, 1))), [(2, 3, 4, 32), (4, 32)], True),
+        ((*TURNED, (Mul(), (~3, 1))), [(2, 3, 4, 32), (2, 3, 4, 32)], True),
+        (((Relu(), (0,)), (Concat(-1), (~0, 1)), (Add(), (~1, 2))), [(3, 4), (3, 5), (3, 9)], False),
+        (((Relu(), (0,)), (Tanh(), (1,)), (Concat(0), (~0, 1, ~1)), (Neg(), (~2,))), [(3, 5), (2, 5)], None),
+        (((Tanh(), (0,)), (Concat(0), (~0, 1)), (Concat(0), (1, ~0)), (Add(), (~1, ~2))), [(37,), (37,)], None),
     ],
 )  # fmt: skip
 def test_what_is_joined_is_read_where_it_lies(
@@ -228,11 +254,13 @@ def test_channels_that_are_joined_stay_last(channels: tuple[int, ...]) -> None:
     ("steps", "shapes"),
     [
         (((Concat(0), (0, 1)), (Reduce("sum", (0,)), (~0,))), [(3, 4), (3, 4)]),
-        (((Relu(), (0,)), (Concat(0), (~0, 1)), (Relu(), (~1,))), [(3, 4), (3, 4)]),
+        (((Mul(), (0, 1)), (Concat(0), (~0, 1)), (Relu(), (~1,))), [(3, 4), (3, 4)]),
+        (((Relu(), (0,)), (Tanh(), (~0,)), (Concat(0), (~1, 1)), (Relu(), (~2,))), [(3, 4), (3, 4)]),
+        (((Relu(), (0,)), (Concat(0), (~0, 1)), (Add(), (~1, ~0))), [(1, 4), (1, 4)]),
         (((Concat(0), (0, 1)), (Slice((0, 0), (2, 4), (1, 1)), (~0,)), (Relu(), (~1,))), [(3, 4), (3, 4)]),
         (((Concat(0), tuple(range(9))), (Relu(), (~0,))), [(3, 4)] * 9),
     ],
-    ids=["reduced", "computed", "cut", "many"],
+    ids=["reduced", "of two tensors", "computed twice", "read elsewhere", "cut", "many"],
 )
 def test_what_is_not_read_as_one(steps: Any, shapes: list[Shape]) -> None:
     with pytest.raises(NoKernel):

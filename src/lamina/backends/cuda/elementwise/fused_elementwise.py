@@ -187,11 +187,14 @@ class _View:
 
 @dataclass(frozen=True)
 class _JoinedViews:
-    """Views that steps read as one, joined along an axis. spec: of what they make."""
+    """Views that steps read as one, joined along an axis. spec: of what they make. functions: as `JoinedOperand` has
+    them.
+    """
 
     parts: tuple[_View, ...]
     axis: int
     spec: Spec
+    functions: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> DType:
@@ -202,7 +205,7 @@ class _JoinedViews:
         """What a loop of this shape reads."""
         parts = tuple(v.operand(shape) for v in self.parts)
         sizes = tuple(v.spec.shape[self.axis] for v in self.parts)
-        return JoinedOperand(parts, len(shape) - self.spec.ndim + self.axis, sizes)
+        return JoinedOperand(parts, len(shape) - self.spec.ndim + self.axis, sizes, self.functions)
 
 
 def _repeated(shape: Shape, strides: Strides, wanted: Shape) -> Strides:
@@ -249,9 +252,21 @@ class FusedBody:
             i: _View(i, s.open, s.physical.strides) for i, s in enumerate(self.inputs)
         }
         self._values: dict[int, _Value] = {}
+        self._of_parts: dict[int, tuple[_View, str]] = {}  # steps of parts: of which view, and what
+        whole = {k for read, _ in joined for k in read if k < 0 and not isinstance(op.ops[~k], MOVES)}
         for number, (step, read) in enumerate(zip(op.ops, op.reads, strict=True)):
-            if not isinstance(step, Reduce):
+            if ~number in whole:
+                self._add_to_part(step, read[0], ~number, made[number])
+            elif not isinstance(step, Reduce):
                 self._add(step, read, ~number, made[number])
+
+    def _add_to_part(self, op: Op, read: int, key: int, spec: Spec) -> None:
+        """A step of one tensor, a part of what is joined. Raises NoKernel where it is another step."""
+        view = self._views.get(read)
+        if op.arity != 1 or not isinstance(view, _View) or view.dtype != spec.dtype:
+            raise NoKernel(f"cuda joins no computed values but those of one tensor and type, {op} of {spec}")
+        made = op_value(op, ["{}"], [wide_type(spec.dtype)], "", spec.dtype)
+        self._of_parts[key] = view, made.expression
 
     def _add(self, op: Op, read: Sequence[int], key: int, spec: Spec) -> None:
         """A step."""
@@ -267,14 +282,17 @@ class FusedBody:
         self._values[key] = _Value(made.name, made.type, spec)
 
     def _joined(self, op: Concat, read: Sequence[int], spec: Spec) -> _JoinedViews:
-        """Inputs, or parts of them, as one."""
-        parts = [view for k in read if isinstance(view := self._views.get(k), _View)]
+        """Inputs, or parts of them, as one, with what is computed of each."""
+        found = [self._of_parts.get(k, (self._views.get(k), "{}")) for k in read]
+        parts = [(view, function) for view, function in found if isinstance(view, _View)]
         if len(parts) < len(read):
             raise NoKernel(f"cuda joins no computed values, {op} of {spec}, within a fused elementwise op")
-        kept = tuple(v for v in parts if v.spec.numel) or tuple(parts[:1])
+        kept = [part for part in parts if part[0].spec.numel] or parts[:1]
         if len(kept) > MOST_JOINED:
             raise NoKernel(f"cuda reads at most {MOST_JOINED} arrays as one, got {len(kept)} of {op}")
-        return _JoinedViews(kept, op.axis % spec.ndim, spec)
+        views, functions = zip(*kept, strict=True)
+        computed = any(function != "{}" for function in functions)
+        return _JoinedViews(views, op.axis % spec.ndim, spec, functions if computed else ())
 
     def _move(self, op: Op, read: int, key: int, spec: Spec) -> None:
         if isinstance(view := self._views.get(read), _View):
@@ -290,6 +308,8 @@ class FusedBody:
 
     def value(self, key: int) -> _Value:
         """What input `key`, or step ~key, gives."""
+        if key in self._of_parts:
+            raise NoKernel(f"cuda reads what is computed of a part as a part alone, in {self.op}")
         if key not in self._values:
             view = self._views[key]
             if view not in self.operands:

@@ -71,12 +71,14 @@ class KernelOperand:
 class JoinedOperand:
     """Arrays one behind the other along an axis of the loop, which a generated kernel reads as one.
 
-    parts: each with its strides along the loop. sizes: of each along the axis.
+    parts: each with its strides along the loop. sizes: of each along the axis. functions: what is computed of the
+    elements of each, in C with {} in an element's place; nothing where there are none.
     """
 
     parts: tuple[KernelOperand, ...]
     axis: int
     sizes: tuple[int, ...]
+    functions: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> DType:
@@ -224,8 +226,7 @@ class _Code:
         for i, o in self._ins:
             names += [f"i{name}_" for name in _names(i, o)] + [f"w{i}_"] * isinstance(o, JoinedOperand)
         names += [f"o{i}_" for i in range(len(self.outputs))]
-        compute, table = self._compute(body, results), ""
-        numbers: tuple[int, ...] = ()
+        table, numbers = "", tuple[int, ...]()
         if self._sized:
             offsets, numbers = table_offset_code(self.space, names, "sizes.v")
             numbers += self._set_bounds("(Index)sizes.v[{}]", len(numbers))
@@ -234,6 +235,7 @@ class _Code:
         else:
             offsets, last = offset_code(self.space, names), "i64 total"
             self._set_bounds("(Index){}LL")
+        compute = self._compute(body, results)
         text = f"""typedef {self.space.index_type} Index;
 {table}extern "C" __global__ void __launch_bounds__({_BLOCK}) elementwise({", ".join(parameters)}, {last})
 {{
@@ -284,16 +286,31 @@ class _Code:
         for i, operand in enumerate(self.inputs):
             wide = self.raw or wide_type(operand.dtype)
             element = f"e{i}_" if self.raw else f"widen(e{i}_)"
-            lines.append(f"const {wide} a{i} = {element};")
+            lines.append(f"const {wide} a{i} = {self._of_part(i, operand, element)};")
         lines += [f"const {v.type} {v.name} = {v.expression};" for v in body]
         for i, (operand, name) in enumerate(zip(self.outputs, results, strict=True)):
             kind = self._type(operand)
             lines.append(f"r{i}_ = {name if self.raw else f'narrow<{kind}>({name})'};")
         return " ".join(lines)
 
+    def _of_part(self, i: int, operand: KernelOperand | JoinedOperand, element: str) -> str:
+        """What is computed of an element of input i, by the part it is of: in C."""
+        functions = operand.functions if isinstance(operand, JoinedOperand) else ()
+        text = ""
+        for k, function in reversed(list(enumerate(functions))):
+            value = function.format(element)
+            text = f"w{i}_at < {self.bounds[i, k][0]} ? {value} : {text}" if text else value
+        return text or element
+
+    def _places_along(self, offset: str) -> str:
+        """Where an element at `offset` of this access is along the axis of a joined input whose parts differ."""
+        differ = [i for i, o in self._ins if isinstance(o, JoinedOperand) and o.functions]
+        return " ".join(f"const Index w{i}_at = w{i}_ + {offset} * {self.steps[i][-1]};" for i in differ)
+
     def _elements(self, offset: str, compute: str) -> str:
         """One element at `offset` of this access, straight from and to memory."""
         reads = " ".join(f"const {self._type(o)} e{i}_ = {self._element(i, offset)};" for i, o in self._ins)
+        reads += self._places_along(offset)
         shift = len(self.inputs)
         results = " ".join(f"{self._type(o)} r{i}_;" for i, o in enumerate(self.outputs))
         writes = " ".join(
@@ -331,6 +348,7 @@ class _Code:
         for i, o in enumerate(self.outputs):
             lines.append(f"Pack<{self._type(o)}, {self.width}> q{i}_;")
         reads = " ".join(f"const auto e{i}_ = p{i}_.v[k_];" for i, _ in self._ins if self.steps[i][0])
+        reads += self._places_along("k_")
         results = " ".join(f"{self._type(o)} r{i}_;" for i, o in enumerate(self.outputs))
         keeps = " ".join(f"q{i}_.v[k_] = r{i}_;" for i in range(len(self.outputs)))
         lines.append(
