@@ -10,8 +10,10 @@ from lamina.graph.passes.algebraic import (
     EXPANSION_ABSORBED,
     MASK_BEFORE_SPREADING,
     SLICE_BEFORE_NORM,
+    STEP_BEFORE_SPREADING,
     SUM_BEFORE_SPREADING,
 )
+from lamina.graph.passes.idioms import with_idioms
 from lamina.graph.passes.pattern import rewrite
 from lamina.ops import primitives
 from lamina.ops.core import call
@@ -141,3 +143,52 @@ def test_norms_that_are_read_elsewhere_or_cut_across_stay() -> None:
     for f in (both, across, training):
         graph = trace(f, x)
         assert rewrite(graph, [SLICE_BEFORE_NORM]).nodes == graph.nodes
+
+
+def spread(x, heads=6):  # type: ignore[no-untyped-def]
+    """Heads [N, H, T, D], each as often as it serves one of `heads`."""
+    n, h, t, d = x.shape
+    return x.reshape((n, h, 1, t, d)).expand((n, h, heads // h, t, d)).reshape((n, heads, t, d))
+
+
+@pytest.mark.parametrize(
+    ("step", "moved"),
+    [
+        (ops.relu, True),
+        (lambda x: x.half(), True),
+        (lambda x: x.double(), False),
+        (lambda x: x * x, False),
+        (lambda x: ops.softmax(x, -1), False),
+    ],
+)
+def test_what_is_repeated_is_computed_once(step, moved) -> None:  # type: ignore[no-untyped-def]
+    x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    graph = trace(lambda x: step(spread(x)).transpose(1, 2), x)
+    better = rewrite(graph, [STEP_BEFORE_SPREADING])
+    (node,) = [n for n in better.nodes if n.op.name not in ("reshape", "expand", "transpose")]
+    assert node.inputs[0].shape == ((2, 3, 4, 5) if moved else (2, 6, 4, 5))
+    np.testing.assert_array_equal(better(x)[0].numpy(), graph(x)[0].numpy())
+
+
+def test_what_is_read_repeated_stays() -> None:
+    x = rng.standard_normal((2, 3, 4, 5))
+    graph = trace(lambda x: [y := spread(x), ops.relu(y)], x)
+    better = rewrite(graph, [STEP_BEFORE_SPREADING])
+    assert sizes(better, "relu") == [(2, 6, 4, 5)]
+    unspread = trace(lambda x: ops.relu(x.reshape((6, 20)).transpose(0, 1)), x)
+    assert sizes(rewrite(unspread, [STEP_BEFORE_SPREADING]), "relu") == [(20, 6)]
+
+
+def test_gradients_of_what_is_repeated_are_added_up_in_the_rounded_type() -> None:
+    x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    g = rng.standard_normal((2, 6, 4, 5)).astype(np.float16)
+
+    def step(x, g):  # type: ignore[no-untyped-def]
+        (y,) = with_idioms([spread(x).half()])
+        return gradients(y, [x], [g])
+
+    graph = trace(step, x, g)
+    (total,) = [n for n in graph.nodes if n.op.name == "reduce"]
+    assert total.inputs[0].dtype == lm.float16
+    wanted = g.astype(np.float32).reshape((2, 3, 2, 4, 5)).sum(2)
+    np.testing.assert_allclose(graph(x, g)[0].numpy(), wanted, rtol=2e-3, atol=2e-3)

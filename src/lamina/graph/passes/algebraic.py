@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from lamina.backends.pattern import PatternNode, Results, made_by, operand
-from lamina.graph.ir.graph import Value
+from lamina.graph.ir.graph import Node, Value
 from lamina.graph.passes.pattern import Match, RewriteRule
 from lamina.ops.core import Op
 from lamina.ops.primitives.norm import LayerNorm, RmsNorm
 from lamina.ops.primitives.pointwise import ReluGrad
 from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad
 from lamina.ops.primitives.reduce import Reduce
-from lamina.ops.primitives.shape import Expand, Reshape, Slice
+from lamina.ops.primitives.shape import Expand, Reshape, Slice, Transpose
 
 _x, _g = operand("x"), operand("g")
 _pool = made_by(MaxPool, _x, name="pool", same_policy=False)
@@ -79,7 +79,37 @@ def _norm_sliced(match: Match) -> Results | None:
     return {part.outputs[0]: match.apply(op, some, *small, at=norm)[0]}
 
 
+def _is_step_of_one(node: PatternNode) -> bool:
+    """Whether it computes each element of one tensor by itself, and does not widen it."""
+    x, *others = node.inputs
+    (y, *more) = node.outputs
+    return bool(node.op.elementwise) and not others and not more and y.dtype.itemsize <= x.dtype.itemsize
+
+
+def _before_spreading(match: Match) -> Results | None:
+    """step(spread(x)) -> spread(step(x)): of what is repeated each element is computed once.
+
+    Heads of keys that serve several heads of queries are spread and then rounded, as programs write it.
+    """
+    (read,) = match.inputs(match.root)
+    size, moves = read.spec.numel, list[Node]()
+    while (node := read.node) is not None and isinstance(node.op, Reshape | Expand | Transpose):
+        if len(match.readers(read)) != 1:
+            break
+        moves.append(node)
+        (read,) = match.inputs(node)
+    if read.spec.numel >= size:
+        return None
+    (made,) = match.apply(match.root.op, read, at=match.root)
+    for node in reversed(moves):
+        (made,) = match.apply(node.op, made, at=match.root)
+    return {match.root.outputs[0]: made}
+
+
 EXPANSION_ABSORBED = RewriteRule("expansion absorbed", made_by(Op, where=_broadcasts), _unexpanded)
+STEP_BEFORE_SPREADING = RewriteRule(
+    "step before spreading", made_by(Op, where=_is_step_of_one), _before_spreading
+)
 MASK_BEFORE_SPREADING = RewriteRule("mask before spreading", made_by(ReluGrad, _x, _spread), _mask_pooled)
 SUM_BEFORE_SPREADING = RewriteRule(
     "sum before spreading",

@@ -14,6 +14,7 @@ from typing import Any
 
 from lamina.backends.pattern import AnyValue, MadeBy, Pattern, PatternNode, Results, either, made_by, operand
 from lamina.graph.ir.graph import Graph, Value, reachable
+from lamina.graph.passes.algebraic import STEP_BEFORE_SPREADING
 from lamina.graph.passes.composed_attention import ATTENTION
 from lamina.graph.passes.known_masks import KNOWN_MASKS
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, number_of, rewrite
@@ -53,12 +54,13 @@ def recognize_idioms(graph: Graph, report: Report | None = None) -> Graph:
 def with_idioms(values: Sequence[Value]) -> list[Value]:
     """Values of a trace, made by the ops that their formulas are; they are all that is read of what lies before.
 
-    Only by those that have the formula's gradient everywhere.
+    Only by those that have the formula's gradient everywhere. What is repeated is rounded before, so that gradients
+    are added up where they are small.
     """
     nodes = reachable(values)
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v.is_input)
     read.update(dict.fromkeys(v for v in values if v.is_input))
-    return rewrite(Graph(list(read), values), _SMOOTH).outputs
+    return rewrite(Graph(list(read), values), [*_SMOOTH, STEP_BEFORE_SPREADING]).outputs
 
 
 # ------------------------------------------------------------------------------------------------------ numbers

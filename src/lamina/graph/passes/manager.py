@@ -14,6 +14,7 @@ from lamina.graph.passes.algebraic import (
     EXPANSION_ABSORBED,
     MASK_BEFORE_SPREADING,
     SLICE_BEFORE_NORM,
+    STEP_BEFORE_SPREADING,
     SUM_BEFORE_SPREADING,
 )
 from lamina.graph.passes.attention import join_parts, reshape_behind
@@ -56,7 +57,13 @@ def _fusions(graph: Graph, target: Compilation, report: Report, *, on_chains: bo
     return fuse_patterns(graph, found, target.backend, report)
 
 
-_ALGEBRAIC = [MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING, EXPANSION_ABSORBED, SLICE_BEFORE_NORM]
+_ALGEBRAIC = [
+    MASK_BEFORE_SPREADING,
+    SUM_BEFORE_SPREADING,
+    STEP_BEFORE_SPREADING,
+    EXPANSION_ABSORBED,
+    SLICE_BEFORE_NORM,
+]
 
 PIPELINE: list[Pass] = [
     Pass("bucket_reductions", lambda g, _, r: bucket_reductions(g, r)),

@@ -37,8 +37,6 @@ from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Shape, Spec, contiguous
 
 _TILE = 32
-#: Bytes of a result up to which all that is joined is read by one launch: what two microseconds move.
-_AT_ONCE = 4 << 20
 
 
 # ------------------------------------------------------------------------------------------------------ copies
@@ -182,7 +180,7 @@ def transpose(op: shape_ops.Transpose, specs: tuple[Spec, ...], device: Device, 
 
 @kernels(shape_ops.Concat, source="kernel")
 def concat(op: shape_ops.Concat, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """One copy for all inputs where little is moved, else one for each into its part of the output."""
+    """One launch for few inputs, else one for each into its part of the output."""
     (out,) = op.infer(*specs)
     given = tuple(plain_layout(s) for s in specs)
     return _joined(given, full(out, common_layout(specs, out)), op.axis % out.ndim, device, op.name)
@@ -214,10 +212,9 @@ def _joined(given: Sequence[Spec], out: Spec, axis: int, device: Device, label: 
 
 
 def _joins_at_once(given: Sequence[Spec], out: Spec) -> bool:
-    """Whether one launch reads all inputs: where a launch takes longer than what it moves, and rows stay rows."""
+    """Whether one launch reads all inputs: where they are few, and rows stay rows."""
     few = 1 < sum(s.numel > 0 for s in given) <= MOST_JOINED
-    small = out.nbytes <= _AT_ONCE
-    return few and small and all(_has_rows(s, out) for s in given if s.numel)
+    return few and all(_has_rows(s, out) for s in given if s.numel)
 
 
 def _has_rows(given: Spec, out: Spec) -> bool:
