@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from lamina.backends.pattern import Pattern, PatternMatch, Results
 from lamina.ops.core import REGISTRY, Op
@@ -410,7 +410,8 @@ class Fusion:
     check: why a match cannot be fused, in words; "" where it can.
     profit: why the plan does not pay, in words; "" where it does.
     after: names of fusions that are tried before this one.
-    on_chains: tried when elementwise steps stand in `Fused` with the ops before them, otherwise before that.
+    stage: when it is tried: on "ops"; on "chains", when elementwise steps stand in `Fused` with the ops before them;
+        or on "expressions", when those that read each other's results are one `FusedElementwise`.
     """
 
     name: str
@@ -420,7 +421,7 @@ class Fusion:
     check: Callable[[PatternMatch], str] = no_objection
     profit: Callable[[Plan], str] = worthwhile
     after: tuple[str, ...] = ()
-    on_chains: bool = False
+    stage: Literal["ops", "chains", "expressions"] = "ops"
 
 
 class Fusions:

@@ -249,8 +249,8 @@ def test_what_is_computed_twice_agrees(dtype: str, shape: tuple[int, ...]) -> No
     ],
 )  # fmt: skip
 def test_what_is_joined_becomes_how_it_is_read(fn: Callable[..., Any], wanted: list[str]) -> None:
-    """Where a GPU's kernel reads parts, with a step of one tensor on a part that nothing else reads; not for a reduction,
-    for others that read it too, or for many parts."""
+    """Where a GPU's kernel reads parts, with a step of one tensor on a part that nothing else reads; not for a
+    reduction, for others that read it too, or for many parts."""
     gpu = backends.get(H200, "cuda")
     graph = join_elementwise(common_subexpressions(trace(fn, X, X)), gpu)
     assert sorted(steps(graph)) == sorted(wanted)

@@ -129,10 +129,11 @@ class _Writer:
 
     def move(self, value: Value, moved: Collection[Node]) -> None:
         """How a value is read that a moved node gives, and what that reads."""
-        if value.node in moved and value not in self.values:
-            for v in value.node.inputs:
+        node = value.node
+        if node is not None and node in moved and value not in self.values:
+            for v in node.inputs:
                 self.move(v, moved)
-            self.apply(value.node.op, value.node.inputs, value)
+            self.apply(node.op, node.inputs, value)
 
     def step(self, node: Node, number: int, op: Op) -> None:
         """One of a node's ops: of a chain each takes the running value as its input `chained`."""
@@ -158,8 +159,8 @@ def _ops(op: Op) -> tuple[Op, ...]:
 
 
 class _Groups:
-    """Which nodes are steps of which groups. moved: what groups alone read, and take: slices, concatenations, and steps
-    on a part of one.
+    """Which nodes are steps of which groups. moved: what groups alone read, and take: slices, concatenations, and
+    steps on a part of one.
     """
 
     def __init__(self, graph: Graph, backend: Backend, stays: Collection[Value]) -> None:

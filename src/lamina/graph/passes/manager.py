@@ -52,8 +52,8 @@ class Pass:
     needs: tuple[str, ...] = ()
 
 
-def _fusions(graph: Graph, target: Compilation, report: Report, *, on_chains: bool) -> Graph:
-    found = [f for f in target.backend.fusions() if f.on_chains == on_chains]
+def _fusions(graph: Graph, target: Compilation, report: Report, stage: str) -> Graph:
+    found = [f for f in target.backend.fusions() if f.stage == stage]
     return fuse_patterns(graph, found, target.backend, report)
 
 
@@ -78,13 +78,14 @@ PIPELINE: list[Pass] = [
     Pass("fuse_batch_norm", lambda g, _, r: fuse_batch_norm(g, r), ("fold_batch_norm",)),
     Pass("reshape_behind", lambda g, _, r: reshape_behind(g, r)),
     Pass("join_parts", lambda g, _, r: join_parts(g, r)),
-    Pass("fuse_patterns", lambda g, t, r: _fusions(g, t, r, on_chains=False), ("fuse_batch_norm", "join_parts")),
+    Pass("fuse_patterns", lambda g, t, r: _fusions(g, t, r, "ops"), ("fuse_batch_norm", "join_parts")),
     Pass("drop_identities_of_fusions", lambda g, _, r: drop_identities(g, r), ("fuse_patterns",)),
     Pass("absorb_casts", lambda g, _, r: absorb_casts(g, r)),
     Pass("prune_outputs", lambda g, _, r: prune_outputs(g, r), ("fuse_patterns",)),
     Pass("fuse_elementwise", lambda g, t, r: fuse_elementwise(g, t.backend, r, t.stays), ("prune_outputs",)),
-    Pass("fuse_patterns_on_chains", lambda g, t, r: _fusions(g, t, r, on_chains=True), ("fuse_elementwise",)),
+    Pass("fuse_patterns_on_chains", lambda g, t, r: _fusions(g, t, r, "chains"), ("fuse_elementwise",)),
     Pass("join_elementwise", lambda g, t, r: join_elementwise(g, t.backend, t.stays, r), ("fuse_elementwise",)),
+    Pass("fuse_patterns_on_expressions", lambda g, t, r: _fusions(g, t, r, "expressions"), ("join_elementwise",)),
     Pass("group_small", lambda g, t, r: group_small(g, t.backend, t.stays, r), ("absorb_casts",)),
 ]  # fmt: skip
 

@@ -213,7 +213,7 @@ DATA_GRAD_BATCH_NORM = fusions.add(
         ),
         _sums_behind,
         DataGradNorm,
-        on_chains=True,
+        stage="chains",
     )
 )
 
@@ -251,6 +251,6 @@ PACKED_RELU_MASK = fusions.add(
         _packed,
         ConvNorm,
         after=("data_grad_batch_norm",),
-        on_chains=True,
+        stage="chains",
     )
 )

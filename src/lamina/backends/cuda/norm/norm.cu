@@ -492,20 +492,36 @@ __device__ __forceinline__ void fetch(A (&to)[V], const A *from)
 }
 
 #ifdef ROW_NORM
+#ifdef KEPT
+#define KEPT_X T *kept_x,
+#else
+#define KEPT_X
+#endif
+// What is normalized: x, or read_x(at, GIVEN) of the tensors INPUTS, which KEPT writes to kept_x. Y: the result's type.
+#ifndef INPUTS
+#define INPUTS const T *x
+#define GIVEN_ROWS x
+__device__ __forceinline__ Pack<T, V> read_x(i64 at, INPUTS) { return load<V>(x + at); }
+#endif
+#if HELD
+#define ROW held[turn]
+#else
+#define ROW read_x(base + reduced(r), GIVEN_ROWS)
+#endif
 // Of rows that are a few accesses the next one is read before this one is written.
 #if HELD
 #define NEXT (TURNS <= 2)
-__device__ __forceinline__ void read_row(Pack<T, V> (&to)[TURNS], const T *x, Index o, int lane, const Sizes &sizes)
+__device__ __forceinline__ void read_row(Pack<T, V> (&to)[TURNS], INPUTS, Index o, int lane, const Sizes &sizes)
 {
     const Index base = kept(o);
-    EACH_TURN { AT to[turn] = load<V>(x + base + reduced(r)); }
+    EACH_TURN { AT to[turn] = read_x(base + reduced(r), GIVEN_ROWS); }
 }
 #else
 #define NEXT 0
 #endif
 
 extern "C" __global__ void __launch_bounds__(256)
-row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread, SIZES)
+row_norm(INPUTS, const A *scale, const A *bias, Y *y, A *mean, A *spread, KEPT_X SIZES)
 {
 #if SAME_SCALE
     // Every row has the same scales, of which a thread keeps its own.
@@ -522,7 +538,7 @@ row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread, SI
 #if NEXT
     Pack<T, V> next[TURNS];
     const Index start = ((Index)blockIdx.x * 256 + threadIdx.x) / GROUP;
-    read_row(next, x, smaller(start, (Index)OUTPUTS - 1), threadIdx.x % GROUP, sizes);
+    read_row(next, GIVEN_ROWS, smaller(start, (Index)OUTPUTS - 1), threadIdx.x % GROUP, sizes);
 #endif
     ROWS_OF_BLOCK {
         ROW_OF_GROUP
@@ -532,20 +548,20 @@ row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread, SI
         Pack<T, V> held[TURNS];
 #if NEXT
         REPEAT(turn, TURNS) held[turn] = next[turn];
-        read_row(next, x, smaller(own + (Index)gridDim.x * (256 / GROUP), (Index)OUTPUTS - 1), lane, sizes);
+        read_row(next, GIVEN_ROWS, smaller(own + (Index)gridDim.x * (256 / GROUP), (Index)OUTPUTS - 1), lane, sizes);
 #else
-        read_row(held, x, o, lane, sizes);
+        read_row(held, GIVEN_ROWS, o, lane, sizes);
 #endif
 #endif
 #if CENTRED
-        EACH_TURN { AT { const auto some = ELEMENTS(held, x); REPEAT(k, V) sum += (A)widen(some.v[k]); } }
+        EACH_TURN { AT { const auto some = ROW; REPEAT(k, V) sum += (A)widen(some.v[k]); } }
         const A middle = over_group(sum, Sum()) * (A)PER;
 #else
         const A middle = 0;
 #endif
         EACH_TURN {
             AT {
-                const auto some = ELEMENTS(held, x);
+                const auto some = ROW;
                 REPEAT(k, V) { const A v = (A)widen(some.v[k]) - middle; square += v * v; }
             }
         }
@@ -558,7 +574,10 @@ row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread, SI
         }
         EACH_TURN {
             AT {
-                const auto some = ELEMENTS(held, x);
+                const auto some = ROW;
+#ifdef KEPT
+                if (real) store<V>(kept_x + base + reduced(r), some);
+#endif
                 A factor[V], shift[V];
 #if SAME_SCALE
                 REPEAT(k, V) { factor[k] = factors[turn][k]; shift[k] = CENTRED ? shifts[turn][k] : (A)0; }
@@ -571,9 +590,9 @@ row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread, SI
                 REPEAT(k, V) shift[k] = 0;
 #endif
 #endif
-                Pack<T, V> result;
+                Pack<Y, V> result;
                 REPEAT(k, V)
-                    result.v[k] = narrow<T>(((A)widen(some.v[k]) - middle) * slope * factor[k] + shift[k]);
+                    result.v[k] = narrow<Y>(((A)widen(some.v[k]) - middle) * slope * factor[k] + shift[k]);
                 if (real) store<V>(y + base + reduced(r), result);
             }
         }

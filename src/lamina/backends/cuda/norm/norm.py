@@ -705,7 +705,7 @@ class Lines:
         return Blocks(kept, self.space(others), self.x.dtype.itemsize, aligned, most)
 
 
-def _lines(op: Rows | RowsGrad, x: Spec, *others: Spec) -> Lines:
+def lines_of(op: Rows | RowsGrad, x: Spec, *others: Spec) -> Lines:
     """x where it lies if its rows can be read well there, else row-major."""
     grouped = isinstance(op, (GroupNorm, GroupNormGrad))
     layout = resident(x, *others) if grouped else contiguous(x.shape)
@@ -717,10 +717,16 @@ def _lines(op: Rows | RowsGrad, x: Spec, *others: Spec) -> Lines:
     return lines if together else Lines(full(x, contiguous(x.shape)), lines.frame)
 
 
-def _row_launch(
-    name: str, lines: Lines, aligned: bool, numbers: str, places: Sequence[Place], held_tensors: int
+def row_launch(
+    name: str,
+    lines: Lines,
+    aligned: bool,
+    numbers: str,
+    places: Sequence[Place],
+    held_tensors: int,
+    out: DType | None = None,
 ) -> Launch:
-    """A part of a warp, a warp or a block for each row."""
+    """A part of a warp, a warp or a block for each row. out: the result's type, where it is another than x's."""
     kept, inner = lines.rows()
     # An access has one scale, or as many that lie together.
     step = inner.strides[2][-1]
@@ -738,6 +744,7 @@ def _row_launch(
     text = numbers + constants(GROUP=group, SCALE_STEP=step)
     even = inner.count == turns * group * width
     text += flags(HELD=held, EVEN=even, SAME_SCALE=same, **{name.upper(): True})
+    text += f"typedef {c_type(out or lines.x.dtype)} Y;\n"
     if held:
         text += constants(TURNS=turns)
     else:
@@ -750,7 +757,7 @@ def _row_launch(
 def row_norm(op: Rows, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """One kernel."""
     outs = op.infer(*specs)
-    lines = _lines(op, specs[0])
+    lines = lines_of(op, specs[0])
     x = lines.x
     inputs = [x, *(s.open.fixed for s in specs[1:])]
     outputs = [full(outs[0], x.physical), *(s.fixed for s in outs[1:])]
@@ -761,7 +768,7 @@ def row_norm(op: Rows, specs: tuple[Spec, ...], device: Device, policy: Policy) 
     places = [source(0), source(1), bias, target(0), target(1), target(1 + op.centred)]
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
-        return (_row_launch("row_norm", lines, aligned, numbers, places, 1),)
+        return (row_launch("row_norm", lines, aligned, numbers, places, 1),)
 
     return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
 
@@ -779,7 +786,7 @@ def _short_rows(op: RowsGrad, lines: Lines, machine: Machine) -> ShortRows | Non
 def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """dx row by row; dscale and dbias by sums across the rows. Short rows are read once."""
     outs = op.infer(*specs)
-    lines = _lines(op, specs[1], specs[0])
+    lines = lines_of(op, specs[1], specs[0])
     x = lines.x
     inputs = [full(specs[0], x.physical), x, *(s.open.fixed for s in specs[2:])]
     outputs = [full(outs[0], x.physical), *(s.fixed for s in outs[1:])]
@@ -801,7 +808,7 @@ def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy:
         return (
             head.launch("row_scale_sums", summing, sums.grid, [*read, scratch()]),
             totals(x, outputs, parts, places, centred=op.centred, scaled=False),
-            _row_launch(
+            row_launch(
                 "row_norm_grad", lines, aligned, switches, [*read[:2], source(2), *read[2:], target(0)], 2
             ),
         )
