@@ -2,8 +2,8 @@
 
 Programs write masks out: a triangle of zeros with the least number of a type, or -inf, above it, once for each
 sample. Kernels of causal attention skip what such a mask hides, and read no bias. What is made of constants alone
-counts as known, since programs build masks of ranges and comparisons. A bias that is the same for all samples, heads or
-rows has an axis of 1 there.
+counts as known, since programs build masks of ranges and comparisons. A bias that is the same for all samples, heads
+or rows has an axis of 1 there.
 """
 
 from __future__ import annotations
