@@ -163,3 +163,30 @@ def test_short_expressions_are_right_on_a_gpu(name: str, dtype: DType) -> None:
         _, pull = lm.vjp(lambda v: getattr(ops, name)(v, **options), given)
         (found,) = pull(lm.tensor(np.ones_like(x), device="cuda"))
         assert steps_off(found.numpy(), wanted, dtype).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("x", "other", "wanted"),
+    [
+        (
+            Spec((2, 4, 8, 16), bfloat16),
+            Spec((1, 1, 8, 16), bfloat16, from_tag("abdc", (1, 1, 8, 16))),
+            "abcd",
+        ),
+        (Spec((2, 4, 8, 16), bfloat16), Spec((8, 16), bfloat16, from_tag("ba", (8, 16))), "ab"),
+        (Spec((2, 16, 4, 3), bfloat16, channels_last((2, 16, 4, 3))), Spec((16, 4, 3), bfloat16), "bca"),
+        (Spec((2, 16, 4, 3), bfloat16, channels_last((2, 16, 4, 3))), Spec((16, 1, 1), bfloat16), "abc"),
+        (Spec((2, 4, 8, 16), bfloat16), Spec((2, 1, 8, 1), bfloat16, from_tag("cbad", (2, 1, 8, 1))), "cbad"),
+        (Spec((1, 4, 8), bfloat16), Spec((4, 8), bfloat16, from_tag("ba", (4, 8))), "ba"),
+    ],
+    ids=["a table", "of fewer axes", "of images", "of channels", "one number a row", "not small"],
+)
+def test_what_is_repeated_lies_along_the_result(x: Spec, other: Spec, wanted: str) -> None:
+    """Where it would be read one by one, and is small beside the result."""
+    plan, _ = planned([x, other])
+    assert plan.inputs[1].tag in (wanted, Spec(other.shape, other.dtype, from_tag(wanted, other.shape)).tag)
+    rng = np.random.default_rng(0)
+    arrays: list[Array] = [rng.standard_normal(s.shape).astype(s.dtype.numpy) for s in (x, other)]
+    (found,) = run_plan(plan, arrays)
+    (meant,) = run_reference(Mul(), arrays, float64)
+    assert not (problem := mismatch(found, meant, as_dtype(found.dtype))), problem

@@ -26,8 +26,8 @@ from lamina.backends.cuda.elementwise.pointwise import (
     result_layout,
 )
 from lamina.backends.cuda.elementwise.reduce import ReducedOperand, reduction_plan
-from lamina.backends.cuda.elementwise.shape import common_layout, dense_layout
-from lamina.backends.cuda.launch.indexing import Strides, memory_order
+from lamina.backends.cuda.elementwise.shape import common_layout
+from lamina.backends.cuda.launch.indexing import Strides, dense_layout, memory_order
 from lamina.backends.cuda.launch.program import (
     Place,
     c_type,

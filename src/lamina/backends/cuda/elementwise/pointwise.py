@@ -7,13 +7,13 @@ where a cast says so, so a chain rounds less often than its parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isnan
+from math import isnan, prod
 from typing import Any
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.elementwise import elementary
 from lamina.backends.cuda.elementwise.loop import KernelOperand, Loop, Statement, access_width
-from lamina.backends.cuda.launch.indexing import broadcast_strides, collapse, memory_order
+from lamina.backends.cuda.launch.indexing import broadcast_strides, collapse, dense_layout, memory_order
 from lamina.backends.cuda.launch.program import VECTOR, c_type, source, wide_type
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.core import Op
@@ -299,7 +299,8 @@ def align_operands(specs: Sequence[Spec], shape: Shape, layout: Layout) -> tuple
 
     A tensor that lies in another dense order is worth a tiled reorder by whoever runs the plan, as a strided read
     would touch a memory line per element, unless its innermost axis is the result's, in whole accesses. Broadcast
-    operands are read where they lie.
+    operands are read where they lie, unless that would be one by one: a small one costs little to be reordered, and
+    what stays the same once.
     """
     wanted = []
     for spec in specs:
@@ -308,8 +309,19 @@ def align_operands(specs: Sequence[Spec], shape: Shape, layout: Layout) -> tuple
         elif spec.shape == shape and (spec.layout is None or _dense(spec)) and not _has_runs(spec, layout):
             wanted.append(Spec(shape, spec.dtype, layout))
         else:
-            wanted.append(spec.fixed)
+            wanted.append(_along(spec.fixed, shape, layout))
     return tuple(wanted)
+
+
+def _along(spec: Spec, shape: Shape, layout: Layout) -> Spec:
+    """A repeated operand in the result's order of axes, where its neighbours in memory are not the result's."""
+    shift = len(shape) - spec.ndim
+    order = [a - shift for a in memory_order(shape, layout.strides) if a >= shift and shape[a] > 1]
+    apart = bool(order) and spec.shape[order[-1]] > 1 and spec.physical.strides[order[-1]] != 1
+    if not apart or spec.tag is None or 2 * spec.numel > prod(shape):
+        return spec
+    rest = [a for a in range(spec.ndim) if a not in order]
+    return full(spec, dense_layout(spec.shape, [*rest, *order]))
 
 
 def _has_runs(spec: Spec, layout: Layout) -> bool:

@@ -15,12 +15,13 @@ import numpy as np
 
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full, literal
-from lamina.backends.cuda.elementwise.shape import _constant, dense_layout, plain_layout, row_major
+from lamina.backends.cuda.elementwise.shape import _constant, plain_layout, row_major
 from lamina.backends.cuda.launch.indexing import (
     KernelSizes,
     Space,
     Strides,
     collapse,
+    dense_layout,
     index_type,
     memory_order,
     offset_function,

@@ -15,7 +15,14 @@ from lamina.backends.cuda.elementwise.loop import (
     elementwise,
 )
 from lamina.backends.cuda.elementwise.pointwise import full, literal
-from lamina.backends.cuda.launch.indexing import Space, Strides, collapse, memory_order, offset_function
+from lamina.backends.cuda.launch.indexing import (
+    Space,
+    Strides,
+    collapse,
+    dense_layout,
+    memory_order,
+    offset_function,
+)
 from lamina.backends.cuda.launch.program import (
     LOOPING,
     VECTOR,
@@ -239,15 +246,6 @@ def common_layout(specs: Sequence[Spec], out: Spec) -> Layout:
     first = specs[0]
     order = memory_order(first.shape, first.physical.strides) if first.tag else tuple(range(out.ndim))
     return dense_layout(out.shape, order)
-
-
-def dense_layout(shape: Shape, order: Sequence[int]) -> Layout:
-    """Without gaps, axes from outermost to innermost."""
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return Layout(tuple(strides))
 
 
 @kernels(shape_ops.Slice, source="kernel")

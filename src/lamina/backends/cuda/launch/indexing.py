@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from lamina.spec import Shape, Spec
+from lamina.spec import Layout, Shape, Spec
 
 Strides = tuple[int, ...]
 
@@ -64,6 +64,15 @@ def broadcast_strides(spec: Spec, shape: Shape) -> Strides:
 def memory_order(shape: Shape, strides: Sequence[int]) -> tuple[int, ...]:
     """Axes from the outermost to the innermost in memory."""
     return tuple(sorted(range(len(shape)), key=lambda a: (-abs(strides[a]), a)))
+
+
+def dense_layout(shape: Shape, order: Sequence[int]) -> Layout:
+    """Without gaps, axes from outermost to innermost."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return Layout(tuple(strides))
 
 
 def collapse(sizes: Sequence[int], strides: Iterable[Sequence[int]], order: Sequence[int]) -> Space:

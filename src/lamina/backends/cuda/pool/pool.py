@@ -10,8 +10,7 @@ from math import prod
 
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.elementwise.shape import dense_layout
-from lamina.backends.cuda.launch.indexing import KernelSizes, index_type, memory_order
+from lamina.backends.cuda.launch.indexing import KernelSizes, dense_layout, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Launch,
