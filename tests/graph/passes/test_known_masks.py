@@ -9,6 +9,7 @@ import pytest
 from lamina import ops
 from lamina.graph import Graph, gradients, trace
 from lamina.graph.ir.graph import constant
+from lamina.graph.passes import known_masks
 from lamina.graph.passes.idioms import recognize_idioms, with_idioms
 from lamina.ops.core import bind
 from lamina.ops.primitives import Attention, AttentionGrad
@@ -103,6 +104,25 @@ def test_what_repeats_itself_is_kept_once() -> None:
     found = recognize_idioms(graph)
     assert [n.inputs[-1].shape for n in attentions(found)] == [(1, 3, 1, 5)] * 2
     same(graph, found, [Q, K, V, G])
+
+
+def test_layers_share_what_is_left_of_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is computed once for all of them."""
+    bias = np.broadcast_to(RNG.standard_normal((1, 1, 5, 5)), (2, 3, 5, 5)).copy()
+    computed = list[Any]()
+    once = known_masks._once
+    monkeypatch.setattr(known_masks, "_once", lambda known: [once(known), computed.append(known)][0])
+
+    def layers(q: Any, k: Any, v: Any) -> Any:
+        mask = constant(bias)
+        return attention(attention(q, k, v, mask), k, v, mask)
+
+    graph = trace(layers, Q, K, V)
+    found = recognize_idioms(graph)
+    first, second = attentions(found)
+    assert first.inputs[3] is second.inputs[3]
+    assert len(computed) == 1
+    same(graph, found, [Q, K, V])
 
 
 def test_a_bias_of_zeros_is_none() -> None:

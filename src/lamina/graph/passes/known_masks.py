@@ -9,8 +9,7 @@ or rows has an axis of 1 there.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -35,30 +34,42 @@ def _known_mask(match: Match) -> Results | None:
     bias, mask = op.parted(operands[count:])
     if not bias or (isinstance(op, AttentionGrad) and op.bias_grad and match.readers(node.outputs[3])):
         return None
-    known = _known(bias[0], match)
-    if known is None:
+    least = _least(bias[0], operands[0].shape[2], operands[1].shape[2], match)
+    if least is None:
         return None
-    rows, columns = operands[0].shape[2], operands[1].shape[2]
-    least = _once(known.astype(np.float32, copy=False))
-    seen = np.tri(rows, columns, dtype=np.bool_)
-    causal, left = op.causal, [constant(_once(known))]
-    if not least.any():
-        left = []
-    elif _is_causal(least, seen):
-        causal, left = True, []
-    elif prod(left[0].shape) == prod(bias[0].shape):
-        return None
-    changed: Any = replace(op, causal=causal)
+    changed: Any = replace(op, causal=op.causal or least.is_causal)
     if isinstance(changed, AttentionGrad):
         changed = replace(changed, bias_grad=False)
-    made = match.apply(changed, *operands[:count], *left, *mask, at=node)
+    made = match.apply(changed, *operands[:count], *least.bias, *mask, at=node)
     return dict(zip(node.outputs, made, strict=False))
 
 
-def _is_causal(bias: Array, seen: Array) -> bool:
-    """Whether a bias is 0 where a row sees a column under `causal`, and hides all else."""
-    fits = bias.shape == (1, 1, *seen.shape)
-    return fits and not bias[0, 0][seen].any() and bool((bias[0, 0][~seen] <= _HIDDEN).all())
+class _Least(NamedTuple):
+    """What does the same as a bias: a causal mask, or a smaller bias, if it is not 0 all over."""
+
+    is_causal: bool
+    bias: tuple[Value, ...] = ()
+
+
+def _least(value: Value, rows: int, columns: int, match: Match) -> _Least | None:
+    """… of a bias, found once for all that read it; None where nothing is less, or its numbers are not known."""
+    notes = match.rewriting.notes
+    if (key := (_least, value)) not in notes:
+        known = _known(value, match)
+        notes[key] = None if known is None else _less(_once(known), rows, columns, value.spec.numel)
+    found: _Least | None = notes[key]
+    return found
+
+
+def _less(bias: Array, rows: int, columns: int, size: int) -> _Least | None:
+    """… as far as it has fewer elements than `size`."""
+    numbers, seen = bias.astype(np.float32, copy=False), np.tri(rows, columns, dtype=np.bool_)
+    if not numbers.any():
+        return _Least(is_causal=False)
+    is_causal = numbers.shape == (1, 1, rows, columns) and not numbers[0, 0][seen].any()
+    if is_causal and (numbers[0, 0][~seen] <= _HIDDEN).all():
+        return _Least(is_causal=True)
+    return _Least(False, (constant(bias),)) if bias.size < size else None
 
 
 def _once(bias: Array) -> Array:

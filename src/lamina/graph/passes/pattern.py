@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lamina._cached import cached_property
 from lamina.backends.pattern import AnyValue, Either, MadeBy, Pattern, Results
@@ -79,11 +80,15 @@ def _in_order(outputs: Sequence[Value], latest: _Latest) -> Iterator[Node]:
 
 
 class Rewriting:
-    """A graph while it is rewritten: what each value has become, and who reads it."""
+    """A graph while it is rewritten: what each value has become, and who reads it.
+
+    notes: what rules keep from one match to the next.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.latest = _Latest({})
+        self.notes: dict[Any, Any] = {}
         self._known: set[Node] = set(graph.nodes)
         self._dead: set[Node] = set()
 

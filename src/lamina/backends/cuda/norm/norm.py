@@ -726,7 +726,7 @@ def row_launch(
     held_tensors: int,
     out: DType | None = None,
 ) -> Launch:
-    """A part of a warp, a warp or a block for each row. out: the result's type, where it is another than x's."""
+    """A part of a warp, a warp or a block for each row. out: the type of a norm's result."""
     kept, inner = lines.rows()
     # An access has one scale, or as many that lie together.
     step = inner.strides[2][-1]
@@ -744,7 +744,7 @@ def row_launch(
     text = numbers + constants(GROUP=group, SCALE_STEP=step)
     even = inner.count == turns * group * width
     text += flags(HELD=held, EVEN=even, SAME_SCALE=same, **{name.upper(): True})
-    text += f"typedef {c_type(out or lines.x.dtype)} Y;\n"
+    text += "" if out is None else f"typedef {c_type(out)} Y;\n"
     if held:
         text += constants(TURNS=turns)
     else:
@@ -768,7 +768,7 @@ def row_norm(op: Rows, specs: tuple[Spec, ...], device: Device, policy: Policy) 
     places = [source(0), source(1), bias, target(0), target(1), target(1 + op.centred)]
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
-        return (row_launch("row_norm", lines, aligned, numbers, places, 1),)
+        return (row_launch("row_norm", lines, aligned, numbers, places, 1, x.dtype),)
 
     return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
 
