@@ -206,6 +206,67 @@ def bert() -> nn.Module:
     return Logits()
 
 
+class Pooled(nn.Module):
+    """A network, what is picked of its result, and a linear head on the mean over that one's places."""
+
+    def __init__(self, body: nn.Module, width: int, pick: Callable[[Any], torch.Tensor]) -> None:
+        super().__init__()
+        self.body, self.head, self.pick = body, nn.Linear(width, 10), pick
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.pick(self.body(x)))  # type: ignore[no-any-return]
+
+
+class Language(nn.Module):
+    """One of transformers' models of words, as its configuration with some changes says; the last hidden states."""
+
+    def __init__(self, kind: str, changes: dict[str, Any]) -> None:
+        super().__init__()
+        import transformers
+
+        config = transformers.AutoConfig.for_model(kind, **changes)
+        self.model = transformers.AutoModel.from_config(config, attn_implementation="sdpa")
+        self.decodes = config.is_encoder_decoder
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        words = {"input_ids": x} | ({"decoder_input_ids": x} if self.decodes else {})
+        return self.model(**words).last_hidden_state  # type: ignore[no-any-return]
+
+
+def language(kind: str, width: int, **changes: Any) -> Callable[[], nn.Module]:
+    """The mean over all words, and a head."""
+    return lambda: Pooled(Language(kind, changes | {"use_cache": False}), width, lambda y: y.mean(1))
+
+
+def llama_like(layers: int, shared: int) -> dict[str, Any]:
+    """What Llama and its kin are made with here: eight heads of 64, each `shared` of which have one of keys."""
+    sizes = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": layers, "vocab_size": 32000}
+    return sizes | {"num_attention_heads": 8, "num_key_value_heads": 8 // shared}
+
+
+def segmentation(name: str) -> Callable[[], nn.Module]:
+    """One of torchvision's networks for segmentation, and a head on the mean over all places of its result."""
+
+    def make() -> nn.Module:
+        from tests.helpers.vision import models
+
+        net = getattr(models.segmentation, name)(weights=None, weights_backbone=None, num_classes=10)
+        return Pooled(net, 10, lambda y: y["out"].mean((2, 3)))
+
+    return make
+
+
+def clips(name: str) -> Callable[[], nn.Module]:
+    """One of torchvision's networks for video."""
+
+    def make() -> nn.Module:
+        from tests.helpers.vision import models
+
+        return getattr(models.video, name)(num_classes=10)  # type: ignore[no-any-return]
+
+    return make
+
+
 #: Networks that are not named by a library.
 NETWORKS: dict[str, Network] = {
     "small": Network(lambda: nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)), (32,), 8, 8),
@@ -223,6 +284,14 @@ NETWORKS: dict[str, Network] = {
     "encoder": Network(Encoder, (256,), 1, 64, words=32000),
     "bert": Network(bert, (128,), 1, 64, words=30000),
     "diffusion": Network(DiffusionUNet, (3, 64, 64), 1, 32),
+    "llama": Network(language("llama", 512, **llama_like(6, 2)), (256,), 1, 32, words=32000),
+    "qwen2": Network(language("qwen2", 512, **llama_like(3, 4)), (256,), 1, 32, words=32000),
+    "gpt2": Network(language("gpt2", 768), (256,), 1, 16, words=50000),
+    "t5_small": Network(language("t5", 512), (128,), 1, 32, words=32000),
+    "distilbert": Network(language("distilbert", 768), (128,), 1, 32, words=30000),
+    "r3d_18": Network(clips("r3d_18"), (3, 8, 112, 112), 1, 16),
+    "deeplabv3_mobilenet": Network(segmentation("deeplabv3_mobilenet_v3_large"), (3, 256, 256), 1, 16),
+    "lraspp_mobilenet": Network(segmentation("lraspp_mobilenet_v3_large"), (3, 256, 256), 1, 16),
 }
 
 
