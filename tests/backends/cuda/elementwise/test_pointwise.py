@@ -8,6 +8,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.backends.cuda import backend
+from lamina.backends.cuda.elementwise import pointwise
 from lamina.backends.cuda.launch.program import Launch, Launches, Program
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
@@ -181,8 +182,13 @@ def test_short_expressions_are_right_on_a_gpu(name: str, dtype: DType) -> None:
     ],
     ids=["a table", "of fewer axes", "of images", "of channels", "one number a row", "not small"],
 )
-def test_what_is_repeated_lies_along_the_result(x: Spec, other: Spec, wanted: str) -> None:
-    """Where it would be read one by one, and is small beside the result."""
+def test_what_is_repeated_lies_along_the_result(
+    x: Spec, other: Spec, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it would be read one by one, and is small beside a result that is large."""
+    as_it_is, _ = planned([x, other])
+    assert as_it_is.inputs[1] == other.fixed
+    monkeypatch.setattr(pointwise, "_MUCH", 0)
     plan, _ = planned([x, other])
     assert plan.inputs[1].tag in (wanted, Spec(other.shape, other.dtype, from_tag(wanted, other.shape)).tag)
     rng = np.random.default_rng(0)
