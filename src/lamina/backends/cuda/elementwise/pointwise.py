@@ -39,7 +39,7 @@ from lamina.spec import (
 )
 
 #: Elements of a result from which on its operands are worth a launch that lets them be read in whole accesses: one by
-#: one 4 million take 17 µs more (H200).
+#: one so many take about as much longer as a launch does.
 _MUCH = 1 << 18
 
 # ------------------------------------------------------------------------------------------------ expressions
