@@ -160,3 +160,17 @@ def test_long_masks_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lamina.graph.passes.known_masks._MOST_ELEMENTS", 49)
     graph = trace(lambda q, k, v: attention(q, k, v, of_ranges(q)), Q, K, V)
     assert [len(n.inputs) for n in attentions(recognize_idioms(graph))] == [4]
+
+
+def test_a_bias_is_looked_at_for_the_rows_that_read_it() -> None:
+    """What hides all but the first column is a causal mask of one row, and of no more."""
+    first = np.where(np.arange(5) == 0, 0.0, -np.inf).reshape((1, 1, 1, 5))
+
+    def both(q: Any, k: Any, v: Any) -> Any:
+        mask = constant(first)
+        return [attention(q[:, :, :1], k, v, mask), attention(q, k, v, mask)]
+
+    graph = trace(both, Q, K, V)
+    found = recognize_idioms(graph)
+    assert sorted((n.op.causal, n.inputs[0].shape[2]) for n in attentions(found)) == [(False, 5), (True, 1)]
+    same(graph, found, [Q, K, V])

@@ -54,7 +54,7 @@ class _Least(NamedTuple):
 def _least(value: Value, rows: int, columns: int, match: Match) -> _Least | None:
     """… of a bias, found once for all that read it; None where nothing is less, or its numbers are not known."""
     notes = match.rewriting.notes
-    if (key := (_least, value)) not in notes:
+    if (key := (_least, value, rows, columns)) not in notes:
         known = _known(value, match)
         notes[key] = None if known is None else _less(_once(known), rows, columns, value.spec.numel)
     found: _Least | None = notes[key]

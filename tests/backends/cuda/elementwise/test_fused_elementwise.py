@@ -18,12 +18,14 @@ from lamina.ops.primitives import (
     Concat,
     Expand,
     Fused,
+    Gelu,
     Matmul,
     Mul,
     Neg,
     Reduce,
     Relu,
     Reshape,
+    Silu,
     Slice,
     Tanh,
 )
@@ -229,6 +231,7 @@ NORMED = ((Concat(1), (0, 1, 2)), (Mul(), (~0, 3)), (Add(), (~1, 4)), (Relu(), (
         (((Relu(), (0,)), (Concat(-1), (~0, 1)), (Add(), (~1, 2))), [(3, 4), (3, 5), (3, 9)], False),
         (((Relu(), (0,)), (Tanh(), (1,)), (Concat(0), (~0, 1, ~1)), (Neg(), (~2,))), [(3, 5), (2, 5)], None),
         (((Tanh(), (0,)), (Concat(0), (~0, 1)), (Concat(0), (1, ~0)), (Add(), (~1, ~2))), [(37,), (37,)], None),
+        (((Silu(), (0,)), (Gelu(), (1,)), (Concat(1), (~0, ~1)), (Mul(), (~2, 2))), [(3, 8), (3, 16), (3, 24)], True),
     ],
 )  # fmt: skip
 def test_what_is_joined_is_read_where_it_lies(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.elementwise.loop import (
+    ELEMENT,
     MOST_JOINED,
     JoinedOperand,
     KernelOperand,
@@ -265,7 +266,7 @@ class FusedBody:
         view = self._views.get(read)
         if op.arity != 1 or not isinstance(view, _View) or view.dtype != spec.dtype:
             raise NoKernel(f"cuda joins no computed values but those of one tensor and type, {op} of {spec}")
-        made = op_value(op, ["{}"], [wide_type(spec.dtype)], "", spec.dtype)
+        made = op_value(op, [ELEMENT], [wide_type(spec.dtype)], "", spec.dtype)
         self._of_parts[key] = view, made.expression
 
     def _add(self, op: Op, read: Sequence[int], key: int, spec: Spec) -> None:
@@ -283,7 +284,7 @@ class FusedBody:
 
     def _joined(self, op: Concat, read: Sequence[int], spec: Spec) -> _JoinedViews:
         """Inputs, or parts of them, as one, with what is computed of each."""
-        found = [self._of_parts.get(k, (self._views.get(k), "{}")) for k in read]
+        found = [self._of_parts.get(k, (self._views.get(k), ELEMENT)) for k in read]
         parts = [(view, function) for view, function in found if isinstance(view, _View)]
         if len(parts) < len(read):
             raise NoKernel(f"cuda joins no computed values, {op} of {spec}, within a fused elementwise op")
@@ -291,7 +292,7 @@ class FusedBody:
         if len(kept) > MOST_JOINED:
             raise NoKernel(f"cuda reads at most {MOST_JOINED} arrays as one, got {len(kept)} of {op}")
         views, functions = zip(*kept, strict=True)
-        computed = any(function != "{}" for function in functions)
+        computed = any(function != ELEMENT for function in functions)
         return _JoinedViews(views, op.axis % spec.ndim, spec, functions if computed else ())
 
     def _move(self, op: Op, read: int, key: int, spec: Spec) -> None:

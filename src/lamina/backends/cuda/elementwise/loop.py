@@ -37,6 +37,8 @@ from lamina.runtime import Device
 from lamina.spec import DType, Layout, Shape, Spec
 
 _BLOCK = 256
+#: Stands for an element in what is computed of it: no part of C.
+ELEMENT = "@"
 #: Arrays that are read as one: each takes two addresses of a thread's registers.
 MOST_JOINED = 8
 
@@ -72,7 +74,7 @@ class JoinedOperand:
     """Arrays one behind the other along an axis of the loop, which a generated kernel reads as one.
 
     parts: each with its strides along the loop. sizes: of each along the axis. functions: what is computed of the
-    elements of each, in C with {} in an element's place; nothing where there are none.
+    elements of each, in C with ELEMENT in an element's place; nothing where there are none.
     """
 
     parts: tuple[KernelOperand, ...]
@@ -298,7 +300,7 @@ class _Code:
         functions = operand.functions if isinstance(operand, JoinedOperand) else ()
         text = ""
         for k, function in reversed(list(enumerate(functions))):
-            value = function.format(element)
+            value = function.replace(ELEMENT, element)
             text = f"w{i}_at < {self.bounds[i, k][0]} ? {value} : {text}" if text else value
         return text or element
 
