@@ -62,7 +62,11 @@ def run(
     monkeypatch.setattr(products, "Descriptors", descriptors)
     monkeypatch.setattr(products, "handle_on", lambda device: SimpleNamespace(address="handle"))
     monkeypatch.setattr(products.c, "library", library)
-    platform = SimpleNamespace(enter=lambda: context.append("enter") or "before", leave=context.append)
+    platform = SimpleNamespace(
+        enter=lambda: context.append("enter") or "before",
+        leave=context.append,
+        wait_for_ends=lambda stream: context.append(f"wait on {stream}"),
+    )
     device: Any = SimpleNamespace(platform=platform)
     found = Matrices(1, 2, 3, 4, False, False, False, compute, compute, "", False)
     algorithm = bytes(ctypes.sizeof(products.c.Algorithm))
@@ -78,7 +82,7 @@ def test_a_product_is_called_with_what_it_reads_and_adds(
     residual: int, beta: float, c: int, compute: str, numbers: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = Library()
-    assert run(library, monkeypatch, residual, compute) == ["enter", "before"]
+    assert run(library, monkeypatch, residual, compute) == ["enter", "wait on 41", "before"]
     ((*given, _, workspace, size, stream),) = library.called
     assert given == ["handle", "description", 1.0, 11, "a", 12, "b", beta, c, "c", 13, "d"]
     assert (workspace, size, stream, library.numbers) == (31, 32, 41, numbers)

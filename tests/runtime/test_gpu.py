@@ -8,6 +8,8 @@ import gc
 import io
 import os
 import threading
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,12 +26,14 @@ from lamina.runtime import (
     OutOfMemoryError,
     Worker,
     Workspaces,
+    _cuda,
     compile_kernel,
     copy,
     copy_2d,
     copy_3d,
     device,
     devices,
+    early_starts,
     from_host,
     libraries,
     managed,
@@ -433,6 +437,28 @@ def test_memory_may_be_allocated_while_capturing(gpu: Device) -> None:
     graph.launch()
     assert (to_host(fresh, stream=stream) == 6).all()
     assert gpu.statistics().live >= 1
+
+
+@pytest.mark.feature("B035")
+def test_libraries_wait_for_what_is_queued_before(gpu: Device) -> None:
+    """A memset stands in between; not in a graph that is captured here, whose edges are made whole, but in another
+    library's."""
+    stream = gpu.stream()
+    wait = partial(gpu.platform.wait_for_ends, stream.handle)
+    early = gpu.machine.capability >= 90
+    wait()
+    with stream.capture() as graph:
+        memset(gpu.allocate(8, stream=stream), 1, stream)
+        wait()
+    assert graph.node_count == 1
+    for within in (early_starts, nullcontext):
+        with gpu.current(), within():
+            _cuda.call("cuStreamBeginCapture", stream.handle, _cuda.open_cuda().driver.CUstreamCaptureMode(2))
+            wait()
+            foreign = _cuda.call("cuStreamEndCapture", stream.handle)
+            assert _cuda.call("cuGraphGetNodes", foreign, 0)[1] == (early and within is nullcontext)
+            _cuda.call("cuGraphDestroy", foreign)
+    Device("cpu").platform.wait_for_ends(0)
 
 
 @pytest.mark.feature("F037")

@@ -80,6 +80,11 @@ class Handle(Uncopied):
             c.cudnnSetStream(self.address, stream)
             self.stream = self.given = stream
 
+    def wait_for_ends(self) -> None:
+        """Let what is queued next begin when what is there has ended (`Platform.wait_for_ends`)."""
+        if not self.closed:
+            self.device.platform.wait_for_ends(max(self.stream, 0))
+
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""

@@ -170,7 +170,8 @@ class ExecutionPlan(Descriptor):
         return str(self.get("json"))
 
     def execute(self, handle: Handle, pack: VariantPack) -> None:
-        """Queue the plan on the handle's stream. Raises CudnnError."""
+        """Queue the plan on the handle's stream; it begins when what is there has ended. Raises CudnnError."""
+        handle.wait_for_ends()
         c.cudnnBackendExecute(handle.address, self.address, pack.address)
 
     @property
@@ -198,13 +199,15 @@ class ExecutionPlan(Descriptor):
         """
         execute = c.library.symbols.cudnnBackendExecute
         arguments = (handle.address, self.address, pack.address)
-        enter, leave = handle.device.platform.enter, handle.device.platform.leave
+        platform = handle.device.platform
+        enter, leave, wait_for_ends = platform.enter, platform.leave, platform.wait_for_ends
 
         def run(_kept: Sequence[object] = (self.native, pack.native)) -> None:
             before = enter()
             try:
                 if handle.stream != stream:
                     handle.use(stream)
+                wait_for_ends(stream)
                 if execute(*arguments):
                     self.execute(handle, pack)  # again, for the exception with its reason
             finally:

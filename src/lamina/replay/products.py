@@ -138,11 +138,13 @@ def multiply(
         *(*workspace, stream),
     )
     function = c.library.symbols.cublasLtMatmul
-    enter, leave = device.platform.enter, device.platform.leave
+    platform = device.platform
+    enter, leave, wait_for_ends = platform.enter, platform.leave, platform.wait_for_ends
 
     def run(_kept: object = (made, handle)) -> None:
         before = enter()
         try:
+            wait_for_ends(stream)
             status = function(*arguments)
         finally:
             if before:

@@ -58,6 +58,31 @@ def no_capture() -> Iterator[None]:
         yield
 
 
+class _Here(threading.local):
+    """What this thread queues. early: whether kernels of libraries may begin before those before them have ended."""
+
+    early = False
+
+
+_here = _Here()
+
+
+@contextmanager
+def early_starts() -> Iterator[None]:
+    """Within this block kernels that libraries queue in this thread may begin before those before them have ended
+    (`Platform.wait_for_ends` does nothing): where a captured graph's edges are made whole, or time alone counts."""
+    before, _here.early = _here.early, True
+    try:
+        yield
+    finally:
+        _here.early = before
+
+
+def may_start_early() -> bool:
+    """Whether this thread is within `early_starts`."""
+    return _here.early
+
+
 #: How often a capture is tried where other threads break it off.
 _ATTEMPTS = 3
 
@@ -304,7 +329,7 @@ class CudaStream(Stream):
             raise ValueError(f"capture: mode must be one of {sorted(_CAPTURE_MODES)}, got {mode!r}")
         self._check_open()
         driver = _cuda.open_cuda().driver
-        with no_capture(), self.device.current():
+        with no_capture(), self.device.current(), early_starts():
             _cuda.call("cuStreamBeginCapture", self.handle, driver.CUstreamCaptureMode(_CAPTURE_MODES[mode]))
             graph = CapturedGraph(home or self)
             try:

@@ -154,3 +154,42 @@ def test_eager_ops_beside_a_graph_that_is_recorded() -> None:
         return wrong
 
     assert sum(many_threads.in_threads(work, 4)) == 0
+
+
+#: Products for ten seconds: a process of its own, which takes turns with others on the device.
+_BUSY = """
+import time
+import lamina as lm
+from lamina import ops
+x, end = lm.ones((512, 512), device="cuda:0"), time.monotonic() + 10
+while time.monotonic() < end:
+    float(ops.sum(ops.matmul(x, x)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.feature("B035")
+def test_kernels_that_are_queued_one_by_one_wait_for_each_other() -> None:
+    """As at a first call, beside other processes: libraries' kernels would begin early (`Platform.wait_for_ends`)."""
+    predictor = Predictor(nn.resnet18(), device="cuda:0", precision="bf16")
+    x = np.random.default_rng(0).standard_normal((8, 3, 64, 64), np.float32)
+    predictor(x)
+    executable = predictor.program(Spec(x.shape, float32))
+    executable.load(dict(enumerate(predictor.held)))
+    wanted = executable(x)[0].numpy().tobytes()
+    context = executable._contexts.take()
+    runs = [context.bound(step) for step in executable.program.steps if not step.plan.view]
+    beside = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(6)]
+    counts = [0, 0]
+    try:
+        while any(process.poll() is None for process in beside):
+            for run in runs:
+                run()
+            (found,) = [context._values(slot).tobytes() for slot in executable.program.outputs]
+            counts[found == wanted] += 1
+    finally:
+        for process in beside:
+            process.kill()
+    assert [process.wait() for process in beside] == [0] * 6
+    assert counts[0] == 0
+    assert counts[1] > 300

@@ -208,6 +208,7 @@ def call(function: Callable[..., R], *arguments: Any) -> R:
     handle = next((one for one in arguments[:2] if isinstance(one, BaseHandle)), None)
     if handle is None:
         return _invoke(function, held)
+    handle.wait_for_ends()
     run: Callable[..., R] | None = getattr(handle, "run", None)
     if run is not None:
         return run(_invoke, function, held)
