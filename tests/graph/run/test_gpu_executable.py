@@ -1,5 +1,7 @@
 """Compiled graphs on a GPU: arrays that travel beside the step before, streams beside the chain, times of kernels."""
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
