@@ -71,7 +71,15 @@ class GpuSteps:
         return kinds[kind](*rest)
 
     def _launch(
-        self, code: Any, name: Any, grid: Any, block: Any, shared: Any, cooperative: Any, values: Any
+        self,
+        code: Any,
+        name: Any,
+        grid: Any,
+        block: Any,
+        shared: Any,
+        cooperative: Any,
+        values: Any,
+        waits: Any = False,
     ) -> Bind:
         """A kernel of machine code in the file."""
         key = tuple(code)
@@ -82,9 +90,8 @@ class GpuSteps:
         def bind(regions: Regions, stream: int) -> Run:
             arguments = [_argument(v, regions) for v in values]
             queue = as_stream(stream, self.device)
-            return kernel.prepare(
-                grid, block, *arguments, stream=queue, shared=shared, cooperative=bool(cooperative)
-            )
+            ways = {"cooperative": bool(cooperative), "waits": bool(waits)}
+            return kernel.prepare(grid, block, *arguments, stream=queue, shared=shared, **ways)
 
         return bind
 

@@ -7,6 +7,7 @@ on a machine without a GPU. The kernels are loaded when the plan is bound to add
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,10 @@ def wide_type(dtype: DType) -> str:
     return c_type(dtype.compute)
 
 
+#: The beginning of a kernel, with its brace.
+_KERNEL = re.compile(r"__global__[^;{]*\{")
+
+
 @cache
 def _file(name: str) -> str:
     return (KERNELS / name).read_text()
@@ -74,19 +79,26 @@ class Program:
     """CUDA C++ with one kernel `name`: `text` (constants and functions), then the kernel file `file`.
 
     stepwise: every operation is rounded by itself (no product joins the sum behind it), so that what several kernels
-    compute is the same in every bit.
+    compute is the same in every bit. foreign: the text is somebody else's, and stays as it is; kernels of others wait
+    for what is before them as the first thing that they do (`runtime.graph_edges`).
     """
 
     name: str
     file: str = ""
     text: str = ""
     stepwise: bool = False
+    foreign: bool = False
 
     @property
     def source(self) -> str:
         """What the compiler gets."""
         body = _file(self.file) if self.file else ""
-        return f'#include "common.cuh"\n{self.text}\n{body}'
+        text = f'#include "common.cuh"\n{self.text}\n{body}'
+        return text if self.foreign else _KERNEL.sub(r"\g<0> wait_for_ends();", text)
+
+    def waits_on(self, machine: Machine) -> bool:
+        """Whether its kernel waits itself for the end of what is before it: `griddepcontrol` came with 9.0."""
+        return not self.foreign and machine.capability >= 90
 
     @property
     def options(self) -> dict[str, object]:
@@ -288,7 +300,8 @@ class Launch:
         queue = Queue(device, call.stream)
         grid = self.grid_on(device.machine) if self.waves else self.grid
         kernel = self.program.load(device)
-        return kernel.prepare(grid, self.block, *values, stream=queue, shared=self.shared)
+        waits = self.program.waits_on(device.machine)
+        return kernel.prepare(grid, self.block, *values, stream=queue, shared=self.shared, waits=waits)
 
     def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any]:
         """As data."""
@@ -517,7 +530,8 @@ def _launch(
 ) -> list[Any]:
     """A launch as data."""
     code = tape.store(program.cubin(device.machine.target))
-    return ["launch", code, program.name, list(grid), list(block), shared, cooperative, values]
+    waits = program.waits_on(device.machine) and not cooperative
+    return ["launch", code, program.name, list(grid), list(block), shared, cooperative, values, waits]
 
 
 class Bindable(Protocol):
