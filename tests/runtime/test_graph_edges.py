@@ -96,14 +96,15 @@ class Kernel:
 
 @pytest.mark.feature("B009")
 def test_own_kernels_of_a_chain_begin_early(use: Callable[[Driver], Driver]) -> None:
-    """A copy, a library's kernel and own ones in a row: libraries' kernels and what is behind a copy wait longer."""
+    """A copy, own kernels, a library's and own ones in a row, and branches that meet."""
     own = Kernel()
     waits_itself(own, 80, 81)
-    kernels = {2: 80, 3: 81, 4: 70, 5: 80}
-    made = use(Driver([(k, k + 1, Data()) for k in range(1, 6)], kernels=kernels))
+    kernels = {2: 80, 3: 81, 4: 70, 5: 80, 6: 80}
+    made = use(Driver([(k, k + 1, Data()) for k in range(1, 7)], kernels=kernels))
     set_edges("graph")
     early, whole = (1, 1), (0, 0)
-    assert made.kinds() == {(1, 2): whole, (2, 3): early, (3, 4): whole, (4, 5): early, (5, 6): whole}
+    chain = [whole, early, whole, whole, early, whole]
+    assert made.kinds() == {(k, k + 1): kind for k, kind in enumerate(chain, 1)}
     branches = [(1, 2, Data()), (1, 3, Data()), (2, 4, Data()), (3, 4, Data()), (4, 5, Data())]
     made = use(Driver(branches, kernels=dict.fromkeys(range(1, 6), 80)))
     set_edges("graph")
