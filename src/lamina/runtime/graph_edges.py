@@ -8,8 +8,8 @@ before such an edge to what comes behind it are not enough: 13 of 2,400. So thei
 Own kernels wait themselves before anything else (`griddepcontrol.wait`), and tell none behind them to begin. Within a
 chain of them each is launched when the blocks before it have ended, while what these wrote is on its way to memory:
 0.74 us from one small kernel to the next where whole edges take 0.98 (compute capability 9.0). Behind a library's
-kernel, which tells others to begin while it runs, that wait is not enough beside other processes: one of some 300 runs
-of ResNet-18 was wrong.
+kernel, which tells others to begin while it runs, that wait is not enough beside other processes: one of some 300
+runs of ResNet-18 was wrong.
 """
 
 from __future__ import annotations
