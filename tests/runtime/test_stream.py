@@ -1,6 +1,8 @@
-"""Captured graphs and borrowed streams, on a driver in software; streams on a GPU are in test_gpu.py."""
+"""Edges of captured graphs and borrowed streams, on a driver in software; streams on a GPU are in test_gpu.py."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +10,65 @@ import pytest
 
 from lamina.runtime import DeviceError, _cuda
 from lamina.runtime import stream as module
-from lamina.runtime.stream import CapturedGraph, CudaStream, _borrow, as_stream
+from lamina.runtime.stream import CapturedGraph, CudaStream, _borrow, _wait_for_ends, as_stream
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Data of an edge; type 1: what is behind it may begin before what is before it has ended."""
+
+    type: int = 0
+
+
+@dataclass
+class Driver:
+    """The driver's functions on the edges of one graph, as the bindings of CUDA 13 or 12 have them."""
+
+    edges: list[tuple[str, str, Edge]]
+    suffix: str
+    CUgraphEdgeData = Edge
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        return {
+            f"cuGraph{name}{self.suffix}": function
+            for name, function in (
+                ("GetEdges", self.get),
+                ("RemoveDependencies", self.remove),
+                ("AddDependencies", self.add),
+            )
+        }
+
+    def get(self, graph: object, count: int = 0) -> tuple[Any, ...]:
+        given = self.edges[:count]
+        return [a for a, _, _ in given], [b for _, b, _ in given], [e for *_, e in given], len(self.edges)
+
+    def remove(
+        self, graph: object, before: list[str], after: list[str], data: list[Edge], count: int
+    ) -> None:
+        assert count == len(before)
+        self.edges.remove((before[0], after[0], data[0]))
+
+    def add(self, graph: object, before: list[str], after: list[str], data: list[Edge], count: int) -> None:
+        assert count == len(before)
+        self.edges.append((before[0], after[0], data[0]))
+
+
+@pytest.mark.feature("B035")
+@pytest.mark.parametrize("suffix", ["", "_v2"])
+def test_kernels_of_a_graph_wait_for_the_end_of_those_before(
+    suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Driver([("a", "b", Edge()), ("b", "c", Edge(1)), ("c", "d", Edge(1))], suffix)
+    names = made.functions()
+    there = SimpleNamespace(CUgraphEdgeData=Edge, **names)
+    monkeypatch.setattr(_cuda, "open_cuda", lambda: SimpleNamespace(driver=there))
+    monkeypatch.setattr(_cuda, "call", lambda name, *given: names[name](*given))
+    _wait_for_ends("graph")
+    assert sorted((a, b) for a, b, _ in made.edges) == [("a", "b"), ("b", "c"), ("c", "d")]
+    assert all(edge.type == 0 for *_, edge in made.edges)
+    made.edges.clear()
+    _wait_for_ends("graph")
+    assert made.edges == []
 
 
 @pytest.mark.parametrize("owned", [True, False])

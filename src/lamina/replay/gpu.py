@@ -71,15 +71,7 @@ class GpuSteps:
         return kinds[kind](*rest)
 
     def _launch(
-        self,
-        code: Any,
-        name: Any,
-        grid: Any,
-        block: Any,
-        shared: Any,
-        cooperative: Any,
-        values: Any,
-        waits: Any = False,
+        self, code: Any, name: Any, grid: Any, block: Any, shared: Any, cooperative: Any, values: Any
     ) -> Bind:
         """A kernel of machine code in the file."""
         key = tuple(code)
@@ -90,8 +82,9 @@ class GpuSteps:
         def bind(regions: Regions, stream: int) -> Run:
             arguments = [_argument(v, regions) for v in values]
             queue = as_stream(stream, self.device)
-            ways = {"cooperative": bool(cooperative), "waits": bool(waits)}
-            return kernel.prepare(grid, block, *arguments, stream=queue, shared=shared, **ways)
+            return kernel.prepare(
+                grid, block, *arguments, stream=queue, shared=shared, cooperative=bool(cooperative)
+            )
 
         return bind
 

@@ -23,7 +23,6 @@ from lamina.runtime.compute_device import Device
 from lamina.runtime.compute_device import device as find_device
 from lamina.runtime.errors import CompileError, DeviceError, NoGpuError
 from lamina.runtime.fork import renew_after_fork
-from lamina.runtime.graph_edges import waits_itself
 from lamina.runtime.memory import Buffer
 from lamina.runtime.platforms import Platform
 from lamina.runtime.stream import Stream, StreamLike, as_stream
@@ -416,7 +415,6 @@ class Kernel(Uncopied):
             self.parameter_sizes = _parameter_sizes(kernel)
         self.handle = int(kernel)
         self._shared = _DEFAULT_SHARED
-        self._waits = False
 
     def suggest(self, count: int, *, shared: int = 0, limit: int = 0) -> LaunchShape:
         """The launch for `count` elements, one thread each or more, with the block that fills the device best.
@@ -482,15 +480,12 @@ class Kernel(Uncopied):
         stream: StreamLike | None = None,
         shared: int = 0,
         cooperative: bool = False,
-        waits: bool = False,
     ) -> Callable[[], None]:
         """`launch` with everything bound: calling the result queues the launch with the least host work.
 
         The result keeps its arguments (buffers too) alive. It reads them once, now. cooperative: all blocks are on
         the device at the same time, so that they may wait for each other (cuLaunchCooperativeKernel); the launch is
-        refused where there is no room for so many (`resident_blocks`). waits: the first thing that it does is to wait
-        for the end of what was queued before (`griddepcontrol.wait`), so that in graphs it may begin early
-        (`runtime.graph_edges`).
+        refused where there is no room for so many (`resident_blocks`).
         """
         where = as_stream(stream, self.device)
         if where.device != self.device:
@@ -503,18 +498,9 @@ class Kernel(Uncopied):
         extents = (*_extents("grid", grid), *_extents("block", block))
         bound = (function, *extents, shared, queue, packed.address)
         kept = (self, packed, where)
-        if waits and not self._waits:
-            self._begin_early()
         if cooperative:
             return _launcher(driver.cuLaunchCooperativeKernel, bound, self.device.platform, kept)
         return _launcher(driver.cuLaunchKernel, (*bound, 0), self.device.platform, kept)
-
-    def _begin_early(self) -> None:
-        """From now on, in graphs that are captured."""
-        self._waits = True
-        with self.device.current():
-            function = _cuda.call("cuKernelGetFunction", _cuda.open_cuda().driver.CUkernel(self.handle))
-        waits_itself(self, self.handle, int(function))
 
     def _adopted(self, place: int, value: Argument, stream: Stream) -> Argument:
         """`value`, but an array of another library as a buffer over its memory."""

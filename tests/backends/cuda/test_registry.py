@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -106,20 +105,6 @@ def test_every_kind_of_kernel_compiles() -> None:
     target = H200.machine.target
     for made in chain(compiled(Program.cubin, one.values(), target), compiled(hasty_cubin, others, target)):
         assert made[:4] == b"\x7fELF"
-
-
-@pytest.mark.feature("B009")
-def test_every_kernel_waits_first_for_what_is_before_it() -> None:
-    """Also those of a file that a program does not launch; other people's text stays as it is."""
-    for program in collected(H200).values():
-        source = program.source
-        waiting = re.findall(r"__global__[^;{]*\{ wait_for_ends\(\);", source)
-        assert len(waiting) == source.count("__global__") > 0, program.name
-        assert program.waits_on(H200.machine)
-        assert not program.waits_on(replace(H200.machine, arch="sm_80"))
-    foreign = Program("f", text='extern "C" __global__ void f() {}', foreign=True)
-    assert "wait_for_ends" not in foreign.source
-    assert not foreign.waits_on(H200.machine)
 
 
 @pytest.mark.parametrize(

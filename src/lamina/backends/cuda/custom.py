@@ -79,9 +79,7 @@ def _launch(op: CustomOp, kernel: CudaKernel, types: str, places: Sequence[Argum
     text = f'{types}#line 1 "{op.name}.{kernel.name}"\n{kernel.source}'
     block = kernel.block if isinstance(kernel.block, tuple) else (kernel.block,)
     arguments = (*places, *(_number(op, x) for x in kernel.numbers))
-    return Launch(
-        Program(kernel.name, text=text, foreign=True), kernel.blocks, block, arguments, kernel.shared
-    )
+    return Launch(Program(kernel.name, text=text), kernel.blocks, block, arguments, kernel.shared)
 
 
 def _number(op: CustomOp, value: Any) -> Number:

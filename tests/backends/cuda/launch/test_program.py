@@ -148,21 +148,11 @@ def test_steps_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
     tape = Tape()
     found = recorded_steps(steps, H200, call, tape)
     assert found == [
-        ["launch", [100, 10], "one", [5, 2], [64, 4], 48, False, given, True],
-        [
-            "launch",
-            [200, 10],
-            "two",
-            [most, 3],
-            [32],
-            0,
-            False,
-            [["table", [1024, [5], 5136]], ["at", 7024]],
-            True,
-        ],
-        ["launch", [300, 10], "two", [7, 3], [32], 0, False, [], True],
-        ["launch", [400, 12], "three", [4, 2], [128], 16, True, [*given[:2], ["at", 9004], given[2]], False],
-        ["launch", [500, 11], "four", [4], [128], 0, True, given, False],
+        ["launch", [100, 10], "one", [5, 2], [64, 4], 48, False, given],
+        ["launch", [200, 10], "two", [most, 3], [32], 0, False, [["table", [1024, [5], 5136]], ["at", 7024]]],
+        ["launch", [300, 10], "two", [7, 3], [32], 0, False, []],
+        ["launch", [400, 12], "three", [4, 2], [128], 16, True, [*given[:2], ["at", 9004], given[2]]],
+        ["launch", [500, 11], "four", [4], [128], 0, True, given],
         ["fill", 3076, 255, 12],
         ["copy", 5152, 1024, 20],
         ["fill", 2048, 1, 8],

@@ -28,12 +28,10 @@ __device__ __forceinline__ bool before(Key a, u32 i, Key b, u32 j) { return a < 
 #define PER_ROW ((SIZE + SEGMENT - 1) / SEGMENT)      // segments of a row
 
 #if PAIRS
-#define GIVEN const Key *in_keys, const u32 *in_places
+extern "C" __global__ void __launch_bounds__(256) sort_tiles(const Key *in_keys, const u32 *in_places, WRITTEN)
 #else
-#define GIVEN const S *in
+extern "C" __global__ void __launch_bounds__(256) sort_tiles(const S *in, WRITTEN)
 #endif
-
-extern "C" __global__ void __launch_bounds__(256) sort_tiles(GIVEN, WRITTEN)
 {
     __shared__ Key key[TILE];
     __shared__ u32 place[TILE];

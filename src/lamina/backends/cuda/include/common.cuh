@@ -21,15 +21,6 @@ struct f8 { u8 bits; };  // e4m3: 4 bits of exponent, 3 of mantissa, no infiniti
 #define FOR_EACH(i, total)                                                                                           \
     for (Index i = (Index)blockIdx.x * 256 + threadIdx.x; i < (Index)(total); i += (Index)gridDim.x * 256)
 
-// What every kernel begins with: in a graph it may be launched while what those before it wrote is on its way to memory
-// (runtime/graph_edges.py).
-__device__ __forceinline__ void wait_for_ends()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" : : : "memory");
-#endif
-}
-
 // Brings the line of 128 bytes that `p` lies in from memory into the GPU's cache while the thread goes on.
 __device__ __forceinline__ void bring_near(const void *p)
 {

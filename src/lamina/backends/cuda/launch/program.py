@@ -7,7 +7,6 @@ on a machine without a GPU. The kernels are loaded when the plan is bound to add
 from __future__ import annotations
 
 import ctypes
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -65,10 +64,6 @@ def wide_type(dtype: DType) -> str:
     return c_type(dtype.compute)
 
 
-#: The beginning of a kernel, with its brace.
-_KERNEL = re.compile(r"__global__[^;{]*\{")
-
-
 @cache
 def _file(name: str) -> str:
     return (KERNELS / name).read_text()
@@ -79,26 +74,19 @@ class Program:
     """CUDA C++ with one kernel `name`: `text` (constants and functions), then the kernel file `file`.
 
     stepwise: every operation is rounded by itself (no product joins the sum behind it), so that what several kernels
-    compute is the same in every bit. foreign: the text is somebody else's, and stays as it is; kernels of others wait
-    for what is before them as the first thing that they do (`runtime.graph_edges`).
+    compute is the same in every bit.
     """
 
     name: str
     file: str = ""
     text: str = ""
     stepwise: bool = False
-    foreign: bool = False
 
     @property
     def source(self) -> str:
         """What the compiler gets."""
         body = _file(self.file) if self.file else ""
-        text = f'#include "common.cuh"\n{self.text}\n{body}'
-        return text if self.foreign else _KERNEL.sub(r"\g<0> wait_for_ends();", text)
-
-    def waits_on(self, machine: Machine) -> bool:
-        """Whether its kernel waits itself for the end of what is before it: `griddepcontrol` came with 9.0."""
-        return not self.foreign and machine.capability >= 90
+        return f'#include "common.cuh"\n{self.text}\n{body}'
 
     @property
     def options(self) -> dict[str, object]:
@@ -300,8 +288,7 @@ class Launch:
         queue = Queue(device, call.stream)
         grid = self.grid_on(device.machine) if self.waves else self.grid
         kernel = self.program.load(device)
-        waits = self.program.waits_on(device.machine)
-        return kernel.prepare(grid, self.block, *values, stream=queue, shared=self.shared, waits=waits)
+        return kernel.prepare(grid, self.block, *values, stream=queue, shared=self.shared)
 
     def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any]:
         """As data."""
@@ -530,8 +517,7 @@ def _launch(
 ) -> list[Any]:
     """A launch as data."""
     code = tape.store(program.cubin(device.machine.target))
-    waits = program.waits_on(device.machine) and not cooperative
-    return ["launch", code, program.name, list(grid), list(block), shared, cooperative, values, waits]
+    return ["launch", code, program.name, list(grid), list(block), shared, cooperative, values]
 
 
 class Bindable(Protocol):
