@@ -174,7 +174,8 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
         rows = Spec((8192, 256), dtype), Spec((8192, 1), int64)  # more looks than are worth it, few elements
         found[f"scatter_many {dtype}"] = programs(cuda.plan(GatherGrad(0, 16), rows, Policy()))[-1]
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, device.machine)
-        for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
+        ends = (target(), target()), scratch(), (target(1), target(2))
+        for launch in short.gradients((source(),) * 6, *ends, dtype):
             found[f"{launch.program.name} {dtype}"] = launch.program
     found |= (
         own_convolutions(device)

@@ -195,6 +195,11 @@ class Op:
         """An op that leaves out trailing outputs that nobody uses, or itself when it has no such form."""
         return self
 
+    def unrounded(self) -> Op:
+        """An op that rounds neither its result nor what its steps make to a float type: what passes are proven with,
+        in float64. Itself where nothing is rounded."""
+        return self
+
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         """Where the samples of a batch are in each output, when they are along `axes` of the inputs (not all None).
 

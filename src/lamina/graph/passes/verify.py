@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,8 +18,6 @@ from lamina.ops.core import Array, Op
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.fused import Fused
-from lamina.ops.primitives.fused_elementwise import FusedElementwise
-from lamina.ops.primitives.pointwise import Identity
 from lamina.spec import DTypeError, Spec, as_dtype, float64
 
 #: Nodes, elements of one value, and multiplications of one node up to which values are compared.
@@ -128,15 +125,7 @@ def _outputs(op: Op, arrays: Sequence[Array]) -> Sequence[Array]:
     one = op.op if isinstance(op, Foreach) else op
     if isinstance(one, Cast) and one.dtype.is_float and all(as_dtype(a.dtype).is_float for a in arrays):
         return arrays
-    if isinstance(op, FusedElementwise):
-        steps = tuple(Identity() if _rounds(step) else step for step in op.ops)
-        return run_reference(replace(op, ops=steps), arrays, float64)
-    return run_reference(op, arrays, float64)
-
-
-def _rounds(op: Op) -> bool:
-    """Whether it is a cast to a float type."""
-    return isinstance(op, Cast) and op.dtype.is_float
+    return run_reference(op.unrounded(), arrays, float64)
 
 
 def _wide(array: Array) -> Array:

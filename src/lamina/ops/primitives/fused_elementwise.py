@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from lamina.ops.core import Arg, Array, Op, Sample, bind, inferred
 from lamina.ops.primitives.activation import Mish
 from lamina.ops.primitives.cast import Cast
-from lamina.ops.primitives.pointwise import Abs, Add, Gt, Lt, Mul, Sub, Tanh, Where
+from lamina.ops.primitives.pointwise import Abs, Add, Gt, Identity, Lt, Mul, Sub, Tanh, Where
 from lamina.ops.primitives.reduce import Reduce
 from lamina.ops.primitives.shape import Concat, Expand, Reshape, Slice
 from lamina.spec import FLOATS, ShapeError, Spec, bfloat16, float32
@@ -86,6 +86,12 @@ class FusedElementwise(Op):
                     sums[k] = part if k not in sums else sums[k] + part
         given = [sums.get(k) for k in range(len(inputs))]
         return [g if g is None else g.sum_to(x.shape) for g, x in zip(given, inputs, strict=True)]
+
+    def unrounded(self) -> FusedElementwise:
+        rounds = [isinstance(op, Cast) and op.dtype.is_float for op in self.ops]
+        return replace(
+            self, ops=tuple(Identity() if r else op for r, op in zip(rounds, self.ops, strict=True))
+        )
 
     def __str__(self) -> str:
         steps = []

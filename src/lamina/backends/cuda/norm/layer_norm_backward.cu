@@ -3,6 +3,8 @@
 //
 // V: elements per access. COUNT: elements of a row. TURNS: accesses of a lane, the last of which may lie beyond the row.
 // ROWS, BLOCKS. CENTRED: with means and a bias. AHEAD: the next row is read before this one is written.
+// Y: the type of dx. ADDED: a tensor of x's type is added to it. KEPT: it is written in x's type, too.
+// INPUTS, GIVEN_ROWS: of what g is computed, by read_g.
 typedef Wide<T>::type A;
 #define SUMS (1 + CENTRED)
 #define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
@@ -12,13 +14,23 @@ typedef Wide<T>::type A;
 #define PER_BLOCK (8 * PER_WARP)
 #define IN_ROW(turn) (TURNS * LANES * V == COUNT || ((turn) * LANES + lane) * V < COUNT)
 
+#ifndef INPUTS
+#define INPUTS const T *g
+#define GIVEN_ROWS g
+__device__ __forceinline__ Pack<T, V> read_g(i64 at, INPUTS) { return load<V>(g + at); }
+#endif
+
 struct Row {
     Pack<T, V> elements[TURNS], gradients[TURNS];
+#if ADDED
+    Pack<T, V> added[TURNS];
+#endif
     A middle, slope;
 };
 
 // Row o as a lane holds it; zeros beyond the last row, and beyond the row's end.
-__device__ __forceinline__ void read(Row &row, const T *g, const T *x, const A *mean, const A *spread, i64 o, int lane)
+__device__ __forceinline__ void read(Row &row, INPUTS, const T *x, const A *mean, const A *spread, const T *added, i64 o,
+                                     int lane)
 {
     const bool real = o < ROWS;
     row.middle = row.slope = 0;
@@ -32,7 +44,10 @@ __device__ __forceinline__ void read(Row &row, const T *g, const T *x, const A *
     REPEAT(turn, TURNS) {
         if (real && IN_ROW(turn)) {
             row.elements[turn] = load<V>(x + base + turn * LANES * V);
-            row.gradients[turn] = load<V>(g + base + turn * LANES * V);
+            row.gradients[turn] = read_g(base + turn * LANES * V, GIVEN_ROWS);
+#if ADDED
+            row.added[turn] = load<V>(added + base + turn * LANES * V);
+#endif
         } else {
             REPEAT(k, V) row.elements[turn].v[k] = row.gradients[turn].v[k] = narrow<T>((A)0);
         }
@@ -57,7 +72,7 @@ __device__ __forceinline__ void write_sums(const A (&mine)[TURNS][V], A *to)
 
 // dx = r (w - mean(w) - n mean(w n)) with w = g * scale, n = (x - mean) r; partial[block][sum][COUNT]: of g n and of g.
 extern "C" __global__ void __launch_bounds__(256, RESIDENT)
-row_grad(const T *g, const T *x, const A *scale, const A *mean, const A *spread, T *dx, A *partial)
+row_grad(INPUTS, const T *x, const A *scale, const A *mean, const A *spread, const T *added, Y *dx, T *kept, A *partial)
 {
     const int lane = threadIdx.x % LANES;
     const i64 step = (i64)BLOCKS * PER_BLOCK, begin = (i64)blockIdx.x * PER_BLOCK + threadIdx.x / 32 * PER_WARP;
@@ -71,11 +86,11 @@ row_grad(const T *g, const T *x, const A *scale, const A *mean, const A *spread,
     }
     i64 o = begin + threadIdx.x % 32 / LANES;
     Row row;
-    if (AHEAD) read(row, g, x, mean, spread, o, lane);
+    if (AHEAD) read(row, GIVEN_ROWS, x, mean, spread, added, o, lane);
     for (i64 first = begin; first < ROWS; first += step, o += step) {  // the same rounds for all lanes of a warp
         Row next;
-        if (AHEAD) read(next, g, x, mean, spread, o + step, lane);
-        else read(row, g, x, mean, spread, o, lane);
+        if (AHEAD) read(next, GIVEN_ROWS, x, mean, spread, added, o + step, lane);
+        else read(row, GIVEN_ROWS, x, mean, spread, added, o, lane);
         A sum = 0, inner = 0;
         REPEAT(turn, TURNS) {
             REPEAT(k, V) {
@@ -94,13 +109,22 @@ row_grad(const T *g, const T *x, const A *scale, const A *mean, const A *spread,
 #endif
         const A tilt = over_lanes_of<LANES>(inner, Sum()) * (A)(1.0 / COUNT);
         REPEAT(turn, TURNS) {
+            const i64 at = o * COUNT + (turn * LANES + lane) * V;
             Pack<T, V> result;
+            Pack<Y, V> written;
             REPEAT(k, V) {
                 const A n = ((A)widen(row.elements[turn].v[k]) - row.middle) * row.slope;
                 const A w = (A)widen(row.gradients[turn].v[k]) * factor[turn][k];
                 result.v[k] = narrow<T>((w - level - n * tilt) * row.slope);
+#if ADDED
+                result.v[k] = narrow<T>((A)widen(result.v[k]) + (A)widen(row.added[turn].v[k]));
+#endif
+                written.v[k] = narrow<Y>((A)widen(result.v[k]));
             }
-            if (o < ROWS && IN_ROW(turn)) store<V>(dx + o * COUNT + (turn * LANES + lane) * V, result);
+            if (o < ROWS && IN_ROW(turn)) {
+                store<V>(dx + at, written);
+                if (KEPT) store<V>(kept + at, result);
+            }
         }
         if (AHEAD) row = next;
     }

@@ -18,7 +18,7 @@ from lamina.backends.cuda.launch.program import (
     round_up,
 )
 from lamina.runtime import Machine
-from lamina.spec import Spec
+from lamina.spec import DType, Spec
 
 _FILE = "norm/layer_norm_backward.cu"
 #: Elements of a row that a lane holds in registers, at most: of float64, and of other types.
@@ -31,13 +31,18 @@ _OTHER, _ROOM = 40, 220
 
 @dataclass(frozen=True)
 class ShortRows:
-    """A row-major tensor of `rows` rows of `count` elements."""
+    """A row-major tensor of `rows` rows of `count` elements.
+
+    added: whether a tensor is added to x's gradient. aligned: whether addresses take accesses of 16 bytes.
+    """
 
     x: Spec
     rows: int
     count: int
     centred: bool
     machine: Machine
+    added: bool = False
+    aligned: bool = True
 
     @property
     def fits(self) -> bool:
@@ -47,7 +52,7 @@ class ShortRows:
     @property
     def width(self) -> int:
         """Elements per access."""
-        width = VECTOR // self.x.dtype.itemsize
+        width = VECTOR // self.x.dtype.itemsize if self.aligned else 1
         while self.count % width:
             width //= 2
         return width
@@ -68,9 +73,9 @@ class ShortRows:
 
     @property
     def _registers(self) -> tuple[int, int]:
-        """Registers of a thread: with one row of x and g, and what a second one takes."""
+        """Registers of a thread: with one row of all that is read, and what a second one takes."""
         held, compute = self.turns * self.width, self.x.dtype.compute.itemsize
-        row = 2 * held * self.x.dtype.itemsize // 4
+        row = (2 + self.added) * held * self.x.dtype.itemsize // 4
         return _OTHER + (2 + self.centred) * held * compute // 4 + row, row
 
     @property
@@ -97,17 +102,29 @@ class ShortRows:
         return self.blocks * (1 + self.centred) * self.count * self.x.dtype.compute.itemsize
 
     def gradients(
-        self, operands: Sequence[Place], dx: Place, sums: Place, totals: Sequence[Place]
+        self,
+        operands: Sequence[Place],
+        results: tuple[Place, Place],
+        sums: Place,
+        totals: Sequence[Place],
+        out: DType,
+        steps: str = "",
     ) -> tuple[Launch, Launch]:
-        """The launches. operands: g, x, scale, mean (or any address), r. totals: dscale, dbias (or any address)."""
-        text = f"typedef {c_type(self.x.dtype)} T;\n" + constants(
+        """The launches.
+
+        operands: g (or of what it is computed), x, scale, mean, r, what is added. results: dx, of the type `out`, and
+        where it is kept in x's. totals: dscale, dbias. What is not there has any address. steps: how g is computed,
+        and whether dx is kept.
+        """
+        text = f"typedef {c_type(self.x.dtype)} T;\ntypedef {c_type(out)} Y;\n" + constants(
             V=self.width, COUNT=self.count, ROWS=self.rows, BLOCKS=self.blocks, RESIDENT=self.resident,
             LANES=self.lanes, TURNS=self.turns, AHEAD=int(self.ahead), CENTRED=int(self.centred),
+            ADDED=int(self.added),
         )  # fmt: skip
         columns = (1 + self.centred) * self.count
-        first = Program("row_grad", _FILE, text + constants(ROW_GRAD=1))
+        first = Program("row_grad", _FILE, text + (steps or constants(KEPT=0)) + constants(ROW_GRAD=1))
         last = Program("row_grad_totals", _FILE, text + constants(ROW_GRAD_TOTALS=1, WARPS=_ADDING))
         return (
-            Launch(first, (self.blocks,), (_THREADS,), (*operands, dx, sums)),
+            Launch(first, (self.blocks,), (_THREADS,), (*operands, *results, sums)),
             Launch(last, (-(-columns // 32),), (32 * _ADDING,), (sums, *totals)),
         )

@@ -773,12 +773,14 @@ def row_norm(op: Rows, specs: tuple[Spec, ...], device: Device, policy: Policy) 
     return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
 
 
-def _short_rows(op: RowsGrad, lines: Lines, machine: Machine) -> ShortRows | None:
-    """The tensor as rows for the kernel of one pass, where that takes it."""
+def short_rows(
+    op: RowsGrad, lines: Lines, machine: Machine, *, added: bool = False, aligned: bool = True
+) -> ShortRows | None:
+    """The tensor as rows for the kernel of one pass, where that takes it. added: a tensor to x's gradient."""
     if isinstance(op, GroupNormGrad):
         return None
     kept, inner = lines.rows()
-    short = ShortRows(lines.x, kept.count, inner.count, op.centred, machine)
+    short = ShortRows(lines.x, kept.count, inner.count, op.centred, machine, added, aligned)
     return short if short.fits else None
 
 
@@ -814,13 +816,14 @@ def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy:
         )
 
     most = max(lines.scales(aligned, device.machine).split[1] for aligned in (True, False))
-    short = _short_rows(op, lines, device.machine)
-    places = [source(0), source(1), source(2), source(3), spread]
+    short = short_rows(op, lines, device.machine)
+    places = [source(0), source(1), source(2), source(3), spread, source(0)]
+    ends, sums = (target(0), target(0)), (target(1), dbias)
     return kernel_plan(
         device,
         inputs,
         outputs,
-        short.gradients(places, target(0), scratch(), (target(1), dbias)) if short else steps(True),
+        short.gradients(places, ends, scratch(), sums, x.dtype) if short else steps(True),
         label=op.name,
         workspace=max(
             2 * most * lines.scales(True, device.machine).kept.count * x.dtype.compute.itemsize,

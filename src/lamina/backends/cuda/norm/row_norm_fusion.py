@@ -8,7 +8,7 @@ the type in which that is read. So the sum is neither read again, nor is the nor
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lamina.backends import Fusion, NoKernel, Plan
@@ -33,7 +33,7 @@ from lamina.ops.primitives.norm import LayerNorm, RmsNorm
 from lamina.ops.primitives.pointwise import Add
 from lamina.ops.primitives.shape import Reshape
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, ShapeError, Spec, bfloat16, contiguous, float16, float32
+from lamina.spec import DType, Policy, ShapeError, Spec, bfloat16, contiguous, float16, float32, float64
 
 #: Tensors of which a row is computed, at most: each is a load of a thread's for every access.
 _MOST_OPERANDS = 6
@@ -78,6 +78,10 @@ class SteppedNorm(Op):
     def prune(self, used: Sequence[bool]) -> Op:
         return SteppedNorm(self.norm, self.dtype, self.before) if self.keeps and not used[-1] else self
 
+    def unrounded(self) -> Op:
+        before = None if self.before is None else self.before.unrounded()
+        return replace(self, dtype=float64, before=before)
+
     def __str__(self) -> str:
         given = "" if self.before is None else f"{self.before} > "
         return f"{self.name}({given}{self.norm} > {self.dtype}{', kept' * self.keeps})"
@@ -107,26 +111,26 @@ def _stepped(match: PatternMatch) -> Results | None:
     norm = match.root
     x, *small = match.inputs(norm)
     y, *statistics = norm.outputs
-    result = _rounded(match, y)
-    made, before, operands = _computed(match, x, norm.op.rank)
+    result = rounded(match, y)
+    made, before, operands = computed(match, x, norm.op.rank)
     if result is y and before is None:
         return None
     elsewhere = len(match.readers(x)) > 1 or (made is not x and len(match.readers(made)) > 1)
     keeps = before is not None and elsewhere
     op = SteppedNorm(norm.op, result.dtype, before, keeps)
-    given = [_as(match, v, x.shape) for v in operands]
+    given = [shaped(match, v, x.shape) for v in operands]
     new, *others = match.apply(op, *given, *small, at=norm)
     found = {result: new, **dict(zip(statistics, others, strict=False))}
     if result is not y:  # which nothing reads any more
         found[y] = match.apply(Cast(y.dtype), new, at=norm)[0]
     if keeps:
-        found[made] = _as(match, others[-1], made.shape)
+        found[made] = shaped(match, others[-1], made.shape)
         found[x] = others[-1]
     return found
 
 
-def _rounded(match: PatternMatch, y: Any) -> Any:
-    """What is made of the norm's result: itself, or the one thing that a cast to fewer bits makes of it."""
+def rounded(match: PatternMatch, y: Any) -> Any:
+    """What is made of a value: itself, or the one thing that a cast to fewer bits makes of it."""
     readers = match.readers(y)
     if len(readers) != 1 or readers[0] is None or not isinstance(readers[0].op, Cast):
         return y
@@ -134,7 +138,7 @@ def _rounded(match: PatternMatch, y: Any) -> Any:
     return made if made.dtype.is_float and made.dtype.itemsize <= y.dtype.itemsize else y
 
 
-def _computed(match: PatternMatch, x: Any, rank: int) -> tuple[Any, FusedElementwise | None, list[Any]]:
+def computed(match: PatternMatch, x: Any, rank: int) -> tuple[Any, FusedElementwise | None, list[Any]]:
     """Where x is computed of whole tensors: its value there, how, and of which; else x, None, [x]."""
     made = x
     while made.node is not None and isinstance(made.node.op, Reshape):
@@ -190,7 +194,7 @@ def _expression(op: Fused, count: int) -> FusedElementwise:
     return FusedElementwise(op.ops, tuple(reads))
 
 
-def _as(match: PatternMatch, value: Any, shape: Any) -> Any:
+def shaped(match: PatternMatch, value: Any, shape: Any) -> Any:
     """The value in another shape."""
     return value if value.shape == shape else match.apply(Reshape(shape), value, at=match.root)[0]
 
@@ -216,10 +220,11 @@ def stepped_norm(op: SteppedNorm, specs: tuple[Spec, ...], device: Device, polic
         )
     inputs = [full(s, contiguous(shape)) for s in operands] + [s.open.fixed for s in specs[op.count :]]
     outputs = [s.fixed for s in outs]
-    label = f"{norm.name}+cast" if op.before is None else f"{_names(op.before)}+{norm.name}"
+    label = f"{norm.name}+cast" if op.before is None else f"{names(op.before)}+{norm.name}"
     if x.numel == 0:
         return kernel_plan(device, inputs, outputs, [], label=label)
-    numbers = flags(CENTRED=norm.centred) + constants(EPSILON=repr(norm.epsilon)) + _reading(op, operands, x)
+    numbers = flags(CENTRED=norm.centred) + constants(EPSILON=repr(norm.epsilon))
+    numbers += reading("read_x", op.before, operands, x.dtype) + (constants(KEPT=1) if op.keeps else "")
     n, last = op.count, target(len(outputs) - 1)
     places = [
         *map(source, range(n + 1)),
@@ -241,23 +246,24 @@ def stepped_norm(op: SteppedNorm, specs: tuple[Spec, ...], device: Device, polic
     )
 
 
-def _names(steps: FusedElementwise) -> str:
+def names(steps: FusedElementwise) -> str:
+    """The steps' names, for labels."""
     return "+".join(step.name for step in steps.ops)
 
 
-def _reading(op: SteppedNorm, operands: Sequence[Spec], x: Spec) -> str:
-    """How the kernel gets V elements of x: text that it is compiled with; "" where it reads them."""
-    if op.before is None:
+def reading(name: str, steps: FusedElementwise | None, operands: Sequence[Spec], dtype: DType) -> str:
+    """How a kernel gets V elements of a type that are computed of operands: a function, as text that it is compiled
+    with; "" where they are read."""
+    if steps is None:
         return ""
     numbers = range(len(operands))
     given = ", ".join(f"const {c_type(s.dtype)} *in{i}" for i, s in enumerate(operands))
     loads = " ".join(f"const auto p{i} = load<V>(in{i} + at);" for i in numbers)
     values = ", ".join(f"widen(p{i}.v[k])" for i in numbers)
-    kind = c_type(x.dtype)
+    kind = c_type(dtype)
     head = constants(INPUTS=given, GIVEN_ROWS=", ".join(f"in{i}" for i in numbers))
-    head += constants(KEPT=1) if op.keeps else ""
-    return f"""{head}{device_function("before", op.before, len(operands), x.dtype)}
-__device__ __forceinline__ Pack<{kind}, V> read_x(i64 at, {given})
+    return f"""{head}{device_function("before", steps, len(operands), dtype)}
+__device__ __forceinline__ Pack<{kind}, V> {name}(i64 at, {given})
 {{
     {loads}
     Pack<{kind}, V> x;
