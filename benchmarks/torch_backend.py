@@ -31,6 +31,22 @@ from torch import nn
 
 import lamina as lm
 from benchmarks.common import processor, versions, write
+from benchmarks.varied_networks import (
+    DcGan,
+    Dlrm,
+    Edsr,
+    LanguageLstm,
+    Nerf,
+    PatchTst,
+    PointNet,
+    Pooled,
+    Recognizer,
+    Tcn,
+    UNet3d,
+    VqVae,
+    clip_images,
+    whisper_encoder,
+)
 from lamina import convert, ops, optim
 from lamina.convert.torch.backend import lamina
 
@@ -206,17 +222,6 @@ def bert() -> nn.Module:
     return Logits()
 
 
-class Pooled(nn.Module):
-    """A network, what is picked of its result, and a linear head on the mean over that one's places."""
-
-    def __init__(self, body: nn.Module, width: int, pick: Callable[[Any], torch.Tensor]) -> None:
-        super().__init__()
-        self.body, self.head, self.pick = body, nn.Linear(width, 10), pick
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.pick(self.body(x)))  # type: ignore[no-any-return]
-
-
 class Language(nn.Module):
     """One of transformers' models of words, as its configuration with some changes says; the last hidden states."""
 
@@ -225,7 +230,7 @@ class Language(nn.Module):
         import transformers
 
         config = transformers.AutoConfig.for_model(kind, **changes)
-        self.model = transformers.AutoModel.from_config(config, attn_implementation="sdpa")
+        self.model = transformers.AutoModel.from_config(config)
         self.decodes = config.is_encoder_decoder
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -242,6 +247,21 @@ def llama_like(layers: int, shared: int) -> dict[str, Any]:
     """What Llama and its kin are made with here: eight heads of 64, each `shared` of which have one of keys."""
     sizes = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": layers, "vocab_size": 32000}
     return sizes | {"num_attention_heads": 8, "num_key_value_heads": 8 // shared}
+
+
+ALBERT = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "embedding_size": 128}
+MODERN = llama_like(3, 1) | {"intermediate_size": 1024, "pad_token_id": 0}
+#: Positions relative to each other, in both directions, in 64 buckets.
+DEBERTA: dict[str, Any] = {
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 6,
+    "intermediate_size": 1536,
+    "vocab_size": 30000,
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 64,
+}
 
 
 def segmentation(name: str) -> Callable[[], nn.Module]:
@@ -289,6 +309,22 @@ NETWORKS: dict[str, Network] = {
     "gpt2": Network(language("gpt2", 768), (256,), 1, 16, words=50000),
     "t5_small": Network(language("t5", 512), (128,), 1, 32, words=32000),
     "distilbert": Network(language("distilbert", 768), (128,), 1, 32, words=30000),
+    "albert": Network(language("albert", 768, **ALBERT), (128,), 1, 32, words=30000),
+    "modernbert": Network(language("modernbert", 512, **MODERN), (256,), 1, 32, words=32000),
+    "deberta": Network(language("deberta-v2", 384, **DEBERTA), (128,), 1, 16, words=30000),
+    "pointnet": Network(PointNet, (3, 1024), 2, 64),
+    "edsr": Network(Edsr, (3, 48, 48), 1, 32),
+    "dcgan": Network(DcGan, (100, 1, 1), 2, 128),
+    "nerf": Network(Nerf, (3,), 8, 65536),
+    "dlrm": Network(Dlrm, (26,), 2, 4096, words=10000),
+    "patchtst": Network(PatchTst, (7, 512), 2, 64),
+    "unet3d": Network(UNet3d, (1, 64, 64, 64), 1, 4),
+    "tcn": Network(Tcn, (25, 400), 2, 64),
+    "vqvae": Network(VqVae, (3, 64, 64), 2, 64),
+    "lstm_words": Network(LanguageLstm, (35,), 1, 32, words=10000),
+    "crnn": Network(Recognizer, (1, 32, 128), 2, 64),
+    "whisper": Network(whisper_encoder, (80, 3000), 1, 8),
+    "clip": Network(clip_images, (3, 224, 224), 1, 64),
     "r3d_18": Network(clips("r3d_18"), (3, 8, 112, 112), 1, 16),
     "deeplabv3_mobilenet": Network(segmentation("deeplabv3_mobilenet_v3_large"), (3, 256, 256), 1, 16),
     "lraspp_mobilenet": Network(segmentation("lraspp_mobilenet_v3_large"), (3, 256, 256), 1, 16),
