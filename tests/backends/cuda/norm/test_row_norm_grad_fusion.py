@@ -69,6 +69,19 @@ def test_any_number_of_rows(count: int) -> None:
     check(SteppedNormGrad(RMS, bfloat16, True, True, BOTH), given(RMS, (count,), 24, 2, added=True))
 
 
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("norm", [RMS, LAYER], ids=str)
+def test_long_rows_take_the_steps_one_after_the_other(norm: Any, aligned: bool) -> None:
+    for op, count in (
+        (SteppedNormGrad(norm, bfloat16, True, True, BOTH), 2),
+        (SteppedNormGrad(norm, float32, True), 1),
+        (SteppedNormGrad(norm, float32, before=BOTH), 2),
+        (SteppedNormGrad(norm, bfloat16, keeps=True), 1),
+    ):
+        plan = check(op, given(norm, (3,), 1100, count, added=op.added), aligned=aligned)
+        assert plan.parts
+
+
 def test_no_rows() -> None:
     check(SteppedNormGrad(LAYER, bfloat16, True, True, BOTH), given(LAYER, (0,), 24, 2, added=True))
 
@@ -78,8 +91,6 @@ def test_what_has_no_kernel() -> None:
     halves = [Spec(s.shape, bfloat16) if s.shape == (3, 24) else s for s in specs]
     with pytest.raises(NoKernel, match="no wider"):
         CUDA.plan(SteppedNormGrad(RMS, float32, True), halves, Policy())
-    with pytest.raises(NoKernel, match="up to 1,024 elements"):
-        CUDA.plan(SteppedNormGrad(RMS, float32, True), given(RMS, (3,), 1100, 1, added=True), Policy())
     with pytest.raises(ShapeError, match="computed of and added to"):
         SteppedNormGrad(RMS, float32, True).infer(*specs[:-1], Spec((3, 23), float32))
 
