@@ -10,34 +10,18 @@ from lamina import ops
 from lamina.backends import NoKernel
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.norm.row_norm_grad_fusion import SteppedNormGrad
-from lamina.backends.reference import run_reference
 from lamina.graph import Graph, compile, gradients, trace
 from lamina.graph.passes.manager import optimize
-from lamina.ops.core import Op, Sample, bind
+from lamina.ops.core import Sample, bind
 from lamina.ops.primitives import Add, Cast, LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
-from lamina.spec import Policy, ShapeError, Spec, as_dtype, bfloat16, float16, float32
-from tests.helpers.eager import mismatch
-from tests.helpers.emulator import run_plan
+from lamina.spec import Policy, ShapeError, Spec, bfloat16, float16, float32
+from tests.backends.cuda.norm.test_row_norm_fusion import check, drawn
 from tests.helpers.planned import H200
 
 CUDA = backend(H200)
 RMS, LAYER = RmsNormGrad(1), LayerNormGrad(1)
 BOTH = FusedElementwise((Cast(float32), Cast(float32), Add()), ((0,), (1,), (~0, ~1)))
-
-
-def drawn(spec: Spec, seed: int) -> Any:
-    return np.random.default_rng(seed).standard_normal(spec.shape).astype(spec.dtype.numpy)
-
-
-def check(op: Op, specs: list[Spec], *, aligned: bool = True) -> Any:
-    """What the kernels give, by the emulator, is what the reference gives."""
-    arrays = [drawn(s, i) for i, s in enumerate(specs)]
-    plan = CUDA.plan(op, specs, Policy())
-    found = run_plan(plan, arrays, misaligned=not aligned)
-    for a, b in zip(found, run_reference(op, arrays), strict=True):
-        assert not (problem := mismatch(a, b, as_dtype(a.dtype))), problem
-    return plan
 
 
 def given(norm: Any, rows: tuple[int, ...], width: int, count: int, *, added: bool) -> list[Spec]:

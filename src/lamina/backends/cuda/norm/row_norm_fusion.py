@@ -39,6 +39,11 @@ from lamina.spec import DType, Policy, ShapeError, Spec, bfloat16, contiguous, f
 _MOST_OPERANDS = 6
 
 
+def count_of(before: FusedElementwise | None) -> int:
+    """How many operands a tensor is computed of; one where it is read."""
+    return 1 if before is None else 1 + max(k for read in before.reads for k in read)
+
+
 @dataclass(frozen=True)
 class SteppedNorm(Op):
     """(x, scale, bias?) -> (y, statistics …, x?): what the norm gives, y in `dtype`.
@@ -57,7 +62,7 @@ class SteppedNorm(Op):
     @property
     def count(self) -> int:
         """Of the operands that stand in x's place."""
-        return 1 if self.before is None else 1 + max(k for read in self.before.reads for k in read)
+        return count_of(self.before)
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         operands, small = inputs[: self.count], inputs[self.count :]

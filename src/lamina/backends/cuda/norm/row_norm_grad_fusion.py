@@ -27,7 +27,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.norm.norm import lines_of, short_rows
-from lamina.backends.cuda.norm.row_norm_fusion import computed, names, reading, shaped
+from lamina.backends.cuda.norm.row_norm_fusion import computed, count_of, names, reading, shaped
 from lamina.backends.cuda.registry import fusions, kernels
 from lamina.backends.pattern import PatternMatch, Results, made_by
 from lamina.ops.core import Arg, Array, Op, Sample
@@ -58,7 +58,7 @@ class SteppedNormGrad(Op):
     @property
     def count(self) -> int:
         """Of the operands that stand in g's place."""
-        return 1 if self.before is None else 1 + max(k for read in self.before.reads for k in read)
+        return count_of(self.before)
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         operands, (x, *small) = inputs[: self.count], inputs[self.count :]
