@@ -279,7 +279,9 @@ def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tens
         except Exception as error:  # whatever the module's own code or Dynamo raises
             said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
     raise TorchConversionError(
-        f"{type(module).__name__}: torch.export makes no graph of it:\n  " + "\n  ".join(said)
+        f"{type(module).__name__}: torch.export makes no graph of it:\n  " + "\n  ".join(said) + "\n"
+        "What is decided in Python by values of tensors (whether to drop a layer) has none: switch that off, or let "
+        'torch.compile(module, backend="lamina") run the module in parts.'
     )
 
 
