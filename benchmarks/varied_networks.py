@@ -7,26 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-__all__ = [
-    "DcGan",
-    "Dlrm",
-    "Edsr",
-    "LanguageLstm",
-    "Nerf",
-    "PatchTst",
-    "PointNet",
-    "Recognizer",
-    "Tcn",
-    "UNet3d",
-    "VqVae",
-    "clip_images",
-    "whisper_encoder",
-]
 
 
 class PointNet(nn.Module):
@@ -41,8 +26,8 @@ class PointNet(nn.Module):
         dense = [nn.Linear(1024, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Dropout(0.3), nn.Linear(512, 10)]
         self.head = nn.Sequential(*dense)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.points(x).max(2).values)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.points(x).max(2).values)
 
 
 class Residual(nn.Module):
@@ -52,8 +37,8 @@ class Residual(nn.Module):
         super().__init__()
         self.first, self.last = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + 0.1 * self.last(functional.relu(self.first(x)))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor) -> Any:
+        return x + 0.1 * self.last(functional.relu(self.first(x)))
 
 
 class Edsr(nn.Module):
@@ -68,9 +53,9 @@ class Edsr(nn.Module):
         self.enlarge = nn.Sequential(*larger, nn.Conv2d(channels, 3, 3, padding=1))
         self.head = nn.Linear(3, 10)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         first = self.first(x)
-        return self.head(self.enlarge(first + self.body(first)).mean((2, 3)))  # type: ignore[no-any-return]
+        return self.head(self.enlarge(first + self.body(first)).mean((2, 3)))
 
 
 class DcGan(nn.Module):
@@ -93,8 +78,8 @@ class DcGan(nn.Module):
             judged += [nn.Conv2d(a, b, 4, 2, 1, bias=False), norm, nn.LeakyReLU(0.2, True)]
         self.judge = nn.Sequential(*judged, nn.Conv2d(8 * width, 10, 4, 1, 0, bias=False))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.judge(self.generator(x)).flatten(1)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor) -> Any:
+        return self.judge(self.generator(x)).flatten(1)
 
 
 class Nerf(nn.Module):
@@ -109,7 +94,7 @@ class Nerf(nn.Module):
         self.head = nn.Linear(width, 10)
         self.register_buffer("frequencies", 2.0 ** torch.arange(10))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         angles = (x[..., None] * self.frequencies).flatten(-2)
         given = torch.cat([x, angles.sin(), angles.cos()], -1)
         y = given
@@ -118,7 +103,7 @@ class Nerf(nn.Module):
         y = torch.cat([y, given], -1)
         for layer in self.last:
             y = functional.relu(layer(y))
-        return self.head(y)  # type: ignore[no-any-return]
+        return self.head(y)
 
 
 class Dlrm(nn.Module):
@@ -137,11 +122,11 @@ class Dlrm(nn.Module):
         self.register_buffer("rows", rows)
         self.register_buffer("columns", columns)
 
-    def forward(self, words: Tensor) -> Tensor:
+    def forward(self, words: Tensor) -> Any:
         first = self.bottom(torch.log1p(words[:, :13].float()))
         found = torch.stack([first, *[table(words[:, k]) for k, table in enumerate(self.tables)]], 1)
         products = torch.bmm(found, found.transpose(1, 2))[:, self.rows, self.columns]
-        return self.top(torch.cat([first, products], 1))  # type: ignore[no-any-return]
+        return self.top(torch.cat([first, products], 1))
 
 
 def dense(*sizes: int) -> nn.Sequential:
@@ -162,12 +147,12 @@ class PatchTst(nn.Module):
         self.body = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
         self.head = nn.Linear(63 * width, 10)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         n, channels, _ = x.shape
         x = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5)
         patches = x.unfold(-1, 16, 8).reshape(n * channels, 63, 16)
         y = self.body(self.embed(patches) + self.place)
-        return self.head(y.reshape(n, channels, -1)).mean(1)  # type: ignore[no-any-return]
+        return self.head(y.reshape(n, channels, -1)).mean(1)
 
 
 def volumes(given: int, filters: int) -> nn.Sequential:
@@ -192,13 +177,13 @@ class UNet3d(nn.Module):
         self.up = nn.ModuleList([volumes(a, b) for a, b in wide])
         self.head = nn.Conv3d(width, 10, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         one = self.down[0](x)
         two = self.down[1](functional.max_pool3d(one, 2))
         y = self.down[2](functional.max_pool3d(two, 2))
         for enlarge, up, beside in zip(self.enlarge, self.up, (two, one), strict=True):
             y = up(torch.cat([enlarge(y), beside], 1))
-        return self.head(y).mean((2, 3, 4))  # type: ignore[no-any-return]
+        return self.head(y).mean((2, 3, 4))
 
 
 class Temporal(nn.Module):
@@ -213,7 +198,7 @@ class Temporal(nn.Module):
         self.skip = nn.Conv1d(given, filters, 1) if given != filters else nn.Identity()
         self.drop = nn.Dropout(0.2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         y = x
         for conv in self.convs:
             y = self.drop(functional.relu(conv(y)[..., : -self.ahead].contiguous()))
@@ -228,8 +213,8 @@ class Tcn(nn.Module):
         self.body = nn.Sequential(*[Temporal(width if i else 25, width, 2**i) for i in range(8)])
         self.head = nn.Linear(width, 10)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x)[..., -1])  # type: ignore[no-any-return]
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x)[..., -1])
 
 
 class VqVae(nn.Module):
@@ -246,13 +231,13 @@ class VqVae(nn.Module):
         last = nn.ConvTranspose2d(channels, half, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(half, 10, 4, 2, 1)
         self.decode = nn.Sequential(*same, *last)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         z = self.encode(x)
         flat, book = z.permute(0, 2, 3, 1).reshape(-1, z.shape[1]), self.book.weight
         apart = flat.pow(2).sum(1, keepdim=True) - 2 * flat @ book.t() + book.pow(2).sum(1)
         q = self.book(apart.argmin(1)).view(z.shape[0], z.shape[2], z.shape[3], -1).permute(0, 3, 1, 2)
         loss = (q - z.detach()).pow(2).mean() + 0.25 * (q.detach() - z).pow(2).mean()
-        return self.decode(z + (q - z).detach()).mean((2, 3)) + loss  # type: ignore[no-any-return]
+        return self.decode(z + (q - z).detach()).mean((2, 3)) + loss
 
 
 class LanguageLstm(nn.Module):
@@ -265,9 +250,9 @@ class LanguageLstm(nn.Module):
         self.head = nn.Linear(width, words)
         self.head.weight = self.embed.weight
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         y, _ = self.lstm(self.drop(self.embed(x)))
-        return self.head(self.drop(y)).mean(1)  # type: ignore[no-any-return]
+        return self.head(self.drop(y)).mean(1)
 
 
 class Recognizer(nn.Module):
@@ -290,9 +275,9 @@ class Recognizer(nn.Module):
         self.read = nn.LSTM(512, 256, 2, bidirectional=True, batch_first=True)
         self.head = nn.Linear(512, 37)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         y, _ = self.read(self.look(x).squeeze(2).transpose(1, 2))
-        return self.head(y).mean(1)  # type: ignore[no-any-return]
+        return self.head(y).mean(1)
 
 
 class Pooled(nn.Module):
@@ -302,8 +287,8 @@ class Pooled(nn.Module):
         super().__init__()
         self.body, self.head, self.pick = body, nn.Linear(width, 10), pick
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pick(self.body(x)))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.pick(self.body(x)))
 
 
 def whisper_encoder() -> nn.Module:

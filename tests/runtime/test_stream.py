@@ -1,5 +1,6 @@
 """Edges of captured graphs and borrowed streams, on a driver in software; streams on a GPU are in test_gpu.py."""
 
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -10,7 +11,15 @@ import pytest
 
 from lamina.runtime import DeviceError, _cuda
 from lamina.runtime import stream as module
-from lamina.runtime.stream import CapturedGraph, CudaStream, _borrow, _wait_for_ends, as_stream
+from lamina.runtime.stream import (
+    CapturedGraph,
+    CudaStream,
+    _borrow,
+    _wait_for_ends,
+    as_stream,
+    early_starts,
+    may_start_early,
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,26 @@ def test_kernels_of_a_graph_wait_for_the_end_of_those_before(
     made.edges.clear()
     _wait_for_ends("graph")
     assert made.edges == []
+
+
+@pytest.mark.feature("B035")
+def test_early_starts_are_one_threads_and_end() -> None:
+    """Within another block, behind an error, and for other threads it is as it was."""
+    seen = []
+
+    def fail() -> None:
+        with early_starts():
+            with early_starts():
+                seen.append(may_start_early())
+            seen.append(may_start_early())
+            thread = threading.Thread(target=lambda: seen.append(may_start_early()))
+            thread.start()
+            thread.join()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [*seen, may_start_early()] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("owned", [True, False])

@@ -474,9 +474,8 @@ class Contest:
             kernel.launch(1, 1, ctypes.c_longlong(cycles), stream=self.stream)
         self.stream.record(self._start)
         began = time.perf_counter()
-        with (
-            early_starts()
-        ):  # or what libraries launch would wait longer for what is before it than own kernels do
+        # Else what libraries launch would wait longer for what is before it than own kernels do.
+        with early_starts():
             for number in range(count):
                 one.runs[number % len(one.runs)]()
         one.queueing = (time.perf_counter() - began) / count

@@ -202,7 +202,7 @@ def call(function: Callable[..., R], *arguments: Any) -> R:
     """`function` with objects turned into addresses, which stay alive until it returns.
 
     A Handle (always the first or second argument in C) makes its device current during the call, or sends the
-    call to its worker's thread.
+    call to its worker's thread; what the call queues begins when what its stream holds has ended.
     """
     held = [_held(argument) for argument in arguments]
     handle = next((one for one in arguments[:2] if isinstance(one, BaseHandle)), None)
