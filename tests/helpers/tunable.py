@@ -1,5 +1,6 @@
 """A backend whose plans are open: NumPy's, of which a contest finds others with the same results."""
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -19,12 +20,18 @@ from lamina.spec import Policy, Spec
 
 @dataclass
 class Clock:
-    """Seconds that pass when a test says so."""
+    """Seconds that pass when a test says so; any thread of it."""
 
     now: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self) -> float:
         return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let so many pass."""
+        with self._lock:  # a thread that is interrupted here would set the clock back
+            self.now += seconds
 
 
 class Tunable(Backend):
@@ -87,9 +94,9 @@ class Tunable(Backend):
         """So many parts of so many seconds."""
         self.rooms.append(room)
         for _ in range(self.parts):
-            self.clock.now += self.part
+            self.clock.advance(self.part)
             yield "time"
-        self.clock.now += self.part
+        self.clock.advance(self.part)
         self.held.append(op.name)
         return (winner, 1e-3) if self.wins(op) else None
 
@@ -98,7 +105,7 @@ class Tunable(Backend):
         assert record == winner.record
 
         def parts(made: Op, room: int) -> TuningSlices:
-            self.clock.now += self.part
+            self.clock.advance(self.part)
             yield "run"
             self.adopted.append(op.name)
             return (winner, 1e-3) if self.adopts(op) else None

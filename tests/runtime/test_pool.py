@@ -126,3 +126,44 @@ def test_who_collects_all_gives_up_after_a_while() -> None:
         with pytest.raises(TimeoutError), pool.all(1e-3):
             raise AssertionError("another one has them")
     assert pool.take() in (first, second)
+
+
+@pytest.mark.parametrize("bound", [1, 2])
+def test_who_waits_is_not_overtaken_for_long(bound: int) -> None:
+    """By calls that take an item again as soon as they gave theirs back."""
+    pool, served, most = Pool(Item, bound), set[int](), list[int]()
+
+    def work(k: int) -> None:
+        count = 0
+        while len(served) < bound + 3 and count < 1000:
+            item = pool.take()
+            served.add(k)
+            time.sleep(1e-3)  # others stand in line meanwhile
+            pool.give(item)
+            count += 1
+        most.append(count)
+
+    in_threads(work, bound + 3)
+    assert served == set(range(bound + 3))
+    assert max(most) < 1000
+
+
+def test_late_calls_are_served_in_their_order() -> None:
+    pool, served = Pool(Item, 1), list[int]()
+    item = pool.take()
+
+    def work(k: int) -> None:
+        mine = pool.take()
+        served.append(k)
+        pool.give(mine)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(5)]
+    for count, thread in enumerate(threads, 1):
+        thread.start()
+        while pool._late < count:
+            time.sleep(1e-3)
+    pool.give(item)
+    assert pool.take() is item  # behind them
+    assert served == [0, 1, 2, 3, 4]
+    for thread in threads:
+        thread.join(10)

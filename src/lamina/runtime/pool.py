@@ -4,59 +4,65 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Generic, TypeVar
 
 from lamina.runtime.errors import OutOfMemoryError
 from lamina.runtime.fork import renew_after_fork
 
 T = TypeVar("T")
 
+#: Seconds for which a call that waits may be overtaken: whoever runs goes on sooner than one that sleeps wakes.
+_PATIENCE = 1e-3
+
 
 class Pool(Generic[T]):
     """Items of which each call takes one and gives it back: a free one, a new one up to `bound`, or it waits.
 
-    Taking and giving back cost no lock while something is free: `pop` and `append` of a list are atomic.
+    Taking and giving back cost no lock while something is free: `pop` and `append` of a list are atomic. Calls that
+    wait stand in a line; one that has stood there for `_PATIENCE` is late, and from then on the first of the line is
+    the next to take one.
     """
 
     def __init__(self, make: Callable[[], T], bound: int) -> None:
         self._make, self.bound = make, bound
         self.items: list[T] = []  # all that were made
         self._free: list[T] = []
-        self._growing = 0  # items that are being made
-        self._waiting = 0
-        self._closed = False  # `all` is collecting: nothing new is made
-        self._changed = threading.Condition()
-        self._collecting = threading.Lock()
+        self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """In a forked child, where no other thread is: every item is free."""
-        self._free, self._growing, self._waiting, self._closed = list(self.items), 0, 0, False
-        self._changed, self._collecting = threading.Condition(), threading.Lock()
+        self._free = list(self.items)
+        self._growing = 0  # items that are being made
+        self._closed = False  # `all` is collecting: nothing new is made
+        self._lock, self._collecting = threading.Lock(), threading.Lock()
+        self._collected = threading.Condition(self._lock)  # for the one that collects
+        self._line: deque[threading.Condition] = deque()  # one for each call that waits, in their order
+        self._late = 0  # how many of them are
 
     def take(self) -> T:
         """An item that nobody else uses until it is given back.
 
         Raises what making one raises; where memory does not suffice for another one, those there are must do.
         """
-        while True:
+        if not self._closed and not self._late:
             try:
-                if not self._closed:
-                    return self._free.pop()
+                return self._free.pop()
             except IndexError:
                 pass
-            self._wait_for(self._may_take)
-            if self._starts_to_grow():
-                self._grow()
+        while not (found := self._wait()):
+            self._grow()
+        return found.pop()
 
     def give(self, item: T) -> None:
         """Give an item back."""
-        self._free.append(item)
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all() if self._closed else self._changed.notify()
+        self._free.append(item)  # before the look at the line: who stands there looks here afterwards
+        if self._line or self._closed:
+            with self._lock:
+                self._wake()
 
     @contextmanager
     def all(self, seconds: float | None = None) -> Iterator[list[T]]:
@@ -67,50 +73,51 @@ class Pool(Generic[T]):
         end = None if seconds is None else time.monotonic() + seconds
         if not self._collecting.acquire(timeout=-1 if seconds is None else seconds):
             raise TimeoutError
+        held: list[T] = []
         try:
-            with self._changed:
+            with self._lock:
                 self._closed = True
-            held: list[T] = []
-            try:
                 while self._growing or len(held) < len(self.items):
-                    try:
+                    with suppress(IndexError):
                         held.append(self._free.pop())
-                    except IndexError:
-                        self._wait_for(
-                            lambda: self._free or (not self._growing and len(held) == len(self.items)), end
-                        )
-                yield held
-            finally:
-                with self._changed:
-                    self._closed = False
-                    self._free += held
-                    self._changed.notify_all()
+                        continue
+                    if not self._collected.wait(None if end is None else end - time.monotonic()):
+                        raise TimeoutError
+            yield held
         finally:
+            with self._lock:
+                self._closed = False
+                self._free += held
+                self._wake()
             self._collecting.release()
 
-    def _wait_for(self, event: Callable[[], Any], end: float | None = None) -> None:
-        """Wait until the event is there. Raises TimeoutError where it is not at the time `end`."""
-        with self._changed:
-            self._waiting += 1  # before the look at what is free: whoever gives back looks here afterwards
+    def _wait(self) -> list[T]:
+        """Stand in the line. A free item, or none: then one more is to be made, which is counted as growing."""
+        mine, late = threading.Condition(self._lock), False
+        with self._lock:
+            self._line.append(mine)
             try:
-                left = None if end is None else max(0.0, end - time.monotonic())
-                if not self._changed.wait_for(event, left):
-                    raise TimeoutError
+                while True:
+                    if not self._closed and (not self._late or self._line[0] is mine):
+                        with suppress(IndexError):
+                            return [self._free.pop()]
+                        if len(self.items) + self._growing < self.bound:
+                            self._growing += 1
+                            return []
+                    if not mine.wait(None if late else _PATIENCE):
+                        late = True
+                        self._late += 1
             finally:
-                self._waiting -= 1
+                self._late -= late
+                self._line.remove(mine)
+                self._wake()
 
-    def _may_take(self) -> bool:
-        return not self._closed and (bool(self._free) or self._may_grow())
-
-    def _may_grow(self) -> bool:
-        return not self._closed and len(self.items) + self._growing < self.bound
-
-    def _starts_to_grow(self) -> bool:
-        """Whether nothing is free and this call is to make another one."""
-        with self._changed:
-            starts = not self._free and self._may_grow()
-            self._growing += starts
-            return starts
+    def _wake(self) -> None:
+        """Something has changed (the lock is held): the one that collects looks, or the first of the line."""
+        if self._closed:
+            self._collected.notify()
+        elif self._line:
+            self._line[0].notify()
 
     def _grow(self) -> None:
         """Make one more."""
@@ -122,8 +129,8 @@ class Pool(Generic[T]):
                 raise
             self.bound = len(self.items)
         finally:
-            with self._changed:
+            with self._lock:
                 self._growing -= 1
                 self.items += made
                 self._free += made
-                self._changed.notify_all()
+                self._wake()

@@ -36,7 +36,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Tunable], Tunable
 
     def using(backend: Tunable) -> Tunable:
         def timed(executable: Executable, *inputs: Any) -> Any:
-            backend.clock.now += CALL
+            backend.clock.advance(CALL)
             return run(executable, *inputs)
 
         monkeypatch.setattr(backends, "get", lambda device, name=None: backend)
@@ -68,7 +68,7 @@ def ask(predictor: Predictor, backend: Tunable, calls: int, pause: float = 0.0) 
     answers = []
     for _ in range(calls):
         answers.append(predictor(IMAGES).numpy().tobytes())
-        backend.clock.now += pause
+        backend.clock.advance(pause)
     return answers
 
 
@@ -146,7 +146,7 @@ def test_a_sporadic_call_is_rarely_twice_as_long(use: Callable[[Tunable], Tunabl
         begin = backend.clock.now
         predictor(IMAGES)
         took.append(backend.clock.now - begin)
-        backend.clock.now += 10.0
+        backend.clock.advance(10.0)
     long = [seconds for seconds in took if seconds > 2 * CALL]
     assert 0 < len(long) <= tuning.FIRST + 4
 
@@ -250,7 +250,7 @@ def test_graphs_of_pytorch_are_tuned(
     forward = compiled._CallMemory.forward
 
     def timed(memory: Any, tensors: Any) -> Any:
-        tunable.clock.now += CALL
+        tunable.clock.advance(CALL)
         return forward(memory, tensors)
 
     monkeypatch.setattr(compiled._CallMemory, "forward", timed)
@@ -386,7 +386,7 @@ def test_no_contest_is_held_while_a_thread_stays_in_a_call(
     tuned = program.calls
     assert isinstance(tuned, TunedCalls)
     for _ in range(50):
-        backend.clock.now += 1.0
+        backend.clock.advance(1.0)
         tuned._count += 1
         with predictor._tuner.before_call(tuned):
             pass

@@ -229,7 +229,7 @@ def train(step: Step, backend: Tunable, steps: int, sizes: tuple[int, ...] = (BA
     losses = []
     for number in range(steps):
         losses.append(float(step(*batch(number, sizes[number % len(sizes)])).item()))
-        backend.clock.now += RUN
+        backend.clock.advance(RUN)
     return losses
 
 

@@ -66,7 +66,7 @@ def train(step: Step, backend: Tunable, steps: int) -> list[float]:
     losses = []
     for _ in range(steps):
         losses.append(step(IMAGES, LABELS).item())
-        backend.clock.now += RUN
+        backend.clock.advance(RUN)
     return losses
 
 
@@ -253,7 +253,7 @@ def test_a_program_that_has_run_for_long_tries_what_pays_late(
     step = step_of(backend)
     train(step, backend, 100)
     assert (step.tuning.done, step.tuning.open) == (0, 20)
-    backend.clock.now += 3600  # a pause of the program's is no run
+    backend.clock.advance(3600)  # a pause of the program's is no run
     train(step, backend, 10)
     assert step.tuning.done == 0
     step._tuner.budget.passed_seconds = 1e3
@@ -306,7 +306,7 @@ def test_winners_are_put_in_when_waiting_costs_more_than_the_change(
     backend = use(Tunable(Clock(), parts=10))
 
     def changed(executable: Executable, better: Any) -> bool:
-        backend.clock.now += 0.3
+        backend.clock.advance(0.3)
         return change(executable, better)
 
     monkeypatch.setattr(Executable, "change_plans", changed)
@@ -393,7 +393,7 @@ def test_other_batches_share_what_is_learnt(use: Callable[[Tunable], Tunable]) -
         for number in range(400):
             size = 8 if number % 3 else 5
             losses.append(step(IMAGES[:size], LABELS[:size]).item())
-            backend.clock.now += RUN
+            backend.clock.advance(RUN)
         found.append(losses)
     assert found[0] == found[1]
     assert step.tuning.open == 0
