@@ -229,6 +229,7 @@ class Tensor(InPlace["Tensor"]):
         self.version += 1
         tensors_changed()
         if self._part is not None:
+            self._part.note()  # whatever was written over the whole before
             self._part.write(self)
         return self
 

@@ -104,6 +104,28 @@ def test_a_part_sees_what_is_written_over_the_whole_and_over_other_parts() -> No
     assert (x.tolist(), row.tolist(), lm.ops.sum(turned).item()) == ([[1, 1, 1], [3, 3, 3]], [3, 3, 3], 4)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_whole_part_is_written_behind_the_whole_and_other_parts(compiled: bool) -> None:
+    """What is written without a look at what was there counts, whatever was written over the whole meanwhile."""
+    x = lm.zeros(2, 3)
+    row, twin = x[0], x[0]
+    add = lm.jit(lambda: x.add_(1)) if compiled else lambda: x.add_(1)
+    for write in (
+        lambda v: v.fill_(7),
+        lambda v: v.copy_(lm.full((3,), 7.0)),
+        lambda v: nn.init.constant_(v, 7),
+    ):
+        add()
+        write(row)
+        assert (row.tolist(), x[0].tolist()) == ([7, 7, 7], [7, 7, 7])
+        twin.fill_(8)
+        row.fill_(6)
+        assert (x[0].tolist(), twin.tolist()) == ([6, 6, 6], [6, 6, 6])
+    add()
+    row.zero_()
+    assert x.tolist() == [[0, 0, 0], [4, 4, 4]]
+
+
 def test_a_part_sees_a_training_step() -> None:
     net = nn.Conv2d(3, 8, 3)
     part, flat = net.weight[:, 1], net.weight.view(-1)
