@@ -1,7 +1,9 @@
 """Compiled programs follow what is set on a module after they were made: numbers, parts, hooks."""
 
+import argparse
 import gc
 import pickle
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import lamina as lm
 from lamina import nn, ops, optim
 from lamina.graph.ir.surroundings import SameSurroundings
 from lamina.infer import Inferer, Predictor
-from lamina.nn.settings import SameSettings, settings_of
+from lamina.nn.settings import SameModules, settings_of
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 
@@ -166,7 +168,7 @@ def test_copies_have_settings_of_their_own() -> None:
     assert settings_of(net[0]) == settings_of(copy[0])
     copy[0].p = 0.1
     assert settings_of(net[0]) != settings_of(copy[0])
-    guard = SameSettings(net)
+    guard = SameModules(net)
     guard.settle()
     assert guard()
     del net
@@ -274,7 +276,7 @@ def test_a_number_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
     call = lm.jit(lambda x: net(x))
     call(X)
     guards = next(iter(call._programs)).guards
-    assert sum(isinstance(g, SameSurroundings) for g in guards) == 2  # of the class, and of the function
+    assert [sum(isinstance(g, kind) for g in guards) for kind in (SameModules, SameSurroundings)] == [1, 1]
     monkeypatch.setattr(Expanding, "expansion", 3.0)
     np.testing.assert_allclose(call(X).numpy(), X * 9, rtol=1e-6)
     net[1].expansion = 1.0
@@ -311,3 +313,182 @@ def test_a_predictor_follows_what_is_around_a_network(monkeypatch: pytest.Monkey
     for _ in range(3):
         predictor(X)
     assert traced == COUNT
+
+
+class Annealed:
+    """An object of no particular kind, with a number that a method sets."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def step(self) -> None:
+        self.value = 3.0
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+
+class Config:
+    """A class that is read as such."""
+
+    factor = 1.0
+
+
+class Policy(nn.Module):
+    """Is used by a method of its own, and never called."""
+
+    def __init__(self) -> None:
+        self.layer, self.temperature = nn.Linear(3, 3), 1.0
+
+    def logits(self, x: Any) -> Any:
+        return self.layer(x) / self.temperature
+
+
+class Agent(nn.Module):
+    """Uses what it has in other ways than by calling it."""
+
+    def __init__(self) -> None:
+        self.policy, self.norm, self.drop = Policy(), nn.LayerNorm(3), nn.Dropout(0.5)
+        self.arguments = argparse.Namespace(scale=1.0)
+        self.annealed, self.slotted = Annealed(), Slotted()
+        self.gates: nn.ModuleList[Any] = nn.ModuleList([Policy()])
+        self.heads: nn.ModuleDict[Any] = nn.ModuleDict({"a": nn.Linear(3, 3)})
+        self.biases = nn.ParameterList([np.ones(3, np.float32)])
+        self.names, self.recent = {"a"}, deque([1.0])
+        self.scored: Any = lambda y: y * FACTOR
+        self.alpha = 1.0
+
+    def forward(self, x: Any) -> Any:
+        y = self.policy.logits(x) * self.arguments.scale * self.annealed.value * self.slotted.value
+        for gate in self.gates:
+            y = gate.layer.forward(y) * gate.temperature
+        y = y * self.norm.eps * 1e5 + self.drop.p * len(self.names) * self.recent[-1]
+        y = self.heads["b"](y) if "b" in self.heads else self.heads["a"](y)
+        for bias in self.biases:
+            y = y + bias
+        return self.scored(y) * _alpha_of(self) * getattr(self, "beta", 1.0) * Config.factor
+
+
+def _alpha_of(net: Any) -> Any:
+    return net.alpha
+
+
+def _swap(net: Agent) -> None:
+    net.gates.append(Policy())
+    net.gates[0], net.gates[1] = net.gates[1], net.gates[0]
+
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "a number that a method reads": lambda net: setattr(net.policy, "temperature", 4.0),
+    "a number that others read": lambda net: setattr(net.drop, "p", 0.25),
+    "a number of a layer that is not called": lambda net: setattr(net.norm, "eps", 1e-3),
+    "a number of an element": lambda net: setattr(net.gates[0], "temperature", 4.0),
+    "a number that a function reads": lambda net: setattr(net, "alpha", 2.0),
+    "an attribute that was not there": lambda net: setattr(net, "beta", 2.0),
+    "a field of a namespace": lambda net: setattr(net.arguments, "scale", 3.0),
+    "a field of an object": lambda net: net.annealed.step(),
+    "a slot of an object": lambda net: setattr(net.slotted, "value", 3.0),
+    "a set": lambda net: net.names.add("b"),
+    "a deque": lambda net: net.recent.append(3.0),
+    "an appended module": lambda net: net.gates.append(Policy()),
+    "swapped modules": _swap,
+    "a replaced module of a list": lambda net: net.gates.__setitem__(0, Policy()),
+    "an inserted module": lambda net: net.gates.insert(0, Policy()),
+    "another key": lambda net: net.heads.update({"b": nn.Linear(3, 3)}),
+    "a replaced module of a dict": lambda net: net.heads.update({"a": nn.Linear(3, 3)}),
+    "an appended parameter": lambda net: net.biases.append(np.full(3, 2, np.float32)),
+    "another function": lambda net: setattr(net, "scored", lambda y: y + 5.0),
+}
+
+
+#: What a step refuses: other parameters.
+PARTS = [use for use in USES if any(word in use for word in ("module", "key", "parameter"))]
+CALLS = [
+    (how, use)
+    for how in ("jit", "argument", "predictor", "step")
+    for use in USES
+    if how != "step" or use not in PARTS
+]
+
+
+@pytest.mark.parametrize(("how", "use"), CALLS)
+def test_programs_follow_what_is_used_without_a_call(how: str, use: str) -> None:
+    net = Agent().eval()
+    apart = list(net.heads.values()), list(net.gates)  # they stay alive
+    if how == "argument":
+        jitted = lm.jit(lambda net, x: net(x))
+        call: Any = lambda x: jitted(net, x)  # noqa: E731
+    else:
+        call = callers(net)[how]
+    before = np.asarray(call(X))
+    USES[use](net)
+    after, wanted = np.asarray(call(X)), net(lm.tensor(X)).numpy()
+    wanted = wanted.sum() if how == "step" else wanted
+    np.testing.assert_allclose(after, wanted, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(before, after)
+    assert apart
+
+
+def test_programs_follow_classes_and_what_is_around_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, scale = Agent().eval(), [1.0]
+    net.policy.layer.register_forward_hook(lambda module, given, y: y * scale[0])
+    call = lm.jit(lambda x: net(x))
+    changes: list[Callable[[], Any]] = [
+        lambda: monkeypatch.setattr(Config, "factor", 2.0),
+        lambda: monkeypatch.setattr(f"{__name__}.FACTOR", 3.0),
+        lambda: scale.__setitem__(0, 2.0),
+        lambda: net.policy.layer.register_forward_hook(lambda module, given, y: y + scale[0]),
+        lambda: scale.__setitem__(0, 3.0),
+    ]
+    for change in changes:
+        before = call(X).numpy()
+        change()
+        np.testing.assert_allclose(call(X).numpy(), net(lm.tensor(X)).numpy(), rtol=1e-4, atol=1e-5)
+        assert not np.allclose(before, call(X).numpy())
+    assert len(call._programs) == 1 + len(changes)
+
+
+class Logged(nn.Module):
+    """Counts in a dict what it also reads of, and in an object with fields."""
+
+    def __init__(self) -> None:
+        self.state = {"calls": 0, "factor": 1.0}
+        self.config = SimpleNamespace(calls=0, factor=1.0, deep={"calls": 0, "factor": 1.0})
+
+    def forward(self, x: Any) -> Any:
+        self.state["calls"] += 1
+        self.config.calls += 1
+        self.config.deep["calls"] += 1
+        return x * self.state["factor"] * self.config.factor * self.config.deep["factor"]
+
+
+def test_entries_beside_those_that_a_call_changes_are_settings() -> None:
+    net = Logged()
+    call = lm.jit(lambda x: net(x))
+    for _ in range(3):
+        net.state["calls"] = net.config.calls = net.config.deep["calls"] = 7
+        call(X)
+    assert len(call._programs) == 1
+    net.state["factor"] = 2.0
+    np.testing.assert_allclose(call(X).numpy(), 2 * X, rtol=1e-6)
+    net.config.factor = 3.0
+    np.testing.assert_allclose(call(X).numpy(), 6 * X, rtol=1e-6)
+    net.config.deep["factor"] = 5.0
+    np.testing.assert_allclose(call(X).numpy(), 30 * X, rtol=1e-6)
+
+
+def test_a_part_that_is_used_without_its_owner() -> None:
+    """A function that closes over a network, and calls a part of it."""
+    net: Any = nn.Module()
+    table: nn.ModuleDict[Any] = nn.ModuleDict({"a": nn.Linear(3, 3)})
+    net.body = nn.Linear(3, 3)
+    call = lm.jit(lambda x: table["b"](net.body(x)) if "b" in table else net.body(x))
+    call(X)
+    net.body = nn.Sequential(net.body, nn.Tanh())
+    np.testing.assert_allclose(call(X).numpy(), net.body(lm.tensor(X)).numpy(), rtol=1e-5)
+    table["b"] = nn.Linear(3, 2)
+    assert call(X).shape == (4, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,15 +14,14 @@ from lamina._tree import Structure
 from lamina.graph import Executable, Graph, compile, trace
 from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
 from lamina.graph.ir.graph import traced_for
-from lamina.graph.ir.surroundings import SameSurroundings
 from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.graph.run.tuning import TuningState
 from lamina.nn import Module
 from lamina.nn.module import evaluating
-from lamina.nn.parameter import become, settings_version, standing_in
-from lamina.nn.settings import SameContainers, settings_of, surroundings_of
+from lamina.nn.parameter import become, standing_in
+from lamina.nn.settings import SameModules
 from lamina.ops.arguments import Checked
 from lamina.ops.core import BatchAxis, operand
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
@@ -70,8 +69,7 @@ class Predictor(Checked):
         self.net, self.device, self.backend = net, _where(device), backend
         backends.get(self.device, backend)  # opened while the network is set up, not by the first call
         self.precision = as_precision(precision)
-        self._settings, self._containers = self._settings_of_net(), self._containers_of_net()
-        self._around = self._surroundings_of_net()
+        self._same = SameModules(net)
         self._held = self._weights_of_net()
         self._programs: Programs[_CompiledNet] = Programs(
             max_programs, max_program_bytes, type(self).__name__
@@ -88,7 +86,7 @@ class Predictor(Checked):
         inputs, more: what the network is called with, one by one, or all as one tuple or dict.
         Raises TypeError for what is no array, and what the network's ops raise for shapes and dtypes.
         """
-        if self._settings[0] != settings_version() or not self._is_as_it_was():
+        if not self._same():
             self.renewed()
         policy, found = current_policy(), self._known
         alone = not more and (isinstance(inputs, Tensor) or _is_plain(inputs))
@@ -144,32 +142,14 @@ class Predictor(Checked):
     def renewed(self) -> bool:
         """Drop all programs where a module's numbers, hooks or parts were changed since then; whether they were."""
         with self._compiling:
-            changed = not all(same() for same in self._around)
-            now, self._containers = self._settings_of_net(), self._containers_of_net()
-            changed |= now[1] != self._settings[1]
+            changed = not self._same()
             if changed:
-                self._around = self._surroundings_of_net()
+                self._same = SameModules(self.net)
                 self._held = self._weights_of_net()
                 self._programs.clear()
                 self._uses = {}
                 self._known = {}  # after the uses: who looks up writes into the one that was there before
-            self._settings = now
             return changed
-
-    def _settings_of_net(self) -> tuple[int, tuple[Hashable, ...]]:
-        return settings_version(), tuple([settings_of(m) for m in self.net.modules()])
-
-    def _is_as_it_was(self) -> bool:
-        """Whether nothing was changed of which nobody is told."""
-        return all(same() for same in self._containers) and all(same() for same in self._around)
-
-    def _surroundings_of_net(self) -> tuple[SameSurroundings, ...]:
-        """What the classes of its modules read around them."""
-        kinds = dict.fromkeys(type(m) for m in self.net.modules())
-        return tuple([SameSurroundings(reads) for kind in kinds if (reads := surroundings_of(kind))])
-
-    def _containers_of_net(self) -> tuple[SameContainers, ...]:
-        return tuple([same for m in self.net.modules() if (same := SameContainers(m))])
 
     def program(self, inputs: Any) -> Executable:
         """The compiled graph for inputs of these shapes and dtypes: a Spec, or a tree of them as the inputs are."""
@@ -222,10 +202,7 @@ class Predictor(Checked):
             if kind not in self._uses:
                 with collector_paused():
                     graph, outputs = self.traced(kind.structure, kind.specs)
-                    for same in self._containers:
-                        same.settle()
-                    for around in self._around:
-                        around.settle()
+                    self._same.settle()
                     use = self._filled(kind, graph) or self._exact(kind, graph, outputs)
                 self._uses[kind] = use
             return self._uses[kind]

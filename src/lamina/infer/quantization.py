@@ -28,7 +28,7 @@ from lamina.graph.passes.pattern import replace
 from lamina.infer.predictor import Predictor, flat_outputs
 from lamina.nn import Module
 from lamina.nn.module import evaluating
-from lamina.nn.parameter import settings_version, standing_in
+from lamina.nn.parameter import standing_in
 from lamina.ops.arguments import checked
 from lamina.ops.core import Op
 from lamina.ops.primitives import Conv, Matmul, Quantize, QuantizedConv, QuantizedMatmul
@@ -94,7 +94,7 @@ class QuantizedPredictor(Predictor):
 
     def renewed(self) -> bool:
         """Never: what was calibrated stays as it is."""
-        self._settings = settings_version(), self._settings[1]
+        self._same.settle()
         return False
 
     def compiled(self, graph: Graph) -> Executable:

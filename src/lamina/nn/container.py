@@ -7,20 +7,32 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
+from lamina.ops.core import recorder
 
 M = TypeVar("M", bound=Module)
+H = TypeVar("H")
 
 
-class _Numbered(Module, Generic[M]):
+class _Container(Module):
+    """What holds modules or parameters and is looked into instead of called."""
+
+    def _seen(self, held: H) -> H:
+        """What it holds. What is traced serves as long as it holds the same."""
+        if (by := recorder()) is not None and by.lasts:
+            self._watched(by)
+        return held
+
+
+class _Numbered(_Container, Generic[M]):
     """Modules in order, under the names "0", "1", … unless a mapping gave others; a list of modules."""
 
     _modules: dict[str, M]  # type: ignore[assignment]
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._seen(self._modules))
 
     def __iter__(self) -> Iterator[M]:
-        return iter(self._modules.values())
+        return iter(self._seen(self._modules).values())
 
     @overload
     def __getitem__(self, index: int) -> M: ...
@@ -108,7 +120,7 @@ class ModuleList(_Numbered[M]):
         self.extend(modules)
 
 
-class ModuleDict(Module, Generic[M]):
+class ModuleDict(_Container, Generic[M]):
     """A dict of modules whose parameters belong to the owner. It has no forward of its own."""
 
     _modules: dict[str, M]  # type: ignore[assignment]
@@ -117,7 +129,7 @@ class ModuleDict(Module, Generic[M]):
         self.update(modules)
 
     def __getitem__(self, key: str) -> M:
-        return self._modules[key]
+        return self._seen(self._modules)[key]
 
     def __setitem__(self, key: str, module: M) -> None:
         self.add_module(key, _checked(self, module))
@@ -127,25 +139,25 @@ class ModuleDict(Module, Generic[M]):
         self._note_exchange()
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._seen(self._modules))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
+        return iter(self._seen(self._modules))
 
     def __contains__(self, key: object) -> bool:
-        return key in self._modules
+        return key in self._seen(self._modules)
 
     def keys(self) -> KeysView[str]:
         """The names."""
-        return self._modules.keys()
+        return self._seen(self._modules).keys()
 
     def values(self) -> ValuesView[M]:
         """The modules."""
-        return self._modules.values()
+        return self._seen(self._modules).values()
 
     def items(self) -> ItemsView[str, M]:
         """Names and modules."""
-        return self._modules.items()
+        return self._seen(self._modules).items()
 
     def update(self, modules: Mapping[str, M] | Iterable[tuple[str, M]]) -> None:
         """Add modules, or replace those of the same name."""
@@ -164,21 +176,21 @@ class ModuleDict(Module, Generic[M]):
         self._note_exchange()
 
 
-class ParameterList(Module):
+class ParameterList(_Container):
     """A list of parameters that belong to the owner. Tensors and arrays become parameters."""
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
         self.extend(values)
 
     def __len__(self) -> int:
-        return len(self._parameters)
+        return len(self._seen(self._parameters))
 
     def __iter__(self) -> Iterator[Any]:
-        return (getattr(self, name) for name in self._parameters)
+        return (getattr(self, name) for name in self._seen(self._parameters))
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return type(self)(list(self._parameters.values())[index])
+            return type(self)(list(self._seen(self._parameters).values())[index])
         return getattr(self, self._name(index))
 
     def __setitem__(self, index: int, value: Any) -> None:
@@ -206,14 +218,14 @@ class ParameterList(Module):
         return str(index % len(self))
 
 
-class ParameterDict(Module):
+class ParameterDict(_Container):
     """A dict of parameters that belong to the owner. Tensors and arrays become parameters."""
 
     def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
         self.update(parameters)
 
     def __getitem__(self, key: str) -> Any:
-        if key not in self._parameters:
+        if key not in self._seen(self._parameters):
             raise KeyError(key)
         return getattr(self, key)
 
@@ -225,25 +237,25 @@ class ParameterDict(Module):
         self._note_exchange()
 
     def __len__(self) -> int:
-        return len(self._parameters)
+        return len(self._seen(self._parameters))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._parameters)
+        return iter(self._seen(self._parameters))
 
     def __contains__(self, key: object) -> bool:
-        return key in self._parameters
+        return key in self._seen(self._parameters)
 
     def keys(self) -> KeysView[str]:
         """The names."""
-        return self._parameters.keys()
+        return self._seen(self._parameters).keys()
 
     def values(self) -> list[Any]:
         """The parameters."""
-        return [self[name] for name in self._parameters]
+        return [self[name] for name in self._seen(self._parameters)]
 
     def items(self) -> list[tuple[str, Any]]:
         """Names and parameters."""
-        return [(name, self[name]) for name in self._parameters]
+        return [(name, self[name]) for name in self._seen(self._parameters)]
 
     def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Add parameters, or replace those of the same name."""

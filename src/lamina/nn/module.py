@@ -27,15 +27,14 @@ from typing import (
 import numpy as np
 
 from lamina.graph.ir.graph import Value
-from lamina.graph.ir.surroundings import SameSurroundings
 from lamina.nn.hooks import Hook, HookHandle, Hooks
 from lamina.nn.mixed_precision import computed, in_compute_type
 from lamina.nn.parameter import Buffer, Parameter, become, read, settings_changed, standing_in, traces, write
 from lamina.nn.random import Generator, default_generator
-from lamina.nn.settings import SameSettings, surroundings_of
+from lamina.nn.settings import SameModules
 from lamina.nn.state import Mismatch, WithState, loaded, saved
 from lamina.ops.arguments import Checked, DTypeLike, checked
-from lamina.ops.core import Operand, Recorder, recorder
+from lamina.ops.core import Operand, Recorder, recorder, recording
 from lamina.ops.destination import destination
 from lamina.ops.origin import enter, explain, leave
 from lamina.runtime import Device
@@ -127,19 +126,26 @@ class Module(WithState, Checked):
                     }
                 if by is None or not by.lasts:
                     return self._between_hooks(hooks, inputs, options)
-                by.guard(same := SameSettings(self))
-                if reads := surroundings_of(type(self)):
-                    by.guard(around := SameSurroundings(reads))
-                found = self._between_hooks(hooks, inputs, options)
-                same.settle()
-                if reads:
-                    around.settle()
-                return found
+                self._watched(by)
+                return self._between_hooks(hooks, inputs, options)
             except Exception as error:
                 explain(error)
                 raise
             finally:
                 leave(token)
+
+    def _watched(self, by: Recorder) -> None:
+        """What is traced serves as long as this module and those below it are what they are now."""
+
+        def begun() -> SameModules:
+            with recording(None):  # what looks at attributes does not use them
+                same = SameModules(self)
+            for module in self.modules():
+                by.note(vars(module), lambda: same)
+            by.guard(same)
+            return same
+
+        by.note(vars(self), begun)
 
     def _between_hooks(self, hooks: Hooks | None, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if hooks is None:
@@ -252,12 +258,14 @@ class Module(WithState, Checked):
     def __getattr__(self, name: str) -> Any:
         # Only called when the instance's dictionary and its class have no such attribute.
         own = self.__dict__
+        if (by := recorder()) is not None and by.lasts and "_modules" in own:
+            self._watched(by)
         for kind in ("_parameters", "_buffers"):
             if name in own.get(kind, ()):
                 held = own[kind][name]
                 if held is None:
                     return None
-                if kind == "_buffers" and (by := recorder()) is not None and by.stands_for(held):
+                if kind == "_buffers" and by is not None and by.stands_for(held):
                     return held  # itself, so that it may be written
                 return in_compute_type(held, read(held), keeps=self.computes_in_master)
         modules = own.get("_modules", ())

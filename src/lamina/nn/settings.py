@@ -9,16 +9,16 @@ result that is kept) is no setting.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from inspect import unwrap
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 import numpy as np
 
-from lamina.graph.ir.surroundings import DEEPEST, PLAIN, Itself, Read, has_fields, is_container, reads_of
+from lamina.graph.ir.surroundings import PLAIN, Itself, ReadWalk, SameSurroundings, comparable
 from lamina.nn.parameter import settings_version
-from lamina.tensors import Tensor
+from lamina.ops.core import Operand
 
 #: Functions of a class that no forward pass calls.
 _ASIDE = ("__init__", "__repr__", "extra_repr")
@@ -32,144 +32,112 @@ class HasSettings(Protocol):
     #: Attributes that were assigned while it was traced.
     _unsettled: set[str]
 
-
-def settings_of(module: HasSettings) -> Hashable:
-    """What programs that call the module depend on, but for its mode and for modules below it."""
-    own, unsettled = vars(module), module._unsettled
-    held = [(n, own[n]) for n in _named(type(module)) if n in own and n not in unsettled]
-    return module._exchanged, tuple([(n, plain) for n, x in held if (plain := _plain(x)) is not _OTHER])
+    def modules(self) -> Iterator[Any]:
+        """Itself and all modules below it."""
 
 
-class SameSettings:
-    """A guard: whether a module has the settings that it had when it was called.
+def settings_of(module: HasSettings, names: Collection[str] = ()) -> Hashable:
+    """What programs that use a module depend on, but for its mode, what is in containers, and modules below it.
 
-    `settle` looks at them, when the call is over: what the call assigned is known then.
+    names: those of attributes that functions of other classes read.
+    """
+    own, named = vars(module), _named(type(module))
+    held = [(n, x) for n, x in own.items() if (n in named or n in names) and n not in _TABLES]
+    told = [(n, comparable(x) if _is_told(x) else Itself(x)) for n, x in held if n not in module._unsettled]
+    return module._exchanged, tuple(told)
+
+
+#: What every module has: `_exchanged` and `training` tell of it.
+_TABLES = (
+    *("_training", "_parameters", "_buffers", "_modules", "_transient", "_exchanged", "_unsettled"),
+    *("_lamina_hooks",),
+)
+
+
+def _is_told(value: Any) -> bool:
+    """Whether `Module.__setattr__` tells when it becomes another: nobody can change it otherwise."""
+    return isinstance(value, (*PLAIN, tuple, np.generic, np.ndarray, Operand, FunctionType))
+
+
+class SameModules:
+    """A guard: whether a module and those below it have the settings that they had, and read what they read.
+
+    `settle` looks at the settings when the function is traced: what it assigned, counted or kept is known then.
     """
 
-    __slots__ = ("_containers", "_held", "_seen", "_settings")
+    __slots__ = ("_around", "_held", "_names", "_seen", "_settings")
 
     def __init__(self, module: HasSettings) -> None:
-        self._held, self._seen = weakref.ref(module), -1
-        self._settings: Hashable = None
-        self._containers = SameContainers(module)
+        modules = list(module.modules())
+        walk = _walk_of(modules)
+        self._held, self._names = [weakref.ref(m) for m in modules], frozenset(walk.names)
+        own = {id(vars(m)) for m in modules}
+        reads = [r for r in walk.reads if id(r.holder) not in own or not isinstance(r.now(), PLAIN)]
+        self._around = SameSurroundings(tuple(reads))
+        self._seen, self._settings = settings_version(), self._settings_now()
+
+    def _settings_now(self) -> Hashable:
+        modules = [held() for held in self._held]
+        return tuple([None if m is None else settings_of(m, self._names) for m in modules])
 
     def settle(self) -> None:
         """These are the settings."""
-        if (module := self._held()) is not None:
-            self._seen, self._settings = settings_version(), settings_of(module)
-            self._containers.settle()
+        self._seen, self._settings = settings_version(), self._settings_now()
+        self._around.settle()
 
     def __call__(self) -> bool:
         """Whether they are the same."""
         now = settings_version()
         if now != self._seen:
-            module = self._held()
-            if module is None or settings_of(module) != self._settings:
+            if self._settings_now() != self._settings:
                 return False
             self._seen = now
-        return not self._containers or self._containers()
+        return self._around()
 
 
-class SameContainers:
-    """Whether the lists, dicts and objects with fields that a module reads hold what they held.
-
-    Nobody is told when something is put into one: they are looked at each time. True where there are any.
-    """
-
-    __slots__ = ("_held", "_values")
-
-    def __init__(self, module: HasSettings) -> None:
-        self._held, self._values = weakref.ref(module), _containers_of(module)
-
-    def __bool__(self) -> bool:
-        return bool(self._values)
-
-    def settle(self) -> None:
-        """A call is over: what it changed is no setting."""
-        if (module := self._held()) is not None:
-            now = _containers_of(module)
-            self._values = {n: x for n, x in self._values.items() if now.get(n) == x}
-
-    def __call__(self) -> bool:
-        """Whether they are the same."""
-        own = None if (module := self._held()) is None else vars(module)
-        return own is not None and all(_plain(own.get(n)) == x for n, x in self._values.items())
+def _walk_of(modules: Collection[HasSettings]) -> ReadWalk:
+    """What the functions of the user's classes among the modules read that a forward pass reaches, and hooks."""
+    walk, kinds = ReadWalk(), dict[type, list[HasSettings]]()
+    for module in modules:
+        if type(module).__module__.partition(".")[0] != _LIBRARY:
+            kinds.setdefault(type(module), []).append(module)
+        if (hooks := vars(module).get("_lamina_hooks")) is not None:
+            for entry in (*hooks.before.values(), *hooks.after.values()):
+                walk.call(entry.hook)
+    seen, ahead = set[str](), ["forward"]
+    while ahead:
+        seen.update(ahead)
+        for kind, of_kind in kinds.items():
+            for function in filter(None, (_function_of(kind, name) for name in ahead)):
+                for module in of_kind:
+                    walk.call(function, (), module)
+        ahead = [name for name in walk.names if name not in seen]
+    return walk
 
 
-_OTHER = object()
-#: Containers of every module: `_exchanged` tells of them.
-_TABLES = ("_parameters", "_buffers", "_modules")
-
-
-def _containers_of(module: HasSettings) -> dict[str, Hashable]:
-    """The containers of plain values that a module's forward function, and the methods that it calls, name."""
-    own = vars(module)
-    read = [n for n in _read(type(module)) if n in own and n not in _TABLES and n not in module._unsettled]
-    found = {n: _plain(own[n]) for n in read if is_container(own[n])}
-    return {n: x for n, x in found.items() if x is not _OTHER}
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """A value that can be compared; `_OTHER` for what has modules or a state of its own."""
-    if isinstance(value, PLAIN):
-        return type(value), value
-    if depth < DEEPEST and isinstance(value, tuple | list):
-        parts = tuple([_plain(x, depth + 1) for x in value])
-        return _OTHER if _OTHER in parts else parts
-    if isinstance(value, dict):
-        return _plain([list(x) for x in value.items()], depth)
-    if isinstance(value, np.generic):
-        return type(value), value.item()
-    if has_fields(value):
-        return _plain(vars(value), depth)
-    return Itself(value) if isinstance(value, FunctionType | np.ndarray | Tensor) else _OTHER
-
-
-def surroundings_of(kind: type) -> tuple[Read, ...]:
-    """What the functions of a class read beside a module's own: variables around them, numbers of the class.
-
-    Kept by the class itself, which they may hold.
-    """
-    found: tuple[Read, ...] | None = vars(kind).get("_lamina_surroundings")
-    if found is None:
-        functions = [unwrap(f) for base in kind.__mro__ for n, f in _functions(base) if n not in _ASIDE]
-        numbers = [n for n in _named(kind) if isinstance(getattr(kind, n, _OTHER), PLAIN)]
-        own = [Read(kind, n) for n in numbers if kind.__module__.partition(".")[0] != _LIBRARY]
-        found = (*reads_of(*[f for f in functions if isinstance(f, FunctionType)]), *own)
-        type.__setattr__(kind, "_lamina_surroundings", found)
-    return found
+def _function_of(kind: type, name: str) -> FunctionType | None:
+    """A method, a property's getter or a class's function of this name."""
+    made = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    made = made.fget if isinstance(made, property) else getattr(made, "__func__", made)
+    made = None if made is None or not callable(made) else unwrap(made)
+    return made if isinstance(made, FunctionType) else None
 
 
 #: Classes of this package have numbers that nobody changes.
 _LIBRARY = __name__.partition(".")[0]
-_names: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
+#: Where the class of all modules is.
+_EVERY = f"{__name__.rpartition('.')[0]}.module"
+_names: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
 
 
-def _named(kind: type) -> tuple[str, ...]:
-    """The names that the functions of a class and of those it inherits from use, up to what Module itself uses."""
+def _named(kind: type) -> frozenset[str]:
+    """The names that the functions of a class and of those it inherits from use, but for what every module has."""
     if kind not in _names:
-        functions = (unwrap(f) for base in kind.__mro__ for n, f in _functions(base) if n not in _ASIDE)
+        bases = [base for base in kind.__mro__ if base.__module__ != _EVERY]
+        functions = (unwrap(f) for base in bases for n, f in _functions(base) if n not in _ASIDE)
         codes = (f.__code__ for f in functions if isinstance(f, FunctionType))
-        _names[kind] = tuple(dict.fromkeys(name for code in codes for name in _inner(code)))
+        _names[kind] = frozenset(name for code in codes for name in _inner(code))
     return _names[kind]
-
-
-_names_read: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
-
-
-def _read(kind: type) -> tuple[str, ...]:
-    """The names that the forward function of a class uses, and the functions of the class among these."""
-    if kind not in _names_read:
-        found: dict[str, None] = {}
-        ahead = ["forward"]
-        while ahead:
-            if (name := ahead.pop()) not in found:
-                found[name] = None
-                made = getattr(kind, name, None)
-                function = unwrap(made.fget if isinstance(made, property) and made.fget else made)  # type: ignore[arg-type]
-                ahead += _inner(function.__code__) if isinstance(function, FunctionType) else ()
-        _names_read[kind] = tuple(found)
-    return _names_read[kind]
 
 
 def _functions(kind: type) -> Iterator[tuple[str, Any]]:

@@ -440,7 +440,11 @@ class Capture:
 
     def leave_behind(self) -> None:
         """Forget what was written to tensors that nobody else has: the function made them, and makes them anew when
-        it is called again. To be called when it has returned, and its results are read and let go."""
+        it is called again; and what it changed itself of what guards look at. To be called when it has returned, and
+        its results are read and let go."""
+        for holds in self.guards:
+            if (settle := getattr(holds, "settle", None)) is not None:
+                settle()
         for key in list(self.written):
             tensor = self.tensors.pop(key)
             left, twin = ref(tensor), copy(tensor)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dis
 import pickle
 import random
+import sys
 import sysconfig
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import is_dataclass
 from enum import Enum
@@ -53,9 +55,13 @@ class Itself:
         return id(self.value)
 
 
+#: Containers whose elements may become others.
+_OPEN = (list, dict, set, deque)
+
+
 def is_container(value: Any) -> bool:
-    """Whether it is a list, a dict or an object with fields, whose elements may become others."""
-    return (isinstance(value, list | dict) and len(value) <= LARGEST) or has_fields(value)
+    """Whether it is a list, a dict, a set or an object with fields, whose elements may become others."""
+    return (isinstance(value, _OPEN) and len(value) <= LARGEST) or has_fields(value)
 
 
 def has_fields(value: Any) -> bool:
@@ -70,10 +76,14 @@ def comparable(value: Any, depth: int = 0) -> Hashable:
         return type(value), repr(value) if isinstance(value, float) else value  # NaN is not equal to itself
     if isinstance(value, np.generic):
         return comparable(value.item(), depth)
+    if isinstance(value, _OPEN) and len(value) > LARGEST:
+        return Itself(value), len(value)
     if depth < DEEPEST:
-        if isinstance(value, tuple | list) and len(value) <= LARGEST:
+        if isinstance(value, tuple | list | deque) and len(value) <= LARGEST:
             return type(value), tuple([comparable(x, depth + 1) for x in value])
-        if isinstance(value, dict) and len(value) <= LARGEST:
+        if isinstance(value, set):
+            return set, frozenset([comparable(x, depth + 1) for x in value])
+        if isinstance(value, dict):
             return dict, tuple(
                 [(comparable(k, depth + 1), comparable(x, depth + 1)) for k, x in value.items()]
             )
@@ -87,20 +97,20 @@ _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 
 
 class Read(NamedTuple):
-    """A variable: of a function around (a cell), of a module or an object (its dictionary, and the name there), or of
-    a class; or how far a generator of random numbers has drawn."""
+    """A variable: of a function around (a cell), of a module or an object (its dictionary, and the name there), of a
+    class or an object with slots; or how far a generator of random numbers has drawn."""
 
-    holder: dict[str, Any] | CellType | type | random.Random | np.random.RandomState | np.random.Generator
-    name: str
+    holder: Any
+    name: Any
 
     def now(self) -> Any:
         """Its value; `_ABSENT` where it has none."""
         if isinstance(self.holder, dict):
             return self.holder.get(self.name, _ABSENT)
-        if isinstance(self.holder, type):
-            return getattr(self.holder, self.name, _ABSENT)
         if isinstance(self.holder, _GENERATORS):
             return pickle.dumps(self.holder)
+        if not isinstance(self.holder, CellType):
+            return getattr(self.holder, self.name, _ABSENT)
         try:
             return self.holder.cell_contents
         except ValueError:
@@ -113,15 +123,15 @@ _ABSENT = object()
 class SameSurroundings:
     """A guard: whether variables that functions read are what they were when this was made.
 
-    `settle` drops those that have changed since: what a traced call itself counts or keeps.
+    `settle` drops those that have changed since: what a traced call itself counts or keeps. Of dictionaries and
+    objects with fields it drops the entries that have.
     """
 
     __slots__ = ("_kept", "_reads")
 
     def __init__(self, reads: tuple[Read, ...]) -> None:
         self._reads = reads
-        values = [(read, read.now()) for read in reads]
-        self._kept = [(read, x, _snapshot(x, {}), comparable(x)) for read, x in values]
+        self._kept = [_KeptRead.of(read) for read in reads]
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -136,9 +146,11 @@ class SameSurroundings:
         """The traced call is over. Warns of random numbers that it drew from generators of Python or NumPy."""
         same: list[Any] = []
         for kept in self._kept:
-            holder, unchanged = kept[0].holder, _is_same(*kept)
+            holder, unchanged = kept.read.holder, kept.holds()
             if unchanged and not isinstance(holder, _GENERATORS):
                 same.append(kept)
+            elif not unchanged and not isinstance(holder, _GENERATORS):
+                same += kept.unchanged_entries()
             elif isinstance(holder, _GENERATORS) and not unchanged:
                 kind = type(holder)
                 warnings.warn(
@@ -151,13 +163,42 @@ class SameSurroundings:
 
     def __call__(self) -> bool:
         """Whether they are the same."""
-        return all(_is_same(*kept) for kept in self._kept)
+        return all(kept.holds() for kept in self._kept)
 
 
-def _is_same(read: Read, value: Any, snapshot: Snapshot, found: Hashable) -> bool:
-    """Whether it is the same object with the same ones in it, which is quickly seen, or equal to what it was."""
-    now = read.now()
-    return (now is value and all(_holds(x, entries) for x, entries in snapshot)) or comparable(now) == found
+class _KeptRead(NamedTuple):
+    """A variable with the value that it had: the object, what its containers held, and what it is compared by."""
+
+    read: Read
+    value: Any
+    snapshot: Snapshot
+    found: Hashable
+
+    @classmethod
+    def of(cls, read: Read) -> _KeptRead:
+        """As it is now."""
+        value = read.now()
+        return cls(read, value, _snapshot(value, {}), comparable(value))
+
+    def holds(self) -> bool:
+        """Whether it is the same object with the same ones in it, which is quickly seen, or equal to what it was."""
+        now = self.read.now()
+        is_same = now is self.value and all(_holds(x, entries) for x, entries in self.snapshot)
+        return is_same or comparable(now) == self.found
+
+    def unchanged_entries(self) -> Iterator[_KeptRead]:
+        """Of a dictionary, or an object with fields, that is the same: what it holds that is as it was."""
+        held = vars(self.value) if has_fields(self.value) else self.value
+        if self.read.now() is not self.value or not isinstance(held, dict) or len(held) > LARGEST:
+            return
+        found: Any = self.found
+        before = dict(found[1][1] if has_fields(self.value) else found[1])
+        for key in held:
+            entry = _KeptRead.of(Read(held, key))
+            if entry.found == (was := before.get(comparable(key), _ABSENT)):
+                yield entry
+            elif isinstance(was, tuple):
+                yield from entry._replace(found=was).unchanged_entries()
 
 
 #: The containers in a value, with what each of them held.
@@ -173,7 +214,7 @@ def _snapshot(value: Any, seen: dict[int, Any]) -> Snapshot:
 
 
 def _entries_of(container: Any) -> tuple[Any, ...]:
-    if isinstance(container, list | tuple):
+    if isinstance(container, list | tuple | set | deque):
         return tuple(container)
     held = container if isinstance(container, dict) else vars(container)
     return (*held, *held.values())
@@ -186,19 +227,25 @@ def _holds(container: Any, entries: tuple[Any, ...]) -> bool:
 
 def reads_of(*functions: Callable[..., Any], objects: Iterable[Any] = ()) -> tuple[Read, ...]:
     """What functions read beside their arguments. objects: arguments whose attributes count, too."""
-    walk = _ReadWalk()
+    walk = ReadWalk()
     for function in functions:
         walk.call(function, tuple(objects))
-    return tuple(walk.found.values())
+    return walk.reads
 
 
-class _ReadWalk:
-    """Gathers what functions read, and what those read that they call."""
+class ReadWalk:
+    """Gathers what functions read, and what those read that they call. names: of attributes that they read."""
 
     def __init__(self) -> None:
         self.found: dict[tuple[int, str], Read] = {}
+        self.names: dict[str, None] = {}
         self._seen: set[tuple[int, ...]] = set()
         self._held: list[Any] = []  # so that no id is given twice
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """What was found."""
+        return tuple(self.found.values())
 
     def call(self, function: Any, objects: tuple[Any, ...] = (), itself: Any = None) -> None:
         """A function, or what is called as one. objects: what it is called with. itself: what it is a method of."""
@@ -221,13 +268,14 @@ class _ReadWalk:
             self._variable(Read(cell, ""), names)
         if names is _NO_NAMES:
             return
+        self.names |= dict.fromkeys(names.attributes)
         for name in names.variables:
             if name in function.__globals__:
                 self._variable(Read(function.__globals__, name), names)
         self._attributes(itself, names)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         for x in (*objects, *defaults):
-            if isinstance(x, list | dict):
+            if isinstance(x, _OPEN):
                 self._variable(Read({"": x}, ""), names)
             else:
                 self._through(x, names)
@@ -245,14 +293,17 @@ class _ReadWalk:
         if (source := _generator_of(value)) is not None:
             self.found.setdefault((id(source), ""), Read(source, ""))
             return
-        if isinstance(value, (*PLAIN, type, Operand, np.ndarray, np.generic, BuiltinFunctionType)):
+        if isinstance(value, (*PLAIN, Operand, np.ndarray, np.generic, BuiltinFunctionType)):
             return
         if isinstance(value, FunctionType | MethodType | partial):
             self.call(value)
             return
         if not self._is_new(value, names):
             return
-        if isinstance(value, list | tuple | dict):
+        if isinstance(value, type):
+            self._attributes(value, names)
+            return
+        if isinstance(value, (tuple, *_OPEN)):
             if len(value) <= LARGEST:
                 for x in value.values() if isinstance(value, dict) else value:
                     self._through(x, names)
@@ -262,25 +313,47 @@ class _ReadWalk:
             self.call(value)
 
     def _attributes(self, value: Any, names: _CodeNames) -> None:
+        if isinstance(value, type):
+            for name in names.attributes if _is_users_module(sys.modules.get(value.__module__)) else ():
+                self._of_class(value, name, names)
+            return
         if isinstance(own := _got(value, "__dict__"), dict):
             for name in names.attributes:
                 self._attribute(value, own, name, names)
+        for name in {*names.attributes}.intersection(_got(type(value), "__slots__") or ()):
+            self._variable(Read(value, name), names)
+
+    def _of_class(self, kind: type, name: str, names: _CodeNames) -> None:
+        """An attribute of a class that is read as such: a number, a container, a method."""
+        made = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _ABSENT)
+        if isinstance(made, classmethod | staticmethod | FunctionType):
+            self.call(getattr(made, "__func__", made), (), kind if isinstance(made, classmethod) else None)
+        elif isinstance(made, PLAIN) or is_container(made):
+            self._variable(Read(kind, name), names)
 
     def _attribute(self, value: Any, own: dict[str, Any], name: str, names: _CodeNames) -> None:
         """own: what the object holds itself; the rest is its class's, which it may come to hold instead."""
         if isinstance(value, ModuleType):
             made = own.get(name, _ABSENT)
-            if isinstance(made, (*PLAIN, FunctionType)) or _generator_of(made) is not None:
+            counts = _is_users_module(value) if name in own else False
+            if counts or isinstance(made, (*PLAIN, FunctionType)) or _generator_of(made) is not None:
                 self._variable(Read(own, name), names)
+            return
+        parts = own.get("_modules")  # of a neural network
+        if name not in own and isinstance(parts, dict) and name in parts:
+            self._through(parts[name], names)
             return
         made = own[name] if name in own else getattr(type(value), name, _ABSENT)
         made = made.fget if isinstance(made, property) else made
-        if name in own or isinstance(made, PLAIN):
+        is_value = isinstance(made, PLAIN) or is_container(made)
+        if name in own or is_value:
             self._variable(Read(own, name), names)
-        if name not in own and isinstance(made, PLAIN):
+        if name not in own and is_value:
             self._variable(Read(type(value), name), names)
         elif isinstance(made, FunctionType) and _is_users(made):
             self.call(made, (), value)
+        elif isinstance(made, MethodType):
+            self.call(made)
 
     def _is_new(self, *values: Any) -> bool:
         key = tuple([id(x) for x in values])
@@ -315,6 +388,8 @@ class _CodeNames(NamedTuple):
 
 
 _NO_NAMES = _CodeNames((), ())
+#: What takes the name of an attribute as a text.
+_BY_NAME = {"getattr", "hasattr", "vars", "__dict__"}
 _names: weakref.WeakKeyDictionary[CodeType, _CodeNames] = weakref.WeakKeyDictionary()
 
 
@@ -325,6 +400,10 @@ def _names_in(code: CodeType) -> _CodeNames:
         steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
         variables = [x for op, x in steps if op in ("LOAD_GLOBAL", "LOAD_NAME")]
         attributes = [x for op, x in steps if op in ("LOAD_ATTR", "LOAD_METHOD")]
+        if {*variables, *attributes} & _BY_NAME:
+            attributes += [
+                x for op, x in steps if op == "LOAD_CONST" and isinstance(x, str) and x.isidentifier()
+            ]
         for names in inner:
             variables += names.variables
             attributes += names.attributes
@@ -362,3 +441,10 @@ _LIBRARIES = (
 
 def _is_users(function: FunctionType) -> bool:
     return not function.__code__.co_filename.startswith(_LIBRARIES)
+
+
+def _is_users_module(module: ModuleType | None) -> bool:
+    """Whether it is a program's or a file's of the user's own, where a name may come to be another's."""
+    if module is None or module.__name__ == "__main__":
+        return module is not None
+    return not (getattr(module, "__file__", None) or "<frozen").startswith(_LIBRARIES)
