@@ -510,3 +510,46 @@ def test_what_is_no_array(data: Any) -> None:
         TypeError, match="tensor: data must be numbers, lists of one length nested in each other, or an"
     ):
         lm.tensor(data)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool"]
+)
+def test_parts_are_written_where_they_lie_as_the_op_writes_them(dtype: str) -> None:
+    keys: list[Any] = [
+        0, -1, slice(1, None), slice(None, None, 2), ..., None, (slice(None), 1), (..., -1), (1, 2),
+        (0, None, slice(2)), (slice(1, 1), 0), slice(-2, None),
+    ]  # fmt: skip
+    rng = np.random.default_rng(0)
+    for key in keys:
+        start = lm.tensor(rng.integers(0, 2, (3, 4))).to(dtype=dtype)
+        region = np.zeros((3, 4))[key]
+        for given in (
+            1,
+            True,
+            0.5,
+            np.asarray(region + 1),
+            lm.ones(np.shape(region), dtype=dtype),
+            lm.ones(1),
+        ):
+            x, whole = start.clone(), start.at[key].set(given)
+            part, version = x[1], x.version
+            x[key] = given
+            assert x.version > version
+            np.testing.assert_array_equal(x.numpy(), whole.numpy())
+            np.testing.assert_array_equal(part.numpy(), x.numpy()[1])
+
+
+def test_a_part_that_cannot_be_written_is_named_and_nothing_is_written() -> None:
+    x = lm.zeros(3, 4)
+    for key, given in ((3, 1.0), ((0, 0, 0), 1.0), (0, np.ones(5, np.float32))):
+        with pytest.raises((IndexError, ValueError)):
+            x[key] = given
+    assert x.sum().item() == 0
+    x[1:] = x[:-1] + 1
+    x[1:] = x[:-1]  # shares memory with what is written
+    assert x[:, 0].tolist() == [0, 0, 1]
+    big = np.iinfo(np.int32).max + 1
+    y = lm.zeros(3, dtype="int32")
+    with pytest.raises((OverflowError, ValueError)):
+        y[0] = big

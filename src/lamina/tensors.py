@@ -374,7 +374,27 @@ class Tensor(InPlace["Tensor"]):
     # ---- Python
     def __setitem__(self, key: Any, values: Any) -> None:
         """Overwrite the elements that a key names (see `getitem`); `x.at[key].set(values)` leaves x as it is."""
-        self.copy_(self.at[key].set(values))
+        if not self._written_in_place(key, values):
+            self.copy_(self.at[key].set(values))
+
+    def _written_in_place(self, key: Any, values: Any) -> bool:
+        """Write elements where they lie, without a copy of the others: by NumPy, where the key and the values mean
+        there what they mean here. Whether it did."""
+        lies = self.device.kind == "cpu" and self._spec.is_contiguous and self._part is None
+        if not lies or self.read_only or recorder() is not None or not _is_of_slices(key):
+            return False
+        place = self._values()
+        given = _fitting(values, place.dtype)
+        if given is None:
+            return False
+        try:
+            with np.errstate(all="ignore"):  # as casts do
+                place[key] = given
+        except (IndexError, ValueError):
+            return False  # the op says what is wrong
+        self.version += 1
+        tensors_changed()
+        return True
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -665,6 +685,28 @@ def from_dlpack(x: Any) -> Tensor:
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack: {type(x).__name__} has no __dlpack__")
     return _from_shared(share(x))
+
+
+def _is_of_slices(key: Any) -> bool:
+    """Whether a key has integers, slices that go ahead, `...` and None alone."""
+    parts = key if isinstance(key, tuple) else (key,)
+    ahead = (
+        not isinstance(p, slice) or p.step is None or (type(p.step) is int and p.step > 0) for p in parts
+    )
+    return all(ahead) and all(p is None or p is ... or type(p) in (int, slice) for p in parts)
+
+
+def _fitting(values: Any, dtype: np.dtype[Any]) -> Any:
+    """A number, array or tensor on a CPU that NumPy converts to a type as `to` does; None for others."""
+    if isinstance(values, bool | int | float):
+        if dtype.kind == "i" and not isinstance(values, float):
+            return values if np.iinfo(dtype).min <= values <= np.iinfo(dtype).max else None
+        return values if dtype in (np.float32, np.float64) else None
+    if isinstance(values, Tensor) and values.device.kind == "cpu":
+        values = values.numpy()
+    if not isinstance(values, np.ndarray):
+        return None
+    return values if values.dtype == dtype or (values.dtype.kind == dtype.kind == "f") else None
 
 
 def as_tensor(x: Any) -> Tensor:
