@@ -40,6 +40,15 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda x: x[2:],
     "detached": lambda x: x.detach()[1],
     "diagonal": lambda x: x[0].diagonal(),
+    "diagonal of a transposed part": lambda x: x[0].T.diagonal(),
+    "diagonal of columns": lambda x: x[:, :, 1:].diagonal(0, 1, 2),
+    "diagonal beside the main one": lambda x: x[:, ::2, 1:].diagonal(-1, 2, 0),
+    "diagonal of two outer axes": lambda x: x.diagonal(1),
+    "diagonal of one element": lambda x: x[0].T.diagonal(-3),
+    "no diagonal": lambda x: x[0].T.diagonal(-4),
+    "part of a diagonal": lambda x: x.narrow(2, 1, 3).diagonal(0, 1, 2)[:, 1:],
+    "diagonal of a diagonal": lambda x: x.transpose(0, 2).diagonal().diagonal(),
+    "reshaped diagonal": lambda x: x[:, :2, 1:].diagonal(0, 1, 2).flatten(),
     "windows": lambda x: x.unfold(2, 2, 2)[:, :, 1],
     "windows with gaps": lambda x: x.unfold(1, 1, 3)[..., 0],
 }
@@ -58,6 +67,35 @@ def test_a_part_is_written_over_the_whole_where_torch_has_a_view(name: str) -> N
     for x in (ours, theirs):
         PARTS[name](x).mul_(-2)
     np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", [name for name in PARTS if "diagonal" in name])
+def test_a_program_writes_diagonals_where_torch_has_a_view(name: str) -> None:
+    import torch
+
+    def run(x: Any) -> Any:
+        x = x.clone()
+        PARTS[name](x).mul_(-2)
+        return x * x * x
+
+    np.testing.assert_array_equal(
+        lm.jit(run)(counted()).numpy(), run(torch.arange(24.0).reshape(2, 3, 4)).numpy()
+    )
+
+
+def test_a_diagonal_of_a_part_sees_what_is_written_over_the_whole() -> None:
+    x = lm.tensor(np.arange(12.0, dtype=np.float32).reshape(3, 4))
+    cut, turned = x.narrow(1, 1, 3).diagonal(), x.T.diagonal()
+    x.add_(1)
+    assert (cut.tolist(), turned.tolist()) == ([2, 7, 12], [1, 6, 11])
+    x.T.diagonal().fill_(9)
+    assert (cut.tolist(), turned.tolist()) == ([2, 7, 12], [9, 9, 9])
+
+
+def test_the_gradient_of_a_part_s_diagonal_goes_to_its_elements() -> None:
+    found = lm.grad(lambda x: (x.T[1:].diagonal() * lm.tensor([1.0, 2.0, 3.0])).sum())(lm.ones(3, 4))
+    assert found.tolist() == [[0, 1, 0, 0], [0, 0, 2, 0], [0, 0, 0, 3]]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int64", "uint8", "bool"])

@@ -20,6 +20,7 @@ from lamina.ops.primitives.map_axes import mapped
 from lamina.ops.primitives.pointwise import clamp, where
 from lamina.ops.primitives.scan import cumsum
 from lamina.ops.primitives.shape import (
+    Reshape,
     cat,
     expand,
     flip,
@@ -451,7 +452,7 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     matrices = movedim(x, (first, second), (-2, -1))
     rows, columns = matrices.shape[-2:]
     size = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
-    flat = matrices.reshape((*matrices.shape[:-2], rows * columns))
+    flat = call(Reshape((*matrices.shape[:-2], rows * columns), diagonals=True), matrices)
     start = max(offset, 0) - min(offset, 0) * columns if size else 0
     stop = start + (size - 1) * (columns + 1) + 1 if size else start
     return slice_axis(flat, flat.ndim - 1, start, stop, columns + 1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import reduce
 from math import copysign, prod
 from typing import Any, Literal, SupportsIndex
+from typing import cast as cast_type
 
 import numpy as np
 
@@ -31,9 +33,14 @@ from lamina.spec.layout import reshaped_strides
 
 @dataclass(frozen=True)
 class Reshape(Op):
-    """The same elements in row-major order under another shape. A view wherever the input is contiguous."""
+    """The same elements in row-major order under another shape. A view wherever the input is contiguous.
+
+    diagonals: joins the last two axes, and nothing is read of the result but each (columns + 1)-th element: these lie
+    at equal distances where rows do not follow one another, too (`x.T`, `x[:, 1:]`).
+    """
 
     shape: Shape
+    diagonals: bool = field(default=False, kw_only=True)
     dtypes = DTYPES
     inplace = {0: 0}
     takes_part = True
@@ -56,7 +63,12 @@ class Reshape(Op):
         return (grads[0].reshape(inputs[0].shape),)
 
     def strides_within(self, shape: Shape, strides: Shape) -> Shape | None:
-        return reshaped_strides(shape, strides, self.shape)
+        found = reshaped_strides(shape, strides, self.shape)
+        if found is None and self.diagonals:
+            *lead, down, right = strides
+            # No whole number, but that of a diagonal, columns + 1 of it, is.
+            return (*lead, cast_type(int, Fraction(down + right, shape[-1] + 1)))
+        return found
 
     def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
         return (x.reshape(self.shape),)
