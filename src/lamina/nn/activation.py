@@ -14,6 +14,7 @@ from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter, read, write
 from lamina.nn.random import Generator, default_generator
 from lamina.ops.core import operand
+from lamina.ops.primitives.generator import drawn_for
 from lamina.tensors import Tensor, full
 
 
@@ -183,7 +184,9 @@ class RReLU(Module):
         state = read(self.generator.state)
         if isinstance(given, Tensor) and isinstance(state, Tensor):
             state = state.to(given.device)
-        slopes, after = ops.random_uniform(state, given.shape, self.lower, self.upper, given.dtype)
+        slopes, after = ops.random_uniform(
+            drawn_for(state, given), given.shape, self.lower, self.upper, given.dtype
+        )
         write(self.generator.state, after)
         y: T = ops.where(given > 0, given, given * slopes)
         return y

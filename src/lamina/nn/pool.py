@@ -10,6 +10,7 @@ from lamina.nn.module import Module, T
 from lamina.nn.parameter import read, write
 from lamina.nn.random import Generator, default_generator
 from lamina.ops.core import operand
+from lamina.ops.primitives.generator import drawn_for
 from lamina.ops.primitives.region_pool import fractional_sizes
 from lamina.ops.primitives.window import Padding, per_axis
 from lamina.tensors import Tensor
@@ -305,7 +306,7 @@ class _FractionalMaxPool(Module):
             if isinstance(given, Tensor) and isinstance(state, Tensor):
                 state = state.to(given.device)
             shape = (*lead, *given.shape[: 2 - len(lead)], self.rank)
-            drawn, after = ops.random_uniform(state, shape, dtype=given.dtype)
+            drawn, after = ops.random_uniform(drawn_for(state, given), shape, dtype=given.dtype)
             write(self.generator.state, after)
         y: T = type(self).function(
             given, self.kernel_size, self.output_size, self.output_ratio, self.return_indices, drawn

@@ -295,6 +295,49 @@ def test_compiled() -> None:
     )
 
 
+DRAWN = {
+    "rand_like": ops.rand_like,
+    "randn_like": ops.randn_like,
+    "randint_like": lambda x: ops.randint_like(x, 1 << 20),
+    "bernoulli": lambda x: ops.bernoulli(x * 0 + 0.5),
+    "bernoulli of one probability": lambda x: ops.bernoulli(x, 0.5),
+    "multinomial": lambda x: ops.multinomial(ops.ones_like(x), 16),
+    "multinomial again": lambda x: ops.multinomial(ops.ones_like(x), 16, True),
+    "multinomial of rows": lambda x: ops.multinomial(ops.ones_like(x).reshape(4, -1), 4),
+    "normal": lambda x: ops.normal(x, 1.0),
+    "gumbel_softmax": ops.gumbel_softmax,
+    "alpha_dropout": lambda x: ops.alpha_dropout(x, 0.5, True),
+    "channels": lambda x: ops.dropout1d(x.reshape(-1, 1), 0.5),
+    "layer of channels": lambda x: nn.Dropout2d()(x.reshape(1, -1, 1, 1)),
+    "rrelu": lambda x: nn.RReLU()(-x),
+    "attention": lambda x: ops.attention(
+        *[x.reshape(1, 1, 8, -1)] * 2, lm.tensor(np.eye(8, dtype=np.float32)[None, None]), dropout_p=0.5
+    ),
+    "compiled": lm.jit(lambda x: ops.rand_like(x)),
+    "gradient": lm.grad(lambda x: (x * ops.rand_like(x)).sum()),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_each_sample_draws_what_is_drawn_for_it(name: str) -> None:
+    x = lm.ones(8, 64)
+    shape = DRAWN[name](x[0]).shape
+    for run in (lm.vmap(DRAWN[name]), lm.jit(lambda x: lm.vmap(DRAWN[name])(x))):
+        found = [run(x).numpy() for _ in range(2)]
+        assert found[0].shape == (8, *shape)
+        assert len({tuple(y.ravel().tolist()) for both in found for y in both}) == 16
+    twice = lm.vmap(lm.vmap(DRAWN[name]))(lm.ones(2, 3, 64)).numpy()
+    assert len({tuple(y.ravel().tolist()) for both in twice for y in both}) == 6
+
+
+def test_what_is_drawn_for_no_sample_is_the_same_for_all() -> None:
+    def run(x: Any, same: Any) -> Any:
+        return x + ops.rand(16), x + ops.rand_like(same), x + ops.rand_like(x), x + ops.rand(16)
+
+    found = lm.vmap(run, (0, None))(lm.zeros(4, 16), lm.zeros(16))
+    assert [len({tuple(row) for row in y.tolist()}) for y in found] == [1, 1, 4, 1]
+
+
 def test_each_sample_draws_its_own_dropout() -> None:
     lm.manual_seed(0)
     drop = nn.Dropout(0.5)

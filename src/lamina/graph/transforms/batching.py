@@ -20,7 +20,10 @@ from lamina.graph.ir.graph import Capture, Node, Value, computed, mark, reachabl
 from lamina.graph.transforms.arguments import named_function
 from lamina.ops.arguments import shown
 from lamina.ops.core import BatchAxis, Op, Operand, bind, inferred, operand, recorder, recording
-from lamina.ops.primitives.marker import CustomGradient, Marker
+from lamina.ops.primitives.dropout import Dropout, DropoutMask
+from lamina.ops.primitives.generator import sample_by_sample
+from lamina.ops.primitives.marker import CustomGradient, DrawnFor, Marker
+from lamina.ops.primitives.random import RandomNormal, RandomUniform
 from lamina.runtime import is_array
 from lamina.spec import DTypeError, Shape, ShapeError, Spec
 from lamina.spec.policies import policy as use_policy
@@ -28,6 +31,8 @@ from lamina.tensors import Tensor
 
 #: Ways to fold samples into axes that are tried for one op.
 _MOST_WAYS = 64
+#: Ops that draw numbers.
+_DRAWS = (Dropout, DropoutMask, RandomNormal, RandomUniform)
 
 
 class Batched(NamedTuple):
@@ -51,8 +56,9 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
             all samples.
 
     What fn closes over (a network's parameters) is the same for all samples. It may stand within `grad`, `jvp`, `jit`
-    and `vmap`, and these within fn: vmap(grad(loss), (None, 0)) gives a gradient for each sample. Dropout draws for
-    each sample; what is drawn from nothing of a sample is the same for all. An op that has no form for many samples
+    and `vmap`, and these within fn: vmap(grad(loss), (None, 0)) gives a gradient for each sample. What is
+    drawn for something of a sample (dropout, `rand_like(x)`, `multinomial(x, 1)`) is drawn for each; what is drawn
+    from nothing of a sample (`rand(3)`) is the same for all. An op that has no form for many samples
     is applied to one after the other. Raises ValueError for sizes that differ, ShapeError for an axis that is not
     there, TypeError for what fn updates sample by sample (running statistics), naming the op.
     """
@@ -66,7 +72,12 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
         start = mark()
         own = (x.device for x in arguments.given if isinstance(x, (Tensor, Value)))
         one = [x for x in arguments.samples if x is not None]
-        with traced_for(next(own, None)), recording(capture), capture.attributes_apart(one):
+        with (
+            traced_for(next(own, None)),
+            recording(capture),
+            capture.attributes_apart(one),
+            sample_by_sample(),
+        ):
             result = fn(*arguments.standing(), **kwargs)
             leaves, structure = _tree.flatten(result, open_dataclasses=True)
             traced = [capture.read(x) if _is_tensor(x) else x for x in leaves]
@@ -207,6 +218,7 @@ class _Batcher:
     def __init__(self, arguments: _Mapped, capture: Capture, start: float) -> None:
         self.size, self.start = arguments.size, start
         self.found: dict[Value, Batched] = {}
+        self.apart: set[Value] = set()  # states of generators from which each sample draws
         for x, v in zip(arguments.given, arguments.samples, strict=True):
             if v is not None:
                 self.found[v] = Batched(x, True)
@@ -230,12 +242,18 @@ class _Batcher:
 
     def node(self, node: Node) -> list[Batched]:
         given = [self.read(v) for v in node.inputs]
+        if any(v in self.apart for v in node.inputs):
+            numbers = self.drawn(node, given)
+            if numbers is not None:
+                return numbers
         if not any(x.batched for x in given):
             return [Batched(y, False) for y in _applied(node.op, [x.operand for x in given])]
         if isinstance(node.op, CustomGradient):
             op = _batched_rule(node.op, [x.batched for x in given], self.size)
             full = [self.full(x, v.shape) for x, v in zip(given, node.inputs, strict=True)]
             return [Batched(y, True) for y in _applied(op, full)]
+        if isinstance(node.op, DrawnFor) and not given[0].batched:
+            self.apart.update(node.outputs)
         if isinstance(node.op, Marker):
             made = _applied(node.op, [x.operand for x in given])
             flags = node.op.passed([x.batched for x in given])
@@ -249,6 +267,23 @@ class _Batcher:
             )
         specs = [v.spec for v in node.inputs]
         return self.at_once(node.op, given, specs) or self.one_by_one(node.op, given, node.outputs)
+
+    def drawn(self, node: Node, given: Sequence[Batched]) -> list[Batched] | None:
+        """What each sample draws from a state that all have; None where the op draws nothing."""
+        specs = [v.spec for v in node.inputs]
+        states = [v in self.apart for v in node.inputs]
+        found = None
+        if isinstance(node.op, _DRAWS):
+            found = node.op.stacked(self.size, specs, [not state for state in states])
+        elif not any(x.batched for x in given):  # the state of another rank
+            self.apart.update(node.outputs)
+        if found is None:
+            return None
+        operands = [
+            x.operand if state else self.full(x, s.shape)
+            for x, s, state in zip(given, specs, states, strict=True)
+        ]
+        return self.stacked(node.op, found, operands, specs)
 
     def at_once(self, op: Op, given: Sequence[Batched], specs: Sequence[Spec]) -> list[Batched] | None:
         """All samples in one op; None where there is no such form."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
 from math import floor
@@ -15,6 +15,7 @@ from lamina._philox import words
 from lamina.ops.arguments import checked, within
 from lamina.ops.core import Arg, Array, Op, Sample, bind, call, operand
 from lamina.ops.primitives.generator import drawn as drawn_by
+from lamina.ops.primitives.generator import drawn_for
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.random import STATE, check_state, drawn, next_state
 from lamina.ops.primitives.shape import expand
@@ -110,6 +111,10 @@ class DropoutMask(Op):
         if not 0 <= self.p <= 1:
             raise ValueError(f"{self.name}: p must be in [0, 1], got {self.p}")
         return Spec(self.shape, self.dtype), STATE
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
+        """Each sample draws numbers of its own."""
+        return None if batched[0] else replace(self, shape=(size, *self.shape))
 
     def reference(self, state: Array) -> tuple[Array, Array]:  # type: ignore[override]
         count = element_count(self.shape)
@@ -243,7 +248,7 @@ def _channels_dropped(
         raise DTypeError(f"{what}: input must be of a float dtype, got {x.spec}; cast it with ops.cast")
     axes = 1 if x.ndim in unbatched else 2
     each = np.ones((*x.shape[:axes], *(1,) * (x.ndim - axes)), x.dtype.numpy)
-    kept, mask, moved = dropout(each, p, training, state=state)
+    kept, mask, moved = dropout(each, p, training, state=drawn_for(state, x))
     return (x * kept if training else x), mask, moved
 
 
@@ -273,7 +278,7 @@ def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = False, *,
     if x.ndim < 2:
         raise ShapeError(f"feature_alpha_dropout: input must be [N, C, *S], got {x.spec}")
     each = np.ones((*x.shape[:2], *(1,) * (x.ndim - 2)), x.dtype.numpy)
-    _, mask, moved = dropout(each, p, training, state=state)
+    _, mask, moved = dropout(each, p, training, state=drawn_for(state, x))
     return (_saturated(x, mask, p) if training else x), mask, moved
 
 

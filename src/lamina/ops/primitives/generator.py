@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
 from lamina._lazy import lazy
+from lamina.ops.core import Operand, bind
+from lamina.ops.primitives.marker import DrawnFor
+
+_samples: ContextVar[bool] = ContextVar("lamina_sample_by_sample", default=False)
 
 
 class GeneratorLike(Protocol):
@@ -34,11 +40,26 @@ def register_generators(generators: Generators) -> None:
     _generators[:] = [generators]
 
 
+@contextmanager
+def sample_by_sample() -> Iterator[None]:
+    """Inside of it is recorded what numbers are drawn for (see `drawn_for`)."""
+    token = _samples.set(True)
+    try:
+        yield
+    finally:
+        _samples.reset(token)
+
+
+def drawn_for(state: Any, x: Any) -> Any:
+    """A state, from which `vmap` draws numbers for each sample where x is one's (a device is none's)."""
+    return bind(DrawnFor(), state, x)[0] if _samples.get() and isinstance(x, Operand) else state
+
+
 def drawn(make: Callable[[Any], Sequence[Any]], generator: Any, beside: Any = None) -> Any:
     """The first of what make(state) gives, whose last is the state that the generator goes on with."""
     if not _generators:
         _package("nn")  # registers its own
     (held,) = _generators
-    found, *_, after = make(held.read(generator, beside))
+    found, *_, after = make(drawn_for(held.read(generator, beside), beside))
     held.write(generator, after)
     return found

@@ -58,6 +58,20 @@ class StopGradient(Marker, abstract=True):
 
 
 @dataclass(frozen=True)
+class DrawnFor(Marker, abstract=True):
+    """(state of a generator, x) -> the state, from which numbers are drawn for x: of many samples (`vmap`) each has
+    numbers of its own where x is theirs."""
+
+    arity = 2
+
+    def passed(self, inputs: Sequence[Passed]) -> tuple[Passed, ...]:
+        return tuple(inputs[:1])
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return None, None
+
+
+@dataclass(frozen=True)
 class CustomGradient(Marker, abstract=True):
     """(arguments, results, kept) -> results, whose gradient is what `rule` makes of the gradients of the results.
 

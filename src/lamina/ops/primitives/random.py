@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -130,6 +130,10 @@ class _Random(Op):
                 f"{self.name}: dtype must be a float, got {self.dtype} with state {listing(inputs)}"
             )
         return Spec(self.shape, self.dtype), STATE
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
+        """Each sample draws numbers of its own."""
+        return None if batched[0] else replace(self, **{"shape": (size, *self.shape)})
 
 
 def _samples(op: type[Op]) -> Iterator[Sample]:
