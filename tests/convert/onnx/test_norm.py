@@ -17,6 +17,18 @@ def test_a_norm_of_another_order_is_refused() -> None:
         single("LpNormalization", {"x": (2, 3)}, p=3)({"x": np.ones((2, 3), np.float32)})
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 9])
+def test_the_window_of_lrn_is_the_specification_s(size: int) -> None:
+    x = np.random.default_rng(1).standard_normal((2, 5, 3, 3)).astype(np.float32)
+    wanted = np.empty_like(x)
+    for c in range(5):
+        first, last = max(0, c - (size - 1) // 2), min(4, c + -(-(size - 1) // 2))
+        squares = (x[:, first : last + 1] ** 2).sum(1)
+        wanted[:, c] = x[:, c] / (1.5 + 0.5 / size * squares) ** 0.75
+    (found,) = single("LRN", {"x": x.shape}, size=size, alpha=0.5, bias=1.5)({"x": x}).values()
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 1, 1), (2, 3, 4), (1, 3, 1, 2)])
 def test_instance_norm_of_few_elements(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)

@@ -116,7 +116,12 @@ def lrn(node: OnnxNode) -> Any:
     """x / (bias + alpha / size times the sum of squares of neighbouring channels) ^ beta."""
     x = node.input(0)
     size, alpha = node.needed("size"), node.get("alpha", 1e-4)
-    return ops.local_response_norm(x, size, alpha, node.get("beta", 0.75), node.get("bias", 1.0))
+    args = size, alpha, node.get("beta", 0.75), node.get("bias", 1.0)
+    if size % 2:
+        return ops.local_response_norm(x, *args)
+    # A window of even size reaches one channel further behind than before; of the op, as of torch's, it is the other
+    # way round.
+    return ops.flip(ops.local_response_norm(ops.flip(x, 1), *args), 1)
 
 
 @converts("MeanVarianceNormalization")
