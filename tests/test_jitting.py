@@ -125,6 +125,13 @@ def test_what_it_closes_over_is_read_by_reference() -> None:
         weight.copy_(array(3))
 
 
+def test_arrays_of_any_byte_order_and_kind_are_taken() -> None:
+    run = lm.jit(lambda x: x * 2)
+    for x in (np.arange(6, dtype=">f4"), np.arange(6, dtype=np.float32), np.ma.array([1.0, 2.0])):
+        assert run(x).tolist() == (np.asarray(x) * 2).tolist()
+    assert run(np.float32(3)).item() == 6
+
+
 def test_memory_of_another_library_is_read_by_each_call() -> None:
     foreign = array(3)
     held = lm.from_dlpack(foreign)

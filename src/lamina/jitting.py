@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-import numpy as np
-
 from lamina import _tree
 from lamina._cached import cached_property
 from lamina._tree import Structure
@@ -25,7 +23,7 @@ from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
 from lamina.spec import Policy, Spec, current_policy
-from lamina.tensors import Tensor, array_spec, as_tensor
+from lamina.tensors import Tensor, array_spec, plain_array
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -160,7 +158,7 @@ class Jitted(Generic[P, R]):
         given = _Arguments.of(args, kwargs)
         if recorder() is not None or any(isinstance(x, Value) for x in given.leaves):
             return self.fn(*args, **kwargs)
-        arrays = [x if isinstance(x, np.ndarray) else as_tensor(x) for x in given.arrays]
+        arrays = [plain_array(x) for x in given.arrays]
         program = self._program(given)
         if key is not None and len(found) < _MOST_KNOWN:
             kept = [(x.spec, x.device) for x in given.leaves]

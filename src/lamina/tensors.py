@@ -742,12 +742,12 @@ def flatten_arrays(tree: Any, what: str, *, needed: bool = True) -> tuple[list[A
     of numbers and arrays), is no array, or (needed) holds none; `what` names the caller.
     """
     if isinstance(tree, Tensor | np.ndarray):
-        return [_plain_array(tree)], LEAF
+        return [plain_array(tree)], LEAF
     found, structure = flatten(tree, lambda x: _is_numbers(x, what), flags=not isinstance(tree, bool))
     if needed and not found:
         raise TypeError(f"{what}: there is no array in {tree!r}")
     try:
-        return [_plain_array(x) for x in found], structure
+        return [plain_array(x) for x in found], structure
     except TypeError as error:
         raise TypeError(f"{what}: {error}") from None
 
@@ -762,7 +762,7 @@ def _open_spec(shape: Shape, dtype: np.dtype[Any]) -> Spec:
     return Spec(shape, as_dtype(dtype))
 
 
-def _plain_array(x: Any) -> Any:
+def plain_array(x: Any) -> Any:
     """A NumPy array in the machine's byte order as it is, anything else as a tensor."""
     return x if type(x) is np.ndarray and x.dtype.byteorder != ">" else as_tensor(x)
 
