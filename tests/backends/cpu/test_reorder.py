@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lamina import backends
+import lamina as lm
+from lamina import backends, ops
 from lamina.backends.cpu.library import Stages
 from lamina.backends.cpu.loops.kernel import LoopKernel
 from lamina.runtime import Device
@@ -29,6 +30,23 @@ def test_runs_are_copied_by_loops_where_onednn_generates_no_code_or_slower_one(
     """oneDNN's code is there in a tenth of a millisecond, LLVM's in fifty."""
     spec = Spec(shape, dtype)
     assert isinstance(BACKEND.reorder(spec.fixed, spec.with_tag("bac")).make, kind)
+
+
+WINDOWS = np.lib.stride_tricks.sliding_window_view
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int64"])
+def test_elements_that_overlap_are_copied(dtype: str) -> None:
+    rows = np.arange(48).reshape(6, 8).astype(dtype)
+    given = (
+        WINDOWS(rows[0], 3),
+        WINDOWS(rows[:, 0], 3),
+        WINDOWS(rows, (2, 3)),
+        np.broadcast_to(rows[0], (4, 8)),
+    )
+    for x in given:
+        np.testing.assert_array_equal(lm.tensor(x).numpy(), x)
+        np.testing.assert_array_equal(ops.add(x, 1).numpy(), x + 1)
 
 
 @needs_llvm

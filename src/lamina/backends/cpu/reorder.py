@@ -24,7 +24,8 @@ from lamina.backends.cpu.loops import table
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.primitives.cast import Cast
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, bfloat16, float16
+from lamina.spec import Layout, Policy, Spec, bfloat16, float16
+from lamina.spec.layout import overlaps
 
 #: Elements from which on copies of runs by memcpy are faster than what oneDNN generates: more than caches hold.
 _LARGE = 1 << 22
@@ -37,11 +38,20 @@ def reorder(source: Spec, target: Spec) -> Plan:
     source, target = source.fixed, target.fixed
     if source.open != target.open:
         raise NoKernel(f"reorder: {source} and {target} differ in more than layout")
-    if source.dtype not in TYPES or source.numel == 0:
+    if source.dtype not in TYPES or source.numel == 0 or _has_windows(source):
         raise NoKernel(f"cpu: oneDNN does not copy {source}")
     if source.physical.is_blocked and target.physical.is_blocked:
         return _through_rows(source, target) or _copy(source, target, desc(source), desc(target))
     return _copy(source, target, desc(source), desc(target))
+
+
+def _has_windows(spec: Spec) -> bool:
+    """Whether elements share addresses in another way than by repetition (stride 0), which oneDNN has no form for."""
+    strides = spec.physical.strides
+    if spec.physical.is_blocked or not spec.overlaps:
+        return False
+    once = [(n, s) for n, s in zip(spec.shape, strides, strict=True) if s]
+    return overlaps(Layout(tuple(s for _, s in once)), tuple(n for n, _ in once))
 
 
 def generated(source: Spec, target: Spec) -> Plan:
@@ -50,7 +60,14 @@ def generated(source: Spec, target: Spec) -> Plan:
     """
     source, target = source.fixed, target.fixed
     blocked = source.physical.is_blocked or target.physical.is_blocked
-    if blocked or source.open != target.open or source.dtype not in TYPES or not 0 < source.numel < _LARGE:
+    is_small = 0 < source.numel < _LARGE
+    if (
+        blocked
+        or source.open != target.open
+        or source.dtype not in TYPES
+        or not is_small
+        or _has_windows(source)
+    ):
         raise NoKernel(f"cpu: {source} to {target} is left to loops")
     made = _described(desc(source), desc(target))
     if made is None:
