@@ -490,6 +490,17 @@ def test_clipping_by_value() -> None:
     assert max(np.abs(g.numpy()).max() for g in step.grads.values()) == np.float32(0.01)
 
 
+@pytest.mark.parametrize("name", ["net", "loss_fn", "optimizer"])
+def test_what_a_step_is_compiled_with_cannot_be_set(name: str) -> None:
+    step = make(regression(), optim.SGD(0.1))
+    held = getattr(step, name)
+    with pytest.raises(
+        AttributeError, match=f"{name} is compiled into the step and cannot be set; make a new step"
+    ):
+        setattr(step, name, regression())
+    assert getattr(step, name) is held
+
+
 def test_what_a_step_cannot_train_is_named() -> None:
     net = regression()
     with pytest.raises(ValueError, match="the optimizer trains weight, bias, which Sequential does not have"):

@@ -11,7 +11,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -49,6 +49,7 @@ from lamina.train.scaling import all_finite, initial_scale, next_scale
 
 _where = device  # the argument of `train_step` has the same name
 Loss = Callable[[Any, Any], Any]
+V = TypeVar("V")
 
 
 @dataclass
@@ -177,6 +178,22 @@ class Options:
             raise ValueError(f"train_step: accumulate must be an int of at least 1, got {self.accumulate!r}")
 
 
+class _Settled(Generic[V]):
+    """An attribute that programs are compiled with: setting it would change none of them."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, step: Step, owner: type | None = None) -> V:
+        return getattr(step, f"_{self.name}")  # type: ignore[no-any-return]
+
+    def __set__(self, step: Step, value: V) -> None:
+        raise AttributeError(
+            f"train_step: {self.name} is compiled into the step and cannot be set; make a new step with "
+            f"train_step({self.name}={shown(value)}, …)"
+        )
+
+
 class Step:
     """A compiled training step; made by `train_step`. Threads may share it: their steps run one after another, whole.
 
@@ -188,6 +205,10 @@ class Step:
         that are -100, as scalar tensors (None when the labels are not integers); reading them waits for the device,
         as reading the loss does.
     """
+
+    net = _Settled[Module]()
+    loss_fn = _Settled[Loss]()
+    optimizer = _Settled[Optimizer]()
 
     def __init__(
         self,
@@ -202,7 +223,7 @@ class Step:
         programs: Programs[_CompiledStep],
         tuner: Tuner,
     ) -> None:
-        self.net, self.loss_fn, self.optimizer = net, loss_fn, optimizer
+        self._net, self._loss_fn, self._optimizer = net, loss_fn, optimizer
         self.device, self.precision, self.options = where, precision, options
         self.backend = backend
         backends.get(where, backend)  # opened here, not by the first step
