@@ -88,6 +88,15 @@ def test_loss_falls_in_every_precision(backend: str, precision: str) -> None:
     assert short is None or f"{short}8,4,6,6]" in text
 
 
+@pytest.mark.parametrize(("precision", "kept"), [(None, "float64"), ("fp64", "float64"), ("fp32", "float32")])
+def test_a_network_in_float64_stays_so_unless_another_precision_is_asked_for(precision: Any, kept: str) -> None:
+    net = small_net().double()
+    step = make(net, optim.SGD(0.1, 0.9), precision=precision)
+    assert step(IMAGES, LABELS).dtype.name == kept
+    assert {p.dtype.name for p in net.parameters()} == {kept}
+    assert str(make(small_net(), optim.SGD(0.1)).precision) == "fp32"
+
+
 @pytest.mark.feature("B017")
 @pytest.mark.parametrize("name", list(lm.spec.PRECISIONS))
 def test_activations_are_of_the_precisions_type_and_products_round_to_tf32_in_it_alone(name: str) -> None:

@@ -39,7 +39,7 @@ from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.runtime.ranks.progress import progress
-from lamina.spec import DType, Group, Shape, Spec, current_policy, float32, policy
+from lamina.spec import DType, Group, Shape, Spec, current_policy, float32, float64, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays, zeros
 from lamina.train.averaging import AveragedModel
@@ -82,7 +82,7 @@ def train_step(
     optimizer: Optimizer,
     *,
     device: Device | str = "auto",
-    precision: str | Precision = "fp32",
+    precision: str | Precision | None = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
     accumulate: int = 1,
@@ -108,7 +108,8 @@ def train_step(
         planned alone, by `program`, and parameters stay where they are. backend: another backend of that device
         ("reference").
     precision: "fp32"; "tf32"; "bf16" and "fp16", with float32 master weights and, for fp16, dynamic loss
-        scaling; "fp64" converts the parameters.
+        scaling; "fp64". Parameters are converted to the type of the weights. By default "fp64" for a network with
+        parameters in float64, "fp32" for others.
     clip_norm: gradients are scaled down to this norm, taken over all of them together. clip_value: before that, each
         of their elements is brought into [-clip_value, clip_value].
     accumulate: so many calls gather gradients, of which the last one updates the parameters by their mean.
@@ -144,13 +145,18 @@ def train_step(
         loss_fn,
         optimizer,
         _where(device),
-        as_precision(precision),
+        as_precision(_own_precision(net) if precision is None else precision),
         options,
         backend,
         memory_limit,
         Programs(max_programs, max_program_bytes, "train_step"),
         _tuner("" if tuning else "switched off", together),
     )
+
+
+def _own_precision(net: Module) -> str:
+    """What a network's parameters ask for: float64 is meant to stay."""
+    return "fp64" if any(p.dtype == float64 for p in net.parameters()) else "fp32"
 
 
 def _tuner(ended: str, together: DataParallel | None) -> Tuner:
