@@ -510,6 +510,18 @@ def test_what_a_step_is_compiled_with_cannot_be_set(name: str) -> None:
     assert getattr(step, name) is held
 
 
+def test_a_parameter_that_became_another_type_is_named() -> None:
+    net = regression()
+    step = make(net, optim.SGD(0.1))
+    step(POINTS, WANTED)
+    net.double()
+    for points, wanted in ((POINTS, WANTED), (POINTS[:2], WANTED[:2])):
+        with pytest.raises(RuntimeError, match=r"0.weight of Sequential is float64, .* fp32, keeps it in float32"):
+            step(points, wanted)
+    net.float()
+    step(POINTS, WANTED)
+
+
 def test_what_a_step_cannot_train_is_named() -> None:
     net = regression()
     with pytest.raises(ValueError, match="the optimizer trains weight, bias, which Sequential does not have"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
@@ -39,7 +39,7 @@ from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.runtime.ranks.progress import progress
-from lamina.spec import DType, Group, Shape, Spec, current_policy, float32, float64, policy
+from lamina.spec import DType, Group, Shape, ShapeError, Spec, current_policy, float32, float64, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays, zeros
 from lamina.train.averaging import AveragedModel
@@ -301,7 +301,7 @@ class Step:
             if self.options.parallel is not None:  # a rank's own steps are no other's
                 progress.begin_step(self.number)
             self._compare(program)
-            with self._tuner.before(program.executable):
+            with self._tuner.before(program.executable), self._types_said():
                 results = iter(program.run(*self._groups.given(self.number, program.rates), *given, *wanted))
             if updates:
                 self._groups.number += 1
@@ -435,6 +435,27 @@ class Step:
             self._settings = settings_version(), (modes, trained)
         return self._settings[1]
 
+    @contextlib.contextmanager
+    def _types_said(self) -> Iterator[None]:
+        """Where a program cannot take the state, the tensors of other dtypes are named."""
+        try:
+            yield
+        except ShapeError:
+            self._check_types()
+            raise
+
+    def _check_types(self) -> None:
+        """Raises RuntimeError for parameters and buffers that were made another dtype after the step was made."""
+        master, compute = self.precision.master, self.precision.compute
+        for name, held in (self.state.parameters | self.state.buffers).items():
+            wanted = compute if name in self.state.masters else master
+            if held.dtype.is_float and held.dtype != wanted:
+                raise RuntimeError(
+                    f"train_step: {name} of {type(self.net).__name__} is {held.dtype}, but the step, in precision "
+                    f"{self.precision}, keeps it in {wanted}; make a new step after double(), half() or to(dtype), "
+                    f"with the precision that is meant, or convert the network back to {wanted}"
+                )
+
     def _check_parameters(self) -> None:
         """Raises RuntimeError where the network has other parameters or buffers than when the step was made."""
         now: dict[str, Tensor] = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
@@ -530,6 +551,7 @@ class Step:
 
     # ---- the program
     def _compile(self, kind: _BatchKind, gathered: frozenset[str]) -> _CompiledStep:
+        self._check_types()
         self._extend(self.state, self._groups)
         held = self.state.named()
         rates = [f"rate{i}" for i in range(len(self._groups.groups))]
