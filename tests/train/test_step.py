@@ -89,7 +89,9 @@ def test_loss_falls_in_every_precision(backend: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize(("precision", "kept"), [(None, "float64"), ("fp64", "float64"), ("fp32", "float32")])
-def test_a_network_in_float64_stays_so_unless_another_precision_is_asked_for(precision: Any, kept: str) -> None:
+def test_a_network_in_float64_stays_so_unless_another_precision_is_asked_for(
+    precision: Any, kept: str
+) -> None:
     net = small_net().double()
     step = make(net, optim.SGD(0.1, 0.9), precision=precision)
     assert step(IMAGES, LABELS).dtype.name == kept
@@ -516,7 +518,9 @@ def test_a_parameter_that_became_another_type_is_named() -> None:
     step(POINTS, WANTED)
     net.double()
     for points, wanted in ((POINTS, WANTED), (POINTS[:2], WANTED[:2])):
-        with pytest.raises(RuntimeError, match=r"0.weight of Sequential is float64, .* fp32, keeps it in float32"):
+        with pytest.raises(
+            RuntimeError, match=r"0.weight of Sequential is float64, .* fp32, keeps it in float32"
+        ):
             step(points, wanted)
     net.float()
     step(POINTS, WANTED)

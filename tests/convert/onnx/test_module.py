@@ -55,6 +55,36 @@ def network() -> onnx.ModelProto:
     return found
 
 
+def test_an_input_with_a_default_may_be_given() -> None:
+    rows = {"x": (2, 3), "w": (3,)}
+    proto = model([helper.make_node("Add", ["x", "w"], ["y"])], rows, {"y": (2, 3)}, opset=17, w=numbers(3))
+    proto.ir_version = 10
+    net, x, w = from_onnx(proto), numbers(2, 3), numbers(3)
+    assert (net.input_names, net.default_names, list(net.state_dict())) == (("x",), ("w",), ["w"])
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = [session.run(None, given)[0] for given in ({"x": x}, {"x": x, "w": w})]
+    for run in (net, lm.jit(lambda *a, **named: net(*a, **named))):
+        np.testing.assert_allclose(run(x).numpy(), wanted[0])
+        np.testing.assert_allclose(run(x, w).numpy(), wanted[1])
+        np.testing.assert_allclose(run(x, w=w).numpy(), wanted[1])
+    np.testing.assert_allclose(Predictor(net, device="cpu")((x, w)).numpy(), wanted[1])
+    with pytest.raises(
+        OnnxError, match=r"takes 2 inputs \('x', 'w'\), of which \('w',\) have defaults, got 3"
+    ):
+        net(x, w, w)
+
+
+def test_weights_of_an_old_file_are_given_by_name_alone() -> None:
+    rows = {"x": (2, 3), "w": (3,)}
+    proto = model([helper.make_node("Add", ["x", "w"], ["y"])], rows, {"y": (2, 3)}, opset=8, w=numbers(3))
+    proto.ir_version = 3
+    net, x, w = from_onnx(proto), numbers(2, 3), numbers(3)
+    assert net.default_names == ()
+    np.testing.assert_allclose(net(x, w=w).numpy(), x + w)
+    with pytest.raises(OnnxError, match="takes 1 inputs"):
+        net(x, w)
+
+
 def theirs(proto: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {"x": x})[0]

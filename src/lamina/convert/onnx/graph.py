@@ -54,6 +54,9 @@ class OnnxGraph(Checked):
         self.opsets = _versions(model.opset_import)
         self.initializers: dict[str, Any] = dict(self.body.initializers)
         self.inputs = tuple(n for n in self.body.inputs if n not in self.initializers)
+        # Before version 4 of the format every initializer had to be among the inputs.
+        optional = self.body.inputs if model.ir_version >= 4 else ()
+        self.defaults = tuple(n for n in optional if n in self.initializers)
         self.outputs = self.body.outputs
 
     def unknown_operators(self) -> list[str]:

@@ -86,6 +86,9 @@ class _Facts:
 class OnnxModule(Module):
     """A network made of an ONNX model: net(x, y) or net(**{"input.1": x}), in the order of the model's inputs.
 
+    Inputs that have an initializer as a default (`default_names`) may be left out; they come behind the others, or
+    by name. The default is a parameter as other weights are; a value that is given stands in its place in that call.
+
     Its output, or a tuple of them in the model's order (`output_names`). Parameters and running statistics have the
     names that the model gives them, and stand in `state_dict` by these; whole numbers, scalars and what decides
     shapes are constants. Every set of shapes is a program of its own where it is compiled (`Predictor`, `train_step`,
@@ -117,6 +120,11 @@ class OnnxModule(Module):
     def input_names(self) -> tuple[str, ...]:
         """The inputs in the model's order."""
         return self._graph.inputs
+
+    @property
+    def default_names(self) -> tuple[str, ...]:
+        """The inputs that need not be given, in the model's order: an initializer of the same name is the default."""
+        return self._graph.defaults
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -153,9 +161,11 @@ class OnnxModule(Module):
 
     def forward(self, /, *inputs: Any, **named: Any) -> Any:
         """The output, or a tuple. Raises OnnxError for inputs that are missing, unknown or of another rank."""
-        if len(inputs) > len(self.input_names):
-            raise OnnxError(f"takes {len(self.input_names)} inputs {self.input_names}, got {len(inputs)}")
-        given = {**dict(zip(self.input_names, inputs, strict=False)), **named}
+        names = self.input_names + self.default_names
+        if len(inputs) > len(names):
+            optional = f", of which {self.default_names} have defaults" if self.default_names else ""
+            raise OnnxError(f"takes {len(names)} inputs {names}{optional}, got {len(inputs)}")
+        given = {**dict(zip(names, inputs, strict=False)), **named}
         for name, x in list(given.items()):
             rank = self._facts.ranks.get(name)
             if rank is None or isinstance(x, list):
