@@ -172,9 +172,12 @@ def test_bad_numbers_are_named(options: dict[str, Any], message: str) -> None:
         data.DataLoader(Squares(), **options)
 
 
-def test_an_empty_set_makes_no_batch() -> None:
-    with pytest.raises(ValueError, match="0 samples make no batch of 4"):
-        data.DataLoader(Squares(0), 4)
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"drop_last": True}, {"num_workers": 2}])
+def test_an_empty_set_makes_no_batch(options: dict[str, Any]) -> None:
+    for dataset in (Squares(0), []):
+        loader = data.DataLoader(dataset, 4, **options)
+        assert (len(loader), list(loader), list(loader)) == (0, [], [])
+        assert loader.describe()["samples"] == 0
 
 
 def test_a_loader_is_copied_and_pickled_without_its_workers() -> None:

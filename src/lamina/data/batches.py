@@ -66,7 +66,7 @@ class Batches(Checked):
         weights (n,) float32 are 0 for what was filled in, and such that their mean over a whole batch is 1. A
         loss that is the mean of weights * losses of samples is then exact on any number of ranks.
     Raises ValueError for a batch_size < 1 or one that is no multiple of world_size, a rank that is not below it,
-    drop_last with pad_last, or when drop_last leaves nothing.
+    drop_last with pad_last, or when drop_last leaves nothing of some samples; no samples make no batches.
     """
 
     @renamed(batch="batch_size", classes="num_classes")
@@ -89,7 +89,7 @@ class Batches(Checked):
         self.rows = rows_of(batch_size, rank, world_size)
         if drop_last and pad_last:
             raise ValueError("drop_last leaves the last batch out, pad_last fills it up: take one of them")
-        if count < (batch_size if drop_last else 1):
+        if drop_last and 0 < count < batch_size:
             raise ValueError(
                 f"{count} samples make no batch of {batch_size}; take a smaller batch_size or drop_last=False"
             )
@@ -121,7 +121,8 @@ class Batches(Checked):
 
     def describe(self) -> dict[str, Any]:
         """What a resumed run must find again: sizes, order, and a digest of the first samples as they are loaded."""
-        first = self.load(np.arange(min(self.size, self.batch_size)), np.random.default_rng(self.seed))
+        indices = np.arange(min(self.size, self.batch_size))
+        first = self.load(indices, np.random.default_rng(self.seed)) if self.count else ()
         content = hashlib.sha256()
         for leaf in _tree.leaves(first):
             part = np.ascontiguousarray(leaf)
