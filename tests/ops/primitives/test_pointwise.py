@@ -312,6 +312,18 @@ def test_arithmetic_of_booleans_is_logic_and_numbers_make_it_whole() -> None:
     assert a.tolist() == both
 
 
+def test_booleans_are_compared_as_0_and_1() -> None:
+    a, b = lm.tensor([True, True, False, False]), lm.tensor([True, False, True, False])
+    for found, expected in (
+        (a > b, [False, True, False, False]), (a >= b, [True, True, False, True]),
+        (a < b, [False, False, True, False]), (a <= b, [True, False, True, True]),
+        (a > True, [False] * 4), (a >= True, a.tolist()), (a > 0.5, a.tolist()), (a < 2, [True] * 4),
+        (lm.jit(lambda a, b: ops.gt(a, b))(a, b), [False, True, False, False]),
+    ):  # fmt: skip
+        assert found.tolist() == expected
+        assert found.dtype == lm.bool_
+
+
 def test_hardtanh_from_zero_is_the_clipped_relu_that_norms_take_in() -> None:
     """PyTorch's graphs write relu6 so; values, and gradients at and beyond both bounds, are those of other bounds."""
     x = lm.tensor([-1.0, 0.0, 3.0, 6.0, 7.0])

@@ -967,24 +967,31 @@ def ne(input: Any, other: Any) -> Any:
     return _binary(Ne(), input, other)
 
 
+def _ordered(op: Op, input: Any, other: Any) -> Any:
+    """A comparison of numbers; of booleans as 0 and 1, as in torch."""
+    a, b = together(op.name, input, other)
+    a, b = (operand(x).cast("uint8") if x.dtype.kind == "b" else x for x in (a, b))
+    return call(op, a, b)
+
+
 def lt(input: Any, other: Any) -> Any:
     """input < other, as booleans."""
-    return _binary(Lt(), input, other)
+    return _ordered(Lt(), input, other)
 
 
 def le(input: Any, other: Any) -> Any:
     """input <= other, as booleans."""
-    return _binary(Le(), input, other)
+    return _ordered(Le(), input, other)
 
 
 def gt(input: Any, other: Any) -> Any:
     """input > other, as booleans."""
-    return _binary(Gt(), input, other)
+    return _ordered(Gt(), input, other)
 
 
 def ge(input: Any, other: Any) -> Any:
     """input >= other, as booleans."""
-    return _binary(Ge(), input, other)
+    return _ordered(Ge(), input, other)
 
 
 def logical_and(input: Any, other: Any) -> Any:
