@@ -172,6 +172,28 @@ def test_without_a_batch_axis() -> None:
     np.testing.assert_array_equal(layer(x).numpy(), layer(x[None]).numpy()[0])
 
 
+@pytest.mark.torch
+def test_tracking_is_switched_as_in_torch() -> None:
+    import torch
+
+    x = np.random.default_rng(2).standard_normal((6, 3)).astype(np.float32)
+    for made_with, then in ((True, False), (False, True)):
+        ours, theirs = nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+        if not made_with:
+            ours = nn.BatchNorm1d(3, track_running_stats=False)
+            theirs = torch.nn.BatchNorm1d(3, track_running_stats=False)
+        ours(x), theirs(torch.from_numpy(x))
+        ours.track_running_stats = theirs.track_running_stats = then
+        run = lm.jit(lambda x, net=ours: net(x))
+        for training in (True, False, True, False):
+            ours.train(training), theirs.train(training)
+            wanted = theirs(torch.from_numpy(x * 3)).detach().numpy()
+            np.testing.assert_allclose(ours(x * 3).numpy(), wanted, 1e-5, 1e-5)
+            np.testing.assert_allclose(run(x * 3).numpy(), wanted, 1e-5, 1e-5)
+        for name, held in theirs.state_dict().items():
+            np.testing.assert_allclose(ours.state_dict()[name].numpy(), held.numpy(), 1e-5)
+
+
 def test_batch_norm_over_devices_is_batch_norm_on_one() -> None:
     x = np.random.default_rng(0).standard_normal((4, 3, 5, 5)).astype(np.float32)
     net = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(nn.BatchNorm2d(3)))

@@ -104,6 +104,15 @@ class _RunningNorm(_NormLayer):
 
 
 class _BatchNormLayer(_RunningNorm):
+    def running(self) -> tuple[Any, Any]:
+        """Running mean and variance; None without them, and in training where they are not tracked.
+
+        As in torch, inference takes those that are there, also where `track_running_stats` was set to False since.
+        """
+        if self.training and not self.track_running_stats:
+            return None, None
+        return getattr(self, "running_mean", None), getattr(self, "running_var", None)
+
     def forward(self, x: T) -> T:
         """x [N, C, *S] normalized; shape and dtype stay."""
         y: T
@@ -210,7 +219,7 @@ class SyncBatchNorm(_BatchNormLayer):
         y, mean, var = batch_norm_of_ranks(
             self.check(x), mean, var, self.weight, self.bias, self.share, self.eps, group
         )
-        if self.track_running_stats:
+        if mean is not None:
             self.keep(mean, var)
         return y
 
