@@ -194,6 +194,33 @@ def test_tracking_is_switched_as_in_torch() -> None:
             np.testing.assert_allclose(ours.state_dict()[name].numpy(), held.numpy(), 1e-5)
 
 
+@pytest.mark.parametrize("options", [{}, {"affine": False}, {"bias": False}, {"track_running_stats": False}])
+def test_batch_norm_is_reset(options: dict[str, Any]) -> None:
+    net = nn.BatchNorm1d(3, **options)
+    new = {name: x.numpy().copy() for name, x in net.state_dict().items()}
+    held = dict(net.named_parameters()) | dict(net.named_buffers())
+    for reset in (net.reset_running_stats, net.reset_parameters):
+        net(np.random.default_rng(3).standard_normal((6, 3)).astype(np.float32))
+        for p in net.parameters():
+            p.fill_(5)
+        reset()
+        for name, x in net.named_buffers():
+            np.testing.assert_array_equal(x.numpy(), new[name])
+    for name, x in net.state_dict().items():
+        np.testing.assert_array_equal(x.numpy(), new[name])
+    assert all(x is held[name] for name, x in (*net.named_parameters(), *net.named_buffers()))
+
+
+@pytest.mark.parametrize("make", [lambda: nn.LayerNorm(3), lambda: nn.GroupNorm(1, 3), lambda: nn.RMSNorm(3)])
+def test_norms_without_statistics_are_reset(make: Any) -> None:
+    net = make()
+    for p in net.parameters():
+        p.fill_(5)
+    net.reset_parameters()
+    for name, x in net.named_parameters():
+        assert x.tolist() == [float(name == "weight")] * 3
+
+
 def test_batch_norm_over_devices_is_batch_norm_on_one() -> None:
     x = np.random.default_rng(0).standard_normal((4, 3, 5, 5)).astype(np.float32)
     net = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(nn.BatchNorm2d(3)))

@@ -29,6 +29,11 @@ class _NormLayer(Module):
         self.register_parameter("weight", Parameter(ones(shape)) if weight else None)
         self.register_parameter("bias", Parameter(zeros(shape)) if bias else None)
 
+    def reset_parameters(self) -> None:
+        """Ones and zeros again."""
+        for name, held in self.named_parameters(recurse=False):
+            held.fill_(1 if name == "weight" else 0)
+
 
 class _RunningNorm(_NormLayer):
     """Norms of channels that may keep running statistics.
@@ -65,6 +70,17 @@ class _RunningNorm(_NormLayer):
             self.register_buffer("running_mean", zeros((num_features,)))
             self.register_buffer("running_var", ones((num_features,)))
             self.register_buffer("num_batches_tracked", zeros((), dtype=int64))
+
+    def reset_running_stats(self) -> None:
+        """Statistics as of no batch: means 0, variances 1."""
+        if self.track_running_stats:
+            for name, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
+                self.get_buffer(name).fill_(value)
+
+    def reset_parameters(self) -> None:
+        """Weight and bias, and the statistics, as of a new layer."""
+        self.reset_running_stats()
+        super().reset_parameters()
 
     def check(self, x: T) -> T:
         """The input as an operand. Raises ShapeError."""
