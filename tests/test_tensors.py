@@ -22,6 +22,21 @@ from lamina.tensors import CPU, Tensor, as_tensor, relayout, tensors_version, wr
 from tests.helpers.second_device import SECOND, known
 
 
+def test_a_copy_of_a_part_is_the_same_part() -> None:
+    x = lm.zeros(2, 3)
+    row = x[0]
+    x.fill_(1)
+    copied = copy.copy(row)
+    assert copied.tolist() == [1, 1, 1]
+    copied.fill_(2)
+    assert (x.tolist(), row.tolist()) == ([[2, 2, 2], [1, 1, 1]], [2, 2, 2])
+    x.zero_()
+    assert copied.tolist() == row.tolist() == [0, 0, 0]
+    end = x[1][1:]
+    copy.copy(end).fill_(4)
+    assert (x.tolist(), end.tolist()) == ([[0, 0, 0], [0, 4, 4]], [4, 4])
+
+
 def test_python_numbers_become_float32_and_arrays_keep_their_dtype() -> None:
     assert lm.tensor([1.0, 2.0]).dtype == float32
     assert lm.tensor(np.zeros(2)).dtype.name == "float64"

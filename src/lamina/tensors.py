@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
+from copy import copy as shallow_copy
 from copy import deepcopy
 from functools import lru_cache
 from html import escape
@@ -293,8 +294,10 @@ class Tensor(InPlace["Tensor"]):
         return getattr(self, "__dict__", {})
 
     def __copy__(self) -> Self:
-        """Another tensor on the same memory."""
-        return _remade(type(self), self._buffer, self._spec, self._attributes())
+        """Another tensor on the same memory, of a part another one that is the same part."""
+        made = _remade(type(self), self.buffer, self._spec, self._attributes())
+        made._part = shallow_copy(self._part)  # each sees for itself what was written since
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A tensor with the same values in memory of its own, on the same device."""
