@@ -324,6 +324,14 @@ def test_booleans_are_compared_as_0_and_1() -> None:
         assert found.dtype == lm.bool_
 
 
+@pytest.mark.parametrize("exponent", [0, 0.0, "tensor"])
+def test_the_gradient_of_a_constant_power_is_0_everywhere(exponent: Any) -> None:
+    x = lm.tensor([np.inf, -np.inf, np.nan, 0.0, 2.0, -3.0])
+    b: Any = lm.zeros(6) if exponent == "tensor" else exponent
+    slope = lm.grad(lambda x: (x**b).sum())
+    assert slope(x).tolist() == lm.jit(slope)(x).tolist() == [0] * 6
+
+
 def test_hardtanh_from_zero_is_the_clipped_relu_that_norms_take_in() -> None:
     """PyTorch's graphs write relu6 so; values, and gradients at and beyond both bounds, are those of other bounds."""
     x = lm.tensor([-1.0, 0.0, 3.0, 6.0, 7.0])

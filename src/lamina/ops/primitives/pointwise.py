@@ -547,7 +547,8 @@ class Pow(_Binary):
         return np.power(a, b)
 
     def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
-        less = where(b == 0, 1.0, b - 1)  # b = 0: the power is constant, 0 * a, also at a = 0
+        # b = 0: the power is constant, also at 0, infinity and NaN, where 0 * a ** 0 is 0.
+        less = where(b == 0, 0.0, b - 1)
         safe = where(a > 0, a, 1.0)
         return g * b * call(Pow(), a, less), where(a > 0, g * y * safe.log(), 0.0)
 
