@@ -219,6 +219,15 @@ def test_updates_are_refused_by_name() -> None:
         lm.vmap(lambda x: x if x.sum() > 0 else -x)(normal(4, 3))
 
 
+def test_numbers_among_the_results_are_there_for_each_sample() -> None:
+    x = lm.ones(4, 2)
+    assert lm.vmap(lambda x: 3.0)(x).tolist() == [3.0] * 4
+    y, count, text = lm.vmap(lambda x: (x + 1, 2, "sum"))(x)
+    assert (y.shape, count.tolist(), count.dtype, text) == ((4, 2), [2] * 4, lm.int64, "sum")
+    assert lm.vmap(lambda x: (x, 3.0), out_dims=(0, None))(x)[1] == 3.0
+    assert lm.jit(lm.vmap(lm.vmap(lambda x: 3.0)))(x).tolist() == [[3.0] * 2] * 4
+
+
 def test_what_is_the_same_for_all_may_be_updated() -> None:
     count = lm.zeros(1)
 

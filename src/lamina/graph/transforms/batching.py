@@ -19,7 +19,7 @@ from lamina._tree import Structure
 from lamina.graph.ir.graph import Capture, Node, Value, computed, mark, reachable, traced_for
 from lamina.graph.transforms.arguments import named_function
 from lamina.ops.arguments import shown
-from lamina.ops.core import BatchAxis, Op, Operand, bind, inferred, operand, recorder, recording
+from lamina.ops.core import BatchAxis, Op, Operand, bind, inferred, is_number, operand, recorder, recording
 from lamina.ops.primitives.dropout import Dropout, DropoutMask
 from lamina.ops.primitives.generator import sample_by_sample
 from lamina.ops.primitives.marker import CustomGradient, DrawnFor, Marker
@@ -27,7 +27,7 @@ from lamina.ops.primitives.random import RandomNormal, RandomUniform
 from lamina.runtime import is_array
 from lamina.spec import DTypeError, Shape, ShapeError, Spec
 from lamina.spec.policies import policy as use_policy
-from lamina.tensors import Tensor
+from lamina.tensors import Tensor, tensor
 
 #: Ways to fold samples into axes that are tried for one op.
 _MOST_WAYS = 64
@@ -91,7 +91,9 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
         outputs = [v for v in traced if isinstance(v, Value)]
         found = iter(batcher.run([*outputs, *capture.written.values()]))
         made = [
-            _out(next(found), axis, batcher.size) if isinstance(v, Value) else v
+            _out(next(found), axis, batcher.size)
+            if isinstance(v, Value)
+            else _constant(v, axis, batcher.size)
             for v, axis in zip(traced, asked, strict=True)
         ]
         batcher.write(capture, list(found))
@@ -198,6 +200,13 @@ def _out(found: Batched, axis: int | None, size: int) -> Any:
     if not found.batched:
         y = ops.expand(y, (size, *y.shape))
     return _moved(y, 0, _in_range(axis, y.spec, "out_dims: a result") % y.ndim)
+
+
+def _constant(result: Any, axis: int | None, size: int) -> Any:
+    """A number that the function gives whatever its samples are, for each of them; what is no number as it is."""
+    if axis is None or not is_number(result):
+        return result
+    return _out(Batched(tensor(result), False), axis, size)
 
 
 def _moved(x: Any, source: int, target: int) -> Any:
