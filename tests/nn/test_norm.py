@@ -102,6 +102,35 @@ def test_a_compiled_step_keeps_running_statistics(precision: str) -> None:
     assert dtypes == {"float32"}
 
 
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.InstanceNorm1d])
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_no_gradient_goes_through_running_statistics(kind: Any, momentum: float | None) -> None:
+    """As in torch, which moves them outside of autograd: also what reads them right after they have moved."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.scale = nn.Parameter(lm.ones((3, 1)))
+            self.norm = kind(3, affine=False, track_running_stats=True, momentum=momentum)
+
+        def forward(self, x: Any) -> Any:
+            self.norm(x * self.scale)
+            return ops.sum(self.norm.running_mean) + ops.sum(self.norm.running_var) + 0 * ops.sum(self.scale)
+
+    x = np.random.default_rng(0).standard_normal((4, 3, 5)).astype(np.float32)
+    _, grads = value_and_grad(lambda net: net(x))(Net())
+    assert (grads["scale"].numpy() == 0).all()
+
+
+def test_no_gradient_goes_through_statistics_that_a_function_overwrites() -> None:
+    def loss(x: Any, mean: Any, var: Any) -> Any:
+        return ops.sum(ops.batch_norm(x, mean, var, training=True)) * 0 + ops.sum(mean) + ops.sum(var)
+
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    mean, var = lm.zeros((3,)), lm.ones((3,))
+    _, gradient = value_and_grad(lambda x: loss(x, mean, var))(lm.tensor(x))
+    assert (gradient.numpy() == 0).all()
+
+
 def test_training_learns_and_inference_uses_the_running_statistics() -> None:
     net = network()
     step = train_step(net, ops.cross_entropy, optim.SGD(lr=0.1), device="cpu")

@@ -106,7 +106,11 @@ class _RunningNorm(_NormLayer):
             share = 1.0 / count.cast(float32)
             old, new = self.running(), (mean, var)
             mean, var = (a + (b - a) * share.cast(a.dtype) for a, b in zip(old, new, strict=True))
-        self.running_mean, self.running_var = mean, var
+        self._set_running(mean, var)
+
+    def _set_running(self, mean: Any, var: Any) -> None:
+        """Set the running statistics. No gradient goes through them, as in torch: nothing is trained by them."""
+        self.running_mean, self.running_var = ops.stop_gradient(mean), ops.stop_gradient(var)
 
     @property
     def share(self) -> float:
@@ -310,7 +314,7 @@ class _InstanceNorm(_RunningNorm):
             x, mean, var, self.weight, self.bias, own, share, self.eps
         )
         if own and mean is not None:
-            self.running_mean, self.running_var = mean, var
+            self._set_running(mean, var)
         return y
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -53,6 +56,44 @@ def test_statistics_of_the_batch_alone_differentiate() -> None:
         found = check(net.train(mode), from_torch(net, x, share=False), x)
         assert found.output < 1e-5, found
         assert found.gradient < 1e-5, found
+
+
+def _renormalized(kind: str) -> Any:
+    """Batch renormalization (Ioffe 2017): it reads the running statistics right after they have moved."""
+    import torch
+
+    class Renormalized(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = torch.nn.Linear(4, 4)
+            self.bn = getattr(torch.nn, kind)(4, affine=False, track_running_stats=True)
+
+        def forward(self, x: Any) -> Any:
+            h = self.l(x.mT).mT
+            y, std, mean = self.bn(h), h.std((0, 2)).detach(), h.mean((0, 2)).detach()
+            r = (std / self.bn.running_var.sqrt()).clamp(0.3, 3)
+            d = ((mean - self.bn.running_mean) / self.bn.running_var.sqrt()).clamp(-5, 5)
+            return y * r[:, None] + d[:, None]
+
+    torch.manual_seed(0)
+    return Renormalized()
+
+
+@pytest.mark.parametrize("kind", ["BatchNorm1d", "InstanceNorm1d"])
+def test_no_gradient_goes_through_running_statistics(kind: str) -> None:
+    import torch
+
+    from lamina.convert.torch import check, from_torch
+
+    net, x = _renormalized(kind), torch.randn(6, 4, 5)
+    found = check(net, from_torch(net, x, share=False), x)
+    assert max(found.output, found.gradient, *found.state.values()) < 1e-5, found
+    compiled = torch.compile(copy.deepcopy(net), backend="lamina")
+    weights = torch.randn(6, 4, 5)
+    for each in (net, compiled):
+        (each(x) * weights).sum().backward()
+    for own, other in zip(net.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, own.grad, rtol=1e-4, atol=1e-5)
 
 
 def test_statistics_that_are_means_over_all_batches() -> None:

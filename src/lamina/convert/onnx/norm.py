@@ -32,7 +32,7 @@ def batch_normalization(node: OnnxNode) -> Any:
         share = 1 - momentum
         y, *after = ops.batch_norm_with_statistics(x, mean, var, scale, bias, True, share, eps)
         for name, value in zip(node.input_names[3:5], after, strict=True):
-            mode.write(name, value)
+            mode.write(name, ops.stop_gradient(value))
         return (y, *after)
     if x.ndim >= 2 and mean.dtype == scale.dtype == bias.dtype == var.dtype == float32:
         y = ops.batch_norm(x, mean, var, scale, bias, False, 0.1, eps)

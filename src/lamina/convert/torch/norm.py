@@ -31,9 +31,16 @@ def batch_norm(call: TorchCall) -> Any:
         y, mean, var = batch_norm_of_ranks(x, mean, var, weight, bias, momentum or 0.0, eps, group)
     else:
         y, mean, var = ops.batch_norm_with_statistics(x, mean, var, weight, bias, True, momentum or 0.0, eps)
-    call.write("running_mean", mean)
-    call.write("running_var", var)
+    _keep(call, mean, var)
     return y
+
+
+def _keep(call: TorchCall, mean: Any, var: Any) -> None:
+    """Write running statistics, where there are any. No gradient goes through them: PyTorch moves them outside of
+    autograd.
+    """
+    for name, value in (("running_mean", mean), ("running_var", var)):
+        call.write(name, None if value is None else ops.stop_gradient(value))
 
 
 #: The ranks by whose statistics all batch norms of a network train; () where each trains by its own.
@@ -84,8 +91,7 @@ def instance_norm(call: TorchCall) -> Any:
         own, call.get("momentum", 0.1), call.get("eps", 1e-5),
     )  # fmt: skip
     if own and call.get("running_mean") is not None:
-        call.write("running_mean", mean)
-        call.write("running_var", var)
+        _keep(call, mean, var)
     return y
 
 

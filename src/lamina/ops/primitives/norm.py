@@ -22,6 +22,7 @@ import numpy as np
 
 from lamina.ops.arguments import checked, within
 from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, first_axis, listing, operand
+from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.reduce import Reduce
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, as_shape, bfloat16, float16, float32, float64
@@ -766,7 +767,9 @@ def batch_norm(
 
 
 def _overwrite(what: str, old: Sequence[Any], new: Sequence[Any]) -> None:
-    """Write the next running statistics into the tensors that held the last ones. Raises TypeError for others."""
+    """Write the next running statistics into the tensors that held the last ones, as constants for derivatives, as in
+    torch. Raises TypeError for others.
+    """
     for x, value in zip(old, new, strict=True):
         if x is not None and not hasattr(x, "copy_"):
             raise TypeError(
@@ -774,7 +777,7 @@ def _overwrite(what: str, old: Sequence[Any], new: Sequence[Any]) -> None:
                 f"{what}_with_statistics gives the next ones back"
             )
         if x is not None:
-            x.copy_(value)
+            x.copy_(stop_gradient(value))
 
 
 @checked
