@@ -64,6 +64,25 @@ def test_multi_head_attention(options: dict[str, object], mask: str) -> None:
     close(found.outputs[0], wanted[0])
 
 
+@pytest.mark.parametrize("options", [{}, {"add_bias_kv": True}, {"add_zero_attn": True}])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_the_flag_of_causal_attention_takes_the_place_of_its_mask(
+    options: dict[str, bool], padded: bool, need_weights: bool
+) -> None:
+    """Without padding and weights PyTorch goes by the flag alone: then no query sees the keys behind the others."""
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    net, x = torch.nn.MultiheadAttention(8, 2, **options).eval(), torch.randn(5, 2, 8)
+    mask = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    padding = torch.arange(5) >= torch.tensor([[5], [3]]) if padded else None
+    given = {"attn_mask": mask, "key_padding_mask": padding, "is_causal": True, "need_weights": need_weights}
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(net)(x, x, x, **given)[0], net(x, x, x, **given)[0])
+
+
 def _of(name: str, net: object, q: object, k: object, v: object, given: dict[str, object]) -> object:
     """What Dynamo's placeholder of this name stands for."""
     tensors = {"l_q_": q, "l_k_": k, "l_v_": v}

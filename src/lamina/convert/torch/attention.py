@@ -67,16 +67,20 @@ def multi_head_attention(call: TorchCall) -> Any:
     heads, steps, batch, width = call["num_heads"], q.shape[0], q.shape[1], q.shape[2]
     mask, hidden = call.get("attn_mask"), call.get("key_padding_mask")
     hidden = hidden.unsqueeze(0) if hidden is not None and alone else hidden
+    causal = bool(call.get("is_causal", False)) and hidden is None and not call.get("need_weights", True)
+    mask = (
+        None if causal else mask
+    )  # as PyTorch: the flag says it, also of keys that are put behind the others
     q, k, v = _projected(call, q, k, v)
     k, v, mask, hidden = _longer(call, k, v, mask, hidden, batch)
     q, k, v = (x.reshape((x.shape[0], batch, heads, -1)).permute(1, 2, 0, 3) for x in (q, k, v))
     bias = _bias(mask, hidden, q, heads)
     drop = call.get("dropout_p", 0.0) if call.get("training", True) else 0.0
     if call.get("need_weights", True):
-        y, weights = attention_and_weights(q, k, v, bias, drop)
+        whole = bias if bias is None or bias.ndim == 4 else bias[None, None]
+        y, weights = attention_and_weights(q, k, v, whole, drop)
     else:
         weights = None
-        causal = bool(call.get("is_causal", False)) and mask is None
         y = ops.scaled_dot_product_attention(q, k, v, bias, drop, causal)
     y = y.permute(2, 0, 1, 3).reshape((steps, batch, width))
     y = ops.linear(y, call["out_proj_weight"], call.get("out_proj_bias"))
