@@ -188,3 +188,29 @@ def test_scores_by_functions(name: str) -> None:
     )
     for g, x in zip(found, own, strict=True):
         np.testing.assert_allclose(g.numpy(), x.grad.numpy(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
+def test_rows_that_are_looked_up_are_scaled_down_in_the_table(kind: str) -> None:
+    """max_norm: in results and gradients, in the table, and where a compiled step trains on from there."""
+    import torch
+
+    import lamina as lm
+    from lamina import ops
+    from lamina.convert.torch import check, from_torch
+
+    torch.manual_seed(0)
+    net, x = getattr(torch.nn, kind)(6, 3, max_norm=1.0), torch.tensor([[0, 1, 1], [2, 3, 0]])
+    converted = from_torch(net, x, share=False)
+    found = check(net, converted, x)
+    assert max(found.output, found.gradient, *found.state.values()) < 1e-5, found
+    step = lm.train_step(converted, lambda y, _: ops.sum(ops.square(y)), lm.optim.SGD(lr=0.1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        step(x.numpy(), None)
+        optimizer.zero_grad()
+        net(x).square().sum().backward()
+        optimizer.step()
+    np.testing.assert_allclose(
+        converted.state_dict()["weight"].numpy(), net.weight.detach().numpy(), rtol=1e-5
+    )

@@ -12,6 +12,7 @@ from lamina.convert.torch.cells import Cell
 from lamina.convert.torch.factory import constant
 from lamina.convert.torch.node import TorchCall, converts, read
 from lamina.ops.primitives.attention import attention_and_weights
+from lamina.ops.primitives.embedding import renormed
 from lamina.spec import float32, float64, int32
 
 
@@ -176,6 +177,12 @@ def embedding(call: TorchCall) -> Any:
     if of_aten and options.get("padding_idx") == -1:
         del options["padding_idx"]
     return ops.embedding(call["indices" if of_aten else "input"], call["weight"], **options)
+
+
+@converts("embedding_renorm")
+def bounded_rows(call: TorchCall) -> Any:
+    """A table whose rows that are looked up have at most a norm, which is written to the table."""
+    return renormed(call["input"], call["indices"], call["max_norm"], call["norm_type"])
 
 
 @converts("embedding_bag")

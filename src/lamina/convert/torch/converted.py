@@ -15,6 +15,7 @@ from lamina.convert.torch.norm import synchronized
 from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
 from lamina.nn import Module, Parameter
+from lamina.nn.parameter import write
 from lamina.ops.core import Operand, bind
 from lamina.runtime.ranks import current_world
 from lamina.spec import DType, DTypeError, Group, Shape, as_dtype
@@ -85,8 +86,8 @@ class ConvertedModule(ConvertedPart):
         for name, value in changed.items():
             path, _, own = name.rpartition(".")
             part = self.get_submodule(path)
-            if own in part._parameters:
-                getattr(part, own).data = value  # written without a gradient, as PyTorch lets nobody else
+            if (held := part._parameters.get(own)) is not None:
+                write(held, value)  # a training step goes on from there
             else:
                 setattr(part, own, value)
         for number, value in written.items():
