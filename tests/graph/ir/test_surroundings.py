@@ -12,7 +12,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.graph.ir.surroundings import SameSurroundings, comparable, reads_of
+from lamina.graph.ir.surroundings import SameSurroundings, comparable, is_advanced, reads_of
 
 LIMIT = 1.0
 #: Of no function: its name is that of an attribute alone.
@@ -226,3 +226,25 @@ def test_an_entry_deep_in_a_container_that_becomes_an_equal_one() -> None:
     assert guard()
     table["a"][0][1]["rate"] = 2.5  # type: ignore[index]
     assert not guard()
+
+
+def test_numbers_that_move_by_what_they_were() -> None:
+    class Kept:
+        def counts(self) -> None:
+            self.calls += 1
+
+        def warms(self) -> bool:
+            self.steps += 1
+            return self.steps > 2
+
+        def decays(self) -> float:
+            now = self.rate
+            self.rate = now * 0.9
+            return now
+
+        def grows(self, size: int) -> None:
+            if self.size < size:
+                self.size = size
+
+    found = {name: is_advanced(Kept, name) for name in ("calls", "steps", "rate", "size", "none")}
+    assert found == {"calls": False, "steps": True, "rate": True, "size": False, "none": False}

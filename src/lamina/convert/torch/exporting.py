@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_unflatten
 from lamina._tree import Structure, flatten, unflatten
 from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.capturing import capture
+from lamina.convert.torch.carrying import Carried, Dependent
 from lamina.convert.torch.causal import without_numbers
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.levels import flattened, levels, levels_kept
@@ -33,6 +34,7 @@ from lamina.convert.torch.packed import PackingMode, batches_of_any_size
 from lamina.convert.torch.partition import memory_of
 from lamina.convert.torch.random import BoundedDraws
 from lamina.convert.torch.report import LeftCalls
+from lamina.graph.ir.surroundings import GENERATORS, Read, SameSurroundings, reads_of
 from lamina.ops.core import Operand
 from lamina.tensors import Tensor, as_tensor
 
@@ -40,6 +42,8 @@ from lamina.tensors import Tensor, as_tensor
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 #: torch.export changes switches of the whole process: one thread makes graphs at a time.
 EXPORTING = threading.RLock()
+#: From `export`'s warnings to who calls `from_torch`, as a stacklevel.
+_USERS_FRAME = 7
 #: One axis of an input: a size, or the name of one that is free.
 Axis = int | str
 
@@ -218,9 +222,9 @@ class _Flat(torch.nn.Module):
     Dynamo (`strict`) keeps nothing: there it gives what the module gives, and the exporter says how that is nested.
     """
 
-    def __init__(self, network: torch.nn.Module, inputs: Inputs, strict: bool) -> None:
+    def __init__(self, network: torch.nn.Module, inputs: Inputs, strict: bool, carried: Carried) -> None:
         super().__init__()
-        self.network, self.inputs, self.strict = network, inputs, strict
+        self.network, self.inputs, self.strict, self.carried = network, inputs, strict, carried
         self.nesting = _Nesting()
 
     def forward(self, tensors: list[torch.Tensor]) -> Any:
@@ -230,8 +234,10 @@ class _Flat(torch.nn.Module):
             found = self.network(*args, **kwargs)
             _write_assigned(before)
             return found
-        with PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode():
+        made = Dependent(tensors)
+        with made, PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode():
             leaves, structure = flatten(self.network(*args, **kwargs), open_dataclasses=True)
+            self.carried.look(made)
             buffers = [b for _, own in before for b in own.values()]
             leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]
             _write_assigned(before)
@@ -264,25 +270,43 @@ def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> None
 def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
     """The graph of a module in the mode that it is in. The first axes of the inputs may have any size, if it allows.
 
+    Warns of what the module keeps from call to call, and of random numbers that it draws elsewhere than by PyTorch.
     Raises TorchConversionError with what torch.export said.
     """
-    said = []
+    carried, drawn = Carried(module), SameSurroundings(_generators_of(module))
     with exporting():
-        for strict, dynamic in ((False, True), (False, False), (True, False)):
-            try:
-                with levels_kept():
-                    return _exported(_Flat(module, inputs, strict), tensors, dynamic)
-            except Exception as error:  # whatever the module's own code or the exporter raises
-                said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
+        graph = _tried(module, inputs, tensors, carried)
+    carried.warn(_USERS_FRAME)
+    drawn.settle("torch", _USERS_FRAME)
+    return graph
+
+
+def _tried(
+    module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], carried: Carried
+) -> ExportedGraph:
+    """The graph by the first way that makes one."""
+    said = []
+    for strict, dynamic in ((False, True), (False, False), (True, False)):
         try:
-            return _captured(_Flat(module, inputs, True), tensors)
-        except Exception as error:  # whatever the module's own code or Dynamo raises
-            said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
+            with levels_kept():
+                return _exported(_Flat(module, inputs, strict, carried), tensors, dynamic)
+        except Exception as error:  # whatever the module's own code or the exporter raises
+            said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
+    try:
+        return _captured(_Flat(module, inputs, True, carried), tensors)
+    except Exception as error:  # whatever the module's own code or Dynamo raises
+        said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
     raise TorchConversionError(
         f"{type(module).__name__}: torch.export makes no graph of it:\n  " + "\n  ".join(said) + "\n"
         "What is decided in Python by values of tensors (whether to drop a layer) has none: switch that off, or let "
         'torch.compile(module, backend="lamina") run the module in parts.'
     )
+
+
+def _generators_of(module: torch.nn.Module) -> tuple[Read, ...]:
+    """The generators of Python and NumPy that the functions of a module's parts draw from."""
+    functions = [part.forward for part in module.modules()]
+    return tuple(read for read in reads_of(*functions) if isinstance(read.holder, GENERATORS))
 
 
 def _first(error: Exception) -> str:
@@ -298,7 +322,10 @@ def _first(error: Exception) -> str:
 def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> ExportedGraph:
     any_size = {0: torch.export.Dim.AUTO}
     free = [any_size if dynamic and x.ndim and x.shape[0] > 1 else None for x in tensors]
-    made = torch.export.export(flat, (list(tensors),), dynamic_shapes=(free,), strict=flat.strict)
+    try:
+        made = torch.export.export(flat, (list(tensors),), dynamic_shapes=(free,), strict=flat.strict)
+    finally:
+        flat.carried.take_back()  # before constants are taken from what forward wrote
     if levels(flattened(made.graph_module)) and dynamic:
         raise TorchConversionError("a transformation of torch.func over an axis of any size")
     sources: list[tuple[str, Any]] = []
@@ -329,8 +356,11 @@ def _axis(size: Any) -> Axis:
 
 
 def _captured(flat: _Flat, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
-    with levels_kept():
-        made = capture(flat, list(tensors))
+    try:
+        with levels_kept():
+            made = capture(flat, list(tensors))
+    finally:
+        flat.carried.take_back()
     program = FxProgram(made.module)
     if unknown := LeftCalls().add(program.unknown()):
         raise TorchConversionError(f"calls without a counterpart: {'; '.join(unknown)}")

@@ -93,7 +93,7 @@ def comparable(value: Any, depth: int = 0) -> Hashable:
 
 
 #: What draws random numbers beside `lamina.ops`.
-_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 
 
 class Read(NamedTuple):
@@ -107,7 +107,7 @@ class Read(NamedTuple):
         """Its value; `_ABSENT` where it has none."""
         if isinstance(self.holder, dict):
             return self.holder.get(self.name, _ABSENT)
-        if isinstance(self.holder, _GENERATORS):
+        if isinstance(self.holder, GENERATORS):
             return pickle.dumps(self.holder)
         if not isinstance(self.holder, CellType):
             return getattr(self.holder, self.name, _ABSENT)
@@ -142,22 +142,25 @@ class SameSurroundings:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def settle(self) -> None:
-        """The traced call is over. Warns of random numbers that it drew from generators of Python or NumPy."""
+    def settle(self, draw_by: str = "lamina.ops", stacklevel: int = 3) -> None:
+        """The traced call is over. Warns of random numbers that it drew from generators of Python or NumPy.
+
+        draw_by: what to draw by in their place. stacklevel: whose line the warning names, as in `warnings.warn`.
+        """
         same: list[Any] = []
         for kept in self._kept:
             holder, unchanged = kept.read.holder, kept.holds()
-            if unchanged and not isinstance(holder, _GENERATORS):
+            if unchanged and not isinstance(holder, GENERATORS):
                 same.append(kept)
-            elif not unchanged and not isinstance(holder, _GENERATORS):
+            elif not unchanged and not isinstance(holder, GENERATORS):
                 same += kept.unchanged_entries()
-            elif isinstance(holder, _GENERATORS) and not unchanged:
+            elif isinstance(holder, GENERATORS) and not unchanged:
                 kind = type(holder)
                 warnings.warn(
                     f"a traced function drew from a {kind.__name__} of {kind.__module__.partition('.')[0]}: these "
-                    "numbers are constants of the compiled program, the same in each call; draw by lamina.ops (rand, "
+                    f"numbers are constants of the compiled program, the same in each call; draw by {draw_by} (rand, "
                     "randn, bernoulli, …), or give them as arguments",
-                    stacklevel=3,
+                    stacklevel=stacklevel,
                 )
         self._kept = same
 
@@ -376,8 +379,8 @@ def _generator_of(value: Any) -> Any:
     """The generator that a module, or a function of one, draws from, or that a value is; else None."""
     if isinstance(value, ModuleType):
         value = {random: random.random, np.random: np.random.random_sample}.get(value)
-    source = value if isinstance(value, _GENERATORS) else _got(value, "__self__")
-    return source if isinstance(source, _GENERATORS) else None
+    source = value if isinstance(value, GENERATORS) else _got(value, "__self__")
+    return source if isinstance(source, GENERATORS) else None
 
 
 class _CodeNames(NamedTuple):
@@ -421,14 +424,40 @@ def is_carried(kind: type, name: str) -> bool:
     return any(steps[0] == "LOAD_ATTR" and "STORE_ATTR" in steps for steps in _steps_with(kind, name))
 
 
+def is_advanced(kind: type, name: str) -> bool:
+    """Whether a function of a class assigns an attribute what it computes of it (`self.count += 1`), and reads it for
+    something else, too: a count that is only counted changes nothing.
+    """
+    moved, other = False, False
+    for function in _functions_of(kind):
+        read: list[str] | None = None  # what is done since the attribute was read, until there is a branch
+        for step in dis.get_instructions(function):
+            if step.argval == name and step.opname == "STORE_ATTR" and read is not None:
+                moved, other = True, other or "STORE_FAST" in read
+                read = None
+            elif step.argval == name and step.opname == "LOAD_ATTR":
+                read, other = [], other or read is not None
+            elif "JUMP" in step.opname or step.opname == "RETURN_VALUE":
+                read, other = None, other or read is not None
+            elif read is not None:
+                read.append(step.opname)
+    return moved and other
+
+
 def _steps_with(kind: type, name: str) -> Iterator[list[str]]:
     """What each function of a class that the user wrote does with an attribute, in the order of its code."""
+    for function in _functions_of(kind):
+        steps = [x.opname for x in dis.get_instructions(function) if x.argval == name]
+        if used := [x for x in steps if x in ("LOAD_ATTR", "STORE_ATTR")]:
+            yield used
+
+
+def _functions_of(kind: type) -> Iterator[FunctionType]:
+    """The functions of a class that the user wrote."""
     for base in kind.__mro__:
         for function in vars(base).values():
             if isinstance(function, FunctionType) and _is_users(function):
-                steps = [x.opname for x in dis.get_instructions(function) if x.argval == name]
-                if used := [x for x in steps if x in ("LOAD_ATTR", "STORE_ATTR")]:
-                    yield used
+                yield function
 
 
 #: Where installed packages, Python's own and this one lie: their functions are nobody's to change.

@@ -1,0 +1,145 @@
+"""What `forward` keeps from call to call in plain attributes: a graph holds it as it was when it was made.
+
+Parameters and buffers are a graph's state. A count, a tensor that is no buffer, a hidden state, the statistics of a
+batch norm in a list are not: each call reads what they held, and what it writes to them is lost. So the run that
+makes the graph takes back what it did to them, and the user is told.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from lamina.graph.ir.surroundings import PLAIN, is_advanced, is_carried
+
+#: Attributes that every module has: those of its state, its mode and its hooks.
+_OWN = frozenset(vars(torch.nn.Module()))
+_ABSENT = object()
+#: Functions that read the shape or the dtype of their second argument.
+_AS_OTHERS = ("to", "type_as", "expand_as", "view_as", "reshape_as")
+
+
+class Dependent(TorchFunctionMode):
+    """Within the block it gathers the tensors that are computed of the numbers of others (of their shapes alone:
+    tables, masks).
+    """
+
+    def __init__(self, given: Iterable[Any]) -> None:
+        super().__init__()
+        self._found = {id(x): x for x in given}  # held, so that no id is given twice
+
+    def __contains__(self, value: Any) -> bool:
+        """Whether one of the tensors in a value is among them."""
+        return any(id(x) in self._found for x in tree_leaves(value))
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The function, whose results are remembered."""
+        found = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        of_shape = name.endswith("_like") or name.startswith("new_")
+        read = args[:1] if name in _AS_OTHERS else (args, kwargs)
+        if not of_shape and read in self:
+            written = args[0] if name == "__setitem__" else None
+            self._found |= {id(x): x for x in tree_leaves((found, written)) if isinstance(x, torch.Tensor)}
+        return found
+
+
+class _Held(NamedTuple):
+    """A tensor that an attribute leads to, and what it held."""
+
+    owner: str
+    name: str
+    tensor: torch.Tensor
+    version: int
+    values: torch.Tensor
+
+
+class Carried:
+    """What a module's runs do to its plain attributes. To be made before them."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._parts = [(part, dict(_plain(part))) for part in module.modules()]
+        self._held = list(_tensors_of(module))
+        self._found: dict[str, None] = {}
+
+    def look(self, made: Dependent) -> None:
+        """A run is over, and what it assigned is still there."""
+        for part, before in self._parts:
+            for name, value in _plain(part):
+                old = before.get(name, _ABSENT)
+                if value is not old and _is_carried(type(part), name, old, value, made):
+                    self._found[f"{type(part).__name__}.{name}"] = None
+
+    def take_back(self) -> None:
+        """Let attributes, and the tensors that they lead to, be what they were."""
+        for part, before in self._parts:
+            for name in [n for n, _ in _plain(part) if n not in before]:
+                del vars(part)[name]
+            vars(part).update(before)
+        for held in self._held:
+            if held.tensor._version != held.version:
+                self._found[f"{held.owner}.{held.name}"] = None
+                with torch.no_grad():
+                    held.tensor.copy_(held.values)
+                torch._C._autograd._unsafe_set_version_counter((held.tensor,), (held.version,))
+
+    def warn(self, stacklevel: int) -> None:
+        """Say what is carried. stacklevel: whose line the warning names, as in `warnings.warn`."""
+        for name in self._found:
+            warnings.warn(
+                f"from_torch: {name} is carried from call to call, which the converted network does not do: each "
+                "call reads what it held when the graph was made, and what forward keeps there is lost; make it a "
+                "buffer that is written (register_buffer, copy_), register the module that owns it (nn.ModuleList), "
+                "make it an argument and a result, or let "
+                'torch.compile(module, backend="lamina") run the module in parts',
+                stacklevel=stacklevel,
+            )
+
+
+def _is_carried(kind: type, name: str, old: Any, value: Any, made: Dependent) -> bool:
+    """Whether a later call reads what this one assigned to an attribute: what it computed of its inputs, a number
+    that it moved, or a flag that it set. Numbers that say for which size a table was made are none.
+    """
+    if not is_carried(kind, name):
+        return False
+    if isinstance(value, PLAIN):
+        moved = not isinstance(old, PLAIN) or value != old
+        return moved and (isinstance(value, bool) or is_advanced(kind, name))
+    return value in made
+
+
+def _plain(part: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """The attributes of a module that are neither its state nor what every module has."""
+    return ((n, x) for n, x in list(vars(part).items()) if n not in _OWN)
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[_Held]:
+    """The tensors that plain attributes of a module and its parts lead to, those of modules in lists too."""
+    registered = [*module.parameters(), *module.buffers(), *module.modules()]
+    seen = {id(x): x for x in registered}
+    for part in module.modules():
+        for name, value in _plain(part):
+            for x in _reached(value, seen):
+                if not x.is_inference():  # these have no version
+                    yield _Held(type(part).__name__, name, x, x._version, x.detach().clone())
+
+
+def _reached(value: Any, seen: dict[int, Any]) -> Iterator[torch.Tensor]:
+    """The tensors in a value, each once."""
+    if not isinstance(value, (torch.Tensor, torch.nn.Module, list, tuple, set, dict)) or id(value) in seen:
+        return
+    seen[id(value)] = value
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if isinstance(value, torch.nn.Module):
+        value = vars(value)
+    for x in list(value.values() if isinstance(value, dict) else value):
+        yield from _reached(x, seen)

@@ -1,0 +1,139 @@
+"""What forward keeps from call to call in plain attributes."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+def _networks() -> dict[str, Any]:
+    """Networks by the attribute that each carries from call to call."""
+    import torch
+    from torch import nn
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = 0
+
+        def forward(self, x: Any) -> Any:
+            self.count += 1
+            return x * min(1.0, self.count / 10)
+
+    class Begins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun = False
+
+        def forward(self, x: Any) -> Any:
+            if not self.begun:
+                self.begun = True
+                return x
+            return -x
+
+    class Adds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = torch.zeros(1)
+
+        def forward(self, x: Any) -> Any:
+            self.total += 1
+            return x + self.total
+
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(4, 4)
+            self.state = None
+
+        def forward(self, x: Any) -> Any:
+            y, state = self.rnn(x, self.state)
+            self.state = state.detach()
+            return y
+
+    class Hides(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = [nn.BatchNorm1d(4)]
+
+        def forward(self, x: Any) -> Any:
+            return self.blocks[0](x)
+
+    return {"count": Counts, "begun": Begins, "total": Adds, "state": Remembers, "blocks": Hides}
+
+
+@pytest.mark.parametrize("name", ["count", "begun", "total", "state", "blocks"])
+def test_the_user_is_told_and_the_source_stays_as_it_is(name: str) -> None:
+    import torch
+
+    from lamina.convert.torch import from_torch
+
+    torch.manual_seed(0)
+    net, x = _networks()[name](), torch.randn(3, 4)
+    before = vars(net)[name]
+    with pytest.warns(
+        UserWarning, match=rf"\w+\.{name} is carried from call to call.*register_buffer"
+    ) as said:
+        converted = from_torch(net, x)
+    assert [str(w.filename) for w in said] == [__file__]
+    assert vars(net)[name] is before
+    if name == "total":
+        assert (before.tolist(), before._version) == ([0.0], 0)
+    if name == "blocks":
+        assert int(before[0].num_batches_tracked) == 0
+        assert before[0].running_mean.tolist() == [0] * 4
+    torch.testing.assert_close(
+        torch.from_numpy(converted(x).numpy()), net(x).detach()
+    )  # the first call's result
+
+
+def test_ordinary_attributes_are_nothing_to_tell() -> None:
+    """Tables of a size, results for others to look at, a count of calls that nothing reads."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.size, self.table, self.kept, self.seen = 0, 0, None, None, []
+            self.scale = torch.ones(4)
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            if self.table is None or self.size < x.shape[1]:
+                self.size = x.shape[1]
+                self.table = torch.arange(self.size).to(x) + torch.zeros_like(x[0])
+            self.kept = x * self.table * self.scale
+            self.seen.append(self.size)
+            return self.kept + 1
+
+    net = Net()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        converted = from_torch(net, torch.ones(3, 4))
+    assert (net.calls, net.size, net.table, net.kept) == (0, 0, None, None)
+    assert converted(torch.ones(3, 4)).numpy()[0].tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["Random of random", "RandomState of numpy"])
+def test_numbers_drawn_elsewhere_are_told(kind: str) -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+
+    class Net(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * (random.uniform(0.5, 1.5) if kind.startswith("Random ") else float(np.random.rand()))
+
+    with pytest.warns(UserWarning, match=rf"drew from a {kind}.*draw by torch \(rand") as said:
+        from_torch(Net(), torch.ones(3, 4))
+    assert [str(w.filename) for w in said] == [__file__]
