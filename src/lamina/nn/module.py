@@ -105,6 +105,10 @@ class Module(WithState, Checked):
         self.__dict__.update(_exchanged=0, _unsettled=set())
         return self
 
+    def _same_elsewhere(self) -> Callable[[], bool] | None:
+        """A guard of what compiled programs depend on that is not the module's own; None where that is nothing."""
+        return None
+
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The module's function, on tensors or traced values."""
         raise NotImplementedError(f"{type(self).__name__} defines no forward")

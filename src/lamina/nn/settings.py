@@ -9,7 +9,7 @@ result that is kept) is no setting.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from inspect import unwrap
 from types import CodeType, FunctionType
 from typing import Any, Protocol
@@ -34,6 +34,9 @@ class HasSettings(Protocol):
 
     def modules(self) -> Iterator[Any]:
         """Itself and all modules below it."""
+
+    def _same_elsewhere(self) -> Callable[[], bool] | None:
+        """A guard of what the module depends on that is not its own."""
 
 
 def settings_of(module: HasSettings, names: Collection[str] = ()) -> Hashable:
@@ -60,12 +63,13 @@ def _is_told(value: Any) -> bool:
 
 
 class SameModules:
-    """A guard: whether a module and those below it have the settings that they had, and read what they read.
+    """A guard: whether a module and those below it have the settings that they had, and read what they read, and what
+    is not their own is as it was (`_same_elsewhere`).
 
     `settle` looks at the settings when the function is traced: what it assigned, counted or kept is known then.
     """
 
-    __slots__ = ("_around", "_held", "_names", "_seen", "_settings")
+    __slots__ = ("_around", "_elsewhere", "_held", "_names", "_seen", "_settings")
 
     def __init__(self, module: HasSettings) -> None:
         modules = list(module.modules())
@@ -74,7 +78,12 @@ class SameModules:
         own = {id(vars(m)) for m in modules}
         reads = [r for r in walk.reads if id(r.holder) not in own or not isinstance(r.now(), PLAIN)]
         self._around = SameSurroundings(tuple(reads))
+        self._look()
+
+    def _look(self) -> None:
         self._seen, self._settings = settings_version(), self._settings_now()
+        guards = [m._same_elsewhere() for held in self._held if (m := held()) is not None]
+        self._elsewhere = [guard for guard in guards if guard is not None]
 
     def _settings_now(self) -> Hashable:
         modules = [held() for held in self._held]
@@ -82,7 +91,7 @@ class SameModules:
 
     def settle(self) -> None:
         """These are the settings."""
-        self._seen, self._settings = settings_version(), self._settings_now()
+        self._look()
         self._around.settle()
 
     def __call__(self) -> bool:
@@ -92,7 +101,7 @@ class SameModules:
             if self._settings_now() != self._settings:
                 return False
             self._seen = now
-        return self._around()
+        return self._around() and all(same() for same in self._elsewhere)
 
 
 def _walk_of(modules: Collection[HasSettings]) -> ReadWalk:

@@ -15,10 +15,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from lamina.convert.torch.source import OF_EVERY_MODULE
 from lamina.graph.ir.surroundings import PLAIN, is_advanced, is_carried
 
-#: Attributes that every module has: those of its state, its mode and its hooks.
-_OWN = frozenset(vars(torch.nn.Module()))
 _ABSENT = object()
 #: Functions that read the shape or the dtype of their second argument.
 _AS_OTHERS = ("to", "type_as", "expand_as", "view_as", "reshape_as")
@@ -117,7 +116,7 @@ def _is_carried(kind: type, name: str, old: Any, value: Any, made: Dependent) ->
 
 def _plain(part: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     """The attributes of a module that are neither its state nor what every module has."""
-    return ((n, x) for n, x in list(vars(part).items()) if n not in _OWN)
+    return ((n, x) for n, x in list(vars(part).items()) if n not in OF_EVERY_MODULE)
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[_Held]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.norm import synchronized
 from lamina.convert.torch.report import ConversionReport, LeftCalls
+from lamina.convert.torch.source import OF_EVERY_MODULE, SourceParts, SourceSettings
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
 from lamina.nn import Module, Parameter
 from lamina.nn.parameter import write
@@ -45,6 +46,24 @@ class ConvertedPart(Module):
                 self.add_module(name, ConvertedPart(child, adopted, share))
         self.__dict__["_training"] = source.training
         self.computes_in_master = False  # type: ignore[misc]
+        self.__dict__["_of"] = source
+
+    def __getattr__(self, name: str) -> Any:
+        if self._is_of_source(name):
+            return vars(self._of)[name]
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Plain attributes (`dropout.p`) are those of PyTorch's module, of which graphs are made."""
+        if self._is_of_source(name):
+            setattr(self._of, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _is_of_source(self, name: str) -> bool:
+        source = self.__dict__.get("_of")
+        own = name in self.__dict__ or name in OF_EVERY_MODULE or hasattr(type(self), name)
+        return source is not None and not own and name in vars(source)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Only the whole network computes."""
@@ -63,15 +82,17 @@ class ConvertedModule(ConvertedPart):
     """
 
     def __init__(self, source: torch.nn.Module, share: bool, stays: tuple[str, ...] = ()) -> None:
-        super().__init__(source, {}, share)
         self.source, self.stays = source, stays
         self.process_group: Group | None = None  # the ranks by whose statistics batch norms train
-        self._graphs: list[tuple[Modes, Inputs, DTypes, ExportedGraph]] = []
+        self._graphs: list[tuple[Modes, Inputs, DTypes, SourceSettings, ExportedGraph]] = []
         self._hooks: dict[str, tuple[tuple[Any, ...], TorchModule]] = {}
+        self._parts = SourceParts(source)
+        self._settings: SourceSettings | None = None  # as they were when it was called last
+        super().__init__(source, {}, share)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles make their graphs anew: PyTorch's hold what neither takes."""
-        return {**self.__dict__, "_graphs": [], "_hooks": {}}
+        return {**self.__dict__, "_graphs": [], "_hooks": {}, "_settings": None}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the network gives, nested as it nests it, of inputs nested as it takes them.
@@ -103,28 +124,44 @@ class ConvertedModule(ConvertedPart):
         """
         self.process_group = process_group or Group(*range(current_world().size))
 
+    def _same_elsewhere(self) -> Callable[[], bool]:
+        """Whether the source's plain attributes are what they were, and its parts those that were converted."""
+        settings = SourceSettings(self.source)
+        return lambda: self._parts.exchanged() is None and settings.same()
+
     def graph(self, inputs: Inputs, operands: list[Any]) -> ExportedGraph:
-        """The graph for the mode that it is in and for such inputs."""
+        """The graph for the mode that it is in, the source's attributes as they are, and such inputs."""
+        if (name := self._parts.exchanged()) is not None:
+            raise TorchConversionError(
+                f"from_torch: the part {name!r} of {self.source_class} is another one than when it was converted, "
+                "whose parameters this network does not have: convert the network again"
+            )
+        if self._settings is None or not self._settings.same():
+            self._settings = SourceSettings(self.source)
+        settings = self._settings
         modes = tuple(part.training for part in self.modules())
         dtypes = tuple(_as_in(self.source, x.dtype) for x in operands)
         shapes = [tuple(x.shape) for x in operands]
-        found = self._known(modes, dtypes, inputs, shapes)
+        found = self._known(modes, dtypes, settings, inputs, shapes)
         if found is None:
             with EXPORTING:
-                found = self._known(modes, dtypes, inputs, shapes)
+                found = self._known(modes, dtypes, settings, inputs, shapes)
                 if found is None:
-                    found = self._new(modes, dtypes, inputs, shapes)
+                    found = self._new(modes, dtypes, settings, inputs, shapes)
         return found
 
     def _known(
-        self, modes: Modes, dtypes: DTypes, inputs: Inputs, shapes: Sequence[Shape]
+        self, modes: Modes, dtypes: DTypes, settings: SourceSettings, inputs: Inputs, shapes: Sequence[Shape]
     ) -> ExportedGraph | None:
-        for own_modes, own_inputs, own_dtypes, graph in self._graphs:
-            if (own_modes, own_dtypes) == (modes, dtypes) and own_inputs == inputs and graph.takes(shapes):
+        for own_modes, own_inputs, own_dtypes, own_settings, graph in self._graphs:
+            alike = (own_modes, own_dtypes, own_settings) == (modes, dtypes, settings)
+            if alike and own_inputs == inputs and graph.takes(shapes):
                 return graph
         return None
 
-    def _new(self, modes: Modes, dtypes: DTypes, inputs: Inputs, shapes: Sequence[Shape]) -> ExportedGraph:
+    def _new(
+        self, modes: Modes, dtypes: DTypes, settings: SourceSettings, inputs: Inputs, shapes: Sequence[Shape]
+    ) -> ExportedGraph:
         samples = [torch.zeros(s, dtype=getattr(torch, d)) for s, d in zip(shapes, dtypes, strict=True)]
         with _modes(self.source, self):
             graph = exported(self.source, inputs, [_beside(x, self.source) for x in samples], self.stays)
@@ -136,7 +173,7 @@ class ConvertedModule(ConvertedPart):
                 "to PyTorch (exclude=), or write these otherwise"
             )  # fmt: skip
         self._mark(graph)
-        self._graphs = [*self._graphs[-GRAPHS + 1 :], (modes, inputs, dtypes, graph)]
+        self._graphs = [*self._graphs[-GRAPHS + 1 :], (modes, inputs, dtypes, settings, graph)]
         return graph
 
     def state(self, name: str) -> Any:

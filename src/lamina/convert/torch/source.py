@@ -1,0 +1,150 @@
+"""What a graph depends on beside state, modes and inputs: the plain attributes of a PyTorch module's parts.
+
+A graph holds `dropout.p` or a network's own `self.temperature` as they were when it was made, and nobody is told when
+they change: each call looks at them.
+"""
+
+from __future__ import annotations
+
+import dis
+import weakref
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from inspect import unwrap
+from operator import is_
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, comparable
+
+#: Attributes that every module has: those of its state, its mode and its hooks.
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+
+
+class SourceSettings:
+    """Those that the functions of a module and its parts read and do not assign, and what they were.
+
+    Two are equal where a graph made with one holds with the other. `same`: whether they are what they were.
+    """
+
+    def __init__(self, source: torch.nn.Module) -> None:
+        self._source = weakref.ref(source)
+        names = _names_of(source)
+        parts = [(vars(part), *_settings(part, names)) for part in source.modules()]
+        self._entries = _Entries([own for own, _, _ in parts], [held for _, held, _ in parts])
+        held = [own[n] for own, own_names, _ in parts for n in own_names]
+        self._containers = [(x, comparable(x)) for x in held if _may_change(x)]
+        self._found = tuple([found for *_, found in parts])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SourceSettings) and other._found == self._found
+
+    def __hash__(self) -> int:
+        return hash(self._found)
+
+    def same(self) -> bool:
+        """Whether they are what they were."""
+        if self._entries.same() and all(comparable(value) == found for value, found in self._containers):
+            return True
+        source = self._source()
+        return source is not None and SourceSettings(source) == self
+
+
+class _Entries:
+    """Entries of dictionaries: whether they are the same objects, and no other ones have come, is quickly seen."""
+
+    def __init__(self, tables: Sequence[dict[str, Any]], names: Sequence[Iterable[str]]) -> None:
+        self._tables, self._sizes = tables, [len(table) for table in tables]
+        pairs = [(table, n) for table, own in zip(tables, names, strict=True) for n in own]
+        self._owners, self._names = [table for table, _ in pairs], [n for _, n in pairs]
+        self._values = [table[n] for table, n in pairs]
+
+    def same(self) -> bool:
+        """In calls of C alone: compiled programs ask it in each call."""
+        return list(map(len, self._tables)) == self._sizes and all(
+            map(is_, map(dict.get, self._owners, self._names), self._values)
+        )
+
+
+class SourceParts:
+    """The parts of a module, by their dotted names, as they were."""
+
+    def __init__(self, source: torch.nn.Module) -> None:
+        self._source, self._parts = source, dict(source.named_modules())
+        tables = [part._modules for part in self._parts.values()]
+        self._entries = _Entries(tables, tables)
+
+    def exchanged(self) -> str | None:
+        """The name of one that has come, gone or been exchanged."""
+        if self._entries.same():
+            return None
+        now = dict(self._source.named_modules())
+        return next((n for n in {**now, **self._parts} if now.get(n) is not self._parts.get(n)), None)
+
+
+def _settings(part: torch.nn.Module, names: frozenset[str]) -> tuple[tuple[str, ...], Hashable]:
+    """The names of a part's settings, and what they are."""
+    own = vars(part)
+    held = tuple([n for n in sorted(own.keys() & names) if _is_plain(own[n])])
+    return held, tuple([(n, comparable(own[n])) for n in held])
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    """Whether it is a number, a text or nothing, or a container of such."""
+    if isinstance(value, dict):
+        return _is_plain(list(value.values()), depth)
+    if isinstance(value, tuple | list) and depth < DEEPEST and len(value) <= LARGEST:
+        return all(_is_plain(x, depth + 1) for x in value)
+    return isinstance(value, PLAIN)
+
+
+def _may_change(value: Any) -> bool:
+    """Whether something else may be put into it."""
+    return isinstance(value, list | dict) or (isinstance(value, tuple) and any(map(_may_change, value)))
+
+
+def _names_of(source: torch.nn.Module) -> frozenset[str]:
+    """The attributes that the functions of a module's parts read, but for those that these themselves assign: what a
+    forward pass counts or keeps is no setting.
+    """
+    found = [_read_and_assigned(kind) for kind in dict.fromkeys(map(type, source.modules()))]
+    read, assigned = (frozenset[str]().union(*names) for names in zip(*found, strict=True))
+    return read - assigned - OF_EVERY_MODULE
+
+
+_known: weakref.WeakKeyDictionary[type, tuple[frozenset[str], frozenset[str]]] = weakref.WeakKeyDictionary()
+
+
+def _read_and_assigned(kind: type) -> tuple[frozenset[str], frozenset[str]]:
+    """The attributes that `forward` and the methods that it calls read, and those that they assign."""
+    if kind not in _known:
+        _known[kind] = _walked(kind)
+    return _known[kind]
+
+
+def _walked(kind: type) -> tuple[frozenset[str], frozenset[str]]:
+    read: set[str] = set()
+    assigned: set[str] = set()
+    ahead, seen = ["forward"], set()
+    while ahead:
+        if (name := ahead.pop()) in seen:
+            continue
+        seen.add(name)
+        for step in _steps(getattr(kind, name, None)):
+            (assigned if step.opname == "STORE_ATTR" else read).add(step.argval)
+            ahead.append(step.argval)
+    return frozenset(read), frozenset(assigned)
+
+
+def _steps(method: Any) -> Iterator[dis.Instruction]:
+    """What a method, or a property, and the functions written in it do with attributes."""
+    function = unwrap(method.fget if isinstance(method, property) and method.fget else method)
+    ahead = [function.__code__] if isinstance(function, FunctionType) else []
+    while ahead:
+        code = ahead.pop()
+        ahead += [x for x in code.co_consts if hasattr(x, "co_code")]
+        yield from (x for x in dis.get_instructions(code) if x.opname in _OF_ATTRIBUTES)
+
+
+_OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")

@@ -1,0 +1,101 @@
+"""Plain attributes of a PyTorch module, on which its graphs depend."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import infer, ops, optim
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+def scaled() -> Any:
+    import torch
+    from torch import nn
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(0.5))
+            self.factor, self.calls, self.powers = 2.0, 0, [1, 2]
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            y = self.inner(x) * self.factor
+            return sum(y**n for n in self.powers)
+
+    torch.manual_seed(0)
+    return Scaled()
+
+
+def callers(net: Any) -> dict[str, Callable[[Any], Any]]:
+    jitted, predictor = lm.jit(net), infer.Predictor(net, device="cpu")
+    step = lm.train_step(net, lambda y, _: ops.sum(y), optim.SGD(lr=0.0), device="cpu")
+    return {"eager": net, "jit": jitted, "predictor": predictor, "step": lambda x: step(x, None)}
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "its own": lambda net: setattr(net, "factor", 3.0),
+    "a part's": lambda net: setattr(net.get_submodule("inner.1"), "negative_slope", 0.1),
+    "element": lambda net: net.powers.append(3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("how", ["eager", "jit", "predictor", "step"])
+@pytest.mark.parametrize("on", ["source", "converted"])
+def test_calls_follow_attributes(change: str, how: str, on: str) -> None:
+    import torch
+
+    from lamina.convert.torch import from_torch
+
+    net, x = scaled(), np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    converted = from_torch(net, share=False)
+    call = callers(converted)[how]
+    before = np.asarray(call(x))
+    CHANGES[change](net if on == "source" else converted)
+    after, wanted = np.asarray(call(x)), net(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(after, wanted.sum() if how == "step" else wanted, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(before, after)
+
+
+def test_graphs_are_made_once_for_the_same_attributes() -> None:
+    """What forward itself counts is none, and copies have attributes of their own."""
+    import torch
+
+    from lamina.convert.torch import from_torch
+
+    net, x = scaled(), torch.ones(4, 3)
+    converted = from_torch(net, x)
+    for factor in (2.0, 3.0, 2.0):
+        converted.factor = factor
+        net(x)
+        converted(x)
+    assert len(converted._graphs) == 2
+    other = copy.deepcopy(converted)
+    other.factor = 5.0
+    assert (converted.factor, net.factor, other.factor) == (2.0, 2.0, 5.0)
+    np.testing.assert_allclose(other(x).numpy(), other.source(x).detach().numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["eager", "jit", "predictor", "step"])
+def test_a_part_that_was_exchanged_is_an_error(how: str) -> None:
+    from torch import nn
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    net, x = scaled(), np.ones((4, 3), np.float32)
+    converted = from_torch(net, share=False)
+    call = callers(converted)[how]
+    call(x)
+    net.inner[0] = nn.Linear(3, 3)
+    with pytest.raises(
+        TorchConversionError, match=r"'inner\.0' of Scaled is another one.*convert the network again"
+    ):
+        call(x)
