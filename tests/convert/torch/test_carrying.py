@@ -137,3 +137,27 @@ def test_numbers_drawn_elsewhere_are_told(kind: str) -> None:
     with pytest.warns(UserWarning, match=rf"drew from a {kind}.*draw by torch \(rand") as said:
         from_torch(Net(), torch.ones(3, 4))
     assert [str(w.filename) for w in said] == [__file__]
+
+
+@pytest.mark.parametrize("seeds", [True, False])
+def test_a_seed_in_forward_is_told_and_not_given(seeds: bool) -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+
+    class Net(nn.Module):
+        def forward(self, x: Any) -> Any:
+            if seeds:
+                torch.manual_seed(3)
+            return x + torch.rand_like(x)
+
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        from_torch(Net(), torch.ones(3, 4))
+    told = [w for w in said if "Net calls torch.manual_seed in forward" in str(w.message)]
+    assert [w.filename for w in told] == [__file__] * seeds
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.initial_seed() == 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -100,6 +100,34 @@ class Carried:
                 'torch.compile(module, backend="lamina") run the module in parts',
                 stacklevel=stacklevel,
             )
+
+
+class Seeds:
+    """Within the block it watches whether PyTorch's generator is seeded, and leaves it as it was before."""
+
+    def __enter__(self) -> Self:
+        self._state = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(_NOBODYS_SEED)
+        self.given = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.given = torch.default_generator.initial_seed() != _NOBODYS_SEED
+        torch.default_generator.set_state(self._state)
+
+    def warn(self, kind: type, stacklevel: int) -> None:
+        """Say that it was. stacklevel: as in `warnings.warn`."""
+        if self.given:
+            warnings.warn(
+                f"from_torch: {kind.__name__} calls torch.manual_seed in forward, which the converted network does "
+                "not do: it draws by Lamina's generator, other numbers in each call; call lamina.manual_seed before it, "
+                "or give the random numbers as an argument",
+                stacklevel=stacklevel,
+            )
+
+
+#: To be told from those that programs give.
+_NOBODYS_SEED = 0x6C616D696E61
 
 
 def _is_carried(kind: type, name: str, old: Any, value: Any, made: Dependent) -> bool:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_unflatten
 from lamina._tree import Structure, flatten, unflatten
 from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.capturing import capture
-from lamina.convert.torch.carrying import Carried, Dependent
+from lamina.convert.torch.carrying import Carried, Dependent, Seeds
 from lamina.convert.torch.causal import without_numbers
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.levels import flattened, levels, levels_kept
@@ -270,13 +270,15 @@ def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> None
 def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
     """The graph of a module in the mode that it is in. The first axes of the inputs may have any size, if it allows.
 
-    Warns of what the module keeps from call to call, and of random numbers that it draws elsewhere than by PyTorch.
+    Warns of what the module keeps from call to call, of random numbers that it draws elsewhere than by PyTorch,
+    and of seeds.
     Raises TorchConversionError with what torch.export said.
     """
     carried, drawn = Carried(module), SameSurroundings(_generators_of(module))
-    with exporting():
+    with exporting(), Seeds() as seeds:
         graph = _tried(module, inputs, tensors, carried)
     carried.warn(_USERS_FRAME)
+    seeds.warn(type(module), _USERS_FRAME)
     drawn.settle("torch", _USERS_FRAME)
     return graph
 
