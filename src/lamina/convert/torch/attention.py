@@ -69,9 +69,8 @@ def multi_head_attention(call: TorchCall) -> Any:
     mask, hidden = call.get("attn_mask"), call.get("key_padding_mask")
     hidden = hidden.unsqueeze(0) if hidden is not None and alone else hidden
     causal = bool(call.get("is_causal", False)) and hidden is None and not call.get("need_weights", True)
-    mask = (
-        None if causal else mask
-    )  # as PyTorch: the flag says it, also of keys that are put behind the others
+    # As PyTorch: the flag takes the mask's place, also of keys that are put behind the others.
+    mask = None if causal else mask
     q, k, v = _projected(call, q, k, v)
     k, v, mask, hidden = _longer(call, k, v, mask, hidden, batch)
     q, k, v = (x.reshape((x.shape[0], batch, heads, -1)).permute(1, 2, 0, 3) for x in (q, k, v))
