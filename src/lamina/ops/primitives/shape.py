@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
 from math import copysign, prod
@@ -50,6 +50,10 @@ class Reshape(Op):
         out = self.result(self.shape, x.dtype)
         if out.numel != x.numel:
             raise ShapeError(f"{self.name}: {x} has {x.numel} elements, shape {self.shape} holds {out.numel}")
+        if self.diagonals and (x.ndim < 2 or self.shape != (*x.shape[:-2], x.shape[-2] * x.shape[-1])):
+            raise ShapeError(
+                f"{self.name}: diagonals=True joins the last two axes alone, got {x} and {self.shape}"
+            )
         return (out,)
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
@@ -57,7 +61,7 @@ class Reshape(Op):
         return None if b is None else _reshaped_axis(inputs[0].shape, self.shape, b)
 
     def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
-        return Reshape((size, *self.shape))
+        return replace(self, shape=(size, *self.shape))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (grads[0].reshape(inputs[0].shape),)
