@@ -120,8 +120,8 @@ class Seeds:
         if self.given:
             warnings.warn(
                 f"from_torch: {kind.__name__} calls torch.manual_seed in forward, which the converted network does "
-                "not do: it draws by Lamina's generator, other numbers in each call; call lamina.manual_seed before it, "
-                "or give the random numbers as an argument",
+                "not do: it draws by Lamina's generator, other numbers in each call; call lamina.manual_seed before "
+                "it, or give the random numbers as an argument",
                 stacklevel=stacklevel,
             )
 
