@@ -32,7 +32,7 @@ class SourceSettings:
         self._source = weakref.ref(source)
         names = _names_of(source)
         parts = [(vars(part), *_settings(part, names)) for part in source.modules()]
-        self._entries = _Entries([own for own, _, _ in parts], [held for _, held, _ in parts])
+        self._entries = _TableEntries([own for own, _, _ in parts], [held for _, held, _ in parts])
         held = [own[n] for own, own_names, _ in parts for n in own_names]
         self._containers = [(x, comparable(x)) for x in held if _may_change(x)]
         self._found = tuple([found for *_, found in parts])
@@ -51,7 +51,7 @@ class SourceSettings:
         return source is not None and SourceSettings(source) == self
 
 
-class _Entries:
+class _TableEntries:
     """Entries of dictionaries: whether they are the same objects, and no other ones have come, is quickly seen."""
 
     def __init__(self, tables: Sequence[dict[str, Any]], names: Sequence[Iterable[str]]) -> None:
@@ -73,7 +73,7 @@ class SourceParts:
     def __init__(self, source: torch.nn.Module) -> None:
         self._source, self._parts = source, dict(source.named_modules())
         tables = [part._modules for part in self._parts.values()]
-        self._entries = _Entries(tables, tables)
+        self._entries = _TableEntries(tables, tables)
 
     def exchanged(self) -> str | None:
         """The name of one that has come, gone or been exchanged."""
