@@ -1,5 +1,6 @@
 """A predictor gives what the network gives in inference mode: for any structure, dtype and batch size."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops, optim
-from lamina.infer import Predictor, quantize
+from lamina.infer import Inferer, Predictor, quantize
 from lamina.infer.predictor import _first, _repeated
 from lamina.ops.core import BatchAxis
 from lamina.spec import DTypeError
@@ -357,3 +358,18 @@ def test_outputs_that_are_no_tensors() -> None:
         Predictor(Described("abc"), device="cpu")(x)
     with pytest.raises(TypeError, match=r"forward: its output\['text'\] must be a tensor, .*got 'abc'"):
         lm.train_step(Described("abc"), lambda y, t: y["y"].mean(), optim.SGD(lr=0.1), device="cpu")(x)
+
+
+def test_a_network_in_float64_is_computed_in_it() -> None:
+    """As long as all of its parameters are, and nothing else is asked for."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x = np.linspace(-1, 1, 6).reshape(2, 3)
+    wanted = net(lm.tensor(x)).numpy()
+    for call in (Predictor(net, device="cpu"), Inferer(net, device="cpu")):
+        assert call(x).dtype == lm.float64
+        np.testing.assert_allclose(call(x).numpy(), wanted, rtol=1e-12)
+    assert lm.predict(net, x, device="cpu").dtype == lm.float64
+    assert Predictor(deepcopy(net), device="cpu", precision="fp32")(x).dtype == lm.float32
+    mixed = nn.Sequential(nn.Linear(3, 2))
+    mixed.scale = nn.Parameter(np.ones(2))
+    assert Predictor(mixed, device="cpu")(x.astype(np.float32)).dtype == lm.float32

@@ -75,7 +75,7 @@ class Inferer(Serving):
         net: Module,
         *,
         device: Device | str = "auto",
-        precision: str | Precision = "fp32",
+        precision: str | Precision | None = None,
         backend: str | None = None,
         max_batch: int = 1,
         max_wait_ms: float = 1.0,

@@ -19,6 +19,7 @@ from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.graph.run.tuning import TuningState
 from lamina.nn import Module
+from lamina.nn.mixed_precision import precision_of
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import become, standing_in
 from lamina.nn.settings import SameModules
@@ -26,7 +27,7 @@ from lamina.ops.arguments import Checked
 from lamina.ops.core import BatchAxis, operand
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.spec import Policy, Spec, current_policy, policy
-from lamina.spec.precision import Precision, as_precision
+from lamina.spec.precision import Precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays
 
 _where = device
@@ -39,6 +40,9 @@ class Predictor(Checked):
     predictor({"x": a}) is net(x=a). Floating point inputs are cast to the precision's compute type; integers and
     booleans reach the network as they are (a network of uint8 images casts them itself). Outputs have the network's
     structure.
+
+    precision: as in `train_step`; by default "fp64" for a network whose parameters are all in float64, "fp32" for
+    others.
 
     The weights are the network's own tensors, resident on the device; `refresh` after they were changed. Where a
     module's numbers, hooks or parts were changed, programs are made anew. Every module is in inference mode here, and
@@ -60,7 +64,7 @@ class Predictor(Checked):
         net: Module,
         *,
         device: Device | str = "auto",
-        precision: str | Precision = "fp32",
+        precision: str | Precision | None = None,
         backend: str | None = None,
         max_programs: int = MOST,
         max_program_bytes: int | str | None = None,
@@ -68,7 +72,7 @@ class Predictor(Checked):
     ) -> None:
         self.net, self.device, self.backend = net, _where(device), backend
         backends.get(self.device, backend)  # opened while the network is set up, not by the first call
-        self.precision = as_precision(precision)
+        self.precision = precision_of(net, precision)
         self._same = SameModules(net)
         self._held = self._weights_of_net()
         self._programs: Programs[_CompiledNet] = Programs(

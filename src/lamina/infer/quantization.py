@@ -82,7 +82,7 @@ class QuantizedPredictor(Predictor):
     def __init__(
         self, net: Module, dtype: DType, per_channel: bool, device: Device | str, backend: str | None
     ) -> None:
-        super().__init__(net, device=device, backend=backend)
+        super().__init__(net, device=device, precision="fp32", backend=backend)
         self.dtype, self.per_channel = dtype, per_channel
         self.ranges: list[float] = []
         self._weights = {id(x): constant(x.numpy().copy()) for x in self._held.values()}

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from lamina import ops
 from lamina._tree import flatten, unflatten
 from lamina.nn.parameter import Parameter
 from lamina.ops.core import Operand, compute_type, computing_in, recorder
 from lamina.runtime import is_array
-from lamina.spec import DType, float32, policy
+from lamina.spec import DType, float32, float64, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import as_tensor
+
+
+class HasParameters(Protocol):
+    """A network."""
+
+    def parameters(self) -> Iterable[Parameter]:
+        """What is trained."""
+
 
 _precision: ContextVar[Precision | None] = ContextVar("lamina_autocast", default=None)
 
@@ -42,6 +50,17 @@ def autocast(precision: str | Precision = "bf16") -> Iterator[None]:
             yield
     finally:
         _precision.reset(token)
+
+
+def precision_of(net: HasParameters, asked: str | Precision | None) -> Precision:
+    """What is asked for, or by default what a network's parameters say: all in float64 are meant to stay so.
+
+    Raises ValueError for a name that is none.
+    """
+    if asked is None:
+        held = {p.dtype for p in net.parameters() if p.dtype.is_float}
+        asked = "fp64" if held == {float64} else "fp32"
+    return as_precision(asked)
 
 
 def computed(forward: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:

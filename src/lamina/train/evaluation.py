@@ -60,7 +60,7 @@ def evaluate(
     *,
     metrics: Iterable[Metric | Callable[[Any, Any], Any]] | Mapping[str, Any] = (),
     device: Device | str = "auto",
-    precision: str | Precision = "fp32",
+    precision: str | Precision | None = None,
     parallel: Literal["data"] | DataParallel | None = None,
     backend: str | None = None,
     ignore_index: int = IGNORED,
@@ -130,7 +130,7 @@ def predict(
     batch_size: int | None = None,
     labelled: bool = False,
     device: Device | str = "auto",
-    precision: str | Precision = "fp32",
+    precision: str | Precision | None = None,
     backend: str | None = None,
 ) -> Any:
     """What a network gives for data without targets, in inference mode: tensors on the CPU, in its own structure.

@@ -31,6 +31,7 @@ from lamina.graph.run.programs import MOST, Programs
 from lamina.graph.run.rank_tuning import RankTuner
 from lamina.graph.run.tuning import Tuner, TuningState
 from lamina.nn import Module
+from lamina.nn.mixed_precision import precision_of
 from lamina.nn.parameter import become, settings_version, standing_in
 from lamina.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from lamina.ops.arguments import checked, shown
@@ -39,8 +40,8 @@ from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.runtime.ranks.progress import progress
-from lamina.spec import DType, Group, Shape, ShapeError, Spec, current_policy, float32, float64, policy
-from lamina.spec.precision import Precision, as_precision
+from lamina.spec import DType, Group, Shape, ShapeError, Spec, current_policy, float32, policy
+from lamina.spec.precision import Precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays, zeros
 from lamina.train.averaging import AveragedModel
 from lamina.train.closing import ClosedOver, StepCapture
@@ -108,8 +109,8 @@ def train_step(
         planned alone, by `program`, and parameters stay where they are. backend: another backend of that device
         ("reference").
     precision: "fp32"; "tf32"; "bf16" and "fp16", with float32 master weights and, for fp16, dynamic loss
-        scaling; "fp64". Parameters are converted to the type of the weights. By default "fp64" for a network with
-        parameters in float64, "fp32" for others.
+        scaling; "fp64". Parameters are converted to the type of the weights. By default "fp64" for a network whose
+        parameters are all in float64, "fp32" for others.
     clip_norm: gradients are scaled down to this norm, taken over all of them together. clip_value: before that, each
         of their elements is brought into [-clip_value, clip_value].
     accumulate: so many calls gather gradients, of which the last one updates the parameters by their mean.
@@ -145,18 +146,13 @@ def train_step(
         loss_fn,
         optimizer,
         _where(device),
-        as_precision(_own_precision(net) if precision is None else precision),
+        precision_of(net, precision),
         options,
         backend,
         memory_limit,
         Programs(max_programs, max_program_bytes, "train_step"),
         _tuner("" if tuning else "switched off", together),
     )
-
-
-def _own_precision(net: Module) -> str:
-    """What a network's parameters ask for: float64 is meant to stay."""
-    return "fp64" if any(p.dtype == float64 for p in net.parameters()) else "fp32"
 
 
 def _tuner(ended: str, together: DataParallel | None) -> Tuner:
