@@ -77,7 +77,7 @@ class SameModules:
         self._held, self._names = [weakref.ref(m) for m in modules], frozenset(walk.names)
         own = {id(vars(m)) for m in modules}
         reads = [r for r in walk.reads if id(r.holder) not in own or not isinstance(r.now(), PLAIN)]
-        self._around = SameSurroundings(tuple(reads))
+        self._around = SameSurroundings(reads)
         self._look()
 
     def _look(self) -> None:

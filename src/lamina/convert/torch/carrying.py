@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from lamina.convert.torch.source import OF_EVERY_MODULE
-from lamina.graph.ir.surroundings import PLAIN, is_advanced, is_carried
+from lamina.graph.ir.surroundings import PLAIN, is_advanced, is_carried, users_frame
 
 _ABSENT = object()
 #: Functions that read the shape or the dtype of their second argument.
@@ -89,8 +89,8 @@ class Carried:
                     held.tensor.copy_(held.values)
                 torch._C._autograd._unsafe_set_version_counter((held.tensor,), (held.version,))
 
-    def warn(self, stacklevel: int) -> None:
-        """Say what is carried. stacklevel: whose line the warning names, as in `warnings.warn`."""
+    def warn(self) -> None:
+        """Say what is carried."""
         for name in self._found:
             warnings.warn(
                 f"from_torch: {name} is carried from call to call, which the converted network does not do: each "
@@ -98,7 +98,7 @@ class Carried:
                 "buffer that is written (register_buffer, copy_), register the module that owns it (nn.ModuleList), "
                 "make it an argument and a result, or let "
                 'torch.compile(module, backend="lamina") run the module in parts',
-                stacklevel=stacklevel,
+                stacklevel=users_frame(),
             )
 
 
@@ -115,14 +115,14 @@ class Seeds:
         self.given = torch.default_generator.initial_seed() != _NOBODYS_SEED
         torch.default_generator.set_state(self._state)
 
-    def warn(self, kind: type, stacklevel: int) -> None:
-        """Say that it was. stacklevel: as in `warnings.warn`."""
+    def warn(self, kind: type) -> None:
+        """Say that it was."""
         if self.given:
             warnings.warn(
                 f"from_torch: {kind.__name__} calls torch.manual_seed in forward, which the converted network does "
                 "not do: it draws by Lamina's generator, other numbers in each call; call lamina.manual_seed before "
                 "it, or give the random numbers as an argument",
-                stacklevel=stacklevel,
+                stacklevel=users_frame(),
             )
 
 

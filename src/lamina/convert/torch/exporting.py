@@ -42,8 +42,6 @@ from lamina.tensors import Tensor, as_tensor
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 #: torch.export changes switches of the whole process: one thread makes graphs at a time.
 EXPORTING = threading.RLock()
-#: From `export`'s warnings to who calls `from_torch`, as a stacklevel.
-_USERS_FRAME = 7
 #: One axis of an input: a size, or the name of one that is free.
 Axis = int | str
 
@@ -277,9 +275,9 @@ def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tens
     carried, drawn = Carried(module), SameSurroundings(_generators_of(module))
     with exporting(), Seeds() as seeds:
         graph = _tried(module, inputs, tensors, carried)
-    carried.warn(_USERS_FRAME)
-    seeds.warn(type(module), _USERS_FRAME)
-    drawn.settle("torch", _USERS_FRAME)
+    carried.warn()
+    seeds.warn(type(module))
+    drawn.settle("torch")
     return graph
 
 

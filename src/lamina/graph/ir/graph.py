@@ -23,7 +23,7 @@ import numpy as np
 
 from lamina._tree import flatten, unflatten
 from lamina.graph.ir.picture import picture
-from lamina.graph.ir.surroundings import is_carried, is_kept
+from lamina.graph.ir.surroundings import is_carried, is_kept, users_frame
 from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand, recorder
 from lamina.ops.destination import destination
@@ -474,7 +474,7 @@ class Capture:
                         f"{type(holder).__name__}.{name} is carried from call to call, which compiled calls do not "
                         "do: each reads what it held when it was traced; make it a buffer that is written "
                         "(register_buffer, copy_), or an argument and a result",
-                        stacklevel=3,
+                        stacklevel=users_frame(),
                     )
         finally:
             assigned = [(holder, name, before) for (_, name), (holder, before) in self.assigned.items()]

@@ -127,25 +127,18 @@ class SameSurroundings:
     objects with fields it drops the entries that have.
     """
 
-    __slots__ = ("_kept", "_reads")
+    __slots__ = ("_kept",)
 
-    def __init__(self, reads: tuple[Read, ...]) -> None:
-        self._reads = reads
+    def __init__(self, reads: Iterable[Read]) -> None:
         self._kept = [_KeptRead.of(read) for read in reads]
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
-    def __eq__(self, other: object) -> bool:
-        """Of one class there is one guard in a trace, however many modules are of it."""
-        return isinstance(other, SameSurroundings) and other._reads is self._reads
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def settle(self, draw_by: str = "lamina.ops", stacklevel: int = 3) -> None:
+    def settle(self, draw_by: str = "lamina.ops") -> None:
         """The traced call is over. Warns of random numbers that it drew from generators of Python or NumPy.
 
-        draw_by: what to draw by in their place. stacklevel: whose line the warning names, as in `warnings.warn`.
+        draw_by: what to draw by in their place.
         """
         same: list[Any] = []
         for kept in self._kept:
@@ -160,7 +153,7 @@ class SameSurroundings:
                     f"a traced function drew from a {kind.__name__} of {kind.__module__.partition('.')[0]}: these "
                     f"numbers are constants of the compiled program, the same in each call; draw by {draw_by} (rand, "
                     "randn, bernoulli, …), or give them as arguments",
-                    stacklevel=stacklevel,
+                    stacklevel=users_frame(),
                 )
         self._kept = same
 
@@ -470,6 +463,14 @@ _LIBRARIES = (
 
 def _is_users(function: FunctionType) -> bool:
     return not function.__code__.co_filename.startswith(_LIBRARIES)
+
+
+def users_frame() -> int:
+    """The innermost frame of the stack that is no library's, as the `stacklevel` of a warning of the caller's."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _is_users_module(module: ModuleType | None) -> bool:
