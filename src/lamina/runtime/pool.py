@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
@@ -29,19 +28,18 @@ class Pool(Generic[T]):
     def __init__(self, make: Callable[[], T], bound: int) -> None:
         self._make, self.bound = make, bound
         self.items: list[T] = []  # all that were made
-        self._free: list[T] = []
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """In a forked child, where no other thread is: every item is free."""
-        self._free = list(self.items)
+        self._free: list[T] = list(self.items)
         self._growing = 0  # items that are being made
         self._closed = False  # `all` is collecting: nothing new is made
         self._lock, self._collecting = threading.Lock(), threading.Lock()
         self._collected = threading.Condition(self._lock)  # for the one that collects
-        self._line: deque[threading.Condition] = deque()  # one for each call that waits, in their order
-        self._late = 0  # how many of them are
+        self._line: dict[threading.Condition, None] = {}  # one for each call that waits, in their order
+        self._late: set[threading.Condition] = set()  # those of them that are
 
     def take(self) -> T:
         """An item that nobody else uses until it is given back.
@@ -93,23 +91,23 @@ class Pool(Generic[T]):
 
     def _wait(self) -> list[T]:
         """Stand in the line. A free item, or none: then one more is to be made, which is counted as growing."""
-        mine, late = threading.Condition(self._lock), False
+        mine, end = threading.Condition(self._lock), time.monotonic() + _PATIENCE
         with self._lock:
-            self._line.append(mine)
             try:
+                self._line[mine] = None
                 while True:
-                    if not self._closed and (not self._late or self._line[0] is mine):
+                    if not self._closed and (not self._late or next(iter(self._line)) is mine):
                         with suppress(IndexError):
                             return [self._free.pop()]
                         if len(self.items) + self._growing < self.bound:
                             self._growing += 1
                             return []
-                    if not mine.wait(None if late else _PATIENCE):
-                        late = True
-                        self._late += 1
+                    mine.wait(None if mine in self._late else max(0.0, end - time.monotonic()))
+                    if time.monotonic() >= end:  # however often it was woken, and overtaken
+                        self._late.add(mine)
             finally:
-                self._late -= late
-                self._line.remove(mine)
+                self._late.discard(mine)
+                self._line.pop(mine, None)
                 self._wake()
 
     def _wake(self) -> None:
@@ -117,7 +115,7 @@ class Pool(Generic[T]):
         if self._closed:
             self._collected.notify()
         elif self._line:
-            self._line[0].notify()
+            next(iter(self._line)).notify()
 
     def _grow(self) -> None:
         """Make one more."""

@@ -187,14 +187,21 @@ class _KeptRead(NamedTuple):
         held = vars(self.value) if has_fields(self.value) else self.value
         if self.read.now() is not self.value or not isinstance(held, dict) or len(held) > LARGEST:
             return
-        found: Any = self.found
-        before = dict(found[1][1] if has_fields(self.value) else found[1])
+        before = _entries_in(self.found)
         for key in held:
             entry = _KeptRead.of(Read(held, key))
-            if entry.found == (was := before.get(comparable(key), _ABSENT)):
+            if entry.found == (was := before.get(comparable(key))):
                 yield entry
-            elif isinstance(was, tuple):
+            elif was is not None:
                 yield from entry._replace(found=was).unchanged_entries()
+
+
+def _entries_in(found: Hashable) -> dict[Hashable, Hashable]:
+    """By key, what a dictionary or an object with fields was compared by; of others nothing."""
+    kind, inner = found if isinstance(found, tuple) else (None, None)
+    if kind is not dict and isinstance(inner, tuple) and inner and inner[0] is dict:
+        kind, inner = inner  # an object: its fields
+    return dict(inner) if kind is dict and isinstance(inner, tuple) else {}
 
 
 #: The containers in a value, with what each of them held.
@@ -316,8 +323,10 @@ class ReadWalk:
         if isinstance(own := _got(value, "__dict__"), dict):
             for name in names.attributes:
                 self._attribute(value, own, name, names)
-        for name in {*names.attributes}.intersection(_got(type(value), "__slots__") or ()):
-            self._variable(Read(value, name), names)
+        slots = _slots_of(type(value))
+        for name in names.attributes if slots else ():
+            if name in slots:
+                self._variable(Read(value, name), names)
 
     def _of_class(self, kind: type, name: str, names: _CodeNames) -> None:
         """An attribute of a class that is read as such: a number, a container, a method."""
@@ -358,6 +367,12 @@ class ReadWalk:
         self._seen.add(key)
         self._held.append(values)
         return True
+
+
+def _slots_of(kind: type) -> set[str]:
+    """The attributes that objects of a class have without a dictionary."""
+    own = (vars(base).get("__slots__", ()) for base in kind.__mro__)
+    return {name for slots in own for name in ((slots,) if isinstance(slots, str) else slots)}
 
 
 def _got(value: Any, name: str) -> Any:
