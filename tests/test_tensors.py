@@ -527,6 +527,14 @@ def test_what_is_no_array(data: Any) -> None:
         lm.tensor(data)
 
 
+def test_a_row_is_written_without_a_copy_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = lm.zeros(3, 4)
+    monkeypatch.setattr(type(x), "at", property(lambda x: pytest.fail("the whole is made anew")))
+    x[1] = 2.0
+    x[2, 1:] = np.ones(3, np.float32)
+    assert x.tolist() == [[0, 0, 0, 0], [2, 2, 2, 2], [0, 1, 1, 1]]
+
+
 @pytest.mark.parametrize(
     "dtype", ["float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool"]
 )

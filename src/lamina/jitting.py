@@ -219,7 +219,7 @@ class Jitted(Generic[P, R]):
         capture = Capture()
         own = (x.device for x in arguments.arrays if isinstance(x, Tensor))
         fixed = [x for x in arguments.leaves if not is_array(x)]
-        around = SameSurroundings(reads_of(self.fn, objects=fixed))
+        capture.guard(SameSurroundings(reads_of(self.fn, objects=fixed)))
         there = self.device or next(own, None)
         with traced_for(there), recording(capture), capture.attributes_apart(inputs):
             result = self.fn(*args, **kwargs)
@@ -230,9 +230,6 @@ class Jitted(Generic[P, R]):
             ]
             result = _without_values(result)
         capture.leave_behind()
-        around.settle()
-        if around:
-            capture.guard(around)
         held = list(capture.tensors.values())
         where = self.device or self._device(arguments.arrays, held, capture)
         return Traced.of(self, result, inputs, given, capture, where)

@@ -492,3 +492,49 @@ def test_a_part_that_is_used_without_its_owner() -> None:
     np.testing.assert_allclose(call(X).numpy(), net.body(lm.tensor(X)).numpy(), rtol=1e-5)
     table["b"] = nn.Linear(3, 2)
     assert call(X).shape == (4, 2)
+
+
+class Lazy(nn.Module):
+    """Makes tables when it is called first, in places where there was something else."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {"cache": None, "text": "abc", "factor": 1.0, "all": None}
+        self.state["all"] = self.state  # leads to itself
+        self.config = SimpleNamespace(cache=None, factor=1.0)
+        self.many: dict[Any, Any] = {k: k for k in range(300)}
+
+    def forward(self, x: Any) -> Any:
+        if self.state["cache"] is None:
+            self.state["cache"] = {"width": {"of": x.shape[1]}}
+            self.state["text"] = {"a": 1}
+            self.config.cache = SimpleNamespace(width=x.shape[1])
+            self.many.clear()
+        return x * self.state["factor"] * self.config.factor
+
+
+@pytest.mark.parametrize("how", ["jit", "predictor", "step"])
+def test_tables_that_the_first_call_makes_are_no_settings(how: str) -> None:
+    net = nn.Sequential(Lazy(), nn.Linear(3, 3))
+    call = callers(net)[how]
+    before = np.asarray(call(X))
+    np.testing.assert_array_equal(np.asarray(call(X)), before)
+    net[0].config.factor = 3.0
+    wanted = net(lm.tensor(X)).numpy()
+    np.testing.assert_allclose(
+        np.asarray(call(X)), wanted.sum() if how == "step" else wanted, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_a_slice_of_a_list_is_looked_into() -> None:
+    blocks: nn.ModuleList[Any] = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
+
+    def through(x: Any) -> Any:
+        for block in blocks[1:]:
+            x = block(x)
+        return x
+
+    call, kept = lm.jit(through), list(blocks)
+    call(X)
+    blocks[2] = nn.Linear(3, 3)
+    np.testing.assert_allclose(call(X).numpy(), through(lm.tensor(X)).numpy(), rtol=1e-5, atol=1e-6)
+    assert len(kept) == 3

@@ -57,7 +57,7 @@ def test_working_on_the_cpu_opens_nothing_of_cuda() -> None:
 ASK = """
 import time
 import lamina.runtime as rt
-start = time.process_time()
+start, began = time.process_time(), time.perf_counter()
 print(rt.devices(), rt.device("auto"))
 for call in (
     lambda: rt.device("cuda"),
@@ -71,7 +71,8 @@ for call in (
         call()
     except rt.NoGpuError as error:
         print("NoGpuError", "libcuda.so.1" in str(error), error.looked_for[0])
-print(time.process_time() - start < 1)  # whatever other work the machine has
+# Whatever other work the machine has; nothing is waited for.
+print(time.process_time() - start < 1 and time.perf_counter() - began < 15)
 """
 REFUSED = ["[Device('cpu')] cpu", *["NoGpuError True libcuda.so.1"] * 6, "True"]
 

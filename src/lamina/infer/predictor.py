@@ -179,6 +179,7 @@ class Predictor(Checked):
         held = [x.spec.open for x in self._held.values()]
         with evaluating(self.net), policy(tf32=self.precision.tf32), traced_for(self.device):
             graph = trace(forward, *held, *specs, names=names)
+        self._same.settle()
         return graph, made[0]
 
     def compiled(self, graph: Graph) -> Executable:
@@ -205,8 +206,8 @@ class Predictor(Checked):
         with self._compiling:
             if kind not in self._uses:
                 with collector_paused():
+                    self.renewed()  # what was changed since counts for the programs that are there, too
                     graph, outputs = self.traced(kind.structure, kind.specs)
-                    self._same.settle()
                     use = self._filled(kind, graph) or self._exact(kind, graph, outputs)
                 self._uses[kind] = use
             return self._uses[kind]

@@ -94,7 +94,7 @@ class QuantizedPredictor(Predictor):
 
     def renewed(self) -> bool:
         """Never: what was calibrated stays as it is."""
-        self._same.settle()
+        self._same.look()
         return False
 
     def compiled(self, graph: Graph) -> Executable:

@@ -39,12 +39,13 @@ class _Numbered(_Container, Generic[M]):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> M | Self:
+        held = self._seen(self._modules)
         if isinstance(index, slice):
             part = type(self)()
-            for name in list(self._modules)[index]:
-                part.add_module(name, self._modules[name])
+            for name in list(held)[index]:
+                part.add_module(name, held[name])
             return part
-        return self._modules[self._name(index)]
+        return held[self._name(index)]
 
     def __setitem__(self, index: int, module: M) -> None:
         self.add_module(self._name(index), _checked(self, module))

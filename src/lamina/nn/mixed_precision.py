@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from lamina import ops
 from lamina._tree import flatten, unflatten
+from lamina.graph.transforms.arguments import HasParameters
 from lamina.nn.parameter import Parameter
 from lamina.ops.core import Operand, compute_type, computing_in, recorder
 from lamina.runtime import is_array
 from lamina.spec import DType, float32, float64, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import as_tensor
-
-
-class HasParameters(Protocol):
-    """A network."""
-
-    def parameters(self) -> Iterable[Parameter]:
-        """What is trained."""
-
 
 _precision: ContextVar[Precision | None] = ContextVar("lamina_autocast", default=None)
 
@@ -58,7 +51,7 @@ def precision_of(net: HasParameters, asked: str | Precision | None) -> Precision
     Raises ValueError for a name that is none.
     """
     if asked is None:
-        held = {p.dtype for p in net.parameters() if p.dtype.is_float}
+        held = {p.dtype for _, p in net.named_parameters() if p.dtype.is_float}
         asked = "fp64" if held == {float64} else "fp32"
     return as_precision(asked)
 

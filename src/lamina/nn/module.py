@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from html import escape
@@ -97,6 +97,9 @@ class Module(WithState, Checked):
     _transient: set[str]  # buffers that are not part of the state_dict
     _exchanged: int  # when parameters, modules or hooks of its own were exchanged: a `settings_version`
     _unsettled: set[str]  # attributes that were assigned while it was traced: no settings
+
+    #: Attributes in which its class keeps what it made of others: no settings.
+    _no_settings: ClassVar[Collection[str]] = ()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """The empty tables, so that subclasses need not call super().__init__()."""

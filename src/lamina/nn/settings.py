@@ -12,11 +12,19 @@ import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator
 from inspect import unwrap
 from types import CodeType, FunctionType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from lamina.graph.ir.surroundings import PLAIN, Itself, ReadWalk, SameSurroundings, comparable
+from lamina.graph.ir.surroundings import (
+    PLAIN,
+    Itself,
+    ReadWalk,
+    SameSurroundings,
+    SettledGuard,
+    comparable,
+    is_container,
+)
 from lamina.nn.parameter import settings_version
 from lamina.ops.core import Operand
 
@@ -31,6 +39,8 @@ class HasSettings(Protocol):
     _exchanged: int
     #: Attributes that were assigned while it was traced.
     _unsettled: set[str]
+    #: Attributes in which its class keeps what it made: no settings.
+    _no_settings: ClassVar[Collection[str]]
 
     def modules(self) -> Iterator[Any]:
         """Itself and all modules below it."""
@@ -45,8 +55,9 @@ def settings_of(module: HasSettings, names: Collection[str] = ()) -> Hashable:
     names: those of attributes that functions of other classes read.
     """
     own, named = vars(module), _named(type(module))
-    held = [(n, x) for n, x in own.items() if (n in named or n in names) and n not in _TABLES]
-    told = [(n, comparable(x) if _is_told(x) else Itself(x)) for n, x in held if n not in module._unsettled]
+    aside = {*_TABLES, *module._no_settings, *module._unsettled}
+    held = [(n, x) for n, x in own.items() if (n in named or n in names) and n not in aside]
+    told = [(n, comparable(x) if _is_told(x) else Itself(x)) for n, x in held]
     return module._exchanged, tuple(told)
 
 
@@ -62,7 +73,12 @@ def _is_told(value: Any) -> bool:
     return isinstance(value, (*PLAIN, tuple, np.generic, np.ndarray, Operand, FunctionType))
 
 
-class SameModules:
+def _may_change(value: Any) -> bool:
+    """Whether something else may come to be in it, of which nobody is told."""
+    return is_container(value) or isinstance(value, tuple)
+
+
+class SameModules(SettledGuard):
     """A guard: whether a module and those below it have the settings that they had, and read what they read, and what
     is not their own is as it was (`_same_elsewhere`).
 
@@ -76,11 +92,12 @@ class SameModules:
         walk = _walk_of(modules)
         self._held, self._names = [weakref.ref(m) for m in modules], frozenset(walk.names)
         own = {id(vars(m)) for m in modules}
-        reads = [r for r in walk.reads if id(r.holder) not in own or not isinstance(r.now(), PLAIN)]
+        reads = [r for r in walk.reads if id(r.holder) not in own or _may_change(r.now())]
         self._around = SameSurroundings(reads)
-        self._look()
+        self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """The settings are what they are now."""
         self._seen, self._settings = settings_version(), self._settings_now()
         guards = [m._same_elsewhere() for held in self._held if (m := held()) is not None]
         self._elsewhere = [guard for guard in guards if guard is not None]
@@ -90,8 +107,8 @@ class SameModules:
         return tuple([None if m is None else settings_of(m, self._names) for m in modules])
 
     def settle(self) -> None:
-        """These are the settings."""
-        self._look()
+        """These are the settings; what has changed of what is around was the function's own doing."""
+        self.look()
         self._around.settle()
 
     def __call__(self) -> bool:

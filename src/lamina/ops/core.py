@@ -160,6 +160,8 @@ class Op:
     commutative: ClassVar[bool] = False
     #: Whether the output may be a part of input 0 (`strides_within`).
     takes_part: ClassVar[bool] = False
+    #: Whether it draws numbers from the state of a generator, one of its inputs.
+    draws: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         """abstract: the class is a base of ops, and no op itself."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import numpy as np
 
@@ -180,14 +180,18 @@ class Options:
             raise ValueError(f"train_step: accumulate must be an int of at least 1, got {self.accumulate!r}")
 
 
-class _Settled(Generic[V]):
+class _ReadOnly(Generic[V]):
     """An attribute that programs are compiled with: setting it would change none of them."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, step: Step, owner: type | None = None) -> V:
-        return getattr(step, f"_{self.name}")  # type: ignore[no-any-return]
+    @overload
+    def __get__(self, step: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, step: Step, owner: type) -> V: ...
+    def __get__(self, step: Step | None, owner: type) -> V | Self:
+        return self if step is None else getattr(step, f"_{self.name}")
 
     def __set__(self, step: Step, value: V) -> None:
         raise AttributeError(
@@ -208,9 +212,9 @@ class Step:
         as reading the loss does.
     """
 
-    net = _Settled[Module]()
-    loss_fn = _Settled[Loss]()
-    optimizer = _Settled[Optimizer]()
+    net = _ReadOnly[Module]()
+    loss_fn = _ReadOnly[Loss]()
+    optimizer = _ReadOnly[Optimizer]()
 
     def __init__(
         self,
@@ -297,8 +301,14 @@ class Step:
             if self.options.parallel is not None:  # a rank's own steps are no other's
                 progress.begin_step(self.number)
             self._compare(program)
-            with self._tuner.before(program.executable), self._types_said():
-                results = iter(program.run(*self._groups.given(self.number, program.rates), *given, *wanted))
+            with self._tuner.before(program.executable):
+                try:
+                    results = iter(
+                        program.run(*self._groups.given(self.number, program.rates), *given, *wanted)
+                    )
+                except ShapeError:
+                    self._check_types()
+                    raise
             if updates:
                 self._groups.number += 1
             self._waiting = 0 if updates else self.waiting + 1
@@ -430,15 +440,6 @@ class Step:
             trained = tuple([p.requires_grad for p in self.state.parameters.values()])
             self._settings = settings_version(), (modes, trained)
         return self._settings[1]
-
-    @contextlib.contextmanager
-    def _types_said(self) -> Iterator[None]:
-        """Where a program cannot take the state, the tensors of other dtypes are named."""
-        try:
-            yield
-        except ShapeError:
-            self._check_types()
-            raise
 
     def _check_types(self) -> None:
         """Raises RuntimeError for parameters and buffers that were made another dtype after the step was made."""
@@ -707,11 +708,8 @@ class Step:
             mapping.update(
                 (id(self.state.parameters[n]), _cast(written.get(n, v), master)) for n, v in wide.items()
             )
-            around = SameSurroundings(reads_of(self.loss_fn))
+            capture.guard(SameSurroundings(reads_of(self.loss_fn)))
             loss = self.loss_fn(outputs, targets)
-            around.settle()
-            if around:
-                capture.guard(around)
             loss = capture.read(loss) if isinstance(loss, Value) else loss
             after = {name: capture.read(mapping[id(x)]) for name, x in states}
         capture.leave_behind()

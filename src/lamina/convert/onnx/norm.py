@@ -119,8 +119,7 @@ def lrn(node: OnnxNode) -> Any:
     args = size, alpha, node.get("beta", 0.75), node.get("bias", 1.0)
     if size % 2:
         return ops.local_response_norm(x, *args)
-    # A window of even size reaches one channel further behind than before; of the op, as of torch's, it is the other
-    # way round.
+    # A window of even size covers one more channel after c than before it; the op's, as torch's, one more before it.
     return ops.flip(ops.local_response_norm(ops.flip(x, 1), *args), 1)
 
 

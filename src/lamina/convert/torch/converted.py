@@ -81,6 +81,8 @@ class ConvertedModule(ConvertedPart):
     axis 0, may have any size where the network allows.
     """
 
+    _no_settings = ("_graphs", "_hooks", "_parts", "_settings")
+
     def __init__(self, source: torch.nn.Module, share: bool, stays: tuple[str, ...] = ()) -> None:
         self.source, self.stays = source, stays
         self.process_group: Group | None = None  # the ranks by whose statistics batch norms train

@@ -48,7 +48,11 @@ class SourceSettings:
         if self._entries.same() and all(comparable(value) == found for value, found in self._containers):
             return True
         source = self._source()
-        return source is not None and SourceSettings(source) == self
+        now = None if source is None else SourceSettings(source)
+        if now is None or now != self:
+            return False
+        self._entries, self._containers = now._entries, now._containers  # quickly seen next time
+        return True
 
 
 class _TableEntries:
@@ -72,15 +76,21 @@ class SourceParts:
 
     def __init__(self, source: torch.nn.Module) -> None:
         self._source, self._parts = source, dict(source.named_modules())
-        tables = [part._modules for part in self._parts.values()]
-        self._entries = _TableEntries(tables, tables)
+        self._look()
 
     def exchanged(self) -> str | None:
         """The name of one that has come, gone or been exchanged."""
         if self._entries.same():
             return None
         now = dict(self._source.named_modules())
-        return next((n for n in {**now, **self._parts} if now.get(n) is not self._parts.get(n)), None)
+        name = next((n for n in {**now, **self._parts} if now.get(n) is not self._parts.get(n)), None)
+        if name is None:
+            self._look()  # quickly seen next time
+        return name
+
+    def _look(self) -> None:
+        tables = [part._modules for part in self._parts.values()]
+        self._entries = _TableEntries(tables, tables)
 
 
 def _settings(part: torch.nn.Module, names: frozenset[str]) -> tuple[tuple[str, ...], Hashable]:

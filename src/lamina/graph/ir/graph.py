@@ -23,7 +23,7 @@ import numpy as np
 
 from lamina._tree import flatten, unflatten
 from lamina.graph.ir.picture import picture
-from lamina.graph.ir.surroundings import is_carried, is_kept, users_frame
+from lamina.graph.ir.surroundings import SettledGuard, is_carried, is_kept, users_frame
 from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand, recorder
 from lamina.ops.destination import destination
@@ -443,8 +443,8 @@ class Capture:
         it is called again; and what it changed itself of what guards look at. To be called when it has returned, and
         its results are read and let go."""
         for holds in self.guards:
-            if (settle := getattr(holds, "settle", None)) is not None:
-                settle()
+            if isinstance(holds, SettledGuard):
+                holds.settle()
         for key in list(self.written):
             tensor = self.tensors.pop(key)
             left, twin = ref(tensor), copy(tensor)

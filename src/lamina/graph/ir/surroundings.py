@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import warnings
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import is_dataclass
@@ -120,7 +121,21 @@ class Read(NamedTuple):
 _ABSENT = object()
 
 
-class SameSurroundings:
+class SettledGuard(ABC):
+    """What tells whether a record of a function is right still. `settle` is called when the function is traced."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def settle(self) -> None:
+        """The traced call is over: what it has changed itself is no reason to trace it again."""
+
+    @abstractmethod
+    def __call__(self) -> bool:
+        """Whether all is as it was."""
+
+
+class SameSurroundings(SettledGuard):
     """A guard: whether variables that functions read are what they were when this was made.
 
     `settle` drops those that have changed since: what a traced call itself counts or keeps. Of dictionaries and

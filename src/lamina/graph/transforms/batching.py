@@ -20,10 +20,8 @@ from lamina.graph.ir.graph import Capture, Node, Value, computed, mark, reachabl
 from lamina.graph.transforms.arguments import named_function
 from lamina.ops.arguments import shown
 from lamina.ops.core import BatchAxis, Op, Operand, bind, inferred, is_number, operand, recorder, recording
-from lamina.ops.primitives.dropout import Dropout, DropoutMask
 from lamina.ops.primitives.generator import sample_by_sample
 from lamina.ops.primitives.marker import CustomGradient, DrawnFor, Marker
-from lamina.ops.primitives.random import RandomNormal, RandomUniform
 from lamina.runtime import is_array
 from lamina.spec import DTypeError, Shape, ShapeError, Spec
 from lamina.spec.policies import policy as use_policy
@@ -31,8 +29,6 @@ from lamina.tensors import Tensor, tensor
 
 #: Ways to fold samples into axes that are tried for one op.
 _MOST_WAYS = 64
-#: Ops that draw numbers.
-_DRAWS = (Dropout, DropoutMask, RandomNormal, RandomUniform)
 
 
 class Batched(NamedTuple):
@@ -282,7 +278,7 @@ class _Batcher:
         specs = [v.spec for v in node.inputs]
         states = [v in self.apart for v in node.inputs]
         found = None
-        if isinstance(node.op, _DRAWS):
+        if node.op.draws:
             found = node.op.stacked(self.size, specs, [not state for state in states])
         elif not any(x.batched for x in given):  # the state of another rank
             self.apart.update(node.outputs)

@@ -60,6 +60,7 @@ class Dropout(Op):
 
     p: float
     arity = 2
+    draws = True
 
     def infer(self, x: Spec, state: Spec) -> tuple[Spec, Spec, Spec]:  # type: ignore[override]
         self.check_float(x)
@@ -102,6 +103,7 @@ class DropoutMask(Op):
     p: float
     arity = 1
     differentiable = False
+    draws = True
     dtypes = (int64,)
 
     def infer(self, state: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]

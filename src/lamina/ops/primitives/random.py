@@ -119,6 +119,7 @@ class _Random(Op):
     """(state) -> (values, next state)."""
 
     differentiable = False
+    draws = True
     dtypes = (int64,)
     shape: Shape
     dtype: DType
