@@ -110,7 +110,7 @@ def test_compiling_needs_no_driver_and_does_not_hang() -> None:
     )
     start = time.perf_counter()
     assert python(code, LAMINA_CACHE=os.devnull + "/no") == "[b'\\x7fELF', b'\\x7fELF']"
-    assert time.perf_counter() - start < 10
+    assert time.perf_counter() - start < 60
 
 
 def test_libraries_are_found_without_opening_them() -> None:
