@@ -152,6 +152,35 @@ def test_what_depends_on_places_by_its_kernels_alone_is_found_by_trial(
     assert "requests run alone" in caplog.text
 
 
+@pytest.mark.parametrize("sizes", [[8, 3], [3, 8, 2], [8, 3, 8, 1]])
+def test_where_the_trial_fails_requests_of_any_size_run_alone_in_any_order(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int]
+) -> None:
+    """The program of a whole batch that ran alone has the key that a gathered one would have."""
+    trials: list[Any] = []
+
+    def failed(program: Any) -> bool:
+        trials.append(program)
+        return False
+
+    monkeypatch.setattr("lamina.infer.programs.GatheredProgram.is_placeless", failed)
+    net = nn.Linear(4, 3)
+    with Inferer(net, device="cpu", max_batch=8) as inferer:
+        for n in sizes:
+            x = floats(n, n, 4)
+            np.testing.assert_allclose(inferer(x).numpy(), net(lm.tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
+        assert len(trials) == 1
+
+
+def test_failed_trials_of_no_more_kinds_than_programs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.infer.programs.GatheredProgram.is_placeless", lambda program: False)
+    with Inferer(Lambda(ops.tanh), device="cpu", max_batch=4, max_programs=2) as inferer:
+        for size in (3, 5, 7, 3):
+            for n in (4, 1):
+                assert inferer(floats(0, n, size)).shape == (n, size)
+            assert len(inferer._alone) <= 2
+
+
 def test_requests_larger_than_a_batch_and_other_shapes_have_programs_of_their_own() -> None:
     net = small_network()
     with Inferer(net, device="cpu", max_batch=4, max_programs=3) as inferer:

@@ -108,6 +108,9 @@ class Inferer(Serving):
         )
         self._uses: dict[RequestKind, ProgramUse] = {}  # the one used last at the end
         self._programs: dict[RequestKind, ServedProgram] = {}
+        self._alone: dict[
+            RequestKind, None
+        ] = {}  # kinds of whole batches whose trial failed, the last at the end
         self._making = threading.RLock()
         renew_after_fork(self)
 
@@ -180,6 +183,7 @@ class Inferer(Serving):
             if self._predictor.renewed():
                 self._programs.clear()
                 self._uses.clear()
+                self._alone.clear()
             done: list[Executable] = []
             for program in self._programs.values():
                 self._predictor._load(program.executable, done)
@@ -222,6 +226,8 @@ class Inferer(Serving):
             oldest = next(iter(self._programs))
             del self._programs[oldest]
             self._uses = {k: u for k, u in self._uses.items() if u.key != oldest}
+        while len(self._alone) > self.max_programs:
+            del self._alone[next(iter(self._alone))]
 
     def _gathered(self, kind: RequestKind, given: Sequence[Any], count: int) -> ProgramUse | None:
         """The program that answers requests of a kind together with others, where that changes no bit."""
@@ -230,6 +236,8 @@ class Inferer(Serving):
             kind._replace(specs=tuple([resized(s, a, n) for s, a in zip(kind.specs, axes, strict=True)]))
             for n in (self.max_batch, 1)
         )
+        if most in self._alone:
+            return None
         large, structure = self._predictor.traced(kind.structure, most.specs)
         parts = []
         for n, specs in {1: one.specs, count: kind.specs}.items():
@@ -239,7 +247,8 @@ class Inferer(Serving):
         if None in parts:
             _log.info("Inferer: %s mixes the samples of a batch: requests run alone", type(self.net).__name__)
             return None
-        if most not in self._programs:
+        # a request of a whole batch that ran alone has left its program under the same key
+        if not isinstance(self._programs.get(most), GatheredProgram):
             batch, outputs = parts[0]  # type: ignore[misc]
             inputs = batch.axes[len(self._predictor._held) :]
             executable = self._loaded(large)
@@ -251,6 +260,7 @@ class Inferer(Serving):
                 _log.info(
                     "Inferer: results of %r depend on places in a batch: requests run alone", executable
                 )
+                self._alone[most] = None
                 return None
             self._programs[most] = program
         return ProgramUse(self._programs[most], most, count)
