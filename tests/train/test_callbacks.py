@@ -184,6 +184,35 @@ def test_the_best_checkpoint_stays(tmp_path: Path) -> None:
         fit(make(), batches(), 1, callbacks=[BestCheckpoint(tmp_path / "none" / "c")], progress=False)
 
 
+def test_a_run_goes_on_from_the_best_checkpoint_as_from_its_own(tmp_path: Path) -> None:
+    """Whatever the order of the callbacks: each has seen the epoch before the file is written."""
+
+    def watched() -> list[Any]:
+        first, last = (BestCheckpoint(tmp_path / name, "loss") for name in ("first", "last"))
+        return [first, *watching(), last]
+
+    whole, file = watched(), tmp_path / "own"
+    expected = fit(make(), batches(), 6, callbacks=whole, progress=False)
+    assert whole[0].best == expected.epochs[-1].loss  # the fourth epoch, too, was the best until then
+    fit(make(), batches(), 6, callbacks=watched(), max_steps=20, checkpoint=file, progress=False)
+    starts = {name: load_checkpoint(tmp_path / name, make()) for name in ("own", "first", "last")}
+    assert starts["first"].loop == starts["last"].loop == starts["own"].loop
+    step, again = make(), watched()
+    start = load_checkpoint(tmp_path / "first", step)
+    rest = fit(step, batches(), 6, callbacks=again, start=start, progress=False)
+    assert rest.losses == expected.losses[20:]
+    assert [c.state() for c in again] == [c.state() for c in whole]
+
+
+def test_the_best_checkpoint_of_an_epoch_that_was_cut_goes_on_within_it(tmp_path: Path) -> None:
+    expected = fit(make(), batches(), 2, progress=False).losses
+    fit(make(), batches(), 2, callbacks=[BestCheckpoint(tmp_path / "b", "loss")], max_steps=3, progress=False)
+    step = make()
+    start = load_checkpoint(tmp_path / "b", step)
+    assert start == Position(0, 3)
+    assert fit(step, batches(), 2, start=start, progress=False).losses == expected[3:]
+
+
 def test_a_line_of_csv_for_each_epoch(tmp_path: Path) -> None:
     file = tmp_path / "log.csv"
     log = CSVLogger(file)
@@ -209,6 +238,7 @@ def test_one_of_several_ranks_writes(tmp_path: Path) -> None:
             callback.begin(Run(step, 1, History(), leads=leads))
             callback.step(0, 1.0)
             callback.epoch(seen[0])
+            callback.after_epoch(Position(1, 0))
             callback.end()
         assert sorted(p.name for p in tmp_path.iterdir()) == written
 

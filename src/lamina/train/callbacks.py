@@ -71,6 +71,10 @@ class Callback(Checked):
     def epoch(self, epoch: Epoch) -> bool | None:
         """An epoch has ended; True ends training."""
 
+    def after_epoch(self, position: Position) -> None:
+        """All callbacks have seen the epoch; `fit` would write a checkpoint of this position, with what they
+        remember."""
+
     def end(self) -> None:
         """Training has ended, whatever the reason."""
 
@@ -224,13 +228,14 @@ def _weights(step: Step) -> dict[str, Any]:
 
 
 class BestCheckpoint(Monitor):
-    """Writes a checkpoint whenever a figure is the best so far."""
+    """Writes a checkpoint whenever a figure is the best so far, from which a run goes on as from `fit`'s own."""
 
     def __init__(
         self, path: str | Path, monitor: str | None = None, *, mode: str | None = None, min_delta: float = 0.0
     ) -> None:
         super().__init__(monitor, mode=mode, min_delta=min_delta)
         self.path = Path(path)
+        self._due = False
 
     def begin(self, run: Run) -> None:
         """Refuse a file that cannot be written. Raises OSError."""
@@ -239,11 +244,14 @@ class BestCheckpoint(Monitor):
             check_writable(self.path)
 
     def epoch(self, epoch: Epoch) -> None:
+        """Whether the epoch is the best; it is written when the other callbacks have seen it, too."""
+        self._due = self.improved(epoch)
+
+    def after_epoch(self, position: Position) -> None:
         """Write it, where the epoch is the best; a state in shards is gathered by all ranks."""
-        if not self.improved(epoch) or self.run is None:
-            return
-        if self.run.leads or self.run.step.shards is not None:
-            save_checkpoint(self.path, self.run.step, Position(epoch.number + 1, 0), self.run.setup)
+        due, self._due = self._due, False
+        if due and self.run is not None and (self.run.leads or self.run.step.shards is not None):
+            save_checkpoint(self.path, self.run.step, position, self.run.setup)
 
 
 class ReduceLROnPlateau(Monitor):

@@ -272,6 +272,8 @@ class _Loop:
         asked = [callback.epoch(summary) for callback in self.callbacks]  # each, whatever the others say
         if figures.whole:
             self._save(number + 1, 0)
+        for callback in self.callbacks:
+            callback.after_epoch(self.history.position)
         if self.interrupt.asked:
             raise KeyboardInterrupt(self._where())
         if self._is_preempted():
