@@ -104,6 +104,16 @@ def test_another_batch_size_goes_on_at_the_same_sample(begun: Path) -> None:
         assert len(found.losses) == left + 48 // size
 
 
+def test_another_batch_size_is_all_that_is_to_be_overridden(begun: Path) -> None:
+    """The digest of the first batch differs with its size, and says nothing then."""
+    step = make()
+    start = load_checkpoint(begun, step)
+    with pytest.raises(ResumeError, match=r"data.batch_size was 8, is 16\. .*override=\['data.batch_size'\]"):
+        fit(step, batches(16), 2, start=start, progress=False)
+    found = fit(step, batches(16), 2, start=start, override=["data.batch_size"], progress=False)
+    assert len(found.losses) == 1 + 48 // 16
+
+
 def test_the_same_run_goes_on(begun: Path) -> None:
     step = make()
     start = load_checkpoint(begun, step)
