@@ -375,6 +375,44 @@ def test_the_last_group_of_gradients_of_an_epoch_may_be_short() -> None:
     np.testing.assert_allclose(found, net.weight.numpy(), rtol=1e-5, atol=1e-6)
 
 
+class Streamed:
+    """Batches that do not know how many they are, and count how many were fetched."""
+
+    def __init__(self, count: int) -> None:
+        self.batches = [(IMAGES[i : i + 8], LABELS[i : i + 8]) for i in range(0, 8 * count, 8)]
+        self.fetched = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.batches:
+            self.fetched += 1
+            yield batch
+
+
+@pytest.mark.parametrize(("count", "updates"), [(3, 2), (4, 2), (5, 3)])
+def test_the_short_last_group_of_a_stream_ends_with_the_epoch(count: int, updates: int) -> None:
+    found = []
+    for given in (Streamed(count), Streamed(count).batches):
+        nn.manual_seed(1)
+        net = nn.Linear(4, 3)
+        step = lm.train_step(net, ops.cross_entropy, optim.SGD(0.5), device="cpu", accumulate=2)
+        assert len(fit(step, given, 2, progress=False).losses) == 2 * count
+        assert (step.number, step.waiting) == (2 * updates, 0)
+        found.append(net.weight.numpy().copy())
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_batch_that_was_fetched_before_its_turn_is_not_lost(steps: int) -> None:
+    """The run ends where the next batch, the last one at `steps` of 2, has or has not been fetched already."""
+    given = Streamed(3)
+    step = lm.train_step(nn.Linear(4, 3), ops.cross_entropy, optim.SGD(0.5), device="cpu", accumulate=3)
+    history = fit(step, given, 1, max_steps=steps, progress=False)
+    assert history.position == (Position(1, 0) if steps == 3 else Position(0, steps))
+    plain = Streamed(3)
+    fit(make(), plain, 1, max_steps=1, progress=False)
+    assert plain.fetched == 2  # nothing is fetched before its turn but to know whether the epoch is over
+
+
 class RandomValidation:
     """Validation data that is drawn anew for each epoch, and remembers which were asked for."""
 

@@ -297,10 +297,10 @@ class _Loop:
     def _train(self, number: int, first: int, figures: _Figures, reporter: Reporter) -> None:
         pending: deque[_Result] = deque()
         room = None if self.max_steps is None else self.max_steps - len(self.history.losses)
-        batches = self._batches(number, first)
-        for batch in itertools.islice(_waited_for(batches), room):
+        batches = _Ahead(self._batches(number, first))
+        for batch in itertools.islice(batches, room):
             inputs, targets = pair_of(batch, f"fit: batch {first + figures.steps} of epoch {number + 1}")
-            last = first + figures.steps + 1 == self.length
+            last = self._is_last(first + figures.steps, batches)
             loss = self.step(
                 inputs, targets, update=True if last else None
             )  # a short group of gradients ends here
@@ -328,11 +328,18 @@ class _Loop:
         if not figures.read:
             raise ValueError(self._no_batches(number, first))
 
-    def _is_whole(self, position: int, batches: Iterator[Any]) -> bool:
+    def _is_last(self, position: int, batches: _Ahead) -> bool:
+        """Whether the batch at this position ends the epoch, where a group of gradients that it does not fill is
+        to end with it. Only then, and where the data does not know its length, the next batch is waited for."""
+        if self.length is not None:
+            return position + 1 == self.length
+        return self.step.waiting + 1 < self.step.options.accumulate and batches.is_over()
+
+    def _is_whole(self, position: int, batches: _Ahead) -> bool:
         """Whether no batch is left: by the data's length, else by asking for one more."""
         if self.length is not None:
             return position >= self.length
-        return not (self.interrupt.asked or self.preempted) and next(batches, _END) is _END
+        return not (self.interrupt.asked or self.preempted) and batches.is_over()
 
     def _no_batches(self, number: int, first: int) -> str:
         """Why there was nothing to train on."""
@@ -430,14 +437,30 @@ def _name_of(checkpoint: str | Path | CheckpointFolder | None) -> str | None:
     return None if checkpoint is None else str(checkpoint)
 
 
-def _waited_for(batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches; timelines show how long each was waited for."""
-    while True:
-        with host_span("data"):
-            batch = next(batches, _END)
-        if batch is _END:
-            return
-        yield batch
+class _Ahead:
+    """Batches, of which one can be fetched before its turn; timelines show how long each was waited for."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._fetched: list[Any] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.is_over():
+            raise StopIteration
+        return self._fetched.pop()
+
+    def is_over(self) -> bool:
+        """Whether none is left."""
+        if not self._fetched:
+            with host_span("data"):
+                batch = next(self._batches, _END)
+            if batch is _END:
+                return True
+            self._fetched.append(batch)
+        return False
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,9 @@ def check_same(old: Setup, new: Setup, override: Collection[str], where: str) ->
     """Raise ResumeError when what both setups name differs, but for what is overridden."""
     wrong = {name: _difference(old[name], new[name]) for name in new if name in old}
     if wrong.get("data.batch_size"):
-        wrong.pop("data.content", None)  # a digest of the first batch, which says nothing of one of another size
+        wrong.pop(
+            "data.content", None
+        )  # a digest of the first batch, which says nothing of one of another size
     told = [
         f"{name} {text}" for name, text in sorted(wrong.items()) if text and not _overridden(name, override)
     ]
