@@ -164,6 +164,56 @@ def test_the_rate_falls_as_torch_s(options: dict[str, Any]) -> None:
     assert rates(ReduceLROnPlateau(**options), LOSSES) == pytest.approx(expected)
 
 
+def falling(factor: float, **options: Any) -> ReduceLROnPlateau:
+    """Changes the rate after each epoch but the first."""
+    return ReduceLROnPlateau(
+        "loss", patience=0, factor=factor, threshold=10.0, threshold_mode="abs", **options
+    )
+
+
+def test_callbacks_that_change_the_rate_multiply_the_present_one() -> None:
+    step = make(1.0)
+    fit(step, batches(), 2, callbacks=[falling(0.1), falling(0.5)], progress=False)
+    assert step.optimizer.rate(0) == pytest.approx(0.05)
+    again = falling(0.5)
+    for rate in (
+        0.025,
+        0.0125,
+    ):  # another one in another run begins at the rate that there is; so does the same one
+        fit(step, batches(), 2, callbacks=[again], progress=False)
+        assert step.optimizer.rate(0) == pytest.approx(rate)
+    step.optimizer.lr = 2.0
+    fit(step, batches(), 1, callbacks=[again], progress=False)
+    assert step.optimizer.rate(0) == 2.0
+
+
+def test_the_rates_of_several_callbacks_go_on(tmp_path: Path) -> None:
+    """On a new step, and on the one that has the rate already."""
+
+    def watched() -> list[Any]:
+        return [falling(0.1, min_factor=0.05), falling(0.5)]
+
+    expected = fit(make(1.0), batches(), 4, callbacks=watched(), progress=False).epochs[-1].learning_rate
+    assert expected == pytest.approx(0.05 * 0.25)
+    used = make(1.0)
+    fit(used, batches(), 4, callbacks=watched(), checkpoint=tmp_path / "c", max_steps=15, progress=False)
+    for step in (make(1.0), used):
+        start = load_checkpoint(tmp_path / "c", step)
+        history = fit(step, batches(), 4, callbacks=watched(), start=start, progress=False)
+        assert history.epochs[-1].learning_rate == pytest.approx(expected)
+
+
+def test_a_state_of_before_has_the_factor_of_one_callback() -> None:
+    plateau, step = ReduceLROnPlateau(), make(1.0)
+    plateau.load_state({"best": 1.0, "scale": 0.25, "waited": 0, "cooling": 0})
+    plateau.begin(Run(step, 4, History(), Position(2, 0)))
+    assert step.optimizer.rate(0) == 0.25
+
+
+def test_a_rate_may_fall_to_nothing() -> None:
+    assert rates(ReduceLROnPlateau(patience=0, factor=1e-200), [1.0] * 5)[-2:] == [0, 0]
+
+
 # ---- files
 
 

@@ -33,11 +33,32 @@ def scale_rate(optimizer: Optimizer, factor: float) -> None:
 
     These are the optimizer's, and those of groups of parameters that have their own.
     """
+    for rule in _rules(optimizer):
+        _scale(rule, factor)
+
+
+def multiply_rate(optimizer: Optimizer, factor: float) -> None:
+    """From the next step on these rates are `factor` times what they would have been."""
+    for rule in _rules(optimizer):
+        _scale(rule, factor * rate_factor(rule))
+
+
+def rate_factor(rule: HasRate) -> float:
+    """What the planned rate is multiplied by."""
+    return rule.lr.factor if isinstance(rule.lr, ScaledRate) else 1.0
+
+
+def _rules(optimizer: Optimizer) -> list[HasRate]:
+    """The optimizer, and the rules of its groups, each once."""
     groups = optimizer.param_groups if optimizer.is_bound else ()
-    for rule in {id(r): r for r in (optimizer, *(g.rule for g in groups))}.values():
-        lr = rule.lr.planned if isinstance(rule.lr, ScaledRate) else rule.lr
-        if not isinstance(lr, FollowingRate):
-            rule.lr = lr if factor == 1 else ScaledRate(lr, factor)
+    return list({id(r): r for r in (optimizer, *(g.rule for g in groups))}.values())
+
+
+def _scale(rule: HasRate, factor: float) -> None:
+    """Let the rate be `factor` times the planned one, but for one that follows the optimizer's."""
+    lr = rule.lr.planned if isinstance(rule.lr, ScaledRate) else rule.lr
+    if not isinstance(lr, FollowingRate):
+        rule.lr = lr if factor == 1 else ScaledRate(lr, factor)
 
 
 def planned_rate(rule: HasRate, step: int) -> float:

@@ -17,7 +17,7 @@ from lamina import distributed
 from lamina._lazy import listing
 from lamina.graph import Timeline, clock_offset
 from lamina.ops.arguments import Checked
-from lamina.optim.scaled import scale_rate
+from lamina.optim.scaled import multiply_rate, rate_factor, scale_rate
 from lamina.runtime import check_writable, write_atomically
 from lamina.train.checkpoint import Position, save_checkpoint
 from lamina.train.events import EventFile
@@ -257,10 +257,11 @@ class BestCheckpoint(Monitor):
 class ReduceLROnPlateau(Monitor):
     """Makes the learning rate smaller when a figure has not become better for a while (torch's, by epochs).
 
-    factor: the rate, of a schedule too, is multiplied by it after more than `patience` epochs without a better one.
+    factor: the present rate, of a schedule too, whoever else has changed it, is multiplied by it after more than
+        `patience` epochs without a better one.
     threshold: by how much it must be better: a fraction of the best (threshold_mode "rel"), or a difference ("abs").
-    cooldown: so many epochs after a change do not count. min_factor: all changes together make the rate no smaller
-        than so many times what it was (torch's min_lr as a fraction, which fits schedules).
+    cooldown: so many epochs after a change do not count. min_factor: its changes in a run together make the rate no
+        smaller than so many times what it was (torch's min_lr as a fraction, which fits schedules).
     """
 
     def __init__(
@@ -289,11 +290,16 @@ class ReduceLROnPlateau(Monitor):
         self.factor, self.patience, self.cooldown, self.min_factor = factor, patience, cooldown, min_factor
         self.threshold, self.relative = threshold, threshold_mode == "rel"
         self.scale, self.waited, self.cooling = 1.0, 0, 0
+        self._found: float | None = None  # by what all such callbacks had multiplied the rate, in a state
 
     def begin(self, run: Run) -> None:
-        """Apply what an earlier run did."""
+        """Let the rate of a run that goes on be what it was; begin anew in another one, at the rate that there is."""
         super().begin(run)
-        self._apply()
+        if run.start == Position():
+            self.best, self.scale, self.waited, self.cooling, self.min_delta = None, 1.0, 0, 0, 0.0
+        elif self._found is not None:
+            scale_rate(run.step.optimizer, self._found)
+        self._found = None
 
     def epoch(self, epoch: Epoch) -> None:
         """Compare, count, and change the rate where it is time."""
@@ -303,22 +309,26 @@ class ReduceLROnPlateau(Monitor):
         if self.cooling:
             self.cooling, self.waited = self.cooling - 1, 0
         if self.waited > self.patience:
-            self.scale = max(self.scale * self.factor, self.min_factor)
+            self._reduce()
             self.cooling, self.waited = self.cooldown, 0
-            self._apply()
 
-    def _apply(self) -> None:
+    def _reduce(self) -> None:
+        least = self.scale * self.factor < self.min_factor
+        change = self.min_factor / self.scale if least else self.factor
+        self.scale = self.min_factor if least else self.scale * change
         if self.run is not None:
-            scale_rate(self.run.step.optimizer, self.scale)
+            multiply_rate(self.run.step.optimizer, change)
 
     def state(self) -> dict[str, Any]:
-        """What it compares, counts and has done."""
-        return {**super().state(), "scale": self.scale, "waited": self.waited, "cooling": self.cooling}
+        """What it compares, counts and has done, and by what the rate is multiplied in all."""
+        found = {**super().state(), "scale": self.scale, "waited": self.waited, "cooling": self.cooling}
+        return found | ({"rate_factor": rate_factor(self.run.step.optimizer)} if self.run is not None else {})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Likewise."""
         super().load_state(state)
         self.scale = float(state["scale"])
+        self._found = float(state.get("rate_factor", self.scale))  # files of before have the scale alone
         self.waited, self.cooling = int(state["waited"]), int(state["cooling"])
 
 
