@@ -109,6 +109,16 @@ def test_the_best_weights_are_given_back() -> None:
     np.testing.assert_array_equal(net.state_dict()["weight"].numpy(), seen[best][1])
 
 
+def test_early_stopping_begins_anew_in_another_run_but_goes_on_in_the_same_one() -> None:
+    stop = EarlyStopping(patience=2)
+    for _ in range(2):
+        assert told(stop, [1.0, 2.0, 2.0]) == [False, False, True]
+        assert told(stop, [3.0, 4.0]) == [False, False]
+    stop.load_state({"best": 3.0, "waited": 1})
+    stop.begin(Run(make(), 4, History(), Position(2, 0)))
+    assert stop.epoch(epoch(2, 4.0)) is True
+
+
 # ---- rates
 
 

@@ -174,6 +174,8 @@ class Monitor(Callback):
 class EarlyStopping(Monitor):
     """Ends training when a figure has not become better for `patience` epochs.
 
+    Each run begins to compare and count anew, but for one that goes on from a checkpoint.
+
     restore_best: at the end the network gets the parameters and buffers of its best epoch of this run.
     """
 
@@ -192,6 +194,12 @@ class EarlyStopping(Monitor):
         self.patience, self.restore_best = patience, restore_best
         self.waited = 0
         self._kept: dict[str, np.ndarray[Any, Any]] = {}
+
+    def begin(self, run: Run) -> None:
+        """Begin anew, unless the run goes on."""
+        super().begin(run)
+        if run.start == Position():
+            self.best, self.waited = None, 0
 
     def epoch(self, epoch: Epoch) -> bool:
         """Whether it has waited long enough."""
