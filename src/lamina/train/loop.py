@@ -93,8 +93,9 @@ def fit(
     override: what may differ from the run that wrote the checkpoint: "epochs", "data.batch_size", "data", "all".
     progress: draw a bar; by default on terminals only, with one line per epoch elsewhere.
     Raises ValueError for epochs < 1, for data without batches, for batches of which ranks have different numbers of
-    samples and for ranks with different settings, TypeError for data that can be read only once where there are more
-    epochs, ResumeError for another run than the checkpoint's, OSError when the checkpoint cannot be written.
+    samples, where data is a list or says so (`uneven`, as `data.Batches` do: other data must see to it itself), and
+    for ranks with different settings, TypeError for data that can be read only once where there are more epochs,
+    ResumeError for another run than the checkpoint's, OSError when the checkpoint cannot be written.
     """
     if epochs < 1:
         raise ValueError(f"fit: epochs must be at least 1, got {epochs}")
@@ -133,14 +134,22 @@ def _check_ranks(
     step: Step, data: Iterable[Any], setup: Setup, start: Position, max_steps: int | None
 ) -> None:
     """Raise ValueError where ranks that train together have different settings: of the step, of the run's length, and
-    of batches that they share, but for their content, which may be random."""
+    of batches that they share, but for their content, which may be random, or that are there as a list."""
     if step.options.parallel is None:
         return
     own = "data.content" if getattr(data, "world_size", 1) > 1 else "data."
     told = {name: x for name, x in setup.items() if not name.startswith(own)}
     told |= {**step_setup(step), "epoch": start.epoch, "batch": start.batch, "max_steps": max_steps}
+    if isinstance(data, list | tuple):
+        told |= _samples(data if max_steps is None else data[start.batch : start.batch + max_steps])
     lines = [(f"{name}={value}", "") for name, value in told.items()]
     step.options.parallel.check_alike("fit: settings", lines)
+
+
+def _samples(batches: Sequence[Any]) -> dict[str, int]:
+    """How many samples each batch has. Raises ValueError for what is no batch."""
+    pairs = (pair_of(batch, f"fit: batch {i}") for i, batch in enumerate(batches))
+    return {f"samples of batch {i}": samples_of(inputs) for i, (inputs, _) in enumerate(pairs)}
 
 
 def _is_saved(step: Step, checkpoint: str | Path | CheckpointFolder | None) -> bool:
