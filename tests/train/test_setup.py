@@ -10,7 +10,7 @@ import pytest
 
 import lamina as lm
 from lamina import data, nn, ops, optim
-from lamina.train import Position, ResumeError, Step, fit, load_checkpoint
+from lamina.train import Position, ResumeError, Step, fit, load_checkpoint, save_checkpoint
 from lamina.train.setup import check_same, data_setup, step_setup
 
 RNG = np.random.default_rng(0)
@@ -169,3 +169,35 @@ def test_tuples_are_the_lists_that_json_gives() -> None:
         ResumeError, match=r"c: the run began otherwise: a was 1, is 2; b was \[0.9\], is \[0.8\]"
     ):
         check_same({"a": 1, "b": [0.9]}, {"a": 2, "b": (0.8,)}, ["c"], "c")
+
+
+@pytest.mark.feature("B029")
+def test_numbers_that_were_changed_come_back(tmp_path: Path) -> None:
+    def made() -> Step:
+        nn.manual_seed(1)
+        net = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+        rule = optim.AdamW(0.1).over(net, [{"params": "0", "weight_decay": 0.2}])
+        return lm.train_step(net, ops.cross_entropy, rule, device="cpu", backend="reference")
+
+    whole, step = made(), made()
+    for one in (whole, step):
+        one(X, Y)
+        one.optimizer.betas = (0.5, 0.9)
+        one.optimizer.param_groups[0]["weight_decay"] = 0.5
+        one(X, Y)
+    save_checkpoint(tmp_path / "c", step)
+    other = made()
+    load_checkpoint(tmp_path / "c", other)
+    assert [g["weight_decay"] for g in other.optimizer.param_groups] == [0.5, 0.01]
+    assert [g["betas"] for g in other.optimizer.param_groups] == [(0.5, 0.9), (0.5, 0.9)]
+    assert [other(X, Y).item() for _ in range(3)] == [whole(X, Y).item() for _ in range(3)]
+
+
+@pytest.mark.feature("B029")
+def test_numbers_that_were_changed_elsewhere_are_as_they_were(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "c", make())
+    for override, expected in (([], 0.9), (["optimizer.momentum"], 0.5)):
+        step = make()
+        step.optimizer.momentum = 0.5
+        load_checkpoint(tmp_path / "c", step, override=override)
+        assert step.optimizer.momentum == expected

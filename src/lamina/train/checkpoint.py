@@ -1,9 +1,9 @@
 """Checkpoints: all that training changes, in one safetensors file; training resumes from it to the bit.
 
 The file holds parameters, buffers, optimizer state, random state and loss scale under their names, and in its
-header the step's number, the position in the data, and how the run is set up (`lamina.train.setup`), which is
-compared when it goes on. It is put in place at once (a crash leaves the previous one), and every tensor's SHA-256
-is checked when it is read.
+header the step's number, the position in the data, those numbers of the optimizer that were changed, and how the run
+is set up (`lamina.train.setup`), which is compared when it goes on. It is put in place at once (a crash leaves the
+previous one), and every tensor's SHA-256 is checked when it is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lamina.ops.arguments import checked
 from lamina.spec import Shape, Spec
 from lamina.tensors import Tensor
 from lamina.train.kept import KeptObjects
-from lamina.train.setup import Setup, check_same, step_setup
+from lamina.train.setup import Setup, changed_numbers, check_same, step_setup, take_numbers
 from lamina.train.step import Step
 
 
@@ -95,6 +95,8 @@ def facts_of(step: Step | Mapping[str, Any], position: Position, setup: Setup | 
     if isinstance(step, Step):
         facts |= {"step": step.number, "precision": str(step.precision)}
         facts["setup"] = {**(setup or {}), **step_setup(step)}
+        if changed := changed_numbers(step.optimizer):
+            facts["numbers"] = changed
     else:
         facts |= {"step": 0, "precision": "", "setup": dict(setup or {})}
     if position.loop:
@@ -134,6 +136,7 @@ def take_checkpoint(
     if wrong:
         raise CheckpointError(f"{path}: does not fit: {'; '.join(sorted(wrong)[:8])}")
     check_same(facts.setup, step_setup(step), override, str(path))
+    take_numbers(step.optimizer, facts.numbers, facts.setup, override)
     step.take_state(tensors, {n: x for n, (x, _) in (pieces or {}).items()})
     step.number = facts.step
     return Position(facts.epoch, facts.batch, facts.setup, facts.loop)
@@ -150,9 +153,10 @@ class Facts:
     setup: Setup
     loop: Mapping[str, Any]
     plain: Mapping[str, Any]
+    numbers: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        for name in ("setup", "loop", "plain"):
+        for name in ("setup", "loop", "plain", "numbers"):
             if not isinstance(getattr(self, name), dict):
                 raise TypeError(f"the {name} is a {type(getattr(self, name)).__name__}")
 
@@ -162,8 +166,10 @@ def parsed_facts(path: str | Path, text: str) -> Facts:
     try:
         facts: dict[str, Any] = parse_json(text)
         numbers = {key: int(facts[key]) for key in ("step", "epoch", "batch")}
-        setup, loop, plain = (facts.get(name, {}) for name in ("setup", "loop", "plain"))
-        found = Facts(**numbers, precision=str(facts["precision"]), setup=setup, loop=loop, plain=plain)
+        trees = (facts.get(name, {}) for name in ("setup", "loop", "plain", "numbers"))
+        setup, loop, plain, changed = trees
+        precision = str(facts["precision"])
+        found = Facts(**numbers, precision=precision, setup=setup, loop=loop, plain=plain, numbers=changed)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise WeightsError(f"{path}: the header's numbers are not sound ({error!r})") from error
     if min(numbers.values()) < 0:

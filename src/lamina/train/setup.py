@@ -6,7 +6,8 @@ A setup maps names to numbers, texts, flags or lists of them. Names with a point
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import inspect
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,6 +19,8 @@ from lamina.train.step import Step
 Setup = Mapping[str, Any]
 #: The learning rate is recorded at these steps: that tells schedules apart.
 _PROBES = (0, *(2**n for n in range(17)))
+
+_ABSENT = object()
 
 
 @runtime_checkable
@@ -72,6 +75,46 @@ def _groups_setup(optimizer: Optimizer) -> dict[str, Any]:
         found[f"lr.group{i}"] = [planned_rate(group.rule, number) for number in _PROBES]
         found[f"optimizer.group{i}.params"] = tuple(group.params)
     return found
+
+
+def changed_numbers(optimizer: Optimizer) -> dict[str, Any]:
+    """The numbers of an optimizer and its groups that were set again since it was made, by their names in a setup.
+
+    A setup leaves these out: they are state, which a checkpoint gives back.
+    """
+    return {name: getattr(rule, field) for name, rule, field in _changed_of(optimizer)}
+
+
+def take_numbers(optimizer: Optimizer, kept: Setup, setup: Setup, override: Collection[str]) -> None:
+    """Let numbers be as they were: those that had been changed (kept), and those that are changed by now, which the
+    other run had as it was made (setup); but for what is overridden."""
+    for rule_name, rule in _rules(optimizer):
+        for field in inspect.signature(type(rule).__init__).parameters:
+            name = f"{rule_name}.{field}"
+            known = kept if name in kept else setup if field in rule.changed else {}
+            if name in known and not _overridden(name, override):
+                value = known[name]
+                setattr(rule, field, tuple(value) if isinstance(value, list) else value)
+
+
+def _changed_of(optimizer: Optimizer) -> Iterator[tuple[str, Optimizer, str]]:
+    """The name in a setup, the rule and the field of each number that was set again and that JSON can say."""
+    for name, rule in _rules(optimizer):
+        for field in sorted(rule.changed):
+            if isinstance(getattr(rule, field, _ABSENT), bool | int | float | str | tuple | None):
+                yield f"{name}.{field}", rule, field
+
+
+def _rules(optimizer: Optimizer) -> Iterator[tuple[str, Optimizer]]:
+    """An optimizer and those that it wraps, then those of its groups, which follow it where they are not set."""
+    groups = optimizer.param_groups if optimizer.is_bound else ()
+    named = [("optimizer", optimizer), *((f"optimizer.group{i}", g.rule) for i, g in enumerate(groups))]
+    while named:
+        name, rule = named.pop(0)
+        if isinstance(rule, Optimizer):
+            yield name, rule
+            inner = [(f"{name}.{n}", x) for n, x in vars(rule).items() if isinstance(x, Optimizer)]
+            named = [*inner, *named]
 
 
 def data_setup(data: Iterable[Any], epochs: int) -> dict[str, Any]:
