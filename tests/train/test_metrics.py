@@ -102,6 +102,10 @@ def test_auc_of_equal_scores_pairs_and_one_class() -> None:
     pairs = np.stack([-scores, scores], 1)
     assert figure(pairs, labels, metrics.AUC()) == pytest.approx(expected)
     assert np.isnan(figure(scores, np.ones(40, np.int64), metrics.AUC()))
+    for ignored, metric in ((-100, metrics.AUC()), (255, metrics.AUC(ignore_index=255))):
+        some = np.where(np.arange(40) % 3 == 0, ignored, labels)
+        expected = sk.roc_auc_score(labels[some != ignored], scores[some != ignored])
+        assert figure(scores, some, metric) == figure(pairs, some, metric) == pytest.approx(expected)
     scores[3] = np.nan
     assert np.isnan(figure(scores, labels, metrics.AUC()))
 

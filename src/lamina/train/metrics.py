@@ -352,12 +352,16 @@ class AUC(Metric):
     name = "auc"
     on_host = True
 
+    def __init__(self, *, ignore_index: int = -100) -> None:
+        self.ignore_index = ignore_index
+
     def sums(self, outputs: Any, targets: Any) -> Any:
-        """Scores, float64, and whether they are of class 1, flat."""
+        """Of the targets that count scores, float64, and whether they are of class 1, flat."""
         if outputs.shape == (*targets.shape, 2):
             outputs = outputs[..., 1].astype(np.float64) - outputs[..., 0]
         _same_shape(self.name, outputs, targets)
-        return outputs.astype(np.float64).ravel(), (targets > 0.5).ravel()
+        counted = targets != self.ignore_index
+        return outputs[counted].astype(np.float64), targets[counted] > 0.5
 
     def merge(self, first: Any, second: Any) -> Any:
         """One behind the other."""
