@@ -17,6 +17,8 @@ from lamina.train.labels import are_labels
         ((4, 10), (4, 10), "i", False),
         ((2, 3, 5, 6), (2,), "i", False),
         ((4,), (4,), "i", False),
+        ((4, 1), (4,), "i", False),
+        ((4, 1, 5, 6), (4, 5, 6), "i", False),
         ((), (), "i", False),
     ],
 )

@@ -95,6 +95,31 @@ def test_of_two_classes_by_one_output(backend: str, shape: tuple[int, ...]) -> N
     ) == pytest.approx(sk.f1_score(labels, scores > 0))
 
 
+def test_one_output_a_sample_is_binary() -> None:
+    labels = (LOGITS[:, 0] + LOGITS[:, 1] > 0).astype(np.int64)
+    batch, expected = (LOGITS[:, :1], labels), sk.accuracy_score(labels, LOGITS[:, 0] > 0)
+    found = lm.evaluate(Fixed(), [batch], metrics=[metrics.Accuracy(), metrics.F1Score()], device="cpu")
+    assert found.metrics["accuracy"] == pytest.approx(expected)
+    assert found.metrics["f1"] == pytest.approx(sk.f1_score(labels, LOGITS[:, 0] > 0))
+    assert found.accuracy is None
+    with pytest.raises(ValueError, match="have no accuracy"):
+        lm.evaluate(Fixed(), [batch], device="cpu")
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_labels_that_are_no_class_are_missed(backend: str) -> None:
+    labels = LABELS.copy()
+    labels[:5], labels[5:8], labels[8:12] = 7, -1, -100
+    given = [metrics.Accuracy(), metrics.TopK(1), metrics.PrecisionScore(), metrics.ConfusionMatrix()]
+    scores = lm.evaluate(Fixed(), [(LOGITS, labels)], metrics=given, device="cpu", backend=backend)
+    assert scores.metrics["accuracy"] == scores.metrics["top1"] == scores.accuracy
+    assert scores.accuracy == (labels == ANSWERS).sum() / 46
+    counted = labels != -100
+    expected = sk.precision_score(labels[counted], ANSWERS[counted], labels=range(4), average="macro")
+    assert scores.metrics["precision"] == pytest.approx(expected)
+    assert scores.metrics["confusion_matrix"].sum() == 38
+
+
 def test_auc_of_equal_scores_pairs_and_one_class() -> None:
     scores, labels = RNG.integers(0, 5, 40).astype(np.float32), RNG.integers(0, 2, 40)
     expected = sk.roc_auc_score(labels, scores)

@@ -4,9 +4,10 @@ A metric has two halves. `sums` makes numbers of one batch that may be added to 
 so that it is compiled and runs on the device where the outputs are. `result` makes the figure of their totals, by
 NumPy. What ops cannot say (strings, sorting all scores) sets `on_host` and gets NumPy arrays.
 
-Labels are as in `lamina.evaluate`: integers (N, …) for outputs (N, C, …). Where outputs and targets have one shape
-they are binary: outputs above `threshold` (0, for logits) mean class 1, targets above 0.5 are class 1. An output with
-a NaN is the answer of no class.
+Labels are as in `lamina.evaluate`: integers (N, …) for outputs (N, C, …); one that is no class and does not say
+`ignore_index` counts as missed. Where outputs and targets have one shape, or outputs a second axis of 1 that targets
+lack, they are binary: outputs above `threshold` (0, for logits) mean class 1, targets above 0.5 are class 1. An output
+with a NaN is the answer of no class.
 """
 
 from __future__ import annotations
@@ -219,17 +220,18 @@ class _Counted(Metric):
         self.name = name or self.title
 
     def sums(self, outputs: Any, targets: Any) -> Any:
-        """How often label i was answered by class j: int64 [C, C + 1]; the last column is an answer that was NaN."""
+        """How often label i was answered by class j: int64 [C + 1, C + 1]; the last row is labels that are no class,
+        the last column answers that were NaN."""
         x, labels, classes = classified(self.name, outputs, targets, self.threshold)
         if self.num_classes not in (None, classes):
             raise ShapeError(
                 f"metric {self.name}: num_classes is {self.num_classes}, the outputs have {classes}"
             )
         answers = ops.where(_has_nan(x), classes, ops.argmax(x, 1))
-        labels = ops.where(
-            ops.eq(labels, self.ignore_index), -1, labels
-        )  # no class: a row of nothing but zeros
-        rows, places = _flat(spread(labels, classes)), _flat(spread(answers, classes + 1))
+        outside = ops.logical_or(ops.lt(labels, 0), ops.ge(labels, classes))
+        known = ops.where(outside, classes, labels)
+        labels = ops.where(ops.eq(labels, self.ignore_index), -1, known)  # -1: in no row
+        rows, places = (_flat(spread(x, classes + 1)) for x in (labels, answers))
         # Per sample, so that each product's counts, at most the pixels of an image, are exact in float32.
         pairs = ops.matmul(rows, ops.transpose(places, 1, 2))
         return ops.sum(ops.cast(pairs, "int64"), 0)
@@ -237,18 +239,19 @@ class _Counted(Metric):
     def per_class(self, totals: Any) -> tuple[Array, Array, Array]:
         """True positives, false positives and false negatives, float64 [C]."""
         matrix = np.asarray(totals, np.float64)
-        hits = matrix.diagonal()
-        return hits, matrix[:, :-1].sum(0) - hits, matrix.sum(1) - hits
+        hits = matrix.diagonal()[:-1]
+        return hits, matrix[:, :-1].sum(0) - hits, matrix[:-1].sum(1) - hits
 
 
 class ConfusionMatrix(_Counted):
-    """How often label i was answered by class j, int64 [C, C]. Answers that were NaN are left out."""
+    """How often label i was answered by class j, int64 [C, C]. Answers that were NaN and labels that are no class
+    are left out."""
 
     title = "confusion_matrix"
 
     def result(self, totals: Any) -> Array:
         """The matrix."""
-        return np.asarray(totals)[:, :-1]
+        return np.asarray(totals)[:-1, :-1]
 
 
 class Accuracy(_Counted):
@@ -259,7 +262,7 @@ class Accuracy(_Counted):
     def result(self, totals: Any) -> float:
         """The diagonal's share."""
         matrix = np.asarray(totals)
-        return _ratio(matrix.diagonal().sum(), matrix.sum(), np.nan)
+        return _ratio(matrix.diagonal()[:-1].sum(), matrix.sum(), np.nan)
 
 
 class IoU(_Counted):
