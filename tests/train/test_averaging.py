@@ -71,6 +71,24 @@ def test_averages(kind: str, use_buffers: bool, way: str) -> None:
     assert averaged(X).shape == (8, 2)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.feature("B028")
+def test_updates_that_are_skipped_enter_no_average(accumulate: int) -> None:
+    nn.manual_seed(0)
+    net = nn.Linear(3, 2)
+    averaged = AveragedModel(net)
+    options: Any = {"precision": "fp16", "averaged": averaged, "accumulate": accumulate}
+    step = lm.train_step(net, ops.cross_entropy, optim.SGD(lr=1.0), device="cpu", **options)
+    updated = []
+    for inputs in (X, np.full_like(X, 1e9), X):  # the gradients of the second overflow
+        for _ in range(accumulate):
+            step(inputs, Y)
+        updated.append(net.weight.numpy().copy())
+    np.testing.assert_array_equal(updated[1], updated[0])
+    assert averaged.n_averaged.item() == 2
+    np.testing.assert_allclose(averaged.module.weight.numpy(), (updated[0] + updated[2]) / 2, rtol=1e-6)
+
+
 def test_statistics_are_computed_anew() -> None:
     net = network()
     net[1].eval()

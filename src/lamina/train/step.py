@@ -613,12 +613,12 @@ class Step:
         pairs = [(n, g) for (n, _), g in zip(trained, found, strict=True) if n in known | gathered]
         arriving = [ops.zeros_like(wrt[n]) if g is None else g for n, g in pairs]
         moved = self._moved(parameters, half, written)
-        new, arrived, (loss, *hits) = self._update(
+        new, arrived, (loss, *hits), good = self._update(
             updated, arriving, parameters | moved, [loss, *hits], values, kind.updates
         )
         new = {f"parameters/{n}": x for n, x in moved.items()} | new | after
         if kind.updates and self.options.averaged is not None:
-            new |= self._average(self.options.averaged, values, new)
+            new |= self._average(self.options.averaged, values, new, good)
         results = [new.get(name, values[name]) for name in self.state.named()]
         grads = {n: g for (n, _), g in zip(updated, arrived, strict=True)}
         kept = [grads[n] if n in grads else _zeros(parameters[n]) for n, _ in trained]
@@ -660,9 +660,9 @@ class Step:
         return found
 
     def _average(
-        self, averaged: AveragedModel, values: dict[str, Value], new: dict[str, Any]
+        self, averaged: AveragedModel, values: dict[str, Value], new: dict[str, Any], good: Any
     ) -> dict[str, Any]:
-        """The averages with the new parameters and buffers."""
+        """The averages with the new parameters and buffers; as they were, where an update was skipped (good)."""
         own = {f"averaged/{n}": x for n, x in self.state.averaged.items()}
         given = {f"parameters/{n}": x for n, x in self.state.parameters.items()}
         given |= {f"buffers/{n}": x for n, x in self.state.buffers.items()}
@@ -670,7 +670,8 @@ class Step:
         standing |= {id(x): new.get(n, values[n]) for n, x in given.items()}
         with standing_in(standing) as mapping:
             averaged.update_parameters(self.net)
-        return {n: mapping[id(x)] for n, x in own.items()}
+        after = {n: mapping[id(x)] for n, x in own.items()}
+        return after if good is None else {n: ops.where(good, x, values[n]) for n, x in after.items()}
 
     def _forward(
         self, parameters: dict[str, Value], values: dict[str, Value], kind: _BatchKind, capture: StepCapture
@@ -729,9 +730,9 @@ class Step:
         figures: Sequence[Any],
         values: dict[str, Value],
         updates: bool,
-    ) -> tuple[dict[str, Any], Sequence[Any], Sequence[Any]]:
+    ) -> tuple[dict[str, Any], Sequence[Any], Sequence[Any], Any]:
         """The new parameters, optimizer states, gathered gradients and loss scale; the gradients; the loss and
-        the hits (figures), of all ranks where these update together.
+        the hits (figures), of all ranks where these update together; whether it updates (None: in any case).
 
         trained: those with a gradient, with those that are arriving."""
         scale, names = values.get("scale/scale"), [name for name, _ in trained]
@@ -749,7 +750,7 @@ class Step:
         if self.options.accumulate > 1:
             arriving, good = self._gather(names, arriving, good, values, new, updates)
         if not updates:
-            return new, arriving, figures
+            return new, arriving, figures, good
         if not alone:
             arriving, figures = self._averaged(names, arriving, figures, values, new)
         arriving = self._clipped(arriving)
@@ -764,7 +765,7 @@ class Step:
             new |= changed if good is None else {k: ops.where(good, v, values[k]) for k, v in changed.items()}
             after.append(fresh if good is None else ops.where(good, fresh, held))
         new |= self._whole_parameters(names, after)
-        return new, self._whole_gradients(names, arriving), figures
+        return new, self._whole_gradients(names, arriving), figures, good
 
     def _own_piece(self, name: str, parameters: dict[str, Value], values: dict[str, Value]) -> Any:
         """What this rank updates of a parameter."""
