@@ -6,8 +6,8 @@ NumPy. What ops cannot say (strings, sorting all scores) sets `on_host` and gets
 
 Labels are as in `lamina.evaluate`: integers (N, …) for outputs (N, C, …); one that is no class and does not say
 `ignore_index` counts as missed. Where outputs and targets have one shape, or outputs a second axis of 1 that targets
-lack, they are binary: outputs above `threshold` (0, for logits) mean class 1, targets above 0.5 are class 1. An output
-with a NaN is the answer of no class.
+lack, they are binary: outputs above `threshold` (0, for logits) mean class 1, targets above 0.5 are class 1. An
+output with a NaN is the answer of no class.
 """
 
 from __future__ import annotations
