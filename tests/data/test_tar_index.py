@@ -1,5 +1,6 @@
 """Indexes of tar shards: where files lie, what is kept beside a shard, what is refused."""
 
+import gzip
 import io
 import os
 import tarfile
@@ -93,6 +94,26 @@ def test_names_with_spaces_have_no_index_beside_them(tmp_path: Path) -> None:
     path = shard(tmp_path / "s.tar", {"a b.jpg": b"one"})
     assert index_of(path).name(0) == "a b.jpg"
     assert not (tmp_path / "s.idx").exists()
+
+
+@pytest.mark.parametrize(("compressed", "streamed"), [(False, False), (False, True), (True, True)])
+@pytest.mark.parametrize("end", [1024, 1024 + 100, 2048])
+def test_a_shard_that_ends_in_front_of_or_in_a_header_is_named(
+    tmp_path: Path, end: int, compressed: bool, streamed: bool
+) -> None:
+    """1024 and 2048 are the ends of the first and the second file, behind which a header or zeros belong."""
+    whole = shard(tmp_path / "s.tar", {"1.jpg": b"one", "2.jpg": b"two"}).read_bytes()
+    path = tmp_path / "cut.tar"
+    path.write_bytes(gzip.compress(whole[:end]) if compressed else whole[:end])
+    with pytest.raises(DataError, match=rf"cut.tar: ends too early: at byte {end // 512 * 512} a header"):
+        list(read_shard(path, io.BytesIO(path.read_bytes()) if streamed else None))
+
+
+def test_a_damaged_header_is_no_end(tmp_path: Path) -> None:
+    path = shard(tmp_path / "s.tar", {"1.jpg": b"one", "2.jpg": b"two"})
+    path.write_bytes(path.read_bytes()[:1024] + b"x" * 512 + path.read_bytes()[1536:])
+    with pytest.raises(DataError, match=r"at byte 1024 a header or the archive's end should be \(.*\)"):
+        index_of(path)
 
 
 @pytest.mark.parametrize(

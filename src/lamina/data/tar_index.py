@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -26,6 +26,28 @@ Array = np.ndarray[Any, Any]
 _VERSION = "v1.2"
 #: Bytes of a tar's header, right before a file's content.
 HEADER = 512
+#: What tarfile raises, and then passes over, where a header is missing, cut off or damaged.
+_CUT = (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError)  # type: ignore[attr-defined]
+
+
+class _BrokenShardError(tarfile.TarError):
+    """A shard whose rest cannot be read; the message says from where on."""
+
+
+class _Member(tarfile.TarInfo):
+    """A header, or an error: behind the first file tarfile takes one that is damaged or missing for the end."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        """The next header. Raises _BrokenShardError where neither a header nor the archive's end follows."""
+        try:
+            return super().fromtarfile(tarfile)
+        except _CUT as error:
+            if not tarfile.offset:
+                raise
+            raise _BrokenShardError(
+                f"ends too early: at byte {tarfile.offset} a header or the archive's end should be ({error})"
+            ) from None
 
 
 class ShardFile(NamedTuple):
@@ -136,16 +158,24 @@ def read_shard(
         and kind.
     """
     try:
-        with tarfile.open(path, "r:") if source is None else tarfile.open(fileobj=source, mode="r|*") as tar:
+        with _opened(path, source) as tar:
             yield from _grouped(path, tar, source is not None)
             if source is None and tar.offset > os.stat(path).st_size:
                 raise DataError(f"{path}: ends before its last file does")
+    except _BrokenShardError as error:
+        raise DataError(f"{path}: {error}; fetch or write it again") from None
     except (tarfile.TarError, EOFError) as error:
         raise DataError(
             f"{path}: is no tar that can be read here ({error}); ShardStream reads compressed ones"
         ) from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _opened(path: str | Path, source: IO[bytes] | None) -> tarfile.TarFile:
+    if source is None:
+        return tarfile.open(path, "r:", tarinfo=_Member)
+    return tarfile.open(fileobj=source, mode="r|*", tarinfo=_Member)
 
 
 def _grouped(
