@@ -262,3 +262,12 @@ def test_predict_takes_a_list_of_dicts_as_batches() -> None:
     found = lm.predict(Scaled(), batches, device="cpu")
     assert found.shape == (7, 2)
     assert found[:, 0].tolist() == [9, 9, 9, 9, 9, 9, 3]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.feature("B028")
+def test_data_that_is_filled_up_is_refused(ahead: bool) -> None:
+    x, y = np.ones((5, 3), np.float32), np.arange(5) % 3
+    padded = data.arrays(x, y, batch_size=4, pad_last=True)
+    with pytest.raises(ValueError, match="evaluate: data has pad_last=True, .*; make it without"):
+        lm.evaluate(nn.Linear(3, 3), data.prefetch(padded) if ahead else padded, device="cpu")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lamina._tree import leaves, unflatten
+from lamina.data.batches import Prefetch
 from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.infer import Predictor
 from lamina.nn import Module
@@ -79,8 +80,8 @@ def evaluate(
     parallel: "data": each rank evaluates its part of the data, of any size, without padding; all get the scores
         of the whole.
     ignore_index: labels of this value count neither as right nor as wrong.
-    Raises ValueError when data has no batches, or there is neither an accuracy nor anything else to find; ShapeError
-    where a metric does not fit.
+    Raises ValueError when data has no batches or was made with pad_last=True, or there is neither an accuracy nor
+    anything else to find; ShapeError where a metric does not fit.
     """
     predictor = net
     if not isinstance(predictor, Predictor):
@@ -94,6 +95,7 @@ def evaluate(
 
 def scored(predictor: Predictor, data: Iterable[Any], scoring: Scoring) -> Scores:
     """What `evaluate` gives, by programs that may be there already."""
+    check_unpadded(data, "evaluate: data")
     predictor.refresh()
     scoring.begin()
     for number, batch in enumerate(data):
@@ -120,6 +122,18 @@ def scored(predictor: Predictor, data: Iterable[Any], scoring: Scoring) -> Score
     if not scoring.has_labels:
         return Scores(loss=loss, metrics=figures)
     return Scores(scoring.hits, scoring.labels, loss, figures)
+
+
+def check_unpadded(data: Iterable[Any], where: str) -> None:
+    """Raise ValueError for data that fills up its last batch: figures would count what was filled in."""
+    inner: Any = data
+    while isinstance(inner, Prefetch):
+        inner = inner.source
+    if getattr(inner, "pad_last", False) is True:
+        raise ValueError(
+            f"{where} has pad_last=True, which fills up the last batch for training: samples would count twice; make "
+            "it without (batches may be of any size here)"
+        )
 
 
 @checked
