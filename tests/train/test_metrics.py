@@ -267,6 +267,18 @@ def test_functions_are_means_over_samples() -> None:
     assert found["ce"] == pytest.approx(ops.cross_entropy(LOGITS, LABELS).item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_functions_weigh_as_losses_do(backend: str) -> None:
+    labels = LABELS.copy()
+    labels[:16] = labels[20:25] = -100  # a batch without labels that count, and one with few
+    batches = [(LOGITS[i : i + 16], labels[i : i + 16]) for i in range(0, 50, 16)]
+    given = {"ce": ops.cross_entropy}
+    scores = lm.evaluate(Fixed(), batches, ops.cross_entropy, metrics=given, device="cpu", backend=backend)
+    assert scores.loss == pytest.approx(scores.metrics["ce"], rel=1e-6)
+    expected = ops.cross_entropy(LOGITS[labels >= 0], labels[labels >= 0]).item()
+    assert scores.metrics["ce"] == pytest.approx(expected, rel=1e-5)
+
+
 class Largest(metrics.Metric):
     """The largest output; merged by max."""
 

@@ -99,27 +99,40 @@ def named_metrics(given: Iterable[Any] | Mapping[str, Any]) -> dict[str, Metric]
 
 
 class Mean(Metric):
-    """The mean over the samples of a function that gives the mean of a batch, such as a loss.
+    """The mean of a function that gives the mean of a batch, such as a loss: over the labels that count, or over the
+    samples where targets are no labels, as `lamina.evaluate` weighs loss_fn.
 
     function: (outputs, targets) -> scalar, written with lamina.ops.
     """
 
     def __init__(
-        self, function: Callable[[Any, Any], Any], name: str | None = None, *, larger_is_better: bool = False
+        self,
+        function: Callable[[Any, Any], Any],
+        name: str | None = None,
+        *,
+        larger_is_better: bool = False,
+        ignore_index: int = -100,
     ) -> None:
-        self.function, self.larger_is_better = function, larger_is_better
+        self.function, self.larger_is_better, self.ignore_index = function, larger_is_better, ignore_index
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
 
     def sums(self, outputs: Any, targets: Any) -> Any:
-        """The mean times the number of samples, and that."""
-        mean, count = self.function(outputs, targets), sample_count(outputs)
+        """The mean times the number of labels that count, or of samples, and that."""
+        mean = self.function(outputs, targets)
         if tuple(mean.shape) != ():
             raise ShapeError(f"metric {self.name}: must give a scalar, got {mean.spec}; use a mean")
-        return mean * count, np.asarray(count)
+        if not _labelled(outputs, targets):
+            count = sample_count(outputs)
+            return mean * count, np.asarray(count)
+        counted = _count(ops.ne(ops.cast(targets, "int64"), self.ignore_index))
+        if mean.dtype.itemsize < 4:
+            mean = ops.cast(mean, "float32")  # pixels are more than float16 counts
+        # The mean over no label is no number, and weighs nothing.
+        return ops.where(ops.gt(counted, 0), mean * ops.cast(counted, mean.dtype), 0.0), counted
 
     def result(self, totals: Any) -> float:
-        """Their quotient."""
-        return float(totals[0] / totals[1])
+        """Their quotient; NaN where nothing counts."""
+        return _ratio(totals[0], totals[1], np.nan)
 
 
 class _Error(Metric):
@@ -479,13 +492,19 @@ def sample_count(tree: Any) -> int:
     return int(shape[0]) if len(shape) else 1
 
 
+def _labelled(outputs: Any, targets: Any) -> bool:
+    """Whether targets are labels for one output."""
+    one = all(hasattr(x, "spec") for x in (outputs, targets))
+    return one and are_labels(outputs.shape, targets.shape, targets.dtype.kind)
+
+
 def classified(name: str, outputs: Any, targets: Any, threshold: float | None) -> tuple[Any, Any, int]:
     """Outputs (N, C, …), labels int64 (N, …) and C; where a threshold is given binary ones are two classes around it.
 
     Raises ShapeError for other shapes.
     """
     one = all(hasattr(x, "spec") for x in (outputs, targets))
-    if one and are_labels(outputs.shape, targets.shape, targets.dtype.kind):
+    if _labelled(outputs, targets):
         return outputs, ops.cast(targets, "int64"), int(outputs.shape[1])
     if one and threshold is not None and _binary(outputs.shape) == _binary(targets.shape):
         x, y = (ops.reshape(v, (_binary(v.shape), 1)) for v in (outputs, targets))
