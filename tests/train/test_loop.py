@@ -453,3 +453,13 @@ def test_a_checkpoint_every_so_many_updates_is_written_once(
     many = data.arrays(np.tile(IMAGES, (2, 1))[:64], np.tile(LABELS, 2)[:64], batch_size=4)
     fit(step, many, 1, checkpoint=tmp_path / "file.safetensors", checkpoint_every=2, progress=False)
     assert written == [2, 4, 4]
+
+
+def test_validation_data_that_fills_up_its_last_batch_is_refused() -> None:
+    """Before anything is trained: figures would count samples twice."""
+    x, y = np.zeros((5, 3), np.float32), np.arange(5) % 2
+    step = lm.train_step(nn.Linear(3, 2), ops.cross_entropy, optim.SGD(0.1), device="cpu")
+    padded = data.arrays(x, y, batch_size=4, pad_last=True)
+    with pytest.raises(ValueError, match="fit: validation has pad_last=True"):
+        lm.fit(step, data.arrays(x, y, batch_size=4), 1, validation=padded, progress=False)
+    assert step.number == 0

@@ -30,7 +30,7 @@ from lamina.train.callbacks import Callback, Run, as_callback
 from lamina.train.checkpoint import Position, save_checkpoint
 from lamina.train.checkpoint_folder import CheckpointFolder
 from lamina.train.errors import DivergedError
-from lamina.train.evaluation import Scores, pair_of, samples_of, scored
+from lamina.train.evaluation import Scores, check_unpadded, pair_of, samples_of, scored
 from lamina.train.history import Epoch, History
 from lamina.train.interrupt import Interrupt
 from lamina.train.metrics import Metric, named_metrics
@@ -126,6 +126,8 @@ def fit(
     leads = step.options.parallel is None or step.options.parallel.place == 0  # one rank logs and saves
     watched = Run(step, epochs, History(position=start), start, wanted, setup, leads)
     saving = _Saving(checkpoint, checkpoint_every, check_finite, _is_saved(step, checkpoint))
+    if validation is not None:
+        check_unpadded(validation, "fit: validation")
     run = _Loop(watched, data, validation, saving, max_steps, [as_callback(c) for c in callbacks])
     return run.all(console, progress)
 
