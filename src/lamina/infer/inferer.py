@@ -108,9 +108,8 @@ class Inferer(Serving):
         )
         self._uses: dict[RequestKind, ProgramUse] = {}  # the one used last at the end
         self._programs: dict[RequestKind, ServedProgram] = {}
-        self._alone: dict[
-            RequestKind, None
-        ] = {}  # kinds of whole batches whose trial failed, the last at the end
+        # Kinds of whole batches whose trial failed, the last at the end:
+        self._alone: dict[RequestKind, None] = {}
         self._making = threading.RLock()
         renew_after_fork(self)
 
