@@ -5,6 +5,7 @@ import gc
 import pickle
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -420,8 +421,7 @@ def test_programs_follow_what_is_used_without_a_call(how: str, use: str) -> None
     net = Agent().eval()
     apart = list(net.heads.values()), list(net.gates)  # they stay alive
     if how == "argument":
-        jitted = lm.jit(lambda net, x: net(x))
-        call: Any = lambda x: jitted(net, x)  # noqa: E731
+        call: Any = partial(lm.jit(lambda net, x: net(x)), net)
     else:
         call = callers(net)[how]
     before = np.asarray(call(X))
