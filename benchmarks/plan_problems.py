@@ -25,7 +25,7 @@ from typing import Any
 from unittest import mock
 
 import lamina as lm
-from benchmarks import peer_lamina
+from benchmarks import decoders, peer_lamina
 from benchmarks.workloads import GPU, MODERN, Workload
 from lamina import backends, ops, optim
 from lamina.backends import Backend, NoKernel
@@ -244,12 +244,23 @@ def workload(w: Workload, device: Device) -> None:
         planned_for(device, peer_lamina.graph(w, net), {})
 
 
+def decoder(size: decoders.DecoderSize, shape: tuple[int, ...], device: Device) -> None:
+    """Plan a training step of two layers of a language model in bfloat16."""
+    with init.skipped():
+        net = lm.nn.Sequential(decoders.DecoderLayer(size), decoders.DecoderLayer(size))
+    vectors = Spec(shape, float32)
+    _train(net, ops.mse_loss, "bf16", vectors, vectors, device)
+
+
 def programs(
-    names: Sequence[str] = NETWORKS, workloads: Sequence[Workload] = ()
+    names: Sequence[str] = NETWORKS, workloads: Sequence[Workload] = (), layers: bool = False
 ) -> Iterator[tuple[str, Callable[[Device], None]]]:
-    """Programs (network, kind, batch) of networks by name, and workloads by theirs, and what plans them."""
+    """Programs (network, kind, batch) of networks by name, workloads by theirs, layers of language models, and what
+    plans them."""
     for w in workloads:
         yield f"{w.network} {w.name}", partial(workload, w)
+    for name, size, shape in decoders.layers() if layers else ():
+        yield name, partial(decoder, size, shape)
     for name in names:
         builder = models.builders()[name]
         image = (builder.channels, builder.size, builder.size)
@@ -269,13 +280,14 @@ def collect(
     names: Sequence[str] = NETWORKS,
     workloads: Sequence[Workload] = (),
     told: Callable[[str], None] = print,
+    layers: bool = False,
 ) -> dict[Request, set[str]]:
     """Each request that candidates compete for, and the programs that need it."""
     device = Device("cuda", machine=Machine.named("h200"))
     needed: dict[Request, set[str]] = {}
     other: set[Request] = set()
     with drafted():
-        for program, plan in programs(names, workloads):
+        for program, plan in programs(names, workloads, layers):
             began, asked = time.perf_counter(), set[Request]()
             try:
                 with recorded(asked), init.skipped(), lm.policy(_FASTEST):
@@ -334,10 +346,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--networks", nargs="*", help="these alone (default: those of the list, and workloads)"
     )
     parser.add_argument("--unknown", action="store_true", help="without what the package's database knows")
+    parser.add_argument("--layers", action="store_true", help="layers of language models alone")
     options = parser.parse_args(arguments)
     machine = Machine.named("h200")
-    chosen = (NETWORKS, WORKLOADS) if options.networks is None else (options.networks, ())
-    needed = collect(*chosen)
+    if options.layers:
+        needed = collect((), layers=True)
+    elif options.networks is not None:
+        needed = collect(options.networks)
+    else:
+        needed = collect(NETWORKS, WORKLOADS, layers=True)
     if options.unknown:
         device = Device("cuda", machine=machine)
         with drafted():

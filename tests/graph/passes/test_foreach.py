@@ -100,8 +100,8 @@ def test_small_updates_and_roundings_are_grouped_where_a_kernel_takes_many() -> 
     cuda = _cuda()
     graph = _updates(5, 3)
     grouped = foreach.group_small(graph, cuda)
-    assert names(grouped).count("foreach") == 3  # updates, roundings, sums that nothing reads
-    assert names(grouped).count("sgd_update") == names(grouped).count("cast") == 0
+    # updates, roundings, gradients that only updates read, sums that nothing reads
+    assert names(grouped) == ["foreach"] * 4
     rng = np.random.default_rng(0)
     arrays = [np.float32(0.1), *(rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs[1:])]
     for found, expected in zip(grouped(*arrays), graph(*arrays), strict=True):
@@ -252,6 +252,40 @@ def test_nodes_that_depend_on_each_other_are_not_done_together() -> None:
         graph = trace(f, *[Spec((4, i + 1), float32) for i in range(inputs)])
         grouped = foreach.group_small(graph, _cuda())
         assert names(grouped).count("foreach") == count
+        same_results(graph, grouped)
+
+
+def test_what_only_updates_read_waits_for_the_last() -> None:
+    """Gradients that are made one behind the other and rounded: one launch rounds all of them."""
+
+    def step(rate, x, *weights):  # type: ignore[no-untyped-def]
+        gradients = []
+        for _ in weights:
+            x = ops.cumsum(x, 0)
+            gradients.append(x.to(dtype="bfloat16"))
+        pairs = zip(weights, gradients, strict=True)
+        return [v for w, g in pairs for v in ops.sgd_update(w, g, w, rate, momentum=0.9)]
+
+    vector = Spec((5,), float32)
+    graph = trace(step, Spec((), float32), *[vector] * 6)
+    grouped = foreach.group_small(graph, _cuda())
+    assert names(grouped) == [*["scan"] * 5, "foreach", "foreach"]
+    same_results(graph, grouped)
+
+
+def test_chains_of_steps_are_done_together() -> None:
+    """Weights that are rounded and widened again, and chains that read something else, too."""
+
+    def rounded(*xs):  # type: ignore[no-untyped-def]
+        return [ops.cumsum(x.to(dtype="bfloat16").float(), 0) for x in xs]
+
+    def shifted(*xs):  # type: ignore[no-untyped-def]
+        return [ops.cumsum(ops.tanh(2.0 - x) * y, 0) for x, y in zip(xs[::2], xs[1::2], strict=True)]
+
+    for f in (rounded, shifted):
+        graph = trace(f, *[Spec((3, i // 2 + 1), float32) for i in range(10)])
+        grouped = optimize(graph, _cuda())
+        assert [n for n in names(grouped) if n != "scan"] == ["foreach"]
         same_results(graph, grouped)
 
 

@@ -15,7 +15,7 @@ from lamina.backends.pattern import Either, PatternNode, Results, made_by
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, replace, rewrite
 from lamina.ops.core import Op
-from lamina.ops.primitives import Cast, Foreach, FusedElementwise, Reduce, Reshape
+from lamina.ops.primitives import Cast, Foreach, Fused, FusedElementwise, Reduce, Reshape
 from lamina.spec.policies import policy as use_policy
 
 #: Tensors of up to so many elements are updated (and rounded) together with others.
@@ -134,9 +134,10 @@ def _alike(graph: Graph, depth: Mapping[Node, int], stays: Collection[Value]) ->
 
 def _many(graph: Graph, depth: Mapping[Node, int], unchanging: Collection[Value]) -> list[list[Node]]:
     """Elementwise nodes, and those that make a number of a tensor, of one kind, that can be done at one time: at the
-    end what nothing reads, else where the first of them runs, if all that they read is there by then.
+    end what nothing reads but updates, which wait, else where the first of them runs, if all that they read is there
+    by then.
     """
-    read = {v for node in graph.nodes for v in node.inputs}
+    read = {v for node in graph.nodes if node.op.effect != "update" for v in node.inputs}
     found: dict[Any, list[Node]] = {}
     for node in graph.nodes:
         if _is_one_of_many(node) and not _counts(node) and node.outputs[0] not in unchanging:
@@ -159,8 +160,16 @@ def _is_one_of_many(node: Node) -> bool:
         or (op.foreach and _may_wait_or_begin(node))
     ):
         return False
-    makes_number = isinstance(op, Reduce | FusedElementwise) and node.outputs[0].spec.numel == 1
-    return bool(op.elementwise) or isinstance(op, FusedElementwise) or makes_number
+    makes_number = isinstance(op, Reduce) and node.outputs[0].spec.numel == 1
+    return bool(op.elementwise) or isinstance(_applied(node), FusedElementwise) or makes_number
+
+
+def _applied(node: Node) -> Op:
+    """The op of a node; a chain of elementwise steps as the expression that it is."""
+    op = node.op
+    if isinstance(op, Fused) and all(step.elementwise for step in op.ops):
+        return FusedElementwise.of_chain(op, len(node.inputs))
+    return op
 
 
 def _together(nodes: Sequence[Node]) -> list[list[Node]]:
@@ -205,7 +214,7 @@ def _has_plan(nodes: Sequence[Node], backend: Backend) -> bool:
     specs = [v.spec for n in nodes for v in n.inputs]
     try:
         with use_policy(nodes[0].policy) as policy:
-            backend.plan(Foreach(nodes[0].op, len(nodes)), specs, policy)
+            backend.plan(Foreach(_applied(nodes[0]), len(nodes)), specs, policy)
     except NoKernel:
         return False
     return True
@@ -216,4 +225,6 @@ def _foreach(nodes: Sequence[Node]) -> tuple[Value, ...]:
     first, last = nodes[0], nodes[-1]
     where = last.serial if first.op.effect == "update" else first.serial
     inputs = [v for node in nodes for v in node.inputs]
-    return Node(Foreach(first.op, len(nodes)), inputs, first.policy, where, origin=first.origin).outputs
+    return Node(
+        Foreach(_applied(first), len(nodes)), inputs, first.policy, where, origin=first.origin
+    ).outputs

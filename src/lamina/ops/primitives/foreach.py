@@ -38,6 +38,9 @@ class Foreach(Op):
             raise ShapeError(f"{self.name}: {len(values)} values are not for {self.count} of {self.op}")
         return [tuple(values[i * size : (i + 1) * size]) for i in range(self.count)]
 
+    def unrounded(self) -> Op:
+        return replace(self, op=self.op.unrounded())
+
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         return self._each(lambda xs: self.op.infer(*xs), inputs)
 

@@ -11,6 +11,7 @@ import numpy as np
 from lamina.ops.core import Arg, Array, Op, Sample, bind, inferred
 from lamina.ops.primitives.activation import Mish
 from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.pointwise import Abs, Add, Gt, Identity, Lt, Mul, Sub, Tanh, Where
 from lamina.ops.primitives.reduce import Reduce
 from lamina.ops.primitives.shape import Concat, Expand, Reshape, Slice
@@ -33,6 +34,19 @@ class FusedElementwise(Op):
     ops: tuple[Op, ...]
     reads: tuple[tuple[int, ...], ...]
     arity = None
+
+    @classmethod
+    def of_chain(cls, chain: Fused, count: int) -> FusedElementwise:
+        """The steps of a chain on `count` inputs, whose head is elementwise, too."""
+        taken = chain.head_arity(count)
+        reads = [tuple(range(taken))]
+        for number, step in enumerate(chain.ops[1:]):
+            others = (step.arity or 1) - 1
+            read = list(range(taken, taken + others))
+            read.insert(step.chained, ~number)
+            reads.append(tuple(read))
+            taken += others
+        return cls(chain.ops, tuple(reads))
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         self._check(len(inputs))

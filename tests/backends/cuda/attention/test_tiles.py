@@ -24,7 +24,7 @@ PASSES = ("queries", "keys", "bias")
 #: B, H, queries, keys, features of q and k, of v: tiles of 64 rows and 32 columns are whole, or are not.
 SIZES = [
     (1, 2, 128, 96, 64, 64), (2, 1, 65, 33, 16, 24), (1, 2, 5, 70, 8, 40), (1, 1, 130, 1, 24, 8),
-    (1, 1, 70, 71, 128, 72), (2, 1, 1, 1, 8, 128),
+    (1, 1, 70, 71, 128, 72), (2, 1, 1, 65, 8, 128),
 ]  # fmt: skip
 
 

@@ -21,7 +21,8 @@ from tests.helpers.planned import H200, KINDS
 #: B, H, queries, keys, features of q and k, of v.
 SIZES = [
     (2, 3, 49, 49, 32, 32), (1, 2, 64, 64, 64, 64), (3, 1, 5, 17, 8, 16), (2, 2, 16, 33, 24, 40),
-    (1, 1, 1, 1, 8, 8), (1, 2, 33, 64, 40, 8), (2, 1, 64, 3, 16, 56),
+    (1, 1, 1, 1, 8, 8), (1, 2, 33, 64, 40, 8), (2, 1, 64, 3, 16, 56), (2, 3, 4, 16, 96, 96),
+    (1, 2, 16, 64, 96, 72), (1, 1, 20, 30, 128, 128),
 ]  # fmt: skip
 #: What a bias has of the axes B, H, S and T.
 BIASES = ["", "HST", "BHST", "T", "BT", "ST", "BHS"]
@@ -225,9 +226,12 @@ def test_blocks_are_as_many_as_fill_the_machine(batch: int, heads: int, turns: i
         ({}, True),
         ({"s": 65}, False),
         ({"t": 65}, False),
-        ({"d": 72}, False),
+        ({"d": 72}, True),
         ({"d": 12}, False),
-        ({"e": 72}, False),
+        ({"e": 136}, False),
+        ({"d": 96, "e": 96}, True),
+        ({"d": 128, "e": 128}, False),
+        ({"d": 128, "e": 128, "s": 32, "t": 32}, True),
     ],
 )
 def test_what_fits(change: dict[str, int], fits: bool) -> None:
@@ -258,6 +262,28 @@ def test_kernels_compile_for_every_machine(machine: str, dtype: DType) -> None:
     for step in (made, steps[0]):
         assert isinstance(step, Launch)
         assert step.program.cubin(device.machine.target)
+
+
+def test_the_gradient_needs_more_of_a_blocks_memory() -> None:
+    """Forward q, k and v lie there: 40 KiB of 48; backwards dO, too, or matrices of scores in place of k and v."""
+
+    def fit(queries: int, keys: int, features: int, gradient: bool) -> bool:
+        shapes = [(2, 3, n, features) for n in (queries, keys, keys)]
+        terms = [(Spec(s, bfloat16).fixed, source(i)) for i, s in enumerate(shapes)]
+        return windows.fit(terms, gradient=gradient)
+
+    assert fit(64, 64, 64, True)
+    assert fit(64, 64, 96, False)
+    assert not fit(64, 64, 96, True)
+    assert fit(16, 64, 96, True)
+    q = Spec((1, 2, 64, 96), bfloat16)
+    stats = Spec((1, 2, 64, 1), float32)
+    assert (
+        "windows"
+        in backend(H200).plan(Attention(0.1, stats=True), [q] * 3, Policy(algorithm="heuristic")).label
+    )
+    plan = backend(H200).plan(AttentionGrad(0.1), [q, q, q, q, stats, q], Policy(algorithm="heuristic"))
+    assert "windows" not in plan.label
 
 
 def test_other_sizes_take_other_ways() -> None:

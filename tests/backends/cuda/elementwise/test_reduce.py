@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lamina.backends.cuda import backend
-from lamina.ops.primitives import ArgMax, ArgMin
+from lamina.ops.primitives import ArgMax, ArgMin, Reduce
 from lamina.spec import DType, Policy, Shape, Spec, bfloat16, channels_last, float32, int64, uint8
 from tests.helpers.emulator import run_plan
 from tests.helpers.planned import H200
@@ -59,3 +59,29 @@ def test_neighbours_are_those_in_memory(axis: int, shared: bool) -> None:
     plan = CUDA.plan(ArgMax(axis), [Spec(shape, float32, channels_last(shape))], Policy())
     np.testing.assert_array_equal(run_plan(plan, [x])[0], np.argmax(x, axis))
     assert ("#define ARG 2" in plan.make.steps[0].program.text) == shared  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int64], ids=str)
+@pytest.mark.parametrize(
+    ("count", "shape", "lanes"),
+    [
+        (2, (3, 2, 90112), 256),
+        (4, (3, 4, 90112), 256),
+        (5, (3, 5, 90112), 128),
+        (16, (3, 16, 90112), 64),
+        (17, (1, 17, 45056), 32),
+        (2, (3, 2, 1000), 8),
+        (3, (3, 3, 90113), 256),
+    ],
+)
+def test_few_elements_of_many_outputs(count: int, shape: Shape, lanes: int, dtype: DType) -> None:
+    """Threads that have nothing to add up would only wait: an output's few elements are one thread's."""
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(dtype.numpy)
+    plan = CUDA.plan(Reduce("sum", (1,)), [Spec(shape, dtype).fixed], Policy())
+    (found,) = run_plan(plan, [x])
+    np.testing.assert_array_equal(found, x.astype(np.float64).sum(1))
+    (launch,) = plan.make.steps  # type: ignore[attr-defined]
+    chosen = re.search(r"#define LANES (\d+)", launch.program.text)
+    assert chosen is not None
+    assert (int(chosen[1]), shape[1]) == (lanes, count)

@@ -240,7 +240,7 @@ def test_what_cublaslt_is_told(epilogue: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("dtype", [bfloat16, float32])
 def test_cublaslt_competes_for_the_tanh_form(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its epilogues stand in front of cuDNN's; the bias' gradient is an output."""
+    """Its epilogue stands in front of cuDNN's; the gradient by its epilogue is slower than the steps."""
     asked: list[tuple[tuple[Place, ...], str, cublaslt.Extras]] = []
 
     def named(*given: Any) -> list[Formulation]:
@@ -261,17 +261,12 @@ def test_cublaslt_competes_for_the_tanh_form(dtype: DType, monkeypatch: pytest.M
         "matmul",
     ]
     inputs[2], tanh = h, MatmulGeluGrad(Matmul(), GeluGrad("tanh"))
-    assert [w.name for w in backward(tanh, p, inputs, h, H200, policy)] == ["blas:0"]
-    exact = backward(tanh, p, inputs, h, H200, Policy())
-    assert [w.name for w in exact] == ["blas:0"] * (dtype != float32)  # its derivative is approximate
+    assert backward(tanh, p, inputs, h, H200, policy) == []
     timed = replace(policy, algorithm="fastest")
-    assert [w.name for w in backward(tanh, p, inputs, h, H200, timed)] == ["blas:0", "sum"]
-    assert backward(tanh, p, inputs, h, H200, replace(timed, deterministic=True)) == [Formulation("blas:0")]
+    assert [w.name for w in backward(tanh, p, inputs, h, H200, timed)] == ["sum"]
+    assert backward(tanh, p, inputs, h, H200, replace(timed, deterministic=True)) == []
     places = (source(0), source(1), target(0))
-    assert asked[:2] == [
-        (places, "gelu_aux_bias", cublaslt.Extras(source(2), aux=target(1))),
-        (places, "dgelu_bgrad", cublaslt.Extras(target(1), aux=source(2))),
-    ]
+    assert asked == [(places, "gelu_aux_bias", cublaslt.Extras(source(2), aux=target(1)))]
 
 
 def test_the_sum_is_as_large_as_what_is_cleared_and_rounded() -> None:

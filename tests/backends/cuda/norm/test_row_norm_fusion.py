@@ -127,6 +127,22 @@ def test_with_its_gradient() -> None:
     assert op.keeps
 
 
+def test_a_view_of_the_result_is_rounded() -> None:
+    """Rows as one matrix, and in a half type behind that: a linear layer that flattens its input under autocast."""
+    x, scale = Spec((2, 3, 32), float32), Spec((32,), float32)
+    better = optimized(
+        lambda x, s: normed(x, s).reshape((6, 4, 8)).reshape((6, 32)).to(dtype="bfloat16"), [x, scale]
+    )
+    (op,) = stepped(better)
+    assert (op.dtype, op.keeps, op.count) == (bfloat16, False, 1)
+    assert better.outputs[0].spec == Spec((6, 32), bfloat16)
+    assert not [n for n in better.nodes if n.op.name == "cast"]
+    seen = optimized(
+        lambda x, s: [(rows := normed(x, s).reshape((6, 32))).to(dtype="bfloat16"), rows + 1.0], [x, scale]
+    )
+    assert stepped(seen) == []
+
+
 def test_what_is_read_in_both_types_is_rounded_apart() -> None:
     better = optimized(
         lambda x, s: [(y := normed(x * x, s)).half(), y], [Spec((4, 24), float32), Spec((24,), float32)]

@@ -320,7 +320,7 @@ def _plain_backward(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> tuple[Sequence[Bindable], int] | None:
     """The same backwards."""
-    if windows.fit(terms):
+    if windows.fit(terms, gradient=True):
         return windows.backward(op, terms, targets, device, policy, aligned=False)
     if tiles.fit_gradients(terms, targets):
         return tiles.backward(op, terms, targets, device, policy, aligned=False)
@@ -357,7 +357,7 @@ def _backward_formulations(
     take its sum into the pattern, and write zeros.
     """
     first, last = list[Formulation](), list[Formulation]()
-    if windows.fit(terms):
+    if windows.fit(terms, gradient=True):
         steps, size = windows.backward(op, terms, targets, device, policy)
         first.append(Formulation("windows", steps=tuple(steps), scratch=size))
     elif tiles.fit_gradients(terms, targets):

@@ -1,8 +1,8 @@
 """Attention of few queries and keys, as windows of an image have, in one kernel: nothing but operands and results
 touches memory (`windows.cu`).
 
-Half types, at most 64 queries and keys, and features that are whole 16 bytes and at most 64. Operands are read by
-strides. The gradient of a bias is summed over batch entries that a block takes one after the other, and over the
+Half types, at most 64 queries and keys, and features that are whole 16 bytes and at most 128, as far as the memory of
+a block holds the operands of one head. Operands are read by strides. The gradient of a bias is summed over batch entries that a block takes one after the other, and over the
 blocks of a head by a reduction.
 """
 
@@ -33,7 +33,9 @@ from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, float16
 
 #: The most queries and keys, and the most features.
-MOST, FEATURES = 64, 64
+MOST, FEATURES = 64, 128
+#: Bytes that every GPU gives a block; lines of operands lie 16 bytes further apart than they are long.
+_SHARED, _GAP = 48 << 10, 8
 #: Blocks of each multiprocessor between which a bias' gradient is divided: its sums are as many pieces.
 _WAVES = 8
 _WARP, _LINES = 32, 16
@@ -41,11 +43,29 @@ _WARP, _LINES = 32, 16
 Term = tuple[Spec, Place]
 
 
-def fit(terms: Sequence[Term]) -> bool:
-    """Whether the kernels take operands that begin with q, k and v."""
+def fit(terms: Sequence[Term], *, gradient: bool = False) -> bool:
+    """Whether the kernel, or that of the gradient, takes operands that begin with q, k and v."""
     (q, _), (k, _), (v, _) = terms[:3]
     few = q.shape[2] <= MOST and k.shape[2] <= MOST and max(q.shape[3], v.shape[3]) <= FEATURES
-    return few and q.dtype in (float16, bfloat16) and all(is_read(s) for s in (q, k, v))
+    if not few or q.dtype not in (float16, bfloat16) or _shared(q, k, v, gradient) > _SHARED:
+        return False
+    return all(is_read(s) for s in (q, k, v))
+
+
+def _shared(q: Spec, k: Spec, v: Spec, gradient: bool) -> int:
+    """Bytes of a block's memory: q, k and v of a head; backwards dO, too, and matrices of scores in place of k and v."""
+    rows, columns = _whole(q.shape[2]), _whole(k.shape[2])
+    of_k, of_v = (_whole(s.shape[3]) + _GAP for s in (q, v))
+    if not gradient:
+        return (rows * of_k + columns * (of_k + of_v)) * q.dtype.itemsize
+    scores = rows * (columns + _GAP)
+    kept = max(columns * of_k, scores) + max(columns * of_v, scores)
+    return (rows * (of_k + of_v) + kept) * q.dtype.itemsize
+
+
+def _whole(n: int) -> int:
+    """In whole matrices of the units for products."""
+    return ceil(n / _LINES) * _LINES
 
 
 def is_read(spec: Spec) -> bool:

@@ -44,7 +44,6 @@ extern "C" __global__ void __launch_bounds__(256) reduce_rows(PARAMETERS, R *y, 
 extern "C" __global__ void __launch_bounds__(256) reduce_columns(PARAMETERS, R *y, SIZES)
 {
     const F combine;
-    __shared__ A part[ROWS][LANES * V];
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
     const Index o = ((Index)blockIdx.x * LANES + lane) * V, begin = (Index)blockIdx.y * PART;
     const Index end = begin + PART < COUNT ? begin + PART : COUNT;
@@ -60,6 +59,14 @@ extern "C" __global__ void __launch_bounds__(256) reduce_columns(PARAMETERS, R *
             for (int k = 0; k < V; ++k) sum[k] = combine(sum[k], ELEMENT(k));
         }
     }
+#if ROWS == 1
+    if (o >= OUTPUTS) return;
+    Pack<R, V> out;
+#pragma unroll
+    for (int k = 0; k < V; ++k) out.v[k] = narrow<R>(POST(sum[k]));
+    store(y + (Index)blockIdx.y * OUTPUTS + o, out);
+#else
+    __shared__ A part[ROWS][LANES * V];
 #pragma unroll
     for (int k = 0; k < V; ++k) part[row][lane * V + k] = sum[k];
     __syncthreads();
@@ -71,6 +78,7 @@ extern "C" __global__ void __launch_bounds__(256) reduce_columns(PARAMETERS, R *
         for (int k = 1; k < ROWS; ++k) total = combine(total, part[k][c]);
         y[(Index)blockIdx.y * OUTPUTS + place] = narrow<R>(POST(total));
     }
+#endif
 }
 #endif
 

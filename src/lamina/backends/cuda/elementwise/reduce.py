@@ -50,6 +50,8 @@ from lamina.spec import DType, Layout, Policy, Spec
 
 #: Blocks that keep a multiprocessor busy; with fewer outputs the elements of each are split among blocks.
 ENOUGH = 8
+#: Elements that a thread adds up by itself before another row of threads is of use.
+_ALONE = 4
 
 
 @dataclass(frozen=True)
@@ -184,11 +186,19 @@ class Stage:
     def lanes(self, width: int) -> tuple[int, int]:
         """Threads along the outputs and rows of them, 256 in all.
 
-        Few outputs are spread over more blocks, 128 bytes for each: fewer splits are then left to combine.
+        Few outputs are spread over more blocks, 128 bytes for each: fewer splits are then left to combine. Of few
+        elements to an output (heads that share keys, 2 to 8) there are no more rows than have something to add up.
         """
-        most = 32 if self.kept.count >= 32 * width * self.enough else 8
+        outputs, multiprocessors = self.kept.count, self.enough // ENOUGH
+        most = 32 if outputs >= 32 * width * self.enough else 8
+        while (
+            most < 256
+            and self.reduced.count <= _ALONE * (128 // most)
+            and outputs >= 2 * most * width * multiprocessors
+        ):
+            most *= 2
         lanes = 1
-        while lanes < most and lanes * width < self.kept.count:
+        while lanes < most and lanes * width < outputs:
             lanes *= 2
         return lanes, 256 // lanes
 

@@ -142,7 +142,7 @@ def cublaslt_aux_formulations(
     epilogue: str,
     extras: Extras,
 ) -> list[Formulation]:
-    """The same with an epilogue by name ("gelu_aux_bias", "dgelu_bgrad") that writes or reads more than C."""
+    """The same with an epilogue by name ("gelu_aux_bias") that writes or reads more than C."""
     asked = matrices(p, dtype, Vector(), tf32=policy.tf32)
     if asked is None or p.c_transposed or not _multiplies(device, dtype):
         return []

@@ -125,7 +125,7 @@ def _stepped(match: PatternMatch) -> Results | None:
     op = SteppedNorm(norm.op, result.dtype, before, keeps)
     given = [shaped(match, v, x.shape) for v in operands]
     new, *others = match.apply(op, *given, *small, at=norm)
-    found = {result: new, **dict(zip(statistics, others, strict=False))}
+    found = {result: shaped(match, new, result.shape), **dict(zip(statistics, others, strict=False))}
     if result is not y:  # which nothing reads any more
         found[y] = match.apply(Cast(y.dtype), new, at=norm)[0]
     if keeps:
@@ -135,12 +135,20 @@ def _stepped(match: PatternMatch) -> Results | None:
 
 
 def rounded(match: PatternMatch, y: Any) -> Any:
-    """What is made of a value: itself, or the one thing that a cast to fewer bits makes of it."""
-    readers = match.readers(y)
-    if len(readers) != 1 or readers[0] is None or not isinstance(readers[0].op, Cast):
+    """What is made of a value: itself, or the one thing that a cast to fewer bits makes of it or of a view of it."""
+    seen = y
+    while (node := _only_reader(match, seen)) is not None and isinstance(node.op, Reshape):
+        (seen,) = node.outputs
+    if node is None or not isinstance(node.op, Cast):
         return y
-    (made,) = readers[0].outputs
+    (made,) = node.outputs
     return made if made.dtype.is_float and made.dtype.itemsize <= y.dtype.itemsize else y
+
+
+def _only_reader(match: PatternMatch, value: Any) -> Any:
+    """The node that alone reads a value; None where there are several, or the graph gives it."""
+    readers = match.readers(value)
+    return readers[0] if len(readers) == 1 else None
 
 
 def computed(match: PatternMatch, x: Any, rank: int) -> tuple[Any, FusedElementwise | None, list[Any]]:
@@ -164,7 +172,7 @@ def _steps(op: Op, count: int) -> FusedElementwise | None:
     if isinstance(op, FusedElementwise):
         return None if any(isinstance(step, MOVES) or not step.elementwise for step in op.ops) else op
     if isinstance(op, Fused):
-        return _expression(op, count) if all(map(_is_step, op.ops)) else None
+        return FusedElementwise.of_chain(op, count) if all(map(_is_step, op.ops)) else None
     return FusedElementwise((op,), (tuple(range(count)),)) if _is_step(op) else None
 
 
@@ -184,19 +192,6 @@ def _each_once(given: Sequence[Any], steps: FusedElementwise) -> tuple[list[Any]
 
 def _is_step(op: Op) -> bool:
     return op.elementwise and expression_of(op) is not None
-
-
-def _expression(op: Fused, count: int) -> FusedElementwise:
-    """A chain of steps as an expression."""
-    taken = op.head_arity(count)
-    reads = [tuple(range(taken))]
-    for number, step in enumerate(op.ops[1:]):
-        others = (step.arity or 1) - 1
-        read = list(range(taken, taken + others))
-        read.insert(step.chained, ~number)
-        reads.append(tuple(read))
-        taken += others
-    return FusedElementwise(op.ops, tuple(reads))
 
 
 def shaped(match: PatternMatch, value: Any, shape: Any) -> Any:
