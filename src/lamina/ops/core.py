@@ -158,6 +158,8 @@ class Op:
     varies: ClassVar[str] = ""
     #: Whether its two inputs may change places.
     commutative: ClassVar[bool] = False
+    #: Whether op(-x, …) is -op(x, …) bit by bit for floats, x the first input.
+    odd: ClassVar[bool] = False
     #: Whether the output may be a part of input 0 (`strides_within`).
     takes_part: ClassVar[bool] = False
     #: Whether it draws numbers from the state of a generator, one of its inputs.

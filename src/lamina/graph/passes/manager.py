@@ -32,6 +32,7 @@ from lamina.graph.passes.fusion import fuse_elementwise, fuse_patterns
 from lamina.graph.passes.idioms import recognize_idioms
 from lamina.graph.passes.join_elementwise import join_elementwise
 from lamina.graph.passes.pattern import Report, rewrite
+from lamina.graph.passes.steps_behind_parts import steps_behind_parts
 from lamina.graph.passes.verify import Checker, checked_passes
 
 
@@ -78,7 +79,8 @@ PIPELINE: list[Pass] = [
     Pass("fuse_batch_norm", lambda g, _, r: fuse_batch_norm(g, r), ("fold_batch_norm",)),
     Pass("reshape_behind", lambda g, _, r: reshape_behind(g, r)),
     Pass("join_parts", lambda g, _, r: join_parts(g, r)),
-    Pass("fuse_patterns", lambda g, t, r: _fusions(g, t, r, "ops"), ("fuse_batch_norm", "join_parts")),
+    Pass("steps_behind_parts", lambda g, _, r: steps_behind_parts(g, r), ("join_parts",)),
+    Pass("fuse_patterns", lambda g, t, r: _fusions(g, t, r, "ops"), ("fuse_batch_norm", "steps_behind_parts")),
     Pass("drop_identities_of_fusions", lambda g, _, r: drop_identities(g, r), ("fuse_patterns",)),
     Pass("absorb_casts", lambda g, _, r: absorb_casts(g, r)),
     Pass("prune_outputs", lambda g, _, r: prune_outputs(g, r), ("fuse_patterns",)),

@@ -38,6 +38,7 @@ class Cast(Op):
     dtype: DType
     dtypes = DTYPES
     elementwise = True
+    odd = True
     foreach = True
 
     def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]

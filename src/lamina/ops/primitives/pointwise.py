@@ -107,6 +107,7 @@ class Neg(_Unary):
     """-x."""
 
     dtypes = NUMBERS
+    odd = True
 
     def apply(self, x: Array) -> Any:
         return np.negative(x)
@@ -511,6 +512,7 @@ class Mul(_Binary):
     """a * b."""
 
     dtypes = NUMBERS
+    odd = True
     commutative = True
 
     def apply(self, a: Array, b: Array) -> Any:
@@ -524,6 +526,7 @@ class Mul(_Binary):
 class Div(_Binary):
     """a / b, of floats."""
 
+    odd = True
     domains = (None, (0.5, 3.0))
 
     def apply(self, a: Array, b: Array) -> Any:

@@ -2,8 +2,8 @@
 touches memory (`windows.cu`).
 
 Half types, at most 64 queries and keys, and features that are whole 16 bytes and at most 128, as far as the memory of
-a block holds the operands of one head. Operands are read by strides. The gradient of a bias is summed over batch entries that a block takes one after the other, and over the
-blocks of a head by a reduction.
+a block holds the operands of one head. Operands are read by strides. The gradient of a bias is summed over batch
+entries that a block takes one after the other, and over the blocks of a head by a reduction.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def fit(terms: Sequence[Term], *, gradient: bool = False) -> bool:
 
 
 def _shared(q: Spec, k: Spec, v: Spec, gradient: bool) -> int:
-    """Bytes of a block's memory: q, k and v of a head; backwards dO, too, and matrices of scores in place of k and v."""
+    """Bytes of a block's memory: q, k and v of a head; backwards dO, too, and scores in place of k and v."""
     rows, columns = _whole(q.shape[2]), _whole(k.shape[2])
     of_k, of_v = (_whole(s.shape[3]) + _GAP for s in (q, v))
     if not gradient:
