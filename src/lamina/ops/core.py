@@ -172,26 +172,32 @@ class Op:
         if not abstract and not cls.__name__.startswith("_"):
             _register(cls)
 
-    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        """Output specs, layouts left open. Raises ShapeError or DTypeError, naming the op and the shapes."""
+    # `infer`, `composed`, `reference` and `flops` get operands by position. They are typed as taking anything, so
+    # that an op may give its operands their number and names (`infer(self, x: Spec, w: Spec)`).
+
+    def infer(self, *inputs: Any, **named: Any) -> tuple[Spec, ...]:
+        """Output specs of input specs, layouts left open.
+
+        Raises ShapeError or DTypeError, naming the op and the shapes.
+        """
         raise NotImplementedError(f"{self.name}: the class {type(self).__name__} has no method infer")
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """One gradient (or None) per input, from one gradient (or None) per output, written with ops."""
         raise NotImplementedError(f"{self.name} has no gradient")
 
-    def composed(self, *inputs: Any) -> Sequence[Any] | None:
+    def composed(self, *inputs: Any, **named: Any) -> Sequence[Any] | None:
         """Its outputs written with other ops, for the derivatives of an op without `vjp`; None where nobody has.
 
         Outputs at the end that have no derivative may be left out.
         """
         return None
 
-    def reference(self, *inputs: Array) -> tuple[Array, ...]:
-        """The meaning, in NumPy, in the arithmetic of the inputs' dtypes."""
+    def reference(self, *inputs: Any, **named: Any) -> tuple[Array, ...]:
+        """The meaning, in NumPy arrays, in the arithmetic of the inputs' dtypes."""
         raise NotImplementedError(f"{self.name}: the class {type(self).__name__} has no method reference")
 
-    def flops(self, *inputs: Spec) -> int:
+    def flops(self, *inputs: Any, **named: Any) -> int:
         """Multiplications and additions of its matrix products; 0 for ops that are bound by memory alone."""
         return 0
 

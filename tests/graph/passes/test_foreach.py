@@ -149,11 +149,11 @@ class _ScaleUpdate(Update):
     arity = 3
     inplace: ClassVar[dict[int, int]] = {0: 0}
 
-    def infer(self, p: Spec, g: Spec, rate: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, p: Spec, g: Spec, rate: Spec) -> tuple[Spec]:
         self.check(p, g, (), rate)
         return (p.open,)
 
-    def reference(self, p: Array, g: Array, rate: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, p: Array, g: Array, rate: Array) -> tuple[Array]:
         return (p * (1 - rate * g.astype(p.dtype)),)
 
 

@@ -118,7 +118,7 @@ class RoiAlign(_RoiOp):
 
     arity = 2
 
-    def infer(self, x: Spec, boxes: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, boxes: Spec) -> tuple[Spec]:
         return (self.result(self.check(x, boxes), x.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -126,7 +126,7 @@ class RoiAlign(_RoiOp):
         op = RoiAlignGrad(self.output, self.scale, self.ratio, self.aligned, (n, *spatial))
         return call(op, grads[0], inputs[1]), None
 
-    def reference(self, x: Array, boxes: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, boxes: Array) -> tuple[Array]:
         y = np.zeros((len(boxes), x.shape[1], *self.output), x.dtype)
         finite = np.isfinite(x).all()
         for k, (image, box) in enumerate(_boxes(self.name, boxes, len(x))):
@@ -156,7 +156,7 @@ class RoiAlignGrad(_RoiOp):
     shape: Shape = (1, 1, 1)  # N, H, W
     arity = 2
 
-    def infer(self, g: Spec, boxes: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, g: Spec, boxes: Spec) -> tuple[Spec]:
         n, *spatial = self.shape
         x = self.result((n, *g.shape[1:2], *spatial), g.dtype)
         if self.check(x, boxes) != g.shape:
@@ -166,7 +166,7 @@ class RoiAlignGrad(_RoiOp):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(RoiAlign(self.output, self.scale, self.ratio, self.aligned), grads[0], inputs[1]), None
 
-    def reference(self, g: Array, boxes: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, g: Array, boxes: Array) -> tuple[Array]:
         n, *spatial = self.shape
         dx = np.zeros((n, g.shape[1], *spatial), g.dtype)
         for k, (image, box) in enumerate(_boxes(self.name, boxes, n)):
@@ -225,13 +225,13 @@ class KeepBoxes(Op):
     threshold: float
     differentiable = False
 
-    def infer(self, boxes: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, boxes: Spec) -> tuple[Spec]:
         self.check_float(boxes)
         if boxes.ndim != 2 or boxes.shape[1] != 4:
             raise ShapeError(f"{self.name}: boxes must be [N, 4] of (x1, y1, x2, y2), got {boxes}")
         return (Spec(boxes.shape[:1], bool_),)
 
-    def reference(self, boxes: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, boxes: Array) -> tuple[Array]:
         kept = np.ones(len(boxes), bool)
         areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
         for i, box in enumerate(boxes):

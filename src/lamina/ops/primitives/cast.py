@@ -41,7 +41,7 @@ class Cast(Op):
     odd = True
     foreach = True
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         return (Spec(x.shape, self.dtype),)
 
@@ -51,7 +51,7 @@ class Cast(Op):
             return (None,)
         return (cast(grads[0], x.dtype),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (x.astype(self.dtype.numpy),)
 
     @classmethod

@@ -28,14 +28,14 @@ class CheckIndex(Op):
     dtypes = INTEGERS
     inplace = {0: 0}
 
-    def infer(self, index: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, index: Spec) -> tuple[Spec]:
         self.check_float(index)
         return (index.open,)
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         return axes
 
-    def reference(self, index: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, index: Array) -> tuple[Array]:
         check_index(self.what, index, self.size, self.ignore)
         return (index,)
 

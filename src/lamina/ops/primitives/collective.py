@@ -91,7 +91,7 @@ class AllReduce(_Reducing):
     inplace = {0: 0}
     at_place = True
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self._check(x)
         return (x.open,)
 
@@ -103,7 +103,7 @@ class AllReduce(_Reducing):
         total = AllReduce(self.group, "sum")
         return (hit * call(total, g) / call(total, hit),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (self._all(x),)
 
     @classmethod
@@ -174,14 +174,14 @@ class AllReduceEach(StartAllReduce):
 class AllGather(Collective):
     """x [...] -> [ranks, ...]: everybody's x on every rank. The gradient is `ReduceScatter`."""
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         return (self.result((self.group.size, *x.shape), x.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(ReduceScatter(self.group, "sum"), grads[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (np.stack([x] * self.group.size),)
 
     @classmethod
@@ -195,7 +195,7 @@ class ReduceScatter(_Reducing):
     """x [ranks, ...] -> [...]: rank i gets the reduction of everybody's x[i]. The gradient of a sum is
     `AllGather`."""
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self._check(x)
         return (self.result(self._apart(x), x.dtype),)
 
@@ -204,7 +204,7 @@ class ReduceScatter(_Reducing):
         g = call(AllGather(self.group), grads[0])
         return (g / float(self.group.size) if self.reduction == "mean" else g,)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (self._all(x[0]),)
 
     @classmethod
@@ -283,7 +283,7 @@ class Broadcast(Collective):
     root: int = 0
     inplace = {0: 0}
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         _check_place(self, "root", self.root)
         return (x.open,)
@@ -291,7 +291,7 @@ class Broadcast(Collective):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(ReduceTo(self.group, "sum", self.root), grads[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (x,)
 
     @classmethod
@@ -307,7 +307,7 @@ class ReduceTo(_Reducing):
     root: int = 0
     inplace = {0: 0}
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self._check(x)
         _check_place(self, "root", self.root)
         return (x.open,)
@@ -317,7 +317,7 @@ class ReduceTo(_Reducing):
         g = call(Broadcast(self.group, self.root), grads[0])
         return (g / float(self.group.size) if self.reduction == "mean" else g,)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (self._all(x),)
 
     @classmethod
@@ -330,7 +330,7 @@ class ReduceTo(_Reducing):
 class AllToAll(Collective):
     """x [ranks, ...] -> [ranks, ...]: part i of the result is what rank i has for this one. Its own gradient."""
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         self._apart(x)
         return (x.open,)
@@ -338,7 +338,7 @@ class AllToAll(Collective):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(self, grads[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (np.stack([x[0]] * self.group.size),)
 
     @classmethod
@@ -358,7 +358,7 @@ class Exchange(Collective):
     to: int | None = None
     source: int | None = None
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         _check_place(self, "to", self.to)
         _check_place(self, "source", self.source)
@@ -367,7 +367,7 @@ class Exchange(Collective):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(Exchange(self.group, self.source, self.to), grads[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (np.zeros_like(x) if self.source is None else x,)
 
     @classmethod

@@ -48,7 +48,7 @@ class Conv(Op):
     window: Window
     arity = 2
 
-    def infer(self, x: Spec, w: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, w: Spec) -> tuple[Spec]:
         self.check_float(x, w)
         _check_ranks(self, self.window, x, w)
         _check_channels(self, self.window, x, w)
@@ -69,10 +69,10 @@ class Conv(Op):
             call(ConvFilterGrad(self.window, w.shape[2:]), x, g),
         )
 
-    def flops(self, x: Spec, w: Spec) -> int:  # type: ignore[override]
+    def flops(self, x: Spec, w: Spec) -> int:
         return 2 * self.infer(x, w)[0].numel * prod(w.shape[1:])
 
-    def reference(self, x: Array, w: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, w: Array) -> tuple[Array]:
         kernel = w.shape[2:]
         spatial = self.window.output(x.shape[2:], kernel)
         rows = _filter_matrix(w, self.window)
@@ -97,7 +97,7 @@ class ConvDataGrad(Op):
     shape: Shape  # spatial sizes of x
     arity = 2
 
-    def infer(self, g: Spec, w: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, g: Spec, w: Spec) -> tuple[Spec]:
         self.check_float(g, w)
         _check_ranks(self, self.window, g, w)
         expected = self.window.output(_spatial(self, self.window, self.shape), w.shape[2:], self.name)
@@ -124,10 +124,10 @@ class ConvDataGrad(Op):
         (t,), (g, w) = grads, inputs
         return call(Conv(self.window), t, w), call(ConvFilterGrad(self.window, w.shape[2:]), t, g)
 
-    def flops(self, g: Spec, w: Spec) -> int:  # type: ignore[override]
+    def flops(self, g: Spec, w: Spec) -> int:
         return 2 * g.numel * prod(w.shape[1:])
 
-    def reference(self, g: Array, w: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, g: Array, w: Array) -> tuple[Array]:
         win, kernel, spatial = self.window, w.shape[2:], g.shape[2:]
         rows = np.ascontiguousarray(_filter_matrix(w, win).swapaxes(1, 2))
         channels = w.shape[1] * win.groups
@@ -153,7 +153,7 @@ class ConvFilterGrad(Op):
     shape: Shape  # spatial sizes of w
     arity = 2
 
-    def infer(self, x: Spec, g: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, g: Spec) -> tuple[Spec]:
         self.check_float(x, g)
         _check_ranks(self, self.window, x, g)
         expected = self.window.output(x.shape[2:], _spatial(self, self.window, self.shape), self.name)
@@ -177,10 +177,10 @@ class ConvFilterGrad(Op):
         (t,), (x, g) = grads, inputs
         return call(ConvDataGrad(self.window, x.shape[2:]), g, t), call(Conv(self.window), x, t)
 
-    def flops(self, x: Spec, g: Spec) -> int:  # type: ignore[override]
+    def flops(self, x: Spec, g: Spec) -> int:
         return 2 * g.numel * x.shape[1] // self.window.groups * prod(self.shape)
 
-    def reference(self, x: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, g: Array) -> tuple[Array]:
         win, spatial = self.window, g.shape[2:]
         channels = x.shape[1] // win.groups
         rows = g.shape[1] // win.groups

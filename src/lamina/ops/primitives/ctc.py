@@ -125,7 +125,7 @@ class CtcLoss(_Ctc):
         op = CtcLossGrad(self.blank, self.zero_infinity, self.normalized)
         return call(op, *inputs, alpha, grads[0]), None, None, None
 
-    def reference(self, x: Array, targets: Array, steps: Array, counts: Array) -> tuple[Array, ...]:  # type: ignore[override]
+    def reference(self, x: Array, targets: Array, steps: Array, counts: Array) -> tuple[Array, ...]:
         states = self.states(x, targets, steps, counts)
         alpha = _ways(states.scores, states.skips)
         losses = _losses(alpha, steps, counts)

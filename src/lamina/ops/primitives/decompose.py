@@ -25,7 +25,7 @@ class SymmetricEigen(Op):
 
     dtypes = (float64, float32)
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
         self.check_float(x)
         if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
             raise ShapeError(f"{self.name}: needs square matrices [..., N, N], got {x}")
@@ -42,7 +42,7 @@ class SymmetricEigen(Op):
         g = matmul(matmul(v, inner), v.mT)
         return ((g + g.mT) * 0.5,)
 
-    def reference(self, x: Array) -> tuple[Array, ...]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array, ...]:
         w, v = _finite(np.linalg.eigh, (x + np.swapaxes(x, -1, -2)) / 2, (x.shape[:-1], x.shape))
         return w, v * _signs(v)
 
@@ -63,7 +63,7 @@ class SingularValues(Op):
 
     dtypes = (float64, float32)
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
         self.check_float(x)
         if x.ndim < 2 or x.shape[-2] < x.shape[-1]:
             raise ShapeError(f"{self.name}: needs matrices [..., M, N] with M >= N, got {x}")
@@ -87,7 +87,7 @@ class SingularValues(Op):
             left = left + (gu - matmul(u, matmul(u.mT, gu))) / size.mT
         return (matmul(left, v.mT),)
 
-    def reference(self, x: Array) -> tuple[Array, ...]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array, ...]:
         *lead, m, n = x.shape
         shapes = ((*lead, m, n), (*lead, n), (*lead, n, n))
         u, s, vh = _finite(lambda a: np.linalg.svd(a, full_matrices=False), x, shapes)

@@ -62,7 +62,7 @@ class Dropout(Op):
     arity = 2
     draws = True
 
-    def infer(self, x: Spec, state: Spec) -> tuple[Spec, Spec, Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, state: Spec) -> tuple[Spec, Spec, Spec]:
         self.check_float(x)
         check_state(self, state)
         if not 0 <= self.p <= 1:
@@ -76,7 +76,7 @@ class Dropout(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return None if grads[0] is None else call(DropoutGrad(self.p), grads[0], outputs[1]), None
 
-    def reference(self, x: Array, state: Array) -> tuple[Array, Array, Array]:  # type: ignore[override]
+    def reference(self, x: Array, state: Array) -> tuple[Array, Array, Array]:
         drawn = words(int(state[0]), int(state[1]), x.size)
         mask = (drawn.astype(np.uint64) >= threshold(self.p)).reshape(x.shape)
         return np.where(mask, x * scale(self.p), 0), mask, next_state(state, x.size)
@@ -106,7 +106,7 @@ class DropoutMask(Op):
     draws = True
     dtypes = (int64,)
 
-    def infer(self, state: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+    def infer(self, state: Spec) -> tuple[Spec, Spec]:
         check_state(self, state)
         if not self.dtype.is_float:
             raise DTypeError(f"{self.name}: dtype must be a float, got {self.dtype}")
@@ -118,7 +118,7 @@ class DropoutMask(Op):
         """Each sample draws numbers of its own."""
         return None if batched[0] else replace(self, shape=(size, *self.shape))
 
-    def reference(self, state: Array) -> tuple[Array, Array]:  # type: ignore[override]
+    def reference(self, state: Array) -> tuple[Array, Array]:
         count = element_count(self.shape)
         drawn = words(int(state[0]), int(state[1]), count).astype(np.uint64)
         mask = (drawn >= threshold(self.p)).reshape(self.shape)
@@ -144,7 +144,7 @@ class DropoutGrad(Op):
     elementwise = True
     inplace = {0: 0}
 
-    def infer(self, g: Spec, mask: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, g: Spec, mask: Spec) -> tuple[Spec]:
         self.check_float(g)
         if mask.dtype != bool_:
             raise DTypeError(f"{self.name}: mask must be bool, got {mask}")
@@ -155,7 +155,7 @@ class DropoutGrad(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(self, grads[0], inputs[1]), None
 
-    def reference(self, g: Array, mask: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, g: Array, mask: Array) -> tuple[Array]:
         return (np.where(mask, g * scale(self.p), 0),)
 
     @classmethod

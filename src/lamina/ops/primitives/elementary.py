@@ -120,7 +120,7 @@ class UnaryFunction(Op):
     elementwise = True
     inplace = {0: 0}
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         return (x.open,)
 
@@ -128,7 +128,7 @@ class UnaryFunction(Op):
         slope = UNARY[self.function].derivative
         return (None if slope is None else grads[0] * slope(inputs[0], outputs[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (UNARY[self.function].apply(x),)
 
     @classmethod
@@ -148,14 +148,14 @@ class Polygamma(Op):
     elementwise = True
     inplace = {0: 0}
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         return (x.open,)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (grads[0] * call(Polygamma(self.n + 1), inputs[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (special.polygamma(self.n, x),)
 
     @classmethod
@@ -243,7 +243,7 @@ class BinaryFunction(Op):
     inplace = {0: 0}
     dtypes = DTYPES
 
-    def infer(self, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, a: Spec, b: Spec) -> tuple[Spec]:
         self.check_float(a, b)
         known = _KINDS[BINARY[self.function].kind]
         if a.dtype not in known:
@@ -259,7 +259,7 @@ class BinaryFunction(Op):
         found = partials(grads[0], a, b, outputs[0])
         return tuple(None if d is None else d.sum_to(x.shape) for d, x in zip(found, inputs, strict=True))
 
-    def reference(self, a: Array, b: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, a: Array, b: Array) -> tuple[Array]:
         return (BINARY[self.function].apply(a, b),)
 
     @classmethod

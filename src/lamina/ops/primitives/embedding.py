@@ -30,7 +30,7 @@ class Embedding(Op):
     scale_grad_by_freq: bool = False
     arity = 2
 
-    def infer(self, table: Spec, index: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, table: Spec, index: Spec) -> tuple[Spec]:
         self.check_float(table)
         _check_index(self, index)
         if table.ndim != 2:
@@ -54,7 +54,7 @@ class Embedding(Op):
             found = found / where(times > 0, times, 1.0).cast(found.dtype)
         return found, None
 
-    def reference(self, table: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, table: Array, index: Array) -> tuple[Array]:
         check_index("embedding", index, len(table))
         return (table[index],)
 
@@ -74,7 +74,7 @@ class EmbeddingGrad(Op):
     rows: int
     arity = 2
 
-    def infer(self, g: Spec, index: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, g: Spec, index: Spec) -> tuple[Spec]:
         self.check_float(g)
         _check_index(self, index)
         if g.ndim < 1 or g.shape[:-1] != index.shape:
@@ -88,7 +88,7 @@ class EmbeddingGrad(Op):
         rows = call(Embedding(), grads[0], where(inside, index, 0))
         return where(inside.unsqueeze(-1), rows, 0.0), None
 
-    def reference(self, g: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, g: Array, index: Array) -> tuple[Array]:
         found, inside = np.zeros((self.rows, g.shape[-1]), g.dtype), _inside(index, self.rows)
         np.add.at(found, index[inside], g[inside])
         return (found,)

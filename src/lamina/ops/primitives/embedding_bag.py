@@ -40,13 +40,13 @@ class _Bags(Op):
 class BagSum(_Bags):
     """(x [N, D], starts int64 [B + 1]) -> [B, D]: the sum of each bag's rows, in their order."""
 
-    def infer(self, x: Spec, starts: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, starts: Spec) -> tuple[Spec]:
         return (self.result(self.measure(x, starts), x.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(BagSpread(inputs[0].shape[0]), grads[0], inputs[1]), None
 
-    def reference(self, x: Array, starts: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, starts: Array) -> tuple[Array]:
         y = np.zeros((len(starts) - 1, x.shape[1]), x.dtype)
         full = np.flatnonzero(np.diff(starts) > 0)
         if len(full):
@@ -66,7 +66,7 @@ class BagSpread(_Bags):
     rows: int
     dtypes = (*FLOATS, int64)
 
-    def infer(self, x: Spec, starts: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, starts: Spec) -> tuple[Spec]:
         bags, width = self.measure(x, starts)
         if x.shape[0] != bags:
             raise ShapeError(f"{self.name}: needs a row for each of {bags} bags, got {x}")
@@ -75,7 +75,7 @@ class BagSpread(_Bags):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(BagSum(), grads[0], inputs[1]), None
 
-    def reference(self, x: Array, starts: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, starts: Array) -> tuple[Array]:
         bag = np.searchsorted(starts, np.arange(self.rows), "right") - 1
         inside = (bag >= 0) & (bag < len(x))
         y = np.zeros((self.rows, x.shape[1]), x.dtype)
@@ -96,7 +96,7 @@ class BagMax(_Bags):
     An empty bag gives 0 and the row -1. NaN is the largest.
     """
 
-    def infer(self, x: Spec, starts: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, starts: Spec) -> tuple[Spec, Spec]:
         shape = self.measure(x, starts)
         return self.result(shape, x.dtype), Spec(shape, int64)
 
@@ -107,7 +107,7 @@ class BagMax(_Bags):
         chosen = call(back, outputs[1], inputs[1]) == np.arange(count)[:, None]
         return where(chosen, call(back, grads[0], inputs[1]), 0.0), None
 
-    def reference(self, x: Array, starts: Array) -> tuple[Array, Array]:  # type: ignore[override]
+    def reference(self, x: Array, starts: Array) -> tuple[Array, Array]:
         y = np.zeros((len(starts) - 1, x.shape[1]), x.dtype)
         row = np.full(y.shape, -1, np.int64)
         full = np.flatnonzero(np.diff(starts) > 0)

@@ -54,7 +54,7 @@ class Gather(Op):
     arity = 2
     dtypes = DTYPES
 
-    def infer(self, x: Spec, index: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, index: Spec) -> tuple[Spec]:
         _check(self, x, index)
         if any(
             i not in (1, n)
@@ -75,7 +75,7 @@ class Gather(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(GatherGrad(self.axis, inputs[0].shape[self.axis]), grads[0], inputs[1]), None
 
-    def reference(self, x: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, index: Array) -> tuple[Array]:
         index = _from_front("gather", index, x.shape[self.axis])
         if prod(index.shape) == index.shape[self.axis]:  # one index for all lines
             return (np.take(x, index.reshape(-1), self.axis),)
@@ -101,7 +101,7 @@ class GatherGrad(Op):
     size: int
     arity = 2
 
-    def infer(self, g: Spec, index: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, g: Spec, index: Spec) -> tuple[Spec]:
         _check(self, g, index)
         _check_source(self, g, index, g)
         return (self.result(_replaced(g.shape, self.axis, self.size), g.dtype),)
@@ -115,7 +115,7 @@ class GatherGrad(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(Gather(self.axis), grads[0], inputs[1]), None
 
-    def reference(self, g: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, g: Array, index: Array) -> tuple[Array]:
         base = np.zeros(_replaced(g.shape, self.axis, self.size), g.dtype)
         return (_scattered("gather_grad", "add", self.axis, base, index, g),)
 
@@ -141,7 +141,7 @@ class Scatter(Op):
     dtypes = DTYPES
     inplace = {0: 0}
 
-    def infer(self, x: Spec, index: Spec, source: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, index: Spec, source: Spec) -> tuple[Spec]:
         _check(self, x, index)
         _check_source(self, source, index, x)
         if x.dtype != source.dtype:
@@ -195,7 +195,7 @@ class Scatter(Op):
         """Each element of source's place in x."""
         return call(Gather(self.axis), _cut(x, source.shape, self.axis), index)
 
-    def reference(self, x: Array, index: Array, source: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, index: Array, source: Array) -> tuple[Array]:
         return (_scattered("scatter", self.mode, self.axis, x.copy(), index, source),)
 
     @classmethod

@@ -166,7 +166,7 @@ class GridSample(_GridOp):
 
     arity = 2
 
-    def infer(self, x: Spec, grid: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, grid: Spec) -> tuple[Spec]:
         return (self.result(self.check(x, grid), x.dtype),)
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
@@ -179,7 +179,7 @@ class GridSample(_GridOp):
         by_x = call(GridSampleGrad(*options, x.shape[2:]), grads[0], grid)
         return by_x, call(GridSampleGridGrad(*options), grads[0], x, grid)
 
-    def reference(self, x: Array, grid: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, grid: Array) -> tuple[Array]:
         spatial, rows, taps = x.shape[2:], _rows(x), self.taps(grid, x.shape[2:])
         y = np.zeros((len(x), taps[0].at.shape[2], x.shape[1]), x.dtype)
         images = np.arange(len(x))[:, None]
@@ -204,7 +204,7 @@ class GridSampleGrad(_GridOp):
     shape: Shape = ()  # spatial sizes of x
     arity = 2
 
-    def infer(self, g: Spec, grid: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, g: Spec, grid: Spec) -> tuple[Spec]:
         x = self.result((*g.shape[:2], *self.shape), g.dtype)
         if self.check(x, grid) != g.shape:
             raise ShapeError(f"{self.name}: g {g} does not fit the grid {grid}")
@@ -220,7 +220,7 @@ class GridSampleGrad(_GridOp):
         options = (self.mode, self.padding, self.align_corners)
         return call(GridSample(*options), t, grid), call(GridSampleGridGrad(*options), g, t, grid)
 
-    def reference(self, g: Array, grid: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, g: Array, grid: Array) -> tuple[Array]:
         taps = self.taps(grid, self.shape)
         n, c = g.shape[:2]
         given = g.reshape(n, c, prod(g.shape[2:])).transpose(0, 2, 1)
@@ -244,13 +244,13 @@ class GridSampleGridGrad(_GridOp):
     arity = 3
     differentiable = False
 
-    def infer(self, g: Spec, x: Spec, grid: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, g: Spec, x: Spec, grid: Spec) -> tuple[Spec]:
         self.check_float(g, x)
         if self.check(x, grid) != g.shape:
             raise ShapeError(f"{self.name}: g {g} does not fit {listing((x, grid))}")
         return (grid.open,)
 
-    def reference(self, g: Array, x: Array, grid: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, g: Array, x: Array, grid: Array) -> tuple[Array]:
         spatial, rows, taps = x.shape[2:], _rows(x), self.taps(grid, x.shape[2:])
         given = g.reshape(*g.shape[:2], prod(g.shape[2:])).transpose(0, 2, 1)
         found = np.zeros((*given.shape[:2], len(spatial)), grid.dtype)

@@ -75,7 +75,7 @@ class CrossEntropy(_CrossEntropy):
     arity = 2
     widens = (0,)
 
-    def infer(self, x: Spec, labels: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, labels: Spec) -> tuple[Spec]:
         self.check(x, labels)
         return (self.result(labels.shape, x.dtype.compute),)
 
@@ -87,7 +87,7 @@ class CrossEntropy(_CrossEntropy):
         x, labels = inputs
         return call(CrossEntropyGrad(self.label_smoothing, self.ignore_index), x, labels, grads[0]), None
 
-    def reference(self, x: Array, labels: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, labels: Array) -> tuple[Array]:
         log_p = _log_softmax(x)
         wanted = self.targets(x, labels)
         return (-np.sum(np.where(wanted == 0, 0, wanted * log_p), 1),)
@@ -112,7 +112,7 @@ class CrossEntropyGrad(_CrossEntropy):
     broadcasts = (2,)
     rounds_last = True
 
-    def infer(self, x: Spec, labels: Spec, g: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, labels: Spec, g: Spec) -> tuple[Spec]:
         self.check(x, labels)
         if g.shape not in (labels.shape, ()):
             raise ShapeError(f"{self.name}: gradient {g} must have the shape of the labels {labels}")
@@ -141,7 +141,7 @@ class CrossEntropyGrad(_CrossEntropy):
             return (labels == labels).cast(dtype).unsqueeze(1)
         return (labels != self.ignore_index).cast(dtype).unsqueeze(1)
 
-    def reference(self, x: Array, labels: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, labels: Array, g: Array) -> tuple[Array]:
         p = np.exp(_log_softmax(x))
         dx = np.expand_dims(np.broadcast_to(g, labels.shape), 1) * (p - self.targets(x, labels))
         return (np.where(np.expand_dims(self.ignored(labels), 1), 0, dx),)
@@ -169,7 +169,7 @@ class LabelledMean(Op):
     ignore_index: int
     arity = 2
 
-    def infer(self, losses: Spec, labels: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+    def infer(self, losses: Spec, labels: Spec) -> tuple[Spec, Spec]:
         self.check_float(losses)
         if labels.dtype not in INTEGERS:
             raise DTypeError(f"{self.name}: labels must be integers, got {labels}; cast with ops.cast")
@@ -183,7 +183,7 @@ class LabelledMean(Op):
             return None, None
         return (g.cast(share.dtype) * share).cast(losses.dtype).expand(losses.shape), None
 
-    def reference(self, losses: Array, labels: Array) -> tuple[Array, ...]:  # type: ignore[override]
+    def reference(self, losses: Array, labels: Array) -> tuple[Array, ...]:
         count = np.float64(np.count_nonzero(labels != self.ignore_index))
         return np.sum(losses) / count, np.asarray(1 / count)
 

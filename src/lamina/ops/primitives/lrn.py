@@ -78,7 +78,7 @@ class LocalResponseNorm(_LocalResponse):
         op = LocalResponseNormGrad(self.size, self.alpha, self.beta, self.k)
         return (call(op, grads[0], inputs[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         base = self.k + self.alpha / self.size * _window(x * x, *self.reach)
         return (x * base**-self.beta,)
 
@@ -112,7 +112,7 @@ class LocalResponseNormGrad(_LocalResponse):
         by_x = t * spread * -factor + to_u * g * steep
         return by_g, by_x + x * _traced_window(by_base, behind, before) * (2 * slope)
 
-    def reference(self, g: Array, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, g: Array, x: Array) -> tuple[Array]:
         before, behind = self.reach
         base = self.k + self.alpha / self.size * _window(x * x, before, behind)
         spread = _window(g * x * base ** (-self.beta - 1), behind, before)

@@ -25,7 +25,7 @@ class MapAxes(Op):
     maps: tuple[AxisMap | None, ...]
     dtypes = DTYPES
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         if len(self.maps) != x.ndim:
             raise ShapeError(f"{self.name}: one map (or None) per axis, got {len(self.maps)} for {x}")
@@ -56,7 +56,7 @@ class MapAxes(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(MapAxes(tuple(m and m.adjoint for m in self.maps)), grads[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         """Axis by axis, first those that shrink most."""
         for axis in sorted(self.axes, key=self._growth):
             found = self.maps[axis]

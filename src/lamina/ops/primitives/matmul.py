@@ -28,7 +28,7 @@ class Matmul(Op):
     transpose_b: bool = False
     arity = 2
 
-    def infer(self, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, a: Spec, b: Spec) -> tuple[Spec]:
         self.check_float(a, b)
         if a.ndim < 2 or a.ndim != b.ndim or a.shape[:-2] != b.shape[:-2]:
             raise ShapeError(f"{self.name}: needs matrices with equal batch sizes, got {a} and {b}")
@@ -41,7 +41,7 @@ class Matmul(Op):
             )
         return (self.result((*a.shape[:-2], m, n), a.dtype),)
 
-    def flops(self, a: Spec, b: Spec) -> int:  # type: ignore[override]
+    def flops(self, a: Spec, b: Spec) -> int:
         return 2 * self.infer(a, b)[0].numel * a.shape[-2 if self.transpose_a else -1]
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
@@ -66,7 +66,7 @@ class Matmul(Op):
         db = call(Matmul(True, ta), g, a) if tb else call(Matmul(not ta, False), a, g)
         return da, db
 
-    def reference(self, a: Array, b: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, a: Array, b: Array) -> tuple[Array]:
         left = a.swapaxes(-1, -2) if self.transpose_a else a
         right = b.swapaxes(-1, -2) if self.transpose_b else b
         return (np.matmul(left, right),)

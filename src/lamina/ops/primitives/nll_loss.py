@@ -60,7 +60,7 @@ class NllLoss(_AtLabels):
     what: str = "nll_loss"
     arity = None
 
-    def infer(self, x: Spec, labels: Spec, weight: Spec | None = None) -> tuple[Spec, ...]:  # type: ignore[override]
+    def infer(self, x: Spec, labels: Spec, weight: Spec | None = None) -> tuple[Spec, ...]:
         self.check(x, labels, weight)
         losses = self.result(labels.shape, x.dtype)
         return (losses,) if weight is None else (losses, self.result(labels.shape, x.dtype.compute))
@@ -80,7 +80,7 @@ class NllLoss(_AtLabels):
         )
         return [dx, None, *[_by_weight(x, labels, g, shares, self.ignore_index) for _ in weight]]
 
-    def reference(self, x: Array, labels: Array, *weight: Array) -> tuple[Array, ...]:  # type: ignore[override]
+    def reference(self, x: Array, labels: Array, *weight: Array) -> tuple[Array, ...]:
         places, counts = self.label(labels, x.shape[1])
         picked = np.take_along_axis(x, np.expand_dims(places, 1), 1)[:, 0]
         if not weight:
@@ -113,7 +113,7 @@ class NllLossGrad(_AtLabels):
     dtypes = INTEGERS
     arity = None
 
-    def infer(self, labels: Spec, g: Spec, weight: Spec | None = None) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, labels: Spec, g: Spec, weight: Spec | None = None) -> tuple[Spec]:
         self.check_float(labels)
         if g.shape != labels.shape or not g.dtype.is_float:
             raise ShapeError(f"{self.name}: gradient {g} must be floats of the shape of the labels {labels}")
@@ -127,7 +127,7 @@ class NllLossGrad(_AtLabels):
         back = call(NllLoss(self.ignore_index, self.what), u, labels, *weight)
         return [None, back, *[_by_weight(u, labels, g, None, self.ignore_index) for _ in weight]]
 
-    def reference(self, labels: Array, g: Array, *weight: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, labels: Array, g: Array, *weight: Array) -> tuple[Array]:
         places, counts = self.label(labels, self.classes)
         slope = np.where(counts, -g, 0)
         if weight:

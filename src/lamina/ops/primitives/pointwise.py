@@ -58,7 +58,7 @@ class _Unary(Op):
         """f'(x), from x or y = f(x), written with ops; None where it is zero everywhere."""
         raise NotImplementedError
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         return (x.open,)
 
@@ -66,7 +66,7 @@ class _Unary(Op):
         slope = self.derivative(inputs[0], outputs[0])
         return (None if slope is None else grads[0] * slope,)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (self.apply(x),)
 
     @classmethod
@@ -458,7 +458,7 @@ class _Binary(Op):
         """The gradients before they are summed to the operands' shapes."""
         raise NotImplementedError
 
-    def infer(self, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, a: Spec, b: Spec) -> tuple[Spec]:
         self.check_float(a, b)
         return (self.result(broadcast_shapes(a.shape, b.shape, self.name), a.dtype),)
 
@@ -467,7 +467,7 @@ class _Binary(Op):
         da, db = self.partials(grads[0], a, b, outputs[0])
         return da.sum_to(a.shape), db.sum_to(b.shape)
 
-    def reference(self, a: Array, b: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, a: Array, b: Array) -> tuple[Array]:
         return (self.apply(a, b),)
 
     @classmethod
@@ -601,7 +601,7 @@ class _Comparison(_Binary):
     differentiable = False
     inplace = {}
 
-    def infer(self, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, a: Spec, b: Spec) -> tuple[Spec]:
         self.check_float(a, b)
         return (self.result(broadcast_shapes(a.shape, b.shape, self.name), bool_),)
 
@@ -707,7 +707,7 @@ class Where(Op):
     elementwise = True
     dtypes = DTYPES
 
-    def infer(self, cond: Spec, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, cond: Spec, a: Spec, b: Spec) -> tuple[Spec]:
         if cond.dtype != bool_ or a.dtype != b.dtype:
             raise DTypeError(
                 f"{self.name}: needs a boolean condition and two tensors of one dtype, got "
@@ -720,7 +720,7 @@ class Where(Op):
         (g,), (cond, a, b) = grads, inputs
         return None, where(cond, g, 0.0).sum_to(a.shape), where(cond, 0.0, g).sum_to(b.shape)
 
-    def reference(self, cond: Array, a: Array, b: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, cond: Array, a: Array, b: Array) -> tuple[Array]:
         return (np.where(cond, a, b),)
 
     @classmethod
@@ -742,7 +742,7 @@ class _ActivationGrad(Op):
     inplace = {0: 1}
     chained = 1  # in a fused chain it is the gradient that flows
 
-    def infer(self, y: Spec, g: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, y: Spec, g: Spec) -> tuple[Spec]:
         self.check_float(y, g)
         return (self.result(broadcast_shapes(y.shape, g.shape, self.name), y.dtype),)
 
@@ -759,7 +759,7 @@ class ReluGrad(_ActivationGrad):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return None, call(ReluGrad(), inputs[0], grads[0])
 
-    def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, y: Array, g: Array) -> tuple[Array]:
         return (np.where(y > 0, g, g.dtype.type(0)),)
 
 
@@ -772,7 +772,7 @@ class ClippedReluGrad(_ActivationGrad):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return None, call(self, inputs[0], grads[0])
 
-    def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, y: Array, g: Array) -> tuple[Array]:
         return (np.where((y > 0) & (y < self.hi), g, g.dtype.type(0)),)
 
     @classmethod
@@ -789,7 +789,7 @@ class SigmoidGrad(_ActivationGrad):
         (t,), (y, g) = grads, inputs
         return t * g * (1 - 2 * y), call(SigmoidGrad(), y, t)
 
-    def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, y: Array, g: Array) -> tuple[Array]:
         return (g * y * (1 - y),)
 
 
@@ -801,7 +801,7 @@ class TanhGrad(_ActivationGrad):
         (t,), (y, g) = grads, inputs
         return t * g * (-2 * y), call(TanhGrad(), y, t)
 
-    def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, y: Array, g: Array) -> tuple[Array]:
         return (g * (1 - y * y),)
 
 
@@ -829,7 +829,7 @@ class GeluGrad(_ActivationGrad):
         bend = x * (6 * 0.044715 * _ROOT_2_PI)
         return (1 - t * t) * (slope + x * 0.5 * (bend - 2 * t * slope * slope))
 
-    def reference(self, x: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, g: Array) -> tuple[Array]:
         if self.approximate == "none":
             density = np.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
             return (g * (0.5 * (1 + erf_numpy(x * math.sqrt(0.5))) + x * density),)
@@ -854,7 +854,7 @@ class SiluGrad(_ActivationGrad):
         bend = s * (1 - s) * (x * (1 - 2 * s) + 2)  # silu''(x)
         return arriving * g * bend, call(self, x, arriving)
 
-    def reference(self, x: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, g: Array) -> tuple[Array]:
         s = _sigmoid(x)
         return (g * (s * (1 + x * (1 - s))),)
 

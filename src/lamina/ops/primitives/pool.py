@@ -76,7 +76,7 @@ class MaxPool(_Pool):
     window: Window
     index: bool = False
 
-    def infer(self, x: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
         y = self.outputs(x)
         return (y, Spec(y.shape, index_dtype(self.kernel))) if self.index else (y,)
 
@@ -91,7 +91,7 @@ class MaxPool(_Pool):
         index = outputs[1] if self.index else bind(replace(self, index=True), x)[1]
         return (call(MaxPoolGrad(self.kernel, self.window, x.shape[2:]), grads[0], index),)
 
-    def reference(self, x: Array) -> tuple[Array, ...]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array, ...]:
         taps = list(self.window.taps(self.kernel, self.window.output(x.shape[2:], self.kernel)))
         padded = self.window.pad(x, -np.inf)
         best = padded[taps[0]].copy()
@@ -130,7 +130,7 @@ class MaxPoolGrad(_Pool):
     shape: Shape  # spatial sizes of x
     arity = 2
 
-    def infer(self, g: Spec, index: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, g: Spec, index: Spec) -> tuple[Spec]:
         self.check_float(g)
         _check_gradient(self, g, self.shape)
         self.check_index(index, g.shape)
@@ -142,7 +142,7 @@ class MaxPoolGrad(_Pool):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(MaxPoolGather(self.kernel, self.window), grads[0], inputs[1]), None
 
-    def reference(self, g: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, g: Array, index: Array) -> tuple[Array]:
         padded = np.zeros((*g.shape[:2], *self.window.padded(self.shape)), g.dtype)
         for i, tap in enumerate(self.window.taps(self.kernel, g.shape[2:])):
             padded[tap] += np.where(index == i, g, g.dtype.type(0))
@@ -163,7 +163,7 @@ class MaxPoolGather(_Pool):
     window: Window
     arity = 2
 
-    def infer(self, t: Spec, index: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, t: Spec, index: Spec) -> tuple[Spec]:
         y = self.outputs(t)
         self.check_index(index, y.shape)
         return (y,)
@@ -175,7 +175,7 @@ class MaxPoolGather(_Pool):
         t, index = inputs
         return call(MaxPoolGrad(self.kernel, self.window, t.shape[2:]), grads[0], index), None
 
-    def reference(self, t: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, t: Array, index: Array) -> tuple[Array]:
         padded = self.window.pad(t)
         y = np.zeros(index.shape, t.dtype)
         for i, tap in enumerate(self.window.taps(self.kernel, index.shape[2:])):
@@ -199,7 +199,7 @@ class AvgPool(_Pool):
     window: Window
     mode: str = "include"
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         _check_mode(self, self.mode)
         return (self.outputs(x),)
 
@@ -209,7 +209,7 @@ class AvgPool(_Pool):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(AvgPoolGrad(self.kernel, self.window, self.mode, inputs[0].shape[2:]), grads[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         spatial = self.window.output(x.shape[2:], self.kernel)
         padded = self.window.pad(x)
         y = np.zeros((*x.shape[:2], *spatial), x.dtype)
@@ -233,7 +233,7 @@ class AvgPoolGrad(_Pool):
     mode: str
     shape: Shape  # spatial sizes of x
 
-    def infer(self, g: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, g: Spec) -> tuple[Spec]:
         _check_mode(self, self.mode)
         self.check_float(g)
         _check_gradient(self, g, self.shape)
@@ -245,7 +245,7 @@ class AvgPoolGrad(_Pool):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(AvgPool(self.kernel, self.window, self.mode), grads[0]),)
 
-    def reference(self, g: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, g: Array) -> tuple[Array]:
         share = g / _divisor(self, self.shape, g.shape[2:]).astype(g.dtype)
         padded = np.zeros((*g.shape[:2], *self.window.padded(self.shape)), g.dtype)
         for tap in self.window.taps(self.kernel, g.shape[2:]):

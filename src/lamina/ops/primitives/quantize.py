@@ -56,14 +56,14 @@ class Quantize(Op):
     elementwise = True
     arity = 2
 
-    def infer(self, x: Spec, scale: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, scale: Spec) -> tuple[Spec]:
         self.check_float(x)
         _check_scale(self, scale, ())
         if self.dtype not in EIGHTS:
             raise DTypeError(f"{self.name}: to int8 or float8_e4m3fn, not to {self.dtype}")
         return (self.result(x.shape, self.dtype),)
 
-    def reference(self, x: Array, scale: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, scale: Array) -> tuple[Array]:
         q = x / scale
         if self.dtype == int8:
             return (np.clip(np.rint(q), -128, 127).astype(np.int8),)
@@ -90,12 +90,12 @@ class Dequantize(Op):
     elementwise = True
     arity = 2
 
-    def infer(self, q: Spec, scale: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, q: Spec, scale: Spec) -> tuple[Spec]:
         self.check_float(q)
         _check_scale(self, scale, ())
         return (self.result(q.shape, float32),)
 
-    def reference(self, q: Array, scale: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, q: Array, scale: Array) -> tuple[Array]:
         return (q.astype(scale.dtype) * scale,)
 
     @classmethod
@@ -115,7 +115,7 @@ class QuantizedConv(Op):
     #: The axis of the result along which scale varies.
     axis: ClassVar[int] = 1
 
-    def infer(self, x: Spec, w: Spec, scale: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, w: Spec, scale: Spec) -> tuple[Spec]:
         self.check_float(x, w)
         (y,) = Conv(self.window).infer(Spec(x.shape, float32), Spec(w.shape, float32))
         _check_scale(self, scale, (w.shape[0],))
@@ -124,10 +124,10 @@ class QuantizedConv(Op):
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         return first_axis(axes)
 
-    def flops(self, x: Spec, w: Spec, scale: Spec) -> int:  # type: ignore[override]
+    def flops(self, x: Spec, w: Spec, scale: Spec) -> int:
         return Conv(self.window).flops(Spec(x.shape, float32), Spec(w.shape, float32))
 
-    def reference(self, x: Array, w: Array, scale: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, w: Array, scale: Array) -> tuple[Array]:
         (y,) = Conv(self.window).reference(x.astype(np.float64), w.astype(np.float64))
         return ((y * scale.reshape(-1, *(1,) * (y.ndim - 2))).astype(scale.dtype),)
 
@@ -153,7 +153,7 @@ class QuantizedMatmul(Op):
     arity = 3
     axis: ClassVar[int] = 1
 
-    def infer(self, a: Spec, b: Spec, scale: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, a: Spec, b: Spec, scale: Spec) -> tuple[Spec]:
         self.check_float(a, b)
         if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
             raise ShapeError(f"{self.name}: needs [M, K] and [N, K], got {a} and {b}")
@@ -163,10 +163,10 @@ class QuantizedMatmul(Op):
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         return first_axis(axes)
 
-    def flops(self, a: Spec, b: Spec, scale: Spec) -> int:  # type: ignore[override]
+    def flops(self, a: Spec, b: Spec, scale: Spec) -> int:
         return 2 * a.shape[0] * b.numel
 
-    def reference(self, a: Array, b: Array, scale: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, a: Array, b: Array, scale: Array) -> tuple[Array]:
         (y,) = Matmul(False, True).reference(a.astype(np.float64), b.astype(np.float64))
         return ((y * scale).astype(scale.dtype),)
 

@@ -154,7 +154,7 @@ class RandomUniform(_Random):
     low: float = 0.0
     high: float = 1.0
 
-    def reference(self, state: Array) -> tuple[Array, Array]:  # type: ignore[override]
+    def reference(self, state: Array) -> tuple[Array, Array]:
         drawn = uniform(self.shape, int(state[0]), int(state[1]), self.low, self.high)
         return drawn.astype(_wide(self.dtype)), next_state(state, drawn.size)
 
@@ -172,7 +172,7 @@ class RandomNormal(_Random):
     mean: float = 0.0
     std: float = 1.0
 
-    def reference(self, state: Array) -> tuple[Array, Array]:  # type: ignore[override]
+    def reference(self, state: Array) -> tuple[Array, Array]:
         drawn = normal(self.shape, int(state[0]), int(state[1]), self.mean, self.std)
         return drawn.astype(_wide(self.dtype)), next_state(state, drawn.size)
 

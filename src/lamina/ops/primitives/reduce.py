@@ -73,7 +73,7 @@ class Reduce(Op):
     first: bool = False
     dtypes = DTYPES
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         if self.kind not in _KINDS:
             raise ShapeError(f"{self.name}: kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
@@ -110,7 +110,7 @@ class Reduce(Op):
             return (_gradient_of_first(self.kind, g, x, self.axes[0]),)
         return (_gradient(self.kind, g, x, y, self.axes),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         wide = x.astype(np.int64) if x.dtype.kind in "iub" and self.kind in ("sum", "prod") else x
         return (_KINDS[self.kind](wide, self.axes, self.keepdims),)
 
@@ -185,7 +185,7 @@ class ArgMax(Op):
     differentiable = False
     dtypes = NUMBERS
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         axis = normalize_axis(self.axis, x.ndim, self.name)
         if x.shape[axis] == 0:
@@ -199,7 +199,7 @@ class ArgMax(Op):
     def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
         return replace(self, axis=self.axis % inputs[0].ndim + 1)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (np.argmax(x, self.axis),)
 
     @classmethod
@@ -214,7 +214,7 @@ class ArgMax(Op):
 class ArgMin(ArgMax):
     """The int64 index of the first smallest element along an axis, which disappears."""
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (np.argmin(x, self.axis),)
 
 

@@ -30,7 +30,7 @@ class RegionMax(Op):
     output: Shape
     arity = 3
 
-    def infer(self, x: Spec, starts: Spec, stops: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, starts: Spec, stops: Spec) -> tuple[Spec, Spec]:
         self.check_float(x)
         if x.ndim != len(self.output) + 2 or not 1 <= len(self.output) <= 3:
             raise ShapeError(
@@ -58,7 +58,7 @@ class RegionMax(Op):
         found = call(GatherGrad(2, prod(x.shape[2:])), _flat(g), _flat(index))
         return found.reshape(x.shape), None, None
 
-    def reference(self, x: Array, starts: Array, stops: Array) -> tuple[Array, Array]:  # type: ignore[override]
+    def reference(self, x: Array, starts: Array, stops: Array) -> tuple[Array, Array]:
         places = self._places(starts, stops, x.shape[2:])
         planes = x.reshape(prod(x.shape[:2]), prod(x.shape[2:]))
         shape = (len(planes), *places.shape[1:])

@@ -45,7 +45,7 @@ class Scan(Op):
     dtypes = (*FLOATS, *INTEGERS)
     inplace = {0: 0}
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         normalize_axis(self.axis, x.ndim, self.name)
         if self.kind == "logsumexp" and not x.dtype.is_float:
@@ -68,7 +68,7 @@ class Scan(Op):
             return (_logsumexp_gradient(g, x, y, self.axis),)
         return (call(GatherGrad(self.axis, x.shape[self.axis]), g, _last_hit(x, y, self.axis)),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (_ACCUMULATE[self.kind](x, self.axis),)
 
     @classmethod

@@ -34,7 +34,7 @@ class SearchSorted(Op):
     differentiable = False
     dtypes = NUMBERS
 
-    def infer(self, rows: Spec, values: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, rows: Spec, values: Spec) -> tuple[Spec]:
         self.check_float(rows, values)
         if rows.ndim != 2 or values.ndim != 2 or rows.shape[0] != values.shape[0]:
             raise ShapeError(
@@ -42,7 +42,7 @@ class SearchSorted(Op):
             )
         return (self.result(values.shape, int64),)
 
-    def reference(self, rows: Array, values: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, rows: Array, values: Array) -> tuple[Array]:
         side: Literal["left", "right"] = "right" if self.right else "left"
         found = [np.searchsorted(row, v, side) for row, v in zip(rows, values, strict=True)]
         return (np.stack(found) if found else np.zeros(values.shape, np.int64),)

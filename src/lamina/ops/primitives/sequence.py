@@ -26,7 +26,7 @@ class TakeRows(Op):
     arity = 3
     dtypes = (*NUMBERS, bool_)
 
-    def infer(self, x: Spec, index: Spec, inverse: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, index: Spec, inverse: Spec) -> tuple[Spec]:
         self.check_float(x)
         if (index.dtype, inverse.dtype) != (int64, int64):
             raise DTypeError(f"{self.name}: index and inverse must be int64, got {index} and {inverse}")
@@ -39,7 +39,7 @@ class TakeRows(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(self, grads[0], inputs[2], inputs[1]), None, None
 
-    def reference(self, x: Array, index: Array, inverse: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, index: Array, inverse: Array) -> tuple[Array]:
         if not x.size:
             return (np.zeros((len(index), x.shape[1]), x.dtype),)
         found = x[index]

@@ -45,7 +45,7 @@ class Reshape(Op):
     inplace = {0: 0}
     takes_part = True
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         out = self.result(self.shape, x.dtype)
         if out.numel != x.numel:
@@ -74,7 +74,7 @@ class Reshape(Op):
             return (*lead, cast_type(int, Fraction(down + right, shape[-1] + 1)))
         return found
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (x.reshape(self.shape),)
 
     @classmethod
@@ -105,7 +105,7 @@ class Transpose(Op):
     dtypes = DTYPES
     takes_part = True
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         if sorted(self.order) != list(range(x.ndim)):
             raise ShapeError(
@@ -127,7 +127,7 @@ class Transpose(Op):
     def strides_within(self, shape: Shape, strides: Shape) -> Shape:
         return tuple(strides[a] for a in self.order)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (x.transpose(self.order),)
 
     @classmethod
@@ -193,7 +193,7 @@ class Slice(Op):
     dtypes = DTYPES
     takes_part = True
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         if not len(self.start) == len(self.stop) == len(self.step) == x.ndim:
             raise ShapeError(f"{self.name}: start, stop and step must have {x.ndim} ints for {x}, got {self}")
@@ -236,7 +236,7 @@ class Slice(Op):
     def strides_within(self, shape: Shape, strides: Shape) -> Shape:
         return tuple(a * b for a, b in zip(strides, self.step, strict=True))
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (x[tuple(slice(*t) for t in self._ranges())],)
 
     def _ranges(self) -> Iterable[tuple[int, int, int]]:
@@ -259,7 +259,7 @@ class Pad(Op):
     value: float = 0.0
     dtypes = DTYPES
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         if len(self.pairs) != x.ndim or any(side < 0 for pair in self.pairs for side in pair):
             raise ShapeError(
@@ -281,7 +281,7 @@ class Pad(Op):
         stop = tuple(lo + n for lo, n in zip(start, inputs[0].shape, strict=True))
         return (call(Slice(start, stop, (1,) * len(start)), grads[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (np.pad(x, self.pairs, constant_values=self.value) if self.pairs else x,)
 
     @classmethod
@@ -300,7 +300,7 @@ class Expand(Op):
     shape: Shape
     dtypes = DTYPES
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         if broadcast_shapes(x.shape, self.shape, self.name) != self.shape:
             raise ShapeError(f"{self.name}: {x} does not expand to {self.shape}")
@@ -318,7 +318,7 @@ class Expand(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (grads[0].sum_to(inputs[0].shape),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (np.broadcast_to(x, self.shape),)
 
     @classmethod
@@ -339,7 +339,7 @@ class After(Op):
     dtypes = DTYPES
     arity = 2
 
-    def infer(self, x: Spec, other: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, other: Spec) -> tuple[Spec]:
         self.check_float(x)
         return (x.open,)
 
@@ -352,7 +352,7 @@ class After(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return grads[0], None
 
-    def reference(self, x: Array, other: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array, other: Array) -> tuple[Array]:
         return (x,)
 
     @classmethod
@@ -371,7 +371,7 @@ class Flip(Op):
     axes: tuple[int, ...]
     dtypes = DTYPES
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
         for axis in self.axes:
             normalize_axis(axis, x.ndim, self.name)
@@ -387,7 +387,7 @@ class Flip(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(self, grads[0]),)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (np.flip(x, self.axes),)
 
     @classmethod

@@ -30,7 +30,7 @@ class Sort(Op):
     first: int | None = None
     dtypes = NUMBERS
 
-    def infer(self, x: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec, Spec]:
         self.check_float(x)
         if x.ndim == 0 or not 0 <= self.count(x) <= x.shape[-1]:
             raise ShapeError(f"{self.name}: needs rows of at least {self.first or 0} elements, got {x}")
@@ -54,7 +54,7 @@ class Sort(Op):
         axis, x = inputs[0].ndim - 1, inputs[0]
         return (call(GatherGrad(axis, x.shape[axis]), grads[0], outputs[1]),)
 
-    def reference(self, x: Array) -> tuple[Array, Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array, Array]:
         order = _descending(x) if self.descending else np.argsort(x, -1, kind="stable")
         order = order[..., : self.first]
         return np.take_along_axis(x, order, -1), order

@@ -51,10 +51,10 @@ class CountedDouble(CustomOp, abstract=True):
     elementwise = True
     ran: ClassVar[list[int]] = []
 
-    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+    def infer(self, x: Spec) -> tuple[Spec]:
         return (x.open,)
 
-    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+    def reference(self, x: Array) -> tuple[Array]:
         return (2 * x,)
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any], stream: int) -> None:

@@ -90,20 +90,20 @@ with unregistered():
 
         arity = 2
 
-        def infer(self, a: Spec, b: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+        def infer(self, a: Spec, b: Spec) -> tuple[Spec, Spec]:
             return b, a
 
-        def reference(self, a: Array, b: Array) -> tuple[Array, Array]:  # type: ignore[override]
+        def reference(self, a: Array, b: Array) -> tuple[Array, Array]:
             return b, a
 
     @dataclass(frozen=True)
     class Cubed(Op):
         """x³."""
 
-        def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        def infer(self, x: Spec) -> tuple[Spec]:
             return (x,)
 
-        def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+        def reference(self, x: Array) -> tuple[Array]:
             return (x**3,)
 
 

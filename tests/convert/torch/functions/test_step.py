@@ -86,7 +86,7 @@ def test_an_op_of_your_own_is_entered() -> None:
 
     @dataclass(frozen=True)
     class WrittenCube(Op, abstract=True):
-        def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        def infer(self, x: Spec) -> tuple[Spec]:
             return (x,)
 
     x = np.array([2.0, -1.0], np.float32)

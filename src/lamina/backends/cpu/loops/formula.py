@@ -166,7 +166,7 @@ def computed(op: Op, values: Sequence[Scalar]) -> Scalar:
     try:
         if isinstance(op, FusedElementwise):
             return _steps(op, values)
-        (found,) = op.reference(*values)  # type: ignore[arg-type]
+        (found,) = op.reference(*values)
     except (TypeError, ValueError, AttributeError, IndexError) as error:
         raise NoKernel(f"cpu: no instructions for {op}: {error}") from None
     return values[0].code.value(found)

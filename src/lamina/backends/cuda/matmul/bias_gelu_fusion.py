@@ -53,19 +53,19 @@ class MatmulBiasGelu(Op):
     differentiable = False
     arity = 3
 
-    def infer(self, a: Spec, b: Spec, bias: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+    def infer(self, a: Spec, b: Spec, bias: Spec) -> tuple[Spec, Spec]:
         (h,) = self.product.infer(a, b)
         if h.ndim != 2 or bias.shape != h.shape[1:]:
             raise ShapeError(f"{self.name}: a bias [N] belongs to matrices [M, N], got {bias} for {h}")
         self.check_float(h, bias)
         return h, h
 
-    def reference(self, a: Array, b: Array, bias: Array) -> tuple[Array, ...]:  # type: ignore[override]
+    def reference(self, a: Array, b: Array, bias: Array) -> tuple[Array, ...]:
         (product,) = self.product.reference(a, b)
         (h,) = Add().reference(product, bias)
         return (*self.gelu.reference(h), h)
 
-    def flops(self, a: Spec, b: Spec, bias: Spec) -> int:  # type: ignore[override]
+    def flops(self, a: Spec, b: Spec, bias: Spec) -> int:
         return self.product.flops(a, b)
 
     def __str__(self) -> str:
@@ -89,18 +89,18 @@ class MatmulGeluGrad(Op):
     differentiable = False
     arity = 3
 
-    def infer(self, a: Spec, b: Spec, h: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+    def infer(self, a: Spec, b: Spec, h: Spec) -> tuple[Spec, Spec]:
         (g,) = self.product.infer(a, b)
         if g.ndim != 2 or h.shape != g.shape:
             raise ShapeError(f"{self.name}: gelu's input and gradient must be alike, got {h} and {g}")
         (dh,) = self.grad.infer(h, g)
         return dh, _SUM_OF_ROWS.infer(dh)[0]
 
-    def reference(self, a: Array, b: Array, h: Array) -> tuple[Array, ...]:  # type: ignore[override]
+    def reference(self, a: Array, b: Array, h: Array) -> tuple[Array, ...]:
         (dh,) = self.grad.reference(h, *self.product.reference(a, b))
         return (dh, *_SUM_OF_ROWS.reference(dh))
 
-    def flops(self, a: Spec, b: Spec, h: Spec) -> int:  # type: ignore[override]
+    def flops(self, a: Spec, b: Spec, h: Spec) -> int:
         return self.product.flops(a, b)
 
     def __str__(self) -> str:
