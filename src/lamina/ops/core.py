@@ -235,6 +235,10 @@ class Op:
         its elements, each once at most, and `vjp` puts them back at their places (a view); else None."""
         return None
 
+    def first_within(self, strides: Shape) -> int:
+        """How many places after the first element of input 0, with these strides, the first one of such a part is."""
+        return 0
+
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         """Example calls for tests, documentation and benchmarks: five or more for a differentiable op."""

@@ -19,12 +19,6 @@ def _same(found: Any, wanted: Any) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_reshape_for_diagonals_joins_the_last_two_axes() -> None:
-    assert bind(primitives.Reshape((2, 12), diagonals=True), np.ones((2, 3, 4)))[0].shape == (2, 12)
-    with pytest.raises(ShapeError, match="diagonals=True joins the last two axes alone"):
-        bind(primitives.Reshape((6, 4), diagonals=True), np.ones((2, 3, 4)))
-
-
 @pytest.mark.feature("F075")
 def test_cat_and_transpose() -> None:
     for axis in (0, 1, -1):

@@ -17,6 +17,7 @@ from lamina.graph.passes.fusion import made_once, refusal
 from lamina.graph.passes.pattern import Report, replace
 from lamina.ops.core import Op
 from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.reduce import Reduce
@@ -221,10 +222,10 @@ class _Groups:
         return bool(uses) and all(use.node is not None and use.node in self._of for use in uses)
 
     def _is_moved(self, node: Node, uses: Sequence[Use]) -> bool:
-        """Whether a slice, a concatenation, or a step on a part of one becomes how groups read."""
+        """Whether a slice, a diagonal, a concatenation, or a step on a part of one becomes how groups read."""
         if isinstance(node.op, Concat):
             return self._all_read(uses) and self._all_take(node, uses)
-        if isinstance(node.op, Slice):
+        if isinstance(node.op, Slice | Diagonal):
             return bool(uses) and all(use.node in self._of or use.node in self.moved for use in uses)
         return self._is_of_part(node, uses)
 

@@ -425,8 +425,7 @@ def _piece(op: Slice, spec: Spec) -> Plan | None:
         return None
     strides = spec.physical.strides
     layout = plainest(Layout(strides), part.shape)
-    elements = sum(start * stride for start, stride in zip(op.start, strides, strict=True))
-    offset = elements * spec.dtype.itemsize
+    offset = op.first_within(strides) * spec.dtype.itemsize
     if offset % ALIGNMENT or physical_elements(layout, part.shape) != part.numel:
         return None
     whole = passing_plan([spec], "piece")

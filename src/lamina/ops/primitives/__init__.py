@@ -21,6 +21,7 @@ from lamina.ops.primitives.collective import (
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.ctc import CtcLoss, CtcLossGrad
 from lamina.ops.primitives.decompose import SingularValues, SymmetricEigen
+from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.dropout import Dropout, DropoutGrad, DropoutMask
 from lamina.ops.primitives.elementary import BinaryFunction, Polygamma, UnaryFunction
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
@@ -151,6 +152,7 @@ __all__ = [
     "CtcLoss",
     "CtcLossGrad",
     "Dequantize",
+    "Diagonal",
     "Div",
     "Dropout",
     "DropoutGrad",

@@ -13,6 +13,7 @@ import numpy as np
 from lamina.ops.arguments import checked, shown
 from lamina.ops.core import Array, call, operand
 from lamina.ops.primitives.axis_map import AxisMap
+from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.full_like import ones_like
 from lamina.ops.primitives.gather import Gather, host_values, index_add, index_select
 from lamina.ops.primitives.index import At
@@ -20,7 +21,6 @@ from lamina.ops.primitives.map_axes import mapped
 from lamina.ops.primitives.pointwise import clamp, where
 from lamina.ops.primitives.scan import cumsum
 from lamina.ops.primitives.shape import (
-    Reshape,
     cat,
     expand,
     flip,
@@ -449,13 +449,7 @@ def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """A diagonal of the matrices along two axes, as the last axis in their place. torch.diagonal."""
     x = operand(input, "diagonal")
     first, second = _pair("diagonal", x, dim1, dim2, x.ndim)
-    matrices = movedim(x, (first, second), (-2, -1))
-    rows, columns = matrices.shape[-2:]
-    size = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
-    flat = call(Reshape((*matrices.shape[:-2], rows * columns), diagonals=True), matrices)
-    start = max(offset, 0) - min(offset, 0) * columns if size else 0
-    stop = start + (size - 1) * (columns + 1) + 1 if size else start
-    return slice_axis(flat, flat.ndim - 1, start, stop, columns + 1)
+    return call(Diagonal(offset), movedim(x, (first, second), (-2, -1)))
 
 
 @checked

@@ -11,6 +11,7 @@ import numpy as np
 from lamina.ops.core import Arg, Array, Op, Sample, bind, inferred
 from lamina.ops.primitives.activation import Mish
 from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.pointwise import Abs, Add, Gt, Identity, Lt, Mul, Sub, Tanh, Where
 from lamina.ops.primitives.reduce import Reduce
@@ -19,14 +20,14 @@ from lamina.spec import FLOATS, ShapeError, Spec, bfloat16, float32
 
 _Apply = Callable[[Op, Sequence[Any]], Any]
 #: What may stand between inputs and steps: it moves elements, and computes nothing.
-MOVES = (Concat, Expand, Reshape, Slice)
+MOVES = (Concat, Diagonal, Expand, Reshape, Slice)
 
 
 @dataclass(frozen=True)
 class FusedElementwise(Op):
     """The result of the last of `ops`; step i reads the values `reads[i]`: k >= 0 is input k, ~j what step j gave.
 
-    Steps are elementwise, or concat, expand, reshape and slice; the last one may be a reduction. Each gives one
+    Steps are elementwise, or move elements (`MOVES`); the last one may be a reduction. Each gives one
     value. Values of half types are kept in float32 between steps, but for casts, and are rounded before they are
     reduced.
     """
@@ -125,6 +126,7 @@ class FusedElementwise(Op):
         yield cls._sample(((Mish(), (0,)), (Mul(), (~0, 1)), (Reduce("sum", (0,)), (~1,))), (4, 7), (7,))
         first, second = Slice((0, 0), (3, 2), (1, 1)), Slice((0, 2), (3, 4), (1, 1))
         yield cls._sample(((first, (0,)), (second, (0,)), (Mul(), (~0, ~1))), (3, 4))
+        yield cls._sample(((Diagonal(1), (0,)), (Mul(), (~0, ~0))), (2, 3, 4))
         yield cls._sample(((Expand(x), (0,)), (Gt(), (1, ~0)), (Where(), (~1, 1, ~0))), row, wide)
         joined = ((Concat(1), (0, 1)), (Add(), (~0, 2)), (Tanh(), (~1,)))
         yield cls._sample(joined, (2, 1, 8), (2, 4, 8), (5, 8))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from functools import reduce
 from math import copysign, prod
 from typing import Any, Literal, SupportsIndex
-from typing import cast as cast_type
 
 import numpy as np
 
@@ -33,14 +31,9 @@ from lamina.spec.layout import reshaped_strides
 
 @dataclass(frozen=True)
 class Reshape(Op):
-    """The same elements in row-major order under another shape. A view wherever the input is contiguous.
-
-    diagonals: joins the last two axes, and nothing is read of the result but each (columns + 1)-th element: these lie
-    at equal distances where rows do not follow one another, too (`x.T`, `x[:, 1:]`).
-    """
+    """The same elements in row-major order under another shape. A view wherever the input is contiguous."""
 
     shape: Shape
-    diagonals: bool = field(default=False, kw_only=True)
     dtypes = DTYPES
     inplace = {0: 0}
     takes_part = True
@@ -50,10 +43,6 @@ class Reshape(Op):
         out = self.result(self.shape, x.dtype)
         if out.numel != x.numel:
             raise ShapeError(f"{self.name}: {x} has {x.numel} elements, shape {self.shape} holds {out.numel}")
-        if self.diagonals and (x.ndim < 2 or self.shape != (*x.shape[:-2], x.shape[-2] * x.shape[-1])):
-            raise ShapeError(
-                f"{self.name}: diagonals=True joins the last two axes alone, got {x} and {self.shape}"
-            )
         return (out,)
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
@@ -61,18 +50,13 @@ class Reshape(Op):
         return None if b is None else _reshaped_axis(inputs[0].shape, self.shape, b)
 
     def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
-        return replace(self, shape=(size, *self.shape))
+        return Reshape((size, *self.shape))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (grads[0].reshape(inputs[0].shape),)
 
     def strides_within(self, shape: Shape, strides: Shape) -> Shape | None:
-        found = reshaped_strides(shape, strides, self.shape)
-        if found is None and self.diagonals:
-            *lead, down, right = strides
-            # No whole number, but that of a diagonal, columns + 1 of it, is.
-            return (*lead, cast_type(int, Fraction(down + right, shape[-1] + 1)))
-        return found
+        return reshaped_strides(shape, strides, self.shape)
 
     def reference(self, x: Array) -> tuple[Array]:
         return (x.reshape(self.shape),)
@@ -235,6 +219,9 @@ class Slice(Op):
 
     def strides_within(self, shape: Shape, strides: Shape) -> Shape:
         return tuple(a * b for a, b in zip(strides, self.step, strict=True))
+
+    def first_within(self, strides: Shape) -> int:
+        return sum(a * b for a, b in zip(self.start, strides, strict=True))
 
     def reference(self, x: Array) -> tuple[Array]:
         return (x[tuple(slice(*t) for t in self._ranges())],)

@@ -7,7 +7,7 @@ from lamina.backends import Call, NoKernel
 from lamina.backends.cpu.loops import table
 from lamina.backends.cpu.loops.rearrange import relaid
 from lamina.ops.core import REGISTRY, Op
-from lamina.ops.primitives import Add, Concat, Flip, Pad, Slice, Tanh
+from lamina.ops.primitives import Add, Concat, Diagonal, Flip, Pad, Slice, Tanh
 from lamina.runtime import Device
 from lamina.spec import Layout, Spec, float32, from_tag
 from tests.helpers.eager import execute
@@ -21,13 +21,13 @@ def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "LEAST", 0)
 
 
-@pytest.mark.parametrize("name", ["concat", "expand", "flip", "pad", "slice"])
+@pytest.mark.parametrize("name", ["concat", "diagonal", "expand", "flip", "pad", "slice"])
 def test_values(name: str) -> None:
     assert check_samples(REGISTRY[name], dtypes=1, samples=2) == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["concat", "expand", "flip", "pad", "slice"])
+@pytest.mark.parametrize("name", ["concat", "diagonal", "expand", "flip", "pad", "slice"])
 def test_values_of_all_dtypes(name: str) -> None:
     check_samples(REGISTRY[name], dtypes=9, samples=99)
 
@@ -54,6 +54,14 @@ def test_inputs_with_gaps_are_read_where_they_lie() -> None:
     y = np.zeros(found.outputs[0].shape, np.float32)
     found.bind(Call((memory.ctypes.data,), (y.ctypes.data,)))()
     np.testing.assert_array_equal(y, x[1:5, 0:5:2])
+
+
+def test_diagonals_are_read_where_rows_lie_apart() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 7, 9)).astype(np.float32)
+    found = plan(Diagonal(-2), [Spec(x.shape, float32).with_tag("acb")])
+    assert (found.label, found.inputs[0].tag) == ("loops diagonal", "acb")
+    (y,) = execute(Device("cpu"), found, [x])
+    np.testing.assert_array_equal(y, np.diagonal(x, -2, 1, 2))
 
 
 def test_layouts_change_by_runs() -> None:

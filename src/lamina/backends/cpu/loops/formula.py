@@ -13,6 +13,7 @@ from lamina.backends.cpu.library import Location, at_input
 from lamina.backends.cpu.loops.code import Code, Scalar
 from lamina.backends.cpu.loops.space import operand
 from lamina.ops.core import Op
+from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.pointwise import Identity
@@ -101,7 +102,7 @@ def _of_expression(op: FusedElementwise, specs: Sequence[Spec]) -> Formula:
         given = tuple(k if k >= 0 else values[~k] for k in read)
         if isinstance(step, Reduce):
             break
-        if isinstance(step, Slice):
+        if isinstance(step, Slice | Diagonal):
             values.append(
                 _leaf(_part(step, order[given[0]]), leaves, order) if given[0] >= 0 else _refuse(op)
             )
@@ -133,15 +134,13 @@ def _leaf(leaf: Leaf, leaves: dict[Leaf, int], order: list[Leaf]) -> int:
     return leaves[leaf]
 
 
-def _part(op: Slice, leaf: Leaf) -> Leaf:
-    """The elements that a slice takes of a leaf."""
+def _part(op: Slice | Diagonal, leaf: Leaf) -> Leaf:
+    """The elements that an op takes of a leaf."""
     spec = leaf.spec if leaf.part else _plain(leaf.spec)
     strides = spec.physical.strides
-    start = leaf.start + sum(a * b for a, b in zip(op.start, strides, strict=True))
     (out,) = op.infer(spec.open)
-    return Leaf(
-        Spec(out.shape, out.dtype, Layout(op.strides_within(spec.shape, strides))), leaf.number, start, True
-    )
+    part = Spec(out.shape, out.dtype, Layout(op.strides_within(spec.shape, strides)))
+    return Leaf(part, leaf.number, leaf.start + op.first_within(strides), True)
 
 
 @lru_cache(maxsize=1024)

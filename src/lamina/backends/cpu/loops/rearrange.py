@@ -1,4 +1,4 @@
-"""Ops that move elements: slices, joins, constant padding, reversal. Bits stay as they are."""
+"""Ops that move elements: slices, diagonals, joins, constant padding, reversal. Bits stay as they are."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lamina.backends.cpu.loops.elementwise import nest
 from lamina.backends.cpu.loops.kernel import InOrder, LoopKernel
 from lamina.backends.cpu.loops.space import has_runs, space
 from lamina.backends.cpu.loops.table import loops, worthwhile
+from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.full_like import FullLike
 from lamina.ops.primitives.pointwise import Identity
 from lamina.ops.primitives.shape import Concat, Flip, Pad, Slice
@@ -55,6 +56,14 @@ class StridedPart:
         self.place = place.at(first * self.itemsize)
         self.strides = tuple(s * t for s, t in zip(strides, step or (1,) * rank, strict=True))
 
+    @classmethod
+    def taken(cls, op: Slice | Diagonal, place: Location, spec: Spec) -> StridedPart:
+        """What an op takes of an array."""
+        strides = spec.physical.strides
+        (out,) = op.infer(spec.open)
+        lie = Spec(out.shape, out.dtype, Layout(op.strides_within(spec.shape, strides)))
+        return cls(place.at(op.first_within(strides) * spec.dtype.itemsize), lie)
+
 
 def _read(spec: Spec) -> Spec:
     """The spec as it is read: where it lies, row-major where that is open or in blocks."""
@@ -69,13 +78,12 @@ def _alike(x: Spec, shape: Shape, dtype: DType) -> Spec:
     return Spec(shape, dtype, dense(shape, tuple(order)))
 
 
-def _part_plan(x: Spec, y: Spec, start: Sequence[int], step: Sequence[int], label: str) -> Plan:
-    """The plan that writes the elements of x from `start` on, step by step."""
-    part = StridedPart(at_input(0), x, start, step)
+def _part_plan(x: Spec, y: Spec, part: StridedPart, label: str) -> Plan:
+    """The plan that writes a part of x."""
 
     def relaid(layout: Layout) -> Plan | None:
         other, read = Spec(y.shape, y.dtype, layout), Spec(y.shape, y.dtype, Layout(part.strides))
-        return _part_plan(x, other, start, step, label) if has_runs(y.shape, [read, other]) else None
+        return _part_plan(x, other, part, label) if has_runs(y.shape, [read, other]) else None
 
     kernel = copied(y.shape, part, StridedPart(at_output(), y))
     return Plan((x,), (y,), kernel, label=label, relaid=relaid)
@@ -87,7 +95,15 @@ def sliced(op: Slice, specs: Sequence[Spec], device: Device, policy: Policy) -> 
     x, (y,) = _read(specs[0]), op.infer(specs[0])
     y = _alike(x, y.shape, y.dtype)
     worthwhile(op, [y], [y])
-    return _part_plan(x, y, op.start, op.step, "loops slice")
+    return _part_plan(x, y, StridedPart.taken(op, at_input(0), x), "loops slice")
+
+
+@loops(Diagonal, source="loops")
+def diagonal(op: Diagonal, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Elements one row and one column apart."""
+    x, (y,) = _read(specs[0]), op.infer(specs[0])
+    worthwhile(op, [y], [y])
+    return _part_plan(x, y.fixed, StridedPart.taken(op, at_input(0), x), "loops diagonal")
 
 
 @loops(Flip, source="loops")
@@ -98,7 +114,8 @@ def flipped(op: Flip, specs: Sequence[Spec], device: Device, policy: Policy) -> 
     worthwhile(op, [x], [y])
     axes = {a % x.ndim for a in op.axes}
     start = [n - 1 if a in axes else 0 for a, n in enumerate(x.shape)]
-    return _part_plan(x, y, start, [-1 if a in axes else 1 for a in range(x.ndim)], "loops flip")
+    step = [-1 if a in axes else 1 for a in range(x.ndim)]
+    return _part_plan(x, y, StridedPart(at_input(0), x, start, step), "loops flip")
 
 
 @loops(Concat, source="loops")

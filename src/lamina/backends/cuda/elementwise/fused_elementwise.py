@@ -1,7 +1,7 @@
 """Elementwise ops that read each other's results, and a reduction of what they give, as one generated kernel.
 
-Slices and what repeats a value are how operands are read. Values of half types are float32 between the steps, but
-where a cast says that they are rounded, and are rounded before they are reduced.
+Slices, diagonals and what repeats a value are how operands are read. Values of half types are float32 between the
+steps, but where a cast says that they are rounded, and are rounded before they are reduced.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from lamina.backends.cuda.launch.program import (
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.core import Op, inferred
 from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import MOVES, FusedElementwise
 from lamina.ops.primitives.quantize import Dequantize, Quantize
@@ -167,10 +168,10 @@ class _View:
     def moved(self, op: Op) -> _View:
         """What an op that moves elements makes of it."""
         spec = inferred(op, self.spec.open)[0]
-        if isinstance(op, Slice):
-            offset = sum(a * s for a, s in zip(op.start, self.strides, strict=True))
-            strides = tuple(n * s for n, s in zip(op.step, self.strides, strict=True))
-            return replace(self, spec=spec, strides=strides, offset=self.offset + offset)
+        if isinstance(op, Slice | Diagonal):
+            strides = op.strides_within(self.spec.shape, self.strides)
+            offset = self.offset + op.first_within(self.strides)
+            return replace(self, spec=spec, strides=strides, offset=offset)
         if isinstance(op, Expand):
             return replace(self, spec=spec, strides=_repeated(self.spec.shape, self.strides, spec.shape))
         if self.spec.numel == 1:

@@ -40,6 +40,7 @@ from lamina.backends.cuda.launch.program import (
 )
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.primitives import shape as shape_ops
+from lamina.ops.primitives.diagonal import Diagonal
 from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Shape, Spec, contiguous
 
@@ -253,10 +254,21 @@ def slice_(op: shape_ops.Slice, specs: tuple[Spec, ...], device: Device, policy:
     """A copy of part of the input."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
+    return _part_plan(op, given, _alike(given, out), device)
+
+
+def _part_plan(op: shape_ops.Slice | Diagonal, given: Spec, out: Spec, device: Device) -> Plan:
+    """The copy of the part that an op takes."""
     strides = given.physical.strides
-    offset = sum(a * s for a, s in zip(op.start, strides, strict=True)) if out.numel else 0
-    read = tuple(step * s for step, s in zip(op.step, strides, strict=True))
-    return copy_plan(given, _alike(given, out), read, offset, device, op.name)
+    read, offset = op.strides_within(given.shape, strides), op.first_within(strides)
+    return copy_plan(given, out, read, offset, device, op.name)
+
+
+@kernels(Diagonal, source="kernel")
+def diagonal(op: Diagonal, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """A copy that goes one row and one column further with each element."""
+    given = plain_layout(specs[0])
+    return _part_plan(op, given, op.infer(*specs)[0].fixed, device)
 
 
 @kernels(shape_ops.Flip, source="kernel")

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from lamina.convert.torch.functions.step import TorchStep, writes
+from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.shape import Concat, Expand, Flip, Pad, Reshape, Slice, Transpose
 
 
@@ -39,6 +40,12 @@ def concat(step: TorchStep, *parts: Any) -> Any:
 def flip(step: TorchStep, x: Any) -> Any:
     """From the last element to the first."""
     return torch.flip(x, step.op.axes)
+
+
+@writes(Diagonal)
+def diagonal(step: TorchStep, x: Any) -> Any:
+    """A diagonal of the matrices along the last two axes."""
+    return torch.diagonal(x, step.op.offset, -2, -1)
 
 
 @writes(Slice)
