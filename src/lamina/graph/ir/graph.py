@@ -566,12 +566,14 @@ def _put_back(op: Op, made: Value, whole: Value) -> Value:
     if not made.spec.numel:
         return whole
     if isinstance(op, StopGradient):
-        return overwritten(whole, made)  # type: ignore[no-any-return]
-    found = op.vjp((made,), (whole.spec,), ())[0]
+        after: Value = overwritten(whole, made)
+        return after
+    found: Value = op.vjp((made,), (whole.spec,), ())[0]
     if made.spec.numel == whole.spec.numel:
-        return found  # type: ignore[no-any-return]
+        return found
     place = op.vjp((constant(np.ones(made.shape, np.bool_)),), (whole.spec,), ())[0]
-    return where(place, found, whole)  # type: ignore[no-any-return]
+    found = where(place, found, whole)
+    return found
 
 
 @contextmanager

@@ -355,8 +355,8 @@ def scatter(
     row-major order counts, and has the gradient. reduce: "add" and "multiply" combine with what is there.
     Raises ShapeError, DTypeError, IndexError.
     """
-    mode: ScatterMode = {None: "set", "add": "add", "multiply": "mul"}[reduce]  # type: ignore[assignment]
-    return _scatter("scatter", input, dim, index, src, mode)
+    modes: dict[str | None, ScatterMode] = {None: "set", "add": "add", "multiply": "mul"}
+    return _scatter("scatter", input, dim, index, src, modes[reduce])
 
 
 @checked

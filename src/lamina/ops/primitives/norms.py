@@ -68,7 +68,7 @@ def norm(
     """
     if p == "nuc":
         raise NotImplementedError("norm: 'nuc' needs singular values, which there are none of here")
-    return vector_norm(input, 2.0 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)  # type: ignore[arg-type]
+    return vector_norm(input, 2.0 if p is None or p == "fro" else p, dim, keepdim, dtype=dtype)
 
 
 @checked

@@ -115,14 +115,15 @@ def check_state(op: Op, state: Spec) -> None:
         raise ShapeError(f"{op.name}: state must be int64[2] (seed, counter), got {state}")
 
 
+@dataclass(frozen=True)
 class _Random(Op):
     """(state) -> (values, next state)."""
 
+    shape: Shape
+    dtype: DType = float32
     differentiable = False
     draws = True
     dtypes = (int64,)
-    shape: Shape
-    dtype: DType
 
     def infer(self, *inputs: Spec) -> tuple[Spec, Spec]:
         check_state(self, inputs[0])
@@ -134,23 +135,21 @@ class _Random(Op):
 
     def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
         """Each sample draws numbers of its own."""
-        return None if batched[0] else replace(self, **{"shape": (size, *self.shape)})
+        return None if batched[0] else replace(self, shape=(size, *self.shape))
 
 
-def _samples(op: type[Op]) -> Iterator[Sample]:
+def _samples(op: type[_Random]) -> Iterator[Sample]:
     state = Arg((2,), int64, value=(12345, 7), differentiable=False)
     shapes: tuple[Shape, ...] = ((4, 5), (7,), (), (0, 3), (1, 33))
     for shape in shapes:
         for dtype in FLOATS:
-            yield Sample(op(shape, dtype), (state,), (int64,))  # type: ignore[call-arg]
+            yield Sample(op(shape, dtype), (state,), (int64,))
 
 
 @dataclass(frozen=True)
 class RandomUniform(_Random):
     """Uniform values in [low, high), drawn as `uniform` does (in half types rounding may give `high`)."""
 
-    shape: Shape
-    dtype: DType = float32
     low: float = 0.0
     high: float = 1.0
 
@@ -167,8 +166,6 @@ class RandomUniform(_Random):
 class RandomNormal(_Random):
     """Normally distributed values, drawn as `normal` does."""
 
-    shape: Shape
-    dtype: DType = float32
     mean: float = 0.0
     std: float = 1.0
 

@@ -18,7 +18,7 @@ from lamina.spec import FLOATS, DTypeError, Shape, ShapeError, Spec, bool_, int6
 
 T = TypeVar("T")
 ScanKind = Literal["sum", "prod", "max", "min", "logsumexp"]
-_ACCUMULATE: dict[str, Callable[[Array, int], Any]] = {
+_ACCUMULATE: dict[ScanKind, Callable[[Array, int], Any]] = {
     "sum": lambda x, axis: np.cumsum(x, axis, dtype=_wide(x)).astype(x.dtype, copy=False),
     "prod": lambda x, axis: np.cumprod(x, axis, dtype=_wide(x)).astype(x.dtype, copy=False),
     "max": lambda x, axis: np.maximum.accumulate(x, axis),
@@ -85,10 +85,11 @@ class Scan(Op):
                 )
                 if kind == "prod" and max(shape) > 100:
                     arg = Arg(shape, low=0.999, high=1.001)
-                yield Sample.of(cls(kind, axis), arg, dtypes=FLOATS)  # type: ignore[arg-type]
-        for kind in ("sum", "prod", "max", "min"):
+                yield Sample.of(cls(kind, axis), arg, dtypes=FLOATS)
+        exact: tuple[ScanKind, ...] = ("sum", "prod", "max", "min")
+        for kind in exact:
             numbers = Arg((3, 9), low=-2, high=3, integers=True)
-            yield Sample.of(cls(kind, 1), numbers, dtypes=INTEGERS[:2])  # type: ignore[arg-type]
+            yield Sample.of(cls(kind, 1), numbers, dtypes=INTEGERS[:2])
 
 
 def _from_end(g: Any, axis: int, kind: ScanKind = "sum") -> Any:

@@ -26,6 +26,7 @@ _CASES: tuple[tuple[Shape, tuple[int, ...]], ...] = (
 )
 
 
+@dataclass(frozen=True)
 class _Softmax(Op):
     axis: tuple[int, ...]
 
@@ -47,14 +48,13 @@ class _Softmax(Op):
         return (b,) if b and b.axis not in self.axis and all(other == b for other in axes) else None
 
     def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
-        return replace(self, axis=tuple(a + 1 for a in self.axis)) if all(batched) else None  # type: ignore[call-arg]
+        return replace(self, axis=tuple(a + 1 for a in self.axis)) if all(batched) else None
 
 
 @dataclass(frozen=True)
 class Softmax(_Softmax):
     """exp(x) / sum over the axes of exp(x), without overflow (cudnnSoftmaxForward, ACCURATE)."""
 
-    axis: tuple[int, ...]
     inplace = {0: 0}
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -74,7 +74,6 @@ class Softmax(_Softmax):
 class LogSoftmax(_Softmax):
     """x - log(sum over the axes of exp(x)), without overflow (cudnnSoftmaxForward, LOG)."""
 
-    axis: tuple[int, ...]
     inplace = {0: 0}
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -94,7 +93,6 @@ class LogSoftmax(_Softmax):
 class SoftmaxGrad(_Softmax):
     """(y, g) -> y * (g - sum over the axes of y * g)."""
 
-    axis: tuple[int, ...]
     arity = 2
     inplace = {0: 1}
 
@@ -117,7 +115,6 @@ class SoftmaxGrad(_Softmax):
 class LogSoftmaxGrad(_Softmax):
     """(y, g) -> g - exp(y) * sum over the axes of g."""
 
-    axis: tuple[int, ...]
     arity = 2
     inplace = {0: 1}
 

@@ -188,14 +188,14 @@ def _pairs(what: str, padding: Padding, spans: Sequence[int], strides: Shape) ->
         return _named(what, padding, spans, strides)
     rank = len(spans)
     if isinstance(padding, Iterable) and any(isinstance(p, Iterable) for p in padding):
-        given = [tuple(p) if isinstance(p, Iterable) else p for p in padding]
-        if len(given) != rank or not all(isinstance(p, tuple) and len(p) == 2 for p in given):
+        given = [tuple(p) if isinstance(p, Iterable) else () for p in padding]
+        if len(given) != rank or any(len(p) != 2 for p in given):
             raise ShapeError(
                 f"{what}: padding must be one of {', '.join(PADDINGS)}, one int, {rank} ints "
                 f"or {rank} (lo, hi) pairs, got {padding!r}"
             )
-        lo = per_axis(what, "padding", [p[0] for p in given], rank, 0)  # type: ignore[index]
-        hi = per_axis(what, "padding", [p[1] for p in given], rank, 0)  # type: ignore[index]
+        lo = per_axis(what, "padding", [p[0] for p in given], rank, 0)
+        hi = per_axis(what, "padding", [p[1] for p in given], rank, 0)
         return tuple(zip(lo, hi, strict=True))
     return tuple((p, p) for p in per_axis(what, "padding", padding, rank, 0))  # type: ignore[arg-type]
 

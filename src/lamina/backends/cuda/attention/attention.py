@@ -15,7 +15,7 @@ three stay where they are. `rows` takes row-major operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -96,7 +96,8 @@ class PlanStep:
 class HostNumber(Place):
     """One number on the host, as cuDNN takes numbers by value."""
 
-    values: Array = None  # type: ignore[assignment]
+    _: KW_ONLY
+    values: Array
 
     @classmethod
     def of(cls, value: float) -> HostNumber:

@@ -37,18 +37,18 @@ _UNARY: dict[type[Op], str] = {
     pointwise.Abs: "abs",
     pointwise.Identity: "identity",
 }
-#: Activations whose parameters are attributes of the node: mode, and attribute -> the op's field.
-_WITH: dict[type[Op], tuple[str, Callable[[Op], dict[str, float]]]] = {
-    pointwise.ClippedRelu: ("relu_fwd", lambda op: {"relu_upper": getattr(op, "hi")}),  # noqa: B009
-    pointwise.LeakyRelu: ("relu_fwd", lambda op: {"relu_slope": getattr(op, "slope")}),  # noqa: B009
-    pointwise.Elu: ("elu_fwd", lambda op: {"elu_alpha": getattr(op, "alpha")}),  # noqa: B009
+#: Activations whose parameter is an attribute of the node: mode, attribute, and the op's field.
+_WITH: dict[type[Op], tuple[str, str, str]] = {
+    pointwise.ClippedRelu: ("relu_fwd", "relu_upper", "hi"),
+    pointwise.LeakyRelu: ("relu_fwd", "relu_slope", "slope"),
+    pointwise.Elu: ("elu_fwd", "elu_alpha", "alpha"),
 }
-_GELU_GRADS = {"none": "gelu_bwd", "tanh": "gelu_approx_tanh_bwd"}
 #: Gradients of activations, which read the activation's input or, for relu, its output.
-_GRADS: dict[type[Op], Callable[[Op], str]] = {
-    pointwise.ReluGrad: lambda op: "relu_bwd",
-    pointwise.SiluGrad: lambda op: "swish_bwd",
-    pointwise.GeluGrad: lambda op: _GELU_GRADS[getattr(op, "approximate")],  # noqa: B009
+_GRADS: dict[Op, str] = {
+    pointwise.ReluGrad(): "relu_bwd",
+    pointwise.SiluGrad(): "swish_bwd",
+    pointwise.GeluGrad("none"): "gelu_bwd",
+    pointwise.GeluGrad("tanh"): "gelu_approx_tanh_bwd",
 }
 
 #: Activations that own kernels and cuBLASLt compute too.
@@ -118,7 +118,7 @@ class Epilogue:
     def check(self) -> None:
         """Raise NoKernel when a step has no node, or an operand another type than the rest."""
         for step in self.steps:
-            if type(step) not in (*_BINARY, *_UNARY, *_WITH, *_GRADS):
+            if type(step) not in (*_BINARY, *_UNARY, *_WITH) and step not in _GRADS:
                 raise NoKernel(f"cuDNN has no pointwise node for {step.name}")
 
     def attach(
@@ -141,14 +141,14 @@ class Epilogue:
             if type(step) in _UNARY:
                 value = graph.pointwise(_UNARY[type(step)], value, out=result)
             elif type(step) in _WITH:
-                mode, parameters = _WITH[type(step)]
-                value = graph.pointwise(mode, value, None, result, t=None, **parameters(step))
+                mode, attribute, name = _WITH[type(step)]
+                value = graph.pointwise(mode, value, None, result, t=None, **{attribute: getattr(step, name)})
             else:
                 index, spec = next(extras)
                 other = _operand(graph, spec, len(shape), axes)
                 places[other.uid] = source(index)
-                if type(step) in _GRADS:
-                    value = graph.pointwise(_GRADS[type(step)](step), other, value, result)
+                if step in _GRADS:
+                    value = graph.pointwise(_GRADS[step], other, value, result)
                 else:
                     value = graph.pointwise(_BINARY[type(step)], value, other, result)
         return places
