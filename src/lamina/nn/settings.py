@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator
 from inspect import unwrap
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ from lamina.graph.ir.surroundings import (
     ReadWalk,
     SameSurroundings,
     SettledGuard,
+    codes_in,
     comparable,
     is_container,
 )
@@ -162,18 +163,10 @@ def _named(kind: type) -> frozenset[str]:
         bases = [base for base in kind.__mro__ if base.__module__ != _EVERY]
         functions = (unwrap(f) for base in bases for n, f in _functions(base) if n not in _ASIDE)
         codes = (f.__code__ for f in functions if isinstance(f, FunctionType))
-        _names[kind] = frozenset(name for code in codes for name in _inner(code))
+        _names[kind] = frozenset(n for code in codes for part in codes_in(code) for n in part.co_names)
     return _names[kind]
 
 
 def _functions(kind: type) -> Iterator[tuple[str, Any]]:
     for name, x in vars(kind).items():
         yield name, x.fget if isinstance(x, property) else getattr(x, "__func__", x)
-
-
-def _inner(code: CodeType) -> Iterator[str]:
-    """The names in a function and in those that are written in it."""
-    yield from code.co_names
-    for x in code.co_consts:
-        if isinstance(x, CodeType):
-            yield from _inner(x)

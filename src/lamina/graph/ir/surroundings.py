@@ -419,21 +419,28 @@ _BY_NAME = {"getattr", "hasattr", "vars", "__dict__"}
 _names: weakref.WeakKeyDictionary[CodeType, _CodeNames] = weakref.WeakKeyDictionary()
 
 
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function and of the functions that are written in it."""
+    yield code
+    for x in code.co_consts:
+        if isinstance(x, CodeType):
+            yield from codes_in(x)
+
+
 def _names_in(code: CodeType) -> _CodeNames:
     """Those in a function and in the functions that are written in it."""
     if code not in _names:
-        inner = [_names_in(x) for x in code.co_consts if isinstance(x, CodeType)]
-        steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
-        variables = [x for op, x in steps if op in ("LOAD_GLOBAL", "LOAD_NAME")]
-        attributes = [x for op, x in steps if op in ("LOAD_ATTR", "LOAD_METHOD")]
-        if {*variables, *attributes} & _BY_NAME:
-            attributes += [
-                x for op, x in steps if op == "LOAD_CONST" and isinstance(x, str) and x.isidentifier()
-            ]
-        for names in inner:
-            variables += names.variables
-            attributes += names.attributes
-        _names[code] = _CodeNames(tuple(dict.fromkeys(variables)), tuple(dict.fromkeys(attributes)))
+        variables, attributes = dict[str, None](), dict[str, None]()
+        for part in codes_in(code):
+            steps = [(step.opname, step.argval) for step in dis.get_instructions(part)]
+            read = {x: None for op, x in steps if op in ("LOAD_GLOBAL", "LOAD_NAME")}
+            taken = {x: None for op, x in steps if op in ("LOAD_ATTR", "LOAD_METHOD")}
+            if _BY_NAME & {*read, *taken}:
+                texts = [x for op, x in steps if op == "LOAD_CONST" and isinstance(x, str)]
+                taken |= {x: None for x in texts if x.isidentifier()}
+            variables |= read
+            attributes |= taken
+        _names[code] = _CodeNames(tuple(variables), tuple(attributes))
     return _names[code]
 
 
