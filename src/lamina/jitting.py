@@ -97,18 +97,8 @@ def jit(
     Raises TypeError for what cannot be traced: branches on a tensor's values, numbers made of them, arguments that
     are neither arrays nor hashable; ValueError for tensors on several devices.
     """
-    if fn is None:
-        return functools.partial(
-            Jitted,
-            device=device,
-            backend=backend,
-            memory_limit=memory_limit,
-            max_programs=max_programs,
-            max_program_bytes=max_program_bytes,
-            tuning=tuning,
-        )
-    return Jitted(
-        fn,
+    made = functools.partial(
+        Jitted,
         device=device,
         backend=backend,
         memory_limit=memory_limit,
@@ -116,6 +106,7 @@ def jit(
         max_program_bytes=max_program_bytes,
         tuning=tuning,
     )
+    return made if fn is None else made(fn)
 
 
 class Jitted(Generic[P, R]):
@@ -138,9 +129,8 @@ class Jitted(Generic[P, R]):
         self.device = None if device is None else _where(device)
         self.backend, self.memory_limit = backend, memory_limit
         self._programs: Programs[Traced] = Programs(max_programs, max_program_bytes, "jit")
-        self._known: dict[
-            tuple[int, ...], _KnownTrace
-        ] = {}  # some of the programs, by `_identity` of the arguments
+        # Some of the programs, by `_identity` of the arguments.
+        self._known: dict[tuple[int, ...], _KnownTrace] = {}
         self._lock = threading.RLock()
         self._tuner = CallTuner("" if tuning else "switched off")
         renew_after_fork(self)

@@ -28,9 +28,8 @@ class BoundedDraws(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._drawn: list[
-            tuple[torch.Tensor, int]
-        ] = []  # with the version of its memory: nothing is written to it
+        # With the version of its memory: nothing is written to it.
+        self._drawn: list[tuple[torch.Tensor, int]] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

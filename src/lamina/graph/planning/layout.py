@@ -90,9 +90,8 @@ class _Planner:
         self.home: dict[Value, Slot] = {}  # the slot that a value was made in
         self.copies: dict[tuple[Slot, Layout], Slot] = {}  # reordered forms of a slot
         self.packs: dict[tuple[Slot, Plan], Slot] = {}  # what was prepared of a slot
-        self.makers: dict[
-            Slot, PlannedStep
-        ] = {}  # of temporaries whose layout may change: nobody reads them yet
+        # Of temporaries whose layout may change: nobody reads them yet.
+        self.makers: dict[Slot, PlannedStep] = {}
         self.views: dict[Slot, list[PlannedStep]] = {}  # by whose memory they show, in their order
         self.program = PlannedGraph([], [], {}, name=graph.name)
         self.frozen: set[Slot] = set()  # values that stay the same from run to run

@@ -138,9 +138,8 @@ def waits(footprints: Sequence[Footprint], stream: Sequence[int]) -> list[list[i
     """For each step the last earlier step of each other stream that it conflicts with: all before that are done."""
     found: list[list[int]] = []
     steps: dict[int, list[int]] = {k: [] for k in stream}  # of each stream, so far
-    seen: dict[
-        tuple[int, int], int
-    ] = {}  # (stream, other) -> the last step of the other that it has waited for
+    # (stream, other) -> the last step of the other that it has waited for
+    seen: dict[tuple[int, int], int] = {}
     for i, own in enumerate(footprints):
         found.append([])
         for other, earlier in steps.items():

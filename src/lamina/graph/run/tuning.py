@@ -253,9 +253,8 @@ class Tuner:
         weakref.finalize(self, self._workers.drop).atexit = False
         self._last: float | None = None  # when the latest run began
         self._known: weakref.WeakKeyDictionary[Executable, TunedProgram] = weakref.WeakKeyDictionary()
-        self._waiting: list[
-            tuple[float, OpenChoice]
-        ] = []  # with what they are worth; candidates are not made yet
+        # With what they are worth; candidates are not made yet.
+        self._waiting: list[tuple[float, OpenChoice]] = []
         self._made: list[tuple[OpenChoice, Future[Any]]] = []  # are, or will soon be
         self._contest: tuple[OpenChoice, TuningSlices, PartKind] | None = None
         # What the run that is under way does beside: its kind, and the seconds that were spent on it before the run.

@@ -56,7 +56,7 @@ class PlaneMap:
     behind: int
 
     def parameters(self, dtype: DType) -> list[Held | int]:
-        """Its tables and sizes, in the order in which `_read_pass` takes them."""
+        """Its tables and sizes, in the order in which the loops take them."""
         if self.form.taps:
             at, weight = _by_taps(self.rows, self.form.taps)
             tables = [at]

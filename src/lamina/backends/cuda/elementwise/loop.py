@@ -205,9 +205,8 @@ class _Code:
         self.space, self.inputs, self.outputs, self.width, self.raw = space, inputs, outputs, width, raw
         rows = iter(space.strides)
         self.steps = [[next(rows)[-1] for _ in o.rows] for o in (*inputs, *outputs)]  # innermost strides
-        self.bounds: dict[
-            tuple[int, int], tuple[str, str]
-        ] = {}  # of a joined input's parts: where it ends, begins
+        # Of a joined input's parts: where it ends, begins.
+        self.bounds: dict[tuple[int, int], tuple[str, str]] = {}
 
     @property
     def _sized(self) -> bool:

@@ -3,7 +3,7 @@
 Batch norm reads x twice (sums, apply), its gradient g and x twice; relu and a residual's sum run in the same passes.
 The sums are split among blocks and combined in a fixed order, relative to each channel's first element, so that they
 neither vary nor lose digits. Layer, RMS and group norm hold a row in registers and read it once. Under `fastest`
-batch norm in one launch competes (`norm_resident`), and cuDNN's where it has one: half types, channels last, relu
+batch norm in one launch competes (`batch_persistent`), and cuDNN's where it has one: half types, channels last, relu
 forward only.
 """
 
@@ -403,7 +403,7 @@ def _residual(op: BatchNorm | BatchNormInfer) -> Place:
     return source(5) if op.residual else source(0)
 
 
-def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad, functions: NormFunctions | None = None) -> str:
+def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad, functions: NormFunctions | None) -> str:
     relu = ("+relu" if op.hi is None else "+clipped_relu") * op.relu
     name = op.name + "+add" * op.residual + relu
     return name if functions is None else functions.label(name)
