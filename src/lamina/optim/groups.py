@@ -537,47 +537,54 @@ class ParameterGroups:
         """
         if "state" in state and "param_groups" in state:
             state = self._of_torch(state["state"], state["param_groups"])
-        wanted: dict[str, tuple[int, ...] | None] = {"step": None}
         numbers = [_numbers(group) for group in self.groups]
-        for i, group in enumerate(self.groups):
-            given = {n: numbers[i].get(n) for n in group if f"param_groups.{i}.{n}" in state}
+        entries = list(self.entries.values())
+        updated = [e for e in entries if any(f"{e.name}.{part}" in state for part in e.group.rule.parts)]
+        sums = {n: e.gathered() for e in entries if (n := f"{e.name}.sum_of_gradients") in state}
+        sums |= {"gathered": self._counted()} if "gathered" in state else {}
+        self._check_fits(state, numbers, updated, sums)
+        self._take_numbers(numbers, state)
+        self.number = int(state["step"])
+        for e in updated:
+            e.take_state([_beside(state[f"{e.name}.{part}"], e.param) for part in e.group.rule.parts])
+        loaded = set(map(id, updated))
+        for e in entries:
+            if id(e) not in loaded:
+                e.begin_anew()
+        self._take_sums(state, sums)
+
+    def _check_fits(
+        self,
+        state: Mapping[str, Any],
+        numbers: Sequence[Mapping[str, np.ndarray[Any, Any]]],
+        updated: Sequence[TrainedParameter],
+        sums: Mapping[str, Tensor],
+    ) -> None:
+        """Raises ValueError unless a state has what these groups, parameters and sums take, in their shapes.
+
+        numbers: of each group. updated: the parameters that it has a state of.
+        """
+        wanted: dict[str, tuple[int, ...] | None] = {"step": None}  # None: of any shape
+        for i, (group, own) in enumerate(zip(self.groups, numbers, strict=True)):
+            given = {n: own.get(n) for n in group if f"param_groups.{i}.{n}" in state}
             wanted |= {f"param_groups.{i}.{n}": None if x is None else x.shape for n, x in given.items()}
-        sums: dict[str, Tensor] = {}
-        having = [
-            e
-            for e in self.entries.values()
-            if any(f"{e.name}.{part}" in state for part in e.group.rule.parts)
-        ]
-        for e in having:
+        for e in updated:
             cuts = e.group.rule.elementwise or ()
             for i, (part, x) in enumerate(zip(e.group.rule.parts, e.held(), strict=True)):
                 wanted[f"{e.name}.{part}"] = e.param.shape if e.pieces is not None and cuts[i] else x.shape
-        for e in self.entries.values():
-            if f"{e.name}.sum_of_gradients" in state:
-                sums[f"{e.name}.sum_of_gradients"] = e.gathered()
-        if "gathered" in state:
-            sums["gathered"] = self._counted()
         wanted |= {name: x.shape for name, x in sums.items()}
+        shapes = {n: shape for n, shape in wanted.items() if shape is not None and n in state}
         wrong = sorted(wanted.keys() ^ set(state))
-        wrong += [
-            n
-            for n, shape in wanted.items()
-            if shape is not None and n in state and np.shape(state[n]) != shape
-        ]
+        wrong += [n for n, shape in shapes.items() if np.shape(state[n]) != shape]
         if wrong:
             raise ValueError(f"{self._name}.load_state_dict: does not fit: {', '.join(wrong[:8])}")
-        self._take_numbers(numbers, state)
-        self.number = int(state["step"])
-        for e in having:
-            e.take_state([_beside(state[f"{e.name}.{part}"], e.param) for part in e.group.rule.parts])
-        loaded = set(map(id, having))
-        for e in self.entries.values():
-            if id(e) not in loaded:
-                e.begin_anew()
+
+    def _take_sums(self, state: Mapping[str, Any], sums: Mapping[str, Tensor]) -> None:
+        """Take over gradients that were gathered; those that the state lacks are 0."""
         for name, held in sums.items():
             held.copy_(_beside(state[name], held))
-        gathered = {f"{e.name}.sum_of_gradients": e.sum for e in self.entries.values()}
-        for name, lacking in {**gathered, "gathered": self._count}.items():
+        own = {f"{e.name}.sum_of_gradients": e.sum for e in self.entries.values()}
+        for name, lacking in {**own, "gathered": self._count}.items():
             if lacking is not None and name not in sums:
                 lacking.copy_(_zeros(lacking))
         self._with_gradient = {
