@@ -141,9 +141,8 @@ class Op:
     #: As a step of `Fused`: the input that takes the running value.
     chained: ClassVar[int] = 0
     #: "update": the op brings state (a parameter, its moments) to the next step. It runs once, nothing of that step
-    #: waits for it, and it may run beside the backward pass. "collective": other ranks take part in it, so that
-    #: it runs
-    #: once, in the order of the program, whatever else is there. "pure": it may also run twice, to save memory.
+    #: waits for it, and it may run beside the backward pass. "collective": other ranks take part in it, so that it
+    #: runs once, in the order of the program, whatever else is there. "pure": it may also run twice, to save memory.
     effect: ClassVar[Effect] = "pure"
     #: Whether a backend may apply it to many tensors in one launch (`Foreach`).
     foreach: ClassVar[bool] = False

@@ -81,7 +81,7 @@ class Regularized(Optimizer):
         self.optimizer, self.l1, self.l2 = optimizer, l1, l2
 
     @property
-    def parts(self) -> tuple[str, ...]:  # type: ignore[override]
+    def parts(self) -> tuple[str, ...]:
         """The other optimizer's."""
         return self.optimizer.parts
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,10 @@ class UpdateRule(Protocol):
     """What updates a parameter: an optimizer, as its groups know it."""
 
     lr: float | Schedule
-    parts: ClassVar[tuple[str, ...]]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the state tensors of each parameter."""
 
     @property
     def elementwise(self) -> tuple[bool, ...] | None:

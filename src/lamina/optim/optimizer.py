@@ -7,7 +7,7 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -66,8 +66,6 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     lr: float | Schedule
 
-    #: Names of the state tensors of each parameter.
-    parts: ClassVar[tuple[str, ...]]
     _arguments: Mapping[str, Any]
     _groups: ParameterGroups | None = None
     _own: frozenset[str] = frozenset()  # arguments in which a group differs from its optimizer
@@ -85,6 +83,11 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     def __init__(self, lr: float | Schedule) -> None:
         self.lr = lr
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the state tensors of each parameter; a class that always has the same may set it."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which state it keeps: set parts")
 
     @property
     def elementwise(self) -> tuple[bool, ...] | None:
@@ -265,7 +268,7 @@ class UpdateOptimizer(Optimizer):
     _moved: frozenset[str] = frozenset()  # the numbers that were changed
 
     @property
-    def parts(self) -> tuple[str, ...]:  # type: ignore[override]
+    def parts(self) -> tuple[str, ...]:
         """Moments, then scalars, and "step" where the steps are counted."""
         return self.op.kept()
 

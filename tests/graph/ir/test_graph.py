@@ -230,6 +230,16 @@ def test_what_is_written_over_traced_values_is_as_on_tensors(f: Callable[[Any], 
         np.testing.assert_allclose(z[0].numpy(), w, rtol=1e-12)
 
 
+def test_a_part_of_a_part_may_be_taken_as_often_as_one_likes() -> None:
+    def turned(x: Any) -> Any:
+        for _ in range(1101):
+            x = x.T
+        return x.contiguous()
+
+    (made,) = lm.trace(turned, Spec((2, 3), float32)).outputs
+    assert made.shape == (3, 2)
+
+
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "float32"])
 def test_an_empty_part_of_a_traced_value_may_be_written(dtype: str) -> None:
     def f(x: Any) -> Any:

@@ -552,13 +552,16 @@ def _is_part(value: Value) -> bool:
 def _strides_within(value: Value) -> Shape | None:
     """Where a part's elements lie among those of the value that is no part, row-major, as torch's views have them;
     None of what is no part: also where a reshape of what lies otherwise makes elements of its own."""
-    node = value.node
-    if node is None or not (node.op.takes_part or isinstance(node.op, StopGradient)):
-        return None
-    whole = node.inputs[0]
-    lie = _strides_within(whole)
-    lie = contiguous(whole.shape).strides if lie is None else lie
-    return lie if isinstance(node.op, StopGradient) else node.op.strides_within(whole.shape, lie)
+    taken: list[Node] = []
+    while (node := value.node) is not None and (node.op.takes_part or isinstance(node.op, StopGradient)):
+        taken.append(node)
+        value = node.inputs[0]
+    lie: Shape | None = None
+    for node in reversed(taken):
+        shape = node.inputs[0].shape
+        lie = contiguous(shape).strides if lie is None else lie
+        lie = lie if isinstance(node.op, StopGradient) else node.op.strides_within(shape, lie)
+    return lie
 
 
 def _put_back(op: Op, made: Value, whole: Value) -> Value:
