@@ -98,6 +98,17 @@ def test_the_gradient_of_a_part_s_diagonal_goes_to_its_elements() -> None:
     assert found.tolist() == [[0, 1, 0, 0], [0, 0, 2, 0], [0, 0, 0, 3]]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_part_of_many_parts_that_are_gone_sees_the_whole(compiled: bool) -> None:
+    x = lm.ones(2, 3)
+    part = x
+    for _ in range(1201):
+        part = part.T
+    x.add_(1)
+    found = lm.jit(lambda: part * 2)() if compiled else part * 2
+    assert found.tolist() == [[4, 4]] * 3
+
+
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int64", "uint8", "bool"])
 def test_a_part_of_every_dtype_is_written(dtype: str) -> None:
     x = lm.zeros((2, 3), dtype=dtype)

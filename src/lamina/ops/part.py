@@ -98,12 +98,19 @@ class TensorPart:
         now = self._written()
         return now != self._seen and any(a not in (-1, b) for a, b in zip(now, self._seen, strict=True))
 
+    def nearest(self) -> tuple[Any, list[TensorPart]]:
+        """The nearest whole that exists (None where that was made another tensor), and the parts from it to this."""
+        parts = [self]
+        while parts[-1].whole() is None and (above := parts[-1].above) is not None:
+            parts.append(above)
+        return parts[-1].wholly(), parts[::-1]
+
     def take(self) -> Any:
         """The part, taken anew from the nearest whole that exists."""
-        whole: Any = self.wholly()
-        if whole is None and self.whole() is None and self.above is not None:
-            whole = self.above.take()
-        return None if whole is None else type(whole).bind_op(self.op, (whole,))[0]
+        whole, parts = self.nearest()
+        for part in parts if whole is not None else ():
+            whole = type(whole).bind_op(part.op, (whole,))[0]
+        return whole
 
     def back(self, part: Any) -> Any:
         """A part's elements at their places in the whole, zeros elsewhere."""

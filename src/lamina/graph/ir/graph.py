@@ -337,13 +337,14 @@ class Capture:
         return None if x._part is None or id(x) in self.inputs else self._taken(x._part)
 
     def _taken(self, part: TensorPart) -> Value | None:
-        whole: Any = part.wholly()
-        if whole is not None:
-            self.guard(part.is_there)
-            value: Value | None = self.read(whole)
-        else:
-            value = self._taken(part.above) if part.whole() is None and part.above is not None else None
-        return None if value is None else self.bind_op(part.op, (value,))[0]
+        whole, parts = part.nearest()
+        if whole is None:
+            return None
+        self.guard(parts[0].is_there)
+        value = self.read(whole)
+        for taken in parts:
+            value = self.bind_op(taken.op, (value,))[0]
+        return value
 
     def standing(self, x: Tensor) -> Value:
         """What stands for a tensor that is first met."""
