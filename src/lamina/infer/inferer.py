@@ -238,17 +238,15 @@ class Inferer(Serving):
         if most in self._alone:
             return None
         large, structure = self._predictor.traced(kind.structure, most.specs)
-        parts = []
-        for n, specs in {1: one.specs, count: kind.specs}.items():
-            if n < self.max_batch:
-                small, _ = self._predictor.traced(kind.structure, specs)
-                parts.append(_part(small, large))
-        if None in parts:
+        fewer = {n: s for n, s in ((1, one.specs), (count, kind.specs)) if n < self.max_batch}
+        small = [self._predictor.traced(kind.structure, specs)[0] for specs in fewer.values()]
+        parts = [part for graph in small if (part := _part(graph, large)) is not None]
+        if len(parts) < len(small):
             _log.info("Inferer: %s mixes the samples of a batch: requests run alone", type(self.net).__name__)
             return None
         # a request of a whole batch that ran alone has left its program under the same key
         if not isinstance(self._programs.get(most), GatheredProgram):
-            batch, outputs = parts[0]  # type: ignore[misc]
+            batch, outputs = parts[0]
             inputs = batch.axes[len(self._predictor._held) :]
             executable = self._loaded(large)
             program = _CompiledBatch(

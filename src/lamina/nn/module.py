@@ -84,7 +84,7 @@ class Module(WithState, Checked):
     """Base of all layers and networks: assign parameters and modules to attributes, define `forward`."""
 
     #: Whether its parameters keep the master type in mixed precision: few numbers that statistics are combined with.
-    computes_in_master: ClassVar[bool] = False
+    computes_in_master: bool = False
     #: What entries of the state were called in older files: patterns for what follows the module's path -> today's.
     older_names: ClassVar[Mapping[str, str]] = {}
     #: Entries of the state that older files lack; they stay as they are.

@@ -20,7 +20,7 @@ from lamina.tensors import ones, zeros
 class _NormLayer(Module):
     """Scale and bias: they stay in the master type when a network computes in a half type, as the statistics do."""
 
-    computes_in_master: ClassVar[bool] = True
+    computes_in_master = True
     weight: Parameter | None
     bias: Parameter | None
 
@@ -164,7 +164,7 @@ class FrozenBatchNorm2d(Module):
     As torchvision.ops.FrozenBatchNorm2d: for networks that are trained further with few images at a time.
     """
 
-    computes_in_master: ClassVar[bool] = True
+    computes_in_master = True
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
         if num_features < 1:

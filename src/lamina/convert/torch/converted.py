@@ -45,7 +45,7 @@ class ConvertedPart(Module):
             if child is not None:
                 self.add_module(name, ConvertedPart(child, adopted, share))
         self.__dict__["_training"] = source.training
-        self.computes_in_master = False  # type: ignore[misc]
+        self.computes_in_master = False
         self.__dict__["_of"] = source
 
     def __getattr__(self, name: str) -> Any:
@@ -205,7 +205,7 @@ class ConvertedModule(ConvertedPart):
         for node in graph.program.graph_module.graph.nodes:
             if node.op == "call_function" and "_norm" in str(node.target):
                 for given in (n for n in node.all_input_nodes if n.name in names):
-                    self.get_submodule(names[given.name].rpartition(".")[0]).computes_in_master = True  # type: ignore[misc]
+                    self.get_submodule(names[given.name].rpartition(".")[0]).computes_in_master = True
 
 
 class _State(Mapping[str, Any]):

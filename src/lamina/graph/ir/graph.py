@@ -370,9 +370,9 @@ class Capture:
                 if self.contents[holder] is value:
                     return x
                 value = holder
-            elif _is_part(value):
-                parts.append(value.node)  # type: ignore[arg-type]
-                value = parts[-1].inputs[0]
+            elif (node := value.node) is not None and _is_part(value):
+                parts.append(node)
+                value = node.inputs[0]
             else:
                 return x
         found = self.contents[value]
