@@ -53,6 +53,14 @@ def test_variables_of_the_module_and_of_functions_around_are_read() -> None:
     assert names_read(limited) == {"LIMIT"}  # and no `shape`, which is an attribute
 
 
+def test_a_method_that_is_called_by_super_is_read() -> None:
+    class Twice(Weighted):
+        def __call__(self, x: Any) -> Any:
+            return super().offset() * x
+
+    assert "LIMIT" in names_read(Twice())
+
+
 def test_objects_are_read_by_the_names_that_the_code_has() -> None:
     weighted = Weighted()
     assert names_read(weighted) == {"scale", "base", "LIMIT"}

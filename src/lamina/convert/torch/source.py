@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, codes_in, comparable
+from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, READING, codes_in, comparable
 
 #: Attributes that every module has: those of its state, its mode and its hooks.
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
@@ -151,7 +151,4 @@ def _steps(method: Any) -> Iterator[dis.Instruction]:
     """What a method, or a property, and the functions written in it do with attributes."""
     function = unwrap(method.fget if isinstance(method, property) and method.fget else method)
     for code in codes_in(function.__code__) if isinstance(function, FunctionType) else ():
-        yield from (x for x in dis.get_instructions(code) if x.opname in _OF_ATTRIBUTES)
-
-
-_OF_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")
+        yield from (x for x in dis.get_instructions(code) if x.opname in (*READING, "STORE_ATTR"))

@@ -414,6 +414,8 @@ class _CodeNames(NamedTuple):
 
 
 _NO_NAMES = _CodeNames((), ())
+#: Instructions that read an attribute: of methods that are called (Python 3.11), by `super()` (from 3.12 on).
+READING = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 #: What takes the name of an attribute as a text.
 _BY_NAME = {"getattr", "hasattr", "vars", "__dict__"}
 _names: weakref.WeakKeyDictionary[CodeType, _CodeNames] = weakref.WeakKeyDictionary()
@@ -434,7 +436,7 @@ def _names_in(code: CodeType) -> _CodeNames:
         for part in codes_in(code):
             steps = [(step.opname, step.argval) for step in dis.get_instructions(part)]
             read = {x: None for op, x in steps if op in ("LOAD_GLOBAL", "LOAD_NAME")}
-            taken = {x: None for op, x in steps if op in ("LOAD_ATTR", "LOAD_METHOD")}
+            taken = {x: None for op, x in steps if op in READING}
             if _BY_NAME & {*read, *taken}:
                 texts = [x for op, x in steps if op == "LOAD_CONST" and isinstance(x, str)]
                 taken |= {x: None for x in texts if x.isidentifier()}
@@ -463,11 +465,11 @@ def is_advanced(kind: type, name: str) -> bool:
         read: list[str] | None = None  # what is done since the attribute was read, until there is a branch
         for step in dis.get_instructions(function):
             if step.argval == name and step.opname == "STORE_ATTR" and read is not None:
-                moved, other = True, other or "STORE_FAST" in read
+                moved, other = True, other or any(op.startswith("STORE_FAST") for op in read)
                 read = None
             elif step.argval == name and step.opname == "LOAD_ATTR":
                 read, other = [], other or read is not None
-            elif "JUMP" in step.opname or step.opname == "RETURN_VALUE":
+            elif "JUMP" in step.opname or step.opname.startswith("RETURN"):
                 read, other = None, other or read is not None
             elif read is not None:
                 read.append(step.opname)
