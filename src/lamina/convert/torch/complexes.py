@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ class ComplexCell(Cell):
     @classmethod
     def of(cls, cell: Cell) -> ComplexCell:
         """Of a cell [..., 2], whose memory it shows."""
-        return cls(*(View(cell, lambda x, i=i: x[..., i]) for i in (0, 1)))  # type: ignore[misc]
+        return cls(View(cell, itemgetter((..., 0))), View(cell, itemgetter((..., 1))))
 
     @classmethod
     def made(cls, parts: Parts) -> ComplexCell:

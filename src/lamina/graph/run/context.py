@@ -221,7 +221,7 @@ class ExecutionContext:
     def _poisoning(self, index: int, stream: Stream) -> list[Run]:
         """Fill what dies with step `index` with 0xff: NaN in every float type."""
         dead = [s for s in self.program.temporaries if s.last == index]
-        return [lambda b=self._own[s]: memset(b, 255, stream) for s in dead]  # type: ignore[misc]
+        return [partial(memset, self._own[s], 255, stream) for s in dead]
 
     # ---- one call
     def __call__(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:

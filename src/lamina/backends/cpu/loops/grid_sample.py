@@ -107,14 +107,15 @@ class _TapBlock:
         self.at = [code.scratch(int32, count) for _ in self.combinations]
         self.weight = [code.scratch(self.wide, count) for _ in self.combinations]
         #: By axis and combination: the weight with the slope of the axis in place of its own weight.
-        self.slopes = [[code.scratch(self.wide, count) for _ in self.combinations] for _ in range(self.rank)][
-            : self.rank if slopes else 0
-        ]
+        axes = range(self.rank if slopes else 0)
+        self.slopes = [[code.scratch(self.wide, count) for _ in self.combinations] for _ in axes]
 
     def _taps(self, coordinate: Scalar, axis: int) -> list[tuple[Scalar, Scalar, Scalar]]:
         found = self.problem.op.each_tap(coordinate, self.problem.spatial[axis])
         code, kind = self.code, coordinate.dtype
-        return [tuple(code.value(v, kind) for v in tap) for tap in found]  # type: ignore[misc]
+        return [
+            (code.value(place, kind), code.value(w, kind), code.value(dw, kind)) for place, w, dw in found
+        ]
 
     def fill(self, grid: Elements, first: Scalar, width: Scalar) -> None:
         """From the grid's places `first` on."""
