@@ -761,3 +761,140 @@ def test_parts_that_a_compiled_function_closes_over_are_parts() -> None:
     assert keys.tolist() == [5, 5, 5]
     cache.fill_(8.0)
     assert write_part(lm.tensor(x)).tolist() == [[1, 2, 3], [8, 8, 8]]
+
+
+# ------------------------------------------------------------------- what a function does to attributes and numbers
+class DataInitialized(nn.Module):
+    """A shift that the first batch sets, as in activation normalization."""
+
+    def __init__(self) -> None:
+        self.register_buffer("shift", lm.zeros(3))
+        self.scale, self.initialized = nn.Parameter(lm.ones(3)), False
+
+    def forward(self, x: Any) -> Any:
+        """x [N, 3]."""
+        if not self.initialized:
+            self.shift.copy_(x.mean(0))
+            self.initialized = True
+        return (x - self.shift) * self.scale
+
+
+def test_a_flag_that_a_trace_switches_is_what_it_is_in_the_next_call() -> None:
+    net, x = DataInitialized(), array(5, 3)
+    compiled = lm.jit(net)
+    for more in (0, 1, 2):
+        np.testing.assert_allclose(compiled(x + more).numpy(), x + more - x.mean(0), atol=1e-6)
+        assert net.initialized
+    assert compiled.program(x) is compiled.program(x)
+    net.initialized = False
+    for more in (3, 4):
+        np.testing.assert_allclose(compiled(x + more).numpy(), x + more - x.mean(0) - 3, atol=1e-5)
+
+    net = DataInitialized()
+    step = lm.train_step(net, ops.mse_loss, optim.SGD(lr=0.0))
+    for more in (0, 1, 2):
+        step(x + more, x)
+        np.testing.assert_allclose(net.shift.numpy(), x.mean(0), atol=1e-6)
+
+
+def test_a_trace_that_fails_leaves_flags_as_they_were() -> None:
+    net = DataInitialized()
+
+    @lm.jit
+    def failing(x: Any) -> Any:
+        net(x)
+        raise KeyError("no")
+
+    with pytest.raises(KeyError, match="no"):
+        failing(array(5, 3))
+    assert not net.initialized
+
+
+class Counting(nn.Module):
+    """A rate that grows with the calls; how many these were is for others to look at."""
+
+    def __init__(self) -> None:
+        self.fc, self.steps, self.calls = nn.Linear(2, 2), 0, 0
+
+    def forward(self, x: Any) -> Any:
+        """x [N, 2]."""
+        self.steps += 1
+        self.calls += 1
+        return self.fc(x) * min(1.0, self.steps / 10)
+
+
+def test_counts_that_calls_go_by_are_warned_of() -> None:
+    x = lm.ones((3, 2))
+    with pytest.warns(UserWarning, match=r"Counting\.steps is carried from call to call.*it stays 1") as told:
+        lm.jit(Counting())(x)
+    assert len(told) == 1
+    with pytest.warns(UserWarning, match=r"Counting\.steps is carried"):
+        lm.train_step(Counting(), ops.mse_loss, optim.SGD(0.1))(x, lm.zeros((3, 2)))
+    net = Counting()  # at once each call counts
+    lm.vmap(net)(x)
+    lm.value_and_grad(lambda net: net(x).sum())(net)
+    assert net.steps == 2
+
+
+def test_a_forward_of_an_objects_own_is_looked_at() -> None:
+    net, x, factor = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), array(2, 4), {"by": 2.0}
+    compiled = lm.jit(lambda x: net(x))
+    step = lm.train_step(net, ops.mse_loss, optim.SGD(lr=0.0))
+
+    def agree() -> None:
+        expected = net(lm.tensor(x))
+        np.testing.assert_allclose(compiled(x).numpy(), expected.numpy(), rtol=1e-6)
+        np.testing.assert_allclose(step(x, x).item(), ops.mse_loss(expected, lm.tensor(x)).item(), rtol=1e-6)
+
+    agree()
+    net[1].forward = lambda x: x * factor["by"]
+    agree()
+    factor["by"] = 3.0
+    agree()
+    del net[1].forward
+    agree()
+
+
+def test_dataclasses_of_tensors_among_arguments() -> None:
+    traces: list[None] = []
+
+    @lm.jit
+    def doubled(given: Outputs) -> Outputs:
+        traces.append(None)
+        return Outputs(given.logits * 2, given.loss, given.name)
+
+    x = array(3, 2)
+    for more in (0.0, 1.0):
+        found = doubled(Outputs(x + more, name="a"))
+        np.testing.assert_allclose(found.logits.numpy(), 2 * (x + more))
+        assert (found.loss, found.name) == (None, "a")
+    assert len(traces) == 1
+    found = doubled(Outputs(lm.tensor(x), loss=x, name="b"))
+    np.testing.assert_array_equal(found.loss.numpy(), x)
+    assert found.name == "b"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers and a dtype: one value that stays fixed."""
+
+    factor: int = 2
+    dtype: Any = lm.float32
+
+
+def test_dataclasses_without_tensors_stay_whole() -> None:
+    def scaled(x: Any, settings: Settings) -> Any:
+        assert settings.dtype is lm.float32
+        return x * settings.factor
+
+    x, compiled = array(3), lm.jit(scaled)
+    for factor in (2, 3, 2):
+        np.testing.assert_allclose(compiled(x, Settings(factor)).numpy(), x * factor)
+    with pytest.raises(TypeError, match=r"args\[1\] is a Outputs: .* dict or dataclass of such"):
+        compiled(x, Outputs(1))  # type: ignore[arg-type]
+
+
+def test_slices_among_arguments() -> None:
+    x, cut = array(5, 2), lm.jit(lambda x, where: x[where])
+    for where in (slice(0, 2), slice(1, None), (slice(None), 1), slice(0, 2)):
+        np.testing.assert_array_equal(cut(x, where).numpy(), x[where])

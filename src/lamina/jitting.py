@@ -19,6 +19,7 @@ from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.graph.run.tuning import TuningState
+from lamina.graph.transforms.arguments import is_plain_record
 from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
@@ -69,10 +70,10 @@ def jit(
             return ops.relu(net(x)) + y
 
     Args:
-        fn: takes and gives tensors, and nested tuples, lists and dicts of them. NumPy arrays and arrays that speak
-            DLPack count as tensors. Everything else among the arguments (numbers, strings, None, modules) must be
-            hashable and is fixed: another value is traced anew. It runs once per trace, so its Python side effects
-            happen once.
+        fn: takes and gives tensors, and nested tuples, lists, dicts and dataclasses of them. NumPy arrays and arrays
+            that speak DLPack count as tensors. Everything else among the arguments (numbers, strings, None, modules)
+            must be hashable and is fixed: another value is traced anew. It runs once per trace, so its Python side
+            effects happen once; a flag that it switches counts in the next call.
         device: where it runs; None: where its tensors are (arguments first, then what it closes over), else the CPU.
         backend, memory_limit: as in `compile`.
         max_programs, max_program_bytes: how many traces are kept, and in how much memory (arenas, inputs and results;
@@ -386,7 +387,7 @@ class _Arguments:
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         """Positional and named arguments."""
-        return cls(*_tree.flatten((args, kwargs)))
+        return cls(*_tree.flatten((args, kwargs), is_plain_record, open_dataclasses=True))
 
     @property
     def arrays(self) -> list[Any]:
@@ -408,12 +409,14 @@ class _Arguments:
             return x.spec.open, x.device
         if is_array(x):
             return array_spec(x), None
+        if isinstance(x, slice):  # no key in Python 3.11
+            return slice, x.start, x.stop, x.step
         try:
             hash(x)
         except TypeError:
             raise TypeError(
-                f"jit: {self.names[index]} is a {type(x).__name__}: an argument is a tensor or array, a tuple, list "
-                "or dict of such, or a hashable value that stays fixed"
+                f"jit: {self.names[index]} is a {type(x).__name__}: an argument is a tensor or array, a tuple, list, "
+                "dict or dataclass of such, or a hashable value that stays fixed"
             ) from None
         return type(x), repr(x) if isinstance(x, float) else x  # 0.0 equals -0.0, and NaN not itself
 

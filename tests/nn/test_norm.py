@@ -316,3 +316,20 @@ def test_each_layer_takes_inputs_of_its_ranks_alone(name: str) -> None:
         wide = x.astype(np.float64)
         wanted = (wide - wide.mean(axes, keepdims=True)) / np.sqrt(wide.var(axes, keepdims=True) + 1e-5)
         np.testing.assert_allclose(layer(x).numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (0, 3, 4, 4), (2, 3, 0)])
+def test_batches_without_elements_leave_running_statistics(shape: tuple[int, ...]) -> None:
+    """As in PyTorch: nothing comes out, parameters get no gradient, the batch counts."""
+    layer = nn.BatchNorm2d(3) if len(shape) == 4 else nn.BatchNorm1d(3)
+    layer.running_mean.fill_(2)
+    x = np.zeros(shape, np.float32)
+    loss = lm.value_and_grad(lambda layer, x: ops.sum(layer(x)))
+    for count, way in enumerate((loss, lm.jit(loss)), 1):
+        value, grads = way(layer, x)
+        assert value.item() == 0
+        assert all((g.numpy() == 0).all() for g in grads.values())
+        assert layer(lm.tensor(x)).shape == shape
+        np.testing.assert_array_equal(layer.running_mean.numpy(), 2)
+        np.testing.assert_array_equal(layer.running_var.numpy(), 1)
+        assert layer.num_batches_tracked.item() == 2 * count

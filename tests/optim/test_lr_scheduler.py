@@ -392,3 +392,41 @@ def test_plateaus_go_on_from_their_state() -> None:
 def test_bad_arguments_are_named(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make(optim.SGD(0.1))
+
+
+@pytest.mark.parametrize("way", ["scheduler", "lr", "group", "momentum"])
+def test_numbers_are_set_outside_of_compiled_functions(way: str) -> None:
+    weights = lm.nn.Parameter(lm.ones(3))
+    optimizer = optim.SGD([weights], lr=0.5)
+    scheduler = mine.ExponentialLR(optimizer, 0.5)
+    ways: dict[str, Callable[[], None]] = {
+        "scheduler": scheduler.step,
+        "lr": lambda: setattr(optimizer, "lr", 0.1),
+        "group": lambda: optimizer.param_groups[0].__setitem__("lr", 0.1),
+        "momentum": lambda: setattr(optimizer, "momentum", 0.9),
+    }
+
+    def step(x: Any) -> Any:
+        optimizer.step([lm.grad(lambda w: (w * x).sum())(weights)])
+        ways[way]()
+        return x
+
+    with pytest.raises(
+        RuntimeError, match=r"SGD\.\w+ is set within a compiled function.*outside of the function"
+    ):
+        lm.jit(step)(lm.ones(3))
+    np.testing.assert_array_equal(weights.numpy(), 1)
+    assert optimizer.param_groups[0].lr == 0.5
+    step(lm.ones(3))  # at once it is done in each call
+    np.testing.assert_array_equal(weights.numpy(), 0.5)
+
+
+def test_an_optimizer_may_be_made_while_something_is_traced() -> None:
+    weights = lm.nn.Parameter(lm.ones(3))
+
+    @lm.jit
+    def make(x: Any) -> Any:
+        optim.SGD([{"params": [weights], "lr": 0.1}], lr=0.2)
+        return x
+
+    make(lm.ones(2))

@@ -257,7 +257,7 @@ class Module(WithState, Checked):
             if (by := recorder()) is not None:
                 by.assigns(self, name)
             object.__setattr__(self, name, value)
-            if by is not None or traces():
+            if (by is not None or traces()) and not isinstance(value, bool | str | None):
                 self._unsettled.add(name)
             else:
                 settings_changed()

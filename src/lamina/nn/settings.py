@@ -57,7 +57,7 @@ def settings_of(module: HasSettings, names: Collection[str] = ()) -> Hashable:
     """
     own, named = vars(module), _named(type(module))
     aside = {*_TABLES, *module._no_settings, *module._unsettled}
-    held = [(n, x) for n, x in own.items() if (n in named or n in names) and n not in aside]
+    held = [(n, x) for n, x in own.items() if (n in named or n in names or n in _CALLED) and n not in aside]
     told = [(n, comparable(x) if _is_told(x) else Itself(x)) for n, x in held]
     return module._exchanged, tuple(told)
 
@@ -67,6 +67,10 @@ _TABLES = (
     *("_training", "_parameters", "_buffers", "_modules", "_transient", "_exchanged", "_unsettled"),
     *("_lamina_hooks",),
 )
+
+
+#: What `Module.__call__` reads: a function that an object has in place of its class's.
+_CALLED = ("forward",)
 
 
 def _is_told(value: Any) -> bool:
@@ -128,6 +132,8 @@ def _walk_of(modules: Collection[HasSettings]) -> ReadWalk:
     for module in modules:
         if type(module).__module__.partition(".")[0] != _LIBRARY:
             kinds.setdefault(type(module), []).append(module)
+        for name in _CALLED:
+            walk.call(vars(module).get(name))
         if (hooks := vars(module).get("_lamina_hooks")) is not None:
             for entry in (*hooks.before.values(), *hooks.after.values()):
                 walk.call(entry.hook)

@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina.graph.transforms.arguments import HasParameters
 from lamina.ops.arguments import Checked, checked
-from lamina.ops.core import Array, bind
+from lamina.ops.core import Array, bind, recorder
 from lamina.ops.primitives.update import Update
 from lamina.optim.groups import FollowingRate, ParameterGroup, ParameterGroups, Params
 from lamina.optim.schedule import Schedule
@@ -125,7 +125,7 @@ class Optimizer(Checked, metaclass=_TakesParameters):
             )
         own = {name: value for name, value in numbers.items() if name != "lr"}
         made: Self = type(self)(**{**self._arguments, **own})
-        made.lr = numbers.get("lr", FollowingRate(self))
+        made._set_rate(numbers.get("lr", FollowingRate(self)))
         object.__setattr__(made, "_own", frozenset(own))
         return made
 
@@ -185,24 +185,41 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set the rate, a number that it was made with, or a new attribute. Raises AttributeError for another one
-        that is set already, ValueError and TypeError for a number that it cannot be made with.
+        that is set already, ValueError and TypeError for a number that it cannot be made with, RuntimeError within a
+        compiled function, which would set it once, when it is traced.
         """
-        kind = type(self).__name__
+        kind, is_made = type(self).__name__, "_arguments" in vars(self)
+        is_number = is_made and name in inspect.signature(type(self).__init__).parameters
+        if is_number or (is_made and name == "lr"):
+            self._refuse_when_traced(name)
         if name == "lr":
-            if not callable(value) and not isinstance(value, Real):
-                raise TypeError(f"{kind}: lr must be a number or a schedule, got {value!r}")
-            if not callable(value) and not value >= 0:
-                raise ValueError(f"{kind}: lr must be at least 0, got {value}")
-        elif "_arguments" in vars(self) and name in inspect.signature(type(self).__init__).parameters:
+            self._set_rate(value)
+        elif is_number:
             self._change(name, value)
-            return
         elif name in vars(self):
             raise AttributeError(
                 f"{kind}.{name} is {vars(self)[name]!r} for good, since compiled steps hold it (what may be set "
                 f"later is "
                 f"what it was made with): make a new {kind}"
             )
-        object.__setattr__(self, name, value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def _set_rate(self, value: float | Schedule) -> None:
+        kind = type(self).__name__
+        if not callable(value) and not isinstance(value, Real):
+            raise TypeError(f"{kind}: lr must be a number or a schedule, got {value!r}")
+        if not callable(value) and not value >= 0:
+            raise ValueError(f"{kind}: lr must be at least 0, got {value}")
+        object.__setattr__(self, "lr", value)
+
+    def _refuse_when_traced(self, name: str) -> None:
+        if (by := recorder()) is not None and by.lasts:
+            raise RuntimeError(
+                f"{type(self).__name__}.{name} is set within a compiled function, which runs once, when it is "
+                "traced, and not in each call: set it, or step the scheduler, outside of the function, whose calls "
+                f"ask for {name}; or give the optimizer a schedule as its lr"
+            )
 
     def _change(self, name: str, value: Any) -> None:
         """Become what it would be, had it been made with another number; groups without one of their own follow."""

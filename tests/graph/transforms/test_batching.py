@@ -1,6 +1,7 @@
 """vmap: what it gives is what the function gives for each sample, for every op and within every transformation."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -411,3 +412,17 @@ def test_a_program_around_it_follows_settings_and_modes() -> None:
         net.scale = 2.0
         np.testing.assert_array_equal(call(x).numpy(), 2 * x.numpy())
         assert len(call._programs) == 3
+
+
+@dataclass
+class Sampled:
+    """A user's own class of arguments."""
+
+    x: Any
+    rate: float = 2.0
+
+
+def test_dataclasses_among_arguments() -> None:
+    x = normal(SIZE, 2)
+    found = lm.vmap(lambda given: ops.sum(given.x) * given.rate)(Sampled(lm.tensor(x)))
+    np.testing.assert_allclose(found.numpy(), 2 * x.sum(1), rtol=1e-6)

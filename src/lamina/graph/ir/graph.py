@@ -23,7 +23,14 @@ import numpy as np
 
 from lamina._tree import flatten, unflatten
 from lamina.graph.ir.picture import picture
-from lamina.graph.ir.surroundings import SettledGuard, is_carried, is_kept, users_frame
+from lamina.graph.ir.surroundings import (
+    PLAIN,
+    SettledGuard,
+    is_advanced,
+    is_carried,
+    is_kept,
+    users_frame,
+)
 from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand, recorder
 from lamina.ops.destination import destination
@@ -464,28 +471,49 @@ class Capture:
     def attributes_apart(self, arguments: Iterable[Value]) -> Iterator[None]:
         """Behind the block objects that keep traced values for later calls (tables, masks) have the attributes that
         they had: each trace makes its own. What is assigned for others to look at stays. Warns of what is carried
-        from call to call: results of the arguments that a later call reads.
+        from call to call: results of the arguments that a later call reads, and counts. A flag that was switched is
+        carried: the record serves one call, and the next one is traced with the flag as it is. Where the block
+        fails, nothing was done: flags and numbers are what they were.
         """
-        given = set(arguments)
+        given, assigned = set(arguments), self.assigned
         try:
             yield
-            for (_, name), (holder, _) in self.assigned.items():
-                if is_carried(type(holder), name) and _is_made_of(given, _values_in(holder, name)):
-                    warnings.warn(
-                        f"{type(holder).__name__}.{name} is carried from call to call, which compiled calls do not "
-                        "do: each reads what it held when it was traced; make it a buffer that is written "
-                        "(register_buffer, copy_), or an argument and a result",
-                        stacklevel=users_frame(),
-                    )
+            for (_, name), (holder, before) in assigned.items():
+                self._carry(given, holder, name, before)
+        except BaseException:
+            for (_, name), (holder, before) in assigned.items():
+                if isinstance(before, PLAIN):
+                    vars(holder)[name] = before
+            raise
         finally:
-            assigned = [(holder, name, before) for (_, name), (holder, before) in self.assigned.items()]
-            keep = {id(x) for x, name, _ in assigned if is_kept(type(x), name) and _values_in(x, name)}
-            for holder, name, before in assigned:
+            made = [(holder, name, before) for (_, name), (holder, before) in assigned.items()]
+            keep = {id(x) for x, name, _ in made if is_kept(type(x), name) and _values_in(x, name)}
+            for holder, name, before in made:
                 if id(holder) in keep and before is _ABSENT:
                     vars(holder).pop(name, None)
                 elif id(holder) in keep:
                     vars(holder)[name] = before
-            self.assigned.clear()
+                elif _is_switched(holder, name, before):
+                    self.guard(_serves_no_more)
+            assigned.clear()
+
+    def _carry(self, given: set[Value], holder: Any, name: str, before: Any) -> None:
+        """Warn of an attribute that was assigned what a later call reads and a compiled one does not keep."""
+        kind, now = type(holder), vars(holder).get(name)
+        counts = (
+            self.lasts
+            and _is_number(before)
+            and _is_number(now)
+            and now != before
+            and is_advanced(kind, name)
+        )
+        if counts or (is_carried(kind, name) and _is_made_of(given, _values_in(holder, name))):
+            what = f"it stays {now}" if counts else "each reads what it held when it was traced"
+            warnings.warn(
+                f"{kind.__name__}.{name} is carried from call to call, which compiled calls do not do: {what}; make "
+                "it a buffer that is written (register_buffer, copy_), or an argument and a result",
+                stacklevel=users_frame() - 1,
+            )
 
     def guard(self, holds: Callable[[], bool]) -> None:
         """What is recorded is right only as long as this gives True."""
@@ -526,6 +554,22 @@ class Capture:
 
 
 _ABSENT = object()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_switched(holder: Any, name: str, before: Any) -> bool:
+    """Whether a function changed a flag that functions of its class read: a text, an enumerated value, True, None."""
+    now = vars(holder).get(name, _ABSENT)
+    flags = all(isinstance(x, PLAIN) and not _is_number(x) for x in (before, now))
+    return flags and now != before and is_kept(type(holder), name)
+
+
+def _serves_no_more() -> bool:
+    """A guard of what was right for one call."""
+    return False
 
 
 def _values_in(holder: Any, name: str) -> list[Value]:

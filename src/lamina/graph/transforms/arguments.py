@@ -60,7 +60,18 @@ class GradientsOf:
 
 def is_nested(*trees: Any) -> bool:
     """Whether a transformation stands within another, or within a trace: then it is recorded there."""
-    return recorder() is not None or any(isinstance(x, Value) for x in _tree.leaves(trees))
+    if recorder() is not None:
+        return True
+    return any(isinstance(x, Value) for x in _tree.flatten(trees, open_dataclasses=True)[0])
+
+
+def is_plain_record(x: Any) -> bool:
+    """Whether it is an object of a dataclass without tensors and arrays in it: a configuration, a module."""
+    if not hasattr(type(x), "__dataclass_fields__") or isinstance(x, tuple | list | dict):
+        return False
+    if isinstance(x, HasParameters):
+        return True
+    return not any(isinstance(y, Operand) or is_array(y) for y in _tree.flatten(x, open_dataclasses=True)[0])
 
 
 def tensors(tree: Any) -> Any:

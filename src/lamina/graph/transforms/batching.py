@@ -17,7 +17,7 @@ from lamina import _tree, ops
 from lamina._renamed import renamed
 from lamina._tree import Structure
 from lamina.graph.ir.graph import Capture, Node, Value, computed, mark, reachable, traced_for
-from lamina.graph.transforms.arguments import named_function
+from lamina.graph.transforms.arguments import is_plain_record, named_function
 from lamina.ops.arguments import shown
 from lamina.ops.core import BatchAxis, Op, Operand, bind, inferred, is_number, operand, recorder, recording
 from lamina.ops.primitives.generator import sample_by_sample
@@ -116,7 +116,7 @@ class _Mapped(NamedTuple):
     @classmethod
     def of(cls, args: tuple[Any, ...], in_dims: Any) -> _Mapped:
         """Raises ValueError and ShapeError for axes and sizes that do not fit."""
-        given, structure = _tree.flatten(args)
+        given, structure = _tree.flatten(args, is_plain_record, open_dataclasses=True)
         asked = in_dims if not isinstance(in_dims, list) else tuple(in_dims)
         axes = _axes(structure, asked, "in_dims")
         names = _tree.names(structure, "args")

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import is_dataclass
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from lamina import _tree
+from lamina import _tree, ops
 from lamina._tree import Structure
-from lamina.graph.transforms.arguments import is_nested, named_function
+from lamina.graph.transforms.arguments import is_nested, is_plain_record, named_function
 from lamina.ops.arguments import shown
 from lamina.ops.core import Operand, bind, operand
 from lamina.ops.primitives.marker import CustomGradient
 from lamina.runtime import is_array
-from lamina.spec import Spec
+from lamina.spec import ShapeError, Spec
 from lamina.tensors import Tensor, zeros
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: The functions whose `forward` runs: called by it they are what they are outside of a derivative.
+_under_way: ContextVar[tuple[Any, ...]] = ContextVar("under_way", default=())
 
 
 class custom_vjp(Generic[P, R]):  # noqa: N801 - used as a decorator, called as in JAX
@@ -38,9 +42,10 @@ class custom_vjp(Generic[P, R]):  # noqa: N801 - used as a decorator, called as 
     forward(*args) gives (result, kept): the result as fn gives it, and whatever the gradient needs, any tree of
     tensors and other values. backward(kept, g) gets the gradient that arrives at the result, in its structure (zeros
     where nothing arrives, None for what is not floating point), and gives a tuple with one gradient per positional
-    argument, in that argument's structure, or None. Where backward is written with ops, it can be differentiated
-    again. Outside of a derivative the function is simply fn. What forward closes over (a network's parameters) gets
-    no gradient: give it as an argument.
+    argument, in that argument's structure, or None; it is cast to the argument's dtype, and summed over axes along
+    which the argument was broadcast. Where backward is written with ops, it can be differentiated again. Outside of a
+    derivative, and where forward calls it, the function is simply fn. What forward closes over (a network's
+    parameters) gets no gradient: give it as an argument.
     """
 
     def __init__(self, fn: Callable[P, R]) -> None:
@@ -58,13 +63,18 @@ class custom_vjp(Generic[P, R]):  # noqa: N801 - used as a decorator, called as 
         if self.forward is None or self.backward is None:
             name = _name(self.fn)
             raise TypeError(f"custom_vjp: {name} has no gradient yet; call {name}.defvjp(forward, backward)")
-        if not is_nested(args, kwargs):
+        around = _under_way.get()
+        if not is_nested(args, kwargs) or self in around:
             return self.fn(*args, **kwargs)  # type: ignore[no-any-return]
         if kwargs:
             raise TypeError(
                 f"custom_vjp: {_name(self.fn)} takes positional arguments alone, got {', '.join(kwargs)}="
             )
-        given = self.forward(*args)
+        token = _under_way.set((*around, self))
+        try:
+            given = self.forward(*args)
+        finally:
+            _under_way.reset(token)
         if not isinstance(given, tuple) or len(given) != 2:
             raise TypeError(
                 f"custom_vjp: forward of {_name(self.fn)} must give (result, kept), got {shown(given)}"
@@ -73,13 +83,13 @@ class custom_vjp(Generic[P, R]):  # noqa: N801 - used as a decorator, called as 
 
     def _marked(self, args: tuple[Any, ...], result: Any, kept: Any) -> Any:
         """The result, with a mark that tells its gradient."""
-        leaves, structure = _tree.flatten(args)
+        leaves, structure = _tree.flatten(args, is_plain_record, open_dataclasses=True)
         places = [i for i, x in enumerate(leaves) if _is_tensor(x)]
-        outputs, made_of = _tree.flatten(result)
+        outputs, made_of = _tree.flatten(result, open_dataclasses=True)
         outputs = [operand(y, "custom_vjp", "the result") for y in outputs]
-        held, kept_of = _tree.flatten(kept)
+        held, kept_of = _tree.flatten(kept, is_plain_record, open_dataclasses=True)
         tensors = [i for i, x in enumerate(held) if _is_tensor(x)]
-        specs = [y.spec for y in outputs]
+        specs, takes = [y.spec for y in outputs], [operand(leaves[i]).spec for i in places]
         backward, name = self.backward, _name(self.fn)
         assert backward is not None
 
@@ -89,7 +99,8 @@ class custom_vjp(Generic[P, R]):  # noqa: N801 - used as a decorator, called as 
                 whole[i] = v
             arriving = _tree.unflatten(made_of, _filled(grads, specs))
             found = backward(_tree.unflatten(kept_of, whole), arriving)
-            return _gradients(found, structure, places, name)
+            own = _gradients(found, structure, places, name)
+            return [_fitted(g, spec, name) for g, spec in zip(own, takes, strict=True)]
 
         op = CustomGradient(rule, len(places), len(outputs))
         marked = bind(op, *(leaves[i] for i in places), *outputs, *(held[i] for i in tensors))
@@ -138,13 +149,31 @@ def _gradients(found: Any, structure: Structure, places: Sequence[int], name: st
     return [leaves[i] for i in places]
 
 
+def _fitted(g: Any, spec: Spec, name: str) -> Any:
+    """The gradient of an argument, as autograd takes it: in its dtype, summed over axes along which it was broadcast.
+    Raises TypeError for another shape."""
+    if g is None:
+        return None
+    given = operand(g)
+    try:
+        given = ops.sum_to(given, spec.shape)
+    except ShapeError:
+        raise TypeError(
+            f"custom_vjp: backward of {name} gave a gradient of shape {given.shape} for an argument {spec}"
+        ) from None
+    return ops.cast(given, spec.dtype) if spec.dtype.is_float else given
+
+
 def _parts(structure: Structure, g: Any) -> list[Any]:
     """The gradients of the parts of an argument, with None where a part has none."""
     if g is None:
         return [None] * len(_tree.names(structure, ""))
     if structure.is_leaf:
         return [] if isinstance(g, tuple | list | dict) else [g]
-    inside = [g.get(k) for k in structure.keys] if isinstance(g, dict) else list(g)
+    if isinstance(g, dict):
+        inside = [g.get(k) for k in structure.keys]
+    else:
+        inside = [getattr(g, k) for k in structure.keys] if is_dataclass(g) else list(g)
     if len(inside) != len(structure.branches):
         return []
     return [part for b, x in zip(structure.branches, inside, strict=True) for part in _parts(b, x)]

@@ -798,9 +798,10 @@ def batch_norm_with_statistics(
     """(y, next running mean, next running variance) of `batch_norm`, which leaves its arguments as they are.
 
     In training each channel of input [N, C, *S] is normalized by its own mean and variance, and the running
-    statistics move by `momentum` towards them (the variance as the unbiased one); else the running statistics
-    normalize and stay as they are. They may be None in training, and stay None. weight, bias: ones and zeros by
-    default. Statistics, weight and bias are [C] and are computed with in float32 for half types.
+    statistics move by `momentum` towards them (the variance as the unbiased one); else, and where the input has no
+    elements, the running statistics normalize and stay as they are. They may be None in training, and stay None.
+    weight, bias: ones and zeros by default. Statistics, weight and bias are [C] and are computed with in float32 for
+    half types.
 
     mode: "spatial"; "per_activation" normalizes each element [C, *S] over N alone, its operands have that shape;
     "spatial_persistent" is cuDNN's name for a faster spatial kernel, which is chosen by the policy here.
@@ -821,7 +822,7 @@ def batch_norm_with_statistics(
     added = () if residual is None else (operand(residual),)
     pair = _filled(x, weight, small, 1), _filled(x, bias, small, 0)
     state = _filled(x, running_mean, small, 0), _filled(x, running_var, small, 1)
-    if not training:
+    if not training or 0 in x.shape:  # a batch of no samples has no statistics: the running ones stay
         y = call(BatchNormInfer(float(eps), relu, bool(added)), x, *pair, *state, *added)
         return y, running_mean, running_var
     y, _, _, mean, var = bind(
