@@ -58,7 +58,9 @@ def test_parts_and_rows() -> None:
     assert [int(part[i][0]) for i in range(len(part))] == [7, 2, 2]
     row = data.ConcatDataset([part, whole, data.Subset(whole, [9])])
     assert [int(row[i][0]) for i in range(len(row))] == [7, 2, 2, *range(10), 9]
-    for index in (-1, 14):
+    assert [int(row[i][0]) for i in (-1, -2, -14)] == [9, 9, 7]  # from the back, as torch's
+    assert int(data.Subset(whole, [0, -1])[1][0]) == 9
+    for index in (-15, 14):
         with pytest.raises(IndexError, match=f"index {index} is not from 0 to 13"):
             row[index]
     with pytest.raises(IndexError, match="Subset: index 10 is not from 0 to 9"):

@@ -221,7 +221,9 @@ def test_build_move_init_from_sample_forward_backward_update(block: Block) -> No
 def test_functional_call_of_what_is_no_module_or_no_mapping(block: Block) -> None:
     with pytest.raises(TypeError, match=r"functional_call: module must be an instance of Module, got array"):
         nn.functional_call(X, {}, X)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="functional_call: values must be a mapping, such as a dict, got"):
+    with pytest.raises(
+        TypeError, match="functional_call: values must be a mapping, such as a dict or a sequence of"
+    ):
         nn.functional_call(block, [X], X)  # type: ignore[arg-type]
 
 
@@ -233,6 +235,34 @@ def test_functional_call_leaves_the_module_alone(block: Block) -> None:
     assert np.abs(block(X).numpy()).max() > 0
     with pytest.raises(KeyError, match="Block has no parameter or buffer second"):
         nn.functional_call(block, {"second": lm.zeros(1)}, X)
+
+
+def test_functional_call_as_torchs(block: Block) -> None:
+    """Dicts, named arguments, shared parameters by any name, buffers that are written."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+            self.second.weight = self.first.weight
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: Any, scale: float = 1.0) -> Any:
+            return self.second(self.norm(self.first(x))) * scale
+
+    net, x = Tied(), np.arange(12, dtype=np.float32).reshape(4, 3) % 5
+    weight = lm.tensor(np.eye(3, dtype=np.float32) * 2)
+    state = {name: b.clone() for name, b in net.named_buffers()}
+    expected = nn.functional_call(net, {"first.weight": weight}, x)
+    net.load_state_dict(state, strict=False)
+    found = nn.functional_call(net, ({"second.weight": weight}, state), (), {"x": x, "scale": 2.0})
+    np.testing.assert_allclose(found.numpy(), 2 * expected.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(state["norm.running_mean"].numpy(), 0.2 * x.mean(0), rtol=1e-6)
+    assert (state["norm.num_batches_tracked"].item(), net.norm.num_batches_tracked.item()) == (1, 0)
+    nn.functional_call(net, dict(net.named_parameters()) | state, x, strict=True)
+    with pytest.raises(KeyError, match=r"values have no norm\.weight, norm\.bias"):
+        nn.functional_call(net, {"first.weight": weight} | state, x, strict=True)
+    with pytest.raises(ValueError, match=r"first\.weight is in two of the dicts"):
+        nn.functional_call(net, [{"first.weight": weight}, {"first.weight": weight}], x)
 
 
 def test_state_written_in_a_trace_is_given_back(block: Block) -> None:

@@ -561,3 +561,16 @@ def test_which_updates_go_element_by_element() -> None:
     assert [o.elementwise for o in (optim.LAMB(0.1), optim.LARS(0.1), optim.Muon(), optim.Adafactor())] == [
         None
     ] * 4
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW, optim.RMSprop])
+def test_words_for_how_torch_computes_an_update_change_nothing(kind: Any) -> None:
+    found = []
+    for how in ({}, {"fused": True}, {"foreach": False, "capturable": True}):
+        weights = nn.Parameter(lm.ones(3))
+        optimizer = kind([weights], lr=0.1, weight_decay=0.01, **how)
+        optimizer.step([lm.ones(3)])
+        optimizer.weight_decay = 0.1
+        optimizer.step([lm.ones(3)])
+        found.append(weights.numpy())
+    np.testing.assert_array_equal(found[1:], [found[0]] * 2)

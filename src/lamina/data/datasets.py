@@ -76,13 +76,18 @@ class TensorDataset(Checked):
 
 
 class Subset(Checked):
-    """Some samples of another set, in the order of `indices`. Raises IndexError for one that it does not have."""
+    """Some samples of another set, in the order of `indices`, which may count from the back.
+
+    Raises IndexError for one that it does not have.
+    """
 
     def __init__(self, dataset: Dataset[Any], indices: Sequence[int]) -> None:
-        self.dataset, self.indices = dataset, [int(i) for i in indices]
-        wrong = next((i for i in self.indices if not 0 <= i < len(dataset)), None)
+        self.dataset, size = dataset, len(dataset)
+        given = [int(i) for i in indices]
+        wrong = next((i for i in given if not -size <= i < size), None)
         if wrong is not None:
-            raise IndexError(f"Subset: index {wrong} is not from 0 to {len(dataset) - 1}")
+            raise IndexError(f"Subset: index {wrong} is not from 0 to {size - 1}, nor from the back")
+        self.indices = [i % size for i in given]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -97,7 +102,7 @@ class Subset(Checked):
 
 
 class ConcatDataset(Checked):
-    """The samples of several sets, one set behind the other."""
+    """The samples of several sets, one set behind the other; an index may count from the back."""
 
     def __init__(self, datasets: Sequence[Dataset[Any]]) -> None:
         self.datasets = list(datasets)
@@ -109,8 +114,11 @@ class ConcatDataset(Checked):
         return self.ends[-1]
 
     def _place(self, index: int) -> tuple[Dataset[Any], int]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"ConcatDataset: index {index} is not from 0 to {len(self) - 1}")
+        if not -len(self) <= index < len(self):
+            raise IndexError(
+                f"ConcatDataset: index {index} is not from 0 to {len(self) - 1}, nor from the back"
+            )
+        index %= len(self)
         number = bisect_right(self.ends, index)
         return self.datasets[number], index - (self.ends[number - 1] if number else 0)
 

@@ -622,22 +622,66 @@ def substitute(module: Module, values: Mapping[str, Any]) -> AbstractContextMana
 
     Raises TypeError for what is no module or no mapping, KeyError for a name that the module does not have.
     """
-    held: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    held = _state_by_name(module)
     unknown = [name for name in values if name not in held]
     if unknown:
         raise KeyError(f"{type(module).__name__} has no parameter or buffer {', '.join(unknown)}")
     return standing_in({id(held[name]): value for name, value in values.items()})
 
 
-@checked
-def functional_call(module: Module, values: Mapping[str, Any], inputs: Sequence[Any] | Any) -> Any:
-    """module(*inputs) with the given operands as the parameters of these names (as torch.func has it).
+def _state_by_name(module: Module) -> dict[str, Tensor]:
+    """Parameters and buffers, what is shared by all of its names."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
 
-    Raises TypeError for what is no module or no mapping, KeyError for a name that the module does not have.
+
+@checked
+def functional_call(
+    module: Module,
+    values: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    inputs: Sequence[Any] | Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    strict: bool = False,
+) -> Any:
+    """module(*inputs, **kwargs) with the given operands as the parameters and buffers of these names, as
+    torch.func.functional_call.
+
+    values: a dict, or several, which have no name in common. What is shared goes by any of its names. What the module
+        writes to a buffer is written to the tensor that is given for it (of a traced value nobody sees it), and the
+        module's own stays.
+    inputs: a tuple or list of positional arguments, or the only one. strict: whether values must have them all.
+    Raises TypeError for what is no module or no mapping, KeyError for a name that the module does not have, or that
+    is missing where strict; ValueError for a name that is given twice.
     """
+    given = _joined(values)
+    held = _state_by_name(module)
+    reached = {id(held[name]) for name in given if name in held}
+    missing = [name for name, x in held.items() if id(x) not in reached]
+    if strict and missing:
+        raise KeyError(f"functional_call: values have no {', '.join(missing)} of {type(module).__name__}")
     arguments = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    with substitute(module, values):
-        return module(*arguments)
+    with substitute(module, given) as standing:
+        result = module(*arguments, **(kwargs or {}))
+        after = {name: standing[id(held[name])] for name in given}
+    for name, value in given.items():
+        if isinstance(value, Tensor) and after[name] is not value:
+            value.copy_(after[name])
+    return result
+
+
+def _joined(values: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """One dict of several. Raises ValueError for a name that two have."""
+    if isinstance(values, Mapping):
+        return values
+    found: dict[str, Any] = {}
+    for part in values:
+        if twice := [name for name in part if name in found]:
+            raise ValueError(f"functional_call: {', '.join(twice)} is in two of the dicts")
+        found.update(part)
+    return found
 
 
 def _of_array(x: np.ndarray[Any, Any], by: Recorder | None) -> Any:

@@ -19,11 +19,15 @@ from lamina.optim.groups import FollowingRate, ParameterGroup, ParameterGroups, 
 from lamina.optim.schedule import Schedule
 from lamina.tensors import Tensor, full, tensor
 
+#: Torch's words for how an update is computed: here it is one program for all tensors in any case.
+_HOW = ("foreach", "fused", "capturable")
+
 
 class _TakesParameters(ABCMeta):
     """Lets `SGD(net.parameters(), lr=0.1)` be `SGD(lr=0.1).over(net.parameters())`, as elsewhere."""
 
     def __call__(cls, *args: Any, **numbers: Any) -> Any:
+        numbers = {name: value for name, value in numbers.items() if name not in _HOW}
         given = numbers.pop("params", None)
         if given is None and args and _are_parameters(args[0]):
             given, args = args[0], args[1:]
@@ -57,6 +61,9 @@ class Optimizer(Checked, metaclass=_TakesParameters):
     `SGD(net.parameters(), lr=0.1)`, or `SGD(lr=0.1).over(net)`, trains parameters: it keeps their states, and `step`
     updates them by gradients. Parameters in groups, each with numbers of its own, are given as in torch by a list of
     dicts, or selected by `over(net, groups)`.
+
+    `foreach=`, `fused=` and `capturable=` of torch's optimizers are taken, and change nothing: they say how the same
+    update is computed.
 
     `lr` and the other numbers may be set at any time, of a group too, and take effect at the next step. Of compiled
     programs the rate is an input. So is each other number of an `UpdateOptimizer` from its first change on, for which

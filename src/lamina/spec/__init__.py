@@ -22,7 +22,7 @@ from lamina.spec.dtype import (
     promote_types,
     uint8,
 )
-from lamina.spec.errors import DTypeError, ShapeError
+from lamina.spec.errors import DTypeError, OutsideError, ShapeError
 from lamina.spec.group import Group
 from lamina.spec.layout import Layout, channels_last, contiguous, dense, from_tag, pack, unpack
 from lamina.spec.policies import (
@@ -51,6 +51,7 @@ __all__ = [
     "DTypeError",
     "Group",
     "Layout",
+    "OutsideError",
     "Policy",
     "Precision",
     "Shape",

@@ -22,6 +22,8 @@ KEYS: dict[str, Any] = {
     "a list": [0, 2, 2],
     "nothing": [],
     "an array": PAIR,
+    "a tuple among others": (slice(None), (0, 3, 3)),
+    "a tuple alone": ((2, 0),),
     "behind a slice": (slice(None), PAIR),
     "at the end": (Ellipsis, PAIR),
     "two arrays": (PAIR, PAIR),
@@ -107,6 +109,8 @@ def test_index_put() -> None:
 @pytest.mark.parametrize(
     ("key", "error", "match"),
     [
+        (3, IndexError, "getitem: index 3 is outside axis 0"),
+        ((0, -5), ShapeError, "getitem: index -5 is outside axis 1"),
         ([3], IndexError, "getitem: index"),
         (lm.tensor([-4]), IndexError, r"index -4 at position .* is outside -3 … 2"),
         ((0, 0, 0, 0), ShapeError, "too many entries"),
@@ -120,6 +124,17 @@ def test_index_put() -> None:
 def test_errors(key: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         _ = lm.tensor(A)[key]
+
+
+def test_a_loop_over_what_takes_its_elements_from_a_tensor_ends() -> None:
+    class Rows:
+        def __init__(self) -> None:
+            self.rows = lm.tensor(A)
+
+        def __getitem__(self, index: int) -> Any:
+            return self.rows[index]
+
+    assert sum(1 for _ in Rows()) == len(A)  # type: ignore[attr-defined,misc]
 
 
 def test_values_that_do_not_fit() -> None:

@@ -353,3 +353,12 @@ def test_the_gradient_of_hardswish_is_0_below_its_bend_and_what_came_above_it() 
         expected = np.array([0.0 if s == 0 else g * s for s in slope])
         (found,) = grad(lambda v, g=g: (ops.hardswish(v) * g).sum(), x)
         np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])
+def test_relu_of_integers(dtype: str) -> None:
+    x = np.array([-3, 0, 2]).astype(dtype)
+    for way in (ops.relu, lm.jit(ops.relu), lm.nn.ReLU()):
+        found = way(lm.tensor(x))
+        assert found.numpy().dtype == dtype
+        np.testing.assert_array_equal(found.numpy(), np.maximum(x, 0))

@@ -36,6 +36,7 @@ from lamina.ops.primitives.shape import (
 )
 from lamina.spec import (
     DTypeError,
+    OutsideError,
     Shape,
     ShapeError,
     as_shape,
@@ -83,7 +84,7 @@ def select(input: Any, dim: int, index: int) -> Any:
 def _inside(what: str, x: Any, axis: int, index: int) -> int:
     n: int = x.shape[axis]
     if not -n <= index < n:
-        raise ShapeError(f"{what}: index {index} is outside axis {axis} of {x.spec}")
+        raise OutsideError(f"{what}: index {index} is outside axis {axis} of {x.spec}")
     return index % n
 
 

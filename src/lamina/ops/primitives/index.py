@@ -24,7 +24,7 @@ from lamina.ops.primitives.gather import (
 from lamina.ops.primitives.pointwise import add, maximum, minimum, mul, where
 from lamina.ops.primitives.scan import cumsum
 from lamina.ops.primitives.shape import Slice, expand, flip, pad_axes, permute, reshape, spread_apart
-from lamina.spec import DTypeError, Shape, ShapeError, bool_, broadcast_shapes
+from lamina.spec import DTypeError, OutsideError, Shape, ShapeError, bool_, broadcast_shapes
 
 
 def getitem(x: Any, key: Any) -> Any:
@@ -32,8 +32,8 @@ def getitem(x: Any, key: Any) -> Any:
 
     A negative step flips the axis. Arrays of indices are broadcast together, and stand where they stood, in front
     where something stands between them. The shape by a boolean array depends on its numbers: those of a traced value
-    are a TypeError. Raises ShapeError for an int outside the axis, IndexError for an index in an array (see
-    `lamina.ops.gather`), TypeError and DTypeError for what is no index.
+    are a TypeError. Raises OutsideError (a ShapeError and an IndexError) for an int outside the axis, IndexError for
+    an index in an array (see `lamina.ops.gather`), TypeError and DTypeError for what is no index.
     """
     x = operand(x)
     basic, arrays = _parts(key, x)
@@ -97,10 +97,10 @@ def _slice(k: slice, n: int, x: Any) -> tuple[int, int, int]:
 
 
 def _entries(key: Any) -> list[Any]:
-    """The key's entries; lists become arrays, booleans with axes their indices along each."""
+    """The key's entries; lists, and tuples among them, become arrays, booleans with axes their indices along each."""
     found: list[Any] = []
     for k in key if isinstance(key, tuple) else (key,):
-        if isinstance(k, (list, range)):
+        if isinstance(k, (list, tuple, range)):
             k = np.asarray(k) if len(k) else np.zeros(0, np.int64)
         k = np.asarray(k) if isinstance(k, (bool, np.bool_)) else k
         if not isinstance(k, (Operand, np.ndarray)) and hasattr(k, "__dlpack__"):
@@ -163,7 +163,7 @@ def _number(k: Any, n: int, axis: int, x: Any) -> int:
             f"{type(k).__name__} for {x.spec}"
         ) from None
     if not -n <= i < n:
-        raise ShapeError(f"getitem: index {i} is outside axis {axis} of {x.spec}")
+        raise OutsideError(f"getitem: index {i} is outside axis {axis} of {x.spec}")
     return i % n
 
 

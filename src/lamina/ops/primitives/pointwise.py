@@ -15,6 +15,7 @@ import numpy as np
 
 from lamina.ops.arguments import Number, checked, within
 from lamina.ops.core import (
+    INTEGERS,
     NUMBERS,
     Arg,
     Array,
@@ -1147,8 +1148,9 @@ def identity(input: Any) -> Any:
 
 
 def relu(input: Any) -> Any:
-    """max(x, 0)."""
-    return call(Relu(), input)
+    """max(x, 0); also of integers."""
+    x = operand(input, "relu")
+    return maximum(x, 0) if x.dtype in INTEGERS else call(Relu(), x)
 
 
 def relu6(input: Any) -> Any:
