@@ -265,3 +265,20 @@ def test_what_a_hook_leaves_is_told_with_shapes_and_the_nearest_names() -> None:
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
     assert "missing weight [3, 2] (nearest: weigth [3, 2])" in texts[0]
+
+
+def test_a_state_that_a_compiled_function_computes_is_loaded_by_each_call() -> None:
+    net, average = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    @lm.jit
+    def follow(share: Any) -> Any:
+        old, new = average.state_dict(), net.state_dict()
+        average.load_state_dict({name: old[name] * (1 - share) + new[name] * share for name in old})
+        return average.weight.sum()
+
+    for share in (0.5, 0.25):
+        net.weight.data.add_(1)
+        expected = average.weight.numpy() * (1 - share) + net.weight.numpy() * share
+        found = follow(lm.tensor(share))
+        np.testing.assert_allclose(average.weight.numpy(), expected, rtol=1e-6)
+        np.testing.assert_allclose(found.item(), expected.sum(), rtol=1e-5)

@@ -656,3 +656,40 @@ def test_a_name_that_was_made_free_may_be_there_already() -> None:
     for p in (first, second, third, fourth):
         assert p.tolist() == pytest.approx([-0.1])
     assert len([name for name in optimizer.state_dict() if name.endswith("w.momentum")]) == 4
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW, optim.Adafactor])
+def test_parameters_of_half_types_are_updated_in_float32(kind: Any, dtype: str) -> None:
+    numbers = {"momentum": 0.9} if kind is optim.SGD else {}
+    start, slopes = np.linspace(-1, 1, 12).reshape(4, 3), np.linspace(1, -2, 12).reshape(4, 3)
+    found = {}
+    for way in ("at once", "compiled"):
+        weights = lm.nn.Parameter(lm.tensor(start, dtype=dtype))
+        optimizer = kind([weights], lr=0.05, **numbers)
+        step = optimizer.step if way == "at once" else lm.jit(lambda grads, held=optimizer: held.step(grads))
+        wide = lm.tensor(weights.float().numpy())
+        state = optimizer.init(wide)
+        for number in range(3):
+            g = lm.tensor(slopes + number, dtype=dtype)
+            step([g])
+            wide, state = optimizer.update(wide, g.float(), state, np.float32(0.05))
+            wide = wide.to(dtype).float()
+            np.testing.assert_allclose(weights.float().numpy(), wide.numpy(), rtol=2e-3)
+        found[way] = weights.float().numpy()
+        assert weights.dtype == lm.tensor([], dtype=dtype).dtype
+        states = [
+            x.dtype for n, x in optimizer.state_dict().items() if n.startswith("0") and x.dtype.is_float
+        ]
+        assert set(states) <= {lm.float32, lm.float64}
+    np.testing.assert_allclose(found["at once"], found["compiled"], rtol=2e-3)
+
+
+def test_gradients_of_half_types_are_gathered_in_float32() -> None:
+    weights = lm.nn.Parameter(lm.zeros(1, dtype=lm.bfloat16))
+    optimizer = optim.SGD([weights], lr=1.0)
+    for part in (256.0, 1.0, 1.0, 1.0):  # in bfloat16 256 + 1 is 256
+        optimizer.accumulate([lm.tensor([part], dtype=lm.bfloat16)])
+    optimizer.step()
+    np.testing.assert_allclose(weights.float().numpy(), [-64.75], rtol=4e-3)
+    assert weights.item() != -64

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from lamina.nn.matching import unmatched
+from lamina.ops.core import Operand, recorder
 from lamina.spec import ShapeError
 from lamina.tensors import Tensor, as_tensor
 
@@ -108,7 +109,7 @@ def loaded(net: Any, given: Mapping[str, Any], strict: bool) -> Mismatch:
     if errors:
         raise ShapeError(f"{type(net).__name__}.load_state_dict: {'; '.join(errors)}")
     for key, value in values.items():
-        own[key].copy_(value.to(own[key].device))
+        own[key].copy_(value.to(own[key].device) if isinstance(value, Tensor) else value)
     for key, module in extra.items():
         if key in state:
             module.set_extra_state(state[key])
@@ -177,8 +178,11 @@ def _before(path: str) -> str:
     return f"{path}." if path else ""
 
 
-def _adopted(key: str, value: Any) -> Tensor:
-    """An array of any library as a tensor; PyTorch's parameters are detached first."""
+def _adopted(key: str, value: Any) -> Any:
+    """An array of any library as a tensor; PyTorch's parameters are detached first. What a compiled function computes
+    stays, and is written by each of its calls."""
+    if isinstance(value, Operand) and not isinstance(value, Tensor) and recorder() is not None:
+        return value
     try:
         return as_tensor(value.detach() if hasattr(value, "detach") else value)
     except TypeError as error:

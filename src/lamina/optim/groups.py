@@ -180,7 +180,7 @@ class TrainedParameter:
         if not self.state:
             with recording(None):
                 param = self.param if self.pieces is None else self.pieces.own(self.param)
-                self.state = self.group.rule.init(param)
+                self.state = self.group.rule.init(updated_as(param))
         if any(x.device != self.param.device for x in self.state):
             with recording(None):
                 self.state = tuple([x.to(self.param.device) for x in self.state])
@@ -222,7 +222,7 @@ class TrainedParameter:
             held = self.held()
             with recording(None):
                 param = self.param if self.pieces is None else self.pieces.own(self.param)
-                for x, first in zip(held, self.group.rule.init(param), strict=True):
+                for x, first in zip(held, self.group.rule.init(updated_as(param)), strict=True):
                     x.copy_(first)
 
     def has_gradient(self) -> bool:
@@ -230,10 +230,15 @@ class TrainedParameter:
         return self.sum is not None and bool(ops.any(ops.ne(self.sum, 0.0)))
 
     def gathered(self, dtype: Any = None) -> Tensor:
-        """The sum of gradients, made at first. dtype: the parameter's, by default."""
+        """The sum of gradients, made at first. dtype: by default the parameter's, float32 for half types."""
         if self.sum is None or self.sum.device != self.param.device:
-            self.sum = _outside(self.param.shape, dtype or self.param.dtype, self.param.device)
+            self.sum = _outside(self.param.shape, dtype or self.param.dtype.compute, self.param.device)
         return self.sum
+
+
+def updated_as(param: Any) -> Any:
+    """What an update reads of a parameter: of a half type the same numbers in float32, as its states are."""
+    return ops.cast(param, param.dtype.compute)
 
 
 def _outside(shape: tuple[int, ...], dtype: Any, device: Device) -> Tensor:
@@ -380,7 +385,8 @@ class ParameterGroups:
                     "shard_optimizer=True updates"
                 )
             held = entry.held()
-            param, after = entry.group.rule.update(entry.param, g, held, rates[id(entry.group)])
+            before = updated_as(entry.param)
+            param, after = entry.group.rule.update(before, g, held, rates[id(entry.group)])
             # Parameters are leaves: what is differentiated later in the same program ends at their new values.
             entry.param.copy_(ops.stop_gradient(param))
             for x, new in zip(held, after, strict=True):

@@ -62,6 +62,8 @@ class Optimizer(Checked, metaclass=_TakesParameters):
     updates them by gradients. Parameters in groups, each with numbers of its own, are given as in torch by a list of
     dicts, or selected by `over(net, groups)`.
 
+    Parameters of a half type (`net.to("bfloat16")`) are updated in float32, in which their states are, and rounded.
+
     `foreach=`, `fused=` and `capturable=` of torch's optimizers are taken, and change nothing: they say how the same
     update is computed.
 
