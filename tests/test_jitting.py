@@ -898,3 +898,54 @@ def test_slices_among_arguments() -> None:
     x, cut = array(5, 2), lm.jit(lambda x, where: x[where])
     for where in (slice(0, 2), slice(1, None), (slice(None), 1), slice(0, 2)):
         np.testing.assert_array_equal(cut(x, where).numpy(), x[where])
+
+
+class FirstFree:
+    """Nothing at the first call."""
+
+    def __init__(self) -> None:
+        self.first = True
+
+    def __call__(self, x: Any) -> Any:
+        if self.first:
+            self.first = False
+            return x * 0
+        return x
+
+
+def first_free_closure() -> Any:
+    first = True
+
+    def free(x: Any) -> Any:
+        nonlocal first
+        if first:
+            first = False
+            return x * 0
+        return x
+
+    return free
+
+
+def first_free_by_dict() -> Any:
+    state = {"phase": "first", "calls": 0}
+
+    def free(x: Any) -> Any:
+        state["calls"] = 7
+        if state["phase"] == "first":
+            state["phase"] = "later"
+            return x * 0
+        return x
+
+    return free
+
+
+@pytest.mark.parametrize("make", [FirstFree, first_free_closure, first_free_by_dict])
+def test_flags_around_a_function_are_what_they_are_in_the_next_call(make: Any) -> None:
+    x = array(3, 3)
+    compiled = lm.jit(make())
+    assert [bool(ops.any(compiled(x)).item()) for _ in range(4)] == [False, True, True, True]
+    assert len(compiled._programs) == 2
+    net, free = nn.Linear(3, 3), make()
+    step = lm.train_step(net, lambda y, t: ops.mse_loss(free(y), t), optim.SGD(lr=0.0))
+    zeros = np.zeros_like(x)
+    assert [step(x, zeros).item() > 0 for _ in range(4)] == [False, True, True, True]

@@ -28,6 +28,7 @@ from lamina.graph.ir.surroundings import (
     SettledGuard,
     is_advanced,
     is_carried,
+    is_flag,
     is_kept,
     users_frame,
 )
@@ -563,8 +564,7 @@ def _is_number(value: Any) -> bool:
 def _is_switched(holder: Any, name: str, before: Any) -> bool:
     """Whether a function changed a flag that functions of its class read: a text, an enumerated value, True, None."""
     now = vars(holder).get(name, _ABSENT)
-    flags = all(isinstance(x, PLAIN) and not _is_number(x) for x in (before, now))
-    return flags and now != before and is_kept(type(holder), name)
+    return is_flag(before) and is_flag(now) and now != before and is_kept(type(holder), name)
 
 
 def _serves_no_more() -> bool:

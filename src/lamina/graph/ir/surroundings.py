@@ -139,13 +139,15 @@ class SameSurroundings(SettledGuard):
     """A guard: whether variables that functions read are what they were when this was made.
 
     `settle` drops those that have changed since: what a traced call itself counts or keeps. Of dictionaries and
-    objects with fields it drops the entries that have.
+    objects with fields it drops the entries that have. Where a flag has changed that is read, the record serves one
+    call: the next one finds the flag as it is now.
     """
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_is_spent", "_kept")
 
     def __init__(self, reads: Iterable[Read]) -> None:
         self._kept = [_KeptRead.of(read) for read in reads]
+        self._is_spent = False
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -162,6 +164,7 @@ class SameSurroundings(SettledGuard):
                 same.append(kept)
             elif not unchanged and not isinstance(holder, GENERATORS):
                 same += kept.unchanged_entries()
+                self._is_spent = self._is_spent or kept.has_switched()
             elif isinstance(holder, GENERATORS) and not unchanged:
                 kind = type(holder)
                 warnings.warn(
@@ -174,7 +177,7 @@ class SameSurroundings(SettledGuard):
 
     def __call__(self) -> bool:
         """Whether they are the same."""
-        return all(kept.holds() for kept in self._kept)
+        return not self._is_spent and all(kept.holds() for kept in self._kept)
 
 
 class _KeptRead(NamedTuple):
@@ -197,6 +200,17 @@ class _KeptRead(NamedTuple):
         is_same = now is self.value and all(_holds(x, entries) for x, entries in self.snapshot)
         return is_same or comparable(now) == self.found
 
+    def has_switched(self) -> bool:
+        """Whether it is another flag now, or has an entry that is."""
+        now = self.read.now()
+        if is_flag(self.value) or is_flag(now):
+            return is_flag(self.value) and is_flag(now)
+        before, after = _entries_in(self.found), _entries_in(comparable(now))
+        return any(
+            _tells_flag(found) and _tells_flag(after.get(key)) and found != after[key]
+            for key, found in before.items()
+        )
+
     def unchanged_entries(self) -> Iterator[_KeptRead]:
         """Of a dictionary, or an object with fields, that is the same: what it holds that is as it was."""
         held = vars(self.value) if has_fields(self.value) else self.value
@@ -209,6 +223,20 @@ class _KeptRead(NamedTuple):
                 yield entry
             elif was is not None:
                 yield from entry._replace(found=was).unchanged_entries()
+
+
+def is_flag(value: Any) -> bool:
+    """Whether it is a plain value that nobody counts by: True, None, a text, an enumerated value."""
+    return isinstance(value, PLAIN) and (
+        isinstance(value, bool) or not isinstance(value, int | float | complex)
+    )
+
+
+def _tells_flag(found: Any) -> bool:
+    """Likewise, of what `comparable` gave for a value."""
+    return (
+        isinstance(found, tuple) and len(found) == 2 and is_flag(found[1]) and isinstance(found[1], found[0])
+    )
 
 
 def _entries_in(found: Hashable) -> dict[Hashable, Hashable]:
