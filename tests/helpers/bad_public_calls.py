@@ -168,6 +168,7 @@ NEEDED: dict[str, dict[str, Callable[[], Any]]] = {
     "FractionalMaxPool3d": {"output_size": lambda: 2},
     "Regularized": {"optimizer": lambda: optim.SGD(lr=0.1)},
     "OneCycleLR": {"total_steps": lambda: 5},
+    "functional_call": {"inputs": lambda: _x(2, 4)},
     "SequentialLR": {"milestones": list},
     "Upsample": {"scale_factor": lambda: 2},
     "UpsamplingBilinear2d": {"scale_factor": lambda: 2},

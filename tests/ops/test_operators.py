@@ -389,3 +389,15 @@ def test_new_tensor_takes_traced_values() -> None:
         found = call(x, y)
         assert found.dtype == x.dtype
         np.testing.assert_array_equal(found.numpy(), [2, 4, 6])
+
+
+def test_in_looks_at_all_elements() -> None:
+    """As torch's: at every element, not row by row."""
+    x = lm.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert 3 in x
+    assert 5 not in x
+    assert x[1] in x
+    assert lm.tensor([9.0, 2.0]) in x
+    assert float("nan") not in x
+    with pytest.raises(TypeError, match="where"):
+        lm.jit(lambda x: 3 in x)(x)

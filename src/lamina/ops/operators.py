@@ -226,6 +226,10 @@ class Operators(Operand, Generic[Own]):
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
 
+    def __contains__(self, element: Any) -> bool:
+        """Whether an element equals a number, or, as in torch, one does its counterpart in a tensor."""
+        return bool(ops.any(ops.eq(self, element)))
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """NumPy's functions on an operand are the ops of the same meaning: array + x, np.maximum(x, 0)."""
         name = UFUNCS.get(ufunc.__name__, ufunc.__name__)
