@@ -68,7 +68,7 @@ X = np.ones((2, 3, 4, 4), np.float32)
             ValueError,
             "batch_norm: eps must be >= 0",
         ),
-        (lambda: ops.relu("x"), TypeError, "relu: operand 0 must be a tensor, an array or a number, got 'x'"),
+        (lambda: ops.relu("x"), TypeError, "relu: input must be a tensor, an array or a number, got 'x'"),
         (
             lambda: ops.flatten(None),
             TypeError,

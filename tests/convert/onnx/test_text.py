@@ -73,7 +73,7 @@ def test_strings_are_compared() -> None:
         (model("StringNormalizer", "x"), np.ones(3, np.float32), "input 0 must be strings"),
         (model("StringNormalizer", "x"), np.full((2, 2), "a", object), r"shape \[C\] or \[1, C\]"),
         (model("StringNormalizer", "x", case_change_action="TITLE"), WORDS, "got 'TITLE'"),
-        (model("Relu", "x"), WORDS, r"relu: operand 0 must be a tensor, .* got strings\[3\]"),
+        (model("Relu", "x"), WORDS, r"relu: input must be a tensor, .* got strings\[3\]"),
     ],
 )
 def test_what_is_refused(proto: onnx.ModelProto, x: Any, message: str) -> None:
