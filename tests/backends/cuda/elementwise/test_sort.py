@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lamina.backends.cuda import backend
+from lamina.backends.cuda.elementwise import sort
 from lamina.backends.reference import run_reference
 from lamina.ops.primitives.sort import Sort
 from lamina.spec import DType, Policy, Shape, Spec, bfloat16, float16, float32, float64, int8, int64, uint8
@@ -24,14 +25,27 @@ CUDA = backend(H200)
         ((5, 1), None, int8, 1),
         ((2, 1000), None, uint8, 1),  # ties
         ((3, 1024), 1000, bfloat16, 1),
-        ((2, 1025), None, float64, 2),
-        ((1, 5000), None, int64, 4),  # a run without a partner
-        ((2, 3000), 2000, float16, 3),
-        ((2, 5000), 4, float32, 2),  # the first four of each tile
-        ((1, 9000), 200, int64, 3),
+        ((2, 1025), None, float64, 1),  # all are compared with all
+        ((1, 5000), 4990, int64, 1),
+        ((3, 4097), 7, bfloat16, 1),
+        ((2, 1025), None, float64, -2),
+        ((1, 5000), None, int64, -4),  # a run without a partner
+        ((2, 3000), 2000, float16, -3),
+        ((2, 5000), 4, float32, -2),  # the first four of each tile
+        ((1, 9000), 200, int64, -3),
     ],
 )
-def test_values(shape: Shape, first: int | None, dtype: DType, launches: int, descending: bool) -> None:
+def test_values(
+    shape: Shape,
+    first: int | None,
+    dtype: DType,
+    launches: int,
+    descending: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """launches: less than 0 where elements are not compared all with all."""
+    if launches < 0:
+        monkeypatch.setattr(sort, "_MOST_COMPARED", 0)
     rng = np.random.default_rng(1)
     x = rng.integers(0 if dtype == uint8 else -60, 60, shape).astype(dtype.numpy)
     if dtype.is_float:
@@ -39,7 +53,7 @@ def test_values(shape: Shape, first: int | None, dtype: DType, launches: int, de
         x.reshape(-1)[:3] = [np.nan, -np.inf, -0.0]
     op = Sort(descending, first)
     plan = CUDA.plan(op, [Spec(shape, dtype)], Policy())
-    assert len(plan.make.steps) == launches
+    assert len(plan.make.steps) == abs(launches)
     found = run_plan(plan, [x])
     for y, wanted in zip(found, run_reference(op, [x]), strict=True):
         np.testing.assert_array_equal(y.astype(np.float64), wanted.astype(np.float64))

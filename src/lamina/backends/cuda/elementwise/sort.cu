@@ -1,4 +1,5 @@
-// Rows in order: tiles of 1024 pairs (key, place) by Batcher's bitonic network (1968), then merges of sorted runs.
+// Rows in order: tiles of 1024 pairs (key, place) by Batcher's bitonic network (1968), then merges of sorted runs; or,
+// where there is time to compare all with all, each pair at the place that the count of those before it names.
 //
 // A key is an unsigned number in the order of the elements; pairs with equal keys are ordered by their places, so that
 // no two pairs are equal and the result is that of a stable sort.
@@ -6,7 +7,8 @@
 // Constants: Key, Index, SIZE (elements of a row that are read), ROWS, TILE (elements of a block), SEGMENT (elements
 // that are sorted together: a power of two), KEEP (pairs of each segment that are written), WIDTH (pairs of a row that are written), RUN
 // (of a merge: pairs of each sorted run), PAIRS (whether pairs are read, else elements of type S by `to_key`), FINAL
-// (whether values of type S and int64 places are written, else pairs).
+// (whether values of type S and int64 places are written, else pairs), CHUNK (of counts: keys in shared memory), OWN
+// (pairs of a warp).
 #define NOTHING 0xffffffffu
 
 __device__ __forceinline__ bool before(Key a, u32 i, Key b, u32 j) { return a < b || (a == b && i < j); }
@@ -72,6 +74,53 @@ extern "C" __global__ void __launch_bounds__(256) sort_tiles(const S *in, WRITTE
             }
         }
         __syncthreads();
+    }
+}
+#endif
+
+#ifdef COUNTS
+// A warp counts for OWN pairs that lie together, over the keys of the row, which its block brings into shared memory
+// CHUNK at a time. Pairs in front of them come first where keys are equal, pairs behind them do not: only where both
+// meet places are compared.
+extern "C" __global__ void __launch_bounds__(256) sort_counts(const S *in, WRITTEN)
+{
+    __shared__ Key key[CHUNK];
+    const int lane = threadIdx.x % 32;
+    const Index per_row = (SIZE + 8 * OWN - 1) / (8 * OWN);
+    for (Index block = blockIdx.x; block < (Index)ROWS * per_row; block += gridDim.x) {
+        const Index row = block / per_row, first = block % per_row * (8 * OWN) + threadIdx.x / 32 * OWN;
+        const S *const elements = in + row * (Index)SIZE;
+        Key own[OWN];
+        int count[OWN];
+#pragma unroll
+        for (int i = 0; i < OWN; ++i) own[i] = first + i < (Index)SIZE ? to_key(elements[first + i]) : 0, count[i] = 0;
+        for (Index start = 0; start < (Index)SIZE; start += CHUNK) {
+            const int all = (Index)SIZE - start < CHUNK ? (int)((Index)SIZE - start) : CHUNK;
+            const int in_front = first < start ? 0 : first - start < all ? (int)(first - start) : all;
+            __syncthreads();
+            for (int e = threadIdx.x; e < all; e += 256) key[e] = to_key(elements[start + e]);
+            __syncthreads();
+            for (int j = lane; j < in_front; j += 32) {
+#pragma unroll
+                for (int i = 0; i < OWN; ++i) count[i] += key[j] <= own[i];
+            }
+            int j = in_front + lane;
+            if (j < all) {
+#pragma unroll
+                for (int i = 0; i < OWN; ++i) count[i] += before(key[j], (u32)(start + j), own[i], (u32)(first + i));
+            }
+            for (j += 32; j < all; j += 32) {
+#pragma unroll
+                for (int i = 0; i < OWN; ++i) count[i] += key[j] < own[i];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < OWN; ++i) {
+            const int rank = over_warp(count[i], Sum());
+            if (lane == 0 && first + i < (Index)SIZE && rank < (Index)WIDTH) {
+                EMIT(row, rank, own[i], (u32)(first + i));
+            }
+        }
     }
 }
 #endif

@@ -1,4 +1,6 @@
-"""Rows in order: one launch for rows of a tile, tiles and merges for longer ones, tiles alone for the first few."""
+"""Rows in order: one launch for rows of a tile, and for longer ones whose elements are compared all with all; else
+tiles and merges, tiles alone for the first few.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,11 @@ from lamina.spec import DType, Policy, Spec
 TILE = 1024
 #: What is kept of each row for which dropping the rest tile by tile beats sorting all.
 FEW = TILE // 4
+#: Comparisons that are one launch instead of several that wait for each other: some 20 us on an H200.
+_MOST_COMPARED = 1 << 28
+#: Keys that a block compares with at a time, and pairs that a warp counts for.
+_CHUNK, _OWN = 4096, 4
+_BLOCK_WARPS = 8
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,11 @@ class Rows:
             round_up(count * 4, WORKSPACE_ALIGNMENT),
         )
 
+    @property
+    def are_counted(self) -> bool:
+        """Whether all elements of a row are compared with all."""
+        return self.size > TILE and self.inner == 1 and self.rows * self.size**2 <= _MOST_COMPARED
+
 
 @dataclass(frozen=True)
 class _SortPass:
@@ -74,8 +86,10 @@ def sort_steps(
     keep: pairs of each row in the result. wanted: where values and int64 places are written; None leaves the pairs
     (see `sorted_pairs`) in the workspace.
     """
-    passes = _passes(given.size, keep)
     buffers = _buffers(given)
+    if given.are_counted:
+        return [_counts(given, keep, x, wanted or buffers[0], wanted is not None)], 2 * sum(given.pairs_bytes)
+    passes = _passes(given.size, keep)
     steps: list[Launch] = []
     read: tuple[Place, ...] = (x,)
     for number, step in enumerate(passes):
@@ -132,6 +146,21 @@ def _launch(
     blocks = tiles if merge else -(-tiles // (TILE // segment))
     program = Program("sort_merge" if merge else "sort_tiles", "elementwise/sort.cu", text)
     return Launch(program, (blocks,), (256,), (*read, *write), waves=LOOPING)
+
+
+def _counts(given: Rows, keep: int, x: Place, write: tuple[Place, Place], final: bool) -> Launch:
+    """The launch that writes each pair where the count of those before it says."""
+    text = constants(
+        COUNTS=1, PAIRS=0, FINAL=int(final), SIZE=given.size, WIDTH=keep, LENGTH=given.size, ROWS=given.rows,
+        CHUNK=_CHUNK, OWN=_OWN,
+    )  # fmt: skip
+    kind = index_type(given.rows * given.size + _CHUNK)
+    text = (
+        f"typedef {kind} Index;\ntypedef {given.element} S;\ntypedef {given.key} Key;\n{text}{given.to_key}"
+    )
+    blocks = given.rows * -(-given.size // (_BLOCK_WARPS * _OWN))
+    program = Program("sort_counts", "elementwise/sort.cu", text)
+    return Launch(program, (blocks,), (32 * _BLOCK_WARPS,), (x, x, *write), waves=LOOPING)
 
 
 def number_key(dtype: DType, descending: bool) -> tuple[str, str]:
