@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -161,3 +162,107 @@ def test_a_seed_in_forward_is_told_and_not_given(seeds: bool) -> None:
     assert [w.filename for w in told] == [__file__] * seeds
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.initial_seed() == 3
+
+
+#: What networks keep tables in, by size.
+TABLES: dict[int, Any] = {}
+
+
+def _made(size: int) -> Any:
+    import torch
+
+    return torch.arange(size).float().cos()[None, :, None]
+
+
+@functools.cache
+def _remembered(size: int) -> Any:
+    return _made(size)
+
+
+def _of_file(size: int) -> Any:
+    if size not in TABLES:
+        TABLES[size] = _made(size)
+    return TABLES[size]
+
+
+class _Longest:
+    """A table as long as the longest sequence that has come."""
+
+    def __init__(self) -> None:
+        self.table: Any = None
+
+    def __call__(self, size: int) -> Any:
+        if self.table is None or self.table.shape[1] < size:
+            self.table = _made(size)
+        return self.table[:, :size]
+
+
+def _keeping(where: str) -> Any:
+    """A network with a table for each size, which it keeps somewhere."""
+    import torch
+    from torch import nn
+
+    class Keeps(nn.Module):
+        of_class: ClassVar[dict[int, Any]] = {}
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.tables: dict[int, Any] = {}
+            self.nested: dict[str, Any] = {"all": []}
+            self.longest = _Longest()
+
+        @staticmethod
+        @functools.cache
+        def static(size: int) -> Any:
+            return _made(size)
+
+        @functools.lru_cache  # noqa: B019 - as people write it
+        def method(self, size: int) -> Any:
+            return _made(size)
+
+        def in_list(self, size: int) -> Any:
+            if not self.nested["all"]:
+                self.nested["all"].append(_made(20))
+            return self.nested["all"][0][:, :size]
+
+        def in_table(self, tables: dict[int, Any], size: int) -> Any:
+            if size not in tables:
+                tables[size] = _made(size)
+            return tables[size]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            size = x.shape[1]
+            ways: dict[str, Any] = {
+                "attribute": lambda: self.in_table(self.tables, size),
+                "class": lambda: self.in_table(self.of_class, size),
+                "list": lambda: self.in_list(size),
+                "object": lambda: self.longest(size),
+                "file": lambda: _of_file(size),
+                "function": lambda: _remembered(size),
+                "static": lambda: self.static(size),
+                "method": lambda: self.method(size),
+            }
+            return self.linear(x) * ways[where]()
+
+    return Keeps()
+
+
+@pytest.mark.parametrize(
+    "where", ["attribute", "class", "list", "object", "file", "function", "static", "method"]
+)
+@pytest.mark.parametrize("before", [False, True], ids=["empty", "kept"])
+def test_tables_that_are_kept_by_size_hold_no_tensors_of_the_export(where: str, before: bool) -> None:
+    import torch
+
+    from lamina.convert.torch import from_torch
+
+    torch.manual_seed(0)
+    net, inputs = _keeping(where), [torch.randn(2, n, 4) for n in (5, 7, 5)]
+    if before:
+        net(inputs[0])
+    converted = from_torch(net, inputs[0])
+    for x in inputs:
+        np.testing.assert_allclose(converted(x).numpy(), net(x).detach().numpy(), atol=1e-6)
+    converted.eval()
+    np.testing.assert_allclose(converted(inputs[0]).numpy(), net(inputs[0]).detach().numpy(), atol=1e-6)

@@ -10,6 +10,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
 CASES = [
     "F.conv2d(x, torch.ones(4, 3, 3, 3), padding='same')",
     "F.conv_transpose2d(x, torch.ones(3, 4, 2, 2), stride=2)",
+    "torch.conv_tbc(x[:, 0].contiguous(), torch.ones(3, 6, 2), torch.ones(2), 1)",
     "F.max_pool2d(x, 2)",
     "F.max_pool2d(x, 3, 2, 1, return_indices=True)[0]",
     "F.avg_pool2d(x, 2, count_include_pad=False)",

@@ -30,6 +30,7 @@ def network() -> tuple[Any, Any]:
                 torch.linalg.norm(a), torch.linalg.norm(a, "fro", dim=(-2, -1)), torch.linalg.matrix_norm(a, 1),
                 torch.linalg.matrix_exp(a), torch.linalg.householder_product(a, b[..., 0]), torch.matrix_exp(a),
                 torch.linalg.matrix_power(a, 3), torch.linalg.multi_dot([a[0], a[1], b[0]]),
+                torch.chain_matmul(a[0], a[1], b[0]),
             ]  # fmt: skip
 
     torch.manual_seed(0)

@@ -18,6 +18,8 @@ CASES = [
     "F.smooth_l1_loss(x, x * 2)",
     "F.kl_div(x.log_softmax(1), x.flip(1).softmax(1), reduction='batchmean')",
     "F.huber_loss(x, x * 3)",
+    "F.huber_loss(x, x * 3, weight=x.abs(), delta=0.4)",
+    "F.mse_loss(x, x + 1, weight=x.abs())",
 ]
 
 

@@ -66,6 +66,13 @@ def test_norms(p: float) -> None:
     np.testing.assert_allclose(run(ops.normalize, a, p), a / np.linalg.norm(a, p, axis=1, keepdims=True))
 
 
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, 0.0, math.inf])
+def test_vectors_may_take_several_axes(p: float) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 4))
+    sizes = np.array([np.linalg.norm(x[:, i].ravel(), p) for i in range(3)]).reshape(1, 3, 1)
+    np.testing.assert_allclose(run(ops.normalize, x, p, (0, -1)), x / sizes)
+
+
 def test_similarities_of_numbers_zeros_and_what_broadcasts() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 3, 4)), rng.standard_normal((3, 1))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import ops
 from lamina.ops import primitives
 from lamina.ops.core import call
@@ -235,6 +236,12 @@ def test_distances() -> None:
     np.testing.assert_allclose(
         run(ops.huber_loss, a, b, "none", 0.3), np.where(d < 0.3, d**2 / 2, 0.3 * (d - 0.15))
     )
+    shares = np.abs(a)
+    for function in (ops.mse_loss, ops.l1_loss):
+        found = function(lm.tensor(a), lm.tensor(b), weight=lm.tensor(shares)).numpy()
+        np.testing.assert_allclose(found, (formulas[function] * shares).sum() / shares.sum())
+    found = ops.huber_loss(lm.tensor(a), lm.tensor(b), weight=lm.tensor(shares)).numpy()
+    np.testing.assert_allclose(found, (formulas[ops.huber_loss] * shares).mean())  # as torch's
     np.testing.assert_allclose(grad(ops.mse_loss, a, b)[0], 2 * (a - b) / 12)
     np.testing.assert_allclose(grad(ops.l1_loss, a, b, reduction="sum")[0], np.sign(a - b))
 

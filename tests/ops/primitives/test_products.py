@@ -43,6 +43,23 @@ def test_einsum_of_diagonals_dots_and_sizes_of_1() -> None:
     )
 
 
+def test_einsum_of_lists_of_labels() -> None:
+    x, y, wide = (RNG.standard_normal(s) for s in ((2, 3), (3, 4), (5, 2, 3)))
+    for given in (
+        (x, [0, 1], y, [1, 2], [2, 0]),
+        (x, (0, 1), y, (1, 2)),
+        (x, [30, 2], y, [2, 7]),  # the result's labels in their order, 7 before 30
+        (wide, [..., 0, 1], y, [1, 2], [..., 2, 0]),
+        (x, [0, 1], []),
+    ):
+        operands = [lm.tensor(g) if isinstance(g, np.ndarray) else g for g in given]
+        np.testing.assert_allclose(ops.einsum(*operands).numpy(), np.einsum(*given))
+    with pytest.raises(ValueError, match="labels are lists of whole numbers from 0 to 51"):
+        ops.einsum(lm.tensor(x), [0, 52])
+    with pytest.raises(ValueError, match="begins with an equation"):
+        ops.einsum(lm.tensor(x))
+
+
 def test_gradients_of_einsum() -> None:
     x, y = RNG.standard_normal((2, 3)), RNG.standard_normal((3, 4))
     dx, dy = grad(lambda x, y: ops.einsum("ij,jk->ki", x, y), x, y)

@@ -7,8 +7,12 @@ makes the graph takes back what it did to them, and the user is told.
 
 from __future__ import annotations
 
+import sys
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from operator import is_
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -16,9 +20,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from lamina.convert.torch.source import OF_EVERY_MODULE
-from lamina.graph.ir.surroundings import PLAIN, is_advanced, is_carried, users_frame
+from lamina.graph.ir.surroundings import (
+    DEEPEST,
+    PLAIN,
+    Read,
+    is_advanced,
+    is_carried,
+    is_users_object,
+    users_frame,
+)
 
 _ABSENT = object()
+#: Containers whose elements may become others, and the class of functions that remember their results.
+_OPEN = (list, dict, set, deque)
+_MEMORY = type(lru_cache(len))
 #: Functions that read the shape or the dtype of their second argument.
 _AS_OTHERS = ("to", "type_as", "expand_as", "view_as", "reshape_as")
 
@@ -61,11 +76,15 @@ class _Held(NamedTuple):
 
 
 class Carried:
-    """What a module's runs do to its plain attributes. To be made before them."""
+    """What a module's runs do to its plain attributes. To be made before them.
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    reads: what its functions read beside these (variables around them, attributes of other objects).
+    """
+
+    def __init__(self, module: torch.nn.Module, reads: Iterable[Read] = ()) -> None:
         self._parts = [(part, dict(_plain(part))) for part in module.modules()]
         self._held = list(_tensors_of(module))
+        self._contents = Contents(module, [read.now() for read in reads])
         self._found: dict[str, None] = {}
 
     def look(self, made: Dependent) -> None:
@@ -82,6 +101,7 @@ class Carried:
             for name in [n for n, _ in _plain(part) if n not in before]:
                 del vars(part)[name]
             vars(part).update(before)
+        self._contents.take_back()
         for held in self._held:
             if held.tensor._version != held.version:
                 self._found[f"{held.owner}.{held.name}"] = None
@@ -100,6 +120,80 @@ class Carried:
                 'torch.compile(module, backend="lamina") run the module in parts',
                 stacklevel=users_frame(),
             )
+
+
+class Contents:
+    """What was in the containers that a module and its functions lead to, and in the memories of these functions.
+
+    A table that `forward` keeps by its size (`self.tables[n]`, `functools.lru_cache`) would hold the tensors of the
+    run that makes the graph, which have no numbers: the module's next call, or the next graph, would read those.
+    """
+
+    def __init__(self, module: torch.nn.Module, values: Iterable[Any]) -> None:
+        self._seen: dict[int, Any] = {id(x): x for x in (*module.parameters(), *module.buffers())}
+        self._before: list[tuple[Any, Any]] = []
+        self._memories: list[tuple[Any, Any]] = []
+        for part in module.modules():
+            self._seen[id(part)] = part
+        for part in module.modules():
+            for _, value in _plain(part):
+                self._add(value, 0)
+        for value in (*values, *_beside(module)):
+            self._add(value, 0)
+
+    def take_back(self) -> None:
+        """Let them be what they were; functions forget all that they have remembered since."""
+        for container, before in self._before:
+            if not _same_elements(container, before):
+                container.clear()
+                (container.extend if isinstance(container, list | deque) else container.update)(before)
+        for function, kept in self._memories:
+            if function.cache_info().misses != kept.misses:
+                function.cache_clear()
+
+    def _add(self, value: Any, depth: int) -> None:
+        if id(value) in self._seen or depth > DEEPEST or isinstance(value, (*PLAIN, torch.Tensor)):
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, _MEMORY):
+            self._memories.append((value, value.cache_info()))
+        elif isinstance(value, tuple):
+            self._add_all(value, depth)
+        elif isinstance(value, _OPEN):
+            before = value.copy()
+            self._before.append((value, before))
+            self._add_all(list(before.values()) if isinstance(before, dict) else before, depth)
+        elif isinstance(value, torch.nn.Module) or is_users_object(value):
+            self._add(vars(value), depth)
+
+    def _add_all(self, values: Iterable[Any], depth: int) -> None:
+        for x in values:
+            self._add(x, depth + 1)
+
+
+def _beside(module: torch.nn.Module) -> Iterator[Any]:
+    """Containers, and functions with a memory, of the classes of a module's parts and of the files of these."""
+    kinds = {base: None for kind in set(map(type, module.modules())) for base in kind.__mro__}
+    own = [kind for kind in kinds if not kind.__module__.startswith(("torch.", "lamina.", "builtins"))]
+    files = {
+        name: vars(sys.modules[name]) for name in (kind.__module__ for kind in own) if name in sys.modules
+    }
+    for table in (*map(vars, own), *files.values()):
+        for name, value in list(table.items()):
+            value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+            if isinstance(value, (*_OPEN, _MEMORY)) and not name.startswith("__"):
+                yield value
+
+
+def _same_elements(container: Any, before: Any) -> bool:
+    """Whether a container holds the same objects as its copy."""
+    if len(container) != len(before):
+        return False
+    if isinstance(container, set):
+        return bool(container == before)
+    if isinstance(container, dict):
+        return all(map(is_, container, before)) and all(map(is_, container.values(), before.values()))
+    return all(map(is_, container, before))
 
 
 class Seeds:

@@ -27,6 +27,13 @@ def convolution(call: TorchCall) -> Any:
     return CONV[rank](*given, tuple(call["dilation"]), call["groups"])
 
 
+@converts("conv_tbc")
+def conv_tbc(call: TorchCall) -> Any:
+    """Of steps first, [T, N, C], with a filter of [taps, C, M]."""
+    x, weight = call["input"].permute(1, 2, 0), call["weight"].permute(2, 1, 0)
+    return ops.conv1d(x, weight, call["bias"], padding=call.get("pad", 0)).permute(2, 0, 1)
+
+
 @converts("convolution_backward")
 def convolution_backward(call: TorchCall) -> Any:
     """The gradients of input, weight and bias, None where they are not asked for."""

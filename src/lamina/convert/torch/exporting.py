@@ -34,7 +34,7 @@ from lamina.convert.torch.packed import PackingMode, batches_of_any_size
 from lamina.convert.torch.partition import memory_of
 from lamina.convert.torch.random import BoundedDraws
 from lamina.convert.torch.report import LeftCalls
-from lamina.graph.ir.surroundings import GENERATORS, Read, SameSurroundings, reads_of
+from lamina.graph.ir.surroundings import GENERATORS, SameSurroundings, reads_of
 from lamina.ops.core import Operand
 from lamina.tensors import Tensor, as_tensor
 
@@ -272,7 +272,9 @@ def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tens
     and of seeds.
     Raises TorchConversionError with what torch.export said.
     """
-    carried, drawn = Carried(module), SameSurroundings(_generators_of(module))
+    reads = reads_of(*[part.forward for part in module.modules()])
+    carried = Carried(module, reads)
+    drawn = SameSurroundings([read for read in reads if isinstance(read.holder, GENERATORS)])
     with exporting(), Seeds() as seeds:
         graph = _tried(module, inputs, tensors, carried)
     carried.warn()
@@ -301,12 +303,6 @@ def _tried(
         "What is decided in Python by values of tensors (whether to drop a layer) has none: switch that off, or let "
         'torch.compile(module, backend="lamina") run the module in parts.'
     )
-
-
-def _generators_of(module: torch.nn.Module) -> tuple[Read, ...]:
-    """The generators of Python and NumPy that the functions of a module's parts draw from."""
-    functions = [part.forward for part in module.modules()]
-    return tuple(read for read in reads_of(*functions) if isinstance(read.holder, GENERATORS))
 
 
 def _first(error: Exception) -> str:

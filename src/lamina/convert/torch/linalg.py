@@ -252,8 +252,9 @@ def householder_product(call: TorchCall) -> Any:
 
 @converts("linalg_multi_dot", "chain_matmul")
 def multi_dot(call: TorchCall) -> Any:
-    """A product of several matrices."""
-    return linalg.multi_dot(call.either("tensors", "matrices"))
+    """A product of several matrices: in one list, or one by one."""
+    given = next((call[name] for name in ("tensors", "matrices") if name in call), None)
+    return linalg.multi_dot([call[name] for name in call.cells if name != "out"] if given is None else given)
 
 
 @converts("tensordot")

@@ -532,6 +532,13 @@ def _is_users(function: FunctionType) -> bool:
     return not function.__code__.co_filename.startswith(_LIBRARIES)
 
 
+def is_users_object(value: Any) -> bool:
+    """Whether it is an object with attributes of a class that the user wrote."""
+    if isinstance(value, type | ModuleType | FunctionType) or not hasattr(value, "__dict__"):
+        return False
+    return _is_users_module(sys.modules.get(type(value).__module__))
+
+
 def users_frame() -> int:
     """The innermost frame of the stack that is no library's, as the `stacklevel` of a warning of the caller's."""
     frame, level = sys._getframe(1), 1

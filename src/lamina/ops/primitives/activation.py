@@ -22,7 +22,16 @@ from lamina.ops.primitives.pointwise import (
 from lamina.ops.primitives.reduce import abs_max, amin, norm1, norm2
 from lamina.ops.primitives.reduce import sum as sum_along
 from lamina.ops.primitives.shape import chunk
-from lamina.spec import Shape, ShapeError, Spec, broadcast_shapes, float32, normalize_axis, promote_types
+from lamina.spec import (
+    Shape,
+    ShapeError,
+    Spec,
+    broadcast_shapes,
+    float32,
+    normalize_axes,
+    normalize_axis,
+    promote_types,
+)
 
 _SHAPES: tuple[Shape, ...] = ((3, 5), (1, 7, 1), (2, 3, 4, 5), (), (0, 3), (17,))
 
@@ -143,11 +152,13 @@ def glu(input: Any, dim: int = -1) -> Any:
 
 
 @checked
-def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
-    """x / max(|x|, eps) with the p-norm |x| along dim."""
+def normalize(input: Any, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12) -> Any:
+    """x / max(|x|, eps) with the p-norm |x| along dim, one axis or several together."""
     x = floating(input, "normalize")
     if x.ndim == 0:
         return normalize(x.reshape((1,)), p, dim, eps).reshape(())
+    if isinstance(dim, tuple):
+        return x / maximum(_norm(x, p, normalize_axes(dim, x.ndim, "normalize"), True), eps)
     axis = normalize_axis(dim, x.ndim, "normalize")
     return x / maximum(_norm(x, p, axis, True), eps)
 
@@ -177,8 +188,8 @@ def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepd
     return _norm(apart + eps, p, -1, keepdim)
 
 
-def _norm(x: Any, p: float, axis: int, keepdim: bool = False) -> Any:
-    """(sum of |x|^p)^(1 / p) along an axis; for p = inf and -inf the largest and least magnitude, for 0 the count."""
+def _norm(x: Any, p: float, axis: int | tuple[int, ...], keepdim: bool = False) -> Any:
+    """(sum of |x|^p)^(1 / p) along axes; for p = inf and -inf the largest and least magnitude, for 0 the count."""
     if p in _NORMS:
         return _NORMS[p](x, axis, keepdim)
     if p == 0:

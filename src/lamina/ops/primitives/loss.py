@@ -397,10 +397,14 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: Reduction = "mean", be
 def huber_loss(
     input: Any, target: Any, reduction: Reduction = "mean", delta: float = 1.0, weight: Any = None
 ) -> Any:
-    """d^2 / 2 where d = |input - target| < delta, else delta * (d - delta / 2). weight: how much each counts."""
+    """d^2 / 2 where d = |input - target| < delta, else delta * (d - delta / 2).
+
+    weight: a factor for each element, of the shape of input; the mean is over the number of elements, as torch's,
+    where those of `mse_loss` and `l1_loss` are over the sum of the weights.
+    """
     within("huber_loss", "delta", delta, 0, open=True)
     losses = smooth_l1_loss(input, target, reduction="none", beta=delta) * delta
-    return _reduce_weighted("huber_loss", losses, weight, reduction)
+    return reduced(_weighted("huber_loss", losses, weight), reduction)
 
 
 @checked
@@ -457,13 +461,20 @@ def reduced(losses: Any, reduction: str) -> Any:
 
 def _reduce_weighted(what: str, losses: Any, weight: Any, reduction: str) -> Any:
     """The mean counts each element by its weight. Raises ShapeError."""
+    weighted = _weighted(what, losses, weight)
+    if weight is None or reduction != "mean":
+        return reduced(weighted, reduction)
+    return weighted.sum() / operand(weight, what, "weight").sum()
+
+
+def _weighted(what: str, losses: Any, weight: Any) -> Any:
+    """Each element's loss times its weight. Raises ShapeError."""
     if weight is None:
-        return reduced(losses, reduction)
+        return losses
     shares = operand(weight, what, "weight")
     if shares.shape != losses.shape:
         raise ShapeError(f"{what}: weight {shares.spec} must have the shape of input, {losses.spec}")
-    weighted = losses * shares
-    return weighted.sum() / shares.sum() if reduction == "mean" else reduced(weighted, reduction)
+    return losses * shares
 
 
 def _reduce_labelled(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,16 @@ def contracted(a: Any, b: Any) -> Any:
 
 
 @checked
-def einsum(equation: str, *operands: Any) -> Any:
+def einsum(equation: Any, *operands: Any) -> Any:
     """Sums of products of elements, in Einstein's notation: "bij,bjk->bik"; "..." stands for axes in front.
 
     A label that is repeated in one operand takes its diagonal; without an arrow the labels that occur once stay, in
-    their order. Operands, one by one or as one sequence, are multiplied from the left to the right. torch.einsum.
+    their order. Operands, one by one or as one sequence, are multiplied from the left to the right. torch.einsum,
+    whose other form it has, too: einsum(a, [0, 1], b, [1, ...], [0, ...]) with labels 0 to 51 behind each operand.
     Raises ValueError for an equation that does not fit, ShapeError for sizes that do not.
     """
+    if not isinstance(equation, str):
+        equation, operands = _as_equation((equation, *operands))
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
     xs = [operand(x, "einsum", f"operand {i}") for i, x in enumerate(given)]
     terms, result = _labels(equation, xs)
@@ -49,6 +53,29 @@ def einsum(equation: str, *operands: Any) -> Any:
         later = {c for _, term in pairs[i + 1 :] for c in term} | set(result)
         x, labels = _product(x, labels, y, others, later)
     return _arranged(x, labels, result)
+
+
+def _as_equation(given: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """The equation, and the operands, of (operand, its labels, operand, its labels, …[, the result's labels])."""
+    pairs = len(given) // 2
+    if not pairs:
+        raise ValueError(
+            "einsum: begins with an equation, or with an operand and the list of its labels, got "
+            f"{type(given[0]).__name__}"
+        )
+    terms = [_spelled(given[2 * i + 1]) for i in range(pairs)]
+    result = f"->{_spelled(given[-1])}" if len(given) % 2 else ""
+    return ",".join(terms) + result, tuple(given[0 : 2 * pairs : 2])
+
+
+def _spelled(labels: Any) -> str:
+    """Labels as letters, in their order. Raises ValueError for what is no sequence of numbers below 52 and "..."."""
+    letters = dict(enumerate(ascii_uppercase + ascii_lowercase))
+    if not isinstance(labels, (list, tuple)) or not all(c is Ellipsis or c in letters for c in labels):
+        raise ValueError(
+            f"einsum: labels are lists of whole numbers from 0 to 51, and of ..., got {labels!r}"
+        )
+    return "".join("..." if c is Ellipsis else letters[c] for c in labels)
 
 
 def _labels(equation: str, xs: Sequence[Any]) -> tuple[list[list[str]], list[str]]:
