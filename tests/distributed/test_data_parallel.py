@@ -233,6 +233,36 @@ def infer_alone() -> int:
     return equal
 
 
+def normalize_uneven_parts() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Gradients of a sum of losses and running statistics, of a synchronized norm over parts of different sizes."""
+    n, me = distributed.world_size(), distributed.rank()
+    rng = np.random.default_rng(0)
+    x, weight = (
+        rng.standard_normal((12, 3, 2)) + 5 * np.arange(12.0)[:, None, None],
+        rng.standard_normal((12, 3, 2)),
+    )
+    cuts = [0, 12] if n == 1 else [0, 1, 12]
+    own = slice(cuts[me], cuts[me + 1])
+    norm = nn.SyncBatchNorm(3).to(dtype="float64")
+
+    def loss(net: Any, x: Any) -> Any:
+        return ops.sum(ops.square(net(x)) * lm.tensor(weight[own]))
+
+    of_norm, of_x = lm.grad(loss, argnums=(0, 1))(norm, lm.tensor(x[own]))
+    found = {name: distributed.all_reduce(g).numpy() for name, g in of_norm.items()}
+    found["x"] = np.concatenate(distributed.all_gather_object(of_x.numpy()))
+    return found, {name: b.numpy() for name, b in norm.named_buffers()}
+
+
+@pytest.mark.feature("B032")
+def test_a_synchronized_norm_counts_each_element_once() -> None:
+    wanted = normalize_uneven_parts()
+    for rank in run_ranks(normalize_uneven_parts, 2):
+        for found, own in zip(rank, wanted, strict=True):
+            for name, value in own.items():
+                np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
 class Halves(nn.Module):
     """A hidden layer of which the ranks of a pair have each its half; without a pair the whole."""
 

@@ -208,8 +208,8 @@ class SynchronizesBatchNorms(Protocol):
 class SyncBatchNorm(_BatchNormLayer):
     """Batch norm of [N, C, *S] by the statistics of all ranks of a group; their gradients are summed over it, too.
 
-    process_group: a `lamina.distributed.Group`, by default all ranks. Each rank gives as many elements as the
-    others. In inference, and in a world of one rank, it is batch norm.
+    process_group: a `lamina.distributed.Group`, by default all ranks. Each element counts once, however many of
+    them a rank has. In inference, and in a world of one rank, it is batch norm.
     """
 
     ranks = (2, 3, 4, 5)
@@ -264,21 +264,29 @@ def batch_norm_of_ranks(
 ) -> tuple[Any, Any, Any]:
     """Batch norm of [N, C, *S] by the statistics of all ranks' elements, and the running ones moved towards these.
 
-    mean, var: running statistics [C], None where there are none. Ranks' means and variances are combined, in one
-    exchange.
+    mean, var: running statistics [C], None where there are none. Ranks' means and variances are combined by their
+    numbers of elements, in one exchange.
     """
     axes, wide = [0, *range(2, x.ndim)], x.cast(operand(x).dtype.compute)
+    channels = x.shape[1]
     own = ops.mean(wide, axes)
     spread = wide - own.reshape((-1, *(1,) * (x.ndim - 2)))
-    parts = call(AllGather(group), ops.stack([own, ops.mean(spread * spread, axes)]))  # [ranks, 2, C]
-    means, variances = parts[:, 0], parts[:, 1]
-    found_mean = ops.mean(means, 0)
-    found_var = ops.mean(variances + ops.square(means - found_mean), 0)
+    number = own.new_full((1,), element_count(x.shape) // channels)
+    told = ops.cat([own, ops.mean(spread * spread, axes), number])  # [2 C + 1]
+    parts = call(AllGather(group), told)  # [ranks, 2 C + 1]
+    means, variances, numbers = (
+        parts[:, :channels],
+        parts[:, channels : 2 * channels],
+        parts[:, 2 * channels :],
+    )
+    count = ops.sum(ops.stop_gradient(numbers))
+    shares = ops.stop_gradient(numbers) / count  # [ranks, 1]
+    found_mean = ops.sum(means * shares, 0)
+    found_var = ops.sum((variances + ops.square(means - found_mean)) * shares, 0)
     y = ops.batch_norm(x, found_mean, found_var, weight, bias, False, 0.0, eps)
     if mean is None:
         return y, None, None
-    count = group.size * element_count(x.shape) // x.shape[1]
-    unbiased = ops.stop_gradient(found_var) * (count / max(count - 1, 1))
+    unbiased = ops.stop_gradient(found_var) * (count / ops.clamp(count - 1, min=1))
     moved = [
         old + (new.cast(old.dtype) - old) * momentum
         for old, new in ((mean, ops.stop_gradient(found_mean)), (var, unbiased))
