@@ -16,6 +16,8 @@ from operator import is_
 from typing import Any, NamedTuple, Self
 
 import torch
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -84,7 +86,7 @@ class Carried:
     def __init__(self, module: torch.nn.Module, reads: Iterable[Read] = ()) -> None:
         self._parts = [(part, dict(_plain(part))) for part in module.modules()]
         self._held = list(_tensors_of(module))
-        self._contents = Contents(module, [read.now() for read in reads])
+        self._contents = Containers(module, [read.now() for read in reads])
         self._found: dict[str, None] = {}
 
     def look(self, made: Dependent) -> None:
@@ -122,7 +124,7 @@ class Carried:
             )
 
 
-class Contents:
+class Containers:
     """What was in the containers that a module and its functions lead to, and in the memories of these functions.
 
     A table that `forward` keeps by its size (`self.tables[n]`, `functools.lru_cache`) would hold the tensors of the
@@ -142,9 +144,12 @@ class Contents:
             self._add(value, 0)
 
     def take_back(self) -> None:
-        """Let them be what they were; functions forget all that they have remembered since."""
+        """Let those that hold tensors without numbers be what they were; functions forget all that they remember.
+
+        What else has changed may be another thread's, or is what a call does.
+        """
         for container, before in self._before:
-            if not _same_elements(container, before):
+            if not _same_elements(container, before) and _holds_fake(container):
                 container.clear()
                 (container.extend if isinstance(container, list | deque) else container.update)(before)
         for function, kept in self._memories:
@@ -194,6 +199,12 @@ def _same_elements(container: Any, before: Any) -> bool:
     if isinstance(container, dict):
         return all(map(is_, container, before)) and all(map(is_, container.values(), before.values()))
     return all(map(is_, container, before))
+
+
+def _holds_fake(container: Any) -> bool:
+    """Whether a tensor of the exporter, without numbers, is in a container."""
+    held = container.values() if isinstance(container, dict) else container
+    return any(isinstance(x, FakeTensor | FunctionalTensor) for x in tree_leaves(list(held)))
 
 
 class Seeds:
