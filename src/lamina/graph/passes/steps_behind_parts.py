@@ -25,7 +25,7 @@ def steps_behind_parts(graph: Graph, report: Report | None = None) -> Graph:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PartAlong:
     """Elements of a tensor along one axis, negated perhaps."""
 
     start: int
@@ -35,13 +35,13 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _JoinedParts:
     """What a node joins: parts of a tensor `shape` along `axis`."""
 
     match: Match
     shape: Shape
     axis: int
-    parts: Sequence[_Part]
+    parts: Sequence[_PartAlong]
 
     @property
     def are_negated(self) -> bool:
@@ -77,7 +77,7 @@ class _Parts:
         made = [self._cut(x, axis, part, signs and part.negated) for part in self.parts]
         return self.match.apply(Concat(axis), *made, at=self.match.root)[0]
 
-    def _cut(self, x: Value, axis: int, part: _Part, negated: bool) -> Value:
+    def _cut(self, x: Value, axis: int, part: _PartAlong, negated: bool) -> Value:
         start, stop, step = [0] * x.ndim, list(x.shape), [1] * x.ndim
         start[axis], stop[axis], step[axis] = part.start, part.stop, part.step
         cut = Slice(tuple(start), tuple(stop), tuple(step))
@@ -94,11 +94,11 @@ def _behind(match: Match) -> Results | None:
     if len(cut) < len(found) or len({whole for whole, _ in cut}) > 1:
         return None
     whole = cut[0][0]
-    parts = _Parts(match, whole.shape, axis, [part for _, part in cut])
+    parts = _JoinedParts(match, whole.shape, axis, [part for _, part in cut])
     return {joined: parts.behind(whole)} if parts.passes(whole, len(cut)) else None
 
 
-def _part_of(match: Match, value: Value, axis: int) -> tuple[Value, _Part] | None:
+def _part_of(match: Match, value: Value, axis: int) -> tuple[Value, _PartAlong] | None:
     """The tensor that a value is a part of along the axis, and which; None for what is no part, or is read twice."""
     negated = value.node is not None and isinstance(value.node.op, Neg)
     part = match.inputs(value.node)[0] if negated and value.node is not None else value
@@ -111,4 +111,4 @@ def _part_of(match: Match, value: Value, axis: int) -> tuple[Value, _Part] | Non
     rest = [(0, n, 1) for a, n in enumerate(whole.shape) if a != axis]
     rows = list(zip(cut.start, cut.stop, cut.step, strict=True))
     start, stop, step = rows.pop(axis)
-    return (whole, _Part(start, stop, step, negated)) if rows == rest else None
+    return (whole, _PartAlong(start, stop, step, negated)) if rows == rest else None

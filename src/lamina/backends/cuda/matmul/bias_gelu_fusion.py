@@ -4,7 +4,7 @@ The gradient is the product that makes the gradient of gelu's result, gelu's der
 which is its sum over the rows. Formulations:
 
 blas    cuBLASLt's epilogue GELU_AUX_BIAS, for the tanh form (its DGELU_BGRAD takes 1.6 to 3.1 times as long as the
-        steps: bfloat16, 2,048 to 16,384 rows of 384 to 2,048, H200)
+        steps: bfloat16, 2,048 to 16,384 rows of 384 to 2,048, compute capability 9.0)
 conv    cuDNN's convolution with one place, a bias and either form of gelu behind it, whose input is an output too
 matmul  the same behind cuDNN's matmul
 sum     cuDNN's matmul with gelu's derivative and a sum over the rows behind it; the sum's order is any, and it is
