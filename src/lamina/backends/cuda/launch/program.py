@@ -648,10 +648,10 @@ def looping(
 ) -> Launch:
     """A launch of so many threads, at least a block of them, by a kernel that loops where there are fewer.
 
-    each: blocks in place of each one that the threads need, so that the last blocks end at about the same time.
+    each: so many times as many blocks may be there before threads loop: the last ones end at about the same time.
     """
     blocks = max(1, -(-threads // block))
-    return Launch(program, (blocks * each,), (block,), tuple(arguments), waves=LOOPING * each)
+    return Launch(program, (blocks,), (block,), tuple(arguments), waves=LOOPING * each)
 
 
 def round_up(value: int, multiple: int) -> int:
