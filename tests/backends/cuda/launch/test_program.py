@@ -190,5 +190,5 @@ def test_lanes_that_share_a_row() -> None:
 @pytest.mark.parametrize("each", [1, 3])
 def test_launches_of_kernels_that_loop(threads: int, blocks: int, each: int) -> None:
     launch = looping(of("loops"), threads, (target(),), each=each)
-    assert (launch.grid, launch.block, launch.waves) == ((blocks * each,), (256,), program.LOOPING * each)
+    assert (launch.grid, launch.block, launch.waves) == ((blocks,), (256,), program.LOOPING * each)
     assert looping(of("loops"), threads, (), block=64).grid == (max(1, -(-threads // 64)),)
