@@ -3,6 +3,7 @@
 import gc
 import re
 import threading
+import warnings
 import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -949,3 +950,185 @@ def test_flags_around_a_function_are_what_they_are_in_the_next_call(make: Any) -
     step = lm.train_step(net, lambda y, t: ops.mse_loss(free(y), t), optim.SGD(lr=0.0))
     zeros = np.zeros_like(x)
     assert [step(x, zeros).item() > 0 for _ in range(4)] == [False, True, True, True]
+
+
+# ------------------------------------------------------------------------------- what a function counts around it
+TOTAL = 0
+
+
+class Counter:
+    """Numbers of an object that is no module."""
+
+    def __init__(self) -> None:
+        self.steps = self.calls = 0
+
+    def advanced(self) -> int:
+        self.steps += 1
+        return self.steps
+
+
+class Slots:
+    """A number without a dictionary."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+
+def counted_closure() -> Any:
+    steps = calls = 0
+
+    def by(x: Any) -> Any:
+        nonlocal steps, calls
+        steps += 1
+        calls += 1
+        return x / steps
+
+    return by
+
+
+def counted_within() -> Any:
+    steps = 0
+
+    def advance() -> None:
+        nonlocal steps
+        steps = steps + 1
+
+    def by(x: Any) -> Any:
+        advance()
+        return x / steps
+
+    return by
+
+
+def counted_global() -> Any:
+    def by(x: Any) -> Any:
+        global TOTAL
+        TOTAL += 1
+        return x / TOTAL
+
+    return by
+
+
+def counted_object() -> Any:
+    counter = Counter()
+
+    def by(x: Any) -> Any:
+        counter.calls += 1
+        return x / counter.advanced()
+
+    return by
+
+
+def counted_slot() -> Any:
+    slots = Slots()
+
+    def by(x: Any) -> Any:
+        slots.steps += 1
+        return x / slots.steps
+
+    return by
+
+
+def counted_dict() -> Any:
+    state = {"steps": 0, "calls": 0}
+
+    def by(x: Any) -> Any:
+        state["calls"] += 1
+        state["steps"] = state["steps"] + 1
+        return x / state["steps"]
+
+    return by
+
+
+def counted_list() -> Any:
+    counts = [0, 0]
+
+    def by(x: Any) -> Any:
+        counts[0] += 1
+        counts[1] += 1
+        return x / counts[0]
+
+    return by
+
+
+def counted_module() -> Any:
+    net = nn.Identity()
+    net.steps = 0
+
+    def by(x: Any) -> Any:
+        net.steps += 1
+        return net(x) / net.steps
+
+    return by
+
+
+class Outside(nn.Module):
+    """A module that goes by an object's count."""
+
+    def __init__(self) -> None:
+        self.counter = Counter()
+
+    def forward(self, x: Any) -> Any:
+        """x of any shape."""
+        return x / self.counter.advanced()
+
+
+COUNTED = [
+    (counted_closure, "steps"),
+    (counted_within, "steps"),
+    (counted_global, "TOTAL"),
+    (counted_object, "Counter.steps"),
+    (counted_slot, "Slots.steps"),
+    (counted_dict, "state['steps']"),
+    (counted_list, "counts[0]"),
+    (counted_module, "Identity.steps"),
+    (Outside, "Counter.steps"),
+]
+
+
+@pytest.mark.parametrize(("make", "name"), COUNTED)
+def test_counts_around_a_function_that_it_goes_by_are_warned_of(make: Any, name: str) -> None:
+    x = array(3, 3)
+    compiled = lm.jit(make())
+    with pytest.warns(
+        UserWarning, match=f"^{re.escape(name)} is carried from call to call.*it stays"
+    ) as told:
+        compiled(x)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    by = make()
+    step = lm.train_step(nn.Linear(3, 3), lambda y, t: ops.mse_loss(by(y), t), optim.SGD(lr=0.0))
+    with pytest.warns(UserWarning, match=f"^{re.escape(name)} is carried") as told:
+        step(x, x)
+    assert len(told) == 1
+
+
+def test_a_forward_that_counts_is_told_once() -> None:
+    net = Counting()
+    with pytest.warns(UserWarning, match=r"Counting\.steps is carried") as told:
+        lm.jit(lambda x: net.forward(x))(lm.ones((3, 2)))
+    assert len(told) == 1
+
+
+def test_counts_that_nothing_goes_by_are_not_warned_of() -> None:
+    calls, log, seen = 0, {"calls": 0, "rows": 0}, [0]
+    counter, scale = Counter(), 2.0
+
+    @lm.jit
+    def counting(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        log["calls"] += 1
+        log["rows"] = log["rows"] + len(x)
+        seen[0] += 1
+        counter.calls += 1
+        return x * scale
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        counting(array(3, 3))
+        scale = 3.0  # of others
+        counting(array(3, 3))
+    assert (calls, log["calls"], seen[0], counter.calls) == (2, 2, 2, 2)

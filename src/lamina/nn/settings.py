@@ -16,13 +16,13 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from lamina.graph.ir.counting import codes_in
 from lamina.graph.ir.surroundings import (
     PLAIN,
     Itself,
     ReadWalk,
     SameSurroundings,
     SettledGuard,
-    codes_in,
     comparable,
     is_container,
 )

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, READING, codes_in, comparable
+from lamina.graph.ir.counting import codes_in
+from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, READING, comparable
 
 #: Attributes that every module has: those of its state, its mode and its hooks.
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))

@@ -30,6 +30,7 @@ from lamina.graph.ir.surroundings import (
     is_carried,
     is_flag,
     is_kept,
+    is_number,
     users_frame,
 )
 from lamina.ops.arguments import DTypeLike
@@ -502,11 +503,7 @@ class Capture:
         """Warn of an attribute that was assigned what a later call reads and a compiled one does not keep."""
         kind, now = type(holder), vars(holder).get(name)
         counts = (
-            self.lasts
-            and _is_number(before)
-            and _is_number(now)
-            and now != before
-            and is_advanced(kind, name)
+            self.lasts and is_number(before) and is_number(now) and now != before and is_advanced(kind, name)
         )
         if counts or (is_carried(kind, name) and _is_made_of(given, _values_in(holder, name))):
             what = f"it stays {now}" if counts else "each reads what it held when it was traced"
@@ -555,10 +552,6 @@ class Capture:
 
 
 _ABSENT = object()
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_switched(holder: Any, name: str, before: Any) -> bool:

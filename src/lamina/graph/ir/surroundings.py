@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from lamina.graph.ir.counting import Place, codes_in, is_counted_by
 from lamina.ops.core import Operand
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), Enum)
@@ -99,10 +100,27 @@ GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 
 class Read(NamedTuple):
     """A variable: of a function around (a cell), of a module or an object (its dictionary, and the name there), of a
-    class or an object with slots; or how far a generator of random numbers has drawn."""
+    class or an object with slots; or how far a generator of random numbers has drawn.
+
+    variable: the name of a cell. owner: the class of the object that has an attribute. codes: of the functions that
+    read it.
+    """
 
     holder: Any
     name: Any
+    variable: str = ""
+    owner: type | None = None
+    codes: tuple[CodeType, ...] = ()
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the code of functions finds it."""
+        if isinstance(self.holder, CellType):
+            return [Place("DEREF", self.variable)]
+        return [Place(kind, self.name) for kind in ("ATTR", "GLOBAL")]
+
+    def __str__(self) -> str:
+        return f"{self.owner.__name__}.{self.name}" if self.owner else str(self.variable or self.name)
 
     def now(self) -> Any:
         """Its value; `_ABSENT` where it has none."""
@@ -153,7 +171,8 @@ class SameSurroundings(SettledGuard):
         return bool(self._kept)
 
     def settle(self, draw_by: str = "lamina.ops") -> None:
-        """The traced call is over. Warns of random numbers that it drew from generators of Python or NumPy.
+        """The traced call is over. Warns of random numbers that it drew from generators of Python or NumPy, and of
+        numbers that it counted up and went by.
 
         draw_by: what to draw by in their place.
         """
@@ -165,6 +184,7 @@ class SameSurroundings(SettledGuard):
             elif not unchanged and not isinstance(holder, GENERATORS):
                 same += kept.unchanged_entries()
                 self._is_spent = self._is_spent or kept.has_switched()
+                kept.warn_of_counts()
             elif isinstance(holder, GENERATORS) and not unchanged:
                 kind = type(holder)
                 warnings.warn(
@@ -211,6 +231,39 @@ class _KeptRead(NamedTuple):
             for key, found in before.items()
         )
 
+    def warn_of_counts(self) -> None:
+        """Of numbers that are others now because the functions that read them count: these stay in later calls. Of
+        those that the class of a module counts the trace itself tells (`Capture.attributes_apart`).
+        """
+        read, moved = self.read, list(self._moved())
+        if not moved or (
+            _is_table_of_module(read.holder) and read.owner and is_advanced(read.owner, read.name)
+        ):
+            return
+        codes = [part for code in read.codes for part in codes_in(code)]
+        for key, now in moved:
+            if is_counted_by(codes, read.places if key is None else [Place("ITEM", key)]):
+                shown = read if key is None else f"{read}[{key!r}]"
+                warnings.warn(
+                    f"{shown} is carried from call to call, which compiled calls do not do: it stays {now}; make it "
+                    "a tensor that is written (add_, copy_), or an argument and a result",
+                    stacklevel=users_frame(),
+                )
+
+    def _moved(self) -> Iterator[tuple[Hashable, Any]]:
+        """The numbers that are others than they were, with their keys in a dictionary or a list; None: it itself."""
+        now = self.read.now()
+        if is_number(self.value) and is_number(now) and now != self.value:
+            yield None, now
+        if now is self.value and isinstance(now, dict | list) and self.snapshot:
+            held = self.snapshot[0][1]  # of a dictionary the keys, then the values
+            half = len(held) // 2
+            before = zip(held[:half], held[half:], strict=True) if isinstance(now, dict) else enumerate(held)
+            after = now if isinstance(now, dict) else dict(enumerate(now))
+            for key, old in before:
+                if is_number(old) and is_number(after.get(key)) and after[key] != old:
+                    yield key, after[key]
+
     def unchanged_entries(self) -> Iterator[_KeptRead]:
         """Of a dictionary, or an object with fields, that is the same: what it holds that is as it was."""
         held = vars(self.value) if has_fields(self.value) else self.value
@@ -223,6 +276,16 @@ class _KeptRead(NamedTuple):
                 yield entry
             elif was is not None:
                 yield from entry._replace(found=was).unchanged_entries()
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is one that something may be counted by."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_table_of_module(holder: Any) -> bool:
+    """Whether it holds the attributes of a neural network."""
+    return isinstance(holder, dict) and isinstance(holder.get("_modules"), dict)
 
 
 def is_flag(value: Any) -> bool:
@@ -310,8 +373,8 @@ class ReadWalk:
     def _function(self, function: FunctionType, objects: tuple[Any, ...], itself: Any) -> None:
         """The library's own functions read nothing that changes, but call what they were made with."""
         names = _names_in(function.__code__) if _is_users(function) else _NO_NAMES
-        for cell in function.__closure__ or ():
-            self._variable(Read(cell, ""), names)
+        for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
+            self._variable(Read(cell, "", name), names)
         if names is _NO_NAMES:
             return
         self.names |= dict.fromkeys(names.attributes)
@@ -331,7 +394,11 @@ class ReadWalk:
         stays = isinstance(value, ModuleType | type | BuiltinFunctionType)
         stays = stays or (isinstance(value, FunctionType) and not _is_users(value))
         if names is not _NO_NAMES and not stays:
-            self.found.setdefault((id(read.holder), read.name), read)
+            key, code = (id(read.holder), read.name), names.code()
+            known = self.found.get(key, read)
+            if code is not None and code not in known.codes:
+                known = known._replace(codes=(*known.codes, code))
+            self.found[key] = known
         self._through(value, names)
 
     def _through(self, value: Any, names: _CodeNames) -> None:
@@ -369,7 +436,7 @@ class ReadWalk:
         slots = _slots_of(type(value))
         for name in names.attributes if slots else ():
             if name in slots:
-                self._variable(Read(value, name), names)
+                self._variable(Read(value, name, owner=type(value)), names)
 
     def _of_class(self, kind: type, name: str, names: _CodeNames) -> None:
         """An attribute of a class that is read as such: a number, a container, a method."""
@@ -377,7 +444,7 @@ class ReadWalk:
         if isinstance(made, classmethod | staticmethod | FunctionType):
             self.call(getattr(made, "__func__", made), (), kind if isinstance(made, classmethod) else None)
         elif isinstance(made, PLAIN) or is_container(made):
-            self._variable(Read(kind, name), names)
+            self._variable(Read(kind, name, owner=kind), names)
 
     def _attribute(self, value: Any, own: dict[str, Any], name: str, names: _CodeNames) -> None:
         """own: what the object holds itself; the rest is its class's, which it may come to hold instead."""
@@ -395,9 +462,9 @@ class ReadWalk:
         made = made.fget if isinstance(made, property) else made
         is_value = isinstance(made, PLAIN) or is_container(made)
         if name in own or is_value:
-            self._variable(Read(own, name), names)
+            self._variable(Read(own, name, owner=type(value)), names)
         if name not in own and is_value:
-            self._variable(Read(type(value), name), names)
+            self._variable(Read(type(value), name, owner=type(value)), names)
         elif isinstance(made, FunctionType) and _is_users(made):
             self.call(made, (), value)
         elif isinstance(made, MethodType):
@@ -435,26 +502,19 @@ def _generator_of(value: Any) -> Any:
 
 
 class _CodeNames(NamedTuple):
-    """The names of variables of the module, and of attributes, that a function's code reads."""
+    """The names of variables of the module, and of attributes, that a function's code reads. code: which that is."""
 
     variables: tuple[str, ...]
     attributes: tuple[str, ...]
+    code: Callable[[], CodeType | None]
 
 
-_NO_NAMES = _CodeNames((), ())
+_NO_NAMES = _CodeNames((), (), lambda: None)
 #: Instructions that read an attribute: of methods that are called (Python 3.11), by `super()` (from 3.12 on).
 READING = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 #: What takes the name of an attribute as a text.
 _BY_NAME = {"getattr", "hasattr", "vars", "__dict__"}
 _names: weakref.WeakKeyDictionary[CodeType, _CodeNames] = weakref.WeakKeyDictionary()
-
-
-def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function and of the functions that are written in it."""
-    yield code
-    for x in code.co_consts:
-        if isinstance(x, CodeType):
-            yield from codes_in(x)
 
 
 def _names_in(code: CodeType) -> _CodeNames:
@@ -470,7 +530,7 @@ def _names_in(code: CodeType) -> _CodeNames:
                 taken |= {x: None for x in texts if x.isidentifier()}
             variables |= read
             attributes |= taken
-        _names[code] = _CodeNames(tuple(variables), tuple(attributes))
+        _names[code] = _CodeNames(tuple(variables), tuple(attributes), weakref.ref(code))
     return _names[code]
 
 
@@ -486,22 +546,9 @@ def is_carried(kind: type, name: str) -> bool:
 
 def is_advanced(kind: type, name: str) -> bool:
     """Whether a function of a class assigns an attribute what it computes of it (`self.count += 1`), and reads it for
-    something else, too: a count that is only counted changes nothing.
+    something else, too.
     """
-    moved, other = False, False
-    for function in _functions_of(kind):
-        read: list[str] | None = None  # what is done since the attribute was read, until there is a branch
-        for step in dis.get_instructions(function):
-            if step.argval == name and step.opname == "STORE_ATTR" and read is not None:
-                moved, other = True, other or any(op.startswith("STORE_FAST") for op in read)
-                read = None
-            elif step.argval == name and step.opname == "LOAD_ATTR":
-                read, other = [], other or read is not None
-            elif "JUMP" in step.opname or step.opname.startswith("RETURN"):
-                read, other = None, other or read is not None
-            elif read is not None:
-                read.append(step.opname)
-    return moved and other
+    return is_counted_by([f.__code__ for f in _functions_of(kind)], [Place("ATTR", name)])
 
 
 def _steps_with(kind: type, name: str) -> Iterator[list[str]]:
