@@ -149,3 +149,8 @@ def test_what_is_made_has_the_shape_and_dtype_that_the_standard_says(name: str, 
         assert (found.shape, found.dtype) == ((2, 3), dtype or default)
         if name in values:
             assert (found.numpy() == values[name]).all()
+
+
+def test_signs_of_nan_are_nan() -> None:
+    found = xp.sign(xp.asarray([float("nan"), -2.0, 0.0]))
+    np.testing.assert_array_equal(np.asarray(found), [np.nan, -1, 0])

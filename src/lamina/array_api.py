@@ -30,7 +30,7 @@ e, inf, nan, newaxis, pi = math.e, math.inf, math.nan, None, math.pi
 # ---- elementwise: the same function under the standard's name
 abs, add, ceil, cos, exp, floor, log = ops.abs, ops.add, ops.ceil, ops.cos, ops.exp, ops.floor, ops.log
 logical_and, logical_not, logical_or = ops.logical_and, ops.logical_not, ops.logical_or
-maximum, minimum, pow, reciprocal, sign = ops.maximum, ops.minimum, ops.pow, ops.reciprocal, ops.sign
+maximum, minimum, pow, reciprocal = ops.maximum, ops.minimum, ops.pow, ops.reciprocal
 sin, sqrt, square, tan, tanh, trunc = ops.sin, ops.sqrt, ops.square, ops.tan, ops.tanh, ops.trunc
 subtract, multiply, divide, negative = ops.sub, ops.mul, ops.div, ops.neg
 equal, not_equal = ops.eq, ops.ne
@@ -55,6 +55,12 @@ isfinite, isinf, isnan, signbit = ops.isfinite, ops.isinf, ops.isnan, ops.signbi
 def round(x: Any, /) -> Any:
     """The nearest whole number, the even one of two."""
     return ops.round(x)
+
+
+def sign(x: Any, /) -> Any:
+    """-1, 0 or 1; NaN for NaN, which is 0 in `ops.sign`."""
+    x = ops.identity(x)
+    return ops.where(x == x, ops.sign(x), x)
 
 
 def positive(x: Any, /) -> Any:

@@ -225,3 +225,41 @@ def test_mantissas_exponents_and_neighbours_of_all_sizes(dtype: Any) -> None:
         with np.errstate(over="ignore", under="ignore"):
             wanted = np.nextafter(x, dtype(to))
         np.testing.assert_array_equal(ops.nextafter(x, dtype(to)).numpy(), wanted)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["sign", "abs", "logit"])
+def test_values_and_gradients_at_ends_as_torch(name: str, compiled: bool) -> None:
+    import torch
+
+    ends = np.float32(SPECIAL) + np.float32(0)  # without -0, where the pole's sign is nobody's
+    x = torch.tensor(ends, requires_grad=True)
+    wanted = getattr(torch, name)(x)
+    wanted.sum().backward()
+    of = getattr(ops, name)
+    slope = lm.grad(lambda x: of(x).sum())
+    of, slope = (lm.jit(of), lm.jit(slope)) if compiled else (of, slope)
+    given = lm.tensor(ends)
+    np.testing.assert_allclose(of(given).numpy(), wanted.detach().numpy(), rtol=1e-6)
+    np.testing.assert_allclose(slope(given).numpy(), x.grad.numpy(), rtol=1e-6)  # type: ignore[union-attr]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_of_powers_at_ends_as_torch(compiled: bool) -> None:
+    import torch
+
+    a, b = (np.float32(v.reshape(-1)) for v in np.meshgrid(SPECIAL, SPECIAL))
+    x, y = (torch.tensor(v, requires_grad=True) for v in (a, b))
+    torch.pow(x, y).sum().backward()
+    slopes = lm.grad(lambda x, y: ops.pow(x, y).sum(), (0, 1))
+    found = (lm.jit(slopes) if compiled else slopes)(lm.tensor(a), lm.tensor(b))
+    for got, wanted in zip(found, (x.grad, y.grad), strict=True):
+        np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-5)  # type: ignore[union-attr]
+
+
+def test_squares_of_booleans_are_integers() -> None:
+    found = ops.square(lm.tensor([True, False]))
+    assert found.dtype == lm.int64
+    assert found.tolist() == [1, 0]

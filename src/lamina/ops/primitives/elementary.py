@@ -464,11 +464,12 @@ def angle(input: Any) -> Any:
 
 @checked
 def logit(input: Any, eps: float | None = None) -> Any:
-    """log(x / (1 - x)); eps: x is kept within eps … 1 - eps."""
+    """log(x / (1 - x)); eps: x is kept within eps … 1 - eps. NaN outside of 0 … 1, and so is the gradient."""
     x = floating(input, "logit")
     if eps is not None:
         x = clamp(x, eps, 1 - eps)
-    return log(x / (1 - x))
+    found = log(x) - log1p(-x)  # of log(x / (1 - x)) the gradient at 0 and 1 is NaN where it is infinite
+    return found if eps is not None else found + x * where((x >= 0) & (x <= 1), 0.0, np.nan)
 
 
 # ---- what kind of number

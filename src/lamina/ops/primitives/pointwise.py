@@ -29,7 +29,7 @@ from lamina.ops.core import (
     operand,
     together,
 )
-from lamina.spec import DTYPES, DTypeError, Shape, ShapeError, Spec, bool_, broadcast_shapes, float32
+from lamina.spec import DTYPES, DTypeError, Shape, ShapeError, Spec, bool_, broadcast_shapes, float32, int64
 
 _SHAPES: tuple[Shape, ...] = ((3, 5), (1, 7, 1), (2, 3, 4, 5), (), (0, 3), (17,))
 _PAIRS: tuple[tuple[Shape, Shape], ...] = (
@@ -132,12 +132,12 @@ class Abs(_Unary):
 
 @dataclass(frozen=True)
 class Sign(_Unary):
-    """-1, 0 or 1."""
+    """-1, 0 or 1; 0 for NaN."""
 
     dtypes = NUMBERS
 
     def apply(self, x: Array) -> Any:
-        return np.sign(x)
+        return np.where(x == x, np.sign(x), x.dtype.type(0))
 
     def derivative(self, x: Any, y: Any) -> Any:
         return None
@@ -542,7 +542,7 @@ class Div(_Binary):
 class Pow(_Binary):
     """a to the power of b, of floats; NaN for a negative a and a b that is not whole.
 
-    The gradient in b is taken as 0 where a <= 0, as the power is constant (0) or undefined around there.
+    The gradient in b is 0 where a is 0 and b not negative, as torch's; NaN where a is negative.
     """
 
     domains = ((0.5, 2.0), (-2.0, 3.0))
@@ -553,8 +553,8 @@ class Pow(_Binary):
     def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
         # b = 0: the power is constant, also at 0, infinity and NaN, where 0 * a ** 0 is 0.
         less = where(b == 0, 0.0, b - 1)
-        safe = where(a > 0, a, 1.0)
-        return g * b * call(Pow(), a, less), where(a > 0, g * y * safe.log(), 0.0)
+        flat = (a == 0) & (b >= 0)
+        return g * b * call(Pow(), a, less), where(flat, 0.0, g * y * where(flat, 1.0, a).log())
 
 
 @dataclass(frozen=True)
@@ -1062,7 +1062,7 @@ def abs(input: Any) -> Any:
 
 
 def sign(input: Any) -> Any:
-    """-1, 0 or 1."""
+    """-1, 0 or 1; 0 for NaN, as torch.sign."""
     return call(Sign(), input)
 
 
@@ -1117,8 +1117,9 @@ def reciprocal(input: Any) -> Any:
 
 
 def square(input: Any) -> Any:
-    """input * input."""
+    """input * input; of booleans int64, as torch.square."""
     x = operand(input, "square")
+    x = x.cast(int64) if x.dtype == bool_ else x
     return mul(x, x)
 
 

@@ -12,7 +12,7 @@ from lamina.backends.cuda.elementwise import pointwise
 from lamina.backends.cuda.launch.program import Launch, Launches, Program
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
-from lamina.ops.primitives import GeluGrad, GeluTanh, Mul, Sigmoid, Silu, SiluGrad
+from lamina.ops.primitives import GeluGrad, GeluTanh, Mul, Sigmoid, Sign, Silu, SiluGrad
 from lamina.spec import (
     DType,
     Policy,
@@ -40,6 +40,13 @@ def planned(specs: list[Spec]) -> tuple[Any, Program]:
     (launch,) = plan.make.steps
     assert isinstance(launch, Launch)
     return plan, launch.program
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16])
+def test_the_sign_of_nan_is_0(dtype: DType) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 2.0, -3.0, np.nan], dtype.numpy)
+    (found,) = run_plan(backend(H200).plan(Sign(), [Spec((8,), dtype)], Policy()), [x])
+    np.testing.assert_array_equal(found.astype(np.float32), [0, 1, -1, 0, 0, 1, -1, 0])
 
 
 def drawn(spec: Spec, seed: int) -> Array:

@@ -171,7 +171,7 @@ EXPRESSIONS: dict[type[Op], Expression] = {
     pointwise.Identity: _text("{0}"),
     pointwise.Neg: _text("({t})(-{0})"),
     pointwise.Abs: _abs,
-    pointwise.Sign: _text("({t})({0} != {0} ? {0} : ({t})(({0} > ({t})0) - ({0} < ({t})0)))"),
+    pointwise.Sign: _text("({t})(({0} > ({t})0) - ({0} < ({t})0))"),
     pointwise.Floor: _function("floor"),
     pointwise.Ceil: _function("ceil"),
     pointwise.Exp: _function("exp"),
