@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from lamina.graph.ir.counting import Place, is_counted_by
+from lamina.graph.ir.counting import CountPlace, is_counted_by
 
-ITEM = Place("ITEM", "n")
+ITEM = CountPlace("ITEM", "n")
 
 
 def used(d: Any, x: Any) -> Any:

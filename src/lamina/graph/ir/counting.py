@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Literal, NamedTuple, TypeAlias
 
 
-class Place(NamedTuple):
+class CountPlace(NamedTuple):
     """kind: ATTR, ITEM, GLOBAL or DEREF (of a function around). name: of the variable or attribute, or the key."""
 
     kind: str
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 #: What is done with a place, or None where code may go on elsewhere or ends ("leave"), or a variable keeps what was
 #: computed last ("keep").
-Event: TypeAlias = tuple[Literal["read", "write", "leave", "keep"], Place | None]
+Event: TypeAlias = tuple[Literal["read", "write", "leave", "keep"], CountPlace | None]
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
@@ -32,7 +32,7 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
             yield from codes_in(x)
 
 
-def is_counted_by(codes: Iterable[CodeType], places: Iterable[Place]) -> bool:
+def is_counted_by(codes: Iterable[CodeType], places: Iterable[CountPlace]) -> bool:
     """Whether functions assign one of the places what they compute of it (`count += 1`), and read it for something
     else, too: a count that is only counted changes nothing.
     """
@@ -55,7 +55,7 @@ def is_counted_by(codes: Iterable[CodeType], places: Iterable[Place]) -> bool:
 def _events(code: CodeType) -> Iterator[Event]:
     """What a function does with places, in the order of its code."""
     key: Hashable = None  # what was loaded last, where that is a constant
-    ahead: list[Place] = []  # items that are read to be written again: `d[key] += 1`
+    ahead: list[CountPlace] = []  # items that are read to be written again: `d[key] += 1`
     last = ""
     for step in dis.get_instructions(code):
         verb, _, kind = step.opname.partition("_")
@@ -63,15 +63,15 @@ def _events(code: CodeType) -> Iterator[Event]:
             key = step.argval if isinstance(step.argval, Hashable) else None
         elif step.opname == "BINARY_SUBSCR" or (step.opname == "BINARY_OP" and step.argrepr == "[]"):
             if last in ("LOAD_CONST", "LOAD_SMALL_INT", "COPY"):
-                yield "read", (place := Place("ITEM", key))
+                yield "read", (place := CountPlace("ITEM", key))
                 ahead += [place] if last == "COPY" else []
         elif step.opname == "STORE_SUBSCR":
             if last == "SWAP" and ahead:
                 yield "write", ahead.pop()
             elif last in ("LOAD_CONST", "LOAD_SMALL_INT"):
-                yield "write", Place("ITEM", key)
+                yield "write", CountPlace("ITEM", key)
         elif verb in _VERBS and kind in ("ATTR", "GLOBAL", "DEREF"):
-            yield _VERBS[verb], Place(kind, step.argval)
+            yield _VERBS[verb], CountPlace(kind, step.argval)
         elif step.opname.startswith("STORE_FAST"):
             yield "keep", None
         elif "JUMP" in step.opname or step.opname.startswith("RETURN"):

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lamina.graph.ir.counting import Place, codes_in, is_counted_by
+from lamina.graph.ir.counting import CountPlace, codes_in, is_counted_by
 from lamina.ops.core import Operand
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), Enum)
@@ -113,11 +113,11 @@ class Read(NamedTuple):
     codes: tuple[CodeType, ...] = ()
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[CountPlace]:
         """Where the code of functions finds it."""
         if isinstance(self.holder, CellType):
-            return [Place("DEREF", self.variable)]
-        return [Place(kind, self.name) for kind in ("ATTR", "GLOBAL")]
+            return [CountPlace("DEREF", self.variable)]
+        return [CountPlace(kind, self.name) for kind in ("ATTR", "GLOBAL")]
 
     def __str__(self) -> str:
         return f"{self.owner.__name__}.{self.name}" if self.owner else str(self.variable or self.name)
@@ -242,7 +242,7 @@ class _KeptRead(NamedTuple):
             return
         codes = [part for code in read.codes for part in codes_in(code)]
         for key, now in moved:
-            if is_counted_by(codes, read.places if key is None else [Place("ITEM", key)]):
+            if is_counted_by(codes, read.places if key is None else [CountPlace("ITEM", key)]):
                 shown = read if key is None else f"{read}[{key!r}]"
                 warnings.warn(
                     f"{shown} is carried from call to call, which compiled calls do not do: it stays {now}; make it "
@@ -548,7 +548,7 @@ def is_advanced(kind: type, name: str) -> bool:
     """Whether a function of a class assigns an attribute what it computes of it (`self.count += 1`), and reads it for
     something else, too.
     """
-    return is_counted_by([f.__code__ for f in _functions_of(kind)], [Place("ATTR", name)])
+    return is_counted_by([f.__code__ for f in _functions_of(kind)], [CountPlace("ATTR", name)])
 
 
 def _steps_with(kind: type, name: str) -> Iterator[list[str]]:
