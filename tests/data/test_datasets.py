@@ -159,3 +159,42 @@ def test_sets_side_by_side() -> None:
         data.StackDataset(x, label=y)
     with pytest.raises(ValueError, match=r"must be equally long, got lengths \[4, 2\]"):
         data.StackDataset(x, data.TensorDataset(np.arange(2)))
+
+
+class Numbers(data.Dataset[int]):
+    """Some numbers."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> int:
+        return self.numbers[index]
+
+
+class Stream(data.IterableDataset[int]):
+    """Three numbers."""
+
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+def test_sets_are_added() -> None:
+    joined = Numbers(1, 2) + Numbers(3) + data.Subset(Numbers(4, 5), [1])  # type: ignore[operator]
+    assert isinstance(joined, data.ConcatDataset)
+    assert [joined[i] for i in range(len(joined))] == [1, 2, 3, 5]
+    of_tensors = data.TensorDataset(np.arange(2)) + data.TensorDataset(np.arange(3))
+    assert len(of_tensors) == 5
+    chained = Stream() + Stream()
+    assert list(chained + Stream()) == [0, 1, 2] * 3
+    assert isinstance([1, 2], data.Dataset)  # whatever has a length and gives samples
+
+
+def test_a_set_adds_as_it_says_itself() -> None:
+    class Own(Numbers):
+        def __add__(self, other: Any) -> str:
+            return "own"
+
+    assert Own(1) + Numbers(2) == "own"

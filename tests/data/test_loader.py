@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -294,3 +295,59 @@ def test_workers_begin_once() -> None:
             list(bad)
     finally:
         bad.close()
+
+
+class Slow:
+    """Sample 3 takes long, but for the first times that it is read."""
+
+    def __init__(self, seconds: float, quick: int = 0) -> None:
+        self.seconds, self.quick = seconds, quick
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            time.sleep(self.seconds if self.quick == 0 else 0)
+            self.quick -= 1
+        return index
+
+
+class SlowStream(data.IterableDataset[int]):
+    """Likewise, one after the other."""
+
+    def __init__(self) -> None:
+        self.slow = Slow(2.0, quick=1)
+
+    def __iter__(self) -> Any:
+        return (self.slow[i] for i in range(5))
+
+
+@pytest.mark.parametrize("way", ["threads", "processes", "stream"])
+def test_late_batches_are_an_error(way: str) -> None:
+    dataset: Any = SlowStream() if way == "stream" else Slow(2.0, quick=1)
+    loader = data.DataLoader(dataset, num_workers=1, processes=way == "processes", timeout=60)
+    assert [x.item() for x in loader] == [0, 1, 2, 3, 4]
+    loader.timeout = 0.5  # processes take longer to begin
+    found = []
+    with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds"):
+        found.extend(x.item() for x in loader)
+    assert found == [0, 1, 2]
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_batches_in_time_are_as_without_a_timeout(processes: bool) -> None:
+    loader = data.DataLoader(Slow(0.0), 2, num_workers=2, processes=processes, timeout=60, in_order=True)
+    assert [x.tolist() for x in loader] == [[0, 1], [2, 3], [4]]
+    loader.close()
+    failing = data.DataLoader(Squares(bad=4), 4, num_workers=2, timeout=60)
+    with pytest.raises(KeyError, match="sample 4 is bad"):
+        list(failing)
+
+
+def test_torchs_none_for_numbers_by_default() -> None:
+    loader = data.DataLoader(Slow(0.0), 5, shuffle=None, prefetch_factor=None)
+    assert [x.tolist() for x in loader] == [[0, 1, 2, 3, 4]]
+    for timeout, workers in ((-1, 2), (1, 0)):
+        with pytest.raises(ValueError, match="DataLoader: timeout is the seconds that a worker has"):
+            data.DataLoader(Slow(0.0), num_workers=workers, timeout=timeout)

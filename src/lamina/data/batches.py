@@ -327,15 +327,28 @@ def prefetch(source: Iterable[Any], depth: int = 2) -> Prefetch:
     return Prefetch(source, depth)
 
 
-def ahead(start: Callable[[], Iterator[T]], depth: int) -> Iterator[T]:
-    """Iterate over start() in a thread that is up to `depth` items ahead."""
+class LateError(RuntimeError):
+    """A batch took longer than a loader's timeout."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__(f"DataLoader timed out after {timeout:g} seconds: no batch was made in that time")
+
+
+def ahead(start: Callable[[], Iterator[T]], depth: int, timeout: float = 0) -> Iterator[T]:
+    """Iterate over start() in a thread that is up to `depth` items ahead. Raises LateError where an item takes longer
+    than `timeout` seconds."""
     items: queue.Queue[tuple[str, Any]] = queue.Queue(depth)
     stop = threading.Event()
     thread = threading.Thread(target=_produce, args=(start, items, stop), name="lamina prefetch", daemon=True)
     thread.start()
+    late = False
     try:
         while True:
-            kind, item = items.get()
+            try:
+                kind, item = items.get(timeout=timeout or None)
+            except queue.Empty:
+                late = True
+                raise LateError(timeout) from None
             if kind == "error":
                 raise item
             if kind == "end":
@@ -344,7 +357,8 @@ def ahead(start: Callable[[], Iterator[T]], depth: int) -> Iterator[T]:
     finally:
         stop.set()
         _drain(items)
-        thread.join()
+        if not late:
+            thread.join()
 
 
 def _produce(

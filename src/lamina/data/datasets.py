@@ -31,7 +31,13 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
 @runtime_checkable
 class Dataset(Protocol[S]):
-    """Samples by their number."""
+    """Samples by their number. What is derived from it is joined by `a + b` (`ConcatDataset`)."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        # Not in the protocol: what has a length and gives samples is one, whether or not it adds.
+        super().__init_subclass__(**options)
+        if not hasattr(cls, "__add__"):
+            cls.__add__ = _joined  # type: ignore[operator]
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> S: ...
@@ -49,6 +55,21 @@ class IterableDataset(Generic[S]):
             f"{type(self).__name__} needs a method __iter__ that gives an epoch's samples"
         )
 
+    def __add__(self, other: Iterable[Any]) -> ChainDataset:
+        """The samples of both, one set behind the other."""
+        return ChainDataset([self, other])
+
+
+def _joined(self: Dataset[Any], other: Dataset[Any]) -> ConcatDataset:
+    """The samples of both, one set behind the other."""
+    return ConcatDataset([self, other])
+
+
+class _Joinable(Checked):
+    """A base of sets that are joined by `a + b`."""
+
+    __add__ = _joined
+
 
 def sample_of(dataset: Dataset[Any], index: int, rng: np.random.Generator) -> Any:
     """A sample, augmented by the generator where the data set does that."""
@@ -56,7 +77,7 @@ def sample_of(dataset: Dataset[Any], index: int, rng: np.random.Generator) -> An
     return dataset[index] if draw is None else draw(index, rng)
 
 
-class TensorDataset(Checked):
+class TensorDataset(_Joinable):
     """Sample i is (a[i], b[i], …) of arrays with equally long first axes. Raises ValueError for others."""
 
     def __init__(self, *tensors: Any) -> None:
@@ -75,7 +96,7 @@ class TensorDataset(Checked):
         return tuple(t[index] for t in self.tensors)
 
 
-class Subset(Checked):
+class Subset(_Joinable):
     """Some samples of another set, in the order of `indices`, which may count from the back.
 
     Raises IndexError for one that it does not have.
@@ -101,7 +122,7 @@ class Subset(Checked):
         return sample_of(self.dataset, self.indices[index], rng)
 
 
-class ConcatDataset(Checked):
+class ConcatDataset(_Joinable):
     """The samples of several sets, one set behind the other; an index may count from the back."""
 
     def __init__(self, datasets: Sequence[Dataset[Any]]) -> None:
@@ -132,7 +153,7 @@ class ConcatDataset(Checked):
         return sample_of(*self._place(index), rng)
 
 
-class StackDataset(Checked):
+class StackDataset(_Joinable):
     """Sample i is that of several sets of one length: a tuple, or, with sets by name, a dict; as torch's.
 
     Raises ValueError for sets that differ in length, for none, and for some by name and some not.
@@ -210,7 +231,7 @@ def random_split(
     return [Subset(dataset, order[end - n : end].tolist()) for n, end in zip(counts, ends, strict=True)]
 
 
-class ImageFolder(Checked):
+class ImageFolder(_Joinable):
     """Images in one folder a class: root/cat/1.jpg, root/dog/a/2.png (torchvision's).
 
     Sample i is (image, label): the image uint8 (H, W, 3), or what `transform` makes of it, and the class' number.

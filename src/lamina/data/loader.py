@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from lamina import _tree
 from lamina.data.batches import (
     Batches,
     BatchPart,
+    LateError,
     Loader,
     SeededGenerator,
     ahead,
@@ -24,7 +25,7 @@ from lamina.data.batches import (
 )
 from lamina.data.datasets import Dataset, sample_of
 from lamina.data.samplers import Sampler
-from lamina.data.workers import KeptWorkers, WorkerError
+from lamina.data.workers import KeptWorkers, Ticket, WorkerError
 from lamina.ops.arguments import checked
 
 Array = np.ndarray[Any, Any]
@@ -57,8 +58,9 @@ class DataLoader(Batches):
         own does not depend on the loader's seed.
     batch_sampler: gives the indices of a batch at a time, a list each, in the place of batch_size, shuffle, sampler,
         drop_last and pad_last: `BatchSampler`, a list of lists, or anything of that kind.
-    pin_memory, persistent_workers: torch's words; batches are handed to a GPU by way of pinned memory in any case,
-        and processes are kept until `close`.
+    timeout: how many seconds a batch of a worker is waited for; 0: for ever. RuntimeError where it takes longer.
+    pin_memory, persistent_workers, in_order: torch's words; batches are handed to a GPU by way of pinned memory in
+        any case, processes are kept until `close`, and batches come in order.
     collate_fn: makes a batch of a list of samples, by default `default_collate`.
     batch_transform: (batch, rng) -> batch, behind collate_fn.
     Raises ValueError for numbers out of range, arguments that exclude each other and an empty data set; what a worker
@@ -69,12 +71,13 @@ class DataLoader(Batches):
         self,
         dataset: Dataset[Any] | Iterable[Any],
         batch_size: int | None = 1,
-        shuffle: bool = False,
+        shuffle: bool | None = False,
         *,
         seed: int | None = None,
         num_workers: int = 0,
         processes: bool = False,
-        prefetch_factor: int = 2,
+        prefetch_factor: int | None = 2,
+        timeout: float = 0,
         drop_last: bool = False,
         pad_last: bool = False,
         sampler: Sampler[int] | None = None,
@@ -82,6 +85,7 @@ class DataLoader(Batches):
         generator: SeededGenerator | np.random.Generator | None = None,
         pin_memory: bool = False,
         persistent_workers: bool = False,
+        in_order: bool = True,
         collate_fn: Callable[[Any], Any] | None = None,
         batch_transform: BatchTransform | None = None,
         worker_init_fn: Callable[[int], Any] | None = None,
@@ -89,16 +93,22 @@ class DataLoader(Batches):
         world_size: int = 1,
         parallel: Literal["data"] | None = None,
     ) -> None:
+        shuffle, prefetch_factor = bool(shuffle), 2 if prefetch_factor is None else prefetch_factor
         if num_workers < 0 or prefetch_factor < 1:
             raise ValueError(
                 "DataLoader: num_workers must be at least 0 and prefetch_factor at least 1, got "
                 f"{num_workers} and {prefetch_factor}"
             )
+        if timeout < 0 or (timeout and not num_workers):
+            raise ValueError(
+                f"DataLoader: timeout is the seconds that a worker has for a batch, got {timeout} with "
+                f"num_workers={num_workers}: give 0, or workers"
+            )
         if sampler is not None and shuffle:
             raise ValueError("DataLoader: a sampler gives the order: leave shuffle=False")
         self.dataset, self.num_workers, self.processes = dataset, num_workers, processes
         self.sampler, self.batch_sampler = sampler, batch_sampler
-        self.prefetch_factor = prefetch_factor
+        self.prefetch_factor, self.timeout = prefetch_factor, timeout
         #: Whether samples come one after the other, and not by their numbers.
         self.iterated = not hasattr(dataset, "__getitem__")
         self._check_ways(shuffle, processes)
@@ -216,7 +226,9 @@ class DataLoader(Batches):
         """The batches of epoch `number` from position `start` on."""
         if self.iterated:
             depth = self.num_workers * self.prefetch_factor
-            return ahead(lambda: self._read(number, start), depth) if depth else self._read(number, start)
+            if not depth:
+                return self._read(number, start)
+            return ahead(lambda: self._read(number, start), depth, self.timeout)
         if not self.num_workers:
             return super().epoch(number, start)
         return self._ahead(number, start)
@@ -240,12 +252,12 @@ class DataLoader(Batches):
         """Batches made by workers, in order."""
         parts, depth = self.parts(number, start), self.num_workers * self.prefetch_factor
         if not self.processes:
-            yield from made_by_threads(parts, _begun(self._making), self.num_workers, depth)
+            yield from made_by_threads(parts, _begun(self._making), self.num_workers, depth, self.timeout)
             return
         workers = self._kept.get(self.num_workers, self._making)
         try:
-            yield from made_ahead(parts, workers.submit, depth)
-        except WorkerError:
+            yield from made_ahead(parts, workers.submit, depth, self.timeout)
+        except (WorkerError, LateError):
             self.close()
             raise
 
@@ -367,28 +379,49 @@ class PendingBatch(Protocol):
 
 
 def made_ahead(
-    parts: Iterator[BatchPart], submit: Callable[[Any, Any], PendingBatch], depth: int
+    parts: Iterator[BatchPart], submit: Callable[[Any, Any], PendingBatch], depth: int, timeout: float = 0
 ) -> Iterator[Any]:
-    """The batches of parts in their order, of which up to `depth` are being made."""
+    """The batches of parts in their order, of which up to `depth` are being made. Raises LateError where one takes
+    longer than `timeout` seconds."""
     waiting: deque[tuple[BatchPart, PendingBatch]] = deque()
     try:
         for part in parts:
             waiting.append((part, submit(part.indices, part.rng)))
             if len(waiting) == depth:
                 first, made = waiting.popleft()
-                yield first.weighted(made.result())
+                yield first.weighted(_result(made, timeout))
         while waiting:
             first, made = waiting.popleft()
-            yield first.weighted(made.result())
+            yield first.weighted(_result(made, timeout))
     finally:
         for _, made in waiting:
             made.cancel()
 
 
-def made_by_threads(parts: Iterator[BatchPart], load: Loader, count: int, depth: int) -> Iterator[Any]:
-    """Likewise, by so many threads, which end with the loop."""
-    with ThreadPoolExecutor(count, "lamina data") as pool:
-        yield from made_ahead(parts, lambda indices, rng: pool.submit(load, indices, rng), depth)
+def _result(made: PendingBatch, timeout: float) -> Any:
+    """A batch, once it is made. Raises LateError, and what was raised while it was made."""
+    late = False
+    if timeout and isinstance(made, Future):
+        late = not wait([made], timeout).done
+    elif timeout and isinstance(made, Ticket):
+        late = not made.wait(timeout)
+    if late:
+        raise LateError(timeout)
+    return made.result()
+
+
+def made_by_threads(
+    parts: Iterator[BatchPart], load: Loader, count: int, depth: int, timeout: float = 0
+) -> Iterator[Any]:
+    """Likewise, by so many threads, which end with the loop; one that is late ends when its batch is made."""
+    pool, late = ThreadPoolExecutor(count, "lamina data"), False
+    try:
+        yield from made_ahead(parts, lambda indices, rng: pool.submit(load, indices, rng), depth, timeout)
+    except LateError:
+        late = True
+        raise
+    finally:
+        pool.shutdown(wait=not late)
 
 
 @checked

@@ -17,9 +17,11 @@ import signal
 import socket
 import struct
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.util import Finalize
 from types import FrameType
@@ -108,6 +110,10 @@ class Ticket:
         """The batch. Raises what was raised while it was made, with the worker's traceback as a note; WorkerError."""
         return self.worker.result(self.number)
 
+    def wait(self, timeout: float) -> bool:
+        """Wait so many seconds at most; whether it is there, or what was raised. Raises WorkerError."""
+        return self.worker.wait(self.number, timeout)
+
     def cancel(self) -> None:
         """Nobody wants it any more."""
         self.worker.cancel(self.number)
@@ -154,6 +160,15 @@ class _Worker:
         if failure is not None:
             raise failure.error()
         return batch
+
+    def wait(self, number: int, timeout: float) -> bool:
+        end = time.monotonic() + timeout
+        with self._lock:
+            while number not in self._found:
+                if not connection.wait([self._link], max(0.0, end - time.monotonic())):
+                    return False
+                self._receive()
+        return True
 
     def cancel(self, number: int) -> None:
         with self._lock:
