@@ -273,7 +273,7 @@ __getattr__ = lazy(
         "get_default_dtype": "tensors of Python's numbers are float32",
         "set_default_device": "device= of what makes tensors, net.to(device) and device= of a step name it",
         "func": "its functions are lamina's own: lamina.grad, vjp, jvp, jacrev, jacfwd, hessian, vmap; and "
-        "lamina.nn.functional_call",
+        "lamina.nn.functional_call and stack_module_state",
         "utils": "torch.utils.data is lamina.data, torch.utils.checkpoint is lamina.checkpoint",
         "distributions": "their densities are written with lamina.ops (gaussian_nll_loss, log_softmax, lgamma, "
         "special.log_ndtr); draws are ops.randn, ops.rand, ops.multinomial, ops.bernoulli and ops.gumbel_softmax",

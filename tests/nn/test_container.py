@@ -1,6 +1,7 @@
 """Containers behave like the lists and dicts that they are; what plain lists hide is said."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -150,3 +151,43 @@ def test_parameters_in_a_dict() -> None:
     assert net.held["a"].tolist() == [0.5, 0.5, 0.5]
     net.held.clear()
     assert len(net.held) == 0
+
+
+def test_sequentials_are_multiplied() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    twice = net * 2
+    assert [twice[i] is net[i % 2] for i in range(4)] == [True] * 4
+    assert list((3 * net)._modules) == ["0", "1", "2", "3", "4", "5"]
+    assert len(list(twice.parameters())) == 2  # shared
+    net *= 2
+    assert len(net) == 4
+    for times, error in ((0, ValueError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match="Sequential: is multiplied by an int"):
+            net * times  # type: ignore[operator]
+
+
+@pytest.mark.torch
+def test_parameter_dicts_as_torchs() -> None:
+    import torch
+
+    def told(lib: Any, made: Any) -> list[Any]:
+        held = lib.ParameterDict({"a": made(1), "b": made(2)})
+        first = held["a"]
+        out: list[Any] = [held.get("a") is first, held.get("z"), held.get("z", 3)]
+        out += [held.setdefault("a", made(5)) is first, list(held.setdefault("c", made(3)).shape)]
+        copied = held.copy()
+        out += [list(copied.keys()), copied["a"] is first, type(copied).__name__]
+        name, last = held.popitem()
+        out += [name, list(last.shape), list(reversed(held)), list(copied.keys())]
+        keyed = held.fromkeys(["x", "y"], made(4))
+        out += [list(keyed.keys()), list(keyed["y"].shape)]
+        both = held | {"b": made(7), "d": made(8)}
+        out += [{n: list(x.shape) for n, x in both.items()}, list(held.keys())]
+        held |= lib.ParameterDict({"e": made(9)})
+        out += [list(held.keys()), len(list(held.parameters()))]
+        return out
+
+    ours = told(nn, lambda n: nn.Parameter(lm.zeros((n,))))
+    assert ours == told(torch.nn, lambda n: torch.nn.Parameter(torch.zeros(n)))
+    with pytest.raises(KeyError, match="popitem of an empty"):
+        nn.ParameterDict().popitem()

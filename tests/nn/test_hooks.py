@@ -154,3 +154,72 @@ def test_hooks_of_the_state_are_called_in_their_order_until_they_are_removed(kin
     net.load_state_dict(dict(net.state_dict()))
     assert order == ["first", "third"]
     first.remove()
+
+
+class Failing(nn.Module):
+    """Fails at negative numbers."""
+
+    def forward(self, x: float) -> float:
+        """x: a number."""
+        if x < 0:
+            raise ArithmeticError("negative")
+        return x
+
+
+def test_hooks_that_are_always_called() -> None:
+    net, seen = Failing(), list[Any]()
+    net.register_forward_hook(lambda m, x, y: seen.append(("plain", y)))
+    net.register_forward_hook(lambda m, x, y: seen.append(("always", y)), always_call=True)
+    net(1.0)
+    assert seen == [("plain", 1.0), ("always", 1.0)]
+    seen.clear()
+    with pytest.raises(ArithmeticError, match="negative"):
+        net(-1.0)
+    assert seen == [("always", None)]
+
+
+def test_of_hooks_that_fail_the_first_error_is_seen() -> None:
+    def fails(*given: Any) -> None:
+        raise KeyError("hook")
+
+    net, seen = Failing(), list[Any]()
+    net.register_forward_hook(fails, always_call=True)
+    net.register_forward_hook(
+        lambda m, args, kwargs, y: seen.append((args, kwargs, y)), with_kwargs=True, always_call=True
+    )
+    with (
+        pytest.warns(UserWarning, match="always_call=True raised KeyError: 'hook'"),
+        pytest.raises(ArithmeticError, match="negative"),
+    ):
+        net(x=-1.0)
+    assert seen == [((), {"x": -1.0}, None)]
+    seen.clear()
+    with pytest.raises(KeyError, match="hook"):  # once, as the module did not fail
+        net(2.0)
+    assert seen == [((2.0,), {}, 2.0)]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("x", [1.0, -1.0])
+def test_the_order_of_hooks_that_are_always_called_is_torchs(x: float) -> None:
+    import torch
+
+    class Theirs(torch.nn.Module):
+        def forward(self, x: float) -> float:
+            return Failing.forward(self, x)  # type: ignore[arg-type]
+
+    def told(net: Any) -> list[Any]:
+        seen: list[Any] = []
+
+        def last(m: Any, x: Any, y: Any) -> None:
+            seen.append(("last", y))
+            raise IndexError
+
+        net.register_forward_hook(lambda m, x, y: seen.append(("first", y)), always_call=True)
+        net.register_forward_hook(last)
+        net.register_forward_hook(lambda m, x, y: seen.append(("behind", y)), always_call=True)
+        with pytest.raises(LookupError if x > 0 else ArithmeticError):
+            net(x)
+        return seen
+
+    assert told(Failing()) == told(Theirs())

@@ -158,3 +158,34 @@ def test_a_part_of_a_network_has_a_precision_of_its_own() -> None:
     step(RNG.standard_normal((8, 4)).astype(np.float32), Y)
     half, whole = (f"{d} {d} {d}" for d in ("bfloat16", "float32"))
     assert seen[:4] == [half, whole, "float32", "float32 bfloat16 bfloat16"]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda: nn.autocast("cpu", lm.bfloat16),
+        lambda: nn.autocast("cuda:0"),
+        lambda: nn.autocast(device_type="cuda", dtype="bfloat16", enabled=True, cache_enabled=False),
+        lambda: nn.autocast(dtype=lm.bfloat16),
+    ],
+)
+def test_blocks_by_torchs_words(block: Any) -> None:
+    net, x, seen = nn.Sequential(nn.Linear(3, 2)), lm.ones((4, 3)), list[Any]()
+    net[0].register_forward_hook(lambda m, x, y: seen.append(y.dtype))
+    with block():
+        assert net(x).dtype == lm.float32
+        with nn.autocast("cpu", enabled=False):
+            net(x)
+        with nn.autocast("cpu", lm.float32):
+            net(x)
+    assert seen == [lm.bfloat16, lm.float32, lm.float32]
+
+
+def test_blocks_say_what_they_take() -> None:
+    for block, error in (
+        (lambda: nn.autocast("bf16", lm.bfloat16), "say the same"),
+        (lambda: nn.autocast("cuda", lm.float16), r"train_step\(precision='fp16'\) scales"),
+        (lambda: nn.autocast(dtype=lm.int32), "dtype must be bfloat16 or float32, got int32"),
+    ):
+        with pytest.raises(ValueError, match=error), block():
+            pass

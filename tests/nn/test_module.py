@@ -603,3 +603,44 @@ def test_forward_gets_tensors_in_place_of_arrays() -> None:
 def test_names_of_torch_for_what_has_another_name() -> None:
     with pytest.raises(AttributeError, match="Linear has no attribute 'register_module'; it is add_module"):
         nn.Linear(2, 2).register_module("a", nn.ReLU())
+
+
+def test_states_of_several_networks_are_stacked() -> None:
+    nets = [nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval() for _ in range(3)]
+    parameters, buffers = nn.stack_module_state(nets)
+    assert list(parameters) == [n for n, _ in nets[0].named_parameters()]
+    assert parameters["0.weight"].shape == (3, 4, 3)
+    assert buffers["1.running_mean"].shape == (3, 4)
+    x = lm.ones((2, 3))
+
+    def one(parameters: Any, buffers: Any, x: Any) -> Any:
+        return nn.functional_call(nets[0], (parameters, buffers), (x,))
+
+    found = lm.vmap(one, in_dims=(0, 0, None))(parameters, buffers, x)
+    for net, y in zip(nets, found, strict=True):
+        np.testing.assert_allclose(y.numpy(), net(x).numpy(), rtol=1e-6)
+
+
+def test_states_of_networks_that_differ_are_not_stacked() -> None:
+    for nets, error in (
+        ([], "needs at least one network"),
+        ([nn.Linear(2, 3), nn.ReLU()], "of one class"),
+        ([nn.Linear(2, 3), nn.Linear(2, 3).eval()], "of one class, all in training mode"),
+        ([nn.Linear(2, 3), nn.Linear(2, 4)], r"weight is .*in network 1 and .* in the first one"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            nn.stack_module_state(nets)  # type: ignore[arg-type]
+
+
+def test_values_of_what_is_shared() -> None:
+    net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    net[1].weight = net[0].weight
+    x, eye = lm.ones((1, 2)), lm.eye(2)
+    for values in ({"0.weight": eye}, {"1.weight": eye}, {"0.weight": eye, "1.weight": eye}):
+        assert nn.functional_call(net, values, x, tie_weights=True).tolist() == [[1, 1]]
+    with pytest.raises(ValueError, match=r"0\.weight, 1\.weight are one tensor, which has one value"):
+        nn.functional_call(net, {"0.weight": eye, "1.weight": 2 * eye}, x)
+    with pytest.raises(ValueError, match="with tie_weights=True"):
+        nn.functional_call(net, {"0.weight": eye}, x, tie_weights=False)
+    alone = nn.Linear(2, 2, bias=False)
+    assert nn.functional_call(alone, {"weight": eye}, x, tie_weights=False).tolist() == [[1, 1]]

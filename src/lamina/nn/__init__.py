@@ -85,7 +85,7 @@ from lamina.nn.loss import (
     SmoothL1Loss,
 )
 from lamina.nn.mixed_precision import autocast
-from lamina.nn.module import Module, functional_call, substitute
+from lamina.nn.module import Module, functional_call, stack_module_state, substitute
 from lamina.nn.norm import (
     BatchNorm1d,
     BatchNorm2d,
@@ -472,6 +472,7 @@ __all__ = [
     "retinanet_resnet50_fpn",
     "save_safetensors",
     "segmentation_loss",
+    "stack_module_state",
     "substitute",
     "summary",
     "token_loss",

@@ -113,6 +113,23 @@ class Sequential(_Numbered[Module]):
             x = module(x)
         return x
 
+    def __mul__(self, times: int) -> Self:
+        """A new one with the modules so many times, each the same one. Raises TypeError and ValueError."""
+        return type(self)().extend(list(self) * _checked_times(times))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times: int) -> Self:
+        return self.extend(list(self) * (_checked_times(times) - 1))
+
+
+def _checked_times(times: int) -> int:
+    if isinstance(times, bool) or not isinstance(times, int):
+        raise TypeError(f"Sequential: is multiplied by an int, got {times!r}")
+    if times < 1:
+        raise ValueError(f"Sequential: is multiplied by an int of at least 1, got {times}")
+    return times
+
 
 class ModuleList(_Numbered[M]):
     """A list of modules whose parameters belong to the owner. It has no forward of its own."""
@@ -222,7 +239,9 @@ class ParameterList(_Container):
 class ParameterDict(_Container):
     """A dict of parameters that belong to the owner. Tensors and arrays become parameters."""
 
-    def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Any] | ParameterDict | Iterable[tuple[str, Any]] = ()
+    ) -> None:
         self.update(parameters)
 
     def __getitem__(self, key: str) -> Any:
@@ -258,16 +277,55 @@ class ParameterDict(_Container):
         """Names and parameters."""
         return [(name, self[name]) for name in self._seen(self._parameters)]
 
-    def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+    def update(self, parameters: Mapping[str, Any] | ParameterDict | Iterable[tuple[str, Any]]) -> None:
         """Add parameters, or replace those of the same name."""
-        for key, value in parameters.items() if isinstance(parameters, Mapping) else parameters:
+        pairs = parameters.items() if isinstance(parameters, Mapping | ParameterDict) else parameters
+        for key, value in pairs:
             self[key] = value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The parameter of this name, or the default."""
+        return default if key not in self._parameters else self[key]
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The parameter of this name, which is set to the default where there is none."""
+        if key not in self:
+            self[key] = default
+        return self[key]
 
     def pop(self, key: str) -> Any:
         """Take a parameter out. Raises KeyError where there is none."""
         value = self[key]
         del self[key]
         return value
+
+    def popitem(self) -> tuple[str, Any]:
+        """Take the last parameter out, with its name. Raises KeyError where there is none."""
+        if not self:
+            raise KeyError("ParameterDict: popitem of an empty one")
+        key = next(reversed(self))
+        return key, self.pop(key)
+
+    def fromkeys(self, keys: Iterable[str], default: Any = None) -> Self:
+        """A new one with these names, each of them the default."""
+        return type(self)(dict.fromkeys(keys, default))
+
+    def copy(self) -> Self:
+        """A new one with the same parameters."""
+        return type(self)(self._parameters)
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._seen(self._parameters))
+
+    def __or__(self, other: Mapping[str, Any] | ParameterDict) -> Self:
+        """A new one with the parameters of both; of one name, the other's."""
+        joined = self.copy()
+        joined.update(other)
+        return joined
+
+    def __ior__(self, other: Mapping[str, Any] | ParameterDict) -> Self:
+        self.update(other)
+        return self
 
     def clear(self) -> None:
         """Take all parameters out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,12 @@ _numbers = itertools.count()
 class _Entry(NamedTuple):
     hook: Hook
     with_kwargs: bool
+    always: bool = False
+
+    def after(self, module: Any, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
+        """Call one that is behind the module's function."""
+        given = (inputs, options, output) if self.with_kwargs else (inputs, output)
+        return self.hook(module, *given)
 
 
 class Hooks:
@@ -28,13 +35,17 @@ class Hooks:
         self.loaded: dict[int, _Entry] = {}
         self.changed = changed
 
-    def add(self, when: str, hook: Hook, with_kwargs: bool, prepend: bool) -> HookHandle:
+    def add(
+        self, when: str, hook: Hook, with_kwargs: bool, prepend: bool, always: bool = False
+    ) -> HookHandle:
         """Add a hook "before" or "after" the module's function, in front of the others with prepend.
+
+        always: behind the function, whether or not that fails.
 
         Or one of its state: when it was "saved" to a dict, before ("loading") and after ("loaded") it is loaded.
         """
         number, table = next(_numbers), getattr(self, when)
-        entry = {number: _Entry(hook, with_kwargs)}
+        entry = {number: _Entry(hook, with_kwargs, always)}
         setattr(self, when, {**entry, **table} if prepend else {**table, **entry})
         self.changed()
         return HookHandle(self, number)
@@ -48,21 +59,49 @@ class Hooks:
                 )
 
     def call(self, module: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """The module's function between its hooks."""
-        for entry in self.before.values():
-            if entry.with_kwargs:
-                changed = entry.hook(module, inputs, options)
-                inputs, options = (inputs, options) if changed is None else changed
-            else:
-                changed = entry.hook(module, inputs)
-                if changed is not None:
-                    inputs = changed if isinstance(changed, tuple) else (changed,)
-        output = computed(module.forward, inputs, options)
-        for entry in self.after.values():
-            given = (inputs, options, output) if entry.with_kwargs else (inputs, output)
-            changed = entry.hook(module, *given)
-            output = output if changed is None else changed
+        """The module's function between its hooks. Where one of these fails, those are called that always are."""
+        output, after = None, dict(self.after)
+        try:
+            for entry in self.before.values():
+                inputs, options = _changed(entry, module, inputs, options)
+            output = computed(module.forward, inputs, options)
+            while after:
+                entry = after.pop(next(iter(after)))
+                changed = entry.after(module, inputs, options, output)
+                output = output if changed is None else changed
+        except Exception:
+            for entry in after.values():
+                if entry.always:
+                    _call_all_the_same(entry, module, inputs, options, output)
+            raise
         return output
+
+
+def _changed(
+    entry: _Entry, module: Any, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What goes into a module behind a hook that is in front of it."""
+    if entry.with_kwargs:
+        changed = entry.hook(module, inputs, options)
+        return (inputs, options) if changed is None else changed
+    changed = entry.hook(module, inputs)
+    if changed is None:
+        return inputs, options
+    return changed if isinstance(changed, tuple) else (changed,), options
+
+
+def _call_all_the_same(
+    entry: _Entry, module: Any, inputs: tuple[Any, ...], options: dict[str, Any], output: Any
+) -> None:
+    """Call a hook of a module that has failed. What it raises is a warning: the first error is to be seen."""
+    try:
+        entry.after(module, inputs, options, output)
+    except Exception as error:
+        warnings.warn(
+            f"{entry.hook!r}: a hook with always_call=True raised {type(error).__name__}: {error}, after its module "
+            "had failed",
+            stacklevel=3,
+        )
 
 
 class HookHandle:

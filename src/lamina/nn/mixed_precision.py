@@ -12,9 +12,10 @@ from lamina import ops
 from lamina._tree import flatten, unflatten
 from lamina.graph.transforms.arguments import HasParameters
 from lamina.nn.parameter import Parameter
+from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import Operand, compute_type, computing_in, recorder
 from lamina.runtime import is_array
-from lamina.spec import DType, float32, float64, policy
+from lamina.spec import DType, as_dtype, bfloat16, float16, float32, float64, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import as_tensor
 
@@ -22,18 +23,28 @@ _precision: ContextVar[Precision | None] = ContextVar("lamina_autocast", default
 
 
 @contextmanager
-def autocast(precision: str | Precision = "bf16") -> Iterator[None]:
+def autocast(
+    precision: str | Precision | None = None,
+    dtype: DTypeLike | None = None,
+    enabled: bool = True,
+    cache_enabled: bool | None = None,
+    *,
+    device_type: str | None = None,
+) -> Iterator[None]:
     """Within the block a network that is called computes in the type of `precision`, as in `train_step`.
 
     Its floating point inputs and its parameters are cast, but for those of norms; what it returns is float32 again,
     so that losses are computed there. For a step of one's own under `lamina.jit`, and for eager calls. Gradients
     come in float32, as the parameters are.
 
-    precision: "bf16" or "tf32"; "fp32" switches an outer block off, or a step's precision for a part of its network.
-    Raises ValueError for "fp16", whose gradients need the loss scaling of `train_step`, and for "fp64", which is the
-    type of the parameters: net.to("float64").
+    precision: "bf16", the default, or "tf32"; "fp32" switches an outer block off, or a step's precision for a part of
+        its network. Or, as torch's first argument, the type of a device, "cpu" or "cuda": the block holds on all.
+    dtype: torch's word for it: bfloat16, or float32. enabled: False is "fp32". device_type, cache_enabled: torch's
+        words, which change nothing here.
+    Raises ValueError for "fp16", whose gradients need the loss scaling of `train_step`, for "fp64", which is the
+    type of the parameters: net.to("float64"), and for precision and dtype together.
     """
-    kind = as_precision(precision)
+    kind = _asked(precision, dtype) if enabled else as_precision("fp32")
     if kind.scaled or kind.master != float32:
         instead = "train_step(precision='fp16') scales the loss" if kind.scaled else "net.to('float64')"
         raise ValueError(f"autocast: takes bf16, tf32 or fp32, got {kind}: {instead}")
@@ -43,6 +54,22 @@ def autocast(precision: str | Precision = "bf16") -> Iterator[None]:
             yield
     finally:
         _precision.reset(token)
+
+
+def _asked(precision: str | Precision | None, dtype: DTypeLike | None) -> Precision:
+    """What a block computes in. Raises ValueError for names that are none, and for a type that none computes in."""
+    is_device = isinstance(precision, str) and precision.partition(":")[0] in ("cpu", "cuda")
+    if dtype is None:
+        return as_precision("bf16" if precision is None or is_device else precision)
+    if precision is not None and not is_device:
+        raise ValueError(
+            f"autocast: precision={precision!r} and dtype={dtype} say the same: give one of them"
+        )
+    named = {bfloat16: "bf16", float16: "fp16", float32: "fp32", float64: "fp64"}
+    found = as_dtype(dtype)
+    if found not in named:
+        raise ValueError(f"autocast: dtype must be bfloat16 or float32, got {found}")
+    return as_precision(named[found])
 
 
 def precision_of(net: HasParameters, asked: str | Precision | None) -> Precision:

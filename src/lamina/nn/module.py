@@ -26,6 +26,7 @@ from typing import (
 
 import numpy as np
 
+from lamina import ops
 from lamina.graph.ir.graph import Value
 from lamina.nn.hooks import Hook, HookHandle, Hooks
 from lamina.nn.mixed_precision import computed, in_compute_type
@@ -172,13 +173,14 @@ class Module(WithState, Checked):
 
     @checked
     def register_forward_hook(
-        self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
+        self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> HookHandle:
         """Call hook(module, inputs, output) after `forward`, whose output it may replace by what it returns.
 
-        with_kwargs: hook(module, inputs, named inputs, output). prepend: in front of other hooks.
+        with_kwargs: hook(module, inputs, named inputs, output). prepend: in front of other hooks. always_call: also
+        where `forward` or a hook before it raises, with None for an output that there is not.
         """
-        return self._own_hooks().add("after", hook, with_kwargs, prepend)
+        return self._own_hooks().add("after", hook, with_kwargs, prepend, always_call)
 
     @checked
     def register_state_dict_post_hook(self, hook: Hook) -> HookHandle:
@@ -644,6 +646,7 @@ def functional_call(
     inputs: Sequence[Any] | Any = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
     """module(*inputs, **kwargs) with the given operands as the parameters and buffers of these names, as
@@ -653,11 +656,14 @@ def functional_call(
         writes to a buffer is written to the tensor that is given for it (of a traced value nobody sees it), and the
         module's own stays.
     inputs: a tuple or list of positional arguments, or the only one. strict: whether values must have them all.
+    tie_weights: False says that other names of what is shared keep what they hold, which is refused where there are
+        such: what a module shares is one tensor.
     Raises TypeError for what is no module or no mapping, KeyError for a name that the module does not have, or that
-    is missing where strict; ValueError for a name that is given twice.
+    is missing where strict; ValueError for a name that is given twice, and other values for names of one tensor.
     """
     given = _joined(values)
     held = _state_by_name(module)
+    _check_shared(given, held, tie_weights)
     reached = {id(held[name]) for name in given if name in held}
     missing = [name for name, x in held.items() if id(x) not in reached]
     if strict and missing:
@@ -670,6 +676,52 @@ def functional_call(
         if isinstance(value, Tensor) and after[name] is not value:
             value.copy_(after[name])
     return result
+
+
+@checked
+def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The parameters and the buffers of several networks of one architecture, each stacked along a new first axis, as
+    torch.func.stack_module_state: vmap(lambda values, x: functional_call(models[0], values, x))(…) runs all of them.
+
+    Raises ValueError for no networks, and for such of different classes, modes, names or shapes.
+    """
+    if not models:
+        raise ValueError("stack_module_state: needs at least one network")
+    if len({(type(m), m.training) for m in models}) > 1:
+        raise ValueError("stack_module_state: networks must be of one class, all in training mode or none")
+    return (
+        _stacked_states([dict(m.named_parameters()) for m in models]),
+        _stacked_states([dict(m.named_buffers()) for m in models]),
+    )
+
+
+def _stacked_states(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """By name, a tensor [networks, …]."""
+    first = {name: x.spec for name, x in states[0].items()}
+    for number, state in enumerate(states):
+        if (found := {name: x.spec for name, x in state.items()}) != first:
+            other = next(n for n in {**first, **found} if first.get(n) != found.get(n))
+            raise ValueError(
+                f"stack_module_state: {other} is {found.get(other)} in network {number} and {first.get(other)} in "
+                "the first one"
+            )
+    return {name: ops.stack([state[name].detach() for state in states]) for name in first}
+
+
+def _check_shared(given: Mapping[str, Any], held: Mapping[str, Tensor], tie_weights: bool) -> None:
+    """Raises ValueError where names of one tensor are given different values, or one of them alone is given any
+    although weights are not tied.
+    """
+    names: dict[int, list[str]] = {}
+    for name, x in held.items():
+        names.setdefault(id(x), []).append(name)
+    for shared in names.values():
+        there = [name for name in shared if name in given]
+        if len({id(given[name]) for name in there}) > 1 or (there and there != shared and not tie_weights):
+            raise ValueError(
+                f"functional_call: {', '.join(shared)} are one tensor, which has one value: give it by one name, "
+                "with tie_weights=True"
+            )
 
 
 def _joined(values: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

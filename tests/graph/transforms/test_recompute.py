@@ -159,3 +159,23 @@ def test_within_each_other_and_within_vmap() -> None:
     )
     with pytest.raises(TypeError, match="checkpoint: takes a function, got 3"):
         lm.checkpoint(3)  # type: ignore[arg-type]
+
+
+def test_functions_are_called_as_torchs_checkpoint_calls_them() -> None:
+    def block(x: Any, *, by: Any) -> Any:
+        return ops.sin(x) * by
+
+    def loss(x: Any, kind: int) -> Any:
+        if kind == 0:
+            return block(x, by=x).sum()
+        if kind == 1:
+            return lm.checkpoint(block)(x, by=x).sum()
+        return lm.checkpoint(block, x, by=x, use_reentrant=False, preserve_rng_state=True).sum()
+
+    x = normal(5)
+    wanted, *others = (lm.grad(lambda x, kind=kind: loss(x, kind))(x) for kind in range(3))
+    for found in others:
+        np.testing.assert_array_equal(found.numpy(), wanted.numpy())
+    assert lm.checkpoint(lambda x: x + 1, lm.ones(2)).tolist() == [2, 2]
+    with pytest.raises(ValueError, match="leave preserve_rng_state=True"):
+        lm.checkpoint(block, x, by=x, preserve_rng_state=False)

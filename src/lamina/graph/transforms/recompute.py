@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from lamina import _tree
 from lamina.graph.ir.graph import EagerTape, Node, Value, as_recorded, constant, mark, reachable, tensor_of
@@ -23,18 +23,51 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
+@overload
+def checkpoint(fn: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def checkpoint(
+    fn: Callable[..., R],
+    first: Any,
+    /,
+    *args: Any,
+    use_reentrant: bool | None = None,
+    preserve_rng_state: bool = True,
+    **kwargs: Any,
+) -> R: ...
+def checkpoint(
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    use_reentrant: bool | None = None,
+    preserve_rng_state: bool = True,
+    **kwargs: Any,
+) -> Any:
     """fn, of which a gradient keeps only what goes in and comes out: the rest is computed again when it is needed.
 
         h = lm.checkpoint(block)(h)
+        h = lm.checkpoint(block, h)  # as torch.utils.checkpoint.checkpoint
 
     fn: a function or a module, of any arguments. It runs once; what is computed again are the ops that it recorded,
     on the same numbers and with the same random words, so that results and gradients are those without it, bit by bit
     wherever kernels are deterministic, and running statistics are updated once. What fn closes over gets its
     gradient. The memory of what lies within is free between the two passes (in compiled programs:
     `Executable.peak_bytes`), for about one more forward pass. Outside of a derivative it is fn.
+
+    args, kwargs: where there are any, fn is called with them. use_reentrant, preserve_rng_state: torch's words; there
+    is one way, and random words are those of the forward pass: ValueError for preserve_rng_state=False.
     """
     named_function(fn, "checkpoint")
+    if not preserve_rng_state:
+        raise ValueError(
+            "checkpoint: what is computed again has the same random words: leave preserve_rng_state=True"
+        )
+    run = _checkpointed(fn)
+    return run(*args, **kwargs) if args or kwargs else run
+
+
+def _checkpointed(fn: Callable[P, R]) -> Callable[P, R]:
+    """fn, whose nodes are computed again for its gradient."""
 
     @wraps(fn, updated=())
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
