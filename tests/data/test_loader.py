@@ -212,6 +212,9 @@ def test_samples_that_come_one_after_the_other(workers: int) -> None:
     assert [len(y) for _, y in data.DataLoader(Stream(), 3, drop_last=True)] == [3, 3]
     parts = [data.DataLoader(Stream(), 4, rank=r, world_size=2) for r in range(2)]
     assert [[y.tolist() for _, y in p] for p in parts] == [[[0, 1], [4, 5]], [[2, 3], [6]]]
+    assert all(data.prefetch(part).uneven for part in parts)
+    assert not data.DataLoader(Stream(), 4, drop_last=True, world_size=2).uneven
+    assert not data.DataLoader(Stream(), 4).uneven
     (*_, (_, (last, weights))) = data.DataLoader(Stream(), 4, pad_last=True)
     assert (last.tolist(), weights.sum()) == ([4, 5, 6, 4], 4)
     both = data.ChainDataset([Stream(), Stream()])

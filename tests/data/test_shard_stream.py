@@ -104,7 +104,9 @@ def test_what_a_stream_says_of_itself(folder: Path) -> None:
     assert one.describe() == stream(folder, 1, 4).describe()
     assert one.describe()["shards"][0] == "train-000.tar"
     assert repr(one) == "ShardStream(5 shards, batches of 12)"
-    assert not stream(folder, 1, 4).uneven  # as far as it knows
+    assert stream(folder, 1, 4).uneven  # nobody knows that it is not
+    assert not stream(folder).uneven
+    assert not stream(folder, 1, 4, drop_last=True).uneven
     assert stream(folder, 1, 4, samples=[10] * 5).uneven
     assert not stream(folder, 1, 4, samples=[12] * 5).uneven
     assert not stream(folder, 1, 4, samples=[10] * 5, drop_last=True).uneven

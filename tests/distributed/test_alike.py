@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from lamina.distributed import Group
 from lamina.distributed.alike import check_alike, collectives_of
 from lamina.graph import trace
 from lamina.spec import Spec, float32
-from lamina.train import Position
+from lamina.train import History, Position
+from lamina.train.metrics import F1Score
 from tests.helpers import ROOT
 from tests.helpers.ranks import mpirun, run_ranks
 
@@ -108,6 +110,70 @@ def test_ranks_that_would_not_train_alike_are_named() -> None:
         assert alike == ""
 
 
+class Parts:
+    """Batches of a rank's own, which it counts."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(np.zeros((4, 4), np.float32), np.zeros(4, np.int64))] * self.count)
+
+
+def evaluate_differently() -> list[str]:
+    """What is told of ranks that evaluate other data or ask for other figures; epochs until one rank has enough."""
+    me, told = distributed.rank(), []
+    x, y = np.zeros((12, 4), np.float32), np.zeros(12, np.int64)
+    net = nn.Linear(4, 3)
+    step = lm.train_step(net, ops.cross_entropy, optim.SGD(0.1), device="cpu", parallel="data")
+
+    def shared(count: int, seed: int = 0) -> data.Batches:
+        return data.arrays(x[:count], y[:count], batch_size=4, seed=seed, parallel="data")
+
+    def fit(batches: Any, epochs: int = 1, **options: Any) -> History:
+        return lm.fit(step, batches, epochs, console=Console(quiet=True), **options)
+
+    def evaluate(**options: Any) -> None:
+        lm.evaluate(net, shared(10), device="cpu", parallel="data", **options)
+
+    for call in (
+        lambda: fit(shared(12), validation=shared(10 - me)),
+        lambda: fit(shared(12), validation=shared(12, seed=me)),
+        lambda: fit(shared(12), validation=shared(12) if me else None),
+        lambda: fit(shared(12), validation=shared(12), metrics=[F1Score()] * me),
+        lambda: fit(Parts(3 - me)),
+        lambda: fit(Parts(3 - me), max_steps=2),
+        lambda: evaluate(metrics=[F1Score()] * me),
+        lambda: evaluate(loss_fn=ops.cross_entropy if me else None),
+    ):
+        try:
+            call()
+            told.append("")
+        except ValueError as error:
+            told.append(str(error))
+    return [*told, str(len(fit(shared(12), 5, callbacks=[lambda epoch: me == epoch.number == 1]).epochs))]
+
+
+def test_ranks_that_would_not_evaluate_alike_are_named() -> None:
+    for told in run_ranks(evaluate_differently, 2):
+        samples, seed, given, metrics, batches, limited, figures, loss, epochs = told
+        assert all(
+            "fit: settings of validation are not the same" in x for x in (samples, seed, given, metrics)
+        )
+        assert "data.samples=9 on rank 1 and data.samples=10 on rank 0" in samples
+        assert "data.seed=1 on rank 1 and data.seed=0 on rank 0" in seed
+        assert "given=True on rank 1 and given=False on rank 0" in given
+        assert "metrics=['f1'] on rank 1 and metrics=[] on rank 0" in metrics
+        assert "batches=2 on rank 1 and batches=3 on rank 0" in batches
+        assert limited == ""
+        assert "(loss, metrics) are f1 on rank 1 and none on rank 0" in figures
+        assert "(loss, metrics) are loss on rank 1 and none on rank 0" in loss
+        assert epochs == "2"  # one rank's callback ends all
+
+
 @pytest.mark.feature("B034")
 @pytest.mark.parametrize(
     ("wider", "text"),
@@ -162,7 +228,7 @@ distributed.barrier()
     ("what", "mpi", "ours", "others"),
     [
         ("jit", False, "all_reduce (max) of float32[5]", "all_gather of float32[5]"),
-        ("step", True, "all_gather of float32[2, 3]", "all_reduce (mean) of float32[18]"),
+        ("step", True, "all_gather of float32[7]", "all_reduce (mean) of float32[18]"),
     ],
 )
 def test_a_later_program_that_one_rank_alone_has_is_named(

@@ -335,6 +335,13 @@ def test_the_error_of_a_request_is_its_own() -> None:
         assert every_leaf(inferer(good)) == wanted
 
 
+def test_what_a_network_refuses_is_told_in_the_shapes_of_the_request() -> None:
+    with Inferer(nn.Linear(4, 3), max_batch=8, device="cpu") as inferer:
+        with pytest.raises(ShapeError, match=r"got f32\[2,5\] and f32\[3,4\]"):
+            inferer(np.zeros((2, 5), np.float32))
+        assert inferer(np.zeros((2, 4), np.float32)).shape == (2, 3)
+
+
 def test_inputs_may_change_once_submitted(held: Any) -> None:
     for max_batch in (1, 4):
         with Inferer(nn.Linear(3, 2), device="cpu", max_batch=max_batch) as inferer:

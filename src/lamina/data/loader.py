@@ -211,6 +211,13 @@ class DataLoader(Batches):
         """How many samples the data set has."""
         return len(self.dataset)  # type: ignore[arg-type]
 
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks may have different numbers of samples of an epoch's last batch."""
+        if self.iterated and not hasattr(self.dataset, "__len__"):
+            return self.world_size > 1 and not (self.drop_last or self.pad_last)
+        return super().uneven
+
     def describe(self) -> dict[str, Any]:
         """As `Batches.describe`; of a data set that is iterated without what its samples are."""
         if not self.iterated:

@@ -149,9 +149,9 @@ class ShardStream(Checked):
 
     @property
     def uneven(self) -> bool:
-        """Whether ranks have different numbers of samples of the last batch, as far as `samples` tells."""
-        whole = self.drop_last or self.pad_last or sum(self.samples or ()) % self.batch_size == 0
-        return self.world_size > 1 and not whole
+        """Whether ranks may have different numbers of samples of the last batch: without `samples` nobody knows."""
+        known = self.samples is not None and sum(self.samples) % self.batch_size == 0
+        return self.world_size > 1 and not (self.drop_last or self.pad_last or known)
 
     def describe(self) -> dict[str, Any]:
         """What a resumed run must find again: shards, sizes and order."""

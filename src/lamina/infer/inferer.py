@@ -237,16 +237,17 @@ class Inferer(Serving):
         )
         if most in self._alone:
             return None
-        large, structure = self._predictor.traced(kind.structure, most.specs)
-        fewer = {n: s for n, s in ((1, one.specs), (count, kind.specs)) if n < self.max_batch}
+        # the request's own first: where the network refuses it, the error is to tell its shapes
+        fewer = {n: s for n, s in ((count, kind.specs), (1, one.specs)) if n < self.max_batch}
         small = [self._predictor.traced(kind.structure, specs)[0] for specs in fewer.values()]
+        large, structure = self._predictor.traced(kind.structure, most.specs)
         parts = [part for graph in small if (part := _part(graph, large)) is not None]
         if len(parts) < len(small):
             _log.info("Inferer: %s mixes the samples of a batch: requests run alone", type(self.net).__name__)
             return None
         # a request of a whole batch that ran alone has left its program under the same key
         if not isinstance(self._programs.get(most), GatheredProgram):
-            batch, outputs = parts[0]
+            batch, outputs = parts[-1]  # of one sample
             inputs = batch.axes[len(self._predictor._held) :]
             executable = self._loaded(large)
             program = _CompiledBatch(

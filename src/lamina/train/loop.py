@@ -85,7 +85,7 @@ def fit(
         checkpoint is written, and Preempted ends the process with status 85.
     checkpoint_every: write it after so many steps, too.
     callbacks: of `lamina.train.callbacks`, own ones, or functions that are called with each Epoch; training ends when
-        one returns True. What they remember is in the checkpoint.
+        one returns True, on all ranks where one does on any. What they remember is in the checkpoint.
     max_steps: end after so many steps.
     check_finite: end with DivergedError when a loss is infinite or NaN, or, before a checkpoint is written, a
         parameter: the last checkpoint stays. In float16 it takes more than 20 such losses in a row, because steps
@@ -106,8 +106,9 @@ def fit(
         )
     if step.options.parallel is not None and getattr(data, "uneven", False):
         raise ValueError(
-            f"fit: ranks have different numbers of samples of the last batch of {data!r}, and gradients of all ranks "
-            "count alike: drop_last=True leaves that batch out, pad_last=True, where the data takes it, fills it up"
+            f"fit: ranks may have different numbers of samples of the last batch of {data!r}, and gradients of all "
+            "ranks count alike: drop_last=True leaves that batch out, pad_last=True, where the data takes it, fills "
+            "it up"
         )
     if isinstance(checkpoint, CheckpointFolder):
         if checkpoint.step is not step:
@@ -123,6 +124,7 @@ def fit(
     check_same(start.setup, setup, override, "fit")
     start = _at_the_same_sample(start, setup)
     _check_ranks(step, data, setup, start, max_steps)
+    _check_validations(step, validation, wanted)
     leads = step.options.parallel is None or step.options.parallel.place == 0  # one rank logs and saves
     watched = Run(step, epochs, History(position=start), start, wanted, setup, leads)
     saving = _Saving(checkpoint, checkpoint_every, check_finite, _is_saved(step, checkpoint))
@@ -139,13 +141,32 @@ def _check_ranks(
     of batches that they share, but for their content, which may be random, or that are there as a list."""
     if step.options.parallel is None:
         return
-    own = "data.content" if getattr(data, "world_size", 1) > 1 else "data."
-    told = {name: x for name, x in setup.items() if not name.startswith(own)}
+    told = _shared(data, setup)
     told |= {**step_setup(step), "epoch": start.epoch, "batch": start.batch, "max_steps": max_steps}
+    length = _length(data)
+    if length is not None:  # of which a limit may leave some out, on ranks that have more of them
+        told["batches"] = length if max_steps is None else min(length, start.batch + max_steps)
     if isinstance(data, list | tuple):
         told |= _samples(data if max_steps is None else data[start.batch : start.batch + max_steps])
     lines = [(f"{name}={value}", "") for name, value in told.items()]
     step.options.parallel.check_alike("fit: settings", lines)
+
+
+def _check_validations(step: Step, validation: Iterable[Any] | None, metrics: Mapping[str, Metric]) -> None:
+    """Raise ValueError where ranks that train together are to evaluate different things."""
+    if step.options.parallel is None:
+        return
+    shared = getattr(validation, "world_size", 1) > 1
+    setup = data_setup(validation, 0) if validation is not None and shared else {}
+    told = {"given": validation is not None, "metrics": list(metrics), **_shared(validation, setup)}
+    lines = [(f"{name}={value}", "") for name, value in told.items()]
+    step.options.parallel.check_alike("fit: settings of validation", lines)
+
+
+def _shared(data: Any, setup: Setup) -> dict[str, Any]:
+    """What of a setup ranks have in common: all but the data's content, or the data, where each has its own."""
+    own = "data.content" if getattr(data, "world_size", 1) > 1 else "data."
+    return {name: x for name, x in setup.items() if not name.startswith(own)}
 
 
 def _samples(batches: Sequence[Any]) -> dict[str, int]:
@@ -289,7 +310,11 @@ class _Loop:
             raise KeyboardInterrupt(self._where())
         if self._is_preempted():
             self._leave(reporter)
-        return any(asked)
+        return self._is_asked_by_any(any(asked))
+
+    def _is_asked_by_any(self, asked: bool) -> bool:
+        """Whether a callback of any rank wants to end, as one that watches its own clock may: all stop together."""
+        return asked if self.parallel is None else any(self.parallel.gather_objects(asked))
 
     def _is_preempted(self) -> bool:
         """Whether a signal has asked any rank to end; all ranks ask, and stop together."""

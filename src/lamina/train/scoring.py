@@ -87,18 +87,31 @@ class Scoring:
     def _sums_so_far(self) -> tuple[Any, ...]:
         """Of this rank's batches."""
         counts = (self.batches, self.samples, self.hits, self.labels, self.weight, self.loss)
-        return counts, self.has_labels, self._totals
+        return counts, self.has_labels, self._totals, [*["loss"] * (self.loss_fn is not None), *self.metrics]
 
     def _join(self, ranks: Sequence[tuple[Any, ...]]) -> None:
-        """Add up the sums of all ranks, in their order: each has the same in the end."""
-        numbers = zip(*(counts for counts, _, _ in ranks), strict=True)
+        """Add up the sums of all ranks, in their order: each has the same in the end. Raises ValueError where they
+        were asked for different figures, which would be of some ranks' data alone."""
+        self._check_asked([asked for *_, asked in ranks])
+        numbers = zip(*(counts for counts, *_ in ranks), strict=True)
         self.batches, self.samples, self.hits, self.labels, self.weight, self.loss = map(sum, numbers)
-        self.has_labels = all(has_labels for _, has_labels, _ in ranks)
+        self.has_labels = all(has_labels for _, has_labels, *_ in ranks)
         self._totals = {}
-        for _, _, totals in ranks:
+        for _, _, totals, _ in ranks:
             for name, new in totals.items():
                 old = self._totals.get(name)
                 self._totals[name] = new if old is None else self.metrics[name].merge(old, new)
+
+    def _check_asked(self, asked: Sequence[Sequence[str]]) -> None:
+        """Raise ValueError, on all ranks, where one is asked for other figures than the first."""
+        other = next((place for place, names in enumerate(asked) if names != asked[0]), None)
+        if other is not None and self.parallel is not None:
+            numbers = self.parallel.ranks.ranks
+            told = (f"{', '.join(asked[place]) or 'none'} on rank {numbers[place]}" for place in (other, 0))
+            raise ValueError(
+                f"evaluate: the figures that are asked for (loss, metrics) are {' and '.join(told)}; with "
+                "parallel= each rank's are of its part of the data: ask for the same on all ranks"
+            )
 
     def _read(self, batch: _Sums) -> None:
         """Add the sums of a batch."""
