@@ -52,6 +52,7 @@ from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.gather import GatherGrad
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
+from lamina.ops.primitives.sort import Sort
 from lamina.runtime import Device, compile_cubin
 from lamina.spec import (
     DType,
@@ -173,6 +174,9 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
             found |= {f"{p.name} {dtype}": p for p in attention_over_tiles(dtype, device)}
         rows = Spec((8192, 256), dtype), Spec((8192, 1), int64)  # more looks than are worth it, few elements
         found[f"scatter_many {dtype}"] = programs(cuda.plan(GatherGrad(0, 16), rows, Policy()))[-1]
+        for op in (Sort(), Sort(False, 5)):  # too many to compare all with all
+            sorting = programs(cuda.plan(op, [Spec((1, 20000), dtype)], Policy()))
+            found |= {f"{op} {p.name} {dtype}": p for p in sorting}
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, device.machine)
         ends = (target(), target()), scratch(), (target(1), target(2))
         for launch in short.gradients((source(),) * 6, *ends, dtype):

@@ -119,7 +119,7 @@ def softshrink(input: Any, lambd: float = 0.5) -> Any:
     """x - lambd where x > lambd, x + lambd where x < -lambd, else 0. Raises ValueError for lambd < 0."""
     within("softshrink", "lambd", lambd, 0)
     x = floating(input, "softshrink")
-    return where(x.abs() > lambd, x - x.sign() * lambd, x.sign() * 0.0)
+    return where(x.abs() <= lambd, x.sign() * 0.0, x - x.sign() * lambd)
 
 
 @checked
