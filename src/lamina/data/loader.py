@@ -94,16 +94,7 @@ class DataLoader(Batches):
         parallel: Literal["data"] | None = None,
     ) -> None:
         shuffle, prefetch_factor = bool(shuffle), 2 if prefetch_factor is None else prefetch_factor
-        if num_workers < 0 or prefetch_factor < 1:
-            raise ValueError(
-                "DataLoader: num_workers must be at least 0 and prefetch_factor at least 1, got "
-                f"{num_workers} and {prefetch_factor}"
-            )
-        if timeout < 0 or (timeout and not num_workers):
-            raise ValueError(
-                f"DataLoader: timeout is the seconds that a worker has for a batch, got {timeout} with "
-                f"num_workers={num_workers}: give 0, or workers"
-            )
+        _check_numbers(num_workers, prefetch_factor, timeout)
         if sampler is not None and shuffle:
             raise ValueError("DataLoader: a sampler gives the order: leave shuffle=False")
         self.dataset, self.num_workers, self.processes = dataset, num_workers, processes
@@ -281,6 +272,20 @@ class DataLoader(Batches):
             )
             return f"DataLoader({source}{workers})"
         return f"DataLoader({super().__repr__()[8:-1]}{workers})"
+
+
+def _check_numbers(num_workers: int, prefetch_factor: int, timeout: float) -> None:
+    """Raises ValueError for what is out of range."""
+    if num_workers < 0 or prefetch_factor < 1:
+        raise ValueError(
+            "DataLoader: num_workers must be at least 0 and prefetch_factor at least 1, got "
+            f"{num_workers} and {prefetch_factor}"
+        )
+    if timeout < 0 or (timeout and not num_workers):
+        raise ValueError(
+            f"DataLoader: timeout is the seconds that a worker has for a batch, got {timeout} with "
+            f"num_workers={num_workers}: give 0, or workers"
+        )
 
 
 def _check_alone(
