@@ -1,14 +1,11 @@
 """The floors of DESIGN.md hold: imports go downward only, and stand at the top of their file."""
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-import lamina
-
-PACKAGE = Path(lamina.__file__).parent
+from tests.helpers.sources import files, tree
 
 FLOOR = {
     "_cached": 0, "_json": 0, "_lazy": 0, "_philox": 0, "_renamed": 0, "_tree": 0, "_version": 0, "c": 0,
@@ -53,9 +50,9 @@ SANCTIONED = {
 }
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
+def imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.stmt, str]]:
     """Every import statement with the full name it imports (one per name for `from lamina import a, b`)."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -68,33 +65,40 @@ def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def owners(tree: ast.AST) -> dict[ast.AST, str]:
-    """The innermost function around each node that is in one."""
-    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-    return {inner: f.name for f in functions for inner in ast.walk(f) if inner is not f}
+    """The innermost function around each node, "" around those that are in none."""
+    found: dict[ast.AST, str] = {}
+    left: list[tuple[ast.AST, str]] = [(tree, "")]
+    while left:
+        node, name = left.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = node.name
+        for inner in ast.iter_child_nodes(node):
+            found[inner] = name
+            left.append((inner, name))
+    return found
 
 
-def imports_by_name(tree: ast.AST) -> Iterator[ast.Call]:
+def imports_by_name(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
     """Calls of importlib.import_module and __import__."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if name in ("import_module", "__import__"):
                 yield node
 
 
-def violations(source: str, path: str) -> list[str]:
+def violations(tree: ast.AST, path: str) -> list[str]:
     """What is wrong with a file of the package; `path` is relative to the package."""
-    tree = ast.parse(source)
     parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
     here = "" if parts == ["__init__"] else parts[0]
     owner = owners(tree)
     found = []
-    for call in imports_by_name(tree):
-        if (path, owner.get(call, "")) not in SANCTIONED:
-            found.append(f"{path}:{call.lineno}: imports by name in {owner.get(call, 'the module')}")
-    for node, name in imports(tree):
+    for call in imports_by_name(owner):
+        if (path, owner[call]) not in SANCTIONED:
+            found.append(f"{path}:{call.lineno}: imports by name in {owner[call] or 'the module'}")
+    for node, name in imports(owner):
         where = f"{path}:{node.lineno}: {name}"
-        if node in owner and (path, owner[node]) not in SANCTIONED:
+        if owner[node] and (path, owner[node]) not in SANCTIONED:
             found.append(f"{where} is imported inside a function")
         if name == "relative":
             found.append(f"{where} import; write the full name")
@@ -120,18 +124,13 @@ def wrong_direction(here: str, parts: list[str], target: list[str]) -> Iterator[
         yield f"above floor 3 nobody imports backends.{target[1]}; use backends.get"
 
 
-def package_files() -> list[str]:
-    return sorted(str(f.relative_to(PACKAGE)) for f in PACKAGE.rglob("*.py"))
-
-
 def test_every_folder_has_a_floor() -> None:
-    top = {f.removesuffix(".py").split("/")[0] for f in package_files()} - {"__init__", "__main__"}
+    top = {f.removesuffix(".py").split("/")[0] for f in files()} - {"__init__", "__main__"}
     assert top <= set(FLOOR)
 
 
-@pytest.mark.parametrize("path", package_files())
-def test_imports_go_downward(path: str) -> None:
-    assert violations((PACKAGE / path).read_text(encoding="utf-8"), path) == []
+def test_imports_go_downward() -> None:
+    assert [fault for path in files() for fault in violations(tree(path), path)] == []
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_imports_go_downward(path: str) -> None:
     ],
 )  # fmt: skip
 def test_a_planted_violation_is_caught(path: str, source: str, reason: str) -> None:
-    found = violations(source, path)
+    found = violations(ast.parse(source), path)
     assert len(found) == 1
     assert reason in found[0]
 
@@ -173,7 +172,7 @@ def test_a_planted_violation_is_caught(path: str, source: str, reason: str) -> N
     ],
 )
 def test_downward_imports_pass(path: str, source: str) -> None:
-    assert violations(source, path) == []
+    assert violations(ast.parse(source), path) == []
 
 
 # ------------------------------------------------------------------------------------------------------- circles
@@ -183,10 +182,10 @@ def test_downward_imports_pass(path: str, source: str) -> None:
 MUTUAL_TYPES = {"lamina.runtime." + name for name in ("compute_device", "memory", "platforms", "stream")}
 
 
-def module_imports(path: Path, modules: set[str], *, typing: bool) -> set[str]:
+def module_imports(path: str, modules: set[str], *, typing: bool) -> set[str]:
     """The modules of the package that a file imports at its top; typing: those under TYPE_CHECKING as well."""
     found = set()
-    for node, lines in top_level(ast.parse(path.read_text(encoding="utf-8")).body, typing):
+    for node, lines in top_level(tree(path).body, typing):
         names = [a.name for a in lines]
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{n}" for n in names]
@@ -221,11 +220,9 @@ def circles(edges: dict[str, set[str]]) -> set[str]:
 
 @pytest.mark.parametrize("typing", [False, True])
 def test_no_circle_of_imports(typing: bool) -> None:
-    files = {
-        ".".join(("lamina", *f.relative_to(PACKAGE).with_suffix("").parts)): f for f in PACKAGE.rglob("*.py")
-    }
-    files = {name.removesuffix(".__init__"): f for name, f in files.items()}
-    edges = {name: module_imports(f, set(files), typing=typing) for name, f in files.items()}
+    names = {path: ("lamina/" + path).removesuffix(".py").removesuffix("/__init__") for path in files()}
+    modules = {name.replace("/", "."): path for path, name in names.items()}
+    edges = {name: module_imports(path, set(modules), typing=typing) for name, path in modules.items()}
     assert circles(edges) <= (MUTUAL_TYPES if typing else set())
 
 

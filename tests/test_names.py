@@ -7,13 +7,12 @@ import sys
 import types
 from collections import defaultdict
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
 import lamina
+from tests.helpers.sources import files, nodes
 
-PACKAGE = Path(lamina.__file__).parent
 PUBLIC = (
     "",
     "cudnn",
@@ -55,13 +54,11 @@ BINDINGS = {
 def classes() -> dict[str, list[str]]:
     """Every class of the package but for the C layer: name -> the files that define it."""
     found: dict[str, list[str]] = defaultdict(list)
-    for file in sorted(PACKAGE.rglob("*.py")):
-        path = file.relative_to(PACKAGE)
-        if path.parts[0] != "c":
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-            for node in ast.walk(tree):
+    for path in files():
+        if not path.startswith("c/"):
+            for node in nodes(path):
                 if isinstance(node, ast.ClassDef):
-                    found[node.name].append(path.as_posix())
+                    found[node.name].append(path)
     return found
 
 

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.helpers import ROOT
+from tests.helpers.sources import files, tree
 
 TABLE = Path(__file__).with_name("constants.json")
-PACKAGE = ROOT / "src/lamina"
 #: Written by programs from the headers of libraries.
 GENERATED = {"c/cudnn.py", "c/dnnl.py", "c/errors.py"}
 #: What an expression may call.
@@ -33,15 +32,10 @@ CALLS: dict[str, Any] = {
 }
 
 
-def files() -> list[str]:
-    """Those that people write."""
-    found = (str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py"))
-    return sorted(name for name in found if name not in GENERATED)
-
-
-def constants(file: str) -> dict[str, str]:
-    """By name ("Class.name" within a class): values with numbers, as text."""
-    return dict(_held(ast.parse((PACKAGE / file).read_text(encoding="utf-8")).body, ""))
+def table() -> dict[str, dict[str, str]]:
+    """By file, of those that people write, and name ("Class.name" within a class): values with numbers, as text."""
+    written = (file for file in files() if file not in GENERATED)
+    return {file: held for file in written if (held := dict(_held(tree(file).body, "")))}
 
 
 def _held(body: list[ast.stmt], start: str) -> Iterator[tuple[str, str]]:
@@ -78,8 +72,7 @@ def main(argv: list[str]) -> int:
     if argv != ["write"]:
         print(__doc__)
         return 2
-    table = {file: held for file in files() if (held := constants(file))}
-    TABLE.write_text(json.dumps(table, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+    TABLE.write_text(json.dumps(table(), indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
     return 0
 
 

@@ -4,7 +4,7 @@ import ast
 import json
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +15,8 @@ import pytest
 import lamina as lm
 from lamina.runtime import Device, Machine, NoGpuError, machine
 from lamina.runtime.machine import FILES
-from tests.helpers import ROOT
+from tests.helpers import sources
 from tests.helpers.planned import H200, KINDS
-
-PACKAGE = ROOT / "src" / "lamina"
 
 
 @pytest.mark.parametrize("name", Machine.names())
@@ -204,14 +202,14 @@ NUMBERS = {132, 132 * 2, 132 * 3, 132 * 4, 132 * 8, 132 * 16, 227 << 10, 228 << 
 MODELS = re.compile(r"\b(A100|H100|H200|B200|GB200|L40S?|RTX ?\d{4}|RTX PRO|V100)\b")
 
 
-def numbers(tree: ast.AST) -> Iterator[tuple[int, int]]:
-    for node in ast.walk(tree):
+def numbers(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, int]]:
+    for node in nodes:
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value in NUMBERS:
             yield node.lineno, node.value
 
 
-def violations(source: str) -> list[str]:
-    found = [f"line {line}: {value}" for line, value in numbers(ast.parse(source))]
+def violations(source: str, nodes: Iterable[ast.AST]) -> list[str]:
+    found = [f"line {line}: {value}" for line, value in numbers(nodes)]
     for number, line in enumerate(source.split("\n"), 1):
         found += [f"line {number}: {name}" for name in MODELS.findall(line)]
     return found
@@ -220,14 +218,20 @@ def violations(source: str) -> list[str]:
 def test_no_machine_outside_of_the_files() -> None:
     """Tilings, costs and limits ask the machine; no GPU is named in code, comments or documents of code."""
     found = {}
-    for file in sorted(PACKAGE.rglob("*.py")):
-        if file.parent.name not in ("c", "models"):  # constants of C and widths of layers may be as large
-            found[str(file.relative_to(PACKAGE))] = violations(file.read_text(encoding="utf-8"))
+    for path in sources.files():
+        if path.split("/")[-2:-1] not in (
+            ["c"],
+            ["models"],
+        ):  # constants of C and widths of layers may be as large
+            found[path] = violations(sources.text(path), sources.nodes(path))
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_a_planted_number_is_caught() -> None:
-    assert violations("_BLOCKS = 132 * 8") == ["line 1: 132"]
-    assert violations("ROOM = 232448") == ["line 1: 232448"]
-    assert violations('def f():\n    """For an H200."""') == ["line 2: H200"]
-    assert violations("parameters = 132_863_336") == []
+    planted = {
+        "_BLOCKS = 132 * 8": ["line 1: 132"],
+        "ROOM = 232448": ["line 1: 232448"],
+        'def f():\n    """For an H200."""': ["line 2: H200"],
+        "parameters = 132_863_336": [],
+    }
+    assert {source: violations(source, ast.walk(ast.parse(source))) for source in planted} == planted

@@ -1,18 +1,18 @@
 """Optimizer steps against their rules, written with Python's floats over several steps; who may know their names."""
 
 import ast
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-import lamina
 from lamina import ops
 from lamina.ops.core import REGISTRY
 from lamina.spec import ShapeError
 from tests.helpers.functions import run
+from tests.helpers.sources import files, nodes
 
 RATE = np.array(0.125, np.float32)
 
@@ -104,15 +104,14 @@ def test_errors() -> None:
         run(ops.adam_update, p, p, p, p, RATE, RATE)
 
 
-PACKAGE = Path(lamina.__file__).parent
 #: The ops that bring state to the next step, by the name of their class.
 UPDATES = {op.__name__ for op in REGISTRY.values() if op.effect == "update"} | {"Update"}
 
 
-def _asked_by_class(tree: ast.AST) -> list[str]:
+def _asked_by_class(nodes: Iterable[ast.AST]) -> list[str]:
     """The update classes that isinstance, issubclass, `type(x) is` or a match statement ask for."""
     asked: list[ast.AST] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         called = getattr(getattr(node, "func", None), "id", "")
         if isinstance(node, ast.Call) and called in ("isinstance", "issubclass"):
             asked += node.args[1:]
@@ -126,10 +125,7 @@ def _asked_by_class(tree: ast.AST) -> list[str]:
 
 def test_nobody_asks_for_an_update_by_its_class() -> None:
     """Passes and planners go by what an op says of itself; a backend may know the ops that it has kernels for."""
-    found = {
-        str(path.relative_to(PACKAGE)): _asked_by_class(ast.parse(path.read_text(encoding="utf-8")))
-        for path in PACKAGE.rglob("*.py")
-    }
+    found = {path: _asked_by_class(nodes(path)) for path in files()}
     found.pop("ops/primitives/update.py")
     assert [path for path, names in found.items() if names and not path.startswith("backends/")] == []
 
@@ -139,4 +135,4 @@ def test_nobody_asks_for_an_update_by_its_class() -> None:
     ["isinstance(op, SgdUpdate | Cast)", "type(op) is ops.AdamUpdate", "type(op) in (SgdUpdate,)"],
 )
 def test_asking_for_a_class_is_noticed(text: str) -> None:
-    assert len(_asked_by_class(ast.parse(text))) == 1
+    assert len(_asked_by_class(ast.walk(ast.parse(text)))) == 1
