@@ -15,6 +15,8 @@ EXTRAS := $(if $(GPU),cu13,)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell nproc) --dist worksteal
 # Bytecode is kept: the processes that tests start, and the next run, need not compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
+# The files that compare with PyTorch: to collect the others for it would take a minute.
+COMPARING = $(shell grep -rl --include='test_*.py' 'mark\.torch' tests)
 # What each run passed and skipped, for tools.ledger and tools.skips.
 REPORT  = --junitxml=build/results/$@.xml
 
@@ -24,11 +26,11 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test build/cudnn-9.28
 	$(PYTEST) $(REPORT)
 
-test-all: $(VENV)/.test build/cudnn-9.28
-	$(PYTEST) $(REPORT) -m 'slow and not gpu and not torch' --durations=20
-
 test-torch: $(VENV)/.torch build/cudnn-9.28
-	$(PYTEST) $(REPORT) -m 'torch and not gpu'
+	$(PYTEST) $(REPORT) -m 'torch and not slow and not gpu' $(COMPARING)
+
+test-all: $(VENV)/.torch build/cudnn-9.28
+	$(PYTEST) $(REPORT) -m 'slow and not gpu' --durations=20
 
 # The kernels on the CPU under GCC's checks for undefined behaviour and for accesses outside of memory.
 sanitize: $(VENV)/.test

@@ -84,6 +84,7 @@ def test_every_run_computes_everything(name: str) -> None:
     assert len(executable.program.steps) > 0
 
 
+@pytest.mark.slow
 def test_lamina_against_itself(tmp_path: Path) -> None:
     arguments = [
         "--set",
@@ -152,6 +153,7 @@ def test_torch_builds_networks_of_the_same_size(name: str) -> None:
     assert sorted(p.shape for p in ours.parameters()) == sorted(tuple(p.shape) for p in theirs.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_in_its_modes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -235,7 +237,7 @@ def prepare() -> Iterator[Callable[..., Prepared]]:
     peer_lamina.end()
 
 
-@pytest.mark.parametrize("policy", ["auto", "heuristic"])
+@pytest.mark.parametrize("policy", ["auto", pytest.param("heuristic", marks=pytest.mark.slow)])
 def test_training_is_timed_when_no_plan_is_open(
     policy: str, prepare: Callable[..., Prepared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +309,7 @@ def test_curves_start_from_the_same_weights_and_count_in_points() -> None:
     assert row["difference"] == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_serving_on_a_cpu(tmp_path: Path) -> None:
     arguments = ["--device", "cpu", "--network", "lenet", "--threads", "2", "--seconds", "0.05"]
     assert serving.main([*arguments, "--requests", "40", "--runs", "1", "--out", str(tmp_path)]) == 0

@@ -37,6 +37,7 @@ def test_what_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("no such workload, caches empty: ['StopIteration'")
 
 
+@pytest.mark.slow
 def test_the_second_process_finds_the_caches_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert cold_start.main(["tiny-dilated", "--serial", "--again"]) == 0
     shown = capsys.readouterr().out

@@ -152,11 +152,11 @@ def test_every_shipped_plan_is_a_formulation_of_its_problem() -> None:
     """Of some problems of the list: the formulation is there, or cuBLASLt's, which a GPU alone can say."""
     shipped = read_database(database.FOLDER / "NVIDIA-H200-9.19.json.gz")
     found = 0
-    for problem in problems_of(read(LIST)[::32]).values():
+    for problem in problems_of(read(LIST)[::64]).values():
         known = shipped.placed(problem.place.nature).get(problem.place.sizes)
         if known is not None:
             names = {formulation.name for formulation in problem.formulations}
             assert known.formulation in names or known.formulation.startswith("blas"), problem.key
             assert 0 < known.milliseconds <= max(known.heuristic, known.milliseconds)
             found += 1
-    assert found > 25
+    assert found > 12

@@ -21,6 +21,7 @@ def test_times_of_more_ranks_are_compared_with_those_of_the_fewest() -> None:
     assert ways_of(2, ["lamina-bf16", "ddp-bf16"], "cpu") == ["lamina-bf16"]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_two_ranks_on_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import json

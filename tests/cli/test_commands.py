@@ -23,6 +23,7 @@ from lamina.cli.status import ExitStatus
 from lamina.graph.passes.manager import PIPELINE
 from lamina.nn.models.registry import builders
 from lamina.train import DivergedError
+from tests.helpers import slow_from
 from tests.helpers.nn.families import FIXED, SMALL
 
 TINY = ["train", "lenet", "--device", "cpu", "--batch-size", "32"]
@@ -141,7 +142,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
 FAMILIES = [builders()[name].command for name in SMALL | FIXED]
 
 
-@pytest.mark.parametrize("network", FAMILIES)
+@pytest.mark.parametrize("network", slow_from(7, FAMILIES))
 def test_training_is_planned_for_a_network_of_each_family(
     network: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

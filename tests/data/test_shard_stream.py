@@ -11,7 +11,7 @@ import pytest
 
 from lamina import data
 from lamina.data import transforms
-from tests.helpers import shards
+from tests.helpers import shards, slow_from
 from tests.helpers.shards import SAMPLES, lines
 
 pytestmark = pytest.mark.feature("B030")
@@ -184,7 +184,7 @@ def test_a_rank_reads_the_shards_of_its_part(folder: Path) -> None:
     assert counting(folder, 0, 2, interleave=1) == {"train-002.tar": 1}
 
 
-@pytest.mark.parametrize("options", [{"interleave": 2}, {}])
+@pytest.mark.parametrize("options", slow_from(1, [{"interleave": 2}, {}]))
 def test_processes_read_and_decode(folder: Path, options: Any) -> None:
     expected = read_by(folder, 1, **options)
     assert read_by(folder, 1, num_workers=2, processes=True, **options) == expected

@@ -84,7 +84,7 @@ def sequences(kinds: list[tuple[str, dict[str, Any]]], bucket_bytes: int = 25 <<
 
 
 @pytest.mark.feature("F116", "B032", "B033")
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_sequences_are_dropped_as_one_rank_would(ranks: int) -> None:
     kinds: list[tuple[str, dict[str, Any]]] = [
         (k, {}) for k in ("LSTM", "GRU", "PeepholeLSTM", "transformer")
@@ -107,7 +107,7 @@ STACKED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.feature("F116", "B032", "B033")
-@pytest.mark.parametrize("launcher", ["variables", "mpirun"])
+@pytest.mark.parametrize("launcher", [pytest.param("variables", marks=pytest.mark.slow), "mpirun"])
 def test_stacked_recurrent_networks_train_as_on_one_rank(launcher: Any) -> None:
     alone = sequences(STACKED)
     for found in run_ranks(sequences, 2, launcher=launcher, args=(STACKED, 300)):

@@ -18,3 +18,8 @@ def slow_from(count: int, cases: Iterable[Any], *, several: bool = False) -> lis
     """
     values = [case if several else (case,) for case in cases]
     return [pytest.param(*v, marks=[pytest.mark.slow] * (i >= count)) for i, v in enumerate(values)]
+
+
+def slow_but_every(step: int, cases: Iterable[Any]) -> list[Any]:
+    """Values for `parametrize`, of which every run takes each step-th and the slow one the others."""
+    return [pytest.param(case, marks=[pytest.mark.slow] * (i % step > 0)) for i, case in enumerate(cases)]

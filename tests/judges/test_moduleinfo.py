@@ -9,12 +9,15 @@ import lamina as lm
 from lamina import nn
 
 pytest.importorskip("torch")
+from tests.helpers import slow_but_every
 from tests.judges import moduleinfo
 
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("name", sorted(json.loads(moduleinfo.TABLE.read_text(encoding="utf-8"))))
+@pytest.mark.parametrize(
+    "name", slow_but_every(4, sorted(json.loads(moduleinfo.TABLE.read_text(encoding="utf-8"))))
+)
 def test_every_sample_agrees_or_is_refused_as_committed(name: str) -> None:
     outcome = moduleinfo.judge(name)
     assert outcome.wrong == []

@@ -154,7 +154,9 @@ def _check(backend: backends.Backend, name: str) -> None:
 
 
 @pytest.mark.feature("F056", "F117")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "foreach")) for n in NAMES]
+)  # foreach is of ops that are here themselves
 def test_nothing_is_lost_on_cpu(name: str) -> None:
     _check(backends.get(Device("cpu"), "cpu"), name)
 

@@ -51,7 +51,7 @@ def test_skipped(): pytest.skip("not here")
 """
 
 
-@pytest.mark.parametrize("workers", ["", "-n 1 "])
+@pytest.mark.parametrize("workers", ["", pytest.param("-n 1 ", marks=pytest.mark.slow)])
 def test_a_test_that_does_not_end_costs_no_results(tmp_path: Path, workers: str) -> None:
     """It is named, and those behind it run."""
     (tmp_path / "test_endless.py").write_text(ENDLESS)

@@ -302,6 +302,7 @@ def test_the_quickest_tests_come_first_and_files_stay_together() -> None:
     assert mutate._quickest_first(seconds) == ["b.py::quick", "b.py::slow", "a.py::early", "a.py::late"]
 
 
+@pytest.mark.slow
 def test_a_fault_runs_the_tests_of_its_chapter_that_reach_it(house: Path) -> None:
     """In their order; what is named after the module finds what was not seen to be reached; then other chapters."""
     faults, broken = _faults(house), {"tests/room/test_door.py::test_fails"}

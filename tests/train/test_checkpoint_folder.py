@@ -289,6 +289,7 @@ def count_bytes(path: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.feature("B034")
 def test_each_rank_reads_its_part_and_another_number_goes_on(tmp_path: Path) -> None:
     path = str(tmp_path / "run")

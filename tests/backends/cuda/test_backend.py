@@ -13,7 +13,7 @@ import pytest
 
 from lamina.backends.cuda.launch.program import Program
 from lamina.c import cudnn as c
-from tests.helpers import ROOT
+from tests.helpers import ROOT, slow_from
 from tests.helpers.planned import KINDS
 from tests.helpers.stubs import COMPILING, build_libcuda_stub
 
@@ -57,7 +57,7 @@ def compile_programs(found: dict[str, Any], machine: str) -> int:
 
 
 @pytest.mark.feature("F040")
-@pytest.mark.parametrize("machine", [name for name in KINDS if name != "rtxpro6000"])
+@pytest.mark.parametrize("machine", slow_from(2, [name for name in KINDS if name != "rtxpro6000"]))
 def test_training_steps_are_planned_for_every_machine(machine: str, environment: dict[str, str]) -> None:
     """An LSTM and an encoder layer in bf16: cuDNN plans products and attention, own kernels the rest."""
     found = planned(machine, ("lstm", "encoder"), environment)

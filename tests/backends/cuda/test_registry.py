@@ -47,6 +47,7 @@ from lamina.spec import (
     float32,
     int64,
 )
+from tests.helpers import slow_from
 from tests.helpers.own_programs import OWN, cases, collected, hasty_cubin
 from tests.helpers.planned import H200, KINDS
 
@@ -119,7 +120,7 @@ def test_what_does_not_compile_shows_without_optimization_too(line: str) -> None
 
 
 @pytest.mark.feature("F040", "B053")
-@pytest.mark.parametrize("name", [n for n in KINDS if n != "h200"])
+@pytest.mark.parametrize("name", slow_from(2, [n for n in KINDS if n != "h200"]))
 def test_kernels_compile_for_other_gpus(name: str) -> None:
     """Planned for each machine that there is a file of: every kernel function, once for each architecture.
 

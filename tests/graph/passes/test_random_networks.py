@@ -13,6 +13,7 @@ from lamina.graph.passes.manager import optimize
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import Fused
 from lamina.spec import Spec
+from tests.helpers import slow_from
 from tests.helpers.random_networks import Network
 from tests.helpers.stand_in import StandIn
 
@@ -37,7 +38,7 @@ def results(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     return [v.numpy() for v in compile(graph, "cpu", backend="reference", optimize=False)(*arrays)]
 
 
-@pytest.mark.parametrize("start", range(0, 200, 100))
+@pytest.mark.parametrize("start", slow_from(1, range(0, 200, 100)))
 def test_passes_for_a_gpu_change_no_result(start: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(start, start + 100):
@@ -49,7 +50,7 @@ def test_passes_for_a_gpu_change_no_result(start: int) -> None:
     assert {"fused", "conv_norm", "data_grad_norm", "norm_pool", "pool_norm_grad"} <= set(seen)
 
 
-@pytest.mark.parametrize("start", range(0, 40, 10))
+@pytest.mark.parametrize("start", slow_from(2, range(0, 40, 10)))
 def test_memory_that_is_dead_is_not_read(start: int) -> None:
     """Compiled with what is dead poisoned: the same as with all kept."""
     for seed in range(start, start + 10):

@@ -21,6 +21,7 @@ from lamina.graph.run.rank_tuning import SETTLED, SHORTEST, RankReport, RankTune
 from lamina.graph.run.tuning import SAVED_UP, SHARE, TunedProgram
 from lamina.runtime import CaptureInvalidated
 from lamina.train import Step
+from tests.helpers import slow_from
 from tests.helpers.ranks import RanksFailed, run_ranks
 from tests.helpers.tunable import Clock, Inline, Tunable
 
@@ -278,7 +279,7 @@ def tuned_by_long_parts(part: float) -> dict[str, Any]:
 
 
 @pytest.mark.feature("F081", "B009", "B032")
-@pytest.mark.parametrize("part", [0.6 * RUN, 1.2 * RUN])
+@pytest.mark.parametrize("part", [pytest.param(0.6 * RUN, marks=pytest.mark.slow), 1.2 * RUN])
 def test_parts_about_as_long_as_a_run_are_held(part: float) -> None:
     """They fit into what was appointed for them to the microsecond: no more may have passed before they begin."""
     found = run_ranks(tuned_by_long_parts, 2, args=(part,))
@@ -289,7 +290,9 @@ def test_parts_about_as_long_as_a_run_are_held(part: float) -> None:
 
 
 @pytest.mark.feature("F081", "B009", "B032")
-@pytest.mark.parametrize(("launcher", "ranks"), [("variables", 2), ("variables", 4), ("mpirun", 2)])
+@pytest.mark.parametrize(
+    ("launcher", "ranks"), slow_from(1, [("variables", 2), ("variables", 4), ("mpirun", 2)], several=True)
+)
 def test_all_ranks_change_plans_before_the_same_step(launcher: Any, ranks: int) -> None:
     """Bit by bit the same losses; each contest was held once; in the end winners alone run."""
     found = run_ranks(tuned, ranks, launcher=launcher, args=({},))
@@ -317,7 +320,7 @@ CASES: dict[str, tuple[dict[str, Any], int, tuple[int, ...]]] = {
 
 
 @pytest.mark.feature("F081", "B009", "B033")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_from(1, CASES))
 def test_shards_gathered_gradients_and_other_batches(case: str) -> None:
     """Programs without collective operations (of gradients that are gathered) get the same plans, too."""
     first, second = run_ranks(tuned, 2, args=CASES[case])
@@ -384,6 +387,7 @@ def many(kinds: list[str]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.feature("F081")
 def test_what_one_rank_cannot_do_no_rank_does() -> None:
     kinds = ["cannot record", "cannot adopt", "fails", "switched off"]
@@ -450,7 +454,7 @@ def ends(how: str, at: int) -> str:
 
 
 @pytest.mark.feature("B055")
-@pytest.mark.parametrize("at", [40, 9])  # in a collective operation, or where ranks meet
+@pytest.mark.parametrize("at", slow_from(1, [40, 9]))  # in a collective operation, or where ranks meet
 @pytest.mark.parametrize("how", ["killed", "ended"])
 def test_a_rank_that_ends_is_named_to_those_that_go_on(how: str, at: int) -> None:
     try:

@@ -297,6 +297,7 @@ def test_a_timeline_of_the_programs_own_goes_first(use: Callable[[Tunable], Tuna
     assert step.tuning.done > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("inline")
 def test_winners_are_put_in_when_waiting_costs_more_than_the_change(
     use: Callable[[Tunable], Tunable], monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ import lamina as lm
 from lamina import nn
 from lamina.nn import models
 from lamina.nn.models.registry import Builder, network
+from tests.helpers import slow_but_every
 from tests.helpers.nn.families import FIXED, SMALL
 
 
@@ -105,7 +106,7 @@ def test_all_of_torchvisions_classifiers_are_there() -> None:
 
 @pytest.mark.torch
 @pytest.mark.feature("B021")
-@pytest.mark.parametrize("name", torchvisions())
+@pytest.mark.parametrize("name", slow_but_every(4, torchvisions()))
 def test_entries_of_the_state_are_torchvisions(name: str) -> None:
     from tests.helpers.nn.beside_torchvision import our_entries, their_entries
 
@@ -114,7 +115,7 @@ def test_entries_of_the_state_are_torchvisions(name: str) -> None:
 
 @pytest.mark.torch
 @pytest.mark.feature("B021")
-@pytest.mark.parametrize("name", torchvisions())
+@pytest.mark.parametrize("name", slow_but_every(4, torchvisions()))
 def test_settings_of_layers_are_torchvisions(name: str) -> None:
     from tests.helpers.nn.beside_torchvision import our_settings, their_settings
 

@@ -12,6 +12,7 @@ from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import Add, Fused, Gelu, LayerNorm, Matmul, Relu, RmsNorm
 from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, float64
+from tests.helpers import slow_from
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import contrary, run_plan
 from tests.helpers.planned import H200
@@ -45,7 +46,7 @@ def check(op: Op, inputs: list[Array], dtype: DType, *, misaligned: bool = False
 
 
 @emulated
-@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", slow_from(1, [float16, bfloat16]), ids=str)
 @pytest.mark.parametrize("along", [True, False])
 @pytest.mark.parametrize(
     ("norm", "m", "k", "n"),

@@ -99,7 +99,7 @@ CASES = [
 
 @compiler
 @pytest.mark.parametrize("misaligned", [False, True])
-@pytest.mark.parametrize(("op", "sizes", "shared", "dtype"), slow_from(4, CASES, several=True), ids=str)
+@pytest.mark.parametrize(("op", "sizes", "shared", "dtype"), slow_from(2, CASES, several=True), ids=str)
 def test_values(
     op: Rnn, sizes: Sizes, shared: tuple[bool, int, int, int], dtype: DType, misaligned: bool,
     monkeypatch: pytest.MonkeyPatch,
