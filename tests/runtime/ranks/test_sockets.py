@@ -22,12 +22,12 @@ def test_ranks_give_each_other_what_they_should() -> None:
     assert run_ranks(check_world_and_pairs, 4) == [[]] * 4
 
 
-def two_meshes(stores: list[Store], timeout: float) -> list[SocketMesh]:
+def two_meshes(stores: list[Store]) -> list[SocketMesh]:
     """Two ranks in threads of one process."""
     found: dict[int, SocketMesh] = {}
 
     def meet(rank: int) -> None:
-        found[rank] = SocketMesh(stores[rank], rank, 2, timeout)
+        found[rank] = SocketMesh(stores[rank], rank, 2, 20.0)
 
     threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
     for thread in threads:
@@ -40,7 +40,8 @@ def two_meshes(stores: list[Store], timeout: float) -> list[SocketMesh]:
 def test_a_rank_that_is_silent_or_gone_is_named() -> None:
     server = Store("127.0.0.1", free_port(), serve=True, timeout=20.0)
     stores = [server.clone(), server]
-    first, second = two_meshes(stores, 0.2)
+    first, second = two_meshes(stores)
+    first.timeout = 0.2
     comm = SocketCommunicator((0, 1), 0, first)
     with pytest.raises(RankError, match=r"rank 1 has not answered rank 0 for 0.2 s"):
         comm.receive(np.zeros(1), 1)
@@ -64,7 +65,7 @@ def test_a_rank_that_is_silent_or_gone_is_named() -> None:
 def test_what_is_not_awaited_is_named(sent: Any, text: str) -> None:
     server = Store("127.0.0.1", free_port(), serve=True, timeout=20.0)
     stores = [server, server.clone()]
-    first, second = two_meshes(stores, 20.0)
+    first, second = two_meshes(stores)
     SocketCommunicator((0, 1), 1, second).send(sent, 0)
     with pytest.raises(
         RankError, match=rf"rank 1 sends rank 0 {text}, where 3 float32 are awaited: both must"
