@@ -15,9 +15,10 @@ import builtins
 import copy
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 OPS = SOURCE / "lamina/ops/__init__.py"
@@ -128,7 +129,11 @@ class Stub:
         return found
 
     def function(self, f: Function, name: str, home: Module, plain: tuple[str, str]) -> list[Function]:
-        """The stubs of one signature: two where an operand is given and one is made."""
+        """The stubs of one signature: two where an operand is given and one is made, and those of the call by name
+        where sizes may be given one by one."""
+        if _is_one_by_one(f):
+            both = [x for way in (_plain(f), _by_name(f)) for x in self.function(way, name, home, plain)]
+            return [x if _is_overload(x) else self._overload(x) for x in both]
         if not (_operands(f) and _makes(f)):
             one = self.typed(f, name, home, TRACED[0], plain[1])
             return [self._overload(one) if _is_overload(f) else one]
@@ -205,6 +210,28 @@ def _is_overload(f: Function) -> bool:
     return any(ast.unparse(d) == "overload" for d in f.decorator_list)
 
 
+def _is_one_by_one(f: Function) -> bool:
+    return any(ast.unparse(d) == "one_by_one" for d in f.decorator_list)
+
+
+def _plain(f: Function) -> Function:
+    """A signature without its decorators."""
+    out = copy.deepcopy(f)
+    out.decorator_list = []
+    return out
+
+
+def _by_name(f: Function) -> Function:
+    """A signature whose sizes (`*size`) are one sequence, given by name."""
+    out = _plain(f)
+    sizes = out.args.vararg
+    assert sizes is not None, f"{f.name} takes nothing one by one"
+    out.args.vararg = None
+    out.args.kwonlyargs.insert(0, sizes)
+    out.args.kw_defaults.insert(0, None)
+    return out
+
+
 def _makes(f: Function) -> bool:
     return "Any" in _names([f.returns])
 
@@ -213,30 +240,43 @@ def _formatted(text: str) -> str:
     """Sorted, folded, without what is not used."""
     beside = Path(sys.executable).with_name("ruff")
     ruff = str(beside) if beside.exists() else "ruff"
-    for command in (["check", "--quiet", "--fix-only", "--select", "I,F401,F811"], ["format"]):
+    for command in (["check", "--quiet", "--fix-only", "--select", "I,F401,F811,RUF022"], ["format"]):
         line = [ruff, *command, "--stdin-filename", str(OPS.with_name("stub.pyi")), "-"]
         text = subprocess.run(line, input=text, capture_output=True, text=True, check=True).stdout
     return text
 
 
-def _listed(tree: ast.Module, name: str) -> tuple[str, ...]:
-    """The strings that a module's constant lists."""
+def _constant(tree: ast.Module, name: str) -> Any:
+    """What a module's constant is."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            found: Sequence[str] = ast.literal_eval(node.value)
-            return tuple(found)
+            return ast.literal_eval(node.value)
     raise KeyError(name)
+
+
+def _listed(tree: ast.Module, name: str) -> tuple[str, ...]:
+    """The strings that a module's constant lists."""
+    return tuple(_constant(tree, name))
+
+
+def _others(there: Collection[str], suffix: str = "") -> list[ast.stmt]:
+    """The other names of functions (`ALIASES`) that are there, as assignments."""
+    pairs = _constant(Module("lamina.ops").tree, "ALIASES").items()
+    found = [(f"{other}{suffix}", f"{name}{suffix}") for other, name in pairs]
+    return [ast.parse(f"{other} = {name}").body[0] for other, name in found if name in there]
 
 
 def ops_stub() -> str:
     """`lamina/ops/__init__.pyi`."""
     stub, package = Stub(), Module("lamina.ops")
     names = _listed(package.tree, "__all__")
-    lines = [f"__all__ = {list(names)!r}"]
+    others = _others(names)
+    lines = [f"__all__ = {[*names, *_constant(package.tree, 'ALIASES')]!r}"]
     for name in names:
         home, original = stub.find("lamina.ops", name)
         for f in home.signatures(original):
             lines += [ast.unparse(x) for x in stub.function(f, name, home, TENSORS)]
+    lines += [ast.unparse(x) for x in others]
     return stub.text("lamina.ops", "from lamina.ops import core as core, primitives as primitives", *lines)
 
 
@@ -261,13 +301,15 @@ def operators_stub() -> str:
     stub, home = Stub(), Module("lamina.ops.operators")
     operators, in_place = (n for n in home.tree.body if isinstance(n, ast.ClassDef))
     bodies = [_class_body(stub, home, operators), _writers(stub, home, in_place)]
-    hidden = {f.name for body in bodies for f in body} & set(dir(builtins))
+    names = [{f.name for f in body} for body in bodies]
+    hidden = (names[0] | names[1]) & set(dir(builtins))
+    others = [_others(names[0]), _others(names[1], "_")]
     heads = [ast.unparse(n) for n in home.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
     heads += _aliases(home)
-    for source, body in zip((operators, in_place), bodies, strict=True):
+    for source, body, assigned in zip((operators, in_place), bodies, others, strict=True):
         for f in body:
             _Builtins(hidden).visit(f)
-        cls = ast.ClassDef(source.name, source.bases, [], [*body], [])
+        cls = ast.ClassDef(source.name, source.bases, [], [*body, *assigned], [])
         heads.append(ast.unparse(ast.fix_missing_locations(cls)))
     return stub.text("lamina.ops.operators", "import builtins", *heads)
 

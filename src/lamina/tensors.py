@@ -16,7 +16,7 @@ import numpy as np
 from lamina import backends
 from lamina._tree import LEAF, Structure, flatten
 from lamina.backends import Backend, Call, Plan
-from lamina.ops.arguments import DTypeLike, checked, shown
+from lamina.ops.arguments import DTypeLike, checked, one_by_one, shown
 from lamina.ops.core import (
     DeviceLike,
     Op,
@@ -488,7 +488,8 @@ TensorLike: TypeAlias = (
 # ---- making tensors
 
 
-def tensor(data: Any, dtype: DType | str | None = None, device: Device | str | None = None) -> Tensor:
+@checked
+def tensor(data: Any, dtype: DTypeLike | None = None, device: Device | str | None = None) -> Tensor:
     """A tensor with a copy of data: numbers, nested lists, or an array of any library.
 
     Python floats become float32; other dtypes are kept unless `dtype` asks for another. device: default "cpu".
@@ -550,6 +551,7 @@ def writable(x: Any) -> Tensor:
     return found
 
 
+@one_by_one
 @checked
 def empty(
     *size: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
@@ -573,6 +575,7 @@ def full(
     return made.to(_device(device))
 
 
+@one_by_one
 @checked
 def zeros(
     *size: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
@@ -581,6 +584,7 @@ def zeros(
     return full(_sizes(size), 0, dtype, device)
 
 
+@one_by_one
 @checked
 def ones(
     *size: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None

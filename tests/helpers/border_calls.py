@@ -81,7 +81,7 @@ BORDERS: tuple[Callable[[], Any], ...] = (
 @cache
 def functions() -> dict[str, tuple[Callable[..., Any], tuple[inspect.Parameter, ...]]]:
     """Public functions of values, with their parameters."""
-    found = {f"ops.{n}": getattr(ops, n) for n in ops.__all__}
+    found = {f"ops.{n}": getattr(ops, n) for n in ops.__all__ if n not in ops.ALIASES}
     found |= {f"lamina.{n}": getattr(lm, n) for n in lm.__all__ if n not in LEFT_OUT and n[0] not in "_"}
     known = {n: f for n, f in found.items() if inspect.isfunction(f)}
     parameters = {n: tuple(inspect.signature(f).parameters.values()) for n, f in known.items()}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina import nn, ops
 from lamina.ops.arguments import DTypeLike, checked, shown, whole, within
 from lamina.spec import DTypeError, float32
 
@@ -173,3 +174,16 @@ def test_numpys_names_of_axes_are_taken_as_torch_takes_them() -> None:
         x.sum(dim=0, axis=1)
     with pytest.raises(TypeError, match="sum: dim must be an int or a sequence of ints or None, got 'rows'"):
         x.sum(axis="rows")
+
+
+def test_what_torch_takes_beside_is_answered() -> None:
+    with pytest.raises(
+        TypeError, match=r"zeros\(\) got an unexpected keyword argument 'requires_grad'; derivatives"
+    ):
+        lm.zeros(2, requires_grad=True)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="'requires_grad'; derivatives are of functions' arguments"):
+        lm.tensor([1.0], requires_grad=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'out'; no function writes over its arguments"):
+        ops.sum(lm.zeros(2), out=lm.zeros(()))  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="size_average.; it is reduction="):
+        nn.MSELoss(size_average=False)  # type: ignore[call-arg]

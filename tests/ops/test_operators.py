@@ -256,9 +256,8 @@ def test_what_a_traced_value_has_not() -> None:
     ("name", "text"),
     [
         ("backward", "take lamina.grad or lamina.value_and_grad of a function, or lamina.train_step"),
-        ("multiply", "Tensor has no attribute 'multiply'; it is mul"),
-        ("moveaxis", "it is movedim"),
-        ("clip_", "Tensor has no attribute 'clip_'; it is clamp_$"),
+        ("expand_dims", "Tensor has no attribute 'expand_dims'; it is unsqueeze"),
+        ("power_", "Tensor has no attribute 'power_'; it is pow_$"),
         ("anything", "^Tensor has no attribute 'anything'$"),
     ],
 )
@@ -401,3 +400,57 @@ def test_in_looks_at_all_elements() -> None:
     assert float("nan") not in x
     with pytest.raises(TypeError, match="where"):
         lm.jit(lambda x: 3 in x)(x)
+
+
+def test_other_names_are_methods() -> None:
+    x = lm.tensor([-1.5, 2.5])
+    assert x.absolute().tolist() == [1.5, 2.5]
+    assert x.not_equal(2.5).tolist() == [True, False]
+    assert x.clip_(max=1).tolist() == x.tolist() == [-1.5, 1.0]
+    assert x.multiply_(2).negative().tolist() == [3.0, -2.0]
+    m = lm.zeros(2, 3, 4)
+    assert m.moveaxis(0, -1).shape == (3, 4, 2)
+    assert m.swapdims_(0, 1) is m
+    assert m.shape == (3, 2, 4)
+
+
+def test_sizes_are_given_by_name_too() -> None:
+    x = lm.tensor([[1.0, 2.0, 3.0]])
+    assert x.flip(dims=(1,)).tolist() == x.flip(dims=1).tolist() == [[3.0, 2.0, 1.0]]
+    assert (
+        x.permute(dims=(1, 0)).shape == x.reshape(shape=(3, 1)).shape == x.view(size=(3, 1)).shape == (3, 1)
+    )
+    assert (
+        x.expand(size=(2, -1)).shape == x.repeat(repeats=(2, 1)).shape == x.tile(dims=(2, 1)).shape == (2, 3)
+    )
+    assert x.new_zeros(size=(2,), dtype="int64").dtype == lm.int64
+    assert lm.zeros(size=(2, 3)).shape == lm.ones(size=(2, 3)).shape == ops.rand(size=(2, 3)).shape == (2, 3)
+    with pytest.raises(TypeError, match="flip: dims is given by place and by name"):
+        x.flip(0, dims=1)
+    assert lm.jit(lambda x: x.permute(dims=(1, 0)) * 2)(x).tolist() == [[2.0], [4.0], [6.0]]
+
+
+def test_sums_down_to_a_size() -> None:
+    x = lm.ones(2, 3)
+    assert x.sum_to_size(1, 3).tolist() == x.sum_to_size((1, 3)).tolist() == [[2.0, 2.0, 2.0]]
+    with pytest.raises(ShapeError, match="sum_to"):
+        x.sum_to_size(2)
+
+
+def test_matrices_transposed() -> None:
+    x = lm.tensor([[1.0, 2.0]])
+    assert x.H.tolist() == x.mH.tolist() == x.adjoint().tolist() == [[1.0], [2.0]]
+    assert lm.zeros(2, 3, 4).mH.shape == (2, 4, 3)
+    with pytest.raises(ShapeError, match="H: needs a matrix"):
+        _ = lm.zeros(2, 3, 4).H
+    assert x.is_cpu
+    assert not x.is_cuda
+
+
+def test_one_element_is_or_is_not_zero() -> None:
+    assert lm.tensor([2]).is_nonzero()
+    assert not ops.is_nonzero(lm.tensor(0.0))
+    with pytest.raises(ShapeError, match="is_nonzero: needs one element"):
+        lm.zeros(2).is_nonzero()
+    assert ops.is_floating_point(lm.zeros(2))
+    assert not ops.is_floating_point(np.arange(3))

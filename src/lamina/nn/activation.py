@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Literal
 
 from lamina import ops
 from lamina.nn.module import Module, T
-from lamina.nn.parameter import Parameter, read, write
+from lamina.nn.parameter import Parameter
 from lamina.nn.random import Generator, default_generator
-from lamina.ops.core import operand
-from lamina.ops.primitives.generator import drawn_for
-from lamina.tensors import Tensor, full
+from lamina.ops.arguments import DTypeLike
+from lamina.runtime import Device
+from lamina.tensors import full
 
 
 class _Plain(Module):
@@ -178,17 +178,7 @@ class RReLU(Module):
 
     def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
-        given: T = operand(x)
-        if not self.training:
-            return ops.leaky_relu(given, (self.lower + self.upper) / 2)
-        state = read(self.generator.state)
-        if isinstance(given, Tensor) and isinstance(state, Tensor):
-            state = state.to(given.device)
-        slopes, after = ops.random_uniform(
-            drawn_for(state, given), given.shape, self.lower, self.upper, given.dtype
-        )
-        write(self.generator.state, after)
-        y: T = ops.where(given > 0, given, given * slopes)
+        y: T = ops.rrelu(x, self.lower, self.upper, self.training, generator=self.generator)
         return y
 
     def extra_repr(self) -> str:
@@ -304,9 +294,16 @@ class Hardtanh(Module):
 class PReLU(Module):
     """x where x > 0, weight · x elsewhere, with one trained slope or one per channel (He et al. 2015)."""
 
-    def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
+    def __init__(
+        self,
+        num_parameters: int = 1,
+        init: float = 0.25,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> None:
         self.num_parameters = num_parameters
         self.weight = Parameter(full(num_parameters, init))
+        self.to(device, dtype)
 
     def forward(self, x: T) -> T:
         """The activation of every element; channels are axis 1."""

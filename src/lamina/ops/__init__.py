@@ -46,6 +46,7 @@ from lamina.ops.primitives.arrange import (
     atleast_2d,
     atleast_3d,
     block_diag,
+    broadcast_shapes,
     broadcast_tensors,
     broadcast_to,
     cartesian_prod,
@@ -160,6 +161,8 @@ from lamina.ops.primitives.elementary import (
     gcd,
     heaviside,
     hypot,
+    is_floating_point,
+    is_nonzero,
     isclose,
     isfinite,
     isinf,
@@ -381,6 +384,7 @@ from lamina.ops.primitives.sampling import (
     randn,
     randn_like,
     randperm,
+    rrelu,
 )
 from lamina.ops.primitives.scan import (
     cummax,
@@ -528,6 +532,7 @@ __all__ = [
     "block_diag",
     "bmm",
     "box_iou",
+    "broadcast_shapes",
     "broadcast_tensors",
     "broadcast_to",
     "bucketize",
@@ -666,6 +671,8 @@ __all__ = [
     "instance_norm_with_statistics",
     "interpolate",
     "inverse",
+    "is_floating_point",
+    "is_nonzero",
     "isclose",
     "isfinite",
     "isin",
@@ -812,6 +819,7 @@ __all__ = [
     "roll",
     "rot90",
     "round",
+    "rrelu",
     "rsqrt",
     "rsub",
     "scaled_dot_product_attention",
@@ -904,47 +912,32 @@ __all__ = [
     "xlogy",
     "zeros_like",
 ]
+
+#: Other names that torch documents for a function: each is that function, and a method where that is one.
+ALIASES = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
+    "arctan2": "atan2", "arctanh": "atanh", "clip": "clamp", "concat": "cat", "concatenate": "cat", "divide": "div",
+    "fix": "trunc", "ger": "outer", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le",
+    "moveaxis": "movedim", "multiply": "mul", "negative": "neg", "not_equal": "ne", "row_stack": "vstack",
+    "subtract": "sub", "swapdims": "swapaxes", "trapz": "trapezoid", "unsafe_chunk": "chunk", "unsafe_split": "split",
+    "unsafe_split_with_sizes": "split_with_sizes", "upsample": "interpolate",
+}  # fmt: skip
+globals().update({other: globals()[name] for other, name in ALIASES.items()})
+__all__ += list(ALIASES)
 __dir__ = listing(__all__)
 
 #: Names of other libraries, or of this one before, and what they are called in torch and here.
 RENAMED = {
-    "concat": "cat",
-    "concatenate": "cat",
-    "clip": "clamp",
     "power": "pow",
-    "moveaxis": "movedim",
     "max_and_argmax": "max(input, dim), which gives values and indices",
     "reduce": "sum, mean, prod, amax, amin, norm1, norm2, abs_max or mul_no_zeros",
-    "swapdims": "swapaxes",
-    "fix": "trunc",
-    "trapz": "trapezoid",
-    "ger": "outer",
     "chain_matmul": "linalg.multi_dot(matrices)",
-    "arccos": "acos",
-    "arccosh": "acosh",
-    "arcsin": "asin",
-    "arcsinh": "asinh",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arctanh": "atanh",
     **{
         name: f"lamina.{name}"
         for name in ("arange", "empty", "eye", "full", "linspace", "logspace", "ones", "zeros")
     },
-    "absolute": "abs",
-    "multiply": "mul",
-    "subtract": "sub",
-    "divide": "div",
-    "negative": "neg",
-    "not_equal": "ne",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "less": "lt",
-    "less_equal": "le",
     "expand_dims": "unsqueeze",
-    "row_stack": "vstack",
     "tensor": "lamina.tensor",
-    "upsample": "interpolate",
     **dict.fromkeys(
         ("complex", "polar", "view_as_complex", "view_as_real"),
         "a last axis of two: a complex number is one here, as lamina.fft has it",
@@ -956,6 +949,11 @@ def __getattr__(name: str) -> Any:
     """Where a name that is no function of this package is found. Raises AttributeError."""
     if name in RENAMED:
         raise AttributeError(f"lamina.ops has no {name!r}; it is {RENAMED[name]}")
+    if name.removesuffix("_") in __all__:  # relu_, elu_, …
+        plain = name.removesuffix("_")
+        raise AttributeError(
+            f"lamina.ops has no {name!r}: functions write over nothing; x = ops.{plain}(x, …)"
+        )
     for place in (linalg, special, fft):
         if name in place.__all__:
             raise AttributeError(

@@ -25,11 +25,13 @@ from lamina.ops.primitives.scan import CumMax, CumMin
 from lamina.ops.primitives.sort import SortedDim, TopKDim
 from lamina.ops.primitives.statistics import AMinMax, Interpolation, KthValueDim, ModeDim
 from lamina.ops.primitives.window import Padding
+from lamina.spec import Shape
 from lamina.tensors import Tensor, TensorLike
 
 __all__ = [
     "abs",
     "abs_max",
+    "absolute",
     "acos",
     "acosh",
     "adam_update",
@@ -55,6 +57,13 @@ __all__ = [
     "aminmax",
     "angle",
     "any",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
     "argmax",
     "argmin",
     "argsort",
@@ -93,6 +102,7 @@ __all__ = [
     "block_diag",
     "bmm",
     "box_iou",
+    "broadcast_shapes",
     "broadcast_tensors",
     "broadcast_to",
     "bucketize",
@@ -109,10 +119,13 @@ __all__ = [
     "clamp",
     "clamp_max",
     "clamp_min",
+    "clip",
     "clipped_relu",
     "clone",
     "column_stack",
     "combinations",
+    "concat",
+    "concatenate",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -148,6 +161,7 @@ __all__ = [
     "digamma",
     "dist",
     "div",
+    "divide",
     "divisive_norm",
     "dot",
     "dropout",
@@ -173,6 +187,7 @@ __all__ = [
     "fake_quantize_per_channel_affine",
     "fake_quantize_per_tensor_affine",
     "feature_alpha_dropout",
+    "fix",
     "flatten",
     "flip",
     "fliplr",
@@ -194,11 +209,14 @@ __all__ = [
     "gcd",
     "ge",
     "gelu",
+    "ger",
     "getitem",
     "global_avg_pool",
     "global_max_pool",
     "glu",
     "gradient",
+    "greater",
+    "greater_equal",
     "grid_sample",
     "group_norm",
     "gt",
@@ -231,6 +249,8 @@ __all__ = [
     "instance_norm_with_statistics",
     "interpolate",
     "inverse",
+    "is_floating_point",
+    "is_nonzero",
     "isclose",
     "isfinite",
     "isin",
@@ -251,6 +271,8 @@ __all__ = [
     "le",
     "leaky_relu",
     "lerp",
+    "less",
+    "less_equal",
     "lgamma",
     "linear",
     "local_response_norm",
@@ -301,6 +323,7 @@ __all__ = [
     "mish",
     "mm",
     "mode",
+    "moveaxis",
     "movedim",
     "mse_loss",
     "msort",
@@ -310,6 +333,7 @@ __all__ = [
     "multilabel_margin_loss",
     "multilabel_soft_margin_loss",
     "multinomial",
+    "multiply",
     "mv",
     "mvlgamma",
     "nan_to_num",
@@ -320,6 +344,7 @@ __all__ = [
     "narrow",
     "ne",
     "neg",
+    "negative",
     "nextafter",
     "nll_loss",
     "nms",
@@ -330,6 +355,7 @@ __all__ = [
     "norm2",
     "normal",
     "normalize",
+    "not_equal",
     "numel",
     "one_hot",
     "ones_like",
@@ -377,6 +403,8 @@ __all__ = [
     "roll",
     "rot90",
     "round",
+    "row_stack",
+    "rrelu",
     "rsqrt",
     "rsub",
     "scaled_dot_product_attention",
@@ -420,6 +448,7 @@ __all__ = [
     "stft",
     "stop_gradient",
     "sub",
+    "subtract",
     "sum",
     "sum_pool1d",
     "sum_pool2d",
@@ -428,6 +457,7 @@ __all__ = [
     "swap_halves",
     "swap_pairs",
     "swapaxes",
+    "swapdims",
     "swish",
     "t",
     "take",
@@ -443,6 +473,7 @@ __all__ = [
     "trace",
     "transpose",
     "trapezoid",
+    "trapz",
     "tril",
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
@@ -455,7 +486,11 @@ __all__ = [
     "unique",
     "unique_consecutive",
     "unravel_index",
+    "unsafe_chunk",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
     "unsqueeze",
+    "upsample",
     "upsample_bilinear",
     "upsample_nearest",
     "vander",
@@ -637,13 +672,19 @@ def allclose(
 ) -> bool: ...
 @overload
 def alpha_dropout(
-    input: TensorLike, p: float = 0.5, training: bool = False, *, state: TensorLike | None = None
+    input: TensorLike,
+    p: float = 0.5,
+    training: bool = False,
+    inplace: bool = False,
+    *,
+    state: TensorLike | None = None,
 ) -> Tensor: ...
 @overload
 def alpha_dropout(
     input: Value | TensorLike,
     p: float = 0.5,
     training: bool = False,
+    inplace: bool = False,
     *,
     state: Value | TensorLike | None = None,
 ) -> Value: ...
@@ -1001,6 +1042,7 @@ def bmm(input: Value | TensorLike, mat2: Value | TensorLike) -> Value: ...
 def box_iou(boxes1: TensorLike, boxes2: TensorLike) -> Tensor: ...
 @overload
 def box_iou(boxes1: Value | TensorLike, boxes2: Value | TensorLike) -> Value: ...
+def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape: ...
 @overload
 def broadcast_tensors(*tensors: TensorLike) -> tuple[Tensor, ...]: ...
 @overload
@@ -1045,9 +1087,9 @@ def ceil(input: TensorLike) -> Tensor: ...
 @overload
 def ceil(input: Value) -> Value: ...
 @overload
-def celu(input: TensorLike, alpha: float = 1.0) -> Tensor: ...
+def celu(input: TensorLike, alpha: float = 1.0, inplace: bool = False) -> Tensor: ...
 @overload
-def celu(input: Value, alpha: float = 1.0) -> Value: ...
+def celu(input: Value, alpha: float = 1.0, inplace: bool = False) -> Value: ...
 @overload
 def channel_shuffle(input: TensorLike, groups: int) -> Tensor: ...
 @overload
@@ -1483,49 +1525,73 @@ def dot(input: TensorLike, tensor: TensorLike) -> Tensor: ...
 def dot(input: Value | TensorLike, tensor: Value | TensorLike) -> Value: ...
 @overload
 def dropout(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+    input: TensorLike,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    state: TensorLike | None = None,
 ) -> Tensor: ...
 @overload
 def dropout(
     input: Value | TensorLike,
     p: float = 0.5,
     training: bool = True,
+    inplace: bool = False,
     *,
     state: Value | TensorLike | None = None,
 ) -> Value: ...
 @overload
 def dropout1d(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+    input: TensorLike,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    state: TensorLike | None = None,
 ) -> Tensor: ...
 @overload
 def dropout1d(
     input: Value | TensorLike,
     p: float = 0.5,
     training: bool = True,
+    inplace: bool = False,
     *,
     state: Value | TensorLike | None = None,
 ) -> Value: ...
 @overload
 def dropout2d(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+    input: TensorLike,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    state: TensorLike | None = None,
 ) -> Tensor: ...
 @overload
 def dropout2d(
     input: Value | TensorLike,
     p: float = 0.5,
     training: bool = True,
+    inplace: bool = False,
     *,
     state: Value | TensorLike | None = None,
 ) -> Value: ...
 @overload
 def dropout3d(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+    input: TensorLike,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    state: TensorLike | None = None,
 ) -> Tensor: ...
 @overload
 def dropout3d(
     input: Value | TensorLike,
     p: float = 0.5,
     training: bool = True,
+    inplace: bool = False,
     *,
     state: Value | TensorLike | None = None,
 ) -> Value: ...
@@ -1542,9 +1608,9 @@ def einsum(equation: TensorLike, *operands: TensorLike) -> Tensor: ...
 @overload
 def einsum(equation: Value | TensorLike, *operands: Value | TensorLike) -> Value: ...
 @overload
-def elu(input: TensorLike, alpha: float = 1.0) -> Tensor: ...
+def elu(input: TensorLike, alpha: float = 1.0, inplace: bool = False) -> Tensor: ...
 @overload
-def elu(input: Value, alpha: float = 1.0) -> Value: ...
+def elu(input: Value, alpha: float = 1.0, inplace: bool = False) -> Value: ...
 @overload
 def embedding(
     input: TensorLike,
@@ -1594,9 +1660,13 @@ def embedding_bag(
     padding_idx: int | None = None,
 ) -> Value: ...
 @overload
-def empty_like(input: TensorLike, *, dtype: DTypeLike | None = None) -> Tensor: ...
+def empty_like(
+    input: TensorLike, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
+) -> Tensor: ...
 @overload
-def empty_like(input: Value, *, dtype: DTypeLike | None = None) -> Value: ...
+def empty_like(
+    input: Value, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
+) -> Value: ...
 @overload
 def eq(input: TensorLike, other: TensorLike) -> Tensor: ...
 @overload
@@ -1657,13 +1727,19 @@ def fake_quantize_per_tensor_affine(
 ) -> Value: ...
 @overload
 def feature_alpha_dropout(
-    input: TensorLike, p: float = 0.5, training: bool = False, *, state: TensorLike | None = None
+    input: TensorLike,
+    p: float = 0.5,
+    training: bool = False,
+    inplace: bool = False,
+    *,
+    state: TensorLike | None = None,
 ) -> Tensor: ...
 @overload
 def feature_alpha_dropout(
     input: Value | TensorLike,
     p: float = 0.5,
     training: bool = False,
+    inplace: bool = False,
     *,
     state: Value | TensorLike | None = None,
 ) -> Value: ...
@@ -1770,9 +1846,21 @@ def frexp(input: TensorLike) -> Frexp[Tensor]: ...
 @overload
 def frexp(input: Value) -> Frexp[Value]: ...
 @overload
-def full_like(input: TensorLike, fill_value: Number, *, dtype: DTypeLike | None = None) -> Tensor: ...
+def full_like(
+    input: TensorLike,
+    fill_value: Number,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | str | None = None,
+) -> Tensor: ...
 @overload
-def full_like(input: Value, fill_value: Number, *, dtype: DTypeLike | None = None) -> Value: ...
+def full_like(
+    input: Value,
+    fill_value: Number,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | str | None = None,
+) -> Value: ...
 @overload
 def gather(input: TensorLike, dim: int, index: TensorLike, *, sparse_grad: bool = False) -> Tensor: ...
 @overload
@@ -1918,17 +2006,19 @@ def hardshrink(input: TensorLike, lambd: float = 0.5) -> Tensor: ...
 @overload
 def hardshrink(input: Value, lambd: float = 0.5) -> Value: ...
 @overload
-def hardsigmoid(input: TensorLike) -> Tensor: ...
+def hardsigmoid(input: TensorLike, inplace: bool = False) -> Tensor: ...
 @overload
-def hardsigmoid(input: Value) -> Value: ...
+def hardsigmoid(input: Value, inplace: bool = False) -> Value: ...
 @overload
-def hardswish(input: TensorLike) -> Tensor: ...
+def hardswish(input: TensorLike, inplace: bool = False) -> Tensor: ...
 @overload
-def hardswish(input: Value) -> Value: ...
+def hardswish(input: Value, inplace: bool = False) -> Value: ...
 @overload
-def hardtanh(input: TensorLike, min_val: Number = -1.0, max_val: Number = 1.0) -> Tensor: ...
+def hardtanh(
+    input: TensorLike, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False
+) -> Tensor: ...
 @overload
-def hardtanh(input: Value, min_val: Number = -1.0, max_val: Number = 1.0) -> Value: ...
+def hardtanh(input: Value, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False) -> Value: ...
 @overload
 def heaviside(input: TensorLike, values: TensorLike) -> Tensor: ...
 @overload
@@ -2125,6 +2215,8 @@ def interpolate(
 def inverse(A: TensorLike) -> Tensor: ...
 @overload
 def inverse(A: Value) -> Value: ...
+def is_floating_point(input: Value | TensorLike) -> bool: ...
+def is_nonzero(input: Value | TensorLike) -> bool: ...
 @overload
 def isclose(
     input: TensorLike, other: TensorLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
@@ -2272,9 +2364,9 @@ def le(input: TensorLike, other: TensorLike) -> Tensor: ...
 @overload
 def le(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
 @overload
-def leaky_relu(input: TensorLike, negative_slope: float = 0.01) -> Tensor: ...
+def leaky_relu(input: TensorLike, negative_slope: float = 0.01, inplace: bool = False) -> Tensor: ...
 @overload
-def leaky_relu(input: Value, negative_slope: float = 0.01) -> Value: ...
+def leaky_relu(input: Value, negative_slope: float = 0.01, inplace: bool = False) -> Value: ...
 @overload
 def lerp(input: TensorLike, end: TensorLike, weight: TensorLike) -> Tensor: ...
 @overload
@@ -2676,9 +2768,9 @@ def minimum(input: TensorLike, other: TensorLike) -> Tensor: ...
 @overload
 def minimum(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
 @overload
-def mish(input: TensorLike) -> Tensor: ...
+def mish(input: TensorLike, inplace: bool = False) -> Tensor: ...
 @overload
-def mish(input: Value) -> Value: ...
+def mish(input: Value, inplace: bool = False) -> Value: ...
 @overload
 def mm(input: TensorLike, mat2: TensorLike) -> Tensor: ...
 @overload
@@ -2915,13 +3007,19 @@ def normalize(
 def normalize(input: Value, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12) -> Value: ...
 def numel(input: Value | TensorLike) -> int: ...
 @overload
-def one_hot(tensor: TensorLike, num_classes: int, *, dtype: DTypeLike = ..., dim: int = -1) -> Tensor: ...
+def one_hot(
+    tensor: TensorLike, num_classes: int = -1, *, dtype: DTypeLike = ..., dim: int = -1
+) -> Tensor: ...
 @overload
-def one_hot(tensor: Value, num_classes: int, *, dtype: DTypeLike = ..., dim: int = -1) -> Value: ...
+def one_hot(tensor: Value, num_classes: int = -1, *, dtype: DTypeLike = ..., dim: int = -1) -> Value: ...
 @overload
-def ones_like(input: TensorLike, *, dtype: DTypeLike | None = None) -> Tensor: ...
+def ones_like(
+    input: TensorLike, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
+) -> Tensor: ...
 @overload
-def ones_like(input: Value, *, dtype: DTypeLike | None = None) -> Value: ...
+def ones_like(
+    input: Value, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
+) -> Value: ...
 @overload
 def operand(x: TensorLike, what: str = "", name: str = "input") -> Tensor: ...
 @overload
@@ -3052,8 +3150,17 @@ def quantize(input: Value | TensorLike, scale: Value | TensorLike, dtype: DTypeL
 def rad2deg(input: TensorLike) -> Tensor: ...
 @overload
 def rad2deg(input: Value) -> Value: ...
+@overload
 def rand(
     *size: SupportsIndex | Sequence[SupportsIndex],
+    generator: GeneratorLike | None = None,
+    dtype: DTypeLike = ...,
+    device: DeviceLike | str | None = None,
+) -> Tensor: ...
+@overload
+def rand(
+    *,
+    size: SupportsIndex | Sequence[SupportsIndex],
     generator: GeneratorLike | None = None,
     dtype: DTypeLike = ...,
     device: DeviceLike | str | None = None,
@@ -3114,8 +3221,17 @@ def randint_like(
     dtype: DTypeLike | None = None,
     device: DeviceLike | str | None = None,
 ) -> Value: ...
+@overload
 def randn(
     *size: SupportsIndex | Sequence[SupportsIndex],
+    generator: GeneratorLike | None = None,
+    dtype: DTypeLike = ...,
+    device: DeviceLike | str | None = None,
+) -> Tensor: ...
+@overload
+def randn(
+    *,
+    size: SupportsIndex | Sequence[SupportsIndex],
     generator: GeneratorLike | None = None,
     dtype: DTypeLike = ...,
     device: DeviceLike | str | None = None,
@@ -3184,13 +3300,13 @@ def reciprocal(input: TensorLike) -> Tensor: ...
 @overload
 def reciprocal(input: Value) -> Value: ...
 @overload
-def relu(input: TensorLike) -> Tensor: ...
+def relu(input: TensorLike, inplace: bool = False) -> Tensor: ...
 @overload
-def relu(input: Value) -> Value: ...
+def relu(input: Value, inplace: bool = False) -> Value: ...
 @overload
-def relu6(input: TensorLike) -> Tensor: ...
+def relu6(input: TensorLike, inplace: bool = False) -> Tensor: ...
 @overload
-def relu6(input: Value) -> Value: ...
+def relu6(input: Value, inplace: bool = False) -> Value: ...
 @overload
 def remainder(input: TensorLike, other: TensorLike) -> Tensor: ...
 @overload
@@ -3298,6 +3414,26 @@ def round(input: TensorLike, *, decimals: int = 0) -> Tensor: ...
 @overload
 def round(input: Value, *, decimals: int = 0) -> Value: ...
 @overload
+def rrelu(
+    input: TensorLike,
+    lower: float = ...,
+    upper: float = ...,
+    training: bool = False,
+    inplace: bool = False,
+    *,
+    generator: GeneratorLike | None = None,
+) -> Tensor: ...
+@overload
+def rrelu(
+    input: Value,
+    lower: float = ...,
+    upper: float = ...,
+    training: bool = False,
+    inplace: bool = False,
+    *,
+    generator: GeneratorLike | None = None,
+) -> Value: ...
+@overload
 def rsqrt(input: TensorLike) -> Tensor: ...
 @overload
 def rsqrt(input: Value) -> Value: ...
@@ -3400,9 +3536,9 @@ def select_scatter(input: TensorLike, src: TensorLike, dim: int, index: int) -> 
 @overload
 def select_scatter(input: Value | TensorLike, src: Value | TensorLike, dim: int, index: int) -> Value: ...
 @overload
-def selu(input: TensorLike) -> Tensor: ...
+def selu(input: TensorLike, inplace: bool = False) -> Tensor: ...
 @overload
-def selu(input: Value) -> Value: ...
+def selu(input: Value, inplace: bool = False) -> Value: ...
 @overload
 def sgd_update(
     p: TensorLike,
@@ -3460,9 +3596,9 @@ def signbit(input: TensorLike) -> Tensor: ...
 @overload
 def signbit(input: Value) -> Value: ...
 @overload
-def silu(input: TensorLike) -> Tensor: ...
+def silu(input: TensorLike, inplace: bool = False) -> Tensor: ...
 @overload
-def silu(input: Value) -> Value: ...
+def silu(input: Value, inplace: bool = False) -> Value: ...
 @overload
 def sin(input: TensorLike) -> Tensor: ...
 @overload
@@ -3762,9 +3898,9 @@ def tensordot(
     a: Value | TensorLike, b: Value | TensorLike, dims: int | Sequence[Value | TensorLike] = 2
 ) -> Value: ...
 @overload
-def threshold(input: TensorLike, threshold: Number, value: Number) -> Tensor: ...
+def threshold(input: TensorLike, threshold: Number, value: Number, inplace: bool = False) -> Tensor: ...
 @overload
-def threshold(input: Value, threshold: Number, value: Number) -> Value: ...
+def threshold(input: Value, threshold: Number, value: Number, inplace: bool = False) -> Value: ...
 @overload
 def tile(input: TensorLike, dims: Sequence[int]) -> Tensor: ...
 @overload
@@ -4000,6 +4136,41 @@ def xlogy(input: TensorLike, other: TensorLike) -> Tensor: ...
 @overload
 def xlogy(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
 @overload
-def zeros_like(input: TensorLike, *, dtype: DTypeLike | None = None) -> Tensor: ...
+def zeros_like(
+    input: TensorLike, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
+) -> Tensor: ...
 @overload
-def zeros_like(input: Value, *, dtype: DTypeLike | None = None) -> Value: ...
+def zeros_like(
+    input: Value, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
+) -> Value: ...
+
+absolute = abs
+arccos = acos
+arccosh = acosh
+arcsin = asin
+arcsinh = asinh
+arctan = atan
+arctan2 = atan2
+arctanh = atanh
+clip = clamp
+concat = cat
+concatenate = cat
+divide = div
+fix = trunc
+ger = outer
+greater = gt
+greater_equal = ge
+less = lt
+less_equal = le
+moveaxis = movedim
+multiply = mul
+negative = neg
+not_equal = ne
+row_stack = vstack
+subtract = sub
+swapdims = swapaxes
+trapz = trapezoid
+unsafe_chunk = chunk
+unsafe_split = split
+unsafe_split_with_sizes = split_with_sizes
+upsample = interpolate

@@ -55,12 +55,24 @@ class Rule(NamedTuple):
 OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 
 
+#: What torch's functions take and ours do not, and what to write instead.
+INSTEAD = {
+    "requires_grad": "derivatives are of functions' arguments (lamina.grad) and of nn.Parameter: leave it out",
+    "out": "no function writes over its arguments: take its result, or y.copy_(result)",
+    "layout": "every tensor is dense: leave it out",
+    "pin_memory": "what goes to a GPU goes by way of pinned memory in any case: leave it out",
+    "memory_format": "how elements lie is settled when a graph is planned: leave it out",
+    **dict.fromkeys(("size_average", "reduce"), 'it is reduction="mean", "sum" or "none"'),
+}
+
+
 class Rules(NamedTuple):
     """The rules of a function's parameters: by place, and by name."""
 
     by_place: list[tuple[str, Rule | None]]
     by_name: dict[str, Rule]
     names: frozenset[str]
+    takes_any: bool  # further options by name
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Rules:
@@ -68,7 +80,8 @@ class Rules(NamedTuple):
         parameters = inspect.signature(function).parameters
         rules = {name: rule for name in parameters if (rule := _rule(_hint(function, name))) is not None}
         places = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        return cls([(name, rules.get(name)) for name in places], rules, frozenset(parameters))
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        return cls([(name, rules.get(name)) for name in places], rules, frozenset(parameters), takes_any)
 
     def check(self, what: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Raise TypeError, ValueError or DTypeError for an argument that is not allowed."""
@@ -76,6 +89,8 @@ class Rules(NamedTuple):
             if rule is not None and not rule.accepts(value):
                 raise refusal(what, name, value, rule.text)
         for name, value in options.items():
+            if name in INSTEAD and name not in self.names and not self.takes_any:
+                raise TypeError(f"{what}() got an unexpected keyword argument {name!r}; {INSTEAD[name]}")
             rule = self.by_name.get(name)
             if rule is not None and not rule.accepts(value):
                 raise refusal(what, name, value, rule.text)
@@ -106,6 +121,24 @@ def checked(function: F) -> F:
             if also[other] not in options:
                 options[also[other]] = options.pop(other)
         rules.check(what, args, options)
+        return function(*args, **options)
+
+    return cast(F, door)
+
+
+def one_by_one(function: F) -> F:
+    """The function, whose sizes or axes (`*size`) are given one by one or as one sequence, by name as well."""
+    kinds = [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
+    before, name = next(
+        (i, n) for i, (n, kind) in enumerate(kinds) if kind is inspect.Parameter.VAR_POSITIONAL
+    )
+
+    @wraps(function)
+    def door(*args: Any, **options: Any) -> Any:
+        if options and name in options:
+            if len(args) > before:
+                raise TypeError(f"{function.__name__}: {name} is given by place and by name")
+            args = (*args, options.pop(name))
         return function(*args, **options)
 
     return cast(F, door)

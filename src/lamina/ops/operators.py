@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from lamina import ops
-from lamina.ops.arguments import DTypeLike, shown
+from lamina.ops.arguments import DTypeLike, one_by_one, shown
 from lamina.ops.core import DeviceLike, Operand, operand
 from lamina.ops.primitives.arrange import windows
 from lamina.ops.primitives.index import At
@@ -32,26 +32,27 @@ METHODS = (
     "abs", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all", "allclose",
     "amax", "amin", "aminmax", "angle", "any", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan",
     "atan2", "atanh", "baddbmm", "bernoulli", "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "ceil", "cholesky_inverse",
-    "cholesky_solve", "chunk", "clamp", "clamp_max", "clamp_min", "copysign", "corrcoef", "cos", "cosh",
-    "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "dequantize", "det", "diag",
-    "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "diff", "digamma", "dist", "div", "dot", "dsplit", "eq",
-    "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "flatten", "fliplr", "flipud", "float_power", "floor",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "ceil", "cholesky_inverse", "cholesky_solve",
+    "chunk", "clamp", "clamp_max", "clamp_min", "copysign", "corrcoef", "cos", "cosh", "count_nonzero", "cov",
+    "cross", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "dequantize", "det", "diag", "diag_embed",
+    "diagflat", "diagonal", "diagonal_scatter", "diff", "digamma", "dist", "div", "dot", "dsplit", "eq", "equal",
+    "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "flatten", "fliplr", "flipud", "float_power", "floor",
     "floor_divide", "fmax", "fmin", "fmod", "frac", "frexp", "gather", "gcd", "ge", "gt", "hardshrink", "heaviside",
     "histc", "hsplit", "hypot", "i0", "igamma", "igammac", "index_add", "index_copy", "index_fill", "index_put",
-    "index_reduce", "index_select", "inner", "inverse", "isclose", "isfinite", "isinf", "isnan", "isneginf",
-    "isposinf", "isreal", "istft", "kron", "kthvalue", "lcm", "ldexp", "le", "lerp", "lgamma", "log", "log10",
-    "log1p", "log2", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logit", "logsumexp", "lt", "masked_fill", "masked_scatter", "masked_select",
-    "matmul", "matrix_exp", "matrix_power", "max", "maximum", "mean", "median", "min", "minimum", "mm", "mode",
-    "movedim", "msort", "mul", "multinomial", "mv", "mvlgamma", "nan_to_num", "nanmean", "nanmedian", "nanquantile",
-    "nansum", "narrow", "ne", "neg", "nextafter", "nonzero", "norm", "outer", "pinverse", "positive", "pow", "prelu",
-    "prod", "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu", "remainder", "renorm", "repeat_interleave",
-    "roll", "rot90", "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "select", "select_scatter", "sgn",
-    "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "slice_scatter", "slogdet", "softmax", "sort", "split",
-    "split_with_sizes", "sqrt", "square", "squeeze", "std", "stft", "sub", "sum", "swapaxes", "t", "take",
-    "take_along_dim", "tan", "tanh", "tensor_split", "topk", "trace", "transpose", "tril", "triu", "true_divide",
-    "trunc", "unbind", "unflatten", "unique", "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit", "xlogy",
+    "index_reduce", "index_select", "inner", "inverse", "is_nonzero", "isclose", "isfinite", "isinf", "isnan",
+    "isneginf", "isposinf", "isreal", "istft", "kron", "kthvalue", "lcm", "ldexp", "le", "lerp", "lgamma", "log",
+    "log10", "log1p", "log2", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "lt", "masked_fill", "masked_scatter",
+    "masked_select", "matmul", "matrix_exp", "matrix_power", "max", "maximum", "mean", "median", "min", "minimum",
+    "mm", "mode", "movedim", "msort", "mul", "multinomial", "mv", "mvlgamma", "nan_to_num", "nanmean", "nanmedian",
+    "nanquantile", "nansum", "narrow", "ne", "neg", "nextafter", "nonzero", "norm", "outer", "pinverse", "positive",
+    "pow", "prelu", "prod", "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu", "remainder", "renorm",
+    "repeat_interleave", "roll", "rot90", "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "select",
+    "select_scatter", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "slice_scatter", "slogdet",
+    "softmax", "sort", "split", "split_with_sizes", "sqrt", "square", "squeeze", "std", "stft", "sub", "sum",
+    "swapaxes", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "topk", "trace", "transpose", "tril",
+    "triu", "true_divide", "trunc", "unbind", "unflatten", "unique", "unique_consecutive", "unsqueeze", "var",
+    "vdot", "vsplit", "xlogy",
 )  # fmt: skip
 #: Those of them that torch also has with an underscore at the end: the result is written over the operand.
 IN_PLACE = (
@@ -330,27 +331,48 @@ class Operators(Operand, Generic[Own]):
         """The last two axes exchanged: matrices transposed. Raises ShapeError for less than two axes."""
         return self.transpose(-2, -1)
 
+    @property
+    def H(self) -> Any:
+        """A matrix transposed. Raises ShapeError unless there are two axes."""
+        if self.ndim != 2:
+            raise ShapeError(f"H: needs a matrix, got {self.spec}; x.mH transposes the last two axes")
+        return self.mT
+
+    @property
+    def mH(self) -> Any:
+        """As `mT`: there are no complex numbers to be conjugated."""
+        return self.mT
+
+    def adjoint(self) -> Any:
+        """As `mT`: there are no complex numbers to be conjugated."""
+        return self.mT
+
     # ---- shapes, given one by one or as one sequence
+    @one_by_one
     def reshape(self, *shape: int | Sequence[int]) -> Any:
         """The elements under another shape; one size may be -1."""
         return ops.reshape(self, sizes(shape))
 
-    def view(self, *shape: int | Sequence[int]) -> Any:
+    @one_by_one
+    def view(self, *size: int | Sequence[int]) -> Any:
         """As `reshape`: the memory is shared where the layout allows it, copied elsewhere."""
-        return ops.reshape(self, sizes(shape))
+        return ops.reshape(self, sizes(size))
 
+    @one_by_one
     def permute(self, *dims: int | Sequence[int]) -> Any:
         """The axes in another order."""
         return ops.permute(self, sizes(dims))
 
-    def expand(self, *shape: int | Sequence[int]) -> Any:
+    @one_by_one
+    def expand(self, *size: int | Sequence[int]) -> Any:
         """Repeated along axes of size 1 and new axes in front; -1 keeps a size."""
-        given = sizes(shape)
+        given = sizes(size)
         own = (1,) * (len(given) - self.ndim) + self.shape
         if len(given) < self.ndim:
             raise ShapeError(f"expand: size {given} has fewer axes than {self.spec}")
         return ops.expand(self, tuple(o if s == -1 else s for s, o in zip(given, own, strict=True)))
 
+    @one_by_one
     def broadcast_to(self, *size: int | Sequence[int]) -> Any:
         """`expand` under NumPy's name."""
         return ops.broadcast_to(self, sizes(size))
@@ -367,19 +389,22 @@ class Operators(Operand, Generic[Own]):
         """The elements under the shape of another tensor."""
         return ops.reshape(self, operand(other, "view_as", "other").shape)
 
-    def repeat(self, *sizes_: int | Sequence[int]) -> Any:
+    @one_by_one
+    def repeat(self, *repeats: int | Sequence[int]) -> Any:
         """Repeated along its axes and new ones in front: a number for each. torch.Tensor.repeat."""
-        counts = sizes(sizes_)
+        counts = sizes(repeats)
         if len(counts) < self.ndim:
             raise ShapeError(
                 f"repeat: needs {self.ndim} numbers or more for {self.spec}, got {tuple(counts)}"
             )
         return ops.tile(self, counts)
 
+    @one_by_one
     def tile(self, *dims: int | Sequence[int]) -> Any:
         """Repeated along its axes, the last ones where there are fewer numbers. torch.Tensor.tile."""
         return ops.tile(self, sizes(dims))
 
+    @one_by_one
     def flip(self, *dims: int | Sequence[int]) -> Any:
         """Reversed along axes."""
         return ops.flip(self, sizes(dims))
@@ -387,6 +412,10 @@ class Operators(Operand, Generic[Own]):
     def unfold(self, dimension: int, size: int, step: int) -> Any:
         """Windows of an axis, `step` apart, with their elements along a new last axis. torch.Tensor.unfold."""
         return windows(self, dimension, size, step)
+
+    def sum_to_size(self, *size: int | Sequence[int]) -> Any:
+        """Summed down to a shape that broadcasts to its own: `ops.sum_to`. Raises ShapeError for another."""
+        return ops.sum_to(self, sizes(size))
 
     # ---- new ones beside it
     def detach(self) -> Any:
@@ -408,6 +437,11 @@ class Operators(Operand, Generic[Own]):
     def is_cuda(self) -> bool:
         """Whether the values are on a GPU."""
         return self.device.kind == "cuda"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the values are on the CPU."""
+        return self.device.kind == "cpu"
 
     def to(
         self,
@@ -456,6 +490,7 @@ class Operators(Operand, Generic[Own]):
             found = operand(values if values.dtype.kind == "c" else values.astype(kind.numpy))
         return found if device is None else found.to(device)
 
+    @one_by_one
     def new_zeros(
         self,
         *size: int | Sequence[int],
@@ -465,6 +500,7 @@ class Operators(Operand, Generic[Own]):
         """Zeros, of this dtype unless another is named, wherever they are used or on a device."""
         return self.new_full(sizes(size), 0, dtype=dtype, device=device)
 
+    @one_by_one
     def new_ones(
         self,
         *size: int | Sequence[int],
@@ -474,6 +510,7 @@ class Operators(Operand, Generic[Own]):
         """Ones, of this dtype unless another is named, wherever they are used or on a device."""
         return self.new_full(sizes(size), 1, dtype=dtype, device=device)
 
+    @one_by_one
     def new_empty(
         self,
         *size: int | Sequence[int],
@@ -621,6 +658,10 @@ class InPlace(Operators[Own]):
         """Become what `transpose` gives. Raises TypeError for a part of another tensor."""
         return self._become("transpose_", ops.transpose(self, dim0, dim1))
 
+    def swapaxes_(self, axis0: int, axis1: int) -> Any:
+        """Become what `swapaxes` gives. Raises TypeError for a part of another tensor."""
+        return self._become("swapaxes_", ops.swapaxes(self, axis0, axis1))
+
     def detach_(self) -> Any:
         """Itself: no tensor remembers how it was made."""
         return self
@@ -674,11 +715,8 @@ class InPlace(Operators[Own]):
 
 #: NumPy's functions whose op has another name.
 UFUNCS = {
-    "subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow", "negative": "neg", "absolute": "abs",
-    "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
-    "invert": "bitwise_not", "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift",
-    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh",
-    "arctanh": "atanh", "rint": "round", "mod": "remainder",
+    "power": "pow", "equal": "eq", "invert": "bitwise_not", "left_shift": "bitwise_left_shift",
+    "right_shift": "bitwise_right_shift", "rint": "round", "mod": "remainder",
 }  # fmt: skip
 
 
@@ -730,3 +768,7 @@ for _name in METHODS + OWN_METHODS:
     setattr(Operators, _name, getattr(ops, _name))
 for _name in IN_PLACE:
     setattr(InPlace, f"{_name}_", _writing(_name))
+for _other, _name in ops.ALIASES.items():
+    for _class, _found, _wanted in ((Operators, _name, _other), (InPlace, f"{_name}_", f"{_other}_")):
+        if hasattr(_class, _found):
+            setattr(_class, _wanted, getattr(_class, _found))

@@ -153,3 +153,10 @@ def test_errors(call: Any, match: str) -> None:
 def test_negative_repeats_are_named() -> None:
     with pytest.raises(ValueError, match="repeat_interleave: repeats must be >= 0, got -1 among them"):
         ops.repeat_interleave(lm.ones(2), lm.tensor([1, -1]))
+
+
+def test_shapes_are_broadcast() -> None:
+    assert ops.broadcast_shapes((3, 1), 4, (2, 1, 1)) == np.broadcast_shapes((3, 1), (4,), (2, 1, 1))
+    assert ops.broadcast_shapes() == ()
+    with pytest.raises(ShapeError, match="broadcast_shapes"):
+        ops.broadcast_shapes((2,), (3,))

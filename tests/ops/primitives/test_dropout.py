@@ -141,3 +141,21 @@ def test_ranks_drop_of_their_parts_what_one_drops_of_the_whole(name: str, shape:
         np.testing.assert_array_equal(np.concatenate([p.numpy() for p in pieces]), whole.numpy())
     for part in parts:
         np.testing.assert_array_equal(part[-1].numpy(), wanted[-1].numpy())
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("dropout", 1),
+        ("dropout1d", 3),
+        ("dropout2d", 4),
+        ("dropout3d", 5),
+        ("alpha_dropout", 1),
+        ("feature_alpha_dropout", 3),
+    ],
+)
+def test_inplace_changes_nothing(name: str, rank: int) -> None:
+    function, x = getattr(ops, name), lm.ones((2,) * rank)
+    assert function(x, 0.5, False, True).tolist() == x.tolist()
+    function(x, 0.5, training=True, inplace=True)
+    assert (x == 1).all()

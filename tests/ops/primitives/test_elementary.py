@@ -263,3 +263,9 @@ def test_squares_of_booleans_are_integers() -> None:
     found = ops.square(lm.tensor([True, False]))
     assert found.dtype == lm.int64
     assert found.tolist() == [1, 0]
+
+
+def test_logit_keeps_its_dtype() -> None:
+    assert ops.logit(lm.tensor([0.5, 2.0]).half()).dtype == lm.float16
+    assert ops.logit(lm.tensor([0.5]).bfloat16(), 1e-3).dtype == lm.bfloat16
+    np.testing.assert_array_equal(run(ops.logit, np.array([0.5, 2.0], np.float16)), [0, np.nan])

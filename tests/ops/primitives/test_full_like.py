@@ -44,3 +44,15 @@ def test_errors() -> None:
         ops.full_like(lm.ones(2), 300, dtype="uint8")
     with pytest.raises(TypeError, match="full_like: fill_value must be"):
         ops.full_like(lm.ones(2), "a")
+
+
+def test_on_a_device() -> None:
+    x = lm.ones(2)
+    for made in (
+        ops.zeros_like,
+        ops.ones_like,
+        ops.empty_like,
+        lambda x, device: ops.full_like(x, 3, device=device),
+    ):
+        assert made(x, device="cpu").shape == (2,)
+    assert ops.full_like(x, 3, device="cpu").tolist() == [3.0, 3.0]

@@ -310,3 +310,15 @@ def test_the_slope_of_an_infinite_difference_is_that_of_a_large_one(function: An
     x = np.array([np.inf, -np.inf, 1e30, 3.0, 1.0, 0.5, -0.25, 0.0])
     (slope,) = grad(lambda x: function(x, np.zeros(8), reduction="none"), x)
     np.testing.assert_allclose(slope, [1, -1, 1, 1, 1, 0.5, -0.25, 0], rtol=1e-14)
+
+
+def test_as_many_classes_as_the_largest_label_tells() -> None:
+    assert ops.one_hot(lm.tensor([2, 0])).tolist() == [[0, 0, 1], [1, 0, 0]]
+    with pytest.raises(
+        ValueError, match=r"one_hot: i64\[0\] has no labels to count classes by; give num_classes"
+    ):
+        ops.one_hot(lm.zeros(0, dtype="int64"))
+    with pytest.raises(TypeError, match="one_hot: the shape of the result depends on the numbers in tensor"):
+        lm.jit(ops.one_hot)(lm.tensor([2, 0]))
+    with pytest.raises(ValueError, match="num_classes must be >= 1, got 0"):
+        ops.one_hot(lm.tensor([0]), 0)

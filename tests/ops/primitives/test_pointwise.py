@@ -362,3 +362,39 @@ def test_relu_of_integers(dtype: str) -> None:
         found = way(lm.tensor(x))
         assert found.numpy().dtype == dtype
         np.testing.assert_array_equal(found.numpy(), np.maximum(x, 0))
+
+
+def test_bounds_of_integers_are_whole() -> None:
+    x = np.array([-7, -2, 0, 3, 9], np.int32)
+    np.testing.assert_array_equal(run(ops.hardtanh, x, -2.7, 3.9), [-2, -2, 0, 3, 3])
+    np.testing.assert_array_equal(run(ops.relu6, x), [0, 0, 0, 3, 6])
+    assert lm.tensor(x).int().dtype == ops.hardtanh(x).dtype == ops.relu6(x).dtype == lm.int32
+    assert ops.hardtanh(x, -np.inf, 2.5).tolist() == [-7.0, -2.0, 0.0, 2.5, 2.5]
+
+
+def test_the_sign_of_a_boolean_is_itself() -> None:
+    x = lm.tensor([True, False])
+    assert ops.sign(x).tolist() == ops.sgn(x).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "celu",
+        "elu",
+        "hardsigmoid",
+        "hardswish",
+        "hardtanh",
+        "leaky_relu",
+        "mish",
+        "relu",
+        "relu6",
+        "selu",
+        "silu",
+    ],
+)
+def test_inplace_changes_nothing(name: str) -> None:
+    function, x = getattr(ops, name), lm.tensor([-2.0, 7.0])
+    assert function(x, inplace=True).tolist() == function(x).tolist()
+    assert ops.threshold(x, 0.0, 1.0, True).tolist() == [1.0, 7.0]
+    assert x.tolist() == [-2.0, 7.0]

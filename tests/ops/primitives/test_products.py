@@ -143,3 +143,17 @@ def test_distances_of_all_pairs(p: float) -> None:
     assert run(ops.pdist, x[:1]).shape == (0,)
     with pytest.raises(ShapeError, match=r"pdist: needs \[N, M\] and p >= 0"):
         ops.pdist(x[0])
+
+
+def test_covariances_of_integers_are_floats() -> None:
+    x = np.array([[1, 2, 4], [3, 0, 9]])
+    np.testing.assert_allclose(run(ops.cov, x), np.cov(x), 1e-6)
+    np.testing.assert_allclose(run(ops.corrcoef, x), np.corrcoef(x), 1e-6)
+    weights = np.array([1, 2, 1])
+    np.testing.assert_allclose(run(ops.cov, x, fweights=weights), np.cov(x, fweights=weights), 1e-6)
+
+
+def test_powers_of_integers_are_wide() -> None:
+    found = ops.vander(lm.tensor([9, 3]).char(), 4)
+    assert found.dtype == lm.int64
+    np.testing.assert_array_equal(found.numpy(), np.vander([9, 3], 4))

@@ -274,3 +274,17 @@ def test_ranks_draw_for_their_parts_what_one_draws_for_the_whole(draw: Any, colu
         for found, wanted in zip(same, (number, order), strict=True):
             np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_slopes_are_drawn_in_training() -> None:
+    x = lm.tensor(np.linspace(-2, 2, 1000, dtype=np.float32))
+    np.testing.assert_allclose(
+        ops.rrelu(x, 0.2, 0.4).numpy(), np.where(x.numpy() > 0, x, x.numpy() * 0.3), 1e-6
+    )
+    y = ops.rrelu(x, 0.2, 0.4, training=True, generator=nn.Generator(3))
+    slopes = (y / x).numpy()[x.numpy() < 0]
+    assert 0.2 <= slopes.min() < 0.21
+    assert 0.39 < slopes.max() <= 0.4
+    assert (y == nn.RReLU(0.2, 0.4, generator=nn.Generator(3))(x)).all()
+    with pytest.raises(ValueError, match="rrelu: lower must be at most upper, got 0.5 and 0.4"):
+        ops.rrelu(x, 0.5, 0.4)

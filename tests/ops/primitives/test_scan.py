@@ -113,3 +113,12 @@ def test_rounding_does_not_grow_with_the_length_of_the_axis() -> None:
     np.testing.assert_allclose(ops.cumprod(near, 1).numpy(), near.astype(np.float64).cumprod(1), rtol=1e-7)
     rows = np.ascontiguousarray(x.T)
     np.testing.assert_allclose(ops.cumsum(rows, 0).numpy(), rows.astype(np.float64).cumsum(0), rtol=1e-7)
+
+
+def test_areas_under_nothing() -> None:
+    for x in (None, np.zeros(0, np.float32)):
+        assert run(ops.trapezoid, np.zeros(0, np.float32), x) == 0
+        assert run(ops.cumulative_trapezoid, np.zeros(0, np.float32), x).shape == (0,)
+    np.testing.assert_array_equal(
+        run(ops.trapezoid, np.zeros((2, 0, 3), np.float32), dim=1), np.zeros((2, 3))
+    )

@@ -114,3 +114,9 @@ def test_places_of_indices() -> None:
     assert [i.tolist() for i in ops.unravel_index(7, 10)] == [7]
     with pytest.raises(DTypeError, match="unravel_index: indices must be integers"):
         ops.unravel_index(1.5, (3,))
+
+
+def test_nothing_repeats_in_nothing() -> None:
+    values, inverse, counts = ops.unique_consecutive(lm.zeros(0), return_inverse=True, return_counts=True)
+    assert values.shape == inverse.shape == counts.shape == (0,)
+    assert ops.unique_consecutive(lm.zeros(0, 3), dim=0).shape == (0, 3)

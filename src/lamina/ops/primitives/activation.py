@@ -85,7 +85,7 @@ class MishGrad(_Mish):
         return (g * (t + x * (1 - t * t) * (np.where(x >= 0, 1, e) / (1 + e))),)
 
 
-def mish(input: Any) -> Any:
+def mish(input: Any, inplace: bool = False) -> Any:
     """x * tanh(softplus(x)) (Misra 2020)."""
     return call(Mish(), floating(input, "mish"))
 
@@ -94,13 +94,13 @@ def mish(input: Any) -> Any:
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
-def selu(input: Any) -> Any:
+def selu(input: Any, inplace: bool = False) -> Any:
     """1.0507 * elu(x, 1.6733), which keeps mean 0 and variance 1 (Klambauer et al. 2017)."""
     return elu(floating(input, "selu"), _SELU_ALPHA) * _SELU_SCALE
 
 
 @checked
-def celu(input: Any, alpha: float = 1.0) -> Any:
+def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """x where x > 0, else alpha * (exp(x / alpha) - 1) (Barron 2017). Raises ValueError where alpha is 0."""
     x = floating(input, "celu")
     if alpha == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 from itertools import combinations as choices
 from itertools import combinations_with_replacement
 from typing import Any, Literal
@@ -40,9 +40,9 @@ from lamina.spec import (
     Shape,
     ShapeError,
     as_shape,
-    broadcast_shapes,
     normalize_axis,
 )
+from lamina.spec import broadcast_shapes as common_shape
 
 #: Axes of so many elements at most are rolled by a table of places.
 _MAPPED = 1 << 14
@@ -341,8 +341,15 @@ def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
     xs = [operand(x, "broadcast_tensors") for x in tensors]
     shape: Shape = ()
     for x in xs:
-        shape = broadcast_shapes(shape, x.shape, "broadcast_tensors")
+        shape = common_shape(shape, x.shape, "broadcast_tensors")
     return tuple(expand(x, shape) for x in xs)
+
+
+@checked
+def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape:
+    """The shape that these broadcast to; an int is a shape of one axis. torch.broadcast_shapes. Raises ShapeError."""
+    given = [(s,) if isinstance(s, int) else as_shape(s, "broadcast_shapes") for s in shapes]
+    return reduce(partial(common_shape, what="broadcast_shapes"), given, ())
 
 
 # ---- order

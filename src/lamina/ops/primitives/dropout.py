@@ -180,7 +180,9 @@ def _from_default(function: F) -> F:
     usual: bool = signature(function).parameters["training"].default
 
     @wraps(function)
-    def run(input: Any, p: float = 0.5, training: bool = usual, *, state: Any = None) -> Any:
+    def run(
+        input: Any, p: float = 0.5, training: bool = usual, inplace: bool = False, *, state: Any = None
+    ) -> Any:
         if state is not None:
             return function(input, p, training, state=state)
         if not training or p == 0:
@@ -193,12 +195,15 @@ def _from_default(function: F) -> F:
 
 @checked
 @_from_default
-def dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+def dropout(
+    input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, state: Any = None
+) -> Any:
     """Each element dropped with probability p, the others grown by 1 / (1 - p); without training input itself.
 
     state: by itself the result is y, as torch's, with numbers of the default generator. Given a state, int64[2] of
     (seed, counter), it is (y, mask, next state): hand the next state to the next call. The mask is the same on every
-    backend (see Dropout). Raises ValueError for p outside [0, 1].
+    backend (see Dropout). inplace, here and beside: taken for the sake of old programs, changes nothing.
+    Raises ValueError for p outside [0, 1].
     """
     within("dropout", "p", p, 0, 1)
     x, state = operand(input, "dropout"), operand(state, "dropout", "state")
@@ -216,14 +221,18 @@ def _alike(x: Any, shape: Shape) -> Any:
 
 @checked
 @_from_default
-def dropout1d(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+def dropout1d(
+    input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, state: Any = None
+) -> Any:
     """`dropout` of whole channels, with a mask [N, C, 1], of input [N, C, L] or [C, L]."""
     return _channels_dropped("dropout1d", input, (3,), (2,), p, training, state)
 
 
 @checked
 @_from_default
-def dropout2d(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+def dropout2d(
+    input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, state: Any = None
+) -> Any:
     """`dropout` of whole channels, with a mask [N, C, 1, 1], of input [N, C, H, W] (Tompson et al. 2015).
 
     As torch's, it takes an input of three axes for [N, C, L]. Raises ShapeError for another rank.
@@ -233,7 +242,9 @@ def dropout2d(input: Any, p: float = 0.5, training: bool = True, *, state: Any =
 
 @checked
 @_from_default
-def dropout3d(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+def dropout3d(
+    input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, state: Any = None
+) -> Any:
     """`dropout` of whole channels, with a mask [N, C, 1, 1, 1], of input [N, C, D, H, W] or [C, D, H, W]."""
     return _channels_dropped("dropout3d", input, (5,), (4,), p, training, state)
 
@@ -260,7 +271,9 @@ _SATURATION = -1.7580993408473766
 
 @checked
 @_from_default
-def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, *, state: Any = None) -> Any:
+def alpha_dropout(
+    input: Any, p: float = 0.5, training: bool = False, inplace: bool = False, *, state: Any = None
+) -> Any:
     """Dropout for SELU networks, which keeps mean 0 and variance 1 (Klambauer et al. 2017).
 
     What is dropped becomes what SELU tends to far below 0; then everything is shifted and scaled. state, result and
@@ -274,7 +287,9 @@ def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, *, state: 
 
 @checked
 @_from_default
-def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = False, *, state: Any = None) -> Any:
+def feature_alpha_dropout(
+    input: Any, p: float = 0.5, training: bool = False, inplace: bool = False, *, state: Any = None
+) -> Any:
     """`alpha_dropout` of whole channels, with a mask [N, C, 1, …], of input [N, C, *S]."""
     x = operand(input, "feature_alpha_dropout")
     if x.ndim < 2:

@@ -63,6 +63,7 @@ from lamina.spec import (
     DType,
     DTypeError,
     Shape,
+    ShapeError,
     Spec,
     bool_,
     broadcast_shapes,
@@ -469,7 +470,9 @@ def logit(input: Any, eps: float | None = None) -> Any:
     if eps is not None:
         x = clamp(x, eps, 1 - eps)
     found = log(x) - log1p(-x)  # of log(x / (1 - x)) the gradient at 0 and 1 is NaN where it is infinite
-    return found if eps is not None else found + x * where((x >= 0) & (x <= 1), 0.0, np.nan)
+    if eps is not None:
+        return found
+    return found + x * cast(where((x >= 0) & (x <= 1), 0.0, np.nan), x.dtype)
 
 
 # ---- what kind of number
@@ -877,3 +880,17 @@ def numel(input: Any) -> int:
     """The number of elements. torch.numel."""
     count: int = operand(input, "numel").spec.numel
     return count
+
+
+def is_nonzero(input: Any) -> bool:
+    """Whether a tensor's one element is not 0. torch.is_nonzero. Raises ShapeError for another number of elements."""
+    x = operand(input, "is_nonzero")
+    if x.spec.numel != 1:
+        raise ShapeError(f"is_nonzero: needs one element, got {x.spec}; ops.any(x) asks for any of them")
+    return bool(x)
+
+
+def is_floating_point(input: Any) -> bool:
+    """Whether the elements are floating point numbers. torch.is_floating_point."""
+    found: bool = operand(input, "is_floating_point").dtype.is_float
+    return found

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lamina.ops.arguments import DTypeLike, Number, checked, shown
-from lamina.ops.core import Arg, Array, Op, Sample, call, operand
+from lamina.ops.core import Arg, Array, DeviceLike, Op, Sample, call, operand
 from lamina.ops.primitives.cast import cast
 from lamina.spec import DTYPES, DTypeError, Shape, Spec, as_dtype
 
@@ -45,12 +45,19 @@ class FullLike(Op):
 
 
 @checked
-def full_like(input: Any, fill_value: Number, *, dtype: DTypeLike | None = None) -> Any:
+def full_like(
+    input: Any,
+    fill_value: Number,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | str | None = None,
+) -> Any:
     """fill_value everywhere, in input's shape, dtype and place; as torch.full_like.
 
-    dtype: of the result in place of input's. Raises DTypeError for a value that it does not hold.
+    dtype, device: of the result in place of input's. Raises DTypeError for a value that the dtype does not hold.
     """
     x = operand(input, "full_like")
+    x = x if device is None else x.to(device)
     kind = x.dtype if dtype is None else as_dtype(dtype)
     value = fill_value.item() if isinstance(fill_value, np.generic) else fill_value
     if kind.kind in "iu":
@@ -64,18 +71,18 @@ def full_like(input: Any, fill_value: Number, *, dtype: DTypeLike | None = None)
 
 
 @checked
-def empty_like(input: Any, *, dtype: DTypeLike | None = None) -> Any:
+def empty_like(input: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None) -> Any:
     """A tensor of input's shape, dtype and place, whose values are nobody's to rely on (zeros). torch.empty_like."""
-    return full_like(input, 0, dtype=dtype)
+    return full_like(input, 0, dtype=dtype, device=device)
 
 
 @checked
-def zeros_like(input: Any, *, dtype: DTypeLike | None = None) -> Any:
+def zeros_like(input: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None) -> Any:
     """Zeros in input's shape, dtype (unless another is given) and place."""
-    return full_like(input, 0, dtype=dtype)
+    return full_like(input, 0, dtype=dtype, device=device)
 
 
 @checked
-def ones_like(input: Any, *, dtype: DTypeLike | None = None) -> Any:
+def ones_like(input: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None) -> Any:
     """Ones in input's shape, dtype (unless another is given) and place."""
-    return full_like(input, 1, dtype=dtype)
+    return full_like(input, 1, dtype=dtype, device=device)

@@ -11,6 +11,7 @@ import numpy as np
 from lamina.ops.arguments import DTypeLike, checked, within
 from lamina.ops.core import INTEGERS, Arg, Array, BatchAxes, Op, Sample, bind, call, floating, operand
 from lamina.ops.primitives.check_index import CheckIndex, check_index, watched
+from lamina.ops.primitives.gather import host_values
 from lamina.ops.primitives.nll_loss import NllLoss
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.softmax import log_softmax
@@ -226,16 +227,22 @@ Reduction = Literal["mean", "sum", "none"]
 
 
 @checked
-def one_hot(tensor: Any, num_classes: int, *, dtype: DTypeLike = int64, dim: int = -1) -> Any:
+def one_hot(tensor: Any, num_classes: int = -1, *, dtype: DTypeLike = int64, dim: int = -1) -> Any:
     """1 at each label and 0 elsewhere, along a new axis (the last) of num_classes entries, as torch's one_hot.
 
-    num_classes >= 1 is part of the result's shape, so it cannot be left to the values (torch's -1). dtype, dim:
-    beyond torch. A label outside 0 … num_classes - 1 is an IndexError on a CPU, all 0 on a GPU (see `CheckIndex`).
+    num_classes: -1 takes one more than the largest label, which a graph does not have while it is recorded (a
+    TypeError). dtype, dim: beyond torch. A label outside 0 … num_classes - 1 is an IndexError on a CPU, all 0 on a
+    GPU (see `CheckIndex`).
     """
     labels = operand(tensor, "one_hot", "tensor")
-    within("one_hot", "num_classes", num_classes, 1)
     if labels.dtype not in INTEGERS:
         raise DTypeError(f"one_hot: labels must be integers, got {labels.spec}; cast with ops.cast")
+    if num_classes == -1:
+        held = host_values("one_hot", labels, "tensor")
+        if not held.size:
+            raise ValueError(f"one_hot: {labels.spec} has no labels to count classes by; give num_classes")
+        num_classes = int(held.max()) + 1
+    within("one_hot", "num_classes", num_classes, 1)
     labels = call(CheckIndex("one_hot", int(num_classes)), labels)
     return spread(labels, int(num_classes), as_dtype(dtype), normalize_axis(dim, labels.ndim + 1, "one_hot"))
 

@@ -1062,8 +1062,9 @@ def abs(input: Any) -> Any:
 
 
 def sign(input: Any) -> Any:
-    """-1, 0 or 1; 0 for NaN, as torch.sign."""
-    return call(Sign(), input)
+    """-1, 0 or 1; 0 for NaN, as torch.sign; booleans as they are."""
+    x = operand(input, "sign")
+    return x if x.dtype == bool_ else call(Sign(), x)
 
 
 def floor(input: Any) -> Any:
@@ -1148,15 +1149,15 @@ def identity(input: Any) -> Any:
     return call(Identity(), input)
 
 
-def relu(input: Any) -> Any:
-    """max(x, 0); also of integers."""
+def relu(input: Any, inplace: bool = False) -> Any:
+    """max(x, 0); also of integers. inplace, here and beside: taken for the sake of old programs, changes nothing."""
     x = operand(input, "relu")
     return maximum(x, 0) if x.dtype in INTEGERS else call(Relu(), x)
 
 
-def relu6(input: Any) -> Any:
-    """min(max(x, 0), 6)."""
-    return clipped_relu(input, 6.0)
+def relu6(input: Any, inplace: bool = False) -> Any:
+    """min(max(x, 0), 6); also of integers."""
+    return hardtanh(input, 0, 6)
 
 
 @checked
@@ -1167,13 +1168,13 @@ def clipped_relu(input: Any, hi: float) -> Any:
 
 
 @checked
-def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
+def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """x where x > 0, else negative_slope * x."""
     return call(LeakyRelu(float(negative_slope)), input)
 
 
 @checked
-def elu(input: Any, alpha: float = 1.0) -> Any:
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """x where x > 0, else alpha * (exp(x) - 1)."""
     return call(Elu(float(alpha)), input)
 
@@ -1209,7 +1210,7 @@ def gelu(input: Any, approximate: Literal["none", "tanh"] = "none") -> Any:
     return call(Gelu() if approximate == "none" else GeluTanh(), input)
 
 
-def silu(input: Any) -> Any:
+def silu(input: Any, inplace: bool = False) -> Any:
     """x * sigmoid(x)."""
     return call(Silu(), input)
 
@@ -1222,7 +1223,7 @@ def swish(input: Any, beta: float = 1.0) -> Any:
 
 
 @checked
-def threshold(input: Any, threshold: Number, value: Number) -> Any:
+def threshold(input: Any, threshold: Number, value: Number, inplace: bool = False) -> Any:
     """value where x <= threshold, else x; NaN stays."""
     x = operand(input, "threshold")
     return where(le(x, threshold), value, x)
@@ -1242,22 +1243,25 @@ def prelu(input: Any, weight: Any) -> Any:
 
 
 @checked
-def hardtanh(input: Any, min_val: Number = -1.0, max_val: Number = 1.0) -> Any:
-    """x, not below min_val and not above max_val; at both the gradient is 0, as in torch."""
+def hardtanh(input: Any, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False) -> Any:
+    """x, not below min_val and not above max_val; at both the gradient is 0, as in torch. Integers stay integers,
+    within the whole parts of the bounds."""
     if min_val > max_val:
         raise ValueError(f"hardtanh: min_val must be <= max_val, got {min_val} and {max_val}")
     x = operand(input, "hardtanh")
     if min_val == 0 < max_val < math.inf and x.dtype.is_float:
         return clipped_relu(x, max_val)  # one op, which norms take in
+    if x.dtype in INTEGERS and math.isfinite(min_val) and math.isfinite(max_val):
+        min_val, max_val = int(min_val), int(max_val)
     return _between(x, min_val, max_val, 0.0)
 
 
-def hardsigmoid(input: Any) -> Any:
+def hardsigmoid(input: Any, inplace: bool = False) -> Any:
     """min(max(x + 3, 0), 6) / 6."""
     return relu6(operand(input, "hardsigmoid") + 3.0) * (1 / 6)
 
 
-def hardswish(input: Any) -> Any:
+def hardswish(input: Any, inplace: bool = False) -> Any:
     """x * min(max(x + 3, 0), 6) / 6."""
     x = operand(input, "hardswish")
     return call(HardSwish(), x if x.dtype.is_float else x * 1.0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lamina.ops.arguments import Number, checked
-from lamina.ops.core import listing, operand
+from lamina.ops.core import floating, listing, operand
 from lamina.ops.primitives.arrange import diagonal
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.elementary import pow
@@ -20,7 +20,7 @@ from lamina.ops.primitives.norms import vector_norm
 from lamina.ops.primitives.pointwise import add, clamp, mul, sqrt, where
 from lamina.ops.primitives.reduce import mean, sum
 from lamina.ops.primitives.shape import cat, expand, permute, slice_axis, transpose
-from lamina.spec import ShapeError, normalize_axis
+from lamina.spec import ShapeError, int64, normalize_axis
 
 
 def contracted(a: Any, b: Any) -> Any:
@@ -282,6 +282,7 @@ def _added(input: Any, product: Any, beta: Number, alpha: Number) -> Any:
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     """Powers of the elements of a vector, along a new last axis. torch.vander."""
     v = operand(x, "vander", "x")
+    v = v if v.dtype.is_float else cast(v, int64)
     count = v.shape[-1] if N is None else N
     powers = np.arange(count) if increasing else np.arange(count)[::-1].copy()
     return pow(v.reshape((*v.shape, 1)), cast(operand(powers), v.dtype))
@@ -341,7 +342,7 @@ def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any 
 
     correction: taken from the number of observations. fweights, aweights: how often each counts, and how much.
     """
-    x = operand(input, "cov")
+    x = floating(input, "cov")
     if x.ndim > 2:
         raise ShapeError(f"cov: takes at most two axes, got {x.spec}")
     x = x if x.ndim == 2 else x.reshape((1, x.spec.numel))

@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from lamina.ops.arguments import DTypeLike, checked, shown, within
+from lamina.ops.arguments import DTypeLike, checked, one_by_one, shown, within
 from lamina.ops.core import DeviceLike, bind, operand
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.gather import gather
@@ -18,7 +18,7 @@ from lamina.ops.primitives.generator import GeneratorLike
 from lamina.ops.primitives.generator import drawn as drawn_by
 from lamina.ops.primitives.loss import one_hot
 from lamina.ops.primitives.marker import stop_gradient
-from lamina.ops.primitives.pointwise import floor, log, where
+from lamina.ops.primitives.pointwise import floor, leaky_relu, log, where
 from lamina.ops.primitives.random import RandomNormal, RandomUniform, drawn
 from lamina.ops.primitives.scan import cumsum
 from lamina.ops.primitives.softmax import softmax
@@ -87,6 +87,7 @@ def _size(what: str, size: tuple[Any, ...]) -> Shape:
     return as_shape(given, f"{what}: size")
 
 
+@one_by_one
 @checked
 def rand(
     *size: SupportsIndex | Sequence[SupportsIndex],
@@ -98,6 +99,7 @@ def rand(
     return _uniform(_size("rand", size), _float("rand", dtype), generator, device)
 
 
+@one_by_one
 @checked
 def randn(
     *size: SupportsIndex | Sequence[SupportsIndex],
@@ -314,3 +316,26 @@ def gumbel_softmax(
         return y
     chosen = one_hot(y.argmax(axis), x.shape[axis], dtype=x.dtype, dim=axis)
     return chosen + (y - stop_gradient(y))
+
+
+@checked
+def rrelu(
+    input: Any,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
+    *,
+    generator: GeneratorLike | None = None,
+) -> Any:
+    """x where x > 0, slope · x elsewhere: slopes uniform in [lower, upper) in training, else their mean.
+
+    As torch.nn.functional.rrelu (Xu et al. 2015). inplace: taken for the sake of old programs, changes nothing.
+    generator: an nn.Generator, the default one unless given. Raises ValueError unless lower <= upper.
+    """
+    if not lower <= upper:
+        raise ValueError(f"rrelu: lower must be at most upper, got {lower} and {upper}")
+    x = operand(input, "rrelu")
+    if not training:
+        return leaky_relu(x, (lower + upper) / 2)
+    return where(x > 0, x, x * _uniform(x.shape, x.dtype, generator, x, lower, upper))

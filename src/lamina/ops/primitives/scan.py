@@ -273,7 +273,7 @@ def _areas(what: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]:
     y = operand(y, what, "y")
     axis = normalize_axis(dim, y.ndim, what)
     size = y.shape[axis]
-    both = slice_axis(y, axis, 1, size) + slice_axis(y, axis, 0, max(size - 1, 0))
+    both = slice_axis(y, axis, min(1, size), size) + slice_axis(y, axis, 0, max(size - 1, 0))
     if x is None:
         return both * (dx * 0.5), axis
     place = operand(x, what, "x")
@@ -281,7 +281,8 @@ def _areas(what: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]:
         place = place.reshape([-1 if a == axis else 1 for a in range(y.ndim)])
     along = place.ndim - y.ndim + axis
     n = place.shape[along]
-    return both * (slice_axis(place, along, 1, n) - slice_axis(place, along, 0, n - 1)) * 0.5, axis
+    widths = slice_axis(place, along, min(1, n), n) - slice_axis(place, along, 0, max(n - 1, 0))
+    return both * widths * 0.5, axis
 
 
 @checked

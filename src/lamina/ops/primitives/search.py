@@ -285,7 +285,7 @@ def unique_consecutive(
     values = host_values("unique_consecutive", x, "input")
     axis = 0 if dim is None else normalize_axis(dim, max(x.ndim, 1), "unique_consecutive")
     rows = values.reshape(-1) if dim is None or values.ndim == 0 else np.moveaxis(values, axis, 0)
-    flat = rows.reshape(len(rows), -1)
+    flat = rows.reshape(len(rows), prod(rows.shape[1:]))
     first = np.ones(len(rows), bool)
     first[1:] = (flat[1:] != flat[:-1]).any(1)
     starts = np.flatnonzero(first)
