@@ -1,8 +1,11 @@
 """Module: what it owns, how state goes in and out, modes, moving, functional calls."""
 
 import copy
+import inspect
 import pickle
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -644,3 +647,53 @@ def test_values_of_what_is_shared() -> None:
         nn.functional_call(net, {"0.weight": eye}, x, tie_weights=False)
     alone = nn.Linear(2, 2, bias=False)
     assert nn.functional_call(alone, {"weight": eye}, x, tie_weights=False).tolist() == [[1, 1]]
+
+
+PLACED: dict[str, Callable[..., Any]] = {
+    "AdaptiveLogSoftmaxWithLoss": partial(nn.AdaptiveLogSoftmaxWithLoss, 4, 6, [2]),
+    "BatchNorm2d": partial(nn.BatchNorm2d, 3),
+    "Bilinear": partial(nn.Bilinear, 2, 3, 4),
+    "Conv2d": partial(nn.Conv2d, 2, 3, 3),
+    "ConvTranspose1d": partial(nn.ConvTranspose1d, 2, 3, 3, padding_mode="zeros"),
+    "Embedding": partial(nn.Embedding, 5, 3),
+    "EmbeddingBag": partial(nn.EmbeddingBag, 5, 3),
+    "GRU": partial(nn.GRU, 2, 3),
+    "GRUCell": partial(nn.GRUCell, 2, 3),
+    "GroupNorm": partial(nn.GroupNorm, 2, 4),
+    "InstanceNorm1d": partial(nn.InstanceNorm1d, 3, affine=True),
+    "LSTM": partial(nn.LSTM, 2, 3),
+    "LSTMCell": partial(nn.LSTMCell, 2, 3),
+    "LayerNorm": partial(nn.LayerNorm, 3),
+    "Linear": partial(nn.Linear, 2, 3),
+    "LinearCrossEntropyLoss": partial(nn.LinearCrossEntropyLoss, 2, 3),
+    "MultiheadAttention": partial(nn.MultiheadAttention, 4, 2),
+    "PReLU": nn.PReLU,
+    "RMSNorm": partial(nn.RMSNorm, 3),
+    "RNN": partial(nn.RNN, 2, 3),
+    "RNNCell": partial(nn.RNNCell, 2, 3),
+    "SyncBatchNorm": partial(nn.SyncBatchNorm, 3),
+    "Transformer": partial(nn.Transformer, 4, 2, 1, 1, 8),
+    "TransformerDecoderLayer": partial(nn.TransformerDecoderLayer, 4, 2, 8),
+    "TransformerEncoderLayer": partial(nn.TransformerEncoderLayer, 4, 2, 8),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_layers_are_made_on_a_device_and_in_a_dtype(name: str) -> None:
+    lm.manual_seed(0)
+    plain = PLACED[name]()
+    lm.manual_seed(0)
+    layer = PLACED[name](device="cpu", dtype=lm.bfloat16)
+    held = layer.state_dict()
+    assert {x.dtype for x in held.values() if x.dtype.is_float} == {lm.bfloat16}
+    assert all(bool((x == held[n]).all()) for n, x in plain.to("bfloat16").state_dict().items())
+    assert {x.dtype for x in PLACED[name](device=lm.device("cpu"), dtype=None).parameters()} == {lm.float32}
+
+
+@pytest.mark.torch
+def test_layers_that_torch_makes_on_a_device_are_those() -> None:
+    torch = pytest.importorskip("torch")
+    for name, theirs in vars(torch.nn).items():
+        ours = getattr(nn, name, None) if inspect.isclass(theirs) and not name.startswith("Lazy") else None
+        if ours is not None and {"device", "dtype"} <= set(inspect.signature(theirs).parameters):
+            assert {"device", "dtype"} <= set(inspect.signature(ours).parameters), name

@@ -4,13 +4,14 @@ import copy
 import math
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import optim
+from lamina import nn, optim
 from lamina.optim import lr_scheduler as mine
 
 STEPS = 40
@@ -430,3 +431,50 @@ def test_an_optimizer_may_be_made_while_something_is_traced() -> None:
         return x
 
     make(lm.ones(2))
+
+
+GOING_ON: dict[str, Callable[..., Any]] = {
+    "StepLR": partial(mine.StepLR, step_size=3),
+    "MultiStepLR": partial(mine.MultiStepLR, milestones=[2, 5, 8, 9]),
+    "ExponentialLR": partial(mine.ExponentialLR, gamma=0.9),
+    "MultiplicativeLR": partial(mine.MultiplicativeLR, lr_lambda=lambda step: 1 / (1 + step)),
+    "LambdaLR": partial(mine.LambdaLR, lr_lambda=lambda step: 1 / (1 + step)),
+    "ConstantLR": partial(mine.ConstantLR, total_iters=7),
+    "LinearLR": partial(mine.LinearLR, total_iters=8),
+    "PolynomialLR": partial(mine.PolynomialLR, total_iters=9),
+    "CosineAnnealingLR": partial(mine.CosineAnnealingLR, T_max=4, eta_min=0.01),
+    "CosineAnnealingWarmRestarts": partial(mine.CosineAnnealingWarmRestarts, T_0=3, T_mult=2),
+    "CyclicLR": partial(mine.CyclicLR, base_lr=0.01, max_lr=0.2, step_size_up=3),
+    "OneCycleLR": partial(mine.OneCycleLR, max_lr=0.3, total_steps=20),
+    "SWALR": partial(mine.SWALR, swa_lr=0.01, anneal_epochs=9),
+}
+
+
+@pytest.mark.parametrize("name", GOING_ON)
+def test_last_epoch_goes_on_as_if_nothing_had_ended(name: str) -> None:
+    whole, again = (optim.SGD([nn.Parameter(lm.zeros(2))], lr=0.1, momentum=0.9) for _ in range(2))
+    make = GOING_ON[name]
+    scheduler = make(whole, last_epoch=-1)
+    for _ in range(6):
+        scheduler.step()
+    again.load_state_dict(whole.state_dict())
+    with pytest.raises(ValueError, match=rf"{name}: last_epoch=5 goes on where a scheduler ended"):
+        make(again, last_epoch=5)
+    assert again.param_groups[0].setdefault("initial_lr", 0.1) == again.param_groups[0]["initial_lr"] == 0.1
+    later = make(again, last_epoch=5)
+    for _ in range(6):
+        assert later.last_epoch == scheduler.last_epoch
+        assert later.get_last_lr() == pytest.approx(scheduler.get_last_lr())
+        later.step()
+        scheduler.step()
+
+
+def test_last_epoch_is_checked() -> None:
+    sgd = optim.SGD([nn.Parameter(lm.zeros(2))], lr=0.1)
+    with pytest.raises(KeyError, match="no scheduler was made of this group"):
+        _ = sgd.param_groups[0]["initial_lr"]
+    with pytest.raises(ValueError, match="StepLR: last_epoch must be at least -1, got -2"):
+        mine.StepLR(sgd, 3, last_epoch=-2)
+    parts = [mine.StepLR(sgd, 3), mine.ExponentialLR(sgd, 0.9)]
+    with pytest.raises(ValueError, match="SequentialLR: last_epoch=3 tells nothing of the schedulers' steps"):
+        mine.SequentialLR(sgd, parts, [2], last_epoch=3)

@@ -9,7 +9,9 @@ from lamina import ops
 from lamina.nn.container import ModuleList, Sequential
 from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
+from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import operand
+from lamina.runtime import Device
 from lamina.spec import ShapeError
 
 
@@ -37,6 +39,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         cutoffs: Sequence[int],
         div_value: float = 4.0,
         head_bias: bool = False,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         ends = [int(c) for c in cutoffs]
         if not ends or ends != sorted(set(ends)) or ends[0] < 1 or ends[-1] > n_classes - 1:
@@ -51,6 +55,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         self.shortlist_size, self.n_clusters = ends[0], len(ends)
         self.head = Linear(in_features, ends[0] + len(ends), bias=head_bias)
         self.tail = ModuleList([self._cluster(i) for i in range(len(ends))])
+        self.to(device, dtype)
 
     def _cluster(self, i: int) -> Sequential:
         inside = max(int(self.in_features // self.div_value ** (i + 1)), 1)

@@ -14,8 +14,10 @@ from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
+from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import operand
 from lamina.ops.primitives.attention import attention_and_weights, dropping_attention
+from lamina.runtime import Device
 from lamina.spec import ShapeError, bool_
 from lamina.tensors import Tensor, empty, tensor
 
@@ -43,6 +45,8 @@ class MultiheadAttention(Module):
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
             raise ValueError(
@@ -68,6 +72,7 @@ class MultiheadAttention(Module):
         self.out_proj = Linear(embed_dim, embed_dim, bias)
         if self.out_proj.bias is not None:
             init.zeros_(self.out_proj.bias)
+        self.to(device, dtype)
 
     @property
     def add_bias_kv(self) -> bool:

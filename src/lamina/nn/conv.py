@@ -10,8 +10,10 @@ from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
+from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import spec_of
 from lamina.ops.primitives.window import Padding, per_axis, window
+from lamina.runtime import Device
 from lamina.spec import Policy, Shape, ShapeError, as_shape, current_policy, policy
 from lamina.tensors import empty
 
@@ -43,6 +45,8 @@ class _Conv(Module):
         *,
         flip: bool = False,
         algorithm: str | None = None,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         name = type(self).__name__
         if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
@@ -63,6 +67,7 @@ class _Conv(Module):
         self.weight = Parameter(empty(self._weight_shape()))
         self.register_parameter("bias", Parameter(empty(out_channels)) if bias else None)
         init.initialize(self)
+        self.to(device, dtype)
 
     def set_mode(
         self, forward: str | None = None, data_grad: str | None = None, filter_grad: str | None = None
@@ -195,9 +200,12 @@ class _ConvTranspose(_Conv):
         groups: int = 1,
         bias: bool = True,
         dilation: Sizes = 1,
+        padding_mode: Literal["zeros"] = "zeros",
         *,
         flip: bool = False,
         algorithm: str | None = None,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -210,6 +218,8 @@ class _ConvTranspose(_Conv):
             bias,
             flip=flip,
             algorithm=algorithm,
+            device=device,
+            dtype=dtype,
         )
         self.output_padding = per_axis(type(self).__name__, "output_padding", output_padding, self.rank, 0)
 

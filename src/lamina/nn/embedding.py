@@ -8,9 +8,11 @@ from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter, write
+from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import operand
 from lamina.ops.primitives.embedding import renormed
 from lamina.ops.primitives.embedding_bag import BagMode
+from lamina.runtime import Device
 from lamina.spec import ShapeError
 from lamina.tensors import empty
 
@@ -109,9 +111,12 @@ class Embedding(_Table):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
         _weight: Any = None,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, _weight)
         self.scale_grad_by_freq = bool(scale_grad_by_freq)
+        self.to(device, dtype)
 
     def forward(self, index: T) -> T:
         """index of any shape, int32 or int64 -> (*index.shape, embedding_dim). Raises as `ops.embedding`."""
@@ -145,12 +150,15 @@ class EmbeddingBag(_Table):
         _weight: Any = None,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, _weight)
         if mode not in ("sum", "mean", "max"):
             raise ValueError(f"EmbeddingBag: mode must be 'sum', 'mean' or 'max', got {mode!r}")
         self.mode, self.include_last_offset = mode, bool(include_last_offset)
         self.scale_grad_by_freq = bool(scale_grad_by_freq)
+        self.to(device, dtype)
 
     def forward(self, input: T, offsets: Any = None, per_sample_weights: Any = None) -> T:
         """(B, embedding_dim) of input (B, N), or (N,) with offsets (B,). Raises as `ops.embedding_bag`."""

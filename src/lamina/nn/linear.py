@@ -8,6 +8,8 @@ from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
+from lamina.ops.arguments import DTypeLike
+from lamina.runtime import Device
 from lamina.spec import ShapeError
 from lamina.tensors import empty
 
@@ -18,13 +20,21 @@ class Linear(Module):
     weight: Parameter
     bias: Parameter | None
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> None:
         if in_features < 1 or out_features < 1:
             raise ShapeError(f"Linear: sizes must be at least 1, got {in_features} -> {out_features}")
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(empty((out_features, in_features)))
         self.register_parameter("bias", Parameter(empty(out_features)) if bias else None)
         init.initialize(self)
+        self.to(device, dtype)
 
     def forward(self, input: T) -> T:
         """input (…, in_features) -> (…, out_features), all of one float dtype. Raises ShapeError, DTypeError."""
@@ -42,7 +52,15 @@ class Bilinear(Module):
     weight: Parameter
     bias: Parameter | None
 
-    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True) -> None:
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> None:
         sizes = (out_features, in1_features, in2_features)
         if min(sizes) < 1:
             raise ShapeError(
@@ -55,6 +73,7 @@ class Bilinear(Module):
         for held in self._parameters.values():
             if held is not None:
                 init.uniform_(held, -bound, bound)
+        self.to(device, dtype)
 
     def forward(self, input1: T, input2: T) -> T:
         """input1 (…, in1_features), input2 (…, in2_features) -> (…, out_features). Raises ShapeError."""

@@ -8,7 +8,9 @@ from typing import Any
 from lamina import ops
 from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
+from lamina.ops.arguments import DTypeLike
 from lamina.ops.primitives.loss import Reduction
+from lamina.runtime import Device
 from lamina.tensors import Tensor
 
 
@@ -53,12 +55,15 @@ class LinearCrossEntropyLoss(_Loss):
         weight: Any = None,
         ignore_index: int | None = None,
         label_smoothing: float = 0.0,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(reduction=reduction)
         self._weigh(weight=weight)
         self.num_classes, self.out_features = num_classes, tuple(out_features)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
         self.linear = Linear(in_features, num_classes * math.prod(self.out_features), bias)
+        self.to(device, dtype)
 
     def forward(self, input: T, target: T) -> T:
         """The loss by labels (N, *out_features) or shares (N, C, *out_features), a scalar if reduced."""

@@ -539,6 +539,8 @@ class Module(WithState, Checked):
         Raises NoGpuError for a GPU that is not there.
         """
         place, kind = destination(where, device, dtype)
+        if place is None and kind is None:
+            return self
         target = None if place is None else named_device(place)
         for held in (*self.parameters(), *self.buffers()):
             become(held, target, kind if held.dtype.is_float else None)

@@ -10,8 +10,10 @@ import numpy as np
 from lamina import ops
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter, read
+from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import call, operand
 from lamina.ops.primitives.collective import AllGather
+from lamina.runtime import Device
 from lamina.runtime.ranks import current_world
 from lamina.spec import Group, Shape, ShapeError, as_shape, element_count, float32, int64
 from lamina.tensors import ones, zeros
@@ -60,6 +62,8 @@ class _RunningNorm(_NormLayer):
         track_running_stats: bool = True,
         *,
         bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         if num_features < 1:
             raise ValueError(f"{type(self).__name__}: num_features must be at least 1, got {num_features}")
@@ -70,6 +74,7 @@ class _RunningNorm(_NormLayer):
             self.register_buffer("running_mean", zeros((num_features,)))
             self.register_buffer("running_var", ones((num_features,)))
             self.register_buffer("num_batches_tracked", zeros((), dtype=int64))
+        self.to(device, dtype)
 
     def reset_running_stats(self) -> None:
         """Statistics as of no batch: means 0, variances 1."""
@@ -224,9 +229,13 @@ class SyncBatchNorm(_BatchNormLayer):
         process_group: Group | None = None,
         *,
         bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         self.process_group = process_group
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, bias=bias, device=device, dtype=dtype
+        )
 
     def forward(self, x: T) -> T:
         """x [N, C, *S] normalized; shape and dtype stay."""
@@ -304,8 +313,12 @@ class _InstanceNorm(_RunningNorm):
         track_running_stats: bool = False,
         *,
         bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, bias=bias, device=device, dtype=dtype
+        )
         self.any_channels = not affine and not track_running_stats
 
     def forward(self, x: T) -> T:
@@ -351,7 +364,15 @@ class GroupNorm(_NormLayer):
     """
 
     def __init__(
-        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, *, bias: bool = True
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         if num_groups < 1 or num_channels % num_groups:
             raise ValueError(
@@ -359,6 +380,7 @@ class GroupNorm(_NormLayer):
             )
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self._affine((num_channels,), affine, affine and bias)
+        self.to(device, dtype)
 
     def forward(self, x: T) -> T:
         """x [N, C, *S] normalized; shape and dtype stay."""
@@ -379,10 +401,13 @@ class LayerNorm(_NormLayer):
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         self.normalized_shape = as_shape(normalized_shape, "LayerNorm: normalized_shape")
         self.eps, self.elementwise_affine = eps, elementwise_affine
         self._affine(self.normalized_shape, elementwise_affine, elementwise_affine and bias)
+        self.to(device, dtype)
 
     def forward(self, x: T) -> T:
         """x [..., *normalized_shape] normalized; shape and dtype stay."""
@@ -405,12 +430,15 @@ class RMSNorm(_NormLayer):
         normalized_shape: int | Sequence[int],
         eps: float | None = None,
         elementwise_affine: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         self.normalized_shape = as_shape(normalized_shape, "RMSNorm: normalized_shape")
         self.eps, self.elementwise_affine = eps, elementwise_affine
         self.register_parameter(
             "weight", Parameter(ones(self.normalized_shape)) if elementwise_affine else None
         )
+        self.to(device, dtype)
 
     def forward(self, x: T) -> T:
         """x [..., *normalized_shape] normalized; shape and dtype stay."""

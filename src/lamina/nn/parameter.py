@@ -25,8 +25,8 @@ class Parameter(Tensor):
     __slots__ = ("_frozen",)
     _frozen: bool
 
-    def __init__(self, values: Any, requires_grad: bool = True) -> None:
-        source = writable(values)
+    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+        source = writable(data)
         super().__init__(source.buffer, source.spec)
         self._frozen = not requires_grad
 

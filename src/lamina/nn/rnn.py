@@ -11,8 +11,10 @@ from lamina.nn.dropout import Dropout, by_samples
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.nn.utils.rnn import PackedSequence, packing_of, padded_data, with_data
+from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import operand
 from lamina.ops.primitives.rnn import Rnn
+from lamina.runtime import Device
 from lamina.spec import ShapeError
 from lamina.tensors import empty, zeros
 
@@ -39,6 +41,8 @@ class _RecurrentLayer(Module):
         dropout: float,
         bidirectional: bool,
         proj_size: int = 0,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         if input_size < 1:
             raise ShapeError(f"{type(self).__name__}: input_size must be at least 1, got {input_size}")
@@ -58,6 +62,7 @@ class _RecurrentLayer(Module):
         bound = 1 / math.sqrt(hidden_size)
         for name, shape in zip(self.names, self.op.weight_shapes(input_size), strict=True):
             self.register_parameter(name, init.uniform_(Parameter(empty(shape)), -bound, bound))
+        self.to(device, dtype)
 
     def _run(self, x: Any, hx: Any, lengths: Any) -> tuple[Any, Any]:
         """(y, last states) of x, from the states hx: h, or (h, c) for the LSTM, [L D, B, P] and [L D, B, H]."""
@@ -190,12 +195,23 @@ class RNN(_RecurrentLayer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"RNN: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
         self.nonlinearity = nonlinearity
         super().__init__(
-            nonlinearity, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
+            nonlinearity,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
         )
 
     @overload
@@ -227,9 +243,21 @@ class LSTM(_RecurrentLayer):
         dropout: float = 0.0,
         bidirectional: bool = False,
         proj_size: int = 0,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(
-            "lstm", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
+            "lstm",
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            device=device,
+            dtype=dtype,
         )
 
     @overload
@@ -259,9 +287,20 @@ class GRU(_RecurrentLayer):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(
-            "gru", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
+            "gru",
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
         )
 
     @overload
@@ -287,7 +326,15 @@ def _check_features(module: Any, x: Any) -> None:
 class _Cell(Module):
     """One step: parameters weight_ih (G H, I), weight_hh (G H, H), bias_ih and bias_hh (G H,)."""
 
-    def __init__(self, mode: str, input_size: int, hidden_size: int, bias: bool) -> None:
+    def __init__(
+        self,
+        mode: str,
+        input_size: int,
+        hidden_size: int,
+        bias: bool,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> None:
         if input_size < 1:
             raise ShapeError(f"{type(self).__name__}: input_size must be at least 1, got {input_size}")
         self.op = Rnn(mode, hidden_size, bias=bool(bias))
@@ -297,6 +344,7 @@ class _Cell(Module):
         bound = 1 / math.sqrt(hidden_size)
         for name, shape in zip(self.names, self.op.weight_shapes(input_size), strict=True):
             self.register_parameter(name, init.uniform_(Parameter(empty(shape)), -bound, bound))
+        self.to(device, dtype)
 
     def _run(self, x: Any, hx: Any) -> Any:
         """The next state, h (B, H) or (h, c), of x (B, I) from the state hx."""
@@ -322,11 +370,17 @@ class RNNCell(_Cell):
     """One step of `RNN`."""
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"RNNCell: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
-        super().__init__(nonlinearity, input_size, hidden_size, bias)
+        super().__init__(nonlinearity, input_size, hidden_size, bias, device=device, dtype=dtype)
 
     def forward(self, x: T, hx: T | None = None) -> T:
         """The next h (B, H) of x (B, I) and the last h (zeros unless given). Raises ShapeError, DTypeError."""
@@ -337,8 +391,15 @@ class RNNCell(_Cell):
 class LSTMCell(_Cell):
     """One step of `LSTM`: (h, c)."""
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
-        super().__init__("lstm", input_size, hidden_size, bias)
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__("lstm", input_size, hidden_size, bias, device=device, dtype=dtype)
 
     def forward(self, x: T, hx: tuple[T, T] | None = None) -> tuple[T, T]:
         """The next (h, c) of x (B, I) and the last (h, c) (zeros unless given). Raises ShapeError, DTypeError."""
@@ -349,8 +410,15 @@ class LSTMCell(_Cell):
 class GRUCell(_Cell):
     """One step of `GRU`."""
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
-        super().__init__("gru", input_size, hidden_size, bias)
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        super().__init__("gru", input_size, hidden_size, bias, device=device, dtype=dtype)
 
     def forward(self, x: T, hx: T | None = None) -> T:
         """The next h, as `RNNCell.forward`."""

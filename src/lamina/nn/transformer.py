@@ -16,7 +16,7 @@ from lamina.nn.dropout import Dropout, by_samples
 from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
 from lamina.nn.norm import LayerNorm
-from lamina.ops.arguments import MOST_LAYERS, whole
+from lamina.ops.arguments import MOST_LAYERS, DTypeLike, whole
 from lamina.ops.core import operand
 from lamina.runtime import Device
 from lamina.spec import DType, float32
@@ -43,6 +43,8 @@ class _Layer(Module):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         name = type(self).__name__
         if isinstance(activation, str) and activation not in _ACTIVATIONS:
@@ -59,6 +61,7 @@ class _Layer(Module):
             self.add_module(f"norm{i}", LayerNorm(d_model, layer_norm_eps, bias=bias))
         for i in range(1, 1 + self._norms):
             self.add_module(f"dropout{i}", Dropout(dropout))
+        self.to(device, dtype)
 
     #: Parts with a residual around them.
     _norms = 2
@@ -239,6 +242,8 @@ class Transformer(Module):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         self.d_model, self.nhead, self.batch_first = d_model, nhead, bool(batch_first)
         options = (
@@ -265,6 +270,7 @@ class Transformer(Module):
         for parameter in self.parameters():
             if parameter.ndim > 1:
                 init.xavier_uniform_(parameter)
+        self.to(device, dtype)
 
     @property
     def custom_encoder(self) -> Module:

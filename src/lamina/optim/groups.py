@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Protocol, Self, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -73,12 +74,17 @@ class Pieces(Protocol):
         """The tensor of all ranks' pieces; every rank calls it."""
 
 
+#: The rates before the first scheduler, of groups and of optimizers without parameters.
+INITIAL_RATES: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+
+
 class ParameterGroup:
     """Parameters that are trained by the same numbers.
 
     params: by name. rule: the optimizer's class with this group's numbers.
     `group["lr"]`, `group["weight_decay"]` and `group["params"]` read as in torch; `group["lr"] = rate` sets the rate,
-    `group["momentum"] = 0.8` another number, each from the next step on.
+    `group["momentum"] = 0.8` another number, each from the next step on. `group["initial_lr"]` is the rate before the
+    first scheduler.
     """
 
     def __init__(self, params: dict[str, Tensor], rule: UpdateRule) -> None:
@@ -105,6 +111,10 @@ class ParameterGroup:
         return self.rule.given(number).astype(spec.dtype.numpy, copy=False)
 
     def __getitem__(self, name: str) -> Any:
+        if name == "initial_lr":
+            if self not in INITIAL_RATES:
+                raise KeyError("no scheduler was made of this group: it has no initial_lr")
+            return INITIAL_RATES[self]
         return (
             list(self.params.values())
             if name == "params"
@@ -112,11 +122,20 @@ class ParameterGroup:
         )
 
     def __setitem__(self, name: str, value: Any) -> None:
+        if name == "initial_lr":
+            INITIAL_RATES[self] = float(value)
+            return
         if name not in self.keys() or name == "params":
             raise KeyError(
                 f"a group of {type(self.rule).__name__} sets {', '.join(self.keys()[1:])}, not {name!r}"
             )
         setattr(self.rule, name, value)
+
+    def setdefault(self, name: str, default: Any) -> Any:
+        """What `group[name]` gives, or this where nothing tells it ("initial_lr"), from then on."""
+        if name == "initial_lr" and self not in INITIAL_RATES:
+            self[name] = default
+        return self[name]
 
     def keys(self) -> list[str]:
         """The names of what `group[name]` gives: "params", the rate and the optimizer's other numbers."""

@@ -20,12 +20,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from typing import Any, ClassVar, Literal
 
 from lamina._lazy import listing
 from lamina.ops.arguments import Checked, checked
-from lamina.optim.groups import ParameterGroup
+from lamina.optim.groups import INITIAL_RATES, ParameterGroup
 from lamina.optim.optimizer import Optimizer
 
 __all__ = [
@@ -53,8 +52,6 @@ Optimizers = Optimizer | Sequence[Optimizer]
 Factor = Callable[[int], float]
 #: What has a rate: an optimizer's group, or an optimizer without parameters.
 RateHolder = Optimizer | ParameterGroup
-#: The rates before the first scheduler.
-_initial: WeakKeyDictionary[RateHolder, float] = WeakKeyDictionary()
 
 
 class _SchedulerBase(Checked):
@@ -118,12 +115,35 @@ class LRScheduler(_SchedulerBase):
 
     A subclass gives `get_lr`, the rates of step `last_epoch` (0 when it is made), one per group, from
     `base_lrs`, those before any scheduler, or from `rates`, those before this step, so that several can act together.
+
+    last_epoch: the step from whose end on it goes on, as torch's, with the rates that the optimizer has by then; -1
+    begins. Raises ValueError where it goes on and nothing tells the rates before any scheduler (an earlier one of the
+    same optimizer, or `group["initial_lr"] = rate`).
     """
 
-    def __init__(self, optimizer: Optimizers) -> None:
+    #: Whether the rates of a step are made of those before it, so that a scheduler that goes on leaves them.
+    by_rates_before: ClassVar[bool] = True
+
+    def __init__(self, optimizer: Optimizers, last_epoch: int = -1) -> None:
         super().__init__(optimizer)
-        self.base_lrs = [_initial.setdefault(o, r) for o, r in zip(self.groups, self.rates, strict=True)]
-        self.step()
+        if last_epoch < -1:
+            raise ValueError(f"{self._name}: last_epoch must be at least -1, got {last_epoch}")
+        if last_epoch == -1:
+            pairs = zip(self.groups, self.rates, strict=True)
+            self.base_lrs = [INITIAL_RATES.setdefault(group, rate) for group, rate in pairs]
+            self.step()
+            return
+        unknown = next((group for group in self.groups if group not in INITIAL_RATES), None)
+        if unknown is not None:
+            raise ValueError(
+                f"{self._name}: last_epoch={last_epoch} goes on where a scheduler ended, and nothing tells the rates "
+                f"before it of {unknown}: make the scheduler from these without last_epoch and take load_state_dict, "
+                'or set group["initial_lr"] of optimizer.param_groups'
+            )
+        self.base_lrs = [INITIAL_RATES[group] for group in self.groups]
+        self.last_epoch = last_epoch + 1
+        if not self.by_rates_before:
+            self._move()
 
     def get_lr(self) -> list[float]:
         """The rates of step `last_epoch`."""
@@ -161,9 +181,11 @@ class _Scaled(LRScheduler):
 class StepLR(_Scaled):
     """Times gamma every step_size steps."""
 
-    def __init__(self, optimizer: Optimizers, step_size: int, gamma: float = 0.1) -> None:
+    def __init__(
+        self, optimizer: Optimizers, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
         self.step_size, self.gamma = _positive("StepLR", "step_size", step_size), gamma
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def factor(self, epoch: int) -> float:
         """gamma at each multiple of step_size."""
@@ -173,9 +195,11 @@ class StepLR(_Scaled):
 class MultiStepLR(_Scaled):
     """Times gamma at each of the milestones; one that is there twice counts twice."""
 
-    def __init__(self, optimizer: Optimizers, milestones: Iterable[int], gamma: float = 0.1) -> None:
+    def __init__(
+        self, optimizer: Optimizers, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
         self.milestones, self.gamma = Counter(milestones), gamma
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def factor(self, epoch: int) -> float:
         """gamma at milestones."""
@@ -185,9 +209,9 @@ class MultiStepLR(_Scaled):
 class ExponentialLR(_Scaled):
     """Times gamma at each step."""
 
-    def __init__(self, optimizer: Optimizers, gamma: float) -> None:
+    def __init__(self, optimizer: Optimizers, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def factor(self, epoch: int) -> float:
         """gamma, but at step 0."""
@@ -197,9 +221,9 @@ class ExponentialLR(_Scaled):
 class MultiplicativeLR(LRScheduler):
     """Times lr_lambda(step) at each step but the first; a list of functions has one per group."""
 
-    def __init__(self, optimizer: Optimizers, lr_lambda: Factor | list[Factor]) -> None:
+    def __init__(self, optimizer: Optimizers, lr_lambda: Factor | list[Factor], last_epoch: int = -1) -> None:
         self.lr_lambda = lr_lambda
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         """The rates before, times the functions' values."""
@@ -218,9 +242,11 @@ class MultiplicativeLR(LRScheduler):
 class LambdaLR(LRScheduler):
     """The base rate times lr_lambda(step); a list of functions has one per group."""
 
-    def __init__(self, optimizer: Optimizers, lr_lambda: Factor | list[Factor]) -> None:
+    by_rates_before = False
+
+    def __init__(self, optimizer: Optimizers, lr_lambda: Factor | list[Factor], last_epoch: int = -1) -> None:
         self.lr_lambda = lr_lambda
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         """The base rates times the functions' values."""
@@ -231,11 +257,13 @@ class LambdaLR(LRScheduler):
 class ConstantLR(_Scaled):
     """The base rate times factor for the first total_iters steps."""
 
-    def __init__(self, optimizer: Optimizers, factor: float = 1 / 3, total_iters: int = 5) -> None:
+    def __init__(
+        self, optimizer: Optimizers, factor: float = 1 / 3, total_iters: int = 5, last_epoch: int = -1
+    ) -> None:
         if not 0 < factor <= 1:
             raise ValueError(f"ConstantLR: factor must be in (0, 1], got {factor}")
         self.first, self.total_iters = factor, _positive("ConstantLR", "total_iters", total_iters)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def factor(self, epoch: int) -> float:
         """Down at step 0, up at total_iters."""
@@ -252,6 +280,7 @@ class LinearLR(_Scaled):
         start_factor: float = 1 / 3,
         end_factor: float = 1.0,
         total_iters: int = 5,
+        last_epoch: int = -1,
     ) -> None:
         if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1:
             raise ValueError(
@@ -259,7 +288,7 @@ class LinearLR(_Scaled):
             )
         self.start_factor, self.end_factor = start_factor, end_factor
         self.total_iters = _positive("LinearLR", "total_iters", total_iters)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def factor(self, epoch: int) -> float:
         """The line's value by the one before."""
@@ -274,9 +303,11 @@ class LinearLR(_Scaled):
 class PolynomialLR(_Scaled):
     """The base rate times (1 - step / total_iters)^power, 0 from total_iters on."""
 
-    def __init__(self, optimizer: Optimizers, total_iters: int = 5, power: float = 1.0) -> None:
+    def __init__(
+        self, optimizer: Optimizers, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
+    ) -> None:
         self.total_iters, self.power = _positive("PolynomialLR", "total_iters", total_iters), power
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def factor(self, epoch: int) -> float:
         """The polynomial's value by the one before."""
@@ -289,9 +320,9 @@ class PolynomialLR(_Scaled):
 class CosineAnnealingLR(LRScheduler):
     """From the base rate along a cosine to eta_min at step T_max, and up again (Loshchilov & Hutter 2017)."""
 
-    def __init__(self, optimizer: Optimizers, T_max: int, eta_min: float = 0.0) -> None:
+    def __init__(self, optimizer: Optimizers, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max, self.eta_min = _positive("CosineAnnealingLR", "T_max", T_max), eta_min
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         """What is above eta_min, by the ratio of the cosine's height to the one before."""
@@ -321,11 +352,12 @@ class SWALR(LRScheduler):
         swa_lr: float | Sequence[float],
         anneal_epochs: int = 10,
         anneal_strategy: Literal["cos", "linear"] = "cos",
+        last_epoch: int = -1,
     ) -> None:
         if anneal_epochs < 0:
             raise ValueError(f"SWALR: anneal_epochs must be at least 0, got {anneal_epochs}")
         self.swa_lr, self.anneal_epochs, self.anneal_strategy = swa_lr, anneal_epochs, anneal_strategy
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
     def _share(self, step: int) -> float:
         """How much of swa_lr there is in the rate."""
@@ -352,11 +384,15 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     The first takes T_0. `step` also takes the epoch to go to, in parts of one.
     """
 
-    def __init__(self, optimizer: Optimizers, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> None:
+    by_rates_before = False
+
+    def __init__(
+        self, optimizer: Optimizers, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1
+    ) -> None:
         self.T_0 = _positive("CosineAnnealingWarmRestarts", "T_0", T_0)
         self.T_mult = _positive("CosineAnnealingWarmRestarts", "T_mult", T_mult)
-        self.eta_min, self.epoch = eta_min, -1.0
-        super().__init__(optimizer)
+        self.eta_min, self.epoch = eta_min, float(last_epoch + 1)
+        super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         """By the place within the present cosine."""
@@ -391,16 +427,19 @@ _MODES: dict[str, Callable[[float, float], float]] = {
 class _Cycle(LRScheduler):
     """A scheduler that moves the momentum against the rate: beta 1 of optimizers that have betas."""
 
+    by_rates_before = False
+
     def __init__(
         self,
         optimizer: Optimizers,
         cycle_momentum: bool,
         base_momentum: float | list[float],
         max_momentum: float | list[float],
+        last_epoch: int,
     ) -> None:
         self.cycle_momentum = cycle_momentum
         self.base_momentum, self.max_momentum = base_momentum, max_momentum
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
         if cycle_momentum:  # at both ends once: whoever compiles knows from the start that it moves
             self._set_momenta([lowest for lowest, _ in self._limits()])
             self._move()
@@ -464,6 +503,7 @@ class CyclicLR(_Cycle):
         cycle_momentum: bool = True,
         base_momentum: float | list[float] = 0.8,
         max_momentum: float | list[float] = 0.9,
+        last_epoch: int = -1,
     ) -> None:
         if scale_fn is None and mode not in _MODES:
             raise ValueError(f"CyclicLR: mode must be one of {', '.join(_MODES)}, got {mode!r}")
@@ -477,7 +517,7 @@ class CyclicLR(_Cycle):
         by_step = scale_mode == "iterations" if scale_fn is not None else mode == "exp_range"
         self.scale_mode = "iterations" if by_step else "cycle"
         self.lowest, self.max_lrs = base_lr, max_lr
-        super().__init__(optimizer, cycle_momentum, base_momentum, max_momentum)
+        super().__init__(optimizer, cycle_momentum, base_momentum, max_momentum, last_epoch)
 
     def get_lr(self) -> list[float]:
         """By the place within the present triangle."""
@@ -526,6 +566,7 @@ class OneCycleLR(_Cycle):
         div_factor: float = 25.0,
         final_div_factor: float = 1e4,
         three_phase: bool = False,
+        last_epoch: int = -1,
     ) -> None:
         if total_steps is None and (epochs is None or steps_per_epoch is None):
             raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
@@ -539,7 +580,7 @@ class OneCycleLR(_Cycle):
         self.total_steps = _positive("OneCycleLR", "total_steps", steps)
         self.anneal_strategy, self.pct_start, self.three_phase = anneal_strategy, pct_start, three_phase
         self.max_lrs, self.div_factor, self.final_div_factor = max_lr, div_factor, final_div_factor
-        super().__init__(optimizer, cycle_momentum, base_momentum, max_momentum)
+        super().__init__(optimizer, cycle_momentum, base_momentum, max_momentum, last_epoch)
 
     def get_lr(self) -> list[float]:
         """By the place within the present phase."""
@@ -568,7 +609,11 @@ class SequentialLR(_SchedulerBase):
     """One scheduler after another: each begins at its milestone, a number of steps, from the first rates of all."""
 
     def __init__(
-        self, optimizer: Optimizers, schedulers: Sequence[LRScheduler], milestones: Sequence[int]
+        self,
+        optimizer: Optimizers,
+        schedulers: Sequence[LRScheduler],
+        milestones: Sequence[int],
+        last_epoch: int = -1,
     ) -> None:
         super().__init__(optimizer)
         _check_schedulers(self, schedulers)
@@ -576,6 +621,11 @@ class SequentialLR(_SchedulerBase):
             raise ValueError(
                 f"SequentialLR: needs a milestone for each of {len(schedulers)} schedulers but the first, got "
                 f"{len(milestones)}"
+            )
+        if last_epoch != -1:
+            raise ValueError(
+                f"SequentialLR: last_epoch={last_epoch} tells nothing of the schedulers' steps, which begin anew: "
+                "make it as it was and take load_state_dict"
             )
         self.schedulers, self.milestones = list(schedulers), list(milestones)
         self.last_epoch = 0
