@@ -4,6 +4,7 @@ import copy
 import pickle
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -354,3 +355,57 @@ def test_torchs_none_for_numbers_by_default() -> None:
     for timeout, workers in ((-1, 2), (1, 0)):
         with pytest.raises(ValueError, match="DataLoader: timeout is the seconds that a worker has"):
             data.DataLoader(Slow(0.0), num_workers=workers, timeout=timeout)
+
+
+class WhoReads:
+    """Samples that say which worker reads them."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> list[int]:
+        info = data.get_worker_info()
+        return [-1, -1, -1] if info is None else [info.id, info.num_workers, info.seed]
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_workers_know_which_they_are(processes: bool) -> None:
+    loader = data.DataLoader(WhoReads(), 1, num_workers=2, processes=processes, seed=7)
+    try:
+        found = {tuple(np.ravel(batch).tolist()) for batch in loader}
+    finally:
+        loader.close()
+    assert found <= {(0, 2, 7), (1, 2, 8)}
+    assert data.get_worker_info() is None
+    assert [np.ravel(b).tolist() for b in data.DataLoader(WhoReads(), 6)] == [[-1] * 18]
+
+
+class Shared(data.IterableDataset[int]):
+    """As in torch's documentation: each worker gives its part."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = data.get_worker_info()
+        part, parts = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(part, 10, parts))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_what_workers_share_comes_once(workers: int) -> None:
+    loader = data.DataLoader(Shared(), 4, num_workers=workers)
+    assert np.concatenate(list(loader)).tolist() == list(range(10))
+
+
+def test_a_worker_begins_before_what_it_iterates() -> None:
+    def halve(worker: int) -> None:
+        info = data.get_worker_info()
+        assert info is not None
+        info.dataset.last = 5
+
+    class Numbers(data.IterableDataset[int]):
+        last = 10
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(self.last))
+
+    loader = data.DataLoader(Numbers(), 10, num_workers=1, worker_init_fn=halve)
+    assert np.concatenate(list(loader)).tolist() == [0, 1, 2, 3, 4]

@@ -168,3 +168,48 @@ def test_a_batch_sampler_knows_how_many_batches_it_gives(count: int, drop_last: 
     found = list(batches)
     assert len(batches) == len(found)
     assert [i for batch in found for i in batch] == list(range(count // 4 * 4 if drop_last else count))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("size", [2, 9, 10])
+def test_ranks_have_parts_of_one_order(size: int, drop_last: bool, shuffle: bool) -> None:
+    ranks = [data.DistributedSampler(range(size), 3, r, shuffle, 5, drop_last) for r in range(3)]
+    count = size // 3 if drop_last else -(-size // 3)
+    assert [len(s) for s in ranks] == [count] * 3
+    found = [list(s) for s in ranks]
+    whole = [i for three in zip(*found, strict=True) for i in three]
+    assert len(whole) == ranks[0].total_size
+    assert len(set(whole)) == min(size, len(whole))
+    if not shuffle:
+        assert whole == [i % size for i in range(3 * count)]
+    for s in ranks:
+        s.set_epoch(1)
+    again = [list(s) for s in ranks]
+    assert (again != found) == (shuffle and count > 0)
+
+
+@pytest.mark.torch
+def test_parts_of_ranks_are_those_of_torch() -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    for size in (2, 9, 10):
+        for drop_last in (False, True):
+            for rank in range(4):
+                given = (range(size), 4, rank, False, 0, drop_last)
+                assert list(data.DistributedSampler(*given)) == list(torch_data.DistributedSampler(*given))
+
+
+def test_a_loader_tells_the_epoch_of_a_distributed_sampler() -> None:
+    loaders = [
+        data.DataLoader(np.arange(8), 2, sampler=data.DistributedSampler(range(8), 2, rank))
+        for rank in range(2)
+    ]
+    first, second = ([sorted(np.concatenate(list(each)).tolist()) for each in loaders] for _ in range(2))
+    assert sorted(first[0] + first[1]) == sorted(second[0] + second[1]) == list(range(8))
+    assert first != second
+    alone = data.DistributedSampler(range(8))
+    assert (alone.num_replicas, alone.rank, len(alone)) == (1, 0, 8)
+    with pytest.raises(
+        ValueError, match="rank must be from 0 to num_replicas - 1, got rank=2 and num_replicas=2"
+    ):
+        data.DistributedSampler(range(8), 2, 2)

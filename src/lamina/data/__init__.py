@@ -23,9 +23,10 @@ from lamina.data.idx import DataError, mnist, read_idx
 from lamina.data.image import resample
 
 if TYPE_CHECKING:
-    from lamina.data.loader import DataLoader, default_collate
+    from lamina.data.loader import DataLoader, WorkerInfo, default_collate, get_worker_info
     from lamina.data.samplers import (
         BatchSampler,
+        DistributedSampler,
         RandomSampler,
         Sampler,
         SequentialSampler,
@@ -46,6 +47,7 @@ __all__ = [
     "DataError",
     "DataLoader",
     "Dataset",
+    "DistributedSampler",
     "Epochs",
     "ImageFolder",
     "IterableDataset",
@@ -62,12 +64,14 @@ __all__ = [
     "TensorDataset",
     "WeightedRandomSampler",
     "WorkerError",
+    "WorkerInfo",
     "arrays",
     "boundaries",
     "decode_image",
     "default_collate",
     "digits",
     "encode_image",
+    "get_worker_info",
     "mnist",
     "normalize",
     "pad",
@@ -86,10 +90,13 @@ __getattr__ = lazy(
     {
         "digits": "lamina.data.scikit",
         "DataLoader": "lamina.data.loader",
+        "WorkerInfo": "lamina.data.loader",
         "default_collate": "lamina.data.loader",
+        "get_worker_info": "lamina.data.loader",
         "ShardStream": "lamina.data.shard_stream",
         "TarShards": "lamina.data.shards",
         "BatchSampler": "lamina.data.samplers",
+        "DistributedSampler": "lamina.data.samplers",
         "RandomSampler": "lamina.data.samplers",
         "Sampler": "lamina.data.samplers",
         "SequentialSampler": "lamina.data.samplers",
@@ -99,9 +106,6 @@ __getattr__ = lazy(
         "write_shards": "lamina.data.shards",
     },
     instead={
-        "DistributedSampler": 'DataLoader(..., parallel="data") gives each rank its part of every batch',
-        "get_worker_info": "workers are given indices, and what is only iterated is read by one thread: nothing is "
-        "there for a worker to leave out",
         "default_convert": "samples that are not joined (batch_size=None) are given as they are",
     },
 )

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -51,7 +51,8 @@ class DataLoader(Batches):
         processes=True they are processes, which start anew and give batches in shared memory: for samples that much
         Python is needed for. Data set and functions must be such that they can be pickled then. Decoding and NumPy
         need no processes.
-    worker_init_fn: called with a worker's number, from 0 on, in that worker, before its first batch.
+    worker_init_fn: called with a worker's number, from 0 on, in that worker, before its first batch;
+        `get_worker_info` tells the rest there.
     sampler: says which samples an epoch has, in which order: `RandomSampler`, `WeightedRandomSampler`, a list of
         indices, or anything with a length that gives them at each `for` (with a method `set_epoch` it is told the
         epoch's number before, with one `order(rng)` it is asked for all of them). What is drawn by a sampler of one's
@@ -107,13 +108,17 @@ class DataLoader(Batches):
             _check_alone(batch_size, shuffle, sampler, drop_last, pad_last)
             batch_size = getattr(batch_sampler, "batch_size", 1)
         classes = getattr(dataset, "classes", None)
-        self._making = _Making(dataset, _collation(collate_fn, batch_size), batch_transform, worker_init_fn)
+        seed = seed_of("DataLoader", generator, seed)
+        workers = min(num_workers, 1) if self.iterated else num_workers  # one thread reads what is iterated
+        self._making = _Making(
+            dataset, _collation(collate_fn, batch_size), batch_transform, worker_init_fn, workers, seed
+        )
         super().__init__(
             self._making,
             self._samples(batch_size or 1),
             1 if batch_size is None else batch_size,
             shuffle=shuffle,
-            seed=seed_of("DataLoader", generator, seed),
+            seed=seed,
             drop_last=drop_last,
             pad_last=pad_last,
             num_classes=None if classes is None else len(classes),
@@ -234,9 +239,10 @@ class DataLoader(Batches):
     def _read(self, number: int, start: int) -> Iterator[Any]:
         """The batches of samples that come one after the other."""
         getattr(self.dataset, "set_epoch", lambda number: None)(number)
-        samples, making = iter(self.dataset), self._making
+        making = self._making
         if self.num_workers:
-            making.begin(0)
+            making.begin(0)  # which may tell the data set where to begin
+        samples = iter(self.dataset)
         for position in itertools.count():
             batch = list(itertools.islice(samples, self.batch_size))
             if not batch or (self.drop_last and len(batch) < self.batch_size):
@@ -333,6 +339,28 @@ class _Single:
         return samples[0] if self.collate_fn is None else self.collate_fn(samples[0])
 
 
+class WorkerInfo(NamedTuple):
+    """What a worker of a `DataLoader` is: its number, how many there are, a seed of its own, and its data set."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+#: Which worker this thread is, where it is one.
+_here = threading.local()
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Within a worker of a `DataLoader` which one it is; None elsewhere. torch.utils.data.get_worker_info.
+
+    A data set that is iterated has one worker at most, so that one that gives each worker its part gives all.
+    """
+    found: WorkerInfo | None = getattr(_here, "worker", None)
+    return found
+
+
 class _Making:
     """Makes a batch: samples, each with a generator of its own, then the batch of them."""
 
@@ -342,12 +370,15 @@ class _Making:
         collate: Collate,
         transform: BatchTransform | None,
         worker_init_fn: Callable[[int], Any] | None,
+        workers: int,
+        seed: int,
     ) -> None:
         self.dataset, self.collate, self.transform = dataset, collate, transform
-        self.worker_init_fn = worker_init_fn
+        self.worker_init_fn, self.workers, self.seed = worker_init_fn, workers, seed
 
     def begin(self, worker: int) -> None:
         """What a worker does first."""
+        _here.worker = WorkerInfo(worker, self.workers, self.seed + worker, self.dataset)
         if self.worker_init_fn is not None:
             self.worker_init_fn(worker)
 
@@ -365,8 +396,6 @@ class _Making:
 
 def _begun(making: _Making) -> Loader:
     """The same for the threads of one loop, each of which begins once."""
-    if making.worker_init_fn is None:
-        return making
     own, numbers = threading.local(), itertools.count()
 
     def make(indices: Array, rng: np.random.Generator) -> Any:

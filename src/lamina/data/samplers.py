@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from lamina.data.batches import SeededGenerator
+from lamina.data.batches import SeededGenerator, place_of
 from lamina.ops.arguments import Checked
 
 Array = np.ndarray[Any, Any]
@@ -186,3 +186,62 @@ class WeightedRandomSampler(_Drawn):
 
     def __len__(self) -> int:
         return self.num_samples
+
+
+class DistributedSampler(Checked):
+    """One rank's part of all samples, every num_replicas-th of an order that ranks share, as torch's.
+
+    num_replicas, rank: those of this process (`lamina.distributed`) unless given. shuffle: the order is drawn from
+    seed and the epoch's number, which a `DataLoader` tells by itself (`set_epoch`). All ranks get as many: samples
+    are left out with drop_last, else the first ones come again. A loader's batch_size is the rank's own then;
+    `DataLoader(..., parallel="data")` cuts every batch among the ranks instead, and leaves or adds nothing.
+    Raises ValueError for a rank that is not below num_replicas.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        if num_replicas is None or rank is None:
+            own_rank, world_size = place_of("data", 0, 1)
+            num_replicas = world_size if num_replicas is None else num_replicas
+            rank = own_rank if rank is None else rank
+        if not 0 <= rank < num_replicas:
+            raise ValueError(
+                f"DistributedSampler: rank must be from 0 to num_replicas - 1, got rank={rank} and "
+                f"num_replicas={num_replicas}"
+            )
+        self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
+        self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
+
+    @property
+    def num_samples(self) -> int:
+        """How many this rank, as each, has of an epoch."""
+        size, ranks = len(self.dataset), self.num_replicas
+        return size // ranks if self.drop_last else -(-size // ranks)
+
+    @property
+    def total_size(self) -> int:
+        """How many all ranks have."""
+        return self.num_samples * self.num_replicas
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell which epoch comes."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        size = len(self.dataset)
+        order = (
+            np.random.default_rng([self.seed, self.epoch]).permutation(size)
+            if self.shuffle
+            else np.arange(size)
+        )
+        return iter(np.resize(order, self.total_size)[self.rank :: self.num_replicas].tolist())
