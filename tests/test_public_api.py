@@ -147,3 +147,23 @@ def test_lazy_names_are_kept() -> None:
 @pytest.mark.parametrize("path", stubs.STUBS, ids=lambda path: path.name)
 def test_the_stubs_are_what_the_signatures_say(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == stubs.STUBS[path](), "run python -m tools.stubs write"
+
+
+def test_dtypes_have_the_names_of_torch() -> None:
+    pairs = {
+        "bool": "bool_",
+        "double": "float64",
+        "float": "float32",
+        "half": "float16",
+        "int": "int32",
+        "long": "int64",
+    }
+    for other, name in (pairs | {"short": "int16"}).items():
+        assert getattr(lamina, other) is getattr(lamina, name)
+        assert other not in lamina.__all__
+    for name, text in (
+        ("channels_last", "leave memory_format out"),
+        ("set_float32_matmul_precision", r"lamina\.policy\(tf32=True\)"),
+    ):
+        with pytest.raises(AttributeError, match=text):
+            getattr(lamina, name)

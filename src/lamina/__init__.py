@@ -98,6 +98,9 @@ if TYPE_CHECKING:
     )
     from lamina.train import evaluate, fit, predict, train_step
 
+    half, float, double = float16, float32, float64
+    short, int, long, bool = int16, int32, int64, bool_
+
 __all__ = [
     "DType",
     "DTypeError",
@@ -255,11 +258,22 @@ _PACKAGES = (
     "spec",
     "train",
 )
+#: Torch's other names of dtypes; not in the public list, so that `from lamina import *` hides no type of Python's.
+_OTHER_DTYPES = {
+    "bool": "bool_",
+    "double": "float64",
+    "float": "float32",
+    "half": "float16",
+    "int": "int32",
+    "long": "int64",
+    "short": "int16",
+}
 __getattr__ = lazy(
     __name__,
     dict.fromkeys(__all__, "lamina.spec")
     | {name: module for module, names in _HOMES.items() for name in names}
-    | {name: f"lamina.{name}" for name in _PACKAGES},
+    | {name: f"lamina.{name}" for name in _PACKAGES}
+    | {other: f"lamina.spec:{name}" for other, name in _OTHER_DTYPES.items()},
     instead={
         "no_grad": "gradients are those of lamina.grad and of steps alone; a value is kept out of them "
         "by x.detach() or lamina.stop_gradient",
@@ -279,7 +293,19 @@ __getattr__ = lazy(
         "special.log_ndtr); draws are ops.randn, ops.rand, ops.multinomial, ops.bernoulli and ops.gumbel_softmax",
         "complex64": "a complex number is a last axis of two, as lamina.fft has it",
         "complex128": "a complex number is a last axis of two, as lamina.fft has it",
+        **dict.fromkeys(
+            ("channels_last", "channels_last_3d", "contiguous_format", "preserve_format"),
+            "how elements lie is settled when a graph is planned: leave memory_format out",
+        ),
+        "strided": "every tensor is dense: leave layout out",
         "Size": "shapes are tuples",
+        "e": "math.e",
+        "newaxis": "None",
+        "set_float32_matmul_precision": "with lamina.policy(tf32=True): float32 products may round their inputs",
+        "is_grad_enabled": "gradients are those of lamina.grad and of steps alone: nothing is recorded otherwise",
+        "set_printoptions": "tensors are shown as NumPy's arrays: np.set_printoptions, on x.numpy()",
+        "GradScaler": "a training step scales losses by itself: precision=",
+        "set_anomaly_enabled": "lamina.policy(check_finite=True) names the op that first gives NaN",
         "pi": "math.pi",
         "inf": "math.inf, or float('inf')",
         "nan": "math.nan, or float('nan')",
@@ -287,12 +313,6 @@ __getattr__ = lazy(
         "as_tensor": "lamina.tensor(values) copies, lamina.from_dlpack(array) shares its memory; ops take arrays as "
         "they are",
         "cuda": 'device="cuda" names a GPU, and lamina.device("cuda") tells of it',
-        "float": "lamina.float32",
-        "double": "lamina.float64",
-        "half": "lamina.float16",
-        "long": "lamina.int64",
-        "int": "lamina.int32",
-        "bool": "lamina.bool_",
         "from_numpy": "lamina.from_dlpack(array) shares its memory, lamina.tensor(array) copies it",
         "save": "lamina.save_safetensors writes tensors by name, lamina.train.save_checkpoint a training run",
         "load": "lamina.load_weights reads files of weights, lamina.train.load_checkpoint a training run",

@@ -25,7 +25,7 @@ def lazy(
     package: str, names: Mapping[str, str], *, instead: Mapping[str, str] | None = None, elsewhere: str = ""
 ) -> Callable[[str], Any]:
     """A module-level `__getattr__` for `package`: each name is taken from the module that `names` gives, or is that
-    module.
+    module; "module:other" is what it calls other.
 
     instead: what to write for names that are looked for here. elsewhere: the package whose public names are, too.
     """
@@ -43,8 +43,9 @@ def lazy(
             raise AttributeError(
                 text, name=name, obj=sys.modules[package]
             )  # so that a traceback finds what is meant
-        module = importlib.import_module(names[name])
-        value = module if names[name] == f"{package}.{name}" else getattr(module, name)
+        place, _, other = names[name].partition(":")
+        module = importlib.import_module(place)
+        value = module if place == f"{package}.{name}" else getattr(module, other or name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -206,9 +206,10 @@ class Tensor(InPlace["Tensor"]):
         found: Any = self if by is None else by.call_op(Clone(), [self])
         return tensor(found) if isinstance(found, Tensor) else found
 
-    def copy_(self, values: Any) -> Self:
+    def copy_(self, values: Any, non_blocking: bool = False) -> Self:
         """Overwrite the values with those of a tensor or array of the same shape; dtypes are converted.
 
+        non_blocking: torch's word; what is computed with the result waits for it in any case.
         Raises ShapeError for another shape, ValueError for a tensor that is `read_only`.
         """
         if self.read_only:

@@ -697,3 +697,46 @@ def test_layers_that_torch_makes_on_a_device_are_those() -> None:
         ours = getattr(nn, name, None) if inspect.isclass(theirs) and not name.startswith("Lazy") else None
         if ours is not None and {"device", "dtype"} <= set(inspect.signature(theirs).parameters):
             assert {"device", "dtype"} <= set(inspect.signature(ours).parameters), name
+
+
+RESET: dict[str, Callable[..., Any]] = {
+    name: PLACED[name]
+    for name in (
+        "BatchNorm2d",
+        "Bilinear",
+        "Conv2d",
+        "ConvTranspose1d",
+        "Embedding",
+        "GRU",
+        "GRUCell",
+        "LayerNorm",
+        "Linear",
+    )
+}
+
+
+@pytest.mark.parametrize("name", RESET)
+def test_parameters_are_reset(name: str) -> None:
+    lm.manual_seed(0)
+    layer = RESET[name]()
+    values = {n: p.clone() for n, p in layer.named_parameters()}
+    for p in layer.parameters():
+        p.fill_(7)
+    lm.manual_seed(0)
+    layer.reset_parameters()
+    assert all((p == values[n]).all() for n, p in layer.named_parameters())
+
+
+def test_a_layer_begins_as_its_own_class_says() -> None:
+    class Ones(nn.Linear):
+        def reset_parameters(self) -> None:
+            nn.init.ones_(self.weight)
+
+    assert Ones(2, 1, bias=False).weight.tolist() == [[1.0, 1.0]]
+
+
+def test_state_is_registered_by_the_names_of_torch() -> None:
+    net = nn.Module()
+    net.register_buffer(name="kept", tensor=lm.ones(2))
+    net.register_parameter(name="trained", param=nn.Parameter(data=lm.ones(2)))
+    assert list(net.state_dict()) == ["trained", "kept"]

@@ -495,3 +495,14 @@ def test_tensors_as_matrices() -> None:
 def test_what_lu_and_tensors_refuse(call: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         call()
+
+
+def test_norms_are_computed_in_a_dtype() -> None:
+    x = np.array([[3.0, 4.0], [0.0, 5.0]], np.float32)
+    for order in (None, "fro", 1, -np.inf, "nuc"):
+        found = ops.linalg.norm(x, order, dtype="float64")
+        assert found.dtype == lm.float64
+        np.testing.assert_allclose(found.numpy(), np.linalg.norm(x.astype(float), order), 1e-6)
+    assert ops.linalg.matrix_norm(x, dtype=lm.float64).dtype == lm.float64
+    np.testing.assert_allclose(ops.linalg.norm(x, 1, [0, 1]).numpy(), np.linalg.norm(x, 1), 1e-6)
+    assert ops.linalg.norm(lm.tensor([3, 4])).item() == 5.0

@@ -454,3 +454,26 @@ def test_one_element_is_or_is_not_zero() -> None:
         lm.zeros(2).is_nonzero()
     assert ops.is_floating_point(lm.zeros(2))
     assert not ops.is_floating_point(np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("normal_", (2.0, 0.5)), ("uniform_", (-1, 3)), ("exponential_", (2.0,)), ("geometric_", (0.3,)),
+        ("log_normal_", (0.0, 1.0)), ("cauchy_", ()), ("random_", (3, 90)), ("bernoulli_", (0.4,)),
+    ],
+)  # fmt: skip
+def test_draws_by_a_generator(name: str, args: tuple[float, ...]) -> None:
+    first, second = (getattr(lm.zeros(40), name)(*args, generator=nn.Generator(3)) for _ in range(2))
+    other = getattr(lm.zeros(40), name)(*args, generator=nn.Generator(4))
+    assert (first == second).all()
+    assert not (first == other).all()
+
+
+def test_parts_by_the_names_of_torch() -> None:
+    x = lm.tensor(np.arange(24.0).reshape(4, 6))
+    assert [p.shape for p in x.split(split_size=3)] == [(3, 6), (1, 6)]
+    assert [p.shape for p in x.tensor_split(sections=2, dim=1)] == [(4, 3), (4, 3)]
+    assert [p.shape for p in ops.hsplit(x, indices=[2])] == [(4, 2), (4, 4)]
+    assert x.swapdims(dim0=0, dim1=1).shape == x.swapaxes(axis0=0, axis1=1).shape == (6, 4)
+    assert x.copy_(lm.zeros(4, 6), non_blocking=True).tolist() == [[0.0] * 6] * 4

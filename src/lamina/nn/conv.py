@@ -66,8 +66,12 @@ class _Conv(Module):
         self.set_mode(algorithm)
         self.weight = Parameter(empty(self._weight_shape()))
         self.register_parameter("bias", Parameter(empty(out_channels)) if bias else None)
-        init.initialize(self)
+        self.reset_parameters()
         self.to(device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Initial values again, by the scheme in force (`init.scheme`)."""
+        init.initialize(self)
 
     def set_mode(
         self, forward: str | None = None, data_grad: str | None = None, filter_grad: str | None = None

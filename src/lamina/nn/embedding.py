@@ -53,6 +53,10 @@ class _Table(Module):
             self.weight = Parameter(given)
             return
         self.weight = Parameter(empty((num_embeddings, embedding_dim)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initial values again: of the standard normal distribution, zeros in the row of padding_idx."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             values = self.weight.numpy().copy()

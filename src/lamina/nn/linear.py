@@ -33,8 +33,12 @@ class Linear(Module):
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(empty((out_features, in_features)))
         self.register_parameter("bias", Parameter(empty(out_features)) if bias else None)
-        init.initialize(self)
+        self.reset_parameters()
         self.to(device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Initial values again, by the scheme in force (`init.scheme`)."""
+        init.initialize(self)
 
     def forward(self, input: T) -> T:
         """input (…, in_features) -> (…, out_features), all of one float dtype. Raises ShapeError, DTypeError."""
@@ -69,11 +73,14 @@ class Bilinear(Module):
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
         self.weight = Parameter(empty(sizes))
         self.register_parameter("bias", Parameter(empty(out_features)) if bias else None)
-        bound = 1 / math.sqrt(in1_features)
-        for held in self._parameters.values():
-            if held is not None:
-                init.uniform_(held, -bound, bound)
+        self.reset_parameters()
         self.to(device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Initial values again: uniform within 1 / √in1_features."""
+        bound = 1 / math.sqrt(self.in1_features)
+        for held in self.parameters():
+            init.uniform_(held, -bound, bound)
 
     def forward(self, input1: T, input2: T) -> T:
         """input1 (…, in1_features), input2 (…, in2_features) -> (…, out_features). Raises ShapeError."""

@@ -295,19 +295,19 @@ class Module(WithState, Checked):
         settings_changed()
 
     @checked
-    def register_parameter(self, name: str, value: Parameter | None) -> None:
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Own a parameter under a name; None says that the optional parameter is absent."""
         self._claim_name(name)
-        self._parameters[name] = value
+        self._parameters[name] = param
 
     @checked
-    def register_buffer(self, name: str, value: Any, persistent: bool = True) -> None:
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Own a tensor that is state but is not trained; not in the state_dict unless persistent.
 
         None says that the optional buffer is absent; it may be assigned later.
         """
         self._claim_name(name)
-        self._buffers[name] = None if value is None else writable(value)
+        self._buffers[name] = None if tensor is None else writable(tensor)
         (self._transient.discard if persistent else self._transient.add)(name)
 
     @checked

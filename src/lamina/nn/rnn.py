@@ -59,10 +59,16 @@ class _RecurrentLayer(Module):
         self.drop = Dropout(dropout)
         self.names = _names(self.op)
         self.remembers = False
-        bound = 1 / math.sqrt(hidden_size)
         for name, shape in zip(self.names, self.op.weight_shapes(input_size), strict=True):
-            self.register_parameter(name, init.uniform_(Parameter(empty(shape)), -bound, bound))
+            self.register_parameter(name, Parameter(empty(shape)))
+        self.reset_parameters()
         self.to(device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Initial values again: uniform within 1 / √hidden_size."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for held in self.parameters():
+            init.uniform_(held, -bound, bound)
 
     def _run(self, x: Any, hx: Any, lengths: Any) -> tuple[Any, Any]:
         """(y, last states) of x, from the states hx: h, or (h, c) for the LSTM, [L D, B, P] and [L D, B, H]."""
@@ -341,10 +347,16 @@ class _Cell(Module):
         self.op.check()
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bool(bias)
         self.names = [name.removesuffix("_l0") for name in _names(self.op)]
-        bound = 1 / math.sqrt(hidden_size)
         for name, shape in zip(self.names, self.op.weight_shapes(input_size), strict=True):
-            self.register_parameter(name, init.uniform_(Parameter(empty(shape)), -bound, bound))
+            self.register_parameter(name, Parameter(empty(shape)))
+        self.reset_parameters()
         self.to(device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Initial values again: uniform within 1 / √hidden_size."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for held in self.parameters():
+            init.uniform_(held, -bound, bound)
 
     def _run(self, x: Any, hx: Any) -> Any:
         """The next state, h (B, H) or (h, c), of x (B, I) from the state hx."""

@@ -39,8 +39,11 @@ __all__ = [
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",
     "adaptive_max_pool1d",
+    "adaptive_max_pool1d_with_indices",
     "adaptive_max_pool2d",
+    "adaptive_max_pool2d_with_indices",
     "adaptive_max_pool3d",
+    "adaptive_max_pool3d_with_indices",
     "add",
     "addbmm",
     "addcdiv",
@@ -201,7 +204,9 @@ __all__ = [
     "fold",
     "frac",
     "fractional_max_pool2d",
+    "fractional_max_pool2d_with_indices",
     "fractional_max_pool3d",
+    "fractional_max_pool3d_with_indices",
     "frexp",
     "full_like",
     "gather",
@@ -572,6 +577,14 @@ def adaptive_max_pool1d(
     input: Value, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Value: ...
 @overload
+def adaptive_max_pool1d_with_indices(
+    input: TensorLike, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Tensor: ...
+@overload
+def adaptive_max_pool1d_with_indices(
+    input: Value, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Value: ...
+@overload
 def adaptive_max_pool2d(
     input: TensorLike, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Tensor: ...
@@ -580,11 +593,27 @@ def adaptive_max_pool2d(
     input: Value, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Value: ...
 @overload
+def adaptive_max_pool2d_with_indices(
+    input: TensorLike, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Tensor: ...
+@overload
+def adaptive_max_pool2d_with_indices(
+    input: Value, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Value: ...
+@overload
 def adaptive_max_pool3d(
     input: TensorLike, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Tensor: ...
 @overload
 def adaptive_max_pool3d(
+    input: Value, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Value: ...
+@overload
+def adaptive_max_pool3d_with_indices(
+    input: TensorLike, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Tensor: ...
+@overload
+def adaptive_max_pool3d_with_indices(
     input: Value, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Value: ...
 @overload
@@ -1824,6 +1853,24 @@ def fractional_max_pool2d(
     _random_samples: Value | TensorLike | None = None,
 ) -> Value: ...
 @overload
+def fractional_max_pool2d_with_indices(
+    input: TensorLike,
+    kernel_size: Sizes,
+    output_size: Sizes | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    _random_samples: TensorLike | None = None,
+) -> Tensor: ...
+@overload
+def fractional_max_pool2d_with_indices(
+    input: Value | TensorLike,
+    kernel_size: Sizes,
+    output_size: Sizes | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    _random_samples: Value | TensorLike | None = None,
+) -> Value: ...
+@overload
 def fractional_max_pool3d(
     input: TensorLike,
     kernel_size: Sizes,
@@ -1834,6 +1881,24 @@ def fractional_max_pool3d(
 ) -> Tensor: ...
 @overload
 def fractional_max_pool3d(
+    input: Value | TensorLike,
+    kernel_size: Sizes,
+    output_size: Sizes | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    _random_samples: Value | TensorLike | None = None,
+) -> Value: ...
+@overload
+def fractional_max_pool3d_with_indices(
+    input: TensorLike,
+    kernel_size: Sizes,
+    output_size: Sizes | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    _random_samples: TensorLike | None = None,
+) -> Tensor: ...
+@overload
+def fractional_max_pool3d_with_indices(
     input: Value | TensorLike,
     kernel_size: Sizes,
     output_size: Sizes | None = None,

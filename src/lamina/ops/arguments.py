@@ -51,8 +51,16 @@ class Rule(NamedTuple):
     text: str
 
 
-#: What NumPy calls a parameter, and torch takes as well.
-OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+#: What NumPy calls a parameter, and torch takes as well; and what torch calls one in a part of its interface.
+OTHER_NAMES = {
+    "axis": "dim",
+    "dim0": "axis0",
+    "dim1": "axis1",
+    "indices": "indices_or_sections",
+    "keepdims": "keepdim",
+    "sections": "indices_or_sections",
+    "split_size": "split_size_or_sections",
+}
 
 
 #: What torch's functions take and ours do not, and what to write instead.

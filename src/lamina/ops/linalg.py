@@ -18,10 +18,11 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from lamina._lazy import lazy, listing
-from lamina.ops.arguments import checked
+from lamina.ops.arguments import Dims, DTypeLike, checked
 from lamina.ops.core import bind, call, floating, operand, recorder
 from lamina.ops.primitives import arrange, products
 from lamina.ops.primitives.arrange import broadcast_to, movedim, tril
+from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.decompose import OneTriangle, PseudoInverse, SingularValues, SymmetricEigen
 from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.matmul import matmul
@@ -882,13 +883,18 @@ def vander(x: Any, *, N: int | None = None) -> Any:
 
 @checked
 def matrix_norm(
-    A: Any, ord: float | Literal["fro", "nuc"] = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False
+    A: Any,
+    ord: float | Literal["fro", "nuc"] = "fro",
+    dim: Sequence[int] = (-2, -1),
+    keepdim: bool = False,
+    *,
+    dtype: DTypeLike | None = None,
 ) -> Any:
     """The norm of matrices along two axes: "fro" the root of the squares' sum, inf and -inf the largest and smallest
     sum of a row's magnitudes, 1 and -1 of a column's; of the singular values "nuc" the sum, 2 and -2 the largest and
-    the smallest. torch.linalg.matrix_norm. Raises ValueError for another ord.
+    the smallest. dtype: what it is computed in. torch.linalg.matrix_norm. Raises ValueError for another ord.
     """
-    x = _matrix("matrix_norm", A, square=False)
+    x = _matrix("matrix_norm", A if dtype is None else cast(A, dtype), square=False)
     rows, columns = (d % x.ndim for d in dim)
     if ord == "fro":
         return vector_norm(x, 2, (rows, columns), keepdim)
@@ -908,16 +914,19 @@ def matrix_norm(
 def norm(
     A: Any,
     ord: float | Literal["fro", "nuc"] | None = None,
-    dim: int | tuple[int, ...] | None = None,
+    dim: Dims = None,
     keepdim: bool = False,
+    *,
+    dtype: DTypeLike | None = None,
 ) -> Any:
-    """`matrix_norm` where dim is two axes, or ord is given for a matrix; else `vector_norm`. torch.linalg.norm."""
-    x = floating(A, "norm")
-    pair = (
-        dim if isinstance(dim, tuple) and len(dim) == 2 else (-2, -1) if dim is None and x.ndim == 2 else None
-    )
-    if ord is not None and pair is not None:
-        return matrix_norm(x, ord, (pair[0], pair[1]), keepdim)
+    """`matrix_norm` where dim is two axes, or ord is given for a matrix; else `vector_norm`. torch.linalg.norm.
+
+    dtype: what it is computed in.
+    """
+    x = floating(A if dtype is None else cast(A, dtype), "norm")
+    axes = (-2, -1) if dim is None and x.ndim == 2 else (dim,) if isinstance(dim, int) else tuple(dim or ())
+    if ord is not None and len(axes) == 2:
+        return matrix_norm(x, ord, axes, keepdim)
     if isinstance(ord, str):
         raise ValueError(f"norm: ord={ord!r} is of matrices, got {x.spec} and dim {dim}")
     return vector_norm(x, 2 if ord is None else ord, dim, keepdim)

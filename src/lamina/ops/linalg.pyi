@@ -214,12 +214,19 @@ def matrix_exp(A: Value) -> Value: ...
 def matrix_norm(
     A: TensorLike,
     ord: float | Literal["fro", "nuc"] = "fro",
-    dim: tuple[int, int] = ...,
+    dim: Sequence[int] = ...,
     keepdim: bool = False,
+    *,
+    dtype: DTypeLike | None = None,
 ) -> Tensor: ...
 @overload
 def matrix_norm(
-    A: Value, ord: float | Literal["fro", "nuc"] = "fro", dim: tuple[int, int] = ..., keepdim: bool = False
+    A: Value,
+    ord: float | Literal["fro", "nuc"] = "fro",
+    dim: Sequence[int] = ...,
+    keepdim: bool = False,
+    *,
+    dtype: DTypeLike | None = None,
 ) -> Value: ...
 @overload
 def matrix_power(A: TensorLike, n: int) -> Tensor: ...
@@ -241,15 +248,19 @@ def multi_dot(tensors: Sequence[Value | TensorLike]) -> Value: ...
 def norm(
     A: TensorLike,
     ord: float | Literal["fro", "nuc"] | None = None,
-    dim: int | tuple[int, ...] | None = None,
+    dim: Dims | None = None,
     keepdim: bool = False,
+    *,
+    dtype: DTypeLike | None = None,
 ) -> Tensor: ...
 @overload
 def norm(
     A: Value,
     ord: float | Literal["fro", "nuc"] | None = None,
-    dim: int | tuple[int, ...] | None = None,
+    dim: Dims | None = None,
     keepdim: bool = False,
+    *,
+    dtype: DTypeLike | None = None,
 ) -> Value: ...
 @overload
 def pinv(

@@ -19,6 +19,7 @@ from lamina import ops
 from lamina.ops.arguments import DTypeLike, one_by_one, shown
 from lamina.ops.core import DeviceLike, Operand, operand
 from lamina.ops.primitives.arrange import windows
+from lamina.ops.primitives.generator import GeneratorLike
 from lamina.ops.primitives.index import At
 from lamina.spec import ShapeError, as_dtype, as_shape
 
@@ -591,7 +592,7 @@ class InPlace(Operators[Own]):
 
     __slots__ = ()
 
-    def copy_(self, values: Any) -> Any:
+    def copy_(self, values: Any, non_blocking: bool = False) -> Any:
         """Overwrite the values."""
         raise NotImplementedError
 
@@ -634,13 +635,13 @@ class InPlace(Operators[Own]):
         """Overwrite every element with 0."""
         return self.fill_(0)
 
-    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Any:
+    def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: GeneratorLike | None = None) -> Any:
         """Overwrite the elements with numbers drawn from the normal distribution."""
-        return self.copy_(ops.normal(mean, std, self.shape))
+        return self.copy_(ops.normal(mean, std, self.shape, generator=generator))
 
-    def uniform_(self, from_: float = 0.0, to: float = 1.0) -> Any:
+    def uniform_(self, from_: float = 0.0, to: float = 1.0, *, generator: GeneratorLike | None = None) -> Any:
         """Overwrite the elements with numbers drawn evenly from [from_, to)."""
-        return self.copy_(ops.rand(self.shape) * (to - from_) + from_)
+        return self.copy_(ops.rand(self.shape, generator=generator) * (to - from_) + from_)
 
     def unsqueeze_(self, dim: int) -> Any:
         """Become what `unsqueeze` gives. Raises TypeError for a part of another tensor."""
@@ -669,31 +670,39 @@ class InPlace(Operators[Own]):
     def _become(self, name: str, made: Any) -> Any:
         raise NotImplementedError
 
-    def exponential_(self, lambd: float = 1.0) -> Any:
+    def exponential_(self, lambd: float = 1.0, *, generator: GeneratorLike | None = None) -> Any:
         """Overwrite the elements with numbers drawn from the exponential distribution. Raises ValueError for lambd
         <= 0."""
         if not lambd > 0:
             raise ValueError(f"exponential_: lambd must be above 0, got {lambd}")
-        return self.copy_(-ops.log1p(-ops.rand(self.shape)) / lambd)
+        return self.copy_(-ops.log1p(-ops.rand(self.shape, generator=generator)) / lambd)
 
-    def geometric_(self, p: float) -> Any:
+    def geometric_(self, p: float, *, generator: GeneratorLike | None = None) -> Any:
         """Overwrite the elements with the number of trials up to the first success, of probability p.
 
         Raises ValueError unless 0 < p < 1.
         """
         if not 0 < p < 1:
             raise ValueError(f"geometric_: p must be in (0, 1), got {p}")
-        return self.copy_(ops.ceil(ops.log1p(-ops.rand(self.shape)) / log1p(-p)).clamp_min(1.0))
+        return self.copy_(
+            ops.ceil(ops.log1p(-ops.rand(self.shape, generator=generator)) / log1p(-p)).clamp_min(1.0)
+        )
 
-    def log_normal_(self, mean: float = 1.0, std: float = 2.0) -> Any:
+    def log_normal_(
+        self, mean: float = 1.0, std: float = 2.0, *, generator: GeneratorLike | None = None
+    ) -> Any:
         """Overwrite the elements with exp of numbers drawn from the normal distribution."""
-        return self.copy_(ops.exp(ops.normal(mean, std, self.shape)))
+        return self.copy_(ops.exp(ops.normal(mean, std, self.shape, generator=generator)))
 
-    def cauchy_(self, median: float = 0.0, sigma: float = 1.0) -> Any:
+    def cauchy_(
+        self, median: float = 0.0, sigma: float = 1.0, *, generator: GeneratorLike | None = None
+    ) -> Any:
         """Overwrite the elements with numbers drawn from the Cauchy distribution."""
-        return self.copy_(ops.tan((ops.rand(self.shape) - 0.5) * pi) * sigma + median)
+        return self.copy_(ops.tan((ops.rand(self.shape, generator=generator) - 0.5) * pi) * sigma + median)
 
-    def random_(self, from_: int = 0, to: int | None = None) -> Any:
+    def random_(
+        self, from_: int = 0, to: int | None = None, *, generator: GeneratorLike | None = None
+    ) -> Any:
         """Overwrite the elements with integers drawn evenly from [from_, to), or [0, from_) where it is the only one.
 
         Without both: up to the largest that the dtype holds exactly. Raises ValueError for an empty range.
@@ -706,11 +715,11 @@ class InPlace(Operators[Own]):
             high = min(high, 2**47)
         if not low < high:
             raise ValueError(f"random_: [{low}, {high}) is empty")
-        return self.copy_(ops.randint(low, high, self.shape))
+        return self.copy_(ops.randint(low, high, self.shape, generator=generator))
 
-    def bernoulli_(self, p: float = 0.5) -> Any:
+    def bernoulli_(self, p: float = 0.5, *, generator: GeneratorLike | None = None) -> Any:
         """Overwrite the elements with 1, with probability p, or 0."""
-        return self.copy_(ops.bernoulli(self.new_zeros(self.shape), p))
+        return self.copy_(ops.bernoulli(self.new_zeros(self.shape), p, generator=generator))
 
 
 #: NumPy's functions whose op has another name.

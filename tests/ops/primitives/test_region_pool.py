@@ -198,3 +198,17 @@ def test_adaptive_max_pools_by_their_definition(size: tuple[int, int], extent: t
         )
         assert y[(n, c, *place)] == x[(n, c, *window)].max()
         assert x[n, c].reshape(-1)[index[(n, c, *place)]] == y[(n, c, *place)]
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_with_indices(rank: int) -> None:
+    x = lm.tensor(np.random.default_rng(0).standard_normal((2, 3, *(5,) * rank)).astype(np.float32))
+    pairs = [(f"adaptive_max_pool{rank}d", (3,), {})]
+    if rank > 1:
+        draws = lm.tensor(np.full((2, 3, rank), 0.4, np.float32))
+        pairs.append((f"fractional_max_pool{rank}d", (2, 3), {"_random_samples": draws}))
+    for name, args, options in pairs:
+        function, given = getattr(ops, name), getattr(ops, f"{name}_with_indices")
+        wanted = function(x, *args, return_indices=True, **options)
+        for found in (given(x, *args, **options), given(x, *args, return_indices=False, **options)):
+            assert all((a == b).all() for a, b in zip(found, wanted, strict=True))

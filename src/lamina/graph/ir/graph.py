@@ -169,7 +169,7 @@ class Value(InPlace["Value"]):
         """Let it hold other elements where a key names them (see `getitem`)."""
         self.copy_(self.at[key].set(values))
 
-    def copy_(self, values: Any) -> Value:
+    def copy_(self, values: Any, non_blocking: bool = False) -> Value:
         """Let it hold other values from now on, and what it is a part of, or a part of it, with it.
 
         The graph has a value of its own for each: what was recorded before reads the one before. Raises ShapeError

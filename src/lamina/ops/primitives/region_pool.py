@@ -144,6 +144,14 @@ def adaptive_max_pool1d(
 
 
 @checked
+def adaptive_max_pool1d_with_indices(
+    input: Any, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Any:
+    """`adaptive_max_pool1d` with return_indices, whatever is given for that, as torch's."""
+    return _adaptive_max_pool(1, input, output_size, True)
+
+
+@checked
 def adaptive_max_pool2d(
     input: Any, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Any:
@@ -156,11 +164,27 @@ def adaptive_max_pool2d(
 
 
 @checked
+def adaptive_max_pool2d_with_indices(
+    input: Any, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Any:
+    """`adaptive_max_pool2d` with return_indices, whatever is given for that, as torch's."""
+    return _adaptive_max_pool(2, input, output_size, True)
+
+
+@checked
 def adaptive_max_pool3d(
     input: Any, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Any:
     """`adaptive_max_pool2d` with three spatial axes."""
     return _adaptive_max_pool(3, input, output_size, return_indices)
+
+
+@checked
+def adaptive_max_pool3d_with_indices(
+    input: Any, output_size: int | Sequence[int | None] | None, return_indices: bool = False
+) -> Any:
+    """`adaptive_max_pool3d` with return_indices, whatever is given for that, as torch's."""
+    return _adaptive_max_pool(3, input, output_size, True)
 
 
 def _fractional_max_pool(
@@ -247,6 +271,19 @@ def fractional_max_pool2d(
 
 
 @checked
+def fractional_max_pool2d_with_indices(
+    input: Any,
+    kernel_size: Sizes,
+    output_size: Sizes | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    _random_samples: Any = None,
+) -> Any:
+    """`fractional_max_pool2d` with return_indices, whatever is given for that, as torch's."""
+    return _fractional_max_pool(2, input, kernel_size, output_size, output_ratio, True, _random_samples)
+
+
+@checked
 def fractional_max_pool3d(
     input: Any,
     kernel_size: Sizes,
@@ -259,6 +296,19 @@ def fractional_max_pool3d(
     return _fractional_max_pool(
         3, input, kernel_size, output_size, output_ratio, return_indices, _random_samples
     )
+
+
+@checked
+def fractional_max_pool3d_with_indices(
+    input: Any,
+    kernel_size: Sizes,
+    output_size: Sizes | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    _random_samples: Any = None,
+) -> Any:
+    """`fractional_max_pool3d` with return_indices, whatever is given for that, as torch's."""
+    return _fractional_max_pool(3, input, kernel_size, output_size, output_ratio, True, _random_samples)
 
 
 def _max_unpool(
