@@ -300,6 +300,7 @@ __getattr__ = lazy(
         "strided": "every tensor is dense: leave layout out",
         "Size": "shapes are tuples",
         "e": "math.e",
+        "grad_and_value": "lamina.value_and_grad, which gives the value first",
         "newaxis": "None",
         "set_float32_matmul_precision": "with lamina.policy(tf32=True): float32 products may round their inputs",
         "is_grad_enabled": "gradients are those of lamina.grad and of steps alone: nothing is recorded otherwise",

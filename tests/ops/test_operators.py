@@ -258,6 +258,8 @@ def test_what_a_traced_value_has_not() -> None:
         ("backward", "take lamina.grad or lamina.value_and_grad of a function, or lamina.train_step"),
         ("expand_dims", "Tensor has no attribute 'expand_dims'; it is unsqueeze"),
         ("power_", "Tensor has no attribute 'power_'; it is pow_$"),
+        ("as_strided", r"windows of an axis are x\.unfold"),
+        ("imag", "it is a last axis of two: a complex number is one here"),
         ("anything", "^Tensor has no attribute 'anything'$"),
     ],
 )
@@ -445,6 +447,15 @@ def test_matrices_transposed() -> None:
         _ = lm.zeros(2, 3, 4).H
     assert x.is_cpu
     assert not x.is_cuda
+
+
+def test_bits_are_no_other_dtype() -> None:
+    x = lm.tensor([1.0, 2.0])
+    with pytest.raises(
+        TypeError, match=r"view: takes sizes, got lamina\.int32: to\(dtype\) converts numbers"
+    ):
+        x.view(lm.int32)
+    assert lm.from_dlpack(x.numpy().view(np.int32)).tolist() == [0x3F800000, 0x40000000]
 
 
 def test_one_element_is_or_is_not_zero() -> None:

@@ -947,9 +947,11 @@ RENAMED = {
         for name in ("arange", "empty", "eye", "full", "linspace", "logspace", "ones", "zeros")
     },
     "expand_dims": "unsqueeze",
+    "histogram": "histc, which counts between min and max",
+    "multi_head_attention_forward": "nn.MultiheadAttention, or scaled_dot_product_attention of what is projected",
     "tensor": "lamina.tensor",
     **dict.fromkeys(
-        ("complex", "polar", "view_as_complex", "view_as_real"),
+        ("complex", "conj", "imag", "polar", "real", "view_as_complex", "view_as_real"),
         "a last axis of two: a complex number is one here, as lamina.fft has it",
     ),
 }

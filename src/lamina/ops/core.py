@@ -620,6 +620,21 @@ def together(what: str, a: Any, b: Any) -> tuple[Any, Any]:
     return _in_dtype(a, kind), _in_dtype(b, kind)
 
 
+def together_floats(what: str, a: Any, b: Any) -> tuple[Any, Any]:
+    """As `together`, of floats: where neither is one, each becomes float32 by itself, since the dtype of the one may
+    not hold the other (uint8 beside a count of 300, or beside -1)."""
+    if is_number(a) and is_number(b):
+        a = operand(a, what)
+    pair = [
+        x.item() if isinstance(x, np.generic) else x if is_number(x) else _arraylike(x, what, name)
+        for x, name in ((a, "input"), (b, "other"))
+    ]
+    if any(isinstance(x, float) if is_number(x) else _dtype(x).is_float for x in pair):
+        return together(what, pair[0], pair[1])
+    first, second = (np.array(x, np.float32) if is_number(x) else _in_dtype(x, float32) for x in pair)
+    return first, second
+
+
 def result_type(tensor1: Any, tensor2: Any) -> DType:
     """The dtype that two tensors, or a tensor and a number, are computed in, as torch.result_type: what has no axes,
     and a number even less, only counts if its kind is higher. Raises TypeError for what is neither."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from lamina import ops
-from lamina.ops.arguments import DTypeLike, one_by_one, shown
+from lamina.ops.arguments import DTypeLike, is_dtype, one_by_one, shown
 from lamina.ops.core import DeviceLike, Operand, operand
 from lamina.ops.primitives.arrange import windows
 from lamina.ops.primitives.generator import GeneratorLike
@@ -84,6 +84,10 @@ INSTEAD = {
     "its requires_grad",
     "register_hook": "a gradient is changed on its way back by lamina.custom_vjp",
     "type": "it is to(dtype), and x.dtype tells it",
+    "as_strided": "windows of an axis are x.unfold(dimension, size, step), parts x[…] and x.narrow, repeats x.expand",
+    "data_ptr": "x.buffer.pointer is where a tensor's memory begins",
+    "resize_": "a tensor keeps its size: make another, or x = x.reshape(…)",
+    "set_": "a tensor keeps its memory: copy_ writes its values",
     "pin_memory": "what goes to a GPU goes by way of pinned memory in any case: leave the line out",
     "retain_grad": "a gradient of something in between is taken by a function that begins there: lamina.grad",
 }
@@ -356,7 +360,15 @@ class Operators(Operand, Generic[Own]):
 
     @one_by_one
     def view(self, *size: int | Sequence[int]) -> Any:
-        """As `reshape`: the memory is shared where the layout allows it, copied elsewhere."""
+        """As `reshape`: the memory is shared where the layout allows it, copied elsewhere.
+
+        Raises TypeError for a dtype: bits are not read as those of another.
+        """
+        if size and not isinstance(size[0], (int, tuple, list)) and is_dtype(size[0]):
+            raise TypeError(
+                f"view: takes sizes, got {shown(size[0])}: to(dtype) converts numbers; the bits of another dtype are "
+                "those of NumPy's array, lamina.from_dlpack(x.numpy().view(…))"
+            )
         return ops.reshape(self, sizes(size))
 
     @one_by_one

@@ -269,3 +269,32 @@ def test_logit_keeps_its_dtype() -> None:
     assert ops.logit(lm.tensor([0.5, 2.0]).half()).dtype == lm.float16
     assert ops.logit(lm.tensor([0.5]).bfloat16(), 1e-3).dtype == lm.bfloat16
     np.testing.assert_array_equal(run(ops.logit, np.array([0.5, 2.0], np.float16)), [0, np.nan])
+
+
+@pytest.mark.parametrize("other", [-3, 300, lm.tensor(-3), lm.tensor(300), np.float32(2.5)])
+def test_integers_become_floats_before_they_meet(other: Any) -> None:
+    """A number, or a tensor without axes, that uint8 does not hold."""
+    x, y = np.array([2, 6], np.uint8), float(other)
+    wide = x.astype(float)
+    wanted = {
+        "div": wide / y, "atan2": np.arctan2(wide, y), "copysign": np.copysign(wide, y), "hypot": np.hypot(wide, y),
+        "logaddexp": np.logaddexp(wide, y), "logaddexp2": np.logaddexp2(wide, y),
+        "xlogy": wide * (np.log(y) if y > 0 else np.nan),
+    }  # fmt: skip
+    for name, value in wanted.items():
+        for given in (lm.tensor(x), x):
+            found = getattr(ops, name)(given, other)
+            assert found.dtype == lm.float32, name
+            np.testing.assert_allclose(found.numpy(), value, 1e-5, err_msg=name)
+        compiled = lm.jit(lambda x, name=name: getattr(ops, name)(x, other))(lm.tensor(x))
+        np.testing.assert_allclose(compiled.numpy(), value, 1e-5, err_msg=name)
+    np.testing.assert_allclose((other / lm.tensor(x)).numpy(), y / wide, 1e-6)
+
+
+def test_halves_are_widened_before_they_are_added() -> None:
+    a, b = lm.tensor([1.5, 3.0]), lm.tensor([0.5, 20.0]).half()
+    np.testing.assert_allclose(
+        ops.logaddexp2(a, b).numpy(), np.logaddexp2([1.5, 3.0], np.float64([0.5, 20.0])), 1e-6
+    )
+    assert ops.ldexp(b, lm.tensor([1, 2])).dtype == ops.logaddexp2(b, lm.tensor([1, 2])).dtype == lm.float16
+    assert ops.ldexp(b, lm.tensor([1, 2])).tolist() == [1.0, 80.0]

@@ -120,3 +120,10 @@ def test_nothing_repeats_in_nothing() -> None:
     values, inverse, counts = ops.unique_consecutive(lm.zeros(0), return_inverse=True, return_counts=True)
     assert values.shape == inverse.shape == counts.shape == (0,)
     assert ops.unique_consecutive(lm.zeros(0, 3), dim=0).shape == (0, 3)
+
+
+def test_a_fraction_stands_between_integers() -> None:
+    edges = lm.tensor([0, 2, 4])
+    for kind in ("int64", "uint8"):
+        assert ops.searchsorted(edges.to(kind), 2.5).item() == ops.bucketize(2.5, edges.to(kind)).item() == 2
+        assert ops.searchsorted(edges.to(kind), 2).item() == 1

@@ -28,6 +28,7 @@ from lamina.ops.core import (
     operand,
     spec_of,
     together,
+    together_floats,
 )
 from lamina.ops.primitives import special
 from lamina.ops.primitives.cast import cast
@@ -545,9 +546,7 @@ def _binary(function: str, input: Any, other: Any) -> Any:
 
 def _binary_float(function: str, input: Any, other: Any) -> Any:
     """Of floats: integers become float32."""
-    a, b = together(function, input, other)
-    if (a if not isinstance(a, np.ndarray) else b).dtype.kind in "iub":
-        a, b = (x.astype(np.float32) if isinstance(x, np.ndarray) else floating(x, function) for x in (a, b))
+    a, b = together_floats(function, input, other)
     return call(BinaryFunction(function), a, b)
 
 
@@ -560,8 +559,8 @@ def div(input: Any, other: Any, *, rounding_mode: Literal["trunc", "floor"] | No
     """
     if rounding_mode is not None:
         return _binary("floor_divide" if rounding_mode == "floor" else "trunc_divide", input, other)
-    a, b = together("div", input, other)
-    return call(Div(), _wide(a), _wide(b))
+    a, b = together_floats("div", input, other)
+    return call(Div(), a, b)
 
 
 def _wide(x: Any) -> Any:
@@ -656,8 +655,8 @@ def logaddexp(input: Any, other: Any) -> Any:
 
 def logaddexp2(input: Any, other: Any) -> Any:
     """log2(2^input + 2^other) without overflow."""
-    a, b = operand(input, "logaddexp2"), operand(other, "logaddexp2", "other")
-    return _binary_float("logaddexp", a * _LN2, b * _LN2) * (1 / _LN2)
+    a, b = together_floats("logaddexp2", input, other)
+    return _binary_float("logaddexp", operand(a) * _LN2, operand(b) * _LN2) * (1 / _LN2)
 
 
 @checked
@@ -766,8 +765,8 @@ def logical_xor(input: Any, other: Any) -> Any:
 
 def xlogy(input: Any, other: Any) -> Any:
     """input * log(other); 0 where input is 0 and other not NaN."""
-    a, b = together("xlogy", input, other)
-    a, b = floating(a, "xlogy"), floating(b, "xlogy")
+    a, b = together_floats("xlogy", input, other)
+    a, b = operand(a), operand(b)
     nothing = (a == 0) & ((b <= 0) | (b == np.inf))  # elsewhere 0 * log(b), whose gradient is log(b)
     return where(nothing, 0.0, a * log(where(nothing, 1.0, b)))
 
@@ -781,7 +780,8 @@ def heaviside(input: Any, values: Any) -> Any:
 
 def ldexp(input: Any, other: Any) -> Any:
     """input * 2^other."""
-    return mul(floating(input, "ldexp"), exp2(other))
+    a, b = together_floats("ldexp", input, other)
+    return mul(a, exp2(b))
 
 
 def float_power(input: Any, exponent: Any) -> Any:

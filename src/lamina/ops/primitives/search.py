@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from lamina.ops.arguments import checked
-from lamina.ops.core import NUMBERS, Arg, Array, Op, Sample, call, is_number, listing, operand
+from lamina.ops.core import NUMBERS, Arg, Array, Op, Sample, call, is_number, listing, operand, together
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.full_like import full_like, ones_like
 from lamina.ops.primitives.gather import Gather, Scatter, host_values
@@ -79,7 +79,9 @@ def searchsorted(
     sorted_sequence: one row for all, or one for each of input's rows. sorter: the order that sorts it.
     """
     rows = operand(sorted_sequence, "searchsorted", "sorted_sequence")
-    x = operand(np.asarray(input, rows.dtype.numpy) if is_number(input) else input, "searchsorted")
+    if is_number(input):  # 2.5 is between the integers 2 and 3
+        rows, input = together("searchsorted", rows, input)
+    x = operand(input, "searchsorted")
     if right and side == "left":
         raise ValueError("searchsorted: side='left' and right=True say opposite things")
     if sorter is not None:
