@@ -28,6 +28,7 @@ from lamina.train.callbacks import (
 )
 from lamina.train.metrics import MeanSquaredError, TopK
 from tests.helpers.events import read_events
+from tests.helpers.ranks import run_ranks
 
 pytestmark = pytest.mark.feature("B028")
 
@@ -107,6 +108,31 @@ def test_the_best_weights_are_given_back() -> None:
     best = min(range(len(seen)), key=lambda i: seen[i][0])
     assert best < len(seen) - 1
     np.testing.assert_array_equal(net.state_dict()["weight"].numpy(), seen[best][1])
+
+
+def best_weights_in_shards() -> list[bool]:
+    """Whether the float32 parameters are those that the network has rounded, when the best ones were given back."""
+    nn.manual_seed(1)
+    options: dict[str, Any] = {
+        "device": "cpu",
+        "parallel": "data",
+        "shard_optimizer": True,
+        "precision": "bf16",
+    }
+    step = lm.train_step(nn.Linear(4, 3), ops.cross_entropy, optim.SGD(50.0, momentum=0.9), **options)
+    parts = data.arrays(IMAGES[:40], LABELS[:40], batch_size=8, seed=1, parallel="data")
+    stop = EarlyStopping("loss", patience=2, restore_best=True)
+    assert len(fit(step, parts, 30, callbacks=[stop], progress=False).epochs) < 30
+    whole = step.whole_state()
+    return [
+        np.array_equal(whole[f"parameters/{n}"].to("bfloat16").numpy(), x.numpy())
+        for n, x in step.state.parameters.items()
+    ]
+
+
+@pytest.mark.feature("B034")
+def test_the_best_weights_of_several_ranks_are_those_that_training_goes_on_with() -> None:
+    assert run_ranks(best_weights_in_shards, 2) == [[True, True]] * 2
 
 
 def test_early_stopping_begins_anew_in_another_run_but_goes_on_in_the_same_one() -> None:

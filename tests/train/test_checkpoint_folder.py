@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,14 +128,25 @@ def test_saving_copies_at_once_and_tells_later_what_went_wrong(
     for name, x in before.items():
         np.testing.assert_array_equal(own_state(step)[name], x, err_msg=name)
 
-    def full(*args: Any) -> None:
-        raise OSError("the disk is full")
-
     monkeypatch.setattr(checkpoint_folder, "save_safetensors", full)
     folder.save()
     with pytest.raises(OSError, match="the disk is full"):
         folder.save()
     assert folder.load() is not None  # the one before
+
+
+def test_two_runs_in_one_folder_are_told(tmp_path: Path) -> None:
+    """The one that began first would write over what the other one has written."""
+    first, second = make(), make(7)
+    old, new = CheckpointFolder(tmp_path, first), CheckpointFolder(tmp_path, second)
+    new.save(Position(3, 4))
+    new.wait()
+    old.save(Position(0, 1))
+    with pytest.raises(
+        FileExistsError, match="another run, or another CheckpointFolder .* a folder of its own"
+    ):
+        old.wait()
+    assert CheckpointFolder(tmp_path, second).load() == Position(3, 4)
 
 
 def test_objects_of_ones_own(tmp_path: Path) -> None:
@@ -207,6 +219,35 @@ def read(path: str) -> list[list[float]]:
         assert CheckpointFolder(f"{path}{i}", step).load() == Position(0, 4)
         found.append(losses(step, range(4, 8)))
     return found
+
+
+def go_on_behind_a_full_disk(path: str) -> bool:
+    """Whether the newest checkpoint is of one step, where one rank could not write the one before the last two."""
+    step = make(shard_optimizer=True)
+    folder = CheckpointFolder(path, step)
+    write = checkpoint_folder.save_safetensors
+    for number in range(3):
+        if number == 0 and distributed.rank() == 0:
+            checkpoint_folder.save_safetensors = full  # type: ignore[assignment]
+        losses(step, range(number, number + 1))
+        with suppress(OSError):  # a program that says so, and goes on
+            folder.save(Position(0, number + 1))
+        if folder._thread is not None:
+            folder._thread.join()
+        checkpoint_folder.save_safetensors = write
+    folder.wait()
+    distributed.barrier()
+    state, again = own_state(step), make(9, shard_optimizer=True)
+    assert CheckpointFolder(path, again).load() == Position(0, 3)
+    return all(np.array_equal(x, state[n]) for n, x in own_state(again).items())
+
+
+def full(*args: Any) -> None:
+    raise OSError("the disk is full")
+
+
+def test_ranks_number_checkpoints_alike_where_one_could_not_be_written(tmp_path: Path) -> None:
+    assert run_ranks(go_on_behind_a_full_disk, 2, args=(str(tmp_path / "run"),)) == [True, True]
 
 
 @pytest.mark.feature("B034")

@@ -229,10 +229,9 @@ class EarlyStopping(Monitor):
 
 
 def _weights(step: Step) -> dict[str, Any]:
-    """Parameters and buffers by name."""
-    return {f"parameters/{n}": x for n, x in step.state.parameters.items()} | {
-        f"buffers/{n}": x for n, x in step.state.buffers.items()
-    }
+    """Parameters and buffers by name, and what this rank holds of those that its network has rounded."""
+    groups = ("parameters", "buffers", "masters")
+    return {f"{group}/{n}": x for group in groups for n, x in getattr(step.state, group).items()}
 
 
 class BestCheckpoint(Monitor):

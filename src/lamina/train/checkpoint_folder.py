@@ -8,6 +8,7 @@ before.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -121,10 +122,12 @@ class CheckpointFolder:
     def save(self, position: Position | None = None, setup: Setup | None = None) -> None:
         """Copy the state as it is now, and write it while training goes on. Waits for the one before.
 
-        Raises what went wrong with the one before: OSError, TimeoutError where a rank's file did not come.
+        Raises what went wrong with the one before: OSError, TimeoutError where a rank's file did not come; then this
+        one is not written, but has its number: what other ranks, where nothing went wrong, write under it belongs to
+        no later one.
         """
-        self.wait()
         self._number += 1
+        self.wait()
         parts = self._parts(position or Position(), setup)
         # No daemon: the interpreter's end waits for it.
         self._thread = threading.Thread(
@@ -155,8 +158,10 @@ class CheckpointFolder:
     def _finish(self, number: int, parts: _Parts) -> None:
         """Write the index when all files are there, and remove what is older than what stays."""
         files = [self._file(number, place) for place in range(self._size)]
+        index = self.path / f"checkpoint-{number:06d}.json"
         end = time.monotonic() + self.timeout
         while missing := [place for place, file in enumerate(files) if not file.exists()]:
+            self._check_alone(index)
             if time.monotonic() > end:
                 ranks = ", ".join(str(self._group.ranks[place]) for place in missing)
                 raise TimeoutError(
@@ -164,13 +169,24 @@ class CheckpointFolder:
                     f"{number} does not count"
                 )
             time.sleep(_POLL)
+        self._check_alone(index)
         content = {
             "format": _FORMAT, "facts": parts.facts, "pieces": parts.pieces, "own": parts.own,
             "files": [{"name": f.name, "bytes": f.stat().st_size, "sha256": _seal_of(f)} for f in files],
         }  # fmt: skip
         text = json.dumps({**content, "sha256": _digest(content)}, indent=1)
-        write_atomically(self.path / f"checkpoint-{number:06d}.json", [text.encode()])
+        write_atomically(index, [text.encode()])
         self._remove_old()
+
+    def _check_alone(self, index: Path) -> None:
+        """Raise FileExistsError where another run has written a checkpoint of this number meanwhile."""
+        if index.exists():
+            raise FileExistsError(
+                errno.EEXIST,
+                "another run, or another CheckpointFolder of this one, has written this checkpoint since this one "
+                "began: give each run a folder of its own",
+                str(index),
+            )
 
     def _file(self, number: int, place: int) -> Path:
         return self.path / f"checkpoint-{number:06d}.{self._run}.{place}-of-{self._size}.safetensors"

@@ -22,6 +22,28 @@ def test_collectives_are_counted_by_group() -> None:
     assert progress.facts()["op"] == ""
 
 
+def test_threads_are_each_in_a_collective_of_their_own() -> None:
+    """One that ends first takes nothing of another's with it, and none is a part of another thread's."""
+    progress = Progress()
+    first, second = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with progress.collective("all_gather", "0,2"):
+            first.set()
+            second.wait(10.0)
+
+    thread = threading.Thread(target=other)
+    with progress.collective("all_reduce"):
+        thread.start()
+        first.wait(10.0)
+        assert (progress.op, progress.within) == ("all_reduce", True)
+    assert (progress.op, progress.facts()["group"], progress.within) == ("all_gather", "0,2", False)
+    second.set()
+    thread.join()
+    assert progress.op == ""
+    assert progress.facts()["counts"] == {"world": 1, "0,2": 1}
+
+
 def test_a_collective_that_fails_is_over() -> None:
     progress = Progress()
     with pytest.raises(OSError, match="gone"), progress.collective("barrier"):

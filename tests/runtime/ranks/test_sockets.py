@@ -3,7 +3,9 @@
 import errno
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -22,25 +24,30 @@ def test_ranks_give_each_other_what_they_should() -> None:
     assert run_ranks(check_world_and_pairs, 4) == [[]] * 4
 
 
-def two_meshes(stores: list[Store]) -> list[SocketMesh]:
-    """Two ranks in threads of one process."""
+def meshes(stores: list[Store]) -> list[SocketMesh]:
+    """Ranks in threads of one process."""
     found: dict[int, SocketMesh] = {}
 
     def meet(rank: int) -> None:
-        found[rank] = SocketMesh(stores[rank], rank, 2, 20.0)
+        found[rank] = SocketMesh(stores[rank], rank, len(stores), 20.0)
 
-    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
+    beside(*(partial(meet, rank) for rank in range(len(stores))))
+    return [found[rank] for rank in range(len(stores))]
+
+
+def beside(*functions: Callable[[], None]) -> None:
+    """Each in a thread of its own."""
+    threads = [threading.Thread(target=function) for function in functions]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [found[0], found[1]]
 
 
 def test_a_rank_that_is_silent_or_gone_is_named() -> None:
     server = Store("127.0.0.1", free_port(), serve=True, timeout=20.0)
     stores = [server.clone(), server]
-    first, second = two_meshes(stores)
+    first, second = meshes(stores)
     first.timeout = 0.2
     comm = SocketCommunicator((0, 1), 0, first)
     with pytest.raises(RankError, match=r"rank 1 has not answered rank 0 for 0.2 s"):
@@ -49,6 +56,40 @@ def test_a_rank_that_is_silent_or_gone_is_named() -> None:
     with pytest.raises(RankError, match=r"rank 1 has ended: .*rank 0 waited for it"):
         comm.receive(np.zeros(1), 1)
     for held in (first, *stores):
+        held.close()
+
+
+def test_threads_use_groups_that_share_ranks_at_one_time() -> None:
+    """Messages of one group are none of another's, whichever a rank turns to first."""
+    server = Store("127.0.0.1", free_port(), serve=True, timeout=20.0)
+    stores = [server, server.clone(), server.clone(), server.clone()]
+    ranks = meshes(stores)
+    groups = [(0, 1, 2, 3), (0, 1), (2, 3), (0, 2), (1, 3)]
+    wrong: list[Any] = []
+
+    def sums(mesh: SocketMesh, group: tuple[int, ...]) -> None:
+        comm = SocketCommunicator(group, group.index(mesh.rank), mesh)
+        for number in range(20):
+            x = np.array([1000.0 * groups.index(group) + number])
+            comm.all_reduce(x, "sum")
+            if x[0] != len(group) * (1000.0 * groups.index(group) + number):
+                wrong.append((mesh.rank, group, number, x))
+
+    turned = [(mesh, groups if mesh.rank % 2 else groups[::-1]) for mesh in ranks]
+    beside(*(partial(sums, mesh, group) for mesh, own in turned for group in own if mesh.rank in group))
+    assert wrong == []
+    for held in (*ranks, *stores[::-1]):
+        held.close()
+
+
+def test_a_rank_that_does_not_come_to_a_group_is_named() -> None:
+    server = Store("127.0.0.1", free_port(), serve=True, timeout=20.0)
+    stores = [server, server.clone(), server.clone()]
+    ranks = meshes(stores)
+    ranks[0].timeout = 0.2
+    with pytest.raises(RankError, match=r"rank 2 has not answered rank 0 for 0.2 s"):
+        SocketCommunicator((0, 2), 0, ranks[0]).receive(np.zeros(1), 1)
+    for held in (*ranks, *stores[::-1]):
         held.close()
 
 
@@ -65,7 +106,7 @@ def test_a_rank_that_is_silent_or_gone_is_named() -> None:
 def test_what_is_not_awaited_is_named(sent: Any, text: str) -> None:
     server = Store("127.0.0.1", free_port(), serve=True, timeout=20.0)
     stores = [server, server.clone()]
-    first, second = two_meshes(stores)
+    first, second = meshes(stores)
     SocketCommunicator((0, 1), 1, second).send(sent, 0)
     with pytest.raises(
         RankError, match=rf"rank 1 sends rank 0 {text}, where 3 float32 are awaited: both must"
@@ -100,7 +141,7 @@ def is_sent_away(stranger: socket.socket, word: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "word", [b"", b"lamina store 2\n", b"lamina ranks 1\n" + bytes(16) + b"\0\0\0\1", b"\0\0\0\1"]
+    "word", [b"", b"lamina store 2\n", b"lamina ranks 2\n" + bytes(16) + b"\0\0\0\1" + bytes(8), b"\0\0\0\1"]
 )
 def test_strangers_are_no_ranks(word: bytes) -> None:
     """Somebody comes to rank 0 in front of rank 1: nobody that speaks, a client in search of its store, a rank of

@@ -56,7 +56,8 @@ class Progress:
     """The step and the operation of one process.
 
     step: the number of the last step that was begun, -1 before the first. calls: how many steps were begun.
-    op, group, since: the collective that is under way, "" where none is, of which ranks, and since when.
+    op, group: the collective that is under way, "" where none is, and of which ranks; of several threads that which
+    has waited longest.
     counts: how many collectives of each group were begun. courses: which, so that ranks that do different things are
     noticed; tell is called when one is new. doing, until: work that others wait for, and until when
     it may take (`time.monotonic`).
@@ -66,7 +67,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.step, self.calls = -1, 0
-        self.op, self.group, self.since = "", "", 0.0
+        self._under_way: dict[int, tuple[float, str, str]] = {}  # by thread: since when, operation, group
         self.counts: dict[str, int] = {}
         self.courses: dict[str, Course] = {}
         self.tell: Callable[[], object] | None = None
@@ -91,14 +92,34 @@ class Progress:
 
         group: names its ranks, alike on all of them. counted: False for the wait for one that was begun before.
         """
-        outer = self.op, self.group, self.since
-        if not self.op:
-            self.counts[group] = self.counts.get(group, 0) + counted
-            self.group, self.since, self.op = group, time.monotonic(), op
+        if self.within:
+            yield
+            return
+        self.counts[group] = self.counts.get(group, 0) + counted
+        thread = threading.get_ident()
+        self._under_way[thread] = time.monotonic(), op, group
         try:
             yield
         finally:
-            self.op, self.group, self.since = outer
+            del self._under_way[thread]
+
+    @property
+    def within(self) -> bool:
+        """Whether this thread is in a collective operation."""
+        return threading.get_ident() in self._under_way
+
+    @property
+    def op(self) -> str:
+        """The operation that is under way, "" where none is."""
+        return self._longest()[1]
+
+    @property
+    def group(self) -> str:
+        """Of which ranks it is."""
+        return self._longest()[2]
+
+    def _longest(self) -> tuple[float, str, str]:
+        return min(list(self._under_way.values()), default=(0.0, "", ""))
 
     def comes_to(self, group: str, what: str) -> None:
         """This rank is about to do something that every rank of the group does as the same one of its operations.
@@ -131,12 +152,12 @@ class Progress:
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it; times are seconds from now."""
-        now, op = time.monotonic(), self.op
+        now, (since, op, group) = time.monotonic(), self._longest()
         return {
             "step": self.step,
             "op": op,
-            "group": self.group if op else "",
-            "since": now - self.since if op else 0.0,
+            "group": group,
+            "since": now - since if op else 0.0,
             "counts": dict(self.counts),
             "courses": {group: course.facts() for group, course in list(self.courses.items())},
             "doing": self.doing,

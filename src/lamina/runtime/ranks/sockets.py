@@ -1,13 +1,16 @@
 """Communicators over TCP sockets, for ranks that no MPI brought together: one connection for each pair of ranks.
 
-Made for a machine or a few, and for what is not heavy (GPUs talk by NCCL): each rank holds a socket to every other.
+Made for a machine or a few, and for what is not heavy (GPUs talk by NCCL): each rank holds a socket to every
+other, and one for each group in which they talk.
 """
 
 from __future__ import annotations
 
+import hashlib
 import selectors
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,77 +24,31 @@ from lamina.runtime.ranks.store import Store, receive_exactly
 Array = np.ndarray[Any, Any]
 #: By rank the pieces of memory that are still to be sent or filled.
 _Left = dict[int, list[memoryview]]
-#: What a rank says to one below it, in front of the store's name and its rank: as long as what a client says to a
+#: What a rank says to one below it, in front of the store's name and who it is: as long as what a client says to a
 #: store, which may knock here while it looks for its own.
-_HELLO = b"lamina ranks 1\n"
-_RANK = struct.Struct(">I")
+_HELLO = b"lamina ranks 2\n"
+#: The rank that comes, and for which group.
+_WHO = struct.Struct(">I8s")
 #: Seconds that who has connected may take to say it.
 _GREETING = 20.0
 #: Before each message: how many elements it has, and of which type.
 _HEAD = struct.Struct(">Q16s")
 
 
-class SocketMesh:
-    """This rank's sockets to all others of the world, and the thread that uses them in the order of the calls.
+class _Lines:
+    """A rank's sockets to others, by their ranks, and the thread that uses them in the order of the calls.
 
-    store: where ranks tell each other their addresses. timeout: seconds without a byte after which a rank is
-    given up.
+    timeout: seconds without a byte after which a rank is given up.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
-        self.rank, self.size, self.timeout = rank, size, timeout
+    def __init__(self, rank: int, timeout: float) -> None:
+        self.rank, self.timeout = rank, timeout
         self.peers: dict[int, socket.socket] = {}
-        _check_alone(store, rank, size)
         self._thread = ThreadPoolExecutor(1, "lamina ranks")
-        try:
-            self._meet(store, size, timeout)
-        except BaseException:
-            self.close()
-            raise
-        for connection in self.peers.values():
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setblocking(False)
 
-    def _meet(self, store: Store, size: int, timeout: float) -> None:
-        """Connect to the ranks below this one, and take the connections of those above."""
-        with socket.socket() as listener:
-            listener.bind(("", 0))
-            listener.listen(size)
-            store.set(f"rank/{self.rank}", f"{_own_address(store)} {listener.getsockname()[1]}".encode())
-            for peer in range(self.rank):
-                self.peers[peer] = self._to(peer, store)
-            end = time.monotonic() + timeout
-            while len(self.peers) < size - 1:
-                self._accept(listener, store.name, end)
-
-    def _accept(self, listener: socket.socket, name: bytes, end: float) -> None:
-        """Take the connection of a rank above this one, or send a stranger away. Raises TimeoutError, which names
-        those that did not come."""
-        try:
-            listener.settimeout(max(end - time.monotonic(), 1e-3))
-            connection, _ = listener.accept()
-        except TimeoutError:
-            missing = ", ".join(str(r) for r in range(self.rank + 1, self.size) if r not in self.peers)
-            raise TimeoutError(
-                f"init: of {self.size} ranks rank {missing} did not come to rank {self.rank} within "
-                f"{self.timeout:g} s: was it started, with the same MASTER_ADDR and MASTER_PORT?"
-            ) from None
-        connection.settimeout(_GREETING)
-        try:
-            for word in (_HELLO, name):
-                if receive_exactly(connection, len(word)) != word:
-                    raise ConnectionError("it is no rank of this world")
-            (peer,) = _RANK.unpack(receive_exactly(connection, _RANK.size))
-        except OSError:
-            connection.close()
-        else:
-            self.peers[peer] = connection
-
-    def _to(self, peer: int, store: Store) -> socket.socket:
-        address, port = store.get(f"rank/{peer}").decode().split()
-        connection = socket.create_connection((address, int(port)), self.timeout)
-        connection.sendall(_HELLO + store.name + _RANK.pack(self.rank))
-        return connection
+    def _line(self, peer: int) -> socket.socket:
+        """The socket to a rank."""
+        return self.peers[peer]
 
     def submit(self, call: Callable[..., None], *args: Any) -> Future[None]:
         """Run a call behind those before it."""
@@ -104,7 +61,7 @@ class SocketMesh:
         left_in = {peer: [memoryview(heads[peer]), _bytes_of(x)] for peer, x in receives.items()}
         with selectors.DefaultSelector() as selector:
             for peer in {*left_out, *left_in}:
-                selector.register(self.peers[peer], _events(peer, left_out, left_in), peer)
+                selector.register(self._line(peer), _events(peer, left_out, left_in), peer)
             while selector.get_map():
                 ready = selector.select(self.timeout)
                 if not ready:
@@ -152,44 +109,170 @@ class SocketMesh:
             connection.close()
 
 
+class SocketMesh(_Lines):
+    """This rank's sockets to all others of the world, and those of groups, which are opened when they are needed.
+
+    store: where ranks tell each other their addresses. timeout: seconds without a byte after which a rank is
+    given up.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
+        _check_alone(store, rank, size)
+        super().__init__(rank, timeout)
+        self.size, self._store = size, store
+        self._name = _channel_name(range(size))
+        self._groups: list[_GroupLines] = []
+        # Connections that have come for groups and were not asked for yet; whether a thread waits for some.
+        self._arrived: dict[tuple[int, bytes], socket.socket] = {}
+        self._changed, self._accepting = threading.Condition(), False
+        self._listener = socket.socket()
+        try:
+            self._meet()
+        except BaseException:
+            self.close()
+            raise
+
+    def lines(self, ranks: Sequence[int]) -> _Lines:
+        """What a group's ranks talk by: groups have sockets and a thread of their own, so that threads of a process
+        which use several at once neither wait for each other nor take each other's messages."""
+        if tuple(ranks) == tuple(range(self.size)):
+            return self
+        self._groups.append(_GroupLines(self, ranks))
+        return self._groups[-1]
+
+    def connection(self, peer: int, channel: bytes) -> socket.socket:
+        """A new connection to a rank, which asks for the same. Raises RankError where it does not in time."""
+        if peer < self.rank:
+            return _ready(self._to(peer, channel))
+        end = time.monotonic() + self.timeout
+        while (found := self._waited_for(peer, channel)) is None:
+            try:
+                self._accept(end)
+            except TimeoutError:
+                raise RankError(
+                    f"rank {peer} has not answered rank {self.rank} for {self.timeout:g} s"
+                ) from None
+            finally:
+                with self._changed:
+                    self._accepting = False
+                    self._changed.notify_all()
+        return _ready(found)
+
+    def _waited_for(self, peer: int, channel: bytes) -> socket.socket | None:
+        """A connection that has come, maybe to another thread; None: this thread is to accept the next one."""
+        key = peer, channel
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._arrived or not self._accepting, self.timeout)
+            found = self._arrived.pop(key, None)
+            self._accepting = self._accepting or found is None
+            return found
+
+    def _meet(self) -> None:
+        """Connect to the ranks below this one, and take the connections of those above."""
+        self._listener.bind(("", 0))
+        self._listener.listen(1024)
+        address = f"{_own_address(self._store)} {self._listener.getsockname()[1]}"
+        self._store.set(f"rank/{self.rank}", address.encode())
+        for peer in range(self.rank):
+            self.peers[peer] = self._to(peer, self._name)
+        end = time.monotonic() + self.timeout
+        while missing := [r for r in range(self.size) if r != self.rank and r not in self.peers]:
+            try:
+                self._accept(end)
+            except TimeoutError:
+                raise TimeoutError(
+                    f"init: of {self.size} ranks rank {', '.join(map(str, missing))} did not come to rank "
+                    f"{self.rank} within {self.timeout:g} s: was it started, with the same MASTER_ADDR and "
+                    "MASTER_PORT?"
+                ) from None
+        for connection in self.peers.values():
+            _ready(connection)
+
+    def _accept(self, end: float) -> None:
+        """Take the connection of a rank above this one, or send a stranger away. Raises TimeoutError."""
+        self._listener.settimeout(max(end - time.monotonic(), 1e-3))
+        connection, _ = self._listener.accept()
+        connection.settimeout(_GREETING)
+        try:
+            for word in (_HELLO, self._store.name):
+                if receive_exactly(connection, len(word)) != word:
+                    raise ConnectionError("it is no rank of this world")
+            peer, channel = _WHO.unpack(receive_exactly(connection, _WHO.size))
+        except OSError:
+            connection.close()
+            return
+        if channel == self._name:
+            self.peers[peer] = connection
+        else:
+            self._arrived[peer, channel] = connection
+
+    def _to(self, peer: int, channel: bytes) -> socket.socket:
+        address, port = self._store.get(f"rank/{peer}").decode().split()
+        connection = socket.create_connection((address, int(port)), self.timeout)
+        connection.sendall(_HELLO + self._store.name + _WHO.pack(self.rank, channel))
+        return connection
+
+    def close(self) -> None:
+        """End the threads and all connections."""
+        for lines in self._groups:
+            lines.close()
+        super().close()
+        self._listener.close()
+        for connection in self._arrived.values():
+            connection.close()
+
+
+class _GroupLines(_Lines):
+    """Those of a group, each opened when the two ranks have something to tell each other in it first."""
+
+    def __init__(self, mesh: SocketMesh, ranks: Sequence[int]) -> None:
+        super().__init__(mesh.rank, mesh.timeout)
+        self._mesh, self._name = mesh, _channel_name(ranks)
+
+    def _line(self, peer: int) -> socket.socket:
+        if peer not in self.peers:
+            self.peers[peer] = self._mesh.connection(peer, self._name)
+        return self.peers[peer]
+
+
 class SocketCommunicator(Communicator):
-    """The ranks of one group, over the world's mesh."""
+    """The ranks of one group. lines: of the group, or the mesh, which opens them."""
 
     transport = "tcp"
 
-    def __init__(self, ranks: Sequence[int], rank: int, mesh: SocketMesh) -> None:
+    def __init__(self, ranks: Sequence[int], rank: int, lines: _Lines) -> None:
         super().__init__(ranks, rank)
-        self._mesh = mesh
+        self._lines = lines.lines(ranks) if isinstance(lines, SocketMesh) else lines
 
     def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
-        """In the mesh's thread, behind what was started before."""
-        self._mesh.submit(self._exchange, sends, receives).result()
+        """In the group's thread, behind what was started before."""
+        self._lines.submit(self._exchange, sends, receives).result()
 
     def _exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
-        self._mesh.exchange(
+        self._lines.exchange(
             {self.ranks[r]: x for r, x in sends.items()}, {self.ranks[r]: x for r, x in receives.items()}
         )
 
     def start_all_reduce(self, x: Array, reduction: str) -> Pending:
-        """In the mesh's thread."""
-        behind = _InThread(self.ranks, self.rank, self._mesh)
-        return _Started(self._mesh.submit(behind.all_reduce, x, reduction))
+        """In the group's thread."""
+        behind = _InThread(self.ranks, self.rank, self._lines)
+        return _Started(self._lines.submit(behind.all_reduce, x, reduction))
 
     def start_reduce_scatter(self, x: Array, out: Array, reduction: str) -> Pending:
-        """In the mesh's thread."""
-        behind = _InThread(self.ranks, self.rank, self._mesh)
-        return _Started(self._mesh.submit(behind.reduce_scatter, x, out, reduction))
+        """In the group's thread."""
+        behind = _InThread(self.ranks, self.rank, self._lines)
+        return _Started(self._lines.submit(behind.reduce_scatter, x, out, reduction))
 
 
 class _InThread(SocketCommunicator):
-    """The same group for what runs in the mesh's thread already."""
+    """The same group for what runs in the group's thread already."""
 
     def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
         self._exchange(sends, receives)
 
 
 class _Started:
-    """A call in the mesh's thread."""
+    """A call in the group's thread."""
 
     def __init__(self, call: Future[None]) -> None:
         self._call = call
@@ -218,6 +301,18 @@ def _own_address(store: Store) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((store.address, store.port))
         return str(probe.getsockname()[0])
+
+
+def _channel_name(ranks: Sequence[int]) -> bytes:
+    """What the connections of a group are called, alike on all of its ranks."""
+    return hashlib.blake2b(repr(tuple(ranks)).encode(), digest_size=8).digest()
+
+
+def _ready(connection: socket.socket) -> socket.socket:
+    """A connection, to be used without waiting."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setblocking(False)
+    return connection
 
 
 def _bytes_of(x: Array) -> memoryview:

@@ -23,7 +23,7 @@ class WatchedCommunicator(Communicator):
         self, op: str, x: Array | None = None, detail: object = ""
     ) -> AbstractContextManager[None]:
         """A call that all ranks of the group make, x being alike on all of them."""
-        if not progress.op:  # a part of another one is known by that
+        if not progress.within:  # a part of another one is known by that
             of = "" if x is None else f" of {x.dtype}{list(x.shape)}"
             progress.comes_to(self._group, f"{op}{f' ({detail})' if detail != '' else ''}{of}")
         return collective(op, self._group)
