@@ -281,6 +281,7 @@ class Traced:
         # Each output is a value of its own: what is only handed through is copied.
         taken = [capture.written[id(x)] for x in stays if id(x) in capture.written]
         results = [_own(v, every) for v in (*outputs, *taken)]
+        results += capture.exchanged(results)  # behind what the caller is given
         first, places = len(inputs) + len(fed) + len(read), len(outputs)
         written = [first + i for i, x in enumerate(stays) if id(x) in capture.written]
         executable = compile(

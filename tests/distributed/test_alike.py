@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from lamina.spec import Spec, float32
 from lamina.train import History, Position
 from lamina.train.metrics import F1Score
 from tests.helpers import ROOT
-from tests.helpers.ranks import mpirun, run_ranks
+from tests.helpers.ranks import RanksFailed, mpirun, run_ranks
 
 PAIR = Group(0, 1)
 
@@ -250,3 +252,106 @@ def test_a_later_program_that_one_rank_alone_has_is_named(
         f"rank 1 comes to {others} as operation " in text
         and f"where rank 0 comes to {ours}: ranks must" in text
     )
+
+
+def train_on_parts(sizes: list[list[int]], **options: Any) -> str:
+    """What is told of ranks whose parts of a batch have these sizes in the steps that follow each other."""
+    parallel = distributed.DataParallel(**options)
+    step = lm.train_step(nn.Linear(4, 3), ops.cross_entropy, optim.SGD(0.1), device="cpu", parallel=parallel)
+    try:
+        for sizes_now in sizes:
+            n = sizes_now[distributed.rank()]
+            step(np.zeros((n, 4), np.float32), np.zeros(n, np.int64))
+        distributed.barrier()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def train_on_other_parts() -> list[str]:
+    """Parts that differ at once; that may; whose first axes are not of samples (points, and what each cloud is)."""
+    step = lm.train_step(
+        nn.Linear(4, 3),
+        lambda y, t: ops.mean(y) + 0 * ops.sum(t),
+        optim.SGD(0.1),
+        device="cpu",
+        parallel="data",
+    )
+    for n in (7, 5 + distributed.rank()):
+        step(np.zeros((n, 4), np.float32), np.zeros(2, np.float32))
+    told = [train_on_parts([[4, 3]])]
+    return [*told, train_on_parts([[4, 3]], equal_parts=False), train_on_parts([[4, 4], [3, 3], [4, 4]])]
+
+
+@pytest.mark.feature("B032")
+def test_parts_of_different_sizes_are_told_at_the_first_step() -> None:
+    for first, meant, alike in run_ranks(train_on_other_parts, 2):
+        assert "parts of a batch are of different sizes, 3 samples on rank 1 and 4 samples on rank 0" in first
+        assert (meant, alike) == ("", "")
+
+
+def train_on_a_shorter_part() -> None:
+    train_on_parts([[4, 4], [4, 4], [4, 3]])
+    time.sleep(20)
+
+
+@pytest.mark.feature("B032")
+def test_a_shorter_part_in_a_later_step_ends_all_ranks() -> None:
+    with pytest.raises(
+        RanksFailed, match="trains on [34] samples where rank [01] trains on [34], in call 3 of"
+    ):
+        run_ranks(train_on_a_shorter_part, 2)
+
+
+class EitherHead(nn.Module):
+    """A head for each of two tasks, of the same shape."""
+
+    def __init__(self) -> None:
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Any, first: bool) -> Any:
+        return self.first(x) if first else self.second(x)
+
+
+def train_other_heads() -> None:
+    """In the third step each rank's loss depends on parameters of its own, whose gradients are of one shape."""
+    step = lm.train_step(EitherHead(), ops.cross_entropy, optim.SGD(0.1), device="cpu", parallel="data")
+    for first in (True, False, distributed.rank() == 0):
+        step((np.zeros((4, 4), np.float32), first), np.zeros(4, np.int64))
+    time.sleep(20)
+
+
+@pytest.mark.feature("B032")
+def test_gradients_of_other_parameters_in_a_later_step_end_all_ranks() -> None:
+    with pytest.raises(
+        RanksFailed, match=r"comes to a step with gradients of (first|second).bias, .*same program"
+    ):
+        run_ranks(train_other_heads, 2)
+
+
+def fit_on_the_same() -> list[list[str]]:
+    """What is warned of: the same batches on all ranks, each rank's own, parts of the same, each by a sampler."""
+    me, told = distributed.rank(), []
+    x, y = np.arange(32, dtype=np.float32).reshape(8, 4), np.zeros(8, np.int64)
+    samples = data.TensorDataset(x, y)
+    for batches in (
+        data.prefetch(data.arrays(x, y, batch_size=4)),
+        data.arrays(x[me::2], y[me::2], batch_size=2),
+        data.arrays(x, y, batch_size=4, parallel="data"),
+        data.DataLoader(samples, 2, sampler=list(range(me, 8, 2))),
+    ):
+        step = lm.train_step(
+            nn.Linear(4, 3), ops.cross_entropy, optim.SGD(0.1), device="cpu", parallel="data"
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            lm.fit(step, batches, 1, progress=False, console=Console(quiet=True))
+        told.append([str(w.message) for w in caught if w.filename == __file__])
+    return told
+
+
+@pytest.mark.feature("B032")
+def test_ranks_that_read_the_same_are_told() -> None:
+    first, second = run_ranks(fit_on_the_same, 2)
+    assert [len(told) for told in (*first, *second)] == [1, 0, 0, 0, 0, 0, 0, 0]
+    assert "all 2 ranks read the same batches of Batches(8 samples" in first[0][0]

@@ -65,3 +65,44 @@ def test_errors() -> None:
         distributed.all_reduce_each([x], bucket_bytes=0)
     with pytest.raises(TypeError, match="vmap: all_reduce takes all ranks"):
         lm.vmap(lambda x: distributed.all_reduce(x))(lm.zeros(2, 3))
+
+
+def exchange_unread() -> list[bool]:
+    """Whether compiled and line by line the same comes out where one rank alone reads what both exchange."""
+    me = distributed.rank()
+
+    def sent_alone(x: Any) -> Any:
+        if me == 0:
+            distributed.send(x * 2.0, 1)  # nobody reads the zeros
+            return ops.sum(x)
+        return ops.sum(distributed.receive(x, 0))
+
+    def with_gradient(x: Any) -> Any:
+        """The value of what rank 0 sends is needed by rank 1's gradient alone."""
+        if me == 0:
+            return ops.sum(x * x) + ops.sum(distributed.send(x * 2.0, 1))
+        return ops.sum(distributed.receive(x, 0) * x)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: Any) -> Any:
+            sent_alone(x)
+            return self.linear(x)
+
+    x = np.arange(3, dtype=np.float32)
+    found = []
+    for function in (sent_alone, lm.grad(with_gradient), lm.value_and_grad(with_gradient)):
+        pair = lm.jit(function)(x), function(x)
+        compiled, plain = (y if isinstance(y, tuple) else (y,) for y in pair)
+        found += [bool(np.allclose(a.numpy(), b.numpy())) for a, b in zip(compiled, plain, strict=True)]
+    step = lm.train_step(Net(), ops.mse_loss, optim.SGD(0.1), device="cpu", keep_grads=True)
+    step(x[None], x[None])
+    assert step.grads is not None
+    return [*found, sorted(step.grads) == ["linear.bias", "linear.weight"]]
+
+
+def test_what_ranks_send_each_other_is_sent_whoever_reads_it() -> None:
+    assert run_ranks(exchange_unread, 2) == [[True] * 5] * 2

@@ -15,7 +15,7 @@ import lamina as lm
 from lamina import data, nn, ops, optim
 from lamina.cli import main
 from lamina.optim import schedule
-from lamina.train import Epoch, History, Position, Scores, Step, fit, load_checkpoint
+from lamina.train import CheckpointFolder, Epoch, History, Position, Scores, Step, fit, load_checkpoint
 from lamina.train.callbacks import (
     BestCheckpoint,
     Callback,
@@ -384,6 +384,20 @@ def test_callbacks_end_when_training_fails() -> None:
     assert one.told[-1] == "end"
     with pytest.raises(TypeError, match="callbacks must be Callbacks or functions of an Epoch, got <class"):
         fit(make(), batches(), 1, callbacks=[Noting], progress=False)
+
+
+def test_callbacks_end_whatever_another_one_raises_at_its_end(tmp_path: Path) -> None:
+    class Failing(Callback):
+        def end(self) -> None:
+            raise OSError("no room")
+
+    one, step = Noting(), make()
+    folder = CheckpointFolder(tmp_path, step)
+    with pytest.raises(OSError, match="no room"):
+        fit(step, batches(), 1, callbacks=[Failing(), one], checkpoint=folder, progress=False)
+    assert one.told[-1] == "end"
+    assert folder._thread is None  # the checkpoint is whole
+    assert folder.newest() is not None
 
 
 class Counting(Callback):

@@ -26,7 +26,8 @@ Y = np.random.default_rng(1).integers(0, 5, (8, 12))
 def make(seed: int = 5, **options: Any) -> lm.train.Step:
     nn.manual_seed(seed)
     net = nn.Sequential(nn.Linear(6, 33), nn.BatchNorm1d(33), nn.Tanh(), nn.Dropout(0.2), nn.Linear(33, 5))
-    return lm.train_step(net, ops.cross_entropy, optim.AdamW(1e-2), device="cpu", parallel="data", **options)
+    options = {"parallel": "data", **options}
+    return lm.train_step(net, ops.cross_entropy, optim.AdamW(1e-2), device="cpu", **options)
 
 
 def losses(step: lm.train.Step, batches: range) -> list[float]:
@@ -276,14 +277,15 @@ def write_unevenly(path: str) -> list[Any]:
     def run(step: lm.train.Step, batches: range) -> list[float]:
         return [float(step(X[i][part], Y[i][part]).item()) for i in batches]
 
-    step = make()
+    parallel = distributed.DataParallel(equal_parts=False)
+    step = make(parallel=parallel)
     run(step, range(3))
     folder = CheckpointFolder(path, step)
     folder.save(Position(0, 3))
     folder.wait()
     after = run(step, range(3, 6))
     distributed.barrier()
-    again = make(9)
+    again = make(9, parallel=parallel)
     CheckpointFolder(path, again).load()
     return [after, run(again, range(3, 6))]
 

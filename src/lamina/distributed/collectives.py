@@ -129,7 +129,8 @@ def send_receive(input: X, dst: int | None, src: int | None, *, group: Group | N
 
 
 def send(input: X, dst: int, *, group: Group | None = None) -> X:
-    """Send input to rank `dst`, which calls `receive`. Gives zeros: in a graph, return them, so that it is sent."""
+    """Send input to rank `dst`, which calls `receive`. Gives zeros: in a graph of `lamina.trace`, return them, so
+    that it is sent; add them to a loss, so that its gradient comes back."""
     return send_receive(input, dst, None, group=group)
 
 

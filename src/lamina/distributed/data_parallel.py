@@ -10,10 +10,11 @@ from typing import Any, Literal
 from lamina import ops
 from lamina.distributed.alike import check_alike
 from lamina.distributed.collectives import BUCKET_BYTES, all_reduce, all_reduce_each, broadcast
-from lamina.distributed.ranks import all_gather_object, group_rank, rank, world_group
+from lamina.distributed.ranks import all_gather_object, group_rank, rank, world_group, world_size
 from lamina.distributed.shards import Shards
 from lamina.ops.primitives.random import part_of_batch
 from lamina.runtime.ranks import common_world
+from lamina.runtime.ranks.progress import group_name
 from lamina.spec import Group, bfloat16
 from lamina.tensors import Tensor
 
@@ -27,12 +28,16 @@ class DataParallel:
         own gradient leaves over is kept in float32 and added to the next step's gradient (Seide et al. 2014). Without
         it nothing is kept, and in a step of precision "bf16", whose gradients are bfloat16 as they come, nothing is
         copied.
+    equal_parts: whether all ranks' parts of a batch must be of one size, that of the first axis where all inputs and
+        targets have the same: gradients of ranks count alike, whatever number of samples they are of. False: parts
+        may differ, as where the first axis is no samples' (points, words).
     """
 
     group: Group | None = None
     bucket_bytes: int = BUCKET_BYTES
     compression: Literal["bf16"] | None = None
     error_feedback: bool = True
+    equal_parts: bool = True
 
     def __post_init__(self) -> None:
         if self.bucket_bytes < 1:
@@ -49,6 +54,11 @@ class DataParallel:
     def ranks(self) -> Group:
         """The group."""
         return world_group() if self.group is None else self.group
+
+    @property
+    def name(self) -> str:
+        """What the group is called, alike on all of its ranks."""
+        return group_name(self.ranks.ranks, world_size())
 
     @property
     def size(self) -> int:
@@ -110,6 +120,23 @@ class DataParallel:
     def check_alike(self, what: str, lines: Sequence[tuple[str, str]]) -> None:
         """Raise ValueError on all ranks where lines, of a program or a network, are not the same on each of them."""
         check_alike(what, lines, self.ranks)
+
+    def check_parts(self, samples: int | None) -> None:
+        """Raise ValueError on all ranks where their parts of a batch are of different sizes, and should not be.
+
+        samples: of this rank's part, None where that is not known.
+        """
+        given = self.gather_objects(samples)
+        known = {n: place for place, n in reversed(list(enumerate(given))) if n is not None}
+        if self.equal_parts and len(known) > 1:
+            parts = " and ".join(
+                f"{n} samples on rank {self.ranks.ranks[place]}" for n, place in known.items()
+            )
+            raise ValueError(
+                f"train_step: ranks' parts of a batch are of different sizes, {parts}, and gradients of all ranks "
+                "count alike: drop_last=True leaves a shorter batch out, pad_last=True fills it up; "
+                "DataParallel(equal_parts=False) is for what is meant so"
+            )
 
     def all_agree(self, good: Any) -> Any:
         """Whether a traced condition holds on all ranks."""

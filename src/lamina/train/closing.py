@@ -108,7 +108,7 @@ class StepCapture(Capture):
             for x in operands
         ]
         if any(isinstance(x, Value) for x in read):
-            return Value.bind_op(op, [self.read(x) if isinstance(x, Tensor) else x for x in read])
+            return self.noted(Value.bind_op(op, [self.read(x) if isinstance(x, Tensor) else x for x in read]))
         return computed(op, operands)
 
     def call_op(self, op: Op, operands: Sequence[Any]) -> Any:

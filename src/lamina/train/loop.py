@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +17,11 @@ import numpy as np
 from rich.console import Console
 
 from lamina._renamed import renamed
-from lamina.data import Epochs
+from lamina.data import Epochs, Prefetch
 from lamina.distributed.data_parallel import DataParallel
 from lamina.distributed.ranks import rank
 from lamina.distributed.watch import patience
+from lamina.graph.ir.surroundings import users_frame
 from lamina.graph.run.timeline import host_span
 from lamina.infer import Predictor
 from lamina.ops.arguments import checked
@@ -146,10 +148,27 @@ def _check_ranks(
     length = _length(data)
     if length is not None:  # of which a limit may leave some out, on ranks that have more of them
         told["batches"] = length if max_steps is None else min(length, start.batch + max_steps)
-    if isinstance(data, list | tuple):
+    if isinstance(data, list | tuple) and step.options.parallel.equal_parts:
         told |= _samples(data if max_steps is None else data[start.batch : start.batch + max_steps])
     lines = [(f"{name}={value}", "") for name, value in told.items()]
     step.options.parallel.check_alike("fit: settings", lines)
+    _warn_of_same_batches(step.options.parallel, data, setup)
+
+
+def _warn_of_same_batches(parallel: DataParallel, data: Any, setup: Setup) -> None:
+    """Warn, on the first rank, where all read the same batches whole: N ranks do then what one would do."""
+    source = data.source if isinstance(data, Prefetch) else data
+    facts = {name: x for name, x in setup.items() if name.startswith("data.")}
+    whole = getattr(source, "world_size", 0) == 1 and "data.content" in facts
+    # A sampler of one's own may give each rank other samples.
+    sampled = any(getattr(source, name, None) is not None for name in ("sampler", "batch_sampler"))
+    given = parallel.gather_objects(facts if whole and not sampled else None)
+    if parallel.place == 0 and given[0] is not None and all(other == given[0] for other in given):
+        warnings.warn(
+            f"fit: all {parallel.size} ranks read the same batches of {source!r}, so that they train as one would: "
+            'parallel="data" gives each its part of every batch, of which batch_size is that of all ranks',
+            stacklevel=users_frame(),
+        )
 
 
 def _check_validations(step: Step, validation: Iterable[Any] | None, metrics: Mapping[str, Metric]) -> None:
@@ -250,11 +269,16 @@ class _Loop:
                     if asked or self.is_over:
                         break
         finally:
-            for callback in begun:
-                callback.end()
-            if isinstance(self.saving.checkpoint, CheckpointFolder):
-                self.saving.checkpoint.wait()
+            self._end(begun)
         return self.history
+
+    def _end(self, begun: Sequence[Callback]) -> None:
+        """Let each callback end, and the checkpoint be whole, whatever the others raise."""
+        with contextlib.ExitStack() as ends:  # the last one that it is given is the first one that it calls
+            if isinstance(self.saving.checkpoint, CheckpointFolder):
+                ends.callback(self.saving.checkpoint.wait)
+            for callback in reversed(begun):
+                ends.callback(callback.end)
 
     def _states(self) -> list[Mapping[str, Any] | None]:
         """What each callback remembered at the start: the first of its class that no other callback has."""

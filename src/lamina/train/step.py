@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import zlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Self, TypeVar, overload
@@ -50,6 +51,8 @@ from lamina.train.scaling import all_finite, initial_scale, next_scale
 
 _where = device  # the argument of `train_step` has the same name
 Loss = Callable[[Any, Any], Any]
+#: How many parameters a text names.
+_SHOWN = 4
 V = TypeVar("V")
 
 
@@ -243,6 +246,7 @@ class Step:
         renew_after_fork(self)
         self._settings: tuple[int, Hashable] = (-1, ())
         self._compared = False  # with the other ranks' programs
+        self._group_name = "" if options.parallel is None else options.parallel.name
         self._waiting: int | None = 0  # gradients that were gathered; None: as the state says
         # The parameters that have a gradient since the last update; None: as the state says.
         self._gathered: frozenset[str] | None = frozenset()
@@ -300,7 +304,7 @@ class Step:
             program = self._program(kind, self._with_gradient() if updates else frozenset())
             if self.options.parallel is not None:  # a rank's own steps are no other's
                 progress.begin_step(self.number)
-            self._compare(program)
+                self._compare(program, kind.samples, self.options.parallel)
             with self._tuner.before(program.executable):
                 try:
                     results = iter(
@@ -315,7 +319,7 @@ class Step:
             self._gathered = frozenset() if updates else self._with_gradient() | program.reached
             loss = next(results)
             self.correct, self.labels = (next(results), next(results)) if program.counts else (None, None)
-            self.grads = dict(zip(program.grads, results, strict=True)) if self.options.keep_grads else None
+            self.grads = {name: next(results) for name in program.grads} if self.options.keep_grads else None
             return loss
 
     # ---- what one rank would hold
@@ -383,14 +387,17 @@ class Step:
                 rounded = whole[key]
             held.copy_(rounded.to(held.device, held.dtype))
 
-    def _compare(self, program: _CompiledStep) -> None:
-        """At the first step: whether all ranks have traced the same collective operations, and exchange gradients of
-        the same parameters. Raises ValueError."""
-        if self.options.parallel is not None and not self._compared:
-            self.options.parallel.check_alike("train_step: collective operations", program.collectives)
+    def _compare(self, program: _CompiledStep, samples: int | None, parallel: DataParallel) -> None:
+        """At the first step: whether all ranks have traced the same collective operations, exchange gradients of the
+        same parameters, and have parts of one size. In later steps the watchdogs compare that. Raises ValueError."""
+        if not self._compared:
+            parallel.check_alike("train_step: collective operations", program.collectives)
             names = [(name, "") for name in sorted(program.reached)]
-            self.options.parallel.check_alike("train_step: parameters that the loss depends on", names)
+            parallel.check_alike("train_step: parameters that the loss depends on", names)
+            parallel.check_parts(samples)
             self._compared = True
+        progress.comes_to(self._group_name, program.told)
+        progress.trains_on(self._group_name, samples if parallel.equal_parts else None)
 
     def renew(self) -> None:
         """In a forked child: another thread may have been in a step."""
@@ -557,9 +564,9 @@ class Step:
         values = {n: Value(s, name=n) for n, s in zip([*held, *rates, *kind.names], specs, strict=True)}
         capture = StepCapture()
         with policy(tf32=self.precision.tf32), traced_for(self.device):
-            outputs, reached = self._forward_and_back(values, kind, capture, gathered)
+            outputs, sent, reached = self._forward_and_back(values, kind, capture, gathered)
         closed = ClosedOver(capture, self.device)
-        graph = Graph([*values.values(), *closed.inputs], [*outputs, *closed.outputs], "train_step")
+        graph = Graph([*values.values(), *closed.inputs], [*outputs, *sent, *closed.outputs], "train_step")
         grads = [name for name, _ in self._trained()] if self.options.keep_grads else []
         counts = len(outputs) == len(held) + 3 + len(grads)  # the loss, the hits and the labels
         return _CompiledStep.of(
@@ -588,9 +595,10 @@ class Step:
 
     def _forward_and_back(
         self, values: dict[str, Value], kind: _BatchKind, capture: StepCapture, gathered: frozenset[str]
-    ) -> tuple[list[Any], frozenset[str]]:
+    ) -> tuple[list[Any], list[Value], frozenset[str]]:
         """The new value of every state, in order, then the loss, perhaps the numbers of hits and of labels, and the
-        gradients; and the names of the parameters that the loss depends on.
+        gradients; what is exchanged with other ranks and not read; the names of the parameters that the loss depends
+        on.
 
         gathered: those that have a gradient already. What has none is not updated, as by torch's optimizers.
         """
@@ -603,14 +611,17 @@ class Step:
         }
         with contextlib.nullcontext() if self.options.parallel is None else self.options.parallel.own_part():
             loss, outputs, targets, after, written = self._forward(half, values, kind, capture)
-        loss, hits, after, written = _recognized(loss, _hits(outputs, targets), after, written)
+        hits = _hits(outputs, targets)
+        sent = capture.exchanged(x for x in (loss, *hits, *after.values()) if isinstance(x, Value))
+        loss, found, after, written = _recognized(loss, [*hits, *sent], after, written)
+        hits, sent = found[: len(hits)], found[len(hits) :]
         scale = values.get("scale/scale")
         # Scaled float16 gradients are widened before they are divided, others when the optimizer reads them.
         wrt = half if scale is None else parameters
-        found = self._gradients(loss if scale is None else loss * scale[0], [wrt[n] for n, _ in trained])
-        known = frozenset([n for (n, _), g in zip(trained, found, strict=True) if g is not None])
+        grads = self._gradients(loss if scale is None else loss * scale[0], [wrt[n] for n, _ in trained])
+        known = frozenset([n for (n, _), g in zip(trained, grads, strict=True) if g is not None])
         updated = [each for each in trained if each[0] in known | gathered]
-        pairs = [(n, g) for (n, _), g in zip(trained, found, strict=True) if n in known | gathered]
+        pairs = [(n, g) for (n, _), g in zip(trained, grads, strict=True) if n in known | gathered]
         arriving = [ops.zeros_like(wrt[n]) if g is None else g for n, g in pairs]
         moved = self._moved(parameters, half, written)
         new, arrived, (loss, *hits), good = self._update(
@@ -620,9 +631,9 @@ class Step:
         if kind.updates and self.options.averaged is not None:
             new |= self._average(self.options.averaged, values, new, good)
         results = [new.get(name, values[name]) for name in self.state.named()]
-        grads = {n: g for (n, _), g in zip(updated, arrived, strict=True)}
-        kept = [grads[n] if n in grads else _zeros(parameters[n]) for n, _ in trained]
-        return [*results, loss, *hits, *(kept if self.options.keep_grads else [])], known
+        came = {n: g for (n, _), g in zip(updated, arrived, strict=True)}
+        kept = [came[n] if n in came else _zeros(parameters[n]) for n, _ in trained]
+        return [*results, loss, *hits, *(kept if self.options.keep_grads else [])], sent, known
 
     def _moved(
         self, parameters: dict[str, Value], half: dict[str, Any], written: dict[str, Any]
@@ -874,6 +885,12 @@ class _BatchKind:
     updates: bool = True
 
     @property
+    def samples(self) -> int | None:
+        """The first axis of all arrays, None where these differ."""
+        found = {s.shape[0] for s in self.specs if s.ndim}
+        return found.pop() if len(found) == 1 else None
+
+    @property
     def names(self) -> list[str]:
         """Names of the arrays."""
         return [*_tree.names(self.inputs, "inputs"), *_tree.names(self.targets, "targets")]
@@ -919,6 +936,10 @@ class _CompiledStep:
     closed: ClosedOver
     reached: frozenset[str]  # parameters that the loss depends on
     rates: Sequence[Spec]  # what it is given of each group
+    told: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.told = f"a step with gradients of {_in_short(sorted(self.reached))}"
 
     @classmethod
     def of(
@@ -967,6 +988,14 @@ class _CompiledStep:
     def holds(self) -> bool:
         """Whether a trace made now would be the same."""
         return self.closed.hold()
+
+
+def _in_short(names: Sequence[str]) -> str:
+    """A few of the names, with a checksum over all where these are not all."""
+    if len(names) <= _SHOWN:
+        return ", ".join(names)
+    seal = zlib.crc32("\n".join(names).encode())
+    return f"{', '.join(names[:_SHOWN])}, … ({len(names)} parameters, checksum {seal:08x})"
 
 
 def _zeros(x: Any) -> Any:

@@ -115,6 +115,15 @@ def test_what_is_new_is_told_at_once() -> None:
     assert told == [1, 2, 5, 6]
 
 
+def test_sizes_of_steps_are_told_where_they_change() -> None:
+    progress, told = Progress(), list[int]()
+    progress.tell = lambda: told.append(progress.parts["world"].calls)
+    for samples in (8, 8, 5, 8, None):
+        progress.trains_on("world", samples)
+    assert progress.facts()["parts"] == {"world": (5, [(1, 8), (3, 5), (4, 8), (5, None)])}
+    assert told == [1, 3, 5]  # at once what is new
+
+
 def test_groups_are_called_alike_on_all_ranks() -> None:
     assert (group_name((0, 1), 2), group_name((0, 1), 3)) == ("world", "0,1")
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lamina.runtime.ranks import verdict
-from lamina.runtime.ranks.verdict import Blame, Courses, Limits, Rank, judge
+from lamina.runtime.ranks.verdict import Blame, Courses, Limits, Rank, judge, uneven
 
 LIMITS = Limits(30.0)
 
@@ -154,6 +154,18 @@ def test_who_does_something_else_is_named_with_both_operations() -> None:
     assert str(courses.differ(third)).startswith(
         "rank 2 comes to operation 1 of ranks 1,2 by another way than rank 1:"
     )
+
+
+def test_parts_are_compared_where_both_are_known() -> None:
+    """Steps that only one has made, sizes that nobody can say and other groups' are not compared."""
+    first = rank(0, parts={"world": [4, [[1, 8], [3, None], [4, 8]]]})
+    second = rank(1, parts={"world": [3, [[1, 8], [3, 5]]], "1,2": [1, [[1, 2]]]})
+    assert uneven(second, [first, second]) is None
+    second.update({"step": 7, "parts": {"world": [4, [[1, 8], [3, 5]]]}}, 1.0)
+    found = uneven(second, [first, second])
+    assert found is not None
+    assert (found.rank, found.step) == (-1, 7)
+    assert "rank 1 trains on 5 samples where rank 0 trains on 8, in call 4 of their steps" in str(found)
 
 
 def test_nobody_is_blamed_at_a_limit() -> None:

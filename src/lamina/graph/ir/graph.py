@@ -40,6 +40,7 @@ from lamina.ops.operators import InPlace
 from lamina.ops.origin import Origin, current_origin
 from lamina.ops.part import TensorPart
 from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.collective import Exchange
 from lamina.ops.primitives.marker import Alias, Clone, Marker, StopGradient, overwritten
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.shape import Expand
@@ -325,6 +326,7 @@ class Capture:
         self.finals: list[Callable[[], None]] = []
         self.notes: dict[int, tuple[object, Any]] = {}  # by the owner's id
         self.assigned: dict[tuple[int, str], tuple[Any, Any]] = {}
+        self._exchanged: list[Value] = []
 
     def read(self, x: Any) -> Value:
         """What stands for an operand now."""
@@ -465,6 +467,20 @@ class Capture:
             stays = twin if kept is None else kept
             self.tensors[id(stays)], self.inputs[id(stays)] = stays, self.inputs.pop(key)
 
+    def noted(self, found: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The outputs of an op that the function calls, of which what ranks send each other is remembered."""
+        if found[0].node is not None and isinstance(found[0].node.op, Exchange):
+            self._exchanged.append(found[0])
+        return found
+
+    def exchanged(self, outputs: Iterable[Value]) -> list[Value]:
+        """What the function sends or receives that nothing of these outputs reads. It is to run all the same, as line
+        by line: a rank of those that take part may read it where another one does not."""
+        if not self._exchanged:
+            return []
+        read = set(reachable(outputs))
+        return [value for value in self._exchanged if value.node not in read]
+
     def assigns(self, holder: Any, name: str) -> None:
         """An attribute is about to be assigned (see `attributes_apart`)."""
         self.assigned.setdefault((id(holder), name), (holder, vars(holder).get(name, _ABSENT)))
@@ -544,7 +560,7 @@ class Capture:
 
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Value, ...]:
         """Record op as a node."""
-        return Value.bind_op(op, [self.read(x) for x in operands])
+        return self.noted(Value.bind_op(op, [self.read(x) for x in operands]))
 
     def call_op(self, op: Op, operands: Sequence[Any]) -> Value:
         """Record op as a node; its first output."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from lamina._json import parse_json
-from lamina.runtime.ranks.verdict import Blame, Courses, Limits, Rank, judge
+from lamina.runtime.ranks.verdict import Blame, Courses, Limits, Rank, judge, uneven
 
 #: Bytes of a line: more is no message of ours.
 _LONGEST = 1 << 20
@@ -208,7 +208,7 @@ class RankMonitor:
 
     def _update(self, rank: Rank, facts: dict[str, Any]) -> None:
         rank.update(facts, time.monotonic())
-        self._apart = self._apart or self._courses.differ(rank)
+        self._apart = self._apart or self._courses.differ(rank) or uneven(rank, self.ranks)
 
     # ---- values by name
     def _set(self, key: str, value: Any) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 _AGREEMENT = 20.0
 #: Of how many operations the last ones are told, and every how manieth before.
 _TOLD, _SPACING = 64, 256
+#: Of how many changes of a step's size the last ones are told.
+_CHANGES = 16
 #: Texts that are known to have been told.
 _KNOWN = 4096
 
@@ -52,6 +54,31 @@ class Course:
         return [*self.marks, *self.latest]
 
 
+class Parts:
+    """By how many samples a rank trains in each of the steps that a group makes together.
+
+    calls: how many steps there were. changes: since which of them, counted from 1, it is of so many (None: unknown).
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.changes: deque[tuple[int, int | None]] = deque(maxlen=_CHANGES)
+        self._known: set[int | None] = set()
+
+    def add(self, samples: int | None) -> bool:
+        """One more step; whether it is of a number of samples that none before was of."""
+        self.calls += 1
+        if not self.changes or self.changes[-1][1] != samples:
+            self.changes.append((self.calls, samples))
+        news = samples not in self._known
+        self._known.add(samples)
+        return news
+
+    def facts(self) -> tuple[int, list[tuple[int, int | None]]]:
+        """What other ranks' are compared with."""
+        return self.calls, list(self.changes)
+
+
 class Progress:
     """The step and the operation of one process.
 
@@ -59,8 +86,8 @@ class Progress:
     op, group: the collective that is under way, "" where none is, and of which ranks; of several threads that which
     has waited longest.
     counts: how many collectives of each group were begun. courses: which, so that ranks that do different things are
-    noticed; tell is called when one is new. doing, until: work that others wait for, and until when
-    it may take (`time.monotonic`).
+    noticed; parts: the sizes of its steps, likewise. tell is called when one is new. doing, until: work that others
+    wait for, and until when it may take (`time.monotonic`).
     last: the number of the call that is the last one, None while nobody wants to stop; why says who does. stopped:
     why this rank has stopped, when it has.
     """
@@ -70,6 +97,7 @@ class Progress:
         self._under_way: dict[int, tuple[float, str, str]] = {}  # by thread: since when, operation, group
         self.counts: dict[str, int] = {}
         self.courses: dict[str, Course] = {}
+        self.parts: dict[str, Parts] = {}
         self.tell: Callable[[], object] | None = None
         self._known: set[str] = set()
         self._news = 0
@@ -136,6 +164,14 @@ class Progress:
         if news and self.tell is not None:
             self.tell()
 
+    def trains_on(self, group: str, samples: int | None) -> None:
+        """The step that begins is of so many samples on this rank, and of as many on all ranks of the group.
+
+        None: of how many nobody can say.
+        """
+        if self.parts.setdefault(group, Parts()).add(samples) and self.tell is not None:
+            self.tell()
+
     def tell_next(self, count: int) -> None:
         """So many operations are those of a program that has not run before: each is told at once."""
         self._news = count
@@ -160,6 +196,7 @@ class Progress:
             "since": now - since if op else 0.0,
             "counts": dict(self.counts),
             "courses": {group: course.facts() for group, course in list(self.courses.items())},
+            "parts": {group: parts.facts() for group, parts in list(self.parts.items())},
             "doing": self.doing,
             "patience": max(self.until - now, 0.0),
         }

@@ -145,6 +145,32 @@ class Courses:
         return None
 
 
+def uneven(rank: Rank, ranks: Sequence[Rank]) -> Blame | None:
+    """Where a rank has told of a step of another number of samples than another rank's part of it has."""
+    for other in ranks:
+        for group, (calls, changes) in rank.facts.get("parts", {}).items():
+            others = other.facts.get("parts", {}).get(group, (0, []))
+            for call in sorted({first for first, _ in (*changes, *others[1])}):
+                own, found = _samples_in(call, calls, changes), _samples_in(call, *others)
+                if own is not None and found is not None and own != found:
+                    return Blame(
+                        -1,
+                        f"rank {rank.number} trains on {own} samples where rank {other.number} trains on {found}, in "
+                        f"call {call} of their steps: gradients of all ranks count alike, whatever number of samples "
+                        "they are of; drop_last=True leaves a shorter batch out, pad_last=True fills it up, and "
+                        "DataParallel(equal_parts=False) is for what is meant so",
+                        rank.step,
+                        rank.op,
+                    )
+    return None
+
+
+def _samples_in(call: int, calls: int, changes: Sequence[tuple[int, int | None]]) -> int | None:
+    """Of how many samples a step is, None where that is not known, or it was not made yet."""
+    known = [samples for first, samples in changes if first <= call <= calls]
+    return known[-1] if known else None
+
+
 @dataclass(frozen=True)
 class Blame:
     """Why all ranks end: which rank (-1: none alone), what about it, and where it was."""
