@@ -54,7 +54,7 @@ class Course:
         return [*self.marks, *self.latest]
 
 
-class Parts:
+class PartSizes:
     """By how many samples a rank trains in each of the steps that a group makes together.
 
     calls: how many steps there were. changes: since which of them, counted from 1, it is of so many (None: unknown).
@@ -97,7 +97,7 @@ class Progress:
         self._under_way: dict[int, tuple[float, str, str]] = {}  # by thread: since when, operation, group
         self.counts: dict[str, int] = {}
         self.courses: dict[str, Course] = {}
-        self.parts: dict[str, Parts] = {}
+        self.parts: dict[str, PartSizes] = {}
         self.tell: Callable[[], object] | None = None
         self._known: set[str] = set()
         self._news = 0
@@ -169,7 +169,7 @@ class Progress:
 
         None: of how many nobody can say.
         """
-        if self.parts.setdefault(group, Parts()).add(samples) and self.tell is not None:
+        if self.parts.setdefault(group, PartSizes()).add(samples) and self.tell is not None:
             self.tell()
 
     def tell_next(self, count: int) -> None:
