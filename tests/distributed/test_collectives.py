@@ -29,6 +29,9 @@ def test_gradients_stay_those_of_their_module() -> None:
     before = net.weight.numpy().copy()
     optim.SGD(net.parameters(), lr=0.5).step(distributed.all_reduce_each(gradients))
     np.testing.assert_array_equal(net.weight.numpy(), before - 0.5)
+    some = lm.grad(lambda net: ops.sum(net.weight))(net)  # another rank's loss may depend on the bias
+    assert some.absent == {"bias"}
+    assert distributed.all_reduce_each(some).absent == set()
     assert distributed.all_reduce_each({}) == {}
 
 

@@ -565,6 +565,51 @@ def test_compiled_steps_leave_parameters_without_a_gathered_gradient_alone() -> 
         update()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_parameters_that_a_loss_does_not_depend_on_are_left_alone_as_torchs(
+    name: str, compiled: bool
+) -> None:
+    """Two heads in turn: neither weight decay nor momentum moves the one that a batch does not use."""
+    torch = pytest.importorskip("torch")
+    own = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 2), nn.Linear(3, 2)])
+    other = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)])
+    own.load_state_dict(other.state_dict())
+    numbers = {"lr": 0.1, "weight_decay": 0.1} | ({"momentum": 0.9} if name == "SGD" else {})
+    optimizer = getattr(optim, name)(own.parameters(), **numbers)
+    torchs = getattr(torch.optim, name)(other.parameters(), **numbers)
+
+    def update(x: Any, head: int) -> Any:
+        loss, grads = lm.value_and_grad(lambda net: ops.mean(ops.square(net[head](ops.tanh(net[0](x))))))(own)
+        nn.utils.clip_grad_norm_(grads, 1.0)
+        optimizer.step(grads)
+        return loss
+
+    step = lm.jit(update) if compiled else update
+    for head in (1, 1, 2, 1, 2, 2):
+        x = np.random.default_rng(head).standard_normal((4, 3)).astype(np.float32)
+        torchs.zero_grad()
+        loss = other[head](other[0](torch.tensor(x)).tanh()).square().mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+        torchs.step()
+        assert step(lm.tensor(x), head).item() == pytest.approx(loss.item(), rel=1e-5)
+    for p, q in zip(own.parameters(), other.parameters(), strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_none_is_no_gradient() -> None:
+    net = network()
+    optimizer = optim.SGD(net, lr=0.5, weight_decay=0.5)
+    grads = lm.grad(loss_of)(net)
+    listed = [g if name == "0.bias" else None for name, g in grads.items()]
+    for given in ({n: g if n == "0.bias" else None for n, g in grads.items()}, listed):
+        before = values(net)
+        optimizer.step(given)
+        after = values(net)
+        assert [name for name in before if np.any(before[name] != after[name])] == ["0.bias"]
+
+
 def test_gradients_of_a_compiled_function_are_those_of_their_parameters() -> None:
     """Whatever the optimizer calls them, and in a function that is compiled itself."""
     net, twin = network(), network()

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, cast, overload
 
 from lamina import _tree
 from lamina.distributed.ranks import rank, world_group
+from lamina.graph.transforms.arguments import Gradients
 from lamina.ops.arguments import checked
 from lamina.ops.core import Op, bind, operand
 from lamina.ops.primitives.collective import (
@@ -71,6 +72,8 @@ def all_reduce_each(
     if isinstance(inputs, dict):
         given, structure = _tree.flatten(inputs, lambda within: within is not inputs)
         found = all_reduce_each(given, reduction, group=group, bucket_bytes=bucket_bytes)
+        if isinstance(inputs, Gradients):  # what one rank's loss does not depend on, another's may
+            return Gradients(dict(zip(inputs, found, strict=True)), inputs.parameters)
         return cast(dict[str, Any], _tree.unflatten(structure, found))
     if not inputs:
         return []

@@ -610,7 +610,8 @@ class InPlace(Operators[Own]):
 
     @property
     def data(self) -> Any:
-        """Itself without what is differentiated, as `detach`; assigning writes the values (`copy_`).
+        """Itself without what is differentiated, as `detach`; assigning writes the values past a derivative, as
+        `x.data.copy_(values)` does.
 
         Raises TypeError for values of another dtype, ShapeError for another shape.
         """
@@ -629,7 +630,7 @@ class InPlace(Operators[Own]):
                 f"data: {made.spec} cannot be written over {self.spec}; another shape is another parameter: "
                 "net.weight = nn.Parameter(values)"
             )
-        self.copy_(made)
+        self.data.copy_(made)
 
     def fill_diagonal_(self, fill_value: float) -> Any:
         """Overwrite the elements x[i, i, …] with a number. Raises ShapeError for less than two axes."""

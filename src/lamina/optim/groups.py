@@ -487,13 +487,15 @@ class ParameterGroups:
 
     # ---- which gradient is whose
     def _pairs(self, grads: Any) -> list[tuple[TrainedParameter, Any]]:
-        """Parameters that are trained here, with their gradients. Raises TypeError, ValueError, ShapeError."""
+        """Parameters that are trained here, with their gradients, but for those that have none: None, or what the
+        loss does not depend on. Raises TypeError, ValueError, ShapeError."""
         found = self._by_identity(grads)
         if found is None:
             found = self._by_name(grads) if isinstance(grads, Mapping) else self._by_place(grads)
-        pairs = [(e, g) for e, g in found if e.is_trained]
-        if not pairs:
+        trained = [(e, g) for e, g in found if e.is_trained]
+        if not trained:
             raise ValueError(f"{self._name}.step: none of the gradients is of a parameter that it trains")
+        pairs = [(e, g) for e, g in trained if g is not None]
         for e, g in pairs:
             if tuple(g.shape) != e.param.shape:
                 raise ShapeError(
@@ -504,7 +506,9 @@ class ParameterGroups:
     def _by_identity(self, grads: Any) -> list[tuple[TrainedParameter, Any]] | None:
         """What derivatives with respect to modules give tells which parameter each gradient is of."""
         if isinstance(grads, Gradients):
-            known = [(self.entries.get(id(grads.parameters[n])), g) for n, g in grads.items()]
+            absent = grads.absent
+            given = [(grads.parameters[n], None if n in absent else g) for n, g in grads.items()]
+            known = [(self.entries.get(id(p)), g) for p, g in given]
             return [(e, g) for e, g in known if e is not None]
         if not isinstance(grads, tuple | list) or not grads:
             return None
@@ -525,7 +529,7 @@ class ParameterGroups:
         given = [grads] if is_array(grads) or isinstance(grads, Operand) else grads
         trained = [e for e in self.entries.values() if e.is_trained]
         if not isinstance(given, tuple | list) or any(
-            not is_array(g) and not isinstance(g, Operand) for g in given
+            g is not None and not is_array(g) and not isinstance(g, Operand) for g in given
         ):
             raise TypeError(
                 f"{self._name}.step: gradients are a dict by name, a list in the order of the parameters, or what "

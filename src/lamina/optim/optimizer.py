@@ -171,8 +171,9 @@ class Optimizer(Checked, metaclass=_TakesParameters):
         """Update the parameters in place, by gradients or by the mean of those that `accumulate` gathered.
 
         grads: what `lamina.grad` or `value_and_grad` gives for modules (also for several in a tuple), a dict by the
-            parameters' names, or a list in their order. Parameters without a gradient, and frozen ones, stay as
-            they are.
+            parameters' names, or a list in their order. Parameters without a gradient (None, or left out), those
+            that the differentiated function does not depend on (their zeros are None in torch), and frozen ones stay
+            as they are: no weight decay, no momentum.
         At once on tensors; within `lamina.jit` it is a part of the compiled program, whose calls ask for the rates.
         Raises RuntimeError without parameters, ValueError and ShapeError for gradients that are of others.
         """

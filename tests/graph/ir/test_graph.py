@@ -285,6 +285,20 @@ def test_what_is_written_past_a_derivative_leaves_it_as_it_was() -> None:
         assert slope.tolist() == [5 + 1, 4 + 2, 6 + 3]  # of y itself 1, as if it had not been written
 
 
+def test_data_that_is_assigned_is_written_past_a_derivative() -> None:
+    net = lm.nn.Linear(2, 1, bias=False)
+
+    def loss(net: Any, x: Any) -> Any:
+        net.weight.data = ops.clamp(net.weight.data, -1.0, 1.0)
+        return ops.sum(net(x))
+
+    x = lm.tensor([[3.0, 4.0]])
+    for way in (lm.grad(loss), lm.jit(lm.grad(loss))):
+        net.weight.data = lm.tensor([[2.0, 0.5]])
+        assert way(net, x)["weight"].tolist() == [[3, 4]]
+        assert net.weight.tolist() == [[1, 0.5]]
+
+
 def test_numbers_of_a_written_value_are_those_that_it_holds() -> None:
     def f(x: Any) -> Any:
         y = x * 1

@@ -16,8 +16,26 @@ def test_each_array_and_each_parameter_has_a_value_of_its_own() -> None:
         own = Variables({"net": net, "x": [x, x, None], "numbers": [1.0, 2.0]}, "grad", "args[0]")
     assert len(own.values) == len({*own.values}) == 5
     assert own.tree["net"] is net
-    found = own.unflatten("abcde")
-    assert found == {"net": {"weight": "a", "bias": "b"}, "x": ["c", "d", None], "numbers": "e"}
+    found = own.unflatten(["a", None, "c", None, "e"], lambda v: v.shape)
+    assert found == {"net": {"weight": "a", "bias": (3,)}, "x": ["c", (2,), None], "numbers": "e"}
+    assert found["net"].absent == {"bias"}
+
+
+def test_gradients_know_which_are_absent_until_they_are_given_others() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(2, 3))
+
+    def loss(net: nn.Sequential) -> lm.Tensor:
+        return ops.sum(net[0](lm.ones(1, 2)))
+
+    for way in (lm.grad(loss), lm.jit(lm.grad(loss)), lambda net: lm.vjp(loss, net)[1](lm.ones(()))[0]):
+        found = way(net)
+        assert found.absent == {"1.weight", "1.bias"}
+        assert found["1.bias"].tolist() == [0, 0, 0]
+        twin = lm.jit(lambda grads: grads)(found)
+        assert twin.absent == found.absent
+        twin["1.bias"] = twin["1.bias"] + 1
+        assert twin.absent == {"1.weight"}
+        assert twin.like != found.like
 
 
 def test_within_a_trace_it_is_nested_and_stays_a_value() -> None:

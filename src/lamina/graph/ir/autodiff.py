@@ -34,11 +34,23 @@ def gradients(
     Raises ValueError for a non-scalar output without a gradient, TypeError for a non-differentiable op on
     the way or an integer input.
     """
+    found = arriving_gradients(outputs, wrt, grads)
+    return [zero_gradient(v) if g is None else g for g, v in zip(found, wrt, strict=True)]
+
+
+def arriving_gradients(
+    outputs: Value | Sequence[Value], wrt: Sequence[Value], grads: Sequence[Any] | None = None
+) -> list[Value | None]:
+    """The same, but None for what outputs do not depend on."""
     outs = [_value(v) for v in ([outputs] if isinstance(outputs, Operand) else outputs)]
     with as_recorded():  # by what stood there, not by what was written over it since
         wrt = [_value(v) for v in wrt]
-    found = gradients_or_none(outs, wrt, grads or [_one(v) for v in outs])
-    return [_as_value(g, v.spec) for g, v in zip(found, wrt, strict=True)]
+    return gradients_or_none(outs, wrt, grads or [_one(v) for v in outs])
+
+
+def zero_gradient(v: Value) -> Value:
+    """The gradient of what nothing depends on: zeros of its shape and dtype."""
+    return _as_value(None, v.spec)
 
 
 def gradients_or_none(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import index
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,32 +27,42 @@ class Gradients(dict[str, Any]):
     """Gradients of a module's parameters by name, which knows whose they are.
 
     parameters: the module's parameters by the same names. What is frozen (`requires_grad` is False) has no gradient.
+    absent: the names of those that the function does not depend on, whose gradients are zeros here and None in torch.
     """
 
-    def __init__(self, values: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], parameters: Mapping[str, Tensor], absent: Collection[str] = ()
+    ) -> None:
         super().__init__(values)
         self.parameters = parameters
+        self._zeros = {name: self[name] for name in absent}
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Those that the function does not depend on, and that were given no other gradient since."""
+        return frozenset([name for name, zero in self._zeros.items() if self.get(name) is zero])
 
     @property
     def like(self) -> GradientsOf:
         """What makes such a dict of a plain one: trees keep whose the gradients are."""
-        return GradientsOf(self.parameters)
+        return GradientsOf(self.parameters, self.absent)
 
 
 class GradientsOf:
-    """Makes gradients of the parameters of one module; equal for the same parameters."""
+    """Makes gradients of the parameters of one module; equal for the same parameters and the same absent ones."""
 
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        self.parameters = parameters
+    def __init__(self, parameters: Mapping[str, Tensor], absent: frozenset[str] = frozenset()) -> None:
+        self.parameters, self.absent = parameters, absent
 
     def __call__(self, values: dict[str, Any]) -> Gradients:
         """The gradients with these values."""
-        return Gradients(values, self.parameters)
+        return Gradients(values, self.parameters, self.absent)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GradientsOf) or self.parameters.keys() != other.parameters.keys():
             return False
-        return all(p is other.parameters[n] for n, p in self.parameters.items())
+        same = all(p is other.parameters[n] for n, p in self.parameters.items())
+        return same and self.absent == other.absent
 
     def __hash__(self) -> int:
         return hash(tuple(map(id, self.parameters.values())))
@@ -146,14 +156,22 @@ class Variables:
         self._counts.append(None)
         return value
 
-    def unflatten(self, results: Sequence[Any]) -> Any:
-        """The tree with results in place of the values: of a module a dict by name."""
-        rest = iter(results)
-        made = [
-            next(rest) if held is None else Gradients({name: next(rest) for name in held}, held)
-            for held in self._counts
-        ]
+    def unflatten(self, results: Sequence[Any], zero: Callable[[Value], Any]) -> Any:
+        """The tree with results in place of the values: of a module a dict by name.
+
+        What is None there is absent: zero gives what stands in its place.
+        """
+        whole = [zero(v) if g is None else g for v, g in zip(self.values, results, strict=True)]
+        rest = iter(zip(whole, results, strict=True))
+        made = [next(rest)[0] if held is None else _by_name(held, rest) for held in self._counts]
         return _tree.unflatten(self.structure, made)
+
+
+def _by_name(held: dict[str, Tensor], rest: Iterator[tuple[Any, Any]]) -> Gradients:
+    """The gradients of a module's parameters; of pairs (whole, result) the next ones are theirs."""
+    found = {name: next(rest) for name in held}
+    absent = [name for name, (_, result) in found.items() if result is None]
+    return Gradients({name: whole for name, (whole, _) in found.items()}, held, absent)
 
 
 def variable(x: Any, what: str, where: str) -> Value:

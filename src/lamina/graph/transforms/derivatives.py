@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina import _tree
 from lamina._tree import Structure
-from lamina.graph.ir.autodiff import gradients, known_gradients
+from lamina.graph.ir.autodiff import arriving_gradients, gradients, known_gradients, zero_gradient
 from lamina.graph.ir.graph import EagerTape, Value, constant, tensor_of
 from lamina.graph.transforms.arguments import Variables, as_positions, is_nested, named_function, tensors
 from lamina.ops.arguments import shown
@@ -81,7 +81,7 @@ def _differentiated(
 
         if nested:
             value, aux, own = call()
-            found = gradients(value, _values(own))
+            found = arriving_gradients(value, _values(own))
         else:
             tape = EagerTape()
             with recording(tape):
@@ -103,15 +103,15 @@ def _of_tensors(tree: Any) -> Any:
 
 
 def _backwards(value: Value, aux: Any, wrt: Sequence[Value]) -> tuple[Any, Any, list[Any]]:
-    """Value, aux and gradients as tensors; as values where the function reads what another trace is to give."""
+    """Value, aux and gradients as tensors; as values where the function reads what another trace is to give. None is
+    the gradient in what value does not depend on."""
     known = tensor_of(value)
     if known is None:
-        return value, aux, list(gradients(value, wrt))
+        return value, aux, list(arriving_gradients(value, wrt))
     aux = tensors(aux)
     one = as_tensor(np.ones((), known.dtype.numpy))
     one = one if one.device is known.device else one.to(known.device)
-    found = known_gradients([value], wrt, [one], last=True)
-    return known, aux, _filled(found, wrt)
+    return known, aux, known_gradients([value], wrt, [one], last=True)
 
 
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
@@ -137,9 +137,9 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[A
         kept = [(y, g) for y, g in zip(outputs.values, given, strict=True) if y.dtype.is_float]
         ys, gs = [y for y, _ in kept], [g for _, g in kept]
         if is_nested(gs) or any(tensor_of(y) is None for y in ys):
-            found: list[Any] = list(gradients(ys, wrt, gs)) if ys else [None] * len(wrt)
+            found: list[Any] = list(arriving_gradients(ys, wrt, gs)) if ys else [None] * len(wrt)
         else:
-            found = _filled(known_gradients(ys, wrt, list(map(as_tensor, gs)), last=False), wrt)
+            found = known_gradients(ys, wrt, list(map(as_tensor, gs)), last=False)
         return tuple(_split(own, found))
 
     return (outputs.tree(), pull, tensors(aux)) if has_aux else (outputs.tree(), pull)
@@ -321,19 +321,12 @@ def _zeros_like(v: Value) -> Tensor:
     return zeros(v.shape, dtype=v.dtype, device=None if known is None else known.device)
 
 
-def _filled(found: Sequence[Tensor | None], wrt: Sequence[Value]) -> list[Any]:
-    """Zeros where nothing arrived."""
-    made = []
-    for g, v in zip(found, wrt, strict=True):
-        made.append(_zeros_like(v) if g is None else as_tensor(g))
-    return made
-
-
 def _values(own: Sequence[Variables]) -> list[Value]:
     return [v for each in own for v in each.values]
 
 
 def _split(own: Sequence[Variables], found: Sequence[Any]) -> list[Any]:
-    """The results of all variables, in each one's structure."""
+    """The results of all variables, in each one's structure; zeros in place of None, tensors among tensors."""
+    zero = _zeros_like if all(g is None or isinstance(g, Tensor) for g in found) else zero_gradient
     rest = iter(found)
-    return [v.unflatten([next(rest) for _ in v.values]) for v in own]
+    return [v.unflatten([next(rest) for _ in v.values], zero) for v in own]

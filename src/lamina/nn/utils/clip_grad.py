@@ -11,6 +11,7 @@ from math import inf, isinf
 from typing import Any
 
 from lamina import ops
+from lamina.graph.transforms.arguments import Gradients
 from lamina.ops.arguments import checked, shown
 from lamina.ops.core import Operand, recorder
 from lamina.runtime import is_array
@@ -98,8 +99,10 @@ def _leaves(grads: Any, what: str) -> Iterator[Any]:
 def _replace(grads: Any, change: Callable[[Any], Any], what: str) -> None:
     """Put changed gradients in the places of the old ones."""
     if isinstance(grads, MutableMapping | MutableSequence):
-        places = list(grads) if isinstance(grads, MutableMapping) else range(len(grads))
-        for i in places:
+        absent = grads.absent if isinstance(grads, Gradients) else ()
+        for i in list(grads) if isinstance(grads, MutableMapping) else range(len(grads)):
+            if i in absent:
+                continue  # these zeros stay the same objects, by which an optimizer knows them
             held = grads[i]
             if isinstance(held, Operand) or is_array(held):
                 grads[i] = change(held if isinstance(held, Operand) else as_tensor(held))
