@@ -249,6 +249,25 @@ def test_deep_copies_of_any_layout() -> None:
     assert copy.deepcopy(strided).spec == strided.spec.open.fixed  # without the gaps
 
 
+def test_a_deep_copy_within_a_recorded_function_has_the_values_of_that_moment() -> None:
+    """Of each call of what is compiled, and after what was written before in the same call."""
+    net = lm.nn.Linear(2, 1, bias=False)
+
+    def change(x: Any) -> Any:
+        net.weight.data.mul_(2)
+        twin = copy.deepcopy(net)
+        net.weight.data.add_(1)
+        return lm.ops.sum(twin(x) + net(x))
+
+    x = lm.ones(1, 2)
+    for way in (change, lm.grad(change), lm.jit(change), lm.jit(lm.grad(change))):
+        for _ in range(2):
+            before = net.weight.numpy().sum()
+            found = way(x)
+            np.testing.assert_allclose(net.weight.numpy().sum(), 2 * before + 2, rtol=1e-5)
+            np.testing.assert_allclose(found.numpy().sum(), 4 * before + 2, rtol=1e-5)
+
+
 def test_a_pickle_is_read_in_another_process() -> None:
     data = pickle.dumps([lm.ones(200_000), lm.tensor([1, 2])])
     code = (

@@ -301,11 +301,15 @@ class Tensor(InPlace["Tensor"]):
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A tensor with the same values in memory of its own, on the same device."""
+        """A tensor with the same values in memory of its own, on the same device. While a function is recorded it is
+        given the values that this one has then, by each call of what is compiled."""
         own = self if self._spec.tag is not None else relayout(self, self._spec.open.fixed)
         buffer = self.device.allocate(own.nbytes)
         copy(buffer, own.buffer, own.nbytes)
-        return _remade(type(self), buffer, own._spec, deepcopy(self._attributes(), memo))
+        made = _remade(type(self), buffer, own._spec, deepcopy(self._attributes(), memo))
+        if (by := recorder()) is not None:
+            by.write(made, self.detach())
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: the values, row-major, and the device's name. Loaded where there is no such device, the tensor

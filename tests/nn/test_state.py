@@ -1,5 +1,6 @@
 """State: what modules say of their own part of it, extra state, destinations; as torch.nn.Module has them."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -282,3 +283,37 @@ def test_a_state_that_a_compiled_function_computes_is_loaded_by_each_call() -> N
         found = follow(lm.tensor(share))
         np.testing.assert_allclose(average.weight.numpy(), expected, rtol=1e-6)
         np.testing.assert_allclose(found.item(), expected.sum(), rtol=1e-5)
+
+
+def test_a_state_of_tensors_is_loaded_by_each_call_of_a_compiled_function() -> None:
+    """Hard updates of a target network, and a copy that is kept and put back."""
+    net, target = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    @lm.jit
+    def follow() -> Any:
+        net.weight.data.mul_(2)
+        target.load_state_dict(net.state_dict())
+        kept = copy.deepcopy(net.state_dict())
+        net.weight.data.zero_()
+        net.load_state_dict(kept)
+        return target.weight.sum()
+
+    for _ in range(3):
+        net.weight.data.add_(1)
+        expected = net.weight.numpy() * 2
+        found = follow()
+        for held in (net, target):
+            np.testing.assert_array_equal(held.weight.numpy(), expected)
+        np.testing.assert_allclose(found.item(), expected.sum(), rtol=1e-5)
+
+
+def test_a_state_is_loaded_past_a_derivative() -> None:
+    net = nn.Linear(2, 1, bias=False)
+
+    def loss(net: Any, x: Any) -> Any:
+        net.load_state_dict({"weight": net.weight * 2})
+        return ops.sum(net(x))
+
+    x = lm.tensor([[3.0, 4.0]])
+    for way in (lm.grad(loss), lm.jit(lm.grad(loss))):
+        assert way(net, x)["weight"].tolist() == [[3, 4]]

@@ -109,7 +109,10 @@ def loaded(net: Any, given: Mapping[str, Any], strict: bool) -> Mismatch:
     if errors:
         raise ShapeError(f"{type(net).__name__}.load_state_dict: {'; '.join(errors)}")
     for key, value in values.items():
-        own[key].copy_(value.to(own[key].device) if isinstance(value, Tensor) else value)
+        is_elsewhere = isinstance(value, Tensor) and value.device != own[key].device
+        own[key].data.copy_(
+            value.to(own[key].device) if is_elsewhere else value
+        )  # past a derivative, as torch's
     for key, module in extra.items():
         if key in state:
             module.set_extra_state(state[key])
@@ -180,8 +183,8 @@ def _before(path: str) -> str:
 
 def _adopted(key: str, value: Any) -> Any:
     """An array of any library as a tensor; PyTorch's parameters are detached first. What a compiled function computes
-    stays, and is written by each of its calls."""
-    if isinstance(value, Operand) and not isinstance(value, Tensor) and recorder() is not None:
+    or holds stays, and is written by each of its calls."""
+    if isinstance(value, Operand) and recorder() is not None:
         return value
     try:
         return as_tensor(value.detach() if hasattr(value, "detach") else value)

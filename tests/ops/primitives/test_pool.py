@@ -201,6 +201,11 @@ def test_gradient_of_lp_pool() -> None:
     x = np.array([[[3.0, 4.0, 6.0, 8.0]]])
     grad = lm.grad(lambda v: ops.lp_pool1d(v, 2, 2).sum())(lm.tensor(x))
     np.testing.assert_allclose(grad.numpy(), [[[0.6, 0.8, 0.6, 0.8]]], rtol=1e-12)
+    for norm_type in (1.5, 2, 3.0):  # windows of zeros, as behind a relu
+        total = lm.value_and_grad(lambda v, p=norm_type: ops.lp_pool1d(v, p, 2).sum())
+        for way in (total, lm.jit(total)):
+            value, grad = way(lm.tensor([[[0.0, 0.0, 1.0, 0.0]]]))
+            assert (value.item(), grad.tolist()) == (1, [[[0, 0, 1, 0]]])
 
 
 @pytest.mark.parametrize("op", [MaxPool, primitives.AvgPool, primitives.AvgPoolGrad])

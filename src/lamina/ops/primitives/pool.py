@@ -18,6 +18,7 @@ from lamina.ops.arguments import Sizes, checked
 from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, first_axis, operand
 from lamina.ops.primitives.axis_map import AxisMap
 from lamina.ops.primitives.map_axes import mapped
+from lamina.ops.primitives.pointwise import eq, where
 from lamina.ops.primitives.window import Padding, Window, per_axis, window
 from lamina.spec import DType, DTypeError, Shape, ShapeError, Spec, float32, int32, int64, uint8
 
@@ -660,8 +661,15 @@ def _lp_pool(
     size, win, plain = _window(what, rank, x, kernel_size, stride, 0, 1, ceil_mode)
     power = x if norm_type == 1 else x**norm_type
     sums = _averaged(power, size, win, plain, True, None) * float(prod(size))
-    y = sums if norm_type == 1 else sums ** (1 / norm_type)
+    y = sums if norm_type == 1 else _root(sums, norm_type)
     return y.squeeze(0) if single else y
+
+
+def _root(sums: Any, norm_type: float) -> Any:
+    """sums ** (1 / norm_type), whose gradient where a sum is 0 (windows behind a relu) is 0, as torch's: not
+    infinity, which times the inner gradient of 0 would be NaN."""
+    is_zero = eq(sums, 0.0)
+    return where(is_zero, sums, where(is_zero, 1.0, sums) ** (1 / norm_type))
 
 
 @checked
@@ -680,7 +688,7 @@ def lp_pool2d(
 
     As torch.nn.functional.lp_pool2d: norm_type 1 sums, infinity (`max_pool2d`) is its limit; the last incomplete
     windows that ceil_mode adds are scaled as if they were whole. stride: the kernel's size by default. NaN where a
-    sum of odd powers is negative, and in the gradient where it is 0. Raises ShapeError, ValueError.
+    sum of odd powers is negative; where a sum is 0 so is the gradient. Raises ShapeError, ValueError.
     """
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
 
