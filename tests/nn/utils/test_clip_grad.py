@@ -87,3 +87,16 @@ def test_what_cannot_be_clipped_is_named() -> None:
         get_total_norm([A], 0)
     with pytest.raises(ValueError, match="the norm of the gradients is nan"):
         clip_grad_norm_([A * np.nan], 1.0, error_if_nonfinite=True)
+
+
+@pytest.mark.parametrize(
+    "clip", [clip_grad_norm_, clip_grad_value_, lambda g, n: clip_grads_with_norm_(g, n, 1.0)]
+)
+def test_parameters_are_no_gradients(clip: Any) -> None:
+    """torch's functions take them; here their values would be clipped, and no gradient."""
+    net = nn.Linear(2, 2)
+    for given in (net.parameters(), list(net.parameters()), dict(net.named_parameters()), net.weight):
+        with pytest.raises(
+            TypeError, match=r"takes gradients, got parameters, .* lamina\.grad .* clip_norm="
+        ):
+            clip(given, 1.0)

@@ -12,6 +12,7 @@ from typing import Any
 
 from lamina import ops
 from lamina.graph.transforms.arguments import Gradients
+from lamina.nn.parameter import Parameter
 from lamina.ops.arguments import checked, shown
 from lamina.ops.core import Operand, recorder
 from lamina.runtime import is_array
@@ -84,7 +85,19 @@ def _like(x: Any, dtype: Any) -> Any:
     return x if x.dtype == dtype else ops.cast(x, dtype)
 
 
+def _refuse_parameters(grads: Any, what: str) -> None:
+    """torch's functions take parameters, which have their gradients with them."""
+    if isinstance(grads, Parameter) or (
+        isinstance(grads, Iterator) and isinstance(next(grads, None), Parameter)
+    ):
+        raise TypeError(
+            f"{what}: takes gradients, got parameters, which hold none here: give what lamina.grad or "
+            "value_and_grad gives, which the optimizer's step then takes, or clip_norm= to a training step"
+        )
+
+
 def _leaves(grads: Any, what: str) -> Iterator[Any]:
+    _refuse_parameters(grads, what)
     if isinstance(grads, MutableMapping):
         grads = list(grads.values())
     if isinstance(grads, MutableSequence | tuple):
@@ -98,12 +111,14 @@ def _leaves(grads: Any, what: str) -> Iterator[Any]:
 
 def _replace(grads: Any, change: Callable[[Any], Any], what: str) -> None:
     """Put changed gradients in the places of the old ones."""
+    _refuse_parameters(grads, what)
     if isinstance(grads, MutableMapping | MutableSequence):
         absent = grads.absent if isinstance(grads, Gradients) else ()
         for i in list(grads) if isinstance(grads, MutableMapping) else range(len(grads)):
             if i in absent:
                 continue  # these zeros stay the same objects, by which an optimizer knows them
             held = grads[i]
+            _refuse_parameters(held, what)
             if isinstance(held, Operand) or is_array(held):
                 grads[i] = change(held if isinstance(held, Operand) else as_tensor(held))
             elif held is not None:
