@@ -277,6 +277,23 @@ def test_what_was_not_called_for_longest_goes_first() -> None:
     assert traced[3:] == [(2,)]
 
 
+def test_an_argument_that_is_closed_over_and_written_is_one_tensor() -> None:
+    """As without jit; for other arguments of the shape too, of which none is written, and for parts."""
+    state, other = lm.zeros(2, 2), lm.ones(2, 2)
+
+    def advance(x: Any, y: Any) -> Any:
+        state.add_(1)
+        return x + 10 * y
+
+    compiled = lm.jit(advance)
+    for _ in range(2):
+        for given in ((other, other), (state, other), (other, state), (state, state), (state[0], other[0])):
+            wanted = advance(*given).tolist()
+            state.sub_(1)
+            assert compiled(*given).tolist() == wanted
+    assert compiled(other, other).tolist() == [[11, 11], [11, 11]]
+
+
 def test_programs_that_are_known_by_the_identity_of_arguments_are_those_that_hold() -> None:
     """The same tensors again: another mode of a module, another policy, dropped programs."""
     net = nn.Dropout(0.5)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
+from weakref import ref
 
 from lamina import _tree
 from lamina._cached import cached_property
@@ -93,6 +94,9 @@ def jit(
 
     It may decorate a method: the object is then the first of the fixed arguments, and held by its programs.
 
+    A tensor among the arguments that fn closes over, too, and writes, is one tensor, as without `jit`: fn sees in the
+    argument what it wrote, and there is a program for it.
+
     Calls are thread-safe. Inside another trace (`jit`, `trace`, `grad`) the function is simply called.
 
     Raises TypeError for what cannot be traced: branches on a tensor's values, numbers made of them, arguments that
@@ -132,6 +136,7 @@ class Jitted(Generic[P, R]):
         self._programs: Programs[Traced] = Programs(max_programs, max_program_bytes, "jit")
         # Some of the programs, by `_identity` of the arguments.
         self._known: dict[tuple[int, ...], _KnownTrace] = {}
+        self._written: dict[int, ref[Tensor]] = {}  # what fn closes over and writes, by id
         self._lock = threading.RLock()
         self._tuner = CallTuner("" if tuning else "switched off")
         renew_after_fork(self)
@@ -140,7 +145,7 @@ class Jitted(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What fn gives for these arguments, as tensors in fn's own structure."""
         found, policy = self._known, current_policy()
-        key = None if kwargs or recorder() is not None else _identity(args)
+        key = None if kwargs or recorder() is not None or self._shared(args) else _identity(args)
         if key is not None:
             known = found.get(key)
             if known is not None and known.policy is policy and known.program.holds():
@@ -190,22 +195,44 @@ class Jitted(Generic[P, R]):
 
     def _program(self, given: _Arguments) -> Traced:
         """The program for these arguments, traced and compiled when there is none."""
-        key = given.structure, given.keys(), current_policy()
+        shared = self._shared(given.leaves)
+        same = tuple([(i, id(given.leaves[i])) for i in shared])
+        key = given.structure, given.keys(), current_policy(), same
         with self._lock:
             found = self._programs.find(key, Traced.holds)
             if found is None:
                 with collector_paused():
-                    found = self._compile(given)
+                    found = self._compile(given, shared)
+                if found is None:
+                    return self._program(given)
                 self._programs.add(key, found, Traced.may_hold_again)
                 self._known = {}
             return found
 
-    def _compile(self, arguments: _Arguments) -> Traced:
-        """Trace fn on values in place of the arrays, and compile what it did."""
+    def _shared(self, leaves: Sequence[Any]) -> tuple[int, ...]:
+        """Which arguments fn writes as tensors that it closes over: it sees in them what it wrote, and its programs
+        are for these very tensors."""
+        if not self._written:
+            return ()
+        return tuple([i for i, x in enumerate(leaves) if isinstance(x, Tensor) and self._writes(x)])
+
+    def _writes(self, x: Tensor) -> bool:
+        """Whether fn writes a tensor, or what it is a part of."""
+        known = self._written.get(id(x))
+        if known is not None and known() is x:
+            return True
+        wholes = () if x._part is None else (x._part.whole(), x._part.first())
+        return any(y is not None and self._writes(y) for y in wholes)  # type: ignore[arg-type]
+
+    def _compile(self, arguments: _Arguments, shared: Sequence[int]) -> Traced | None:
+        """Trace fn on values in place of the arrays, and compile what it did. None where it turns out that further
+        arguments are shared (see `_shared`)."""
         pairs = zip(arguments.names, arguments.leaves, strict=True)
         inputs = [Value(array_spec(x), name=name) for name, x in pairs if is_array(x)]
         values = iter(inputs)
         standing = [next(values) if is_array(x) else x for x in arguments.leaves]
+        for i in shared:
+            standing[i] = arguments.leaves[i]
         args, kwargs = _tree.unflatten(arguments.structure, standing)
         capture = Capture()
         own = (x.device for x in arguments.arrays if isinstance(x, Tensor))
@@ -221,6 +248,10 @@ class Jitted(Generic[P, R]):
             ]
             result = _without_values(result)
         capture.leave_behind()
+        before = {i: x for i, x in self._written.items() if x() is not None}
+        self._written = before | {i: ref(capture.tensors[i]) for i in capture.written}
+        if len(self._shared(arguments.leaves)) > len(shared):
+            return None
         held = list(capture.tensors.values())
         where = self.device or self._device(arguments.arrays, held, capture)
         return Traced.of(self, result, inputs, given, capture, where)
