@@ -1,6 +1,7 @@
 """What functions are differentiated in."""
 
 import numpy as np
+import pytest
 
 import lamina as lm
 from lamina import nn, ops
@@ -36,6 +37,25 @@ def test_gradients_know_which_are_absent_until_they_are_given_others() -> None:
         twin["1.bias"] = twin["1.bias"] + 1
         assert twin.absent == {"1.weight"}
         assert twin.like != found.like
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_is_added_in_place_to_an_absent_gradient_is_one(compiled: bool) -> None:
+    net = nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1)])
+    optimizer = lm.optim.SGD(net, lr=0.5)
+
+    def update() -> None:
+        first, second = (lm.grad(lambda net, i=i: ops.sum(net[i](lm.ones(1, 2))))(net) for i in (0, 1))
+        for name, g in first.items():
+            g.add_(second[name])
+        optimizer.step(first)
+
+    step = lm.jit(update) if compiled else update
+    for _ in range(2):
+        before = {name: p.numpy().copy() for name, p in net.named_parameters()}
+        step()
+        for name, p in net.named_parameters():
+            np.testing.assert_allclose(p.numpy(), before[name] - 0.5, rtol=1e-6)
 
 
 def test_within_a_trace_it_is_nested_and_stays_a_value() -> None:

@@ -7,7 +7,7 @@ from operator import index
 from typing import Any, Protocol, runtime_checkable
 
 from lamina import _tree
-from lamina.graph.ir.graph import EagerTape, Value, tensor_of
+from lamina.graph.ir.graph import Capture, EagerTape, Value, tensor_of
 from lamina.ops.arguments import shown
 from lamina.ops.core import Operand, is_number, recorder
 from lamina.ops.primitives.marker import Alias
@@ -35,17 +35,31 @@ class Gradients(dict[str, Any]):
     ) -> None:
         super().__init__(values)
         self.parameters = parameters
-        self._zeros = {name: self[name] for name in absent}
+        self._zeros: dict[str, tuple[Any, int | None]] = {}
+        for name in absent:
+            zero = self[name]
+            self._zeros[name] = zero, zero.version if isinstance(zero, Tensor) else None
 
     @property
     def absent(self) -> frozenset[str]:
-        """Those that the function does not depend on, and that were given no other gradient since."""
-        return frozenset([name for name, zero in self._zeros.items() if self.get(name) is zero])
+        """Those that the function does not depend on, and whose zeros were neither exchanged nor written since."""
+        kept = [
+            (name, zero) for name, (zero, version) in self._zeros.items() if not _is_written(zero, version)
+        ]
+        return frozenset([name for name, zero in kept if self.get(name) is zero])
 
     @property
     def like(self) -> GradientsOf:
         """What makes such a dict of a plain one: trees keep whose the gradients are."""
         return GradientsOf(self.parameters, self.absent)
+
+
+def _is_written(x: Any, version: int | None) -> bool:
+    """Whether a tensor was written since it had this version, or a traced value since it was recorded."""
+    by = recorder()
+    if isinstance(x, Tensor):
+        return x.version != version or (isinstance(by, Capture) and id(x) in by.written)
+    return isinstance(x, Value) and isinstance(by, Capture) and by.read(x) is not x
 
 
 class GradientsOf:
