@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
@@ -22,6 +23,36 @@ def test_inputs_are_tensors_and_the_rest() -> None:
     assert inputs.arguments([1.0, 2.0]) == (([1.0, 3], None), {"k": {"y": 2.0}, "flag": True})
     assert inputs == Inputs.of(([y, 3], None), {"k": {"y": x}, "flag": True})[0]
     assert inputs != Inputs.of(([x, 4], None), {"k": {"y": y}, "flag": True})[0]
+
+
+def test_numbers_of_other_types_are_other_inputs() -> None:
+    """As arguments of a network 2, 2.0 and True are not the same: what is computed with them has other dtypes."""
+    import torch
+
+    from lamina.convert.torch import from_torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x: Any, by: Any, over: Any = 1.0) -> Any:
+            return x * by, x / over
+
+    x = torch.arange(1, 4)
+    net = from_torch(Net(), x, 2)
+    for by, over in (
+        (2, 1.0),
+        (2.0, 1.0),
+        (1, 1),
+        (True, 1),
+        (1.0, 1),
+        (2, 0.0),
+        (2, -0.0),
+        (2, float("nan")),
+    ):
+        for found, wanted in zip(net(x, by, over), Net()(x, by, over), strict=True):
+            assert str(found.dtype) == str(wanted.dtype).removeprefix("torch.")
+            np.testing.assert_array_equal(found.numpy(), wanted.numpy())
+    before = len(net._graphs)
+    net(x, 2, float("nan"))
+    assert len(net._graphs) == before
 
 
 def test_a_graph_says_which_shapes_it_takes() -> None:

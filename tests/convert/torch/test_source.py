@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from operator import neg
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,12 @@ def scaled() -> Any:
             super().__init__()
             self.inner = nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(0.5))
             self.factor, self.calls, self.powers = 2.0, 0, [1, 2]
+            self.last = torch.abs
 
         def forward(self, x: Any) -> Any:
             self.calls += 1
             y = self.inner(x) * self.factor
-            return sum(y**n for n in self.powers)
+            return self.last(sum(y**n for n in self.powers))
 
     torch.manual_seed(0)
     return Scaled()
@@ -43,6 +45,7 @@ def callers(net: Any) -> dict[str, Callable[[Any], Any]]:
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "its own": lambda net: setattr(net, "factor", 3.0),
     "a part's": lambda net: setattr(net.get_submodule("inner.1"), "negative_slope", 0.1),
+    "a function": lambda net: setattr(net, "last", neg),
     "element": lambda net: net.powers.append(3),
 }
 

@@ -23,6 +23,7 @@ from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.capturing import capture
 from lamina.convert.torch.carrying import Carried, Dependent, Seeds
 from lamina.convert.torch.causal import without_numbers
+from lamina.convert.torch.free_sizes import FreeSizes
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.levels import flattened, levels, levels_kept
 from lamina.convert.torch.linalg import LinalgMode
@@ -34,16 +35,15 @@ from lamina.convert.torch.packed import PackingMode, batches_of_any_size
 from lamina.convert.torch.partition import memory_of
 from lamina.convert.torch.random import BoundedDraws
 from lamina.convert.torch.report import LeftCalls
-from lamina.graph.ir.surroundings import GENERATORS, SameSurroundings, reads_of
+from lamina.graph.ir.surroundings import GENERATORS, PLAIN, SameSurroundings, comparable, reads_of
 from lamina.ops.core import Operand
+from lamina.spec import Shape
 from lamina.tensors import Tensor, as_tensor
 
 #: Files that are no network's own.
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 #: torch.export changes switches of the whole process: one thread makes graphs at a time.
 EXPORTING = threading.RLock()
-#: One axis of an input: a size, or the name of one that is free.
-Axis = int | str
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,16 @@ class Inputs:
     structure: Structure
     others: tuple[tuple[int, Any], ...]
     count: int
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Inputs)
+            and (other.structure, other.count) == (self.structure, self.count)
+            and [i for i, _ in other.others] == [i for i, _ in self.others]
+            and all(_alike(x, y) for (_, x), (_, y) in zip(self.others, other.others, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # of what is in `others` not all have one
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, list[Any]]:
@@ -73,6 +83,11 @@ class Inputs:
         return args, kwargs
 
 
+def _alike(x: Any, y: Any) -> bool:
+    """Whether a graph that was made with x holds with y: 2 and 2.0, 0.0 and -0.0 are not."""
+    return type(x) is type(y) and (comparable(x) == comparable(y) if isinstance(x, PLAIN) else bool(x == y))
+
+
 def is_tensor(x: Any) -> bool:
     """Whether x is an array of any library."""
     return isinstance(x, (Operand, torch.Tensor)) or hasattr(x, "__dlpack__")
@@ -84,30 +99,18 @@ class ExportedGraph:
 
     sources: for each placeholder ("state", dotted name), ("constant", tensor) or ("input", its number).
     outputs: how the results are nested; fixed: results that are no tensors, by their number among all leaves.
-    shapes: of the inputs; axes that may have any size have a name.
+    sizes: those of the inputs that it holds for.
     """
 
     program: FxProgram
     sources: tuple[tuple[str, Any], ...]
     outputs: Structure
     fixed: Mapping[int, Any]
-    shapes: tuple[tuple[Axis, ...], ...]
-    least: Mapping[str, int]
+    sizes: FreeSizes
 
-    def takes(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+    def takes(self, shapes: Sequence[Shape]) -> bool:
         """Whether the graph holds for inputs of these shapes."""
-        sizes: dict[str, int] = {}
-        for own, given in zip(self.shapes, shapes, strict=True):
-            if len(own) != len(given):
-                return False
-            for axis, size in zip(own, given, strict=True):
-                if isinstance(axis, int):
-                    fits = axis == size
-                else:
-                    fits = sizes.setdefault(axis, size) == size and size >= self.least.get(axis, 0)
-                if not fits:
-                    return False
-        return True
+        return self.sizes.hold(shapes)
 
     def __call__(
         self, state: Mapping[str, Any], tensors: Sequence[Any]
@@ -325,13 +328,13 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
     if levels(flattened(made.graph_module)) and dynamic:
         raise TorchConversionError("a transformation of torch.func over an axis of any size")
     sources: list[tuple[str, Any]] = []
-    shapes: list[tuple[Axis, ...]] = []
+    shapes: list[Sequence[Any]] = []
     for spec, node in zip(made.graph_signature.input_specs, made.graph.nodes, strict=False):
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             sources.append(("state", str(spec.target).removeprefix("network.")))
         elif spec.kind is InputKind.USER_INPUT:
             sources.append(("input", len(shapes)))
-            shapes.append(tuple(map(_axis, node.meta["val"].shape)))
+            shapes.append(node.meta["val"].shape)
         else:
             sources.append(("constant", _constant(made, str(spec.target))))
     if flat.strict:
@@ -339,16 +342,8 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
     structure, fixed = flat.nesting.structure, flat.nesting.fixed
     if any(s.kind is not OutputKind.USER_OUTPUT for s in made.graph_signature.output_specs):
         raise TorchConversionError("the graph gives other results than the module's")
-    least = {str(k): int(v.lower) for k, v in made.range_constraints.items() if v.lower.is_Integer}
-    return ExportedGraph(
-        FxProgram(made.graph_module), tuple(sources), structure, _numbers(fixed), tuple(shapes), least
-    )
-
-
-def _axis(size: Any) -> Axis:
-    """The size where the graph fixes it, which the exporter may still call a symbol; else its name."""
-    fixed = size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size
-    return str(size) if fixed is None else int(fixed)
+    sizes = FreeSizes.of(shapes, made.range_constraints, [tuple(x.shape) for x in tensors])
+    return ExportedGraph(FxProgram(made.graph_module), tuple(sources), structure, _numbers(fixed), sizes)
 
 
 def _captured(flat: _Flat, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
@@ -371,8 +366,8 @@ def _captured(flat: _Flat, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
             sources.append(("state", names[id(x)]))
         else:
             sources.append(("constant", as_tensor(real_form(x.detach().clone()))))
-    shapes = tuple(tuple(x.shape) for x in tensors)
-    return ExportedGraph(program, tuple(sources), made.structure, _numbers(made.others), shapes, {})
+    sizes = FreeSizes([tuple(x.shape) for x in tensors])
+    return ExportedGraph(program, tuple(sources), made.structure, _numbers(made.others), sizes)
 
 
 def _arrange(made: Any, nesting: _Nesting) -> None:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from inspect import unwrap
 from operator import is_
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, READING, compa
 
 #: Attributes that every module has: those of its state, its mode and its hooks.
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+#: What a setting may be: a number, a text, nothing, a function (an activation), a dtype.
+_SETTINGS = (*PLAIN, FunctionType, BuiltinFunctionType, torch.dtype)
 
 
 class SourceSettings:
@@ -102,12 +104,12 @@ def _settings(part: torch.nn.Module, names: frozenset[str]) -> tuple[tuple[str, 
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether it is a number, a text or nothing, or a container of such."""
+    """Whether it is one of `_SETTINGS`, or a container of such."""
     if isinstance(value, dict):
         return _is_plain(list(value.values()), depth)
     if isinstance(value, tuple | list) and depth < DEEPEST and len(value) <= LARGEST:
         return all(_is_plain(x, depth + 1) for x in value)
-    return isinstance(value, PLAIN)
+    return isinstance(value, _SETTINGS)
 
 
 def _may_change(value: Any) -> bool:

@@ -1,0 +1,85 @@
+"""For which sizes of its inputs a graph of torch.export holds: those that are fixed, the bounds of the free ones, and
+what the module's code asked of them on its way (`if x.shape[0] % 2`): another answer is another graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import sympy
+import torch
+
+from lamina.spec import Shape
+
+#: The sizes of one input: an integer where it is fixed, else a formula of symbols (`s0`, `2*s0`).
+Sizes: TypeAlias = tuple[Any, ...]
+#: How many kinds of sizes are remembered with their answer.
+REMEMBERED = 1024
+
+
+class FreeSizes:
+    """The sizes that a graph takes.
+
+    shapes: of the inputs, with formulas of symbols where they are free. bounds: the least and the largest value of a
+    formula. conditions: relations of the symbols that were decided while the graph was made, all of which hold.
+    made_of: the shapes of the inputs that it was made of, for which it holds whatever can be computed of a condition.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Sizes],
+        bounds: Mapping[Any, tuple[Any, Any]] | None = None,
+        conditions: Sequence[Any] = (),
+        made_of: tuple[Shape, ...] = (),
+    ) -> None:
+        self.shapes, self._made_of = tuple(shapes), made_of
+        self._bounds = dict(bounds or {})
+        self._conditions = tuple(conditions)
+        self._answer = lru_cache(REMEMBERED)(self._decide)  # sympy takes some 30 µs a relation
+
+    @classmethod
+    def of(
+        cls, shapes: Sequence[Sequence[Any]], ranges: Mapping[Any, Any], made_of: Sequence[Shape]
+    ) -> FreeSizes:
+        """Those of a graph whose inputs have such shapes (ints and SymInts); ranges: the exporter's, by formula."""
+        bounds = {formula: (r.lower, r.upper) for formula, r in ranges.items()}
+        known = {id(env): env for shape in shapes for x in shape if (env := _environment(x)) is not None}
+        conditions = [env.replace(guard.expr) for env in known.values() for guard in env.guards]
+        made = tuple(tuple(shape) for shape in made_of)
+        return cls([tuple(map(_formula, shape)) for shape in shapes], bounds, conditions, made)
+
+    def hold(self, shapes: Sequence[Shape]) -> bool:
+        """Whether the graph is that of inputs of these shapes."""
+        return self._answer(tuple(tuple(shape) for shape in shapes))
+
+    def _decide(self, shapes: tuple[Shape, ...]) -> bool:
+        if shapes == self._made_of:
+            return True
+        if [len(s) for s in shapes] != [len(s) for s in self.shapes]:
+            return False
+        pairs = [
+            p for own, given in zip(self.shapes, shapes, strict=True) for p in zip(own, given, strict=True)
+        ]
+        values = {own: sympy.Integer(size) for own, size in pairs if isinstance(own, sympy.Symbol)}
+        return (
+            all(_value(own, values) == size for own, size in pairs)
+            and all(low <= _value(f, values) <= high for f, (low, high) in self._bounds.items())
+            and all(_value(condition, values) == sympy.true for condition in self._conditions)
+        )
+
+
+def _formula(size: Any) -> Any:
+    """The size where the graph fixes it, which the exporter may still call a symbol; else its formula."""
+    fixed = size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size
+    return size.node.expr if fixed is None else int(fixed)
+
+
+def _environment(size: Any) -> Any:
+    """Where the exporter keeps what it decided of a symbol."""
+    return size.node.shape_env if isinstance(size, torch.SymInt) else None
+
+
+def _value(formula: Any, values: Mapping[Any, Any]) -> Any:
+    return formula if isinstance(formula, int) else formula.xreplace(values)
