@@ -297,3 +297,27 @@ def test_a_network_that_writes_its_input_is_compared_on_the_same() -> None:
     x = torch.ones(2, 3)
     assert check(Doubles(), from_torch(Doubles(), torch.ones(2, 3)), x).output == 0
     assert x.tolist() == [[1.0] * 3] * 2
+
+
+def test_inputs_that_are_written_lie_apart() -> None:
+    """What is written into one is not seen in another, as with PyTorch: refused, before anything has changed."""
+    import torch
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return x.mul_(2) + y
+
+    x = torch.arange(12.0).reshape(3, 4)
+    net = from_torch(Net(), x, x.clone())
+    for pair in ((x, x), (x, x[1]), (x[:, 1:], x[:, :3])):
+        with pytest.raises(TorchConversionError, match="input 0 .* shares memory with its input 1"):
+            net(*pair)
+    assert torch.equal(x, torch.arange(12.0).reshape(3, 4))
+    own = x.clone()
+    found = net(own[:, :2], own[:, 2:])  # the same memory, no element in common
+    np.testing.assert_array_equal(found.numpy(), (2 * x[:, :2] + x[:, 2:]).numpy())
+    assert torch.equal(own[:, :2], 2 * x[:, :2])
+    read = from_torch(torch.nn.Bilinear(4, 4, 2), x, x)
+    assert read(x, x).shape == (3, 2)

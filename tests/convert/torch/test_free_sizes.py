@@ -81,6 +81,23 @@ def test_a_size_that_is_a_formula_of_another() -> None:
     assert not graph.takes([(5, 3), (9, 3)])
 
 
+def test_sizes_among_the_results_are_those_of_the_call() -> None:
+    import torch
+
+    from lamina.convert.torch import from_torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 2, tuple(x.shape), {"mean": 1 / x.shape[0], "rows": 2 * len(x), "many": x.shape[0] > 4}
+
+    net = from_torch(Net(), torch.ones(3, 4))
+    for batch in (3, 5, 7, 3):
+        y, shape, others = net(torch.ones(batch, 4))
+        assert (tuple(y.shape), shape) == ((batch, 4), (batch, 4))
+        assert others == {"mean": 1 / batch, "rows": 2 * batch, "many": batch > 4}
+        assert type(others["mean"]) is float
+
+
 def test_batches_of_one_graph_make_no_others() -> None:
     import torch
     from torch import nn

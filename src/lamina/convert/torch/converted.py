@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
@@ -106,6 +107,7 @@ class ConvertedModule(ConvertedPart):
         graph = self.graph(inputs, operands)
         with synchronized(self.process_group):
             found, changed, written = graph(_State(self), operands)
+        _require_apart(operands, written)
         for name, value in changed.items():
             path, _, own = name.rpartition(".")
             part = self.get_submodule(path)
@@ -206,6 +208,28 @@ class ConvertedModule(ConvertedPart):
             if node.op == "call_function" and "_norm" in str(node.target):
                 for given in (n for n in node.all_input_nodes if n.name in names):
                     self.get_submodule(names[given.name].rpartition(".")[0]).computes_in_master = True
+
+
+def _require_apart(operands: Sequence[Any], written: Iterable[int]) -> None:
+    """Raise TorchConversionError where what a graph writes into one input would be seen in another."""
+    for number in written:
+        for other, x in enumerate(operands):
+            if other != number and _share_an_element(operands[number], x):
+                raise TorchConversionError(
+                    f"from_torch: forward writes into its input {number} {tuple(operands[number].shape)} in place, "
+                    f"which shares memory with its input {other}: a graph takes its inputs as tensors of their own; "
+                    "pass a copy of one"
+                )
+
+
+def _share_an_element(x: Any, y: Any) -> bool:
+    """Of traced values whether they are the same one; of tensors on a GPU whether their memory overlaps."""
+    if x is y or not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.device != y.device:
+        return x is y
+    if x.device.kind == "cpu":
+        return np.shares_memory(x.numpy(), y.numpy())
+    begin, other = x.buffer.pointer, y.buffer.pointer
+    return begin < other + y.nbytes and other < begin + x.nbytes
 
 
 class _State(Mapping[str, Any]):

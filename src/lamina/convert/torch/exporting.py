@@ -342,7 +342,8 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
     structure, fixed = flat.nesting.structure, flat.nesting.fixed
     if any(s.kind is not OutputKind.USER_OUTPUT for s in made.graph_signature.output_specs):
         raise TorchConversionError("the graph gives other results than the module's")
-    sizes = FreeSizes.of(shapes, made.range_constraints, [tuple(x.shape) for x in tensors])
+    given = [tuple(x.shape) for x in tensors]
+    sizes = FreeSizes.of(shapes, made.range_constraints, given, list(fixed.values()))
     return ExportedGraph(FxProgram(made.graph_module), tuple(sources), structure, _numbers(fixed), sizes)
 
 
@@ -384,8 +385,13 @@ def _arrange(made: Any, nesting: _Nesting) -> None:
 
 
 def _numbers(fixed: Mapping[int, Any]) -> dict[int, Any]:
-    """Results that are no tensors; sizes that are symbols while it is exported cannot be among them."""
-    return {i: int(x) if isinstance(x, torch.SymInt) else x for i, x in fixed.items()}
+    """Results that are no tensors; what is a formula of sizes while it is exported cannot be among them."""
+    plain = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    return {i: plain.get(type(x), _same)(x) for i, x in fixed.items()}
+
+
+def _same(x: Any) -> Any:
+    return x
 
 
 def _constant(made: Any, name: str) -> Tensor:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, TypeAlias
 
 import sympy
@@ -15,6 +16,7 @@ from lamina.spec import Shape
 
 #: The sizes of one input: an integer where it is fixed, else a formula of symbols (`s0`, `2*s0`).
 Sizes: TypeAlias = tuple[Any, ...]
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: How many kinds of sizes are remembered with their answer.
 REMEMBERED = 1024
 
@@ -41,14 +43,24 @@ class FreeSizes:
 
     @classmethod
     def of(
-        cls, shapes: Sequence[Sequence[Any]], ranges: Mapping[Any, Any], made_of: Sequence[Shape]
+        cls,
+        shapes: Sequence[Sequence[Any]],
+        ranges: Mapping[Any, Any],
+        made_of: Sequence[Shape],
+        numbers: Sequence[Any] = (),
     ) -> FreeSizes:
-        """Those of a graph whose inputs have such shapes (ints and SymInts); ranges: the exporter's, by formula."""
+        """Those of a graph whose inputs have such shapes (ints and SymInts); ranges: the exporter's, by formula.
+
+        numbers: those that it gives beside tensors (`return y, y.shape[0]`): it holds where they are what they were.
+        """
         bounds = {formula: (r.lower, r.upper) for formula, r in ranges.items()}
         known = {id(env): env for shape in shapes for x in shape if (env := _environment(x)) is not None}
         conditions = [env.replace(guard.expr) for env in known.values() for guard in env.guards]
-        made = tuple(tuple(shape) for shape in made_of)
-        return cls([tuple(map(_formula, shape)) for shape in shapes], bounds, conditions, made)
+        made, own = tuple(map(tuple, made_of)), [tuple(map(_formula, shape)) for shape in shapes]
+        values = _values(own, made)
+        asked = {s for x in numbers if isinstance(x, _SYMBOLIC) for s in x.node.expr.free_symbols}
+        conditions += [sympy.Eq(s, values.get(s)) for s in asked]
+        return cls(own, bounds, conditions, made)
 
     def hold(self, shapes: Sequence[Shape]) -> bool:
         """Whether the graph is that of inputs of these shapes."""
@@ -59,15 +71,19 @@ class FreeSizes:
             return True
         if [len(s) for s in shapes] != [len(s) for s in self.shapes]:
             return False
-        pairs = [
-            p for own, given in zip(self.shapes, shapes, strict=True) for p in zip(own, given, strict=True)
-        ]
-        values = {own: sympy.Integer(size) for own, size in pairs if isinstance(own, sympy.Symbol)}
+        values = _values(self.shapes, shapes)
+        sizes = chain(*map(zip, self.shapes, shapes))
         return (
-            all(_value(own, values) == size for own, size in pairs)
+            all(_value(own, values) == size for own, size in sizes)
             and all(low <= _value(f, values) <= high for f, (low, high) in self._bounds.items())
             and all(_value(condition, values) == sympy.true for condition in self._conditions)
         )
+
+
+def _values(own: Sequence[Sizes], given: Sequence[Shape]) -> dict[Any, Any]:
+    """What the symbols of shapes are where these are given."""
+    pairs = chain(*map(zip, own, given))
+    return {symbol: sympy.Integer(size) for symbol, size in pairs if isinstance(symbol, sympy.Symbol)}
 
 
 def _formula(size: Any) -> Any:
