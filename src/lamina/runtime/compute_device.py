@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 from lamina.runtime import _cuda
 from lamina.runtime.errors import DeviceError, NoGpuError
 from lamina.runtime.machine import Machine
-from lamina.runtime.memory import Buffer, Statistics, allocate
+from lamina.runtime.memory import Buffer, Statistics, Supply, allocate
 from lamina.runtime.platforms import (
     CudaPlatform,
     HostPlatform,
@@ -71,7 +71,7 @@ class Device:
         return _restored, (str(self), self.planned)
 
     def __eq__(self, other: object) -> bool:
-        return (
+        return self is other or (
             isinstance(other, Device)
             and (self.index, self.kind) == (other.index, other.kind)
             and self.planned == other.planned
@@ -173,6 +173,12 @@ class Device:
         if where.device is not here and where.device != self:
             raise ValueError(f"allocate: {where!r} is not a stream of {self}")
         return allocate(platform.arena, here, nbytes, where, host=self.kind == "cpu")
+
+    def supply(self, nbytes: int) -> Supply:
+        """What gives buffers of this size for the default stream, one after the other, as `allocate` does."""
+        platform = self.platform
+        stream = platform.default_stream
+        return Supply(platform.arena, stream.device, nbytes, stream, host=self.kind == "cpu")
 
     def memory_info(self) -> MemoryInfo:
         """(free, total) bytes of the device; what an arena caches counts as taken."""

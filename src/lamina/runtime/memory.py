@@ -8,8 +8,8 @@ device). So an `Arena` keeps what is freed and hands it out again. Its rules:
 * **Streams.** A freed block is cached under the stream it was allocated for, and only that stream gets it
   again: its queue orders the old use before the new one, so nothing has to wait. A buffer used on further
   streams says so (`Buffer.used_on`); freed, it rests until these streams have passed that point.
-* **Finalizers take no lock.** A buffer that the garbage collector frees is put on a queue, which the arena
-  empties at its next call; a collection may therefore start anywhere, inside the arena too.
+* **Finalizers take no lock.** A buffer that the garbage collector frees is put where the next one looks, and on a
+  queue, by which the arena counts at its next call; a collection may therefore start anywhere, inside the arena too.
 * **Out of memory.** The cache is freed, the request tried once more, then `OutOfMemoryError` tells the
   figures. Nothing is lost by it and the process goes on.
 """
@@ -195,20 +195,46 @@ class _Region:
         self.gaps = merged
 
 
+class _Bin:
+    """The freed blocks of one size that were allocated for one stream.
+
+    freed: the sizes that the arena has yet to count as freed. returned: leases of memory that other streams used.
+    """
+
+    __slots__ = ("blocks", "freed", "returned", "size", "stream")
+
+    def __init__(self, arena: Arena, size: int, stream: Stream | None) -> None:
+        self.size, self.stream = size, stream
+        self.freed, self.returned = arena._freed, arena._returned
+        self.blocks: list[_Block] = []
+
+
 class _Lease(Uncopied):
-    """Ownership of a block: shared by a buffer and its views, given back when the last one goes."""
+    """Ownership of a block: shared by a buffer and its views, given back when the last one goes.
 
-    __slots__ = ("arena", "block", "stream", "users")
+    users: the other streams that used it.
+    """
 
-    def __init__(self, arena: Arena, block: _Block, stream: Stream | None) -> None:
-        self.arena = arena
-        self.block = block
-        self.stream = stream
+    __slots__ = ("block", "home", "users")
+
+    def __init__(self, block: _Block, home: _Bin) -> None:
+        self.block, self.home = block, home
         self.users: set[Stream] = set()
 
+    @property
+    def stream(self) -> Stream | None:
+        """The stream that it was allocated for."""
+        return self.home.stream
+
     def __del__(self) -> None:
-        # May run in any thread, inside a locked arena too: the queue's append is atomic and takes no lock.
-        self.arena._returned.append((self.block, self.stream, self.users))
+        # May run in any thread, inside a locked arena too: appending is atomic and takes no lock. It is counted as
+        # freed before it can be had again.
+        home = self.home
+        if not self.users:
+            home.freed.append(home.size)
+            home.blocks.append(self.block)
+        else:
+            home.returned.append((self.block, home, self.users))
 
 
 class _Loan(_Lease):
@@ -218,8 +244,12 @@ class _Loan(_Lease):
 
     def __init__(self, shelf: Shelf, lease: _Lease) -> None:
         self.shelf, self.lease = shelf, lease
-        self.stream = shelf.stream
         self.users = set()
+
+    @property
+    def stream(self) -> Stream:
+        """The shelf's."""
+        return self.shelf.stream
 
     def __del__(self) -> None:
         # As above: no lock is taken. One block too many on the shelf, where two threads meet here, does no harm.
@@ -255,12 +285,29 @@ class Shelf:
         return Buffer(lease.block.pointer, self._nbytes, self._device, _Loan(self, lease), host=self._host)
 
 
+class Supply:
+    """Where buffers of one size, for one stream, come from: what is the same for each is looked up once."""
+
+    __slots__ = ("_arena", "_device", "_home", "_host", "_nbytes")
+
+    def __init__(self, arena: Arena, device: Device, nbytes: int, stream: Stream, *, host: bool) -> None:
+        self._arena, self._device, self._nbytes, self._host = arena, device, nbytes, host
+        self._home = arena.bin_of(nbytes, stream) if nbytes else None
+
+    def take(self) -> Buffer:
+        """A buffer. Raises OutOfMemoryError."""
+        if self._home is None:
+            return Buffer(0, 0, self._device, None, self._host)
+        lease = self._arena.lease(self._home, self._nbytes)
+        return Buffer(lease.block.pointer, self._nbytes, self._device, lease, self._host)
+
+
 @dataclass(slots=True)
 class _Resting:
     """A freed block that other streams may still be using."""
 
     block: _Block
-    stream: Stream | None
+    home: _Bin
     users: set[Stream]  # to be marked with an event as soon as they capture no graph
     events: list[Event] = field(default_factory=list)
 
@@ -288,13 +335,14 @@ class Arena:
         self.name = name
         self._resource, self._quantum = resource, resource.quantum
         self._lock = threading.RLock()
-        self._returned: deque[tuple[_Block, Stream | None, set[Stream]]] = deque()
-        self._bins: dict[tuple[Stream | None, int], list[_Block]] = {}
+        self._freed: deque[int] = deque()
+        self._returned: deque[tuple[_Block, _Bin, set[Stream]]] = deque()
+        self._bins: dict[tuple[Stream | None, int], _Bin] = {}
         self._resting: list[_Resting] = []
         self._regions: list[_Region] = []
         self._cap = cap
-        self._in_use = self._peak = self._cached = self._held = 0
-        self._allocations = self._hits = self._live = 0
+        self._in_use = self._peak = self._held = 0
+        self._allocations = self._misses = self._blocks = 0
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -308,25 +356,42 @@ class Arena:
         Raises:
             OutOfMemoryError: cap or memory exhausted, after the cache was freed and one more try.
         """
+        return self.lease(self.bin_of(nbytes, stream), nbytes)
+
+    def bin_of(self, nbytes: int, stream: Stream | None) -> _Bin:
+        """Where blocks for so many bytes (> 0) on a stream are kept."""
         size = size_class(nbytes, self._quantum)
+        found = self._bins.get((stream, size))
+        return self._bins.setdefault((stream, size), _Bin(self, size, stream)) if found is None else found
+
+    def _every_bin(self) -> list[_Bin]:
+        return list(self._bins.values())  # at once: other threads may add one
+
+    def lease(self, home: _Bin, nbytes: int) -> _Lease:
+        """A block of a bin's size, of which `nbytes` are asked for. Raises OutOfMemoryError."""
         with self._lock:
+            freed = self._freed
+            while freed:
+                self._in_use -= freed.popleft()
             if self._returned or self._resting:
                 self._drain()
-            blocks = self._bins.get((stream, size))
-            if blocks:
-                block = blocks.pop()
-                self._cached -= size
-                self._hits += 1
-            else:
-                found = self._carve(size)
-                self._hits += found is not None
-                block = found or self._obtain(size, nbytes)
+            block = home.blocks.pop() if home.blocks else self._missing(home, nbytes)
             self._allocations += 1
-            self._live += 1
-            self._in_use += size
+            self._in_use += home.size
             if self._in_use > self._peak:
                 self._peak = self._in_use
-            return _Lease(self, block, stream)
+            return _Lease(block, home)
+
+    def _missing(self, home: _Bin, nbytes: int) -> _Block:
+        """A block that the bin has not."""
+        if self._take_over() and home.blocks:
+            return home.blocks.pop()
+        block = self._carve(home.size)
+        if block is None:
+            block = self._obtain(home.size, nbytes)
+            self._misses += 1
+        self._blocks += 1
+        return block
 
     def _carve(self, size: int) -> _Block | None:
         for region in self._regions:
@@ -334,7 +399,8 @@ class Arena:
                 return block
         return None
 
-    def _obtain(self, size: int, requested: int) -> _Block:
+    def _obtain(self, size: int, requested: int, *, carved: bool = True) -> _Block:
+        """A block from the resource; where that has none left, it may be carved from a reserve."""
         limit = self._resource.idle_limit
         if limit is not None and self._cached > limit:
             self._release_cache(wait=False)
@@ -343,7 +409,7 @@ class Arena:
         except MemoryError:
             gc.collect()  # unreachable cycles may hold buffers
             self._release_cache(wait=True)
-        if block := self._carve(size):
+        if carved and (block := self._carve(size)):
             return block
         try:
             return self._ask(size)
@@ -359,47 +425,53 @@ class Arena:
         self._held += size
         return _Block(pointer, size, owner)
 
-    # ---- returns
-    def _drain(self) -> None:
-        """Take back what was freed since the last call."""
-        while self._returned:
-            block, stream, users = self._returned.popleft()
-            self._live -= 1
-            self._in_use -= block.nbytes
-            self._cached += block.nbytes
-            if stream is not None and stream.closed:
-                stream = stream.device.default_stream
-            if users and (users := {user for user in users if user is not stream and not user.closed}):
-                self._resting.append(_Resting(block, stream, users))
-            else:
-                self._shelve(block, stream)
-        if self._resting:
-            self._wake()
+    @property
+    def _cached(self) -> int:
+        return self._held - self._in_use - sum(region.free for region in self._regions)
 
-    def _shelve(self, block: _Block, stream: Stream | None) -> None:
-        blocks = self._bins.get((stream, block.nbytes))
-        if blocks is None:
-            self._bins[stream, block.nbytes] = [block]
-        else:
-            blocks.append(block)
+    # ---- returns
+    def _count_freed(self) -> None:
+        """Count what was freed since the last call."""
+        while self._freed:
+            self._in_use -= self._freed.popleft()
+        if self._returned or self._resting:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Take back what other streams used."""
+        while self._returned:
+            block, home, users = self._returned.popleft()
+            self._in_use -= block.nbytes
+            users = {user for user in users if user is not home.stream and not user.closed}
+            self._resting.append(_Resting(block, home, users))
+        self._wake()
+
+    def _take_over(self) -> bool:
+        """Whether there were blocks of streams that are closed: they are the default stream's now."""
+        closed = [b for b in self._every_bin() if b.blocks and b.stream is not None and b.stream.closed]
+        for home in closed:
+            assert home.stream is not None
+            heir = self.bin_of(home.size, home.stream.device.default_stream)
+            while home.blocks:
+                heir.blocks.append(home.blocks.pop())
+        return bool(closed)
 
     def _wake(self, wait: bool = False) -> None:
         """Shelve resting blocks whose users have passed (`wait`: wait for them)."""
         resting, self._resting = self._resting, []
         for rest in resting:
             if rest.passed(wait):
-                self._shelve(rest.block, rest.stream)
+                rest.home.blocks.append(rest.block)
             else:
                 self._resting.append(rest)
 
     def _release_cache(self, wait: bool) -> None:
-        self._drain()
+        self._count_freed()
         self._wake(wait)
-        bins, self._bins = self._bins, {}
-        for blocks in bins.values():
-            for block in blocks:
-                self._cached -= block.nbytes
-                self._give_back(block)
+        for home in self._every_bin():
+            while home.blocks:
+                self._give_back(home.blocks.pop())
+                self._blocks -= 1
 
     def _give_back(self, block: _Block) -> None:
         if block.region is not None:
@@ -418,15 +490,7 @@ class Arena:
             missing = nbytes - sum(region.block.nbytes for region in self._regions)
             if missing > 0:
                 size = size_class(missing, self._resource.quantum)
-                self._regions.append(_Region(self._obtain_outside(size, nbytes)))
-
-    def _obtain_outside(self, size: int, requested: int) -> _Block:
-        """A block for a new region: straight from the resource, never carved from another region."""
-        regions, self._regions = self._regions, []
-        try:
-            return self._obtain(size, requested)
-        finally:
-            self._regions = regions
+                self._regions.append(_Region(self._obtain(size, nbytes, carved=False)))
 
     def empty_cache(self) -> None:
         """Give all freed memory back, unused reserves included."""
@@ -452,13 +516,14 @@ class Arena:
     def reset_peak(self) -> None:
         """Let `Statistics.peak` start anew from what is in use now."""
         with self._lock:
-            self._drain()
+            self._count_freed()
             self._peak = self._in_use
 
     def statistics(self) -> Statistics:
         """The arena in figures, at this moment."""
         with self._lock:
-            self._drain()
+            self._count_freed()
+            idle = len(self._resting) + sum(len(home.blocks) for home in self._every_bin())
             return Statistics(
                 in_use=self._in_use,
                 peak=self._peak,
@@ -467,8 +532,8 @@ class Arena:
                 held=self._held,
                 cap=self._cap,
                 allocations=self._allocations,
-                hits=self._hits,
-                live=self._live,
+                hits=self._allocations - self._misses,
+                live=self._blocks - idle,
             )
 
 
@@ -522,14 +587,15 @@ def checked_bytes(call: str, argument: str, value: SupportsIndex) -> int:
 
 
 class Buffer(Uncopied):
-    """A piece of memory of one device: ``pointer`` (address as an int), ``nbytes``, ``device``.
+    """A piece of memory of one device: ``pointer`` (address as an int, 0 for no bytes; ValueError once it is closed),
+    ``nbytes``, ``device``.
 
     It owns its memory from birth: the memory goes back to its arena when the buffer and all its views are
     closed or garbage-collected. ``host`` says whether the CPU may touch the address, ``read_only`` whether
     nobody may write (borrowed bytes, read-only files, views that others share).
     """
 
-    __slots__ = ("__weakref__", "_owner", "_pointer", "device", "host", "nbytes", "pinned", "read_only")
+    __slots__ = ("__weakref__", "_owner", "device", "host", "nbytes", "pinned", "pointer", "read_only")
 
     def __init__(
         self,
@@ -537,12 +603,12 @@ class Buffer(Uncopied):
         nbytes: int,
         device: Device,
         owner: object,
-        *,
         host: bool,
+        *,
         pinned: bool = False,
         read_only: bool = False,
     ) -> None:
-        self._pointer: int | None = pointer
+        self.pointer = pointer
         self._owner = owner
         self.nbytes = nbytes
         self.device = device
@@ -559,12 +625,13 @@ class Buffer(Uncopied):
         host = device.kind == "cpu"
         return cls(operator.index(pointer), size, device, owner, host=host, read_only=read_only)
 
-    @property
-    def pointer(self) -> int:
-        """The address (0 for a buffer of zero bytes). ValueError once the buffer is closed."""
-        if self._pointer is None:
-            raise ValueError(f"this buffer of {self.nbytes} bytes on {self.device} is closed")
-        return self._pointer
+    if not TYPE_CHECKING:  # to a checker it would mean that every attribute is there
+
+        def __getattr__(self, name: str) -> Any:
+            """Say that a buffer without its pointer is closed: ops read it too often for a property to look."""
+            if name == "pointer":
+                raise ValueError(f"this buffer of {self.nbytes} bytes on {self.device} is closed")
+            return object.__getattribute__(self, name)
 
     @property
     def borrowed(self) -> bool:
@@ -574,11 +641,16 @@ class Buffer(Uncopied):
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._pointer is None
+        try:
+            _ = self.pointer
+        except ValueError:
+            return True
+        return False
 
     def close(self) -> None:
         """Let go of the memory; it is free once all views are closed as well. Idempotent."""
-        self._pointer = None
+        if not self.closed:
+            del self.pointer
         self._owner = None
 
     def view(self, offset: int, nbytes: int) -> Buffer:
@@ -693,7 +765,7 @@ class Buffer(Uncopied):
         return True
 
     def __repr__(self) -> str:
-        where = "closed" if self._pointer is None else f"{self._pointer:#x}"
+        where = "closed" if self.closed else f"{self.pointer:#x}"
         kind = (", pinned" if self.pinned else "") + (", read-only" if self.read_only else "")
         return f"Buffer({self.device}, {self.nbytes} bytes at {where}{kind})"
 

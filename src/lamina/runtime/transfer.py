@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,11 +17,11 @@ from lamina.runtime.stream import Stream, StreamLike, as_stream
 Operand = (
     Any  # a Buffer, host memory (NumPy array, bytes, memoryview, …), or an array of CuPy, PyTorch, JAX, …
 )
+_CPU = Device("cpu")
 _HOST, _UNIFIED = 1, 4  # CU_MEMORYTYPE_...; unified: the driver sees from the address on which device it lies
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(NamedTuple):
     """One side of a copy: where it starts, how long it is, and the buffer or object that it belongs to."""
 
     pointer: int
@@ -312,7 +311,7 @@ def _describe(block: Any, prefix: str, side: _Side, strides: tuple[int, int]) ->
 # --------------------------------------------------------------------------------------------------- operands
 def _side(name: str, operand: Operand, stream: StreamLike | None, *, writable: bool) -> _Side:
     """An operand as memory; `stream` (None: its device's default stream) waits for another library's array."""
-    if not isinstance(operand, Buffer | np.ndarray) and arrays.is_array(operand):
+    if not isinstance(operand, (Buffer, np.ndarray)) and arrays.is_array(operand):
         operand = _adopted(name, operand, stream, writable)
     if isinstance(operand, Buffer):
         if writable and operand.read_only:
@@ -325,7 +324,7 @@ def _side(name: str, operand: Operand, stream: StreamLike | None, *, writable: b
         )
     if writable and not array.flags.writeable:
         raise ValueError(f"copy: {name} is read-only")
-    return _Side(array.__array_interface__["data"][0], array.nbytes, Device("cpu"), array)
+    return _Side(array.__array_interface__["data"][0], array.nbytes, _CPU, array)
 
 
 def _adopted(name: str, operand: Operand, stream: StreamLike | None, writable: bool) -> Buffer:
@@ -355,7 +354,7 @@ def _count(to: _Side, from_: _Side, nbytes: int | None) -> int:
                 f"copy: destination has {to.nbytes} bytes and source {from_.nbytes}; say how many with nbytes"
             )
         return to.nbytes
-    count = checked_bytes("copy", "nbytes", nbytes)
+    count = nbytes if type(nbytes) is int and nbytes >= 0 else checked_bytes("copy", "nbytes", nbytes)
     for name, side in (("destination", to), ("source", from_)):
         if count > side.nbytes:
             raise ValueError(f"copy: nbytes is {count}, but {name} has {side.nbytes} bytes")
@@ -368,7 +367,9 @@ def _where(call: str, stream: StreamLike | None, *sides: _Side) -> Stream:
     Without `stream` it waits for what the default stream of the other device holds.
     """
     gpus = [side.device for side in sides if side.device.kind == "cuda"]
-    where = as_stream(stream, gpus[0] if gpus else Device("cpu"))
+    if stream is None and not gpus:
+        return _CPU.default_stream
+    where = as_stream(stream, gpus[0] if gpus else _CPU)
     if gpus and where.device.kind == "cpu":
         raise ValueError(f"{call}: memory of {gpus[0]} cannot be reached from {where!r}; give a CUDA stream")
     if stream is None and gpus[1:] and gpus[1] != gpus[0]:
