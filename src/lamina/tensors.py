@@ -9,13 +9,14 @@ from copy import copy as shallow_copy
 from copy import deepcopy
 from functools import lru_cache
 from html import escape
+from operator import attrgetter
 from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 
 from lamina import backends
 from lamina._tree import LEAF, Structure, flatten
-from lamina.backends import Backend, Call, Plan
+from lamina.backends import Backend, Call, Plan, Run
 from lamina.ops.arguments import DTypeLike, checked, one_by_one, shown
 from lamina.ops.core import (
     DeviceLike,
@@ -227,7 +228,7 @@ class Tensor(InPlace["Tensor"]):
             relayout(source.to(self.device), self._spec, self._buffer)
         else:
             same = source if source._spec.same_memory(self._spec) else relayout(source, self._spec)
-            copy(self._buffer, same.buffer, self.nbytes)
+            copy(self._buffer, same._buffer, self._spec.nbytes)
         self.version += 1
         tensors_changed()
         if self._part is not None:
@@ -446,17 +447,21 @@ class Tensor(InPlace["Tensor"]):
     @classmethod
     def bind_op(cls, op: Op, operands: Sequence[Any]) -> tuple[Tensor, ...]:
         """Plan op for these tensors and run it on their device's default stream."""
-        tensors = [x if isinstance(x, Tensor) else as_tensor(x) for x in operands]
+        tensors = operands
+        for x in operands:
+            if not isinstance(x, Tensor):
+                tensors = [_adopted_by(op, y) for y in operands]
+                break
         where = tensors[0]._buffer.device
         for x in tensors:
-            if x._buffer.device is not where and x.device != where:
+            if x._part is not None:
+                x._refresh()
+            if x._buffer.device is not where and x._buffer.device != where:
                 tensors = _together(op, tensors)
                 where = tensors[0].device
                 break
-        specs = tuple([x._spec for x in tensors])
-        backend, policy = backends.get(where), current_policy()
-        plan = plan_of(backend, op, specs, policy)
-        found = _run(backend, plan, tensors)
+        policy = current_policy()
+        found = _eager(where, op, policy, *map(_spec, tensors))(tensors)
         if policy.check_finite and all(is_finite(x._values()) for x in tensors):
             check_results(op, current_origin(), [y._values() for y in found])
         if tensors[0]._anywhere and all(x._anywhere for x in tensors):
@@ -733,6 +738,20 @@ def as_tensor(x: Any) -> Tensor:
     return found
 
 
+def _adopted_by(op: Op, x: Any) -> Tensor:
+    """An operand of an op as a tensor. A number, unless the result may be a part of it, is one that others read too:
+    `x * 2` asks for the same one again and again."""
+    if type(x) is np.ndarray and not x.shape and not op.takes_part:
+        return _number(x.tobytes(), x.dtype)
+    return as_tensor(x)
+
+
+@lru_cache(maxsize=512)
+def _number(data: bytes, dtype: np.dtype[Any]) -> Tensor:
+    """A number as an operand. By its bytes, as 0.0 equals -0.0; nothing writes it."""
+    return as_tensor(np.frombuffer(data, dtype).reshape(()))
+
+
 def _adopted(x: Any) -> Tensor:
     if isinstance(x, (np.ndarray, np.generic)):
         return _from_numpy(np.asarray(x))
@@ -814,9 +833,10 @@ def _meet(a: Buffer, b: Buffer) -> bool:
 
 def relayout(x: Tensor, target: Spec, into: Buffer | None = None) -> Tensor:
     """A copy of x in another layout (same shape and dtype), in new memory or that of `into`, on x's device."""
-    backend = backends.get(x.device)
-    plan = reorder_of(backend, x.spec, target.fixed)
-    return _run(backend, plan, [x], None if into is None else (Tensor(into, target),))[0]
+    if x._part is not None:
+        x._refresh()
+    outputs = None if into is None else (Tensor(into, target),)
+    return _reordering(x.device, x._spec, target.fixed)((x,), outputs)[0]
 
 
 register_adopter(as_tensor)
@@ -909,39 +929,68 @@ def relaid_of(plan: Plan, layout: Layout) -> Plan | None:
 class _Bound(threading.local):
     """What each thread bound lately: ops in a loop get the same memory again, and binding costs more than looking up.
 
-    A bound plan holds addresses, no memory. Threads do not share them, as a library's handle belongs to one.
+    What is bound holds addresses, no memory. Threads do not share it, as a library's handle belongs to one.
     """
 
     def __init__(self) -> None:
-        self.run_of = lru_cache(maxsize=1024)(Plan.bind)
+        self.run_of = lru_cache(maxsize=1024)(EagerCall.bind)
 
 
+class EagerCall:
+    """A plan as eager ops run it, on operands of certain specs: what is the same in each call is settled once."""
+
+    __slots__ = ("_moves", "_outputs", "_stream", "_workspace", "plan")
+
+    def __init__(self, device: Device, plan: Plan, specs: Sequence[Spec]) -> None:
+        self.plan = plan
+        self._moves = not all(x.same_memory(s) for x, s in zip(specs, plan.inputs, strict=True))
+        self._outputs = [(device.supply(s.fixed.nbytes), s.fixed) for s in plan.outputs]
+        self._workspace = device.supply(plan.workspace) if plan.workspace else None
+        self._stream = device.default_stream.handle
+
+    def bind(self, inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int) -> Run:
+        """The plan at these addresses."""
+        return self.plan.bind(Call(inputs, outputs, workspace, self._stream))
+
+    def __call__(
+        self, tensors: Sequence[Tensor], outputs: tuple[Tensor, ...] | None = None
+    ) -> tuple[Tensor, ...]:
+        """What the plan makes of tensors on its device, in new memory or in that of `outputs`."""
+        if self._moves:
+            tensors = [
+                x if x._spec.same_memory(s) else relayout(x, s)
+                for x, s in zip(tensors, self.plan.inputs, strict=True)
+            ]
+        if outputs is None:
+            if self.plan.view:
+                return (Tensor(tensors[0]._buffer, self._outputs[0][1]),)
+            outputs = tuple([Tensor(supply.take(), s) for supply, s in self._outputs])
+        workspace = None if self._workspace is None else self._workspace.take()
+        _bound.run_of(
+            self,
+            tuple(map(_address, tensors)),
+            tuple(map(_address, outputs)),
+            0 if workspace is None else workspace.pointer,
+        )()
+        return outputs
+
+
+_address, _spec = attrgetter("_buffer.pointer"), attrgetter("_spec")
 _bound = _Bound()
 
 
-def _run(
-    backend: Backend, plan: Plan, tensors: Sequence[Tensor], outputs: tuple[Tensor, ...] | None = None
-) -> tuple[Tensor, ...]:
-    """What the plan makes of tensors on the backend's device, in new memory or in that of `outputs`."""
-    held = []
-    for x, s in zip(tensors, plan.inputs, strict=True):
-        if x._part is not None:
-            x._refresh()
-        held.append(x if x._spec is s or x._spec.same_memory(s) else relayout(x, s))
-    if plan.view and outputs is None:
-        return (Tensor(held[0].buffer, plan.outputs[0]),)
-    allocate = backend.device.allocate
-    if outputs is None:
-        outputs = tuple([Tensor(allocate(s.nbytes), s) for s in plan.outputs])
-    workspace = allocate(plan.workspace) if plan.workspace else None
-    call = Call(
-        tuple([x._buffer.pointer for x in held]),
-        tuple([x._buffer.pointer for x in outputs]),
-        workspace.pointer if workspace else 0,
-        backend.device.default_stream.handle,
-    )
-    _bound.run_of(plan, call)()
-    return outputs
+@lru_cache(maxsize=4096)
+def _eager(where: Device, op: Op, policy: Policy, *specs: Spec) -> EagerCall:
+    """How an op runs on tensors of these specs, settled when it is first asked for. Raises NoKernel."""
+    backend = backends.get(where)
+    return EagerCall(backend.device, plan_of(backend, op, specs, policy), specs)
+
+
+@lru_cache(maxsize=4096)
+def _reordering(where: Device, source: Spec, target: Spec) -> EagerCall:
+    """How a tensor is copied into another layout."""
+    backend = backends.get(where)
+    return EagerCall(backend.device, reorder_of(backend, source, target), (source,))
 
 
 def _flat(x: Tensor) -> np.ndarray[Any, Any]:

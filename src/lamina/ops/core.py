@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -531,6 +531,16 @@ def computing_in(dtype: DType) -> Iterator[None]:
         _compute.reset(token)
 
 
+OpKind = TypeVar("OpKind", bound=Op)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def made(kind: type[OpKind], *fields: Any) -> OpKind:
+    """The op of these attributes (texts, ints and tuples of ints), one object however often it is asked for: plans
+    are found by it, and what is the same object need not be compared."""
+    return kind(*fields)
+
+
 def bind(op: Op, *operands: Any) -> tuple[Any, ...]:
     """Apply op and return all its outputs. The operands decide what that means."""
     kind, given = _decide(op, operands)
@@ -567,20 +577,30 @@ def _in_compute_type(operands: Sequence[Any]) -> list[Any] | None:
 
 def _decide(op: Op, operands: tuple[Any, ...]) -> tuple[type[Operand] | Recorder, tuple[Any, ...]]:
     """The class of operands that decides, and the operands, adopted where none is one."""
-    if op.arity not in (None, len(operands)):
-        raise TypeError(f"{op.name}: takes {op.arity} operands, got {len(operands)}")
-    if not operands:
-        raise TypeError(f"{op.name}: takes at least one operand, got none")
+    if op.arity != len(operands):
+        _check_count(op, len(operands))
     if (by := _recorder.get()) is not None:
         return by, operands
-    first = type(operands[0])
-    if issubclass(first, Operand) and all([type(x) is first for x in operands]):  # noqa: C419 - every op asks
-        return first, operands
-    kinds = [type(x) for x in operands if isinstance(x, Operand)]
-    if not kinds:
+    kind = _deciding(tuple(map(type, operands)))
+    if kind is None:
         operands = tuple(operand(x, op.name, f"operand {i}") for i, x in enumerate(operands))
-        kinds = [type(x) for x in operands]
-    return max(kinds, key=lambda k: k.bind_priority), operands
+        kind = _deciding(tuple(map(type, operands)))
+        assert kind is not None  # what `operand` gives is one
+    return kind, operands
+
+
+@lru_cache(maxsize=1024)
+def _deciding(kinds: tuple[type, ...]) -> type[Operand] | None:
+    """The class that decides among those of operands; None where none of them is one's."""
+    return max((k for k in kinds if issubclass(k, Operand)), key=lambda k: k.bind_priority, default=None)
+
+
+def _check_count(op: Op, count: int) -> None:
+    """Raise TypeError for a number of operands that an op does not take."""
+    if op.arity is not None:
+        raise TypeError(f"{op.name}: takes {op.arity} operands, got {count}")
+    if not count:
+        raise TypeError(f"{op.name}: takes at least one operand, got none")
 
 
 def spec_of(x: Any) -> Spec:
@@ -596,7 +616,10 @@ def listing(specs: Sequence[Spec]) -> str:
 
 def is_number(x: Any) -> bool:
     """Whether x is a number that takes the dtype of the tensor beside it."""
-    return isinstance(x, (bool, int, float, np.generic))
+    return isinstance(x, _NUMBERS)
+
+
+_NUMBERS = (bool, int, float, np.generic)
 
 
 def together(what: str, a: Any, b: Any) -> tuple[Any, Any]:
@@ -679,19 +702,26 @@ def _beside(what: str, x: Any, number: Any) -> tuple[Any, Any]:
     """A tensor and a number in one dtype."""
     x = _arraylike(x, what, "input")
     value = number.item() if isinstance(number, np.generic) else number
-    dtype = _dtype(x)
-    rank = {bool: 0, int: 1, float: 2}.get(type(value), 3)
-    if rank == 3:
+    kind: type = type(value)
+    dtype = _dtype_beside(_dtype(x), kind)
+    if dtype is None:
         raise DTypeError(
-            f"{what}: {shown(number)} is no number that a tensor of {dtype} can be combined with"
+            f"{what}: {shown(number)} is no number that a tensor of {_dtype(x)} can be combined with"
         )
-    if rank > dtype.category:
-        dtype = float32 if rank == 2 else int64
     if dtype.kind in "iu":
         limits = np.iinfo(dtype.numpy)
         if not limits.min <= value <= limits.max:
             raise DTypeError(f"{what}: {shown(number)} is outside {dtype}; cast the tensor with ops.cast")
     return _in_dtype(x, dtype), np.array(value, dtype.numpy)
+
+
+@lru_cache(maxsize=256)
+def _dtype_beside(dtype: DType, number: type) -> DType | None:
+    """What a tensor is computed in beside a number of Python's; None beside what is none."""
+    rank = {bool: 0, int: 1, float: 2}.get(number)
+    if rank is None or rank <= dtype.category:
+        return None if rank is None else dtype
+    return float32 if rank == 2 else int64
 
 
 def _snake(name: str) -> str:

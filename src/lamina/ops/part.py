@@ -53,7 +53,7 @@ class TensorPart:
         # The one that is no part:
         self.first: ref[Written] = self.whole if self.above is None else self.above.first
         self._strides: Shape | None = None
-        self.note()
+        self._seen = self._written() if self.above is not None else (whole.version, whole.version)
 
     @classmethod
     def of(cls, op: Op, whole: Written) -> TensorPart | None:

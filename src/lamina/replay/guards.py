@@ -17,7 +17,7 @@ def above_minus_infinity(x: Array) -> bool:
     if x.dtype.itemsize == 2:
         highest, lowest, infinity = _ends(x)
         return highest <= infinity and lowest < infinity
-    return bool(x.min() > -np.inf)
+    return bool(np.minimum.reduce(x) > -np.inf)
 
 
 def below_infinity(x: Array) -> bool:
@@ -25,7 +25,7 @@ def below_infinity(x: Array) -> bool:
     if x.dtype.itemsize == 2:
         highest, lowest, infinity = _ends(x)
         return highest < infinity and lowest <= infinity
-    return bool(x.max() < np.inf)
+    return bool(np.maximum.reduce(x) < np.inf)
 
 
 def finite(x: Array) -> bool:
@@ -42,7 +42,8 @@ def no_nan(x: Array) -> bool:
     if x.dtype.itemsize == 2:
         highest, lowest, infinity = _ends(x)
         return highest <= infinity and lowest <= infinity
-    return not bool(np.isnan(x.max()))
+    highest = np.maximum.reduce(x)
+    return bool(highest == highest)
 
 
 def _ends(x: Array) -> tuple[int, int, int]:

@@ -268,7 +268,7 @@ class Node:
         self.policy = policy
         self.serial: float = next(_serial) if serial is None else _behind(self.inputs, serial)
         specs = inferred(op, *(v.spec for v in self.inputs)) if specs is None else specs
-        self.outputs = tuple(Value(s, node=self, index=i) for i, s in enumerate(specs))
+        self.outputs = tuple([Value(s, node=self, index=i) for i, s in enumerate(specs)])
 
     def with_inputs(self, inputs: tuple[Value, ...], op: Op | None = None) -> Node:
         """This node on other inputs (itself when nothing changes), at the same place in the order."""
@@ -699,7 +699,7 @@ class EagerTape(Capture):
             return Value.bind_op(op, read)
         found = computed(op, held)
         inputs = [x if isinstance(x, Value) else constant(as_constant(x).to(found[0].device)) for x in read]
-        node = Node(op, inputs, current_policy(), specs=[y.spec for y in found])
+        node = Node(op, inputs, current_policy(), specs=[y._spec for y in found])
         for value, y in zip(node.outputs, found, strict=True):
             value.known = y
         return node.outputs

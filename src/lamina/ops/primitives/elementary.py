@@ -25,6 +25,7 @@ from lamina.ops.core import (
     call,
     floating,
     is_number,
+    made,
     operand,
     spec_of,
     together,
@@ -301,7 +302,7 @@ class Frexp(NamedTuple, Generic[T]):
 
 
 def _unary(function: str, input: Any) -> Any:
-    return call(UnaryFunction(function), floating(input, function))
+    return call(made(UnaryFunction, function), floating(input, function))
 
 
 def asin(input: Any) -> Any:
@@ -560,7 +561,7 @@ def div(input: Any, other: Any, *, rounding_mode: Literal["trunc", "floor"] | No
     if rounding_mode is not None:
         return _binary("floor_divide" if rounding_mode == "floor" else "trunc_divide", input, other)
     a, b = together_floats("div", input, other)
-    return call(Div(), a, b)
+    return call(made(Div), a, b)
 
 
 def _wide(x: Any) -> Any:
@@ -582,7 +583,7 @@ def pow(input: Any, exponent: Any) -> Any:
     a, b = together("pow", input, exponent)
     if spec_of(a).dtype.kind in "iu":
         return call(BinaryFunction("whole_power"), a, b)
-    return call(Pow(), _wide(a), _wide(b))
+    return call(made(Pow), _wide(a), _wide(b))
 
 
 def _power_of(x: Any, exponent: Any) -> Any:
@@ -595,7 +596,7 @@ def _power_of(x: Any, exponent: Any) -> Any:
     x = floating(x, "pow")
     if number in _POWERS:
         return _POWERS[number](x)
-    return call(Pow(), *together("pow", x, exponent))
+    return call(made(Pow), *together("pow", x, exponent))
 
 
 def _in_kind_of(x: Any, number: int) -> Any:
@@ -617,9 +618,9 @@ def _whole_power(x: Any, exponent: int) -> Any:
 _POWERS: dict[float, Any] = {
     1: lambda a: a.clone(),
     2: lambda a: a * a,
-    0.5: lambda a: call(Sqrt(), a),
-    -0.5: lambda a: call(Rsqrt(), a),
-    -1: lambda a: call(Reciprocal(), a),
+    0.5: lambda a: call(made(Sqrt), a),
+    -0.5: lambda a: call(made(Rsqrt), a),
+    -1: lambda a: call(made(Reciprocal), a),
 }
 
 

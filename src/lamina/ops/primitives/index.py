@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lamina.ops.arguments import shown
-from lamina.ops.core import INTEGERS, Array, Operand, call, is_number, listing, operand
+from lamina.ops.core import INTEGERS, Array, Operand, call, is_number, listing, made, operand
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.full_like import full_like, zeros_like
 from lamina.ops.primitives.gather import (
@@ -23,8 +24,8 @@ from lamina.ops.primitives.gather import (
 )
 from lamina.ops.primitives.pointwise import add, maximum, minimum, mul, where
 from lamina.ops.primitives.scan import cumsum
-from lamina.ops.primitives.shape import Slice, expand, flip, pad_axes, permute, reshape, spread_apart
-from lamina.spec import DTypeError, OutsideError, Shape, ShapeError, bool_, broadcast_shapes
+from lamina.ops.primitives.shape import Reshape, Slice, expand, flip, pad_axes, permute, reshape, spread_apart
+from lamina.spec import DTypeError, OutsideError, Shape, ShapeError, Spec, bool_, broadcast_shapes
 
 
 def getitem(x: Any, key: Any) -> Any:
@@ -36,63 +37,94 @@ def getitem(x: Any, key: Any) -> Any:
     an index in an array (see `lamina.ops.gather`), TypeError and DTypeError for what is no index.
     """
     x = operand(x)
-    basic, arrays = _parts(key, x)
+    basic, arrays = _parts(key, x.spec)
     return _gathered(_sliced(x, basic), arrays)
 
 
 class Basic(NamedTuple):
     """The slices of a key: along each axis of x first, stop, step >= 1; axes to flip then; the shape after that."""
 
-    start: list[int]
-    stop: list[int]
-    step: list[int]
-    flips: list[int]
-    shape: list[int]
+    start: Shape
+    stop: Shape
+    step: Shape
+    flips: tuple[int, ...]
+    shape: Shape
 
 
 #: The arrays of a key by the axis that they index, of what the slices leave.
 Arrays = dict[int, Any]
 
 
-def _parts(key: Any, x: Any) -> tuple[Basic, Arrays]:
+def _parts(key: Any, x: Spec) -> tuple[Basic, Arrays]:
     """The key taken apart: what `Slice` does first, and the arrays."""
-    keys = _expand_key(_entries(key), x)
-    basic, arrays = Basic([], [], [], [], []), Arrays()
+    plain = _plain(key)
+    if plain is not None:
+        return _basic(plain, x), {}
+    return _taken_apart(_expand_key(_entries(key), x), x)
+
+
+def _plain(key: Any) -> tuple[Any, ...] | None:
+    """A key of ints, None, Ellipsis and slices of ints, these as tuples of first, last and step; None for others."""
+    found = []
+    for k in key if type(key) is tuple else (key,):
+        if type(k) is slice:
+            k = (k.start, k.stop, k.step)
+            if not _PLAIN.issuperset(map(type, k)):
+                return None
+        elif type(k) not in _PLAIN:
+            return None
+        found.append(k)
+    return tuple(found)
+
+
+_PLAIN = frozenset({int, type(None), type(Ellipsis)})
+
+
+@lru_cache(maxsize=4096)
+def _basic(plain: tuple[Any, ...], x: Spec) -> Basic:
+    """What a key without arrays names of such an operand: programs ask for the same places again and again."""
+    return _taken_apart(_expand_key([slice(*k) if type(k) is tuple else k for k in plain], x), x)[0]
+
+
+def _taken_apart(keys: list[Any], x: Spec) -> tuple[Basic, Arrays]:
+    """The entries of a key that names every axis."""
+    start, stop, step, flips, shape = list[int](), list[int](), list[int](), list[int](), list[int]()
+    arrays = Arrays()
     axis = 0
     for k in keys:
         if k is None:
-            basic.shape.append(1)
+            shape.append(1)
             continue
         if isinstance(k, MaskIndex) and k.is_new:
-            arrays[len(basic.shape)] = k
-            basic.shape.append(1)
+            arrays[len(shape)] = k
+            shape.append(1)
             continue
         n = x.shape[axis]
         if isinstance(k, slice):
             first, count, by = _slice(k, n, x)
             if by < 0:
                 first, by = first + (count - 1) * by, -by
-                basic.flips.append(axis)
-            basic.shape.append(count)
+                flips.append(axis)
+            shape.append(count)
         elif _is_array(k):
             first, count, by = 0, n, 1
-            arrays[len(basic.shape)] = k
-            basic.shape.append(n)
+            arrays[len(shape)] = k
+            shape.append(n)
         else:
             first, count, by = _number(k, n, axis, x), 1, 1
-        basic.start.append(first if count else 0)
-        basic.stop.append(basic.start[-1] + (count - 1) * by + 1 if count else 0)
-        basic.step.append(by)
+        start.append(first if count else 0)
+        stop.append(start[-1] + (count - 1) * by + 1 if count else 0)
+        step.append(by)
         axis += 1
-    return basic, arrays
+    return Basic(*map(tuple, (start, stop, step, flips, shape))), arrays
 
 
-def _slice(k: slice, n: int, x: Any) -> tuple[int, int, int]:
+def _slice(k: slice, n: int, x: Spec) -> tuple[int, int, int]:
     """First, count and step. Raises TypeError, ShapeError."""
     try:
         first, last, by = k.indices(n)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"getitem: {shown(k)} is no slice of {x.spec}: {error}") from None
+        raise TypeError(f"getitem: {shown(k)} is no slice of {x}: {error}") from None
     return first, len(range(first, last, by)), by
 
 
@@ -143,27 +175,27 @@ def _is_array(k: Any) -> bool:
     return k.ndim > 0 or isinstance(k, Operand)
 
 
-def _expand_key(key: list[Any], x: Any) -> list[Any]:
+def _expand_key(key: list[Any], x: Spec) -> list[Any]:
     """The key with Ellipsis and missing axes written out."""
     used = sum(not (k is None or k is Ellipsis or (isinstance(k, MaskIndex) and k.is_new)) for k in key)
     dots = [i for i, k in enumerate(key) if k is Ellipsis]
     if used > x.ndim or len(dots) > 1:
-        raise ShapeError(f"getitem: index {shown(tuple(key))} has too many entries for {x.spec}")
+        raise ShapeError(f"getitem: index {shown(tuple(key))} has too many entries for {x}")
     place = dots[0] if dots else len(key)
     rest = [slice(None)] * (x.ndim - used)
     return [*key[:place], *rest, *key[place + len(dots) :]]
 
 
-def _number(k: Any, n: int, axis: int, x: Any) -> int:
+def _number(k: Any, n: int, axis: int, x: Spec) -> int:
     try:
         i = int(k.__index__())
     except (AttributeError, TypeError):
         raise TypeError(
             "getitem: an index must be an int, slice, None, Ellipsis or an array of integers or booleans, got "
-            f"{type(k).__name__} for {x.spec}"
+            f"{type(k).__name__} for {x}"
         ) from None
     if not -n <= i < n:
-        raise OutsideError(f"getitem: index {i} is outside axis {axis} of {x.spec}")
+        raise OutsideError(f"getitem: index {i} is outside axis {axis} of {x}")
     return i % n
 
 
@@ -172,12 +204,14 @@ def _number(k: Any, n: int, axis: int, x: Any) -> int:
 
 def _sliced(x: Any, basic: Basic) -> Any:
     """The part of x that the slices of a key leave."""
-    y = x if _is_whole(x, basic) else call(Slice(*map(tuple, basic[:3])), x)
-    return reshape(flip(y, basic.flips) if basic.flips else y, basic.shape)
+    y = x if _is_whole(x, basic) else call(made(Slice, *basic[:3]), x)
+    y = flip(y, basic.flips) if basic.flips else y
+    return y if y.shape == basic.shape else call(made(Reshape, basic.shape), y)
 
 
 def _is_whole(x: Any, basic: Basic) -> bool:
-    return all(a == 0 and b == n and s == 1 for a, b, s, n in zip(*basic[:3], x.shape, strict=True))
+    shape = x.shape
+    return basic.stop == shape and not any(basic.start) and (not shape or max(basic.step) == 1)
 
 
 def _gathered(x: Any, arrays: Arrays) -> Any:
@@ -301,7 +335,7 @@ def _changed(x: Any, key: Any, values: Any, mode: ScatterMode) -> Any:
     x = operand(x, "at")
     if (masked := MaskedPart.of(x, key)) is not None and masked.takes(values):
         return masked.changed(values, mode)
-    basic, arrays = _parts(key, x)
+    basic, arrays = _parts(key, x.spec)
     part = _sliced(x, basic)
     if not arrays:
         return _put(x, basic, _combined(part, _like(values, part, part.shape), mode))
@@ -340,10 +374,10 @@ class MaskedPart(NamedTuple):
             return None
         mask, first = masks[0], slice(None)
         spread = [first] + [slice(None)] * (mask.ndim - 1)
-        whole = _expand_key([y for k in keys for y in (spread if k is mask else [k])], x)
+        whole = _expand_key([y for k in keys for y in (spread if k is mask else [k])], x.spec)
         place = next(i for i, k in enumerate(whole) if k is first)
         axis = sum(k is None or isinstance(k, slice) for k in whole[:place])
-        basic, _ = _parts(tuple(whole), x)
+        basic, _ = _parts(tuple(whole), x.spec)
         part = _sliced(x, basic)
         along = part.shape[axis : axis + mask.ndim]
         if tuple(mask.shape) != along:
@@ -400,7 +434,7 @@ def _put(x: Any, basic: Basic, part: Any) -> Any:
     if _is_whole(x, basic) or part.spec.numel == 0:
         return part if part.spec.numel else x
     start, stop, step = basic[:3]
-    spread = spread_apart(part, tuple(step))
+    spread = spread_apart(part, step)
     # the zeros behind the last element reach past the end of the slice, perhaps past that of x
     inside = [min(s, n - a) for s, n, a in zip(spread.shape, x.shape, start, strict=True)]
     spread = getitem(spread, tuple(slice(0, n) for n in inside))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lamina.ops.arguments import Number, checked
-from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Sample, call, operand
+from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Sample, call, made, operand
 from lamina.ops.primitives.pointwise import add
 from lamina.ops.primitives.reduce import sum
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, broadcast_shapes
@@ -102,6 +102,8 @@ def matmul(input: Any, other: Any) -> Any:
     left = a if rows else a.reshape((1, a.shape[0]))
     right = b if columns else b.reshape((b.shape[0], 1))
     y = _product(left, right)
+    if rows and columns:
+        return y
     shape = (*y.shape[:-2], *(y.shape[-2:-1] if rows else ()), *(y.shape[-1:] if columns else ()))
     return y.reshape(shape)
 
@@ -203,9 +205,10 @@ def _product(a: Any, b: Any) -> Any:
                 f"matmul: inner sizes {a.shape[-1]} and {b.shape[0]} differ: {a.spec} times {b.spec}"
             )
         flat = a.reshape((prod(a.shape[:-1]), a.shape[-1]))
-        return call(Matmul(), flat, b).reshape((*a.shape[:-1], b.shape[1]))
+        return call(made(Matmul), flat, b).reshape((*a.shape[:-1], b.shape[1]))
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2], "matmul")
-    return call(Matmul(), a.expand((*batch, *a.shape[-2:])), b.expand((*batch, *b.shape[-2:])))
+    left, right = (x if x.shape[:-2] == batch else x.expand((*batch, *x.shape[-2:])) for x in (a, b))
+    return call(made(Matmul), left, right)
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -217,12 +220,11 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     if x.ndim < 1 or w.ndim not in (1, 2) or x.shape[-1] != w.shape[-1]:
         raise ShapeError(f"linear: input [..., I] and weight [O, I] do not fit, got {x.spec} and {w.spec}")
     outputs = w.shape[:-1]
-    rows = prod(x.shape[:-1])
-    a, b = x.reshape((rows, x.shape[-1])), w.reshape((prod(outputs), w.shape[-1]))
-    y = _of_integers(a, b.transpose(0, 1)) if _are_integers(a, b) else call(Matmul(False, True), a, b)
+    a, b = (v if v.ndim == 2 else v.reshape((prod(v.shape[:-1]), v.shape[-1])) for v in (x, w))
+    y = _of_integers(a, b.transpose(0, 1)) if _are_integers(a, b) else call(made(Matmul, False, True), a, b)
     if bias is not None:
         bias = operand(bias, "linear", "bias")
         if bias.shape not in (outputs, (prod(outputs),), ()):
             raise ShapeError(f"linear: bias must be of shape {outputs}, got {bias.spec}")
         y = y + bias
-    return y.reshape((*x.shape[:-1], *outputs))
+    return y if a is x and b is w else y.reshape((*x.shape[:-1], *outputs))

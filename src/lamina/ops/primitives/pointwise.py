@@ -26,6 +26,7 @@ from lamina.ops.core import (
     floating,
     is_number,
     listing,
+    made,
     operand,
     together,
 )
@@ -286,7 +287,7 @@ class Sigmoid(_Unary):
         return _sigmoid(x)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        return (call(SigmoidGrad(), outputs[0], grads[0]),)
+        return (call(made(SigmoidGrad), outputs[0], grads[0]),)
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,7 @@ class Tanh(_Unary):
         return np.tanh(x)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        return (call(TanhGrad(), outputs[0], grads[0]),)
+        return (call(made(TanhGrad), outputs[0], grads[0]),)
 
 
 @dataclass(frozen=True)
@@ -308,7 +309,7 @@ class Relu(_Unary):
         return np.maximum(x, 0)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        return (call(ReluGrad(), outputs[0], grads[0]),)
+        return (call(made(ReluGrad), outputs[0], grads[0]),)
 
 
 @dataclass(frozen=True)
@@ -387,7 +388,7 @@ class Gelu(_Unary):
         return 0.5 * x * (1 + erf_numpy(x * math.sqrt(0.5)))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        return (call(GeluGrad(), inputs[0], grads[0]),)
+        return (call(made(GeluGrad), inputs[0], grads[0]),)
 
 
 _ROOT_2_PI = math.sqrt(2 / math.pi)
@@ -412,7 +413,7 @@ class Silu(_Unary):
         return x * _sigmoid(x)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        return (call(SiluGrad(), inputs[0], grads[0]),)
+        return (call(made(SiluGrad), inputs[0], grads[0]),)
 
 
 @dataclass(frozen=True)
@@ -554,7 +555,7 @@ class Pow(_Binary):
         # b = 0: the power is constant, also at 0, infinity and NaN, where 0 * a ** 0 is 0.
         less = where(b == 0, 0.0, b - 1)
         flat = (a == 0) & (b >= 0)
-        return g * b * call(Pow(), a, less), where(flat, 0.0, g * y * where(flat, 1.0, a).log())
+        return g * b * call(made(Pow), a, less), where(flat, 0.0, g * y * where(flat, 1.0, a).log())
 
 
 @dataclass(frozen=True)
@@ -758,7 +759,7 @@ class ReluGrad(_ActivationGrad):
     """g where y > 0, else 0."""
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        return None, call(ReluGrad(), inputs[0], grads[0])
+        return None, call(made(ReluGrad), inputs[0], grads[0])
 
     def reference(self, y: Array, g: Array) -> tuple[Array]:
         return (np.where(y > 0, g, g.dtype.type(0)),)
@@ -788,7 +789,7 @@ class SigmoidGrad(_ActivationGrad):
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (t,), (y, g) = grads, inputs
-        return t * g * (1 - 2 * y), call(SigmoidGrad(), y, t)
+        return t * g * (1 - 2 * y), call(made(SigmoidGrad), y, t)
 
     def reference(self, y: Array, g: Array) -> tuple[Array]:
         return (g * y * (1 - y),)
@@ -800,7 +801,7 @@ class TanhGrad(_ActivationGrad):
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (t,), (y, g) = grads, inputs
-        return t * g * (-2 * y), call(TanhGrad(), y, t)
+        return t * g * (-2 * y), call(made(TanhGrad), y, t)
 
     def reference(self, y: Array, g: Array) -> tuple[Array]:
         return (g * (1 - y * y),)
@@ -924,13 +925,13 @@ def _binary(op: Op, input: Any, other: Any, of_booleans: Op | None = None) -> An
 @checked
 def add(input: Any, other: Any, *, alpha: Number = 1) -> Any:
     """input + alpha * other; of booleans whether one is true, as in torch."""
-    return _binary(Add(), input, _scaled("add", input, other, alpha), LogicalOr())
+    return _binary(made(Add), input, _scaled("add", input, other, alpha), made(LogicalOr))
 
 
 @checked
 def sub(input: Any, other: Any, *, alpha: Number = 1) -> Any:
     """input - alpha * other."""
-    return _binary(Sub(), input, _scaled("sub", input, other, alpha))
+    return _binary(made(Sub), input, _scaled("sub", input, other, alpha))
 
 
 def _scaled(what: str, input: Any, other: Any, alpha: Number) -> Any:
@@ -949,27 +950,27 @@ def _is_floating(x: Any) -> bool:
 
 def mul(input: Any, other: Any) -> Any:
     """input * other; of booleans whether both are true, as in torch."""
-    return _binary(Mul(), input, other, LogicalAnd())
+    return _binary(made(Mul), input, other, made(LogicalAnd))
 
 
 def minimum(input: Any, other: Any) -> Any:
     """The smaller of input and other; NaN where one of them is."""
-    return _binary(Minimum(), input, other, LogicalAnd())
+    return _binary(made(Minimum), input, other, made(LogicalAnd))
 
 
 def maximum(input: Any, other: Any) -> Any:
     """The larger of input and other; NaN where one of them is."""
-    return _binary(Maximum(), input, other, LogicalOr())
+    return _binary(made(Maximum), input, other, made(LogicalOr))
 
 
 def eq(input: Any, other: Any) -> Any:
     """input == other, as booleans."""
-    return _binary(Eq(), input, other)
+    return _binary(made(Eq), input, other)
 
 
 def ne(input: Any, other: Any) -> Any:
     """input != other, as booleans."""
-    return _binary(Ne(), input, other)
+    return _binary(made(Ne), input, other)
 
 
 def _ordered(op: Op, input: Any, other: Any) -> Any:
@@ -981,37 +982,37 @@ def _ordered(op: Op, input: Any, other: Any) -> Any:
 
 def lt(input: Any, other: Any) -> Any:
     """input < other, as booleans."""
-    return _ordered(Lt(), input, other)
+    return _ordered(made(Lt), input, other)
 
 
 def le(input: Any, other: Any) -> Any:
     """input <= other, as booleans."""
-    return _ordered(Le(), input, other)
+    return _ordered(made(Le), input, other)
 
 
 def gt(input: Any, other: Any) -> Any:
     """input > other, as booleans."""
-    return _ordered(Gt(), input, other)
+    return _ordered(made(Gt), input, other)
 
 
 def ge(input: Any, other: Any) -> Any:
     """input >= other, as booleans."""
-    return _ordered(Ge(), input, other)
+    return _ordered(made(Ge), input, other)
 
 
 def logical_and(input: Any, other: Any) -> Any:
     """input and other, as booleans: what is not 0 counts as true."""
-    return call(LogicalAnd(), *_truths("logical_and", input, other))
+    return call(made(LogicalAnd), *_truths("logical_and", input, other))
 
 
 def logical_or(input: Any, other: Any) -> Any:
     """input or other, as booleans: what is not 0 counts as true."""
-    return call(LogicalOr(), *_truths("logical_or", input, other))
+    return call(made(LogicalOr), *_truths("logical_or", input, other))
 
 
 def logical_not(input: Any) -> Any:
     """not input, as booleans: what is not 0 counts as true."""
-    return call(LogicalNot(), _truth(input, "logical_not"))
+    return call(made(LogicalNot), _truth(input, "logical_not"))
 
 
 def _truths(what: str, a: Any, b: Any) -> tuple[Any, Any]:
@@ -1032,7 +1033,7 @@ def where(condition: Any, input: Any, other: Any) -> Any:
     if is_number(input) and is_number(other):
         kind = float32 if isinstance(input, float) or isinstance(other, float) else None
         input = np.asarray(input, None if kind is None else kind.numpy)
-    return call(Where(), condition, *together("where", input, other))
+    return call(made(Where), condition, *together("where", input, other))
 
 
 def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
@@ -1053,18 +1054,18 @@ def _between(x: Any, low: Any, high: Any, share: float) -> Any:
 
 def neg(input: Any) -> Any:
     """-input."""
-    return call(Neg(), input)
+    return call(made(Neg), input)
 
 
 def abs(input: Any) -> Any:
     """|input|."""
-    return call(Abs(), input)
+    return call(made(Abs), input)
 
 
 def sign(input: Any) -> Any:
     """-1, 0 or 1; 0 for NaN, as torch.sign; booleans as they are."""
     x = operand(input, "sign")
-    return x if x.dtype == bool_ else call(Sign(), x)
+    return x if x.dtype == bool_ else call(made(Sign), x)
 
 
 def floor(input: Any) -> Any:
@@ -1146,13 +1147,13 @@ def erf(input: Any) -> Any:
 
 def identity(input: Any) -> Any:
     """input itself."""
-    return call(Identity(), input)
+    return call(made(Identity), input)
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
     """max(x, 0); also of integers. inplace, here and beside: taken for the sake of old programs, changes nothing."""
     x = operand(input, "relu")
-    return maximum(x, 0) if x.dtype in INTEGERS else call(Relu(), x)
+    return maximum(x, 0) if x.dtype in INTEGERS else call(made(Relu), x)
 
 
 def relu6(input: Any, inplace: bool = False) -> Any:
@@ -1199,7 +1200,7 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
         raise ValueError("softplus: beta must not be 0")
     x = operand(input, "softplus")
     scaled = x if beta == 1 else mul(x, beta)
-    y = call(Softplus(), scaled)
+    y = call(made(Softplus), scaled)
     y = y if beta == 1 else y * (1 / beta)
     return y if threshold == 20 else where(scaled > threshold, x, y)
 
@@ -1212,7 +1213,7 @@ def gelu(input: Any, approximate: Literal["none", "tanh"] = "none") -> Any:
 
 def silu(input: Any, inplace: bool = False) -> Any:
     """x * sigmoid(x)."""
-    return call(Silu(), input)
+    return call(made(Silu), input)
 
 
 @checked
@@ -1264,4 +1265,4 @@ def hardsigmoid(input: Any, inplace: bool = False) -> Any:
 def hardswish(input: Any, inplace: bool = False) -> Any:
     """x * min(max(x + 3, 0), 6) / 6."""
     x = operand(input, "hardswish")
-    return call(HardSwish(), x if x.dtype.is_float else x * 1.0)
+    return call(made(HardSwish), x if x.dtype.is_float else x * 1.0)

@@ -11,7 +11,19 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 
 from lamina.ops.arguments import Dims, DTypeLike, checked
-from lamina.ops.core import NUMBERS, Arg, Array, BatchAxes, BatchAxis, Op, Operand, Sample, call, operand
+from lamina.ops.core import (
+    NUMBERS,
+    Arg,
+    Array,
+    BatchAxes,
+    BatchAxis,
+    Op,
+    Operand,
+    Sample,
+    call,
+    made,
+    operand,
+)
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.pointwise import maximum, minimum, where
 from lamina.spec import (
@@ -246,15 +258,17 @@ def reduce(
     if dtype is not None:
         return cast(reduce(kind, cast(x, dtype), dim, keepdim), dtype)
     axes = dims(dim, x.ndim, kind)
-    op, is_truth = Reduce(kind, axes, bool(keepdim), first and len(axes) == 1), x.dtype.kind == "b"
-    if is_truth and kind in ("max", "min"):
+    op = made(Reduce, kind, axes, bool(keepdim), first and len(axes) == 1)
+    if x.dtype.kind == "b" and kind in ("max", "min"):
         return cast(call(op, cast(x, uint8)), x.dtype)
     return call(op, x)
 
 
 def dims(dim: Dims, rank: int, what: str) -> tuple[int, ...]:
     """Axes counted from the front, sorted; None and () mean all. A tensor of rank 0 takes 0 and -1, as torch's do."""
-    given = () if dim is None else (dim,) if isinstance(dim, (int, np.integer)) else tuple(dim)
+    if dim is None:
+        return tuple(range(rank))
+    given = (dim,) if isinstance(dim, (int, np.integer)) else tuple(dim)
     found = normalize_axes([int(d) for d in given], builtins.max(rank, 1), what)
     return tuple(range(rank)) if not found or rank == 0 else found
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 
 from lamina.ops.arguments import Dims, Number, checked, shown
-from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Operand, Sample, call, listing, operand
+from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Operand, Sample, call, listing, made, operand
 from lamina.ops.primitives.axis_map import AxisMap
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.map_axes import mapped
@@ -403,18 +403,20 @@ def spread_apart(x: Any, step: Shape) -> Any:
 def reshape(input: Any, shape: int | Sequence[SupportsIndex]) -> Any:
     """input under another shape; one size may be -1. Raises ShapeError when the element counts differ."""
     x = operand(input, "reshape")
-    sizes = [shape] if isinstance(shape, int) else list(shape)
-    if sizes.count(-1) > 1:
-        raise ShapeError(f"reshape: only one size may be -1, got {tuple(sizes)}")
-    if -1 in sizes:
-        known = prod(int(s) for s in sizes if s != -1)
-        if known == 0 or x.spec.numel % known:
-            raise ShapeError(
-                f"reshape: {x.spec} has {x.spec.numel} elements, {tuple(sizes)} takes multiples of {known}"
-            )
-        sizes[sizes.index(-1)] = x.spec.numel // known
-    target = as_shape(sizes, "reshape: shape")
-    return x if target == x.shape else call(Reshape(target), x)
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    target = as_shape(_completed(sizes, x.spec) if -1 in sizes else sizes, "reshape: shape")
+    return x if target == x.shape else call(made(Reshape, target), x)
+
+
+def _completed(sizes: tuple[SupportsIndex, ...], x: Spec) -> tuple[int, ...]:
+    """Sizes with a number in place of -1. Raises ShapeError."""
+    given = [int(s) for s in sizes]
+    if given.count(-1) > 1:
+        raise ShapeError(f"reshape: only one size may be -1, got {sizes}")
+    known = prod(s for s in given if s != -1)
+    if known == 0 or x.numel % known:
+        raise ShapeError(f"reshape: {x} has {x.numel} elements, {sizes} takes multiples of {known}")
+    return tuple(x.numel // known if s == -1 else s for s in given)
 
 
 @checked
@@ -465,7 +467,7 @@ def permute(input: Any, dims: Sequence[int]) -> Any:
     if sorted(d % x.ndim if x.ndim else d for d in dims) != list(range(x.ndim)) or _outside(dims, x.ndim):
         raise ShapeError(f"permute: dims {tuple(dims)} must name each of the {x.ndim} axes of {x.spec} once")
     axes = tuple(int(d) % x.ndim for d in dims)
-    return x if axes == tuple(range(x.ndim)) else call(Transpose(axes), x)
+    return x if axes == tuple(range(x.ndim)) else call(made(Transpose, axes), x)
 
 
 def _outside(dims: Sequence[int], rank: int) -> bool:
@@ -627,9 +629,9 @@ def expand(input: Any, size: Sequence[SupportsIndex]) -> Any:
     lead = len(size) - x.ndim
     if lead < 0:
         raise ShapeError(f"expand: size {tuple(size)} has fewer axes than {x.spec}")
-    sizes = (x.shape[i - lead] if s == -1 and i >= lead else s for i, s in enumerate(size))
+    sizes = tuple([x.shape[i - lead] if s == -1 and i >= lead else s for i, s in enumerate(size)])
     target = as_shape(sizes, "expand: size")
-    return x if target == x.shape else call(Expand(target), x)
+    return x if target == x.shape else call(made(Expand, target), x)
 
 
 @checked
