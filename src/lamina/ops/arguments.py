@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from types import NoneType, SimpleNamespace, UnionType
 from typing import (
     Any,
@@ -45,10 +45,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Rule(NamedTuple):
-    """Whether a value is taken, and what is taken, in words."""
+    """Whether a value is taken, what is taken, in words, and classes whose instances are: they need not be asked."""
 
     accepts: Callable[[Any], bool]
     text: str
+    kinds: frozenset[type] = frozenset()
 
 
 #: What NumPy calls a parameter, and torch takes as well; and what torch calls one in a part of its interface.
@@ -94,14 +95,19 @@ class Rules(NamedTuple):
     def check(self, what: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Raise TypeError, ValueError or DTypeError for an argument that is not allowed."""
         for (name, rule), value in zip(self.by_place, args, strict=False):
-            if rule is not None and not rule.accepts(value):
+            if rule is not None and type(value) not in rule.kinds and not rule.accepts(value):
                 raise refusal(what, name, value, rule.text)
         for name, value in options.items():
             if name in INSTEAD and name not in self.names and not self.takes_any:
                 raise TypeError(f"{what}() got an unexpected keyword argument {name!r}; {INSTEAD[name]}")
             rule = self.by_name.get(name)
-            if rule is not None and not rule.accepts(value):
+            if rule is not None and type(value) not in rule.kinds and not rule.accepts(value):
                 raise refusal(what, name, value, rule.text)
+
+    @property
+    def free(self) -> int:
+        """How many arguments may come by place that nothing is said of: tensors, mostly."""
+        return next((i for i, (_, rule) in enumerate(self.by_place) if rule is not None), len(self.by_place))
 
 
 def _hint(function: Callable[..., Any], name: str) -> Any:
@@ -123,12 +129,15 @@ def checked(function: F) -> F:
         other: name for other, name in OTHER_NAMES.items() if name in rules.names and other not in rules.names
     }
 
+    free = rules.free
+
     @wraps(function)
     def door(*args: Any, **options: Any) -> Any:
         for other in also.keys() & options.keys() if options else ():
             if also[other] not in options:
                 options[also[other]] = options.pop(other)
-        rules.check(what, args, options)
+        if options or len(args) > free:
+            rules.check(what, args, options)
         return function(*args, **options)
 
     return cast(F, door)
@@ -245,11 +254,11 @@ def is_dtype(x: Any) -> bool:
 
 _DTYPE = Rule(is_dtype, "a dtype, such as lamina.float32 or 'float32'")
 _SCALARS: dict[Any, Rule] = {
-    int: Rule(_is_int, "an int"),
-    float: Rule(_is_float, "a number"),
-    bool: Rule(lambda x: isinstance(x, (bool, np.bool_)), "True or False"),
-    str: Rule(lambda x: isinstance(x, str), "a str"),
-    NoneType: Rule(lambda x: x is None, "None"),
+    int: Rule(_is_int, "an int", frozenset({int})),
+    float: Rule(_is_float, "a number", frozenset({int, float})),
+    bool: Rule(lambda x: isinstance(x, (bool, np.bool_)), "True or False", frozenset({bool})),
+    str: Rule(lambda x: isinstance(x, str), "a str", frozenset({str})),
+    NoneType: Rule(lambda x: x is None, "None", frozenset({NoneType})),
 }
 _CONTAINERS: dict[Any, str] = {
     Mapping: "a mapping, such as a dict",
@@ -288,6 +297,7 @@ def _rule(hint: Any) -> Rule | None:
     return _class_rule(hint) if origin is None and isinstance(hint, type) else None
 
 
+@lru_cache(maxsize=512)
 def _class_rule(kind: type) -> Rule | None:
     """Instances of a class; None where it only says what type checkers look at."""
     bare: Any = kind
@@ -295,10 +305,9 @@ def _class_rule(kind: type) -> Rule | None:
         return _attributes_rule(kind)
     if kind in (Any, object, complex):
         return None
-    text = f"an instance of {kind.__name__}"
-    return Rule(
-        _remembering(kind) if getattr(bare, "_is_protocol", False) else lambda x: isinstance(x, kind), text
-    )
+    accepts = _remembering(kind) if getattr(bare, "_is_protocol", False) else lambda x: isinstance(x, kind)
+    plain: tuple[type, ...] = (int, float)
+    return Rule(accepts, f"an instance of {kind.__name__}", frozenset(k for k in plain if accepts(k())))
 
 
 def _remembering(protocol: type) -> Callable[[Any], bool]:
@@ -336,7 +345,13 @@ def _either(hint: Any) -> Rule | None:
     if any(rule is None for rule in found):
         return None
     rules = [rule for rule in found if rule is not None]
-    return Rule(lambda x: any(r.accepts(x) for r in rules), " or ".join(dict.fromkeys(r.text for r in rules)))
+    ways = [rule.accepts for rule in rules]
+
+    def accepts(x: Any) -> bool:
+        return any([way(x) for way in ways])  # noqa: C419 - a generator takes longer than what it may leave out
+
+    text = " or ".join(dict.fromkeys(r.text for r in rules))
+    return Rule(accepts, text, frozenset[type]().union(*(r.kinds for r in rules)))
 
 
 def _series(inner: tuple[Any, ...]) -> Rule | None:
@@ -349,9 +364,13 @@ def _series(inner: tuple[Any, ...]) -> Rule | None:
         f"a sequence of {_plural(rules[0])}" if len(set(inner)) == 1 or not fixed else f"{len(rules)} values"
     )
 
+    kinds = rules[0].kinds if not fixed and rules[0] is not None else frozenset[type]()
+
     def accepts(x: Any) -> bool:
         if not isinstance(x, (tuple, list, range, np.ndarray)):
             return False
+        if type(x) is not np.ndarray and kinds.issuperset(map(type, x)):
+            return True
         pairs = zip(rules if fixed else rules * len(x), x, strict=False)
         return all(rule is None or rule.accepts(y) for rule, y in pairs)
 

@@ -13,18 +13,22 @@ from lamina.spec.errors import ShapeError
 LIMIT = 2**63 - 1
 
 Shape = tuple[int, ...]
+_INT = frozenset({int})
 
 
 def as_shape(sizes: int | SupportsIndex | Iterable[SupportsIndex], what: str = "shape") -> Shape:
     """A tuple of ints >= 0. Raises ShapeError for anything else."""
-    try:
-        many = type(sizes) is tuple or isinstance(sizes, Iterable)  # the first is quicker
-        shape = tuple(map(index, sizes)) if many else (index(sizes),)  # type: ignore[arg-type]
-    except TypeError:
-        raise ShapeError(f"{what} must be ints, got {sizes!r}") from None
+    if type(sizes) is tuple and _INT.issuperset(map(type, sizes)):  # as nearly always
+        shape: Shape = sizes
+    else:
+        try:
+            shape = tuple(map(index, sizes)) if isinstance(sizes, Iterable) else (index(sizes),)
+        except TypeError:
+            raise ShapeError(f"{what} must be ints, got {sizes!r}") from None
     if shape and min(shape) < 0:
         raise ShapeError(f"{what} must not have negative sizes, got {shape}")
-    element_count(shape, what)
+    if prod(shape) > LIMIT:
+        element_count(shape, what)  # says so
     return shape
 
 
