@@ -7,7 +7,9 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,9 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops, tensors
-from lamina.backends import Call, Plan
+from lamina.backends import Call, NonDeterministicError, Plan
+from lamina.ops import core
+from lamina.ops.core import REGISTRY, Op
 from lamina.spec import FLOATS, DTypeError, Layout, ShapeError, Spec, float32
 from lamina.tensors import CPU, EagerCall, Tensor, as_tensor, relayout, tensors_version, writable
 from tests.helpers.second_device import SECOND, known
@@ -595,3 +599,113 @@ def test_a_part_that_cannot_be_written_is_named_and_nothing_is_written() -> None
     y = lm.zeros(3, dtype="int32")
     with pytest.raises((OverflowError, ValueError)):
         y[0] = big
+
+
+def test_a_number_beside_a_tensor_is_the_one_that_was_written() -> None:
+    """What is kept of numbers is found by their bits: 0.0 equals -0.0, and 1 equals True."""
+    x = lm.tensor([1.0, 2.0])
+    for number in (0.0, -0.0, 0.0, -0.0):
+        np.testing.assert_array_equal(np.signbit((x * number).numpy()), [np.signbit(number)] * 2)
+    whole = lm.tensor([1, 2])
+    assert [(whole + number).dtype.name for number in (True, 1, 1.0)] == ["int64", "int64", "float32"]
+    assert [(whole + number).tolist() for number in (True, 1, 1.0)] == [[2, 3]] * 3
+    assert np.isnan((x + float("nan")).numpy()).all()
+    assert (x * np.array(2.0, ">f4")).tolist() == [2.0, 4.0]
+
+
+def test_what_is_made_of_a_number_may_be_written() -> None:
+    two = np.array(2.0, np.float32)
+    x = lm.tensor([1.0])
+    assert (x * two).tolist() == [2.0]
+    for own in (ops.reshape(two.copy(), (1,)), ops.neg(ops.neg(two)), ops.add(two, 0.0)):
+        own.add_(1.0)
+    assert (x * two).tolist() == [2.0]
+    assert two == 2.0
+    two += 1
+    assert (x * two).tolist() == [3.0]
+
+
+def _op_class(factor: float) -> type[Op]:
+    """A class as a notebook's cell defines it, anew each time that it runs."""
+
+    @dataclass(frozen=True)
+    class CellDefined(Op):
+        varies = "" if factor < 4 else "so it says"
+
+        def infer(self, x: Spec) -> tuple[Spec]:
+            return (x.open,)
+
+        def reference(self, x: Any) -> tuple[Any]:
+            return (x * np.float32(factor),)
+
+    return CellDefined
+
+
+def test_an_op_that_is_defined_anew_is_another_one() -> None:
+    x = lm.tensor([1.0, 2.0])
+    try:
+        for factor in (2.0, 3.0, 2.0):
+            kind = _op_class(factor)
+            for _ in range(3):
+                assert core.call(core.made(kind), x).tolist() == [factor, 2 * factor]
+    finally:
+        del REGISTRY["cell_defined"]
+
+
+def test_settings_hold_for_ops_that_ran_before_under_others() -> None:
+    x = lm.tensor([1.0, 2.0])
+    try:
+        op = _op_class(4.0)()
+        for _ in range(2):
+            assert core.call(op, x).tolist() == [4.0, 8.0]
+            with lm.policy(deterministic=True), pytest.raises(NonDeterministicError, match="so it says"):
+                core.call(op, x)
+            lm.use_deterministic_algorithms(True)
+            try:
+                with pytest.raises(NonDeterministicError, match="so it says"):
+                    core.call(op, x)
+            finally:
+                lm.use_deterministic_algorithms(False)
+            with lm.policy(check_finite=True), pytest.raises(lm.NonFiniteError):
+                ops.log(x - x)
+            assert ops.log(x - x).tolist() == [-math.inf] * 2
+    finally:
+        del REGISTRY["cell_defined"]
+
+
+def test_an_op_reads_operands_as_they_lie() -> None:
+    """In the same shape and dtype, in other layouts, read-only, and where a whole was written meanwhile."""
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    rows = lm.tensor(values)
+    turned = lm.tensor(values.T.copy()).transpose(0, 1)
+    part = lm.tensor(np.stack([values, values]))[1]
+    for _ in range(3):
+        for a in (rows, turned, lm.from_dlpack(values), as_tensor(np.asfortranarray(values)), part):
+            for b in (rows, turned):
+                np.testing.assert_array_equal((a + b).numpy(), values * 2)
+                np.testing.assert_array_equal((a @ b.T).numpy(), values @ values.T)
+    whole = lm.zeros(2, 3)
+    part = whole[1]
+    for i in range(3):
+        whole.copy_(np.full((2, 3), i, np.float32))
+        assert (part + 1).tolist() == [i + 1] * 3
+
+
+def test_threads_share_what_is_known_of_ops_and_no_memory() -> None:
+    wrong = list[float]()
+    begin = threading.Barrier(4)
+
+    def work(seed: int) -> None:
+        x = lm.tensor(np.full(8, seed, np.float32))
+        begin.wait()
+        for i in range(300):
+            y = (x + x) * 2 - x
+            if y.tolist() != [3.0 * seed] * 8 or y[i % 8 :].sum().item() != 3.0 * seed * (8 - i % 8):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -187,3 +187,20 @@ def test_what_torch_takes_beside_is_answered() -> None:
         ops.sum(lm.zeros(2), out=lm.zeros(()))  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="size_average.; it is reduction="):
         nn.MSELoss(size_average=False)  # type: ignore[call-arg]
+
+
+class Whole(int):
+    """A number of the user's own class."""
+
+
+@pytest.mark.parametrize(
+    "dim", [True, (1, True), [0, 1.0], 1.0, "1", (0, None), np.array(1), np.array([0.5])]
+)
+def test_what_equals_an_int_is_not_taken_for_one(dim: Any) -> None:
+    """However often an int was: classes are looked at, not values."""
+    for good in (1, (1, 1), [0, 1], Whole(1), (Whole(0), np.int64(1)), np.array([0, 1]), range(2), (), None):
+        assert example(0, good)[0] is good
+    with pytest.raises(TypeError):
+        example(0, dim)
+    with pytest.raises(TypeError):
+        example(0, dim=dim)

@@ -9,7 +9,7 @@ import pytest
 
 import lamina as lm
 from lamina.ops import core
-from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call
+from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call, made
 from lamina.ops.primitives import Add, Concat, Conv, Expand, Matmul, MaxPool, Pad, Relu, Reshape, Window
 from lamina.ops.primitives.marker import StopGradient
 from lamina.spec import (
@@ -217,3 +217,30 @@ def test_result_type_is_what_is_computed_in() -> None:
     assert lm.result_type(lm.ones((2,), dtype="float16"), lm.ones((2,), dtype="bfloat16")) is lm.float32
     with pytest.raises(TypeError, match="result_type"):
         lm.result_type("a", x)
+
+
+def test_an_op_that_is_made_again_is_the_same_object() -> None:
+    assert made(Add) is made(Add)
+    assert made(Reshape, (2, 3)) is made(Reshape, (2, 3)) == Reshape((2, 3))
+    assert made(Matmul, False, True) == Matmul(False, True) != made(Matmul, True, False)
+    assert made(Concat, 1).axis is not made(Concat, True).axis  # equal, and yet not the same
+
+
+class Unlike:
+    """What is no operand."""
+
+
+def test_the_kinds_of_operands_decide_however_often_they_met() -> None:
+    x, value = lm.tensor([1.0]), lm.graph.Value(Spec((1,), float32))
+    weight = lm.nn.Parameter(lm.ones(1))
+    for _ in range(2):
+        assert type(call(Add(), x, weight)) is type(call(Add(), weight, x)) is lm.Tensor
+        assert isinstance(call(Add(), x, value), lm.graph.Value)
+        assert isinstance(call(Add(), np.ones(1, np.float32), value), lm.graph.Value)
+        assert call(Add(), np.ones(1, np.float32), [2.0]).tolist() == [3.0]
+        with pytest.raises(TypeError, match="add: operand 0 must be a tensor"):
+            call(Add(), Unlike(), np.ones(1, np.float32))
+        with pytest.raises(TypeError, match="add: takes 2 operands, got 1"):
+            call(Add(), x)
+        with pytest.raises(TypeError, match="takes at least one operand, got none"):
+            call(Concat(0))

@@ -23,6 +23,7 @@ from lamina.runtime import (
 from lamina.runtime.memory import (
     HostResource,
     Shelf,
+    Supply,
     _extent,
     allocate,
     cap_from_environment,
@@ -714,3 +715,39 @@ def test_an_array_touches_as_many_bytes_as_numpy_says(order: tuple[int, ...], si
     low, high = _extent(x.shape, x.itemsize, x.strides)
     assert (first + low, first + high) == np.lib.array_utils.byte_bounds(x)
     assert _extent((4, 7), 2, None) == (0, 56)
+
+
+def test_a_supply_gives_what_the_arena_counts() -> None:
+    arena = Arena("test", HostResource())
+    supply = Supply(arena, CPU, 1000, CPU.default_stream, host=True)
+    first, second = supply.take(), supply.take()
+    assert first.pointer != second.pointer
+    place = second.pointer
+    del second
+    assert supply.take().pointer == place  # of which nobody has anything
+    found = arena.statistics()
+    assert (found.allocations, found.hits, found.live) == (3, 1, 1)
+    assert (found.in_use, found.peak, found.cached, found.held) == (1024, 2048, 1024, 2048)
+    arena.empty_cache()
+    assert arena.statistics().held == 1024
+    del first
+    assert (supply.take().nbytes, arena.statistics().live) == (1000, 0)
+    assert Supply(arena, CPU, 0, CPU.default_stream, host=True).take().pointer == 0
+
+
+def test_freed_memory_of_another_size_is_not_at_its_peak_still() -> None:
+    arena = Arena("test", HostResource())
+    for nbytes in (1024, 512, 1024, 256):
+        arena.allocate(nbytes)
+    assert arena.statistics().peak == 1024
+    held = arena.allocate(512), arena.allocate(1024)
+    assert arena.statistics().peak == 1536
+    del held
+
+
+def test_a_buffer_has_no_other_attributes() -> None:
+    buffer = CPU.allocate(8)
+    assert not hasattr(buffer, "address")
+    buffer.close()
+    with pytest.raises(ValueError, match="is closed"):
+        hasattr(buffer, "pointer")

@@ -71,3 +71,15 @@ def test_normalize_axes() -> None:
     assert normalize_axes([], 3) == ()
     with pytest.raises(ShapeError, match=r"axes \(0, -3\) name an axis twice in a tensor of rank 3"):
         normalize_axes((0, -3), 3)
+
+
+def test_sizes_that_equal_ints_are_none() -> None:
+    assert as_shape((2, 3)) == (2, 3)
+    for sizes in ((2.0, 3), (2, None), "23", (2, "3")):
+        with pytest.raises(ShapeError, match="must be ints"):
+            as_shape(sizes)  # type: ignore[arg-type]
+    assert [type(n) for n in as_shape((np.int64(2), 3))] == [int, int]
+    with pytest.raises(ShapeError, match="negative sizes"):
+        as_shape((2, -1))
+    with pytest.raises(ShapeError, match="more than 2"):
+        as_shape((2**62, 4))

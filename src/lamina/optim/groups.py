@@ -257,7 +257,8 @@ class TrainedParameter:
 
 def updated_as(param: Any) -> Any:
     """What an update reads of a parameter: of a half type the same numbers in float32, as its states are."""
-    return ops.cast(param, param.dtype.compute)
+    wide = param.dtype.compute
+    return param if wide is param.dtype else ops.cast(param, wide)
 
 
 def _outside(shape: tuple[int, ...], dtype: Any, device: Device) -> Tensor:

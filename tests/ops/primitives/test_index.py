@@ -190,3 +190,25 @@ def test_a_mask_of_another_size_and_values_of_its_number() -> None:
     with pytest.raises(TypeError, match="depends on the numbers in the mask"):
         lm.jit(lambda x, m, v: x.at[m].set(v))(A, ROWS, A[:2])
     np.testing.assert_array_equal(lm.tensor(A).at[ROWS].set(A[:2]).numpy()[[0, 2]], A[:2])
+
+
+def test_keys_that_are_equal_are_not_the_same() -> None:
+    """What is known of a key is found by its kinds too: 1, True, 1.0 and an array of it mean different things."""
+    x = lm.tensor(A)
+    for _ in range(2):
+        np.testing.assert_array_equal(x[1].numpy(), A[1])
+        np.testing.assert_array_equal(x[True].numpy(), A[True])
+        np.testing.assert_array_equal(x[np.int64(1)].numpy(), A[1])
+        np.testing.assert_array_equal(x[1:2].numpy(), A[1:2])
+        np.testing.assert_array_equal(x[(1, 2)].numpy(), A[1, 2])
+        np.testing.assert_array_equal(x[[1, 2]].numpy(), A[[1, 2]])
+        np.testing.assert_array_equal(x[1, None, 2:].numpy(), A[1, None, 2:])
+        with pytest.raises(TypeError, match="an index must be an int"):
+            x[1.0]
+        with pytest.raises(IndexError, match="index 3 is outside axis 0 of f32"):
+            x[3]
+        with pytest.raises(TypeError, match="is no slice of f32"):
+            x[1.0:]
+    wider = lm.tensor(np.concatenate([A, A]))
+    np.testing.assert_array_equal(wider[3].numpy(), A[0])
+    np.testing.assert_array_equal(wider[-1].numpy(), A[2])

@@ -49,17 +49,15 @@ class _CrossEntropy(Op):
 
     def targets(self, x: Array, labels: Array) -> Array:
         """The wanted probabilities, as x's shape: 0 for ignored places. Raises IndexError for other labels."""
-        check_index(self.name, labels, x.shape[1], self.ignore_index)
-        classes = np.arange(x.shape[1]).reshape((1, -1) + (1,) * (x.ndim - 2))
-        label = np.expand_dims(labels.astype(np.int64), 1)
-        wanted = np.where(classes == label, 1 - self.label_smoothing, 0.0) + self.label_smoothing / x.shape[1]
-        if self.ignore_index is not None:
-            wanted = np.where(label == self.ignore_index, 0.0, wanted)
+        count, ignored = x.shape[1], self.ignore_index
+        check_index(self.name, labels, count, ignored)
+        label = labels.astype(np.int64)[:, None]
+        wanted = (np.arange(count).reshape((-1,) + (1,) * (x.ndim - 2)) == label).astype(x.dtype)
+        if self.label_smoothing:
+            wanted = np.where(wanted, 1 - self.label_smoothing, 0.0) + self.label_smoothing / count
+        if ignored is not None and (self.label_smoothing or 0 <= ignored < count):
+            wanted = np.where(label == ignored, 0.0, wanted)
         return np.asarray(wanted, x.dtype)
-
-    def ignored(self, labels: Array) -> Array:
-        """Where the label is ignore_index."""
-        return np.zeros(labels.shape, bool) if self.ignore_index is None else labels == self.ignore_index
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class CrossEntropy(_CrossEntropy):
     def reference(self, x: Array, labels: Array) -> tuple[Array]:
         log_p = _log_softmax(x)
         wanted = self.targets(x, labels)
-        return (-np.sum(np.where(wanted == 0, 0, wanted * log_p), 1),)
+        return (-np.where(wanted == 0, 0, wanted * log_p).sum(1),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -144,8 +142,8 @@ class CrossEntropyGrad(_CrossEntropy):
 
     def reference(self, x: Array, labels: Array, g: Array) -> tuple[Array]:
         p = np.exp(_log_softmax(x))
-        dx = np.expand_dims(np.broadcast_to(g, labels.shape), 1) * (p - self.targets(x, labels))
-        return (np.where(np.expand_dims(self.ignored(labels), 1), 0, dx),)
+        dx = (g[:, None] if g.ndim else g) * (p - self.targets(x, labels))
+        return (dx if self.ignore_index is None else np.where(labels[:, None] == self.ignore_index, 0, dx),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -219,8 +217,8 @@ def _labels(shape: Shape) -> Arg:
 
 
 def _log_softmax(x: Array) -> Array:
-    apart = x - np.max(x, 1, keepdims=True)
-    return np.asarray(apart - np.log(np.sum(np.exp(apart), 1, keepdims=True)))
+    apart = x - x.max(1, keepdims=True)
+    return np.asarray(apart - np.log(np.exp(apart).sum(1, keepdims=True)))
 
 
 Reduction = Literal["mean", "sum", "none"]
