@@ -1,4 +1,4 @@
-"""Floor 3: the only place where ops and libraries meet (`lamina.backends.protocol`), and how a backend is opened."""
+"""Floor 3: the only layer where ops and libraries meet (`lamina.backends.protocol`), and how a backend is opened."""
 
 from __future__ import annotations
 

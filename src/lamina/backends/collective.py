@@ -1,6 +1,6 @@
-"""Collective operations on host memory, by the communicators of `lamina.runtime.ranks` (MPI or TCP).
+"""Collectives on host memory, through the communicators of `lamina.runtime.ranks` (MPI or TCP).
 
-A communicator is looked up when a plan runs: plans are kept while worlds come and go.
+A communicator is looked up when a plan runs: plans outlive worlds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lamina.runtime import host_array
 from lamina.runtime.ranks import Communicator, Done, Pending, current_world
 from lamina.spec import Spec
 
-#: What was started, by the address of what they write.
+#: Operations in flight, by the address that they write.
 _under_way: dict[int, Pending] = {}
 _Arrays = Sequence[Array]
 
@@ -41,7 +41,7 @@ _Arrays = Sequence[Array]
 def host_plan(op: Collective, specs: Sequence[Spec]) -> Plan:
     """The plan of a collective operation on row-major host memory. Raises what `op.infer` raises.
 
-    Processors of other kinds may prefer other layouts, and what travels between hosts does not say how it lies.
+    Other processors may prefer other layouts, and messages between hosts do not carry the layout.
     """
     inputs = op.operands([s.open for s in specs])
     outputs = op.results(inputs)
@@ -66,7 +66,7 @@ def _bind(op: Collective, inputs: Sequence[Spec], outputs: Sequence[Spec], call:
 
 
 def _move(x: Array, y: Array) -> Array:
-    """y, with the elements of x, which may lie there already."""
+    """y, with the elements of x, which may be in y already."""
     if x.ctypes.data != y.ctypes.data:
         np.copyto(y, x)
     return y
@@ -78,7 +78,7 @@ def _all_reduce(op: Any, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
 
 
 class _Together:
-    """Arrays that travel as one, whose rows lie in it side by side; they are there when it has been waited for."""
+    """Arrays sent as one message, whose rows stand in it side by side; they are filled by `wait`."""
 
     def __init__(self, travelling: Pending, rows: Array, arrays: _Arrays) -> None:
         self._travelling: Pending | None = travelling
@@ -108,7 +108,7 @@ def _unpack(rows: Array, arrays: _Arrays) -> None:
 
 
 def _start_bucket(travelling: Pending, rows: Array, ys: _Arrays) -> None:
-    """Note arrays that are under way as one; what has arrived at once is unpacked at once."""
+    """Record a bucket in flight; one that has arrived at once is unpacked at once."""
     bucket = _Together(travelling, rows, ys)
     if isinstance(travelling, Done):
         bucket.wait()
@@ -116,7 +116,7 @@ def _start_bucket(travelling: Pending, rows: Array, ys: _Arrays) -> None:
 
 
 def _start(travelling: Pending, ys: _Arrays) -> None:
-    """Note what is under way; empty arrays share addresses, and have nothing to wait for."""
+    """Record an operation in flight; empty arrays share addresses, and have nothing to wait for."""
     _under_way.update((y.ctypes.data, travelling) for y in ys if y.size)
 
 

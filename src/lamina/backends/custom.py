@@ -1,4 +1,4 @@
-"""Python functions of own ops as plans: `CustomOp.run` gets arrays over the addresses that a plan is bound to."""
+"""Python functions of custom ops as plans: `CustomOp.run` gets arrays over the addresses that a plan is bound to."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from lamina.spec import Shape, Spec
 
 
 class DeviceArray:
-    """A row-major array on a GPU for other libraries to read and write: an address, no memory of its own.
+    """A row-major array on a GPU for other libraries to read and write: a view of an address, without memory of its
+    own.
 
-    It speaks DLPack and the CUDA array interface. `pointer` is its address; `shape`, `dtype` (a name) and `nbytes`
-    say what lies there.
+    It supports DLPack and the CUDA array interface. `pointer` is its address; `shape`, `dtype` (a name) and `nbytes`
+    describe the array.
     """
 
     def __init__(self, pointer: int, spec: Spec, device: Device, stream: int) -> None:
@@ -43,7 +44,8 @@ class DeviceArray:
     def __dlpack__(
         self, *, stream: Any = None, max_version: tuple[int, int] | None = None, **asked: Any
     ) -> Any:
-        """A capsule. What is written to the array is queued on the stream that `run` is given: nothing waits here."""
+        """A capsule. Writes to the array must be queued on the stream that `run` is given: nothing synchronizes
+        here."""
         return dlpack.export(
             self.pointer,
             self.shape,
@@ -64,7 +66,7 @@ class DeviceArray:
             "typestr": self.spec.dtype.numpy.str,
             "data": (self.pointer, False),
             "version": 3,
-            "stream": None,  # whoever writes it does so on the stream of `run`
+            "stream": None,  # writers use the stream of `run`
         }
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What patterns of ops are written with: which ops make a value, of what, and what must hold there.
+"""The language of op patterns: which ops compute a value, from which operands, under which conditions.
 
 A pattern is data. It describes one value by the expression that makes it, as `ops` would compute it:
 
@@ -6,7 +6,7 @@ A pattern is data. It describes one value by the expression that makes it, as `o
     pool = made_by(MaxPool, x, name="pool")
     made_by(ReluGrad, x, made_by(MaxPoolGrad, g, pool.output(-1)))
 
-A name stands for one value (or one node) wherever it is written. The matcher is `lamina.graph.passes.pattern`; the
+A name stands for the same value (or node) wherever it occurs. The matcher is `lamina.graph.passes.pattern`; the
 rules of the graph and the fusions of the backends are written in this one language. (tinygrad's UPat and TVM Relax's
 dataflow patterns are of this kind.)
 """
@@ -22,7 +22,7 @@ from lamina.spec import DType, Policy, Shape, Spec
 
 
 class PatternValue(Protocol):
-    """A value of a graph, as far as patterns look at it."""
+    """A value of a graph, as seen by patterns."""
 
     @property
     def spec(self) -> Spec:
@@ -55,12 +55,12 @@ class PatternNode(Protocol):
 
     @property
     def inputs(self) -> Sequence[PatternValue]:
-        """What it reads."""
+        """Its operands."""
         ...
 
     @property
     def outputs(self) -> Sequence[PatternValue]:
-        """What it makes."""
+        """Its results."""
         ...
 
     @property
@@ -73,12 +73,12 @@ class PatternNode(Protocol):
 
 
 class Pattern:
-    """Describes a value."""
+    """A description of a value."""
 
 
 @dataclass(frozen=True)
 class AnyValue(Pattern):
-    """Any value. name: the same value wherever the name is written; "" is not remembered."""
+    """Any value. name: the same value wherever the name occurs; "" is not recorded."""
 
     name: str = ""
     where: Callable[[PatternValue], bool] | None = None
@@ -86,13 +86,13 @@ class AnyValue(Pattern):
 
 @dataclass(frozen=True)
 class MadeBy(Pattern):
-    """A value that an op makes.
+    """A value that an op computes.
 
     kinds: classes of the op. inputs: patterns of its first inputs, in either order where the op is commutative.
-    where: what else must hold for the node. index: which of the node's outputs the value is (-1: the last).
-    only_reader: nothing else reads the value, and it is no output of the graph.
-    other_readers: something else reads the value, or it is an output of the graph: it is wanted by itself.
-    same_policy: the node was recorded under the policy of the root; False for nodes that are only looked at.
+    where: a further condition on the node. index: which of the node's outputs the value is (-1: the last).
+    only_reader: the value has no other reader, and is no output of the graph.
+    other_readers: the value has another reader, or is an output of the graph: it is needed by itself.
+    same_policy: the node was recorded under the policy of the root; False for nodes that are only inspected.
     """
 
     kinds: tuple[type[Op], ...]
@@ -112,18 +112,18 @@ class MadeBy(Pattern):
 
     @property
     def read_once(self) -> MadeBy:
-        """The same, of a value that nothing else reads."""
+        """The same, for a value without other readers."""
         return replace(self, only_reader=True)
 
     @property
     def read_elsewhere(self) -> MadeBy:
-        """The same, of a value that something else reads too."""
+        """The same, for a value with another reader."""
         return replace(self, other_readers=True)
 
 
 @dataclass(frozen=True)
 class Either(Pattern):
-    """What the first fitting one of several patterns describes: optional parts are written so."""
+    """A value that matches one of several patterns, the first that fits: this expresses optional parts."""
 
     options: tuple[Pattern, ...]
 
@@ -156,7 +156,7 @@ V = TypeVar("V", bound=PatternValue)
 
 
 class PatternMatch(Protocol):
-    """Where a pattern was found: its names, and what a replacement is written with."""
+    """A match of a pattern: its named values, and the means to write a replacement."""
 
     @property
     def root(self) -> Any:
@@ -168,15 +168,15 @@ class PatternMatch(Protocol):
         ...
 
     def __contains__(self, name: object) -> bool:
-        """Whether a name was met (those of parts that are optional may not be)."""
+        """Whether a name is bound (those in optional parts may not be)."""
         ...
 
     def node(self, name: str) -> Any:
-        """The node of a name."""
+        """The node with a name."""
         ...
 
     def inputs(self, node: Any) -> tuple[Any, ...]:
-        """What a node reads by now."""
+        """A node's current inputs."""
         ...
 
     def exists(self, value: Any, at: Any) -> bool:
@@ -184,7 +184,7 @@ class PatternMatch(Protocol):
         ...
 
     def readers(self, value: Any) -> Sequence[Any]:
-        """The nodes that read a value by now, None for the graph's outputs; one for each time."""
+        """The current readers of a value, one entry per read; None stands for the graph's outputs."""
         ...
 
     def apply(self, op: Op, *inputs: Any, at: Any) -> tuple[Any, ...]:
@@ -192,5 +192,5 @@ class PatternMatch(Protocol):
         ...
 
 
-#: value of the graph -> what it becomes.
+#: value of the graph -> its replacement.
 Results = Mapping[Any, Any]

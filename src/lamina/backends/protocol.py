@@ -1,4 +1,4 @@
-"""Floor 3: the only place where ops and libraries meet.
+"""Floor 3: the only layer where ops and libraries meet.
 
 A backend turns (op, input specs) into a Plan once, and the plan runs many times:
 
@@ -6,9 +6,9 @@ A backend turns (op, input specs) into a Plan once, and the plan runs many times
     run = plan.bind(Call(inputs, outputs, workspace, stream))     fix the addresses
     run()                                                         compute
 
-Input specs whose layout is None are open: the plan names the layout that it wants. Others say how the
-tensor lies in memory now; a plan may still ask for another layout in `plan.inputs`, and whoever executes
-it puts a `backend.reorder` plan in between. The order in the executor is infer, plan, place memory, run.
+Input specs whose layout is None are open: the plan chooses the layout. Others state the tensor's present layout; a
+plan may still require another layout in `plan.inputs`, and the executor then inserts a `backend.reorder` plan. The
+order in the executor is infer, plan, place memory, run.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ class NoKernel(NotImplementedError):
 
 
 class NonDeterministicError(NoKernel):
-    """The policy allows only what gives the same bits from run to run, and the backend has nothing such for the op.
+    """The policy allows only bitwise reproducible results, and the backend has no such kernel for the op.
 
     The message names the op, the kernel and the reason.
     """
 
 
 class Call(NamedTuple):
-    """Addresses for one plan: bytes at inputs[i] lie as plan.inputs[i] says. `stream` is a handle, 0 on hosts."""
+    """Addresses for one plan: the bytes at inputs[i] have the layout of plan.inputs[i]. `stream` is a handle, 0 on
+    hosts."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -51,23 +52,23 @@ class Call(NamedTuple):
 
 
 class PlanTape(Protocol):
-    """What takes plans down as data."""
+    """A recorder that serializes plans."""
 
     def keep(self, data: Any) -> int:
-        """The virtual address of bytes that stay the same."""
+        """The virtual address of constant bytes."""
         ...
 
     def store(self, data: Any) -> list[int]:
-        """Where bytes that no kernel reads (machine code, a text) lie in the file, and how many they are."""
+        """The offset in the file of bytes that no kernel reads (machine code, a text), and their number."""
         ...
 
     def counters(self, count: int) -> int:
-        """The virtual address of so many zeros of 32 bits, which kernels leave zero but for the top bit."""
+        """The virtual address of `count` 32-bit zeros, which kernels leave zero except for the top bit."""
         ...
 
 
 class Meaning(NamedTuple):
-    """An op's NumPy meaning as a step, on memory that lies as the specs say."""
+    """An op's NumPy reference as a step, on memory in the layouts of the specs."""
 
     op: Op
     inputs: tuple[Spec, ...]
@@ -76,7 +77,7 @@ class Meaning(NamedTuple):
 
 
 class Again(NamedTuple):
-    """An op as a step that is planned again where it is read: the plan's kernels have no form as data."""
+    """An op as a step that is replanned on loading: the plan's kernels cannot be serialized."""
 
     op: Op
     plan: Plan
@@ -85,29 +86,29 @@ class Again(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A kernel chosen for an op: specs as they must lie in memory, bytes of workspace, and how to bind it.
+    """A kernel chosen for an op: operand specs with layouts, bytes of workspace, and how to bind it.
 
-    Two plans are equal when they are one object, so that what is made of a plan can be kept by it.
+    Plans are compared by identity, so that things derived from a plan can be cached by it.
 
     inputs, outputs: specs with layouts named.
     make: binds addresses and gives the function that runs. It may be called many times.
     workspace: bytes of scratch memory that `Call.workspace` must point to (256-byte aligned).
-    aliases: output index -> input index; the output may lie where that input lay, if the input is dead after.
-    view: output 0 *is* input 0 (a reshape), or a piece of its memory: no memory, no work.
-    offset: of a view, how many bytes into input 0 output 0 begins.
-    label: what runs, for `lamina plan`: "cudnn conv eng=…", "onednn jit:avx512_core", "kernel max_pool". For people:
-        nothing is decided by it.
+    aliases: output index -> input index; the output may overwrite that input, if the input is dead afterwards.
+    view: output 0 *is* input 0 (a reshape), or a part of its memory: no memory, no work.
+    offset: of a view, the byte offset of output 0 within input 0.
+    label: the kernel's name for `lamina plan`: "cudnn conv eng=…", "onednn jit:avx512_core", "kernel max_pool". Only
+        informative.
     seconds: how long a run takes, where candidates were timed.
-    arithmetic: the share of the op's multiplications that the kernel makes: less than 1 by fast algorithms.
-    varies: why results may have other bits from run to run ("" where they have the same): sums by atomic operations.
-    packed: what may run instead where an input stays the same from run to run.
-    parts: for an op that stands for several, the plans of these, where running them one after the other is what was
-        chosen; () where one formulation does it all.
-    objection: for an op that stands for several, why these are faster one after the other by the machine's rates; ""
-        where they are not.
-    record: the choice as data, where a contest has made it: another process makes it by that (`OpenChoice.adopting`).
-    open: what may be learnt of it while programs run, where it was chosen without being measured.
-    relaid: the same with output 0 in another layout of the same inputs, or None where a copy behind it is as fast.
+    arithmetic: the share of the op's multiplications that the kernel performs: less than 1 for fast algorithms.
+    varies: why results are not bitwise reproducible ("" where they are): for instance atomic sums.
+    packed: alternatives for an input that does not change between runs.
+    parts: for an op that stands for several, the plans of these, if running them one after the other was chosen; ()
+        for a fused formulation.
+    objection: for an op that stands for several, why these are expected to be faster one after the other; "" where
+        they are not.
+    record: the choice as data, if a contest made it: another process adopts it from that (`OpenChoice.adopting`).
+    open: the contest that may still be held while programs run, if the plan was chosen without measurement.
+    relaid: gives the plan with output 0 in another layout, or None where a copy after it is as fast.
     """
 
     inputs: tuple[Spec, ...]
@@ -130,7 +131,7 @@ class Plan:
 
     @property
     def latest(self) -> Plan:
-        """The plan that was found to be faster in its place since, else itself."""
+        """The plan that was since found to be faster, else itself."""
         won = None if self.open is None else self.open.winner
         return self if won is None else won
 
@@ -140,19 +141,19 @@ class Plan:
 
     @property
     def launches(self) -> int:
-        """How many kernels a run queues, as far as that is known."""
+        """How many kernels a run queues, as far as known."""
         return int(getattr(self.make, "launches", 1))
 
     def compile_ahead(self) -> None:
-        """Have threads begin with what `bind` would otherwise wait for, compilers above all."""
+        """Have threads start the work that `bind` would otherwise wait for, mostly compilation."""
         begin = getattr(self.make, "compile_ahead", None)
         if begin is not None:
             begin()
 
     def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
-        """The steps of a run as data for `lamina.replay`; None where there is no such form.
+        """The steps of a run as data for `lamina.replay`; None where they cannot be serialized.
 
-        call: of virtual addresses (`lamina.replay.addresses`). tape: takes what the steps need beside.
+        call: of virtual addresses (`lamina.replay.addresses`). tape: stores further data of the steps.
         """
         record = getattr(self.make, "recorded", None)
         found: list[Any] | None = None if record is None else record(call, tape)
@@ -161,9 +162,9 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A kernel that reads an input as it was prepared beforehand: once, where that stays the same from run to run.
+    """A kernel that reads a prepacked input: packed once, where the input does not change between runs.
 
-    index: which input. pack: makes one output of it. plan: the kernel, which reads that output in its place.
+    index: of the input. pack: makes the packed form. plan: the kernel, which reads that form in its place.
     """
 
     index: int
@@ -171,40 +172,40 @@ class Packed:
     plan: Plan
 
 
-#: A contest in small parts: each `next` does one, and tells the kind of the next one; parts of a kind take about as
-#: long. It returns the winner, and by how many seconds a run of it is shorter; None where the plan stays.
+#: A contest in small parts: each `next` runs one, and gives the kind of the next one; parts of a kind take about as
+#: long. It returns the winner, and the seconds that it saves per run; None where the plan stays.
 TuningSlices = Generator[str, None, "tuple[Plan, float] | None"]
 
 
 def _unknown() -> None:
-    """What is known of a plan that nobody keeps measurements of."""
+    """The answer about a plan for which no measurements are kept."""
 
 
 def _cannot_adopt(record: Any) -> None:
-    """What becomes of a winner that has no form as data."""
+    """The adoption of a winner that cannot be serialized: none."""
 
 
 class OpenChoice:
-    """What may be learnt of a plan that was chosen without being measured: whether another one is faster.
+    """An open question about a plan that was chosen without measurement: whether another one is faster.
 
     The winner reads and writes the same memory (specs and aliases): it can take the plan's place in a program.
 
     Args:
-        candidates: makes what competes. It may take seconds, and is called in a thread of its own.
-        contest: (what `candidates` made, the bytes of memory that it may take) -> the contest. Its parts are done
-            between the runs of a program, by the thread that runs it.
-        expected: (the plan's seconds, the least that the machine needs for its work) -> by how many seconds the
-            winner is shorter, on average over such plans.
-        known: whether the plan is what measurements name by now, of this process or another one; None where nobody
-            has measured its problem.
-        name: of its problem, alike in all processes where that is the same, on the same model of GPU; "" for none.
-        adopting: (the record of a winner, of another process's contest) -> the contest by which that plan comes here:
-            it is made, runs once, and wins where it is right, whatever its time.
+        candidates: builds the candidates. It may take seconds, and is called in a separate thread.
+        contest: (result of `candidates`, the bytes of memory that it may take) -> the contest. Its parts run between
+            the runs of a program, in the program's thread.
+        expected: (the plan's seconds, a lower bound for its work on the machine) -> the seconds that a winner saves,
+            on average over such plans.
+        known: whether the plan is the measured winner by now, in this process or another one; None if nobody has
+            measured its problem.
+        name: of its problem, the same in all processes on the same model of GPU; "" for none.
+        adopting: (the record of a winner of another process's contest) -> the contest that adopts that plan: it is
+            built, runs once, and wins if it is correct, whatever its time.
 
     Attributes:
-        winner: the plan that is faster, once it is known. saving: by how many seconds a run.
-        nbytes: of what the plan reads and writes, as a program that runs it has said.
-        done: whether nothing more will be learnt. settled: how many there are of which that is true.
+        winner: the faster plan, once known. saving: the seconds it saves per run.
+        nbytes: of the plan's operands, as set by a program that runs it.
+        done: whether nothing more will be learnt. settled: the number of choices that are done.
     """
 
     settled = 0
@@ -227,7 +228,7 @@ class OpenChoice:
         self._owner: weakref.ref[object] | None = None
 
     def take(self, owner: object) -> bool:
-        """Whether it is the owner's to find out, as long as that lives: plans are shared by many programs."""
+        """Claim the contest for an owner, as long as that lives: plans are shared by many programs."""
         with OpenChoice._taking:
             held = None if self._owner is None else self._owner()
             if self.done or held not in (None, owner):
@@ -236,7 +237,7 @@ class OpenChoice:
             return True
 
     def settle(self, found: tuple[Plan, float] | None) -> None:
-        """What the contest returned."""
+        """Record the result of the contest."""
         if found is not None:
             self.winner, self.saving = found
         self.done = True
@@ -245,7 +246,7 @@ class OpenChoice:
 
 
 def passing_plan(specs: Sequence[Spec], label: str) -> Plan:
-    """The plan of an op whose output is its first input as it lies: a view; the other inputs are only waited for."""
+    """The plan of an op whose output is its unchanged first input: a view; the other inputs only order it."""
     given = tuple(s.fixed for s in specs)
     return Plan(given, given[:1], _passing, view=True, label=f"view {label}")
 
@@ -255,7 +256,7 @@ def _passing(call: Call) -> Run:
 
 
 def _nothing() -> None:
-    """What a view runs."""
+    """A view runs nothing."""
 
 
 Kernel = Callable[..., Plan]  # (op, specs, device, policy) -> Plan
@@ -273,7 +274,8 @@ class Backend(ABC):
     def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """The plan for op on inputs of these specs.
 
-        Raises NoKernel; NonDeterministicError where the policy wants the same bits and the plan does not give them.
+        Raises NoKernel; NonDeterministicError where the policy demands reproducible bits and the plan does not give
+        them.
         """
         return repeatable(self.choose(op, specs, policy), op, policy, self.name)
 
@@ -287,38 +289,37 @@ class Backend(ABC):
 
     @abstractmethod
     def supports(self, op: type[Op]) -> str:
-        """Where the op's kernel comes from ("onednn", "numpy", "cudnn", "kernel", …), "" when there is none.
+        """The source of the op's kernel ("onednn", "numpy", "cudnn", "kernel", …), "" when there is none.
 
-        For reports: nothing is decided by it.
+        Only for reports.
         """
 
     def has_kernel(self, op: type[Op]) -> bool:
-        """Whether the op runs as a kernel made for it, rather than as its NumPy meaning or not at all."""
+        """Whether the op has a kernel of its own, rather than its NumPy reference or none."""
         return False
 
     def joins(self, op: Op, specs: Sequence[Spec]) -> bool:
-        """Whether the op, elementwise or a reduction, may be a step of an `FusedElementwise` that is one kernel."""
+        """Whether the op, elementwise or a reduction, may be a step of a `FusedElementwise` that is one kernel."""
         return False
 
     def fusions(self) -> Sequence[Fusion]:
-        """What the backend can do at once that a graph records as several ops, in the order in which it is tried."""
+        """The backend's fusions of ops that a graph records separately, in the order in which they are tried."""
         return ()
 
     def remembered_by(self) -> dict[str, Any] | None:
-        """What its plans depend on beside op, specs and policy, in plain values; None where its programs are not kept
-        on disk.
-        """
+        """What its plans depend on beside op, specs and policy, in plain values; None where its programs are not
+        cached on disk."""
         return None
 
     def forms(self) -> Mapping[type, Callable[[Any], Any]]:
-        """How what its plans hold is written down, by class: as `object.__reduce__` does it."""
+        """How objects in its plans are serialized, by class, in the form of `object.__reduce__`."""
         return {}
 
     def scouted(self, way: Callable[[Backend], object]) -> AbstractContextManager[object]:
-        """Within this context plans may be prepared before they are asked for.
+        """Within this context plans may be prepared before they are requested.
 
-        way: asks a backend for those that are going to be asked for. It may be called in a thread, with a backend
-            whose plans do not run; what it raises is passed over.
+        way: requests from a backend the plans that are going to be requested. It may be called in a thread, with a
+            backend whose plans do not run; its exceptions are ignored.
         """
         return nullcontext()
 
@@ -326,14 +327,14 @@ class Backend(ABC):
 class Kernels:
     """A backend's table of planning functions, filled by its modules: `@kernels(Conv, source="onednn")`.
 
-    A planning function has the signature (op, specs, device, policy) -> Plan and raises NoKernel when the
-    op or the specs are outside what it covers.
+    A planning function has the signature (op, specs, device, policy) -> Plan and raises NoKernel for ops or specs
+    that it does not support.
     """
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self._table: dict[type[Op], tuple[Kernel, str]] = {}
-        self._found: dict[type[Op], tuple[Kernel, str] | None] = {}  # what `_entry` has looked for
+        self._found: dict[type[Op], tuple[Kernel, str] | None] = {}  # cache of `_entry`
 
     def __call__(self, *ops: type[Op], source: str) -> Callable[[K], K]:
         """Register the decorated function for these op classes."""
@@ -352,12 +353,12 @@ class Kernels:
         return found[0] if found else None
 
     def source(self, op: type[Op]) -> str:
-        """Where the kernel comes from, "" when there is none."""
+        """The source of the kernel, "" when there is none."""
         found = self._entry(op)
         return found[1] if found else ""
 
     def _entry(self, op: type[Op]) -> tuple[Kernel, str] | None:
-        """The class's own entry, or else that of an abstract class that it is one of."""
+        """The class's own entry, or else that of an abstract base class."""
         if op not in self._found:
             bases = (b for b in op.__mro__ if b in self._table and b not in REGISTRY.values())
             self._found[op] = self._table.get(op) or next((self._table[b] for b in bases), None)
@@ -372,7 +373,7 @@ class Kernels:
 
 
 def repeatable(plan: Plan, op: Op, policy: Policy, backend: str) -> Plan:
-    """The plan, where the policy allows it. Raises NonDeterministicError."""
+    """The plan, if the policy allows it. Raises NonDeterministicError."""
     reason = plan.varies or op.varies
     if policy.deterministic and reason:
         given = ", ".join(str(s.open) for s in plan.inputs)
@@ -387,14 +388,13 @@ def repeatable(plan: Plan, op: Op, policy: Policy, backend: str) -> Plan:
 
 
 def no_objection(match: PatternMatch) -> str:
-    """What `Fusion.check` says where the pattern is enough."""
+    """The value of `Fusion.check` where the pattern suffices."""
     return ""
 
 
 def worthwhile(plan: Plan) -> str:
-    """Why a fused op's plan does not pay: it runs the parts one after the other, or these are faster. "" where it
-    pays.
-    """
+    """Why a fused op's plan does not pay: it runs the parts one after the other, or these are expected to be faster.
+    "" where it pays."""
     if not plan.parts:
         return plan.objection
     return "the unfused form is as fast" if plan.seconds is not None else "there is no fused kernel for it"
@@ -402,16 +402,16 @@ def worthwhile(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class Fusion:
-    """A pattern of ops that a backend has one kernel for.
+    """A pattern of ops for which a backend has a single kernel.
 
-    name: as reports and `after` say it.
-    pattern: what is looked for. make: the values that it becomes, by `PatternMatch.apply`.
-    op: the class of what is made whose plan decides; None where nothing is left to decide.
+    name: for reports and `after`.
+    pattern: of the ops. make: the replacement of its values, by `PatternMatch.apply`.
+    op: the class of the fused op whose plan decides; None if there is nothing to decide.
     check: why a match cannot be fused, in words; "" where it can.
     profit: why the plan does not pay, in words; "" where it does.
     after: names of fusions that are tried before this one.
-    stage: when it is tried: on "ops"; on "chains", when elementwise steps stand in `Fused` with the ops before them;
-        or on "expressions", when those that read each other's results are one `FusedElementwise`.
+    stage: when it is tried: on "ops"; on "chains", when elementwise steps are joined in `Fused` with the ops before
+        them; or on "expressions", when those that read each other's results are one `FusedElementwise`.
     """
 
     name: str
@@ -438,14 +438,15 @@ class Fusions:
         return fusion
 
     def ordered(self) -> tuple[Fusion, ...]:
-        """All, each behind those that it names. Raises ValueError when they name each other, KeyError for no name."""
+        """All fusions, each after those in its `after`. Raises ValueError for a cycle, KeyError for an unknown
+        name."""
         order: dict[str, Fusion] = {}
         for name in sorted(self._found):
             order.update((fusion.name, fusion) for fusion in self._before(name, order, ()))
         return tuple(order.values())
 
     def _before(self, name: str, order: Mapping[str, Fusion], path: tuple[str, ...]) -> Iterator[Fusion]:
-        """A fusion behind those that it names, without those that stand in the order."""
+        """A fusion after those in its `after`, without those already in the order."""
         if name in path:
             raise ValueError(f"fusions name each other: {' after '.join((*path, name))}")
         if name not in order:

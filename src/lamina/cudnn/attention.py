@@ -1,4 +1,4 @@
-"""Attention and what is around it: scaled dot products, softmax, masks, paged caches, rotary embedding."""
+"""Attention and related operations: scaled dot products, softmax, masks, paged caches, rotary embedding."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class DiagonalBandMask(Declared):
     """y = x within a band around the diagonal, b outside of it (cuDNN 9.20).
 
     Args:
-        x, y: scores [batch, heads, rows, columns]. b: what stands outside, one number.
-        left, right: one number each, how far the band goes.
+        x, y: scores [batch, heads, rows, columns]. b: the value outside of the band, one number.
+        left, right: one number each, the extent of the band.
         length_q, length_kv: int32 [batch, 1, 1, 1], for a band at the bottom right.
         comparison: a pointwise comparison mode, "cmp_ge" by default in the library.
     """
@@ -115,7 +115,7 @@ class PagedCacheLoad(Declared):
     Args:
         container: [pages, heads, page length, features].
         lengths: int32 [batch, 1, 1, 1]. table: int32 [batch, 1, pages of the longest, 1].
-        y: [batch, heads, longest, features], or with its last two axes exchanged.
+        y: [batch, heads, longest, features], or with its last two axes transposed.
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_PAGED_CACHE_LOAD_DESCRIPTOR
@@ -131,7 +131,7 @@ class BandMatrixExpand(Declared):
     Args:
         lower, upper: diagonals below and above the main one.
         axis: the axis along which x holds the band.
-        pad: what stands outside of the band.
+        pad: the value outside of the band.
         token_offset, mask: for speculative decoding; mask since cuDNN 9.13.
     """
 
@@ -165,11 +165,11 @@ class BandMatrixContract(Declared):
 
 
 class RopeForward(Declared):
-    """y = x turned by its position (rotary embedding, cuDNN 9.24).
+    """y = x rotated by its position (rotary embedding, cuDNN 9.24).
 
     Args:
         x, y: [batch, heads, length, features]. frequencies: float32 [1, 1, length, width].
-        scale: factor of the result. width: how many features are turned.
+        scale: factor of the result. width: how many features are rotated.
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_ROPE_FWD_DESCRIPTOR

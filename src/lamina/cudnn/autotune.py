@@ -1,4 +1,5 @@
-"""Which engine is fastest for a graph: all that heuristics name are made, checked, timed; the best is remembered."""
+"""Which engine is fastest for a graph: all candidates of the heuristics are built, checked and timed; the best is
+remembered."""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ from lamina.cudnn.tensor import Tensor
 from lamina.runtime import Device, digest
 
 Accept = Callable[[EngineConfig], str]
-#: Computes what is right: uid -> address, and the stream (a cudaStream_t).
+#: Computes the reference: uid -> address, and the stream (a cudaStream_t).
 Plain = Callable[[Mapping[int, int], int], None]
 
-#: Plans of one graph that the runtime compiler makes take about a second each: so many of them are tried.
+#: The most plans of one graph with run-time compilation that are tried: each takes about a second.
 MOST_COMPILED = 6
-#: The attributes that an operation writes to, by the name of its class.
+#: The attributes that an operation writes, by the name of its class.
 RESULTS: Mapping[str, tuple[str, ...]] = {
     "ConvolutionForward": ("y",),
     "ConvolutionBackwardData": ("dx",),
@@ -61,7 +62,7 @@ RESULTS: Mapping[str, tuple[str, ...]] = {
     "MoeGroupedMatmul": ("output",),
     "MoeGroupedMatmulBackward": ("dweight",),
 }
-#: Bytes of workspace unless the caller says more: other processes may tune on the same GPU.
+#: Default limit on the bytes of workspace: other processes may tune on the same GPU.
 MOST_WORKSPACE = 4 << 30
 _NAMES = {int(kind): name for name, kind in DATA_TYPES.items()}
 _TOLERANCES = {"float64": 1e-11, "float32": 5e-5, "float16": 4e-3, "bfloat16": 2e-2}
@@ -72,7 +73,7 @@ _TF32_TOLERANCE, _FLOAT8_TOLERANCE = 4e-3, 0.1
 
 
 def tolerance_of(data_type: str, *, tf32: bool = False) -> float:
-    """The largest ||result - expected|| / ||expected|| of a right result of an element type."""
+    """The largest ||result - expected|| / ||expected|| of a correct result of an element type."""
     if data_type == "float32" and tf32:
         return _TF32_TOLERANCE
     if data_type.startswith("float8"):
@@ -91,7 +92,7 @@ def unwanted(
     """Why an engine is not allowed for operands of a type, "" where it is.
 
     Args:
-        deterministic: it must repeat bit by bit.
+        deterministic: its results must be bitwise reproducible.
         tf32: it may round float32 to TF32.
         half_sums: it may sum in a half type.
     """
@@ -110,7 +111,7 @@ def unwanted(
 
 
 def few_compiled(most: int = MOST_COMPILED) -> Accept:
-    """A test that passes so many configurations whose kernels are compiled at run time, and all others."""
+    """A filter that passes at most `most` configurations with run-time compiled kernels, and all others."""
     count = 0
 
     def test(config: EngineConfig) -> str:
@@ -141,9 +142,10 @@ def budget(device: Device, workspace_limit: int | None) -> int:
 def build_all(
     configs: Sequence[EngineConfig], target: Target, workspace_limits: Sequence[int | None]
 ) -> list[ExecutionPlan | str]:
-    """The plan of each configuration, or why there is none; made in several threads, for compilers take a second.
+    """The plan of each configuration, or why there is none; built in several threads, since compilation takes a
+    second.
 
-    Those that are compiled begin first, so that none of them is waited for alone.
+    Those that need compilation start first, so that none of them is the last to finish alone.
     """
 
     def make(number: int) -> ExecutionPlan | str:
@@ -158,12 +160,12 @@ def build_all(
 
 
 def threads(tasks: int) -> int:
-    """How many threads so many tasks are worth."""
+    """How many threads to use for `tasks` tasks."""
     return max(1, min(tasks, os.cpu_count() or 1, 16))
 
 
 def accepted(configs: Iterable[EngineConfig], accept: Accept, refusals: list[str]) -> list[EngineConfig]:
-    """Those that are wanted; why others are not is appended to `refusals`."""
+    """The accepted configurations; the reasons for rejecting others are appended to `refusals`."""
     kept = []
     for config in configs:
         reason = accept(config)
@@ -176,15 +178,15 @@ def accepted(configs: Iterable[EngineConfig], accept: Accept, refusals: list[str
 
 # ------------------------------------------------------------------------------------- beyond the heuristics' lists
 
-#: Knobs of more values than this are left as they are.
+#: Knobs with more values than this keep their value.
 _MOST_VALUES = 32
-#: Values that knobs of engines get which no heuristic names; others their least one. Tiles of 128 and 256 rows and
-#: columns, clusters of 1, 2 and 4 blocks: what heuristics name for graphs of the same kind on Hopper.
+#: Knob values that are tried for engines that no heuristic names; other knobs get their least value. Tiles of 128 and
+#: 256 rows and columns, clusters of 1, 2 and 4 blocks: what heuristics name for graphs of the same kind on Hopper.
 _TYPICAL = {"TILE_SIZE": (0, 3, 4, 7), "TILEK": (1, 0), "IDX_MODE": (0, 1), "TILE_CGA_M": (1, 2, 4)}
 
 
 def neighbours(graph: OperationGraph, key: Key) -> list[EngineConfig]:
-    """The configurations that differ from a known one in one knob's value, as far as the engine takes them.
+    """The configurations that differ from a known one in one knob's value, as far as the engine accepts them.
 
     For problems that are worth more time than a heuristic's list: engines have several hundred configurations, of
     which heuristics name a few.
@@ -224,7 +226,7 @@ def unnamed(graph: OperationGraph, named: Collection[int], most: int = 12) -> li
 
 
 def _made(graph: OperationGraph, engine: int, knobs: Iterable[Mapping[int, int]]) -> list[EngineConfig]:
-    """The configurations that the engine takes."""
+    """The configurations that the engine accepts."""
     found = []
     for values in knobs:
         with suppress(CudnnError):
@@ -237,7 +239,7 @@ def _made(graph: OperationGraph, engine: int, knobs: Iterable[Mapping[int, int]]
 
 @dataclass(frozen=True)
 class _Trial:
-    """A plan as the contest runs it; fixed: addresses of numbers on the host."""
+    """A plan as a candidate of the contest; fixed: addresses of numbers on the host."""
 
     plan: ExecutionPlan
     handle: Handle
@@ -284,7 +286,7 @@ def _by_uid(uids: Sequence[int], addresses: Sequence[int]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class _Operands:
-    """The tensors of a graph that are stored in memory, and addresses that the caller gives."""
+    """The tensors of a graph that are stored in memory, and the caller's addresses."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -299,7 +301,7 @@ class _Operands:
 
     @property
     def data_type(self) -> str:
-        """The element type that decides about precision: that of the first input."""
+        """The element type that determines precision: that of the first input."""
         return _name(self.inputs[0] if self.inputs else self.outputs[0])
 
     def contest(self, handle: Handle, tolerance: float) -> Contest:
@@ -328,7 +330,7 @@ def autotune(
     store: PlanStore | None,
     refusals: list[str],
 ) -> ExecutionPlan | None:
-    """What `Graph.autotune` does; None where no candidate is right, with the reasons in `refusals`."""
+    """Implements `Graph.autotune`; None where no candidate is correct, with the reasons in `refusals`."""
     operations = graph.values["operations"]
     operands = _operands(operations, tensors, outputs, pointers)
     kept = store or plan_store(handle.device)
@@ -366,7 +368,7 @@ def autotune(
 def _again(
     graph: OperationGraph, choice: Choice, handle: Handle, limit: int, wanted: Accept
 ) -> ExecutionPlan | None:
-    """The plan of a remembered choice, or None where it does not build or is not allowed any more."""
+    """The plan of a remembered choice, or None where it no longer builds or is no longer allowed."""
     try:
         config = EngineConfig(graph, choice.engine, dict(choice.knobs))
     except CudnnError:
@@ -389,7 +391,7 @@ def _candidates(
 
 
 def _fallback(graph: OperationGraph, trials: Sequence[_Trial]) -> _Trial | None:
-    """Of the candidates the one that the "fallback" heuristic prefers, if one of its is among them."""
+    """The candidate that the "fallback" heuristic prefers, if there is one."""
     keys = [config.key for config in graph.configs(("fallback",))]
     by_key = {t.plan.config.key: t for t in trials if t.plan.config}
     return next((by_key[key] for key in keys if key in by_key), None)
@@ -432,7 +434,7 @@ def _results(operations: Sequence[Descriptor]) -> list[Tensor]:
 
 
 def _name(tensor: Tensor) -> str:
-    """The element type's name; types without a check kernel are looked at as bytes."""
+    """The element type's name; types without a check kernel are compared as bytes."""
     name = _NAMES.get(int(tensor.data_type), "uint8")
     return name if name in ITEM_SIZES else "uint8"
 

@@ -50,7 +50,7 @@ class Operations:
     """Tensors and operations of one graph; every method adds one operation and gives its result.
 
     Args:
-        compute: type of the arithmetic, unless an operation says another.
+        compute: type of the arithmetic, unless an operation sets its own.
     """
 
     def __init__(self, compute: str | int = "float32") -> None:
@@ -72,7 +72,7 @@ class Operations:
         by_value: bool = False,
         **more: Any,
     ) -> Tensor:
-        """A tensor with the next free uid (1, 2, …); `more`: what else `Tensor` takes."""
+        """A tensor with the next free uid (1, 2, …); `more`: further arguments of `Tensor`."""
         made = Tensor(
             dimensions=dimensions,
             strides=strides,
@@ -94,7 +94,7 @@ class Operations:
     def packed(
         self, dimensions: Sequence[int], data_type: str | int, *, channels_last: bool = False, **more: Any
     ) -> Tensor:
-        """A tensor without gaps: the last dimension is dense, or the second one with `channels_last`."""
+        """A dense tensor: row-major, or with the second dimension innermost with `channels_last`."""
         return self.tensor(dimensions, packed_strides(dimensions, channels_last), data_type, **more)
 
     def like(self, tensor: Tensor, data_type: str | int | None = None) -> Tensor:
@@ -375,7 +375,7 @@ class Operations:
         return y
 
     def rope(self, x: Tensor, frequencies: Tensor, y: Tensor, **options: Any) -> Tensor:
-        """y = x turned by its position; options: see `RopeForward`."""
+        """y = x rotated by its position; options: see `RopeForward`."""
         self._add("rope", RopeForward(x, frequencies, y, **options))
         return y
 

@@ -1,7 +1,7 @@
-"""Attention written out as a graph of its steps: what the one operation of cuDNN 9.19 has no attribute for.
+"""Attention as a graph of its steps, for features that cuDNN 9.19's single operation has no attribute for.
 
-Dropout, sequences of different lengths and pages of a cache are steps that cuDNN's attention engines know as a
-pattern; the order of the steps is the pattern, so it must not be changed.
+Dropout, sequences of different lengths and pages of a cache are steps that cuDNN's attention engines match as a
+pattern; the order of the steps is part of it and must not change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Dropout:
 class GivenMask:
     """Dropout of the attention weights by a mask of zeros and ones, [batch, heads, rows, columns].
 
-    scale: one float32 number, by which weights that are kept grow.
+    scale: one float32 number, the factor of the kept weights.
     """
 
     mask: Tensor
@@ -40,7 +40,7 @@ class GivenMask:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long each sequence is: int32 [batch, 1, 1, 1]; fill: what stands at masked places (float32, -inf)."""
+    """How long each sequence is: int32 [batch, 1, 1, 1]; fill: the value of masked scores (float32, -inf)."""
 
     q: Tensor
     kv: Tensor
@@ -69,8 +69,8 @@ def attention(
         k: [batch, heads, features, columns]: the keys, transposed by their strides.
         scale: one float32 number.
         stats: written, float32 [batch, heads, rows, 1]: log of the sum of exponentials.
-        bias: added to the scores, [batch, heads, rows, columns] with axes of 1 standing for all.
-        causal: one float32 number, -inf or very low: what stands where the column is after the row.
+        bias: added to the scores, [batch, heads, rows, columns] where axes of 1 broadcast.
+        causal: one float32 number, -inf or very low: the value where the column is after the row.
     """
     product: dict[str, Any] = {}
     if lengths is not None:
@@ -116,8 +116,8 @@ def attention_grad(
         do, q, o, dq: [batch, heads, rows, features]. dk, dv: [batch, heads, columns, features].
         k, v: [batch, heads, features, columns]: transposed by their strides, both of them.
         stats: what the forward pass wrote. scale: the same number.
-        one: one float32 number on the host: 1, or the probability to keep with dropout. cuDNN 9.19's engines leave it
-            out: with dropout give them o times that probability, and 1 here.
+        one: one float32 number on the host: 1, or the probability to keep with dropout. cuDNN 9.19's engines ignore
+            it: with dropout pass o times that probability, and 1 here.
         row_sum: float32 [batch, heads, rows, 1], scratch. dq_sum: float32 as dq, scratch, zeros at the start.
         dropout, bias, causal: the same as forward.
     """

@@ -1,8 +1,8 @@
-"""The contest: candidates run on scratch copies of the operands, are checked, are timed; the best one wins.
+"""The contest: candidates run on scratch copies of the operands, are checked and timed; the fastest correct one wins.
 
-A candidate that gives other numbers than the reference, leaves part of a result unwritten, or writes outside of it or
-beyond its workspace is out, however fast it is. The first candidate, the heuristic's, keeps its place unless another
-one is clearly faster, measured in turns with it; where none seems to be, nothing is measured again.
+A candidate is rejected, however fast it is, if its results differ from the reference, leave part of an output
+unwritten, or if it writes outside of the output or its workspace. The first candidate, the heuristic's, wins unless
+another one is clearly faster, measured alternately with it; where none seems to be, nothing is measured again.
 """
 
 from __future__ import annotations
@@ -33,30 +33,33 @@ from lamina.runtime import (
     memset,
 )
 
-#: Bytes before and after each output, and after the workspace, that must stay as they are.
+#: Guard bytes before and after each output, and after the workspace, that must stay unchanged.
 GUARD = 4096
 _POISON = 0xFF  # NaN in every float type
-#: Candidates that are timed again, in turns, and how often; then the best one and the first one, more often, unless
-#: the first turns all say the same.
+#: Candidates that are timed again, alternately, and how often; then the best one against the first, more often,
+#: unless all of the first rounds agree.
 _FINALISTS, _ROUNDS, _DUEL, _AGREEING = 4, 5, 15, 5
-#: Times the best one's time, within which a candidate is worth a second look, and a final.
+#: Multiples of the best time within which a candidate is timed again, and enters the final.
 _NEAR, _CLOSE = 1.5, 1.1
-#: By what part of the first candidate's time, and by how many milliseconds at least, another one must be faster.
+#: The relative margin over the first candidate's time, and the least margin in milliseconds, by which another one
+#: must be faster.
 _PART, _LEAST = 0.02, 1e-3
-#: So many times that much after the finals, and nothing is measured once more.
+#: If the finals are decided by this multiple of the margin, nothing is measured again.
 _CLEAR = 5.0
-#: Operands are copied, so that runs take turns on them, until they fill so many bytes and twice a GPU's cache, but
-#: not more often than this.
+#: Operands are copied, so that runs cycle through the copies, until they fill this many bytes and twice a GPU's L2
+#: cache, but at most this often.
 _FILL, _MOST_COPIES = 128 << 20, 4
-#: Freed memory that may stay with the process afterwards; more goes back, for other processes tune on the same GPU.
+#: Freed memory that the process may keep afterwards; more is returned, since other processes may tune on the same
+#: GPU.
 _KEPT = 1 << 30
-#: Milliseconds that one measurement takes about, and most runs in it.
+#: Approximate milliseconds of one measurement, and the most runs in it.
 _SPAN, _MOST_RUNS = 0.5, 40
-#: Runs shorter than this (milliseconds) are queued after a pause, or the host's time would be measured.
+#: Runs shorter than this (milliseconds) are queued behind a pause; otherwise the host's launch time would be
+#: measured.
 _SHORT = 0.2
-#: A candidate whose first run takes so many times the best one's time, and so many milliseconds, is not run again.
+#: A candidate whose first run exceeds this multiple of the best time, and this many milliseconds, is not run again.
 _HOPELESS, _LONG = 20.0, 20.0
-#: Blocks per multiprocessor beyond which kernels that check loop.
+#: Blocks per multiprocessor beyond which check kernels loop.
 _WAVES = 16
 
 Run = Callable[[], None]
@@ -100,7 +103,7 @@ class Check:
 
     @property
     def source(self) -> str:
-        """What the compiler gets."""
+        """The source that is passed to the compiler."""
         return _KINDS[self.data_type] + _FILE.read_text()
 
     def cubin(self, arch: str) -> bytes:
@@ -118,7 +121,7 @@ def _loaded(check: Check, device: Device) -> Kernel:
 
 
 def checks_of(data_types: Collection[str]) -> list[Check]:
-    """The kernels that contests of operands of these types run."""
+    """The check kernels for contests on operands of these types."""
     typed = [Check(name, data_type) for name in ("compare", "fill_random") for data_type in data_types]
     return [Check("count_changed"), Check("occupy"), *typed]
 
@@ -128,7 +131,7 @@ def checks_of(data_types: Collection[str]) -> list[Check]:
 
 @dataclass(frozen=True)
 class OperandMemory:
-    """A tensor as the contest sees it.
+    """A contest's view of a tensor.
 
     nbytes: from its first element to its last. data_type: a name of `ITEM_SIZES`. gaps: elements in between that
     do not belong to it. updated: the operation reads it before it writes it (beta is not 0).
@@ -146,7 +149,7 @@ class OperandMemory:
 
 
 class Entry(Protocol):
-    """A candidate as the contest sees it."""
+    """A contest's view of a candidate."""
 
     @property
     def label(self) -> str:
@@ -159,7 +162,7 @@ class Entry(Protocol):
         ...
 
     def bind(self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int) -> Run:
-        """What queues it on these addresses and this stream."""
+        """A function that queues it on these addresses and this stream."""
         ...
 
 
@@ -174,28 +177,28 @@ class _Passed(Generic[E]):
     entry: E
     runs: list[Run]
     milliseconds: float = 0.0
-    queueing: float = 0.0  # seconds that the host took for one run
+    queueing: float = 0.0  # host seconds of one run
 
 
 def _beats(one: _Passed[E], holder: _Passed[E], times: float = 1.0) -> bool:
-    """Whether it is faster than the one that holds the place, by so many times what counts."""
+    """Whether it is faster than the present holder by this multiple of the margin."""
     won = holder.milliseconds - one.milliseconds
     return one is not holder and won >= times * _counts(holder.milliseconds)
 
 
 def _counts(milliseconds: float) -> float:
-    """By how many milliseconds another candidate must be faster than one that takes so long."""
+    """The milliseconds by which another candidate must be faster than one of this time."""
     return max(_PART * milliseconds, _LEAST)
 
 
 def _agree(times: Sequence[list[float]]) -> bool:
-    """Whether all turns of a holder and another say the same: that is faster by what counts, or it is not."""
+    """Whether all rounds of holder and challenger agree: faster by the margin, or not."""
     said = {held - other >= _counts(held) for held, other in zip(*times, strict=True)}
     return len(said) == 1 and len(times[0]) >= _AGREEING
 
 
 def finished(slices: Generator[str, None, R]) -> R:
-    """What a generator returns, all of its parts at once."""
+    """Run a generator to its end and give its return value."""
     while True:
         try:
             next(slices)
@@ -205,17 +208,18 @@ def finished(slices: Generator[str, None, R]) -> R:
 
 
 class Contest:
-    """Buffers for one problem, and what is done with each candidate.
+    """Buffers for one problem, and the procedure for each candidate.
 
     Beside copies of the operands (a GPU's cache full, or one copy of larger ones) it takes as much workspace as the
-    largest candidate asks for. Where memory is short there are fewer copies, and candidates that do not fit are out.
+    largest candidate asks for. Where memory is short there are fewer copies, and candidates that do not fit are
+    rejected.
 
     Args:
         device: the GPU.
-        inputs, outputs: what the operands are.
-        tolerance: the largest relative error (in the 2-norm) of a right result.
-        values: input's index -> address of what it holds (copied); the others are random.
-        room: the most bytes that it may take; None for what there is.
+        inputs, outputs: descriptions of the operands.
+        tolerance: the largest relative error (in the 2-norm) of a correct result.
+        values: input's index -> address of its values (copied); the others are random.
+        room: the most bytes that it may take; None: all that is free.
 
     Raises:
         MemoryError: one copy of the operands does not fit into `room`. OutOfMemoryError: or on the device.
@@ -240,17 +244,17 @@ class Contest:
         self._room = (1 << 62 if room is None else room) - sum(m.nbytes for m in outputs)
         if self._room < size:
             raise MemoryError(f"the operands of a contest take {size} bytes, {room} are free for it")
-        self._right = [device.allocate(m.nbytes) for m in outputs]  # place for what is expected
+        self._right = [device.allocate(m.nbytes) for m in outputs]  # the expected results
         self.copies = [self._operands(inputs, values or {}, 0)]
         self.inputs, self.outputs = self.copies[0]
         fill = min(max(_FILL, 2 * device.machine.l2_bytes), self._room)
         self._wanted = min(_MOST_COPIES, -(-fill // max(size, 1)), self._room // max(size, 1))
         self._size, self._given = size, (inputs, values or {})
-        self._room -= size  # what is left for further copies, and for candidates' workspaces
+        self._room -= size  # left for further copies, and for candidates' workspaces
         self._start, self._end = Event(timing=True), Event(timing=True)
 
     def place(self) -> Generator[str, None, None]:
-        """Copy the operands until they fill what they should, as far as there is memory; in parts, as `slices`."""
+        """Copy the operands until they fill the cache, as far as memory allows; in parts, as `slices`."""
         for number in range(len(self.copies), self._wanted):
             yield "place"
             try:
@@ -287,7 +291,7 @@ class Contest:
         refusals: list[str],
         times: list[tuple[E, float]] | None = None,
     ) -> tuple[E, float] | None:
-        """The fastest right candidate and its milliseconds; to be called once, for the memory goes back afterwards.
+        """The fastest correct candidate and its milliseconds; call it once, since memory is freed afterwards.
 
         The arguments are those of `slices`.
         """
@@ -303,16 +307,16 @@ class Contest:
         times: list[tuple[E, float]] | None = None,
     ) -> Generator[str, None, tuple[E, float] | None]:
         """The contest in small parts, one at each `next`, which gives the kind of the next one: "place" (memory for
-        operands), "run" (a candidate's first run, and whether it is right) or "time" (one measurement). It
-        returns the fastest right candidate and its milliseconds. To be called once: the memory goes back at the
-        end, or when the generator is closed.
+        operands), "run" (a candidate's first run and check) or "time" (one measurement). It returns the fastest
+        correct candidate and its milliseconds. Call it once: the memory is freed at the end, or when the generator is
+        closed.
 
         Args:
             entries: the candidates; the first one wins unless another is faster by 2 % and by a microsecond.
-            plain: what is right. Without it, what the first candidate gives.
-            slow: `plain` takes so long that it is only asked when most candidates disagree with the first one.
-            refusals: a list that the reasons why others are out are appended to.
-            times: a list that every right candidate is appended to with its milliseconds.
+            plain: computes the reference. Without it, the first candidate's results are the reference.
+            slow: `plain` takes so long that it only runs when most candidates disagree with the first one.
+            refusals: a list to which the reasons for rejections are appended.
+            times: a list to which every correct candidate is appended with its milliseconds.
         """
         given_up = False
         try:
@@ -328,7 +332,7 @@ class Contest:
             if times is not None:
                 times += [(one.entry, one.milliseconds) for one in passed]
             return best
-        except GeneratorExit:  # perhaps within a collection, which may take no lock
+        except GeneratorExit:  # perhaps inside garbage collection, which may take no lock
             given_up = True
             raise
         finally:
@@ -337,7 +341,7 @@ class Contest:
                 self.device.empty_cache()
 
     def _give_room(self, entries: Sequence[E], refusals: list[str]) -> list[E]:
-        """Allocate the largest workspace that there is memory for; those that it is enough for."""
+        """Allocate the largest workspace for which there is memory; the entries for which it suffices."""
         sizes = sorted({e.workspace for e in entries if e.workspace <= self._room}, reverse=True)
         while sizes:
             try:
@@ -354,12 +358,12 @@ class Contest:
         return [e for e in entries if e.workspace <= most]
 
     def _close(self) -> None:
-        """Let go of all memory; without a lock, for a collection may do it anywhere."""
+        """Free all memory; without a lock, since garbage collection may call it anywhere."""
         self.copies, self.inputs, self.outputs, self.expected, self._right = [], [], [], [], []
         self.found = self.workspace = self._nothing
 
     def _round(self, entries: Sequence[E]) -> Generator[str, None, tuple[list[_Passed[E]], list[str]]]:
-        """Every candidate once: those that passed, and why the others are out."""
+        """Every candidate once: those that passed, and the reasons for rejecting the others."""
         passed: list[_Passed[E]] = []
         reasons = []
         for entry in entries:
@@ -373,7 +377,7 @@ class Contest:
         return passed, reasons
 
     def _try(self, entry: E, passed: list[_Passed[E]]) -> Generator[str, None, str]:
-        """Run, check and time one candidate; "" or why it is out."""
+        """Run, check and time one candidate; "" or the reason for its rejection."""
         one = _Passed(entry, [self._bind(entry, copied) for copied in self.copies])
         self._poison(entry.workspace)
         one.milliseconds = self._first(one)
@@ -386,14 +390,14 @@ class Contest:
             return ""
         yield "time"
         one.milliseconds = self._time(one, len(one.runs))
-        queued = 2e3 * one.queueing > one.milliseconds  # what was measured may be the host's time
+        queued = 2e3 * one.queueing > one.milliseconds  # the measurement may be the host's launch time
         if queued or one.milliseconds < _NEAR * best:
             one.milliseconds = min(one.milliseconds, self._time(one))
         passed.append(one)
         return ""
 
     def _finals(self, passed: list[_Passed[E]], first: E) -> Generator[str, None, tuple[E, float]]:
-        """The best few and the first in turns; then the best one against the first, if it is close."""
+        """Time the best few and the first alternately; then the best one against the first, if it is close."""
         ranked = sorted(passed, key=lambda p: p.milliseconds)
         held = next((p for p in passed if p.entry is first), None)
         if held is not None and not _beats(ranked[0], held, 0.5):
@@ -414,9 +418,8 @@ class Contest:
         rounds: int,
         enough: Callable[[Sequence[list[float]]], bool] = lambda times: False,
     ) -> Generator[str, None, None]:
-        """Set each one's milliseconds to the median of as many measurements, made in turns; of fewer, where what was
-        measured (a list for each finalist) is enough.
-        """
+        """Set each one's milliseconds to the median of `rounds` alternating measurements; of fewer, once `enough`
+        accepts the measurements so far (a list for each finalist)."""
         times: list[list[float]] = [[] for _ in finalists]
         for _ in range(rounds):
             for one, found in zip(finalists, times, strict=True):
@@ -439,7 +442,7 @@ class Contest:
         )
 
     def _reference(self, plain: Entry, refusals: list[str]) -> list[Buffer]:
-        """The outputs of what is right; none where its workspace does not fit."""
+        """The reference outputs; none where the workspace does not fit."""
         if plain.workspace + GUARD > self.workspace.nbytes:
             try:
                 self.workspace = self.device.allocate(plain.workspace + GUARD)
@@ -452,7 +455,7 @@ class Contest:
         return self._kept()
 
     def _kept(self) -> list[Buffer]:
-        """Copies of the outputs as they are now."""
+        """Copies of the present outputs."""
         for held, buffer, memory in zip(self._right, self.outputs, self.results, strict=True):
             copy(held, buffer.view(GUARD, memory.nbytes), stream=self.stream)
         self.stream.synchronize()
@@ -466,7 +469,8 @@ class Contest:
         return self._start.elapsed(self._end)
 
     def _time(self, one: _Passed[E], runs: int = 0) -> float:
-        """Milliseconds per run of so many (0: as many as take half a millisecond), on the copies in turns."""
+        """Milliseconds per run over `runs` runs (0: as many as take half a millisecond), cycling through the
+        copies."""
         count = runs or max(1, min(_MOST_RUNS, int(_SPAN / max(one.milliseconds, 1e-3))))
         if self.device.kind == "cuda" and 0 < one.milliseconds < _SHORT:
             cycles = int(1.5 * count * one.queueing * self.device.machine.clock)
@@ -474,7 +478,7 @@ class Contest:
             kernel.launch(1, 1, ctypes.c_longlong(cycles), stream=self.stream)
         self.stream.record(self._start)
         began = time.perf_counter()
-        # Else what libraries launch would wait longer for what is before it than own kernels do.
+        # Otherwise launches by libraries would wait longer for preceding work than those of own kernels.
         with early_starts():
             for number in range(count):
                 one.runs[number % len(one.runs)]()
@@ -492,13 +496,13 @@ class Contest:
         memset(self.workspace.view(workspace, GUARD), _POISON, self.stream)
 
     def _verdict(self, workspace: int) -> str:
-        """Whether the last run was right: "" or what is wrong. The first right one becomes the reference."""
+        """The check of the last run: "" or what is wrong. The first correct result becomes the reference."""
         first = not self.expected
         if first:
             self.expected = self._kept()
         reason = self._compare() or self._trespass(workspace)
         if first and reason:
-            self.expected = []  # it is no reference for others
+            self.expected = []  # it must not serve as reference for others
         return reason
 
     def _compare(self) -> str:
@@ -515,7 +519,7 @@ class Contest:
         return ""
 
     def _trespass(self, workspace: int) -> str:
-        """Whether something was written where nothing belongs."""
+        """Whether something was written out of bounds."""
         for buffer, memory in zip(self.outputs, self.results, strict=True):
             if self._changed(buffer.pointer):
                 return "wrong: writes before the output"
@@ -555,5 +559,5 @@ class Contest:
             )
 
     def _blocks(self, count: int) -> int:
-        """Blocks of 256 threads for so many elements; they loop over the rest."""
+        """Blocks of 256 threads for `count` elements; threads loop over the rest."""
         return max(1, min(-(-count // 256), _WAVES * self.device.machine.multiprocessors))

@@ -1,6 +1,6 @@
 """Convolution: the descriptor, and its three directions as operations of a graph.
 
-All three directions take the same `Convolution`: stride, padding and dilation are said once.
+All three directions take the same `Convolution`: stride, padding and dilation are given once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Convolution(Descriptor):
 
 
 class _Operation(Descriptor):
-    """One direction; alpha and beta are doubles where the sums are, floats otherwise."""
+    """One direction; alpha and beta are doubles where the compute type is double, floats otherwise."""
 
     def __init__(
         self, convolution: Convolution, tensors: dict[str, Tensor], alpha: float, beta: float

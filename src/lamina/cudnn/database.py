@@ -1,9 +1,9 @@
-"""The database in the package: which plan was fastest for which problem, for a model of GPU and a version of cuDNN.
+"""The plan database in the package: the fastest plan of each problem, per model of GPU and version of cuDNN.
 
-A file is gzipped JSON: what was measured on what ("measured"), the natures of problems, and a line for each problem:
-number of its nature (op and attributes, element types, layouts), sizes, formulation, engine, knobs,
-milliseconds, milliseconds of what the heuristic would have taken. Beside them stands how cuDNN's engines did in the
-contests ("engines").
+A file is gzipped JSON: the conditions of the measurement ("measured"), the natures of problems, and a line for each
+problem: number of its nature (op and attributes, element types, layouts), sizes, formulation, engine, knobs,
+milliseconds, milliseconds of the heuristic's choice. It also records how cuDNN's engines did in the contests
+("engines").
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from lamina.runtime import Device, Machine, write_atomically
 #: The databases in the package, a file for each model of GPU and version of cuDNN.
 FOLDER = Path(__file__).with_name("databases")
 FORMAT = "lamina-plans-2"
-#: An engine is outclassed that competed in so many problems at least and came near the best in none: within 1 %.
+#: An engine is outclassed if it competed in at least this many problems and never came within 1 % of the best.
 ENOUGH, NEAR = 15, 1.01
 
 
 class DatabaseError(ValueError):
-    """A file that is no database of plans; the message names it and what is wrong."""
+    """A file that is no plan database; the message names it and what is wrong."""
 
 
 @dataclass(frozen=True)
 class PlanDatabase:
     """Choices by nature and sizes.
 
-    device: the GPU's model, as files are called. cudnn: major and minor version. measured: on what, as JSON.
-    engines: by `engine_of` the problems that an engine competed in, and those where it came near the best.
+    device: the GPU's model, as in file names. cudnn: major and minor version. measured: the conditions, as JSON.
+    engines: by `engine_of`, the number of problems in which an engine competed, and in which it came near the best.
     """
 
     device: str
@@ -50,12 +50,13 @@ class PlanDatabase:
     engines: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def outclasses(self, op: str, dtype: str, lies: str, formulation: str, engine: int) -> bool:
-        """Whether an engine competed often for an op in this form, type and layout, and never came near the best."""
+        """Whether an engine competed often for an op with this formulation, type and layout, and never came near the
+        best."""
         competed, near = self.engines.get(engine_of(op, dtype, lies, formulation, engine), (0, 0))
         return competed >= ENOUGH and not near
 
     def placed(self, nature: str) -> Mapping[tuple[int, ...], Choice]:
-        """Sizes -> choice, of problems of one nature."""
+        """Sizes -> choice, for problems of one nature."""
         return self.plans.get(nature, {})
 
     def entries(self) -> list[StoredChoice]:
@@ -74,7 +75,7 @@ class PlanDatabase:
         measured: Mapping[str, Any],
         engines: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     ) -> PlanDatabase:
-        """From choices that have a place; of the same problem the last one counts.
+        """From choices that have a nature and sizes; of the same problem the last one counts.
 
         device: the GPU's model. cudnn: the version, of which the first two numbers count.
         """
@@ -101,7 +102,7 @@ class PlanDatabase:
         return PlanDatabase.of(self.device, self.cudnn, entries, measured, engines)
 
     def save(self, path: Path) -> None:
-        """Write it, at once; equal databases are equal files."""
+        """Write it atomically; equal databases give equal files."""
         numbers = {nature: i for i, nature in enumerate(sorted(self.plans))}
         rows = [
             [numbers[e.nature], e.sizes, x.formulation, x.engine, x.knobs, *_rounded(x)]
@@ -147,14 +148,14 @@ def read_database(path: Path) -> PlanDatabase:
 
 
 def engine_of(op: str, dtype: str, lies: str, formulation: str, engine: int) -> str:
-    """What an engine is called among those of a database: half types share theirs. dtype: its name.
-    lies: the tag of the first operand's layout, which tells its rank too."""
+    """An engine's key in a database; half types share theirs. dtype: its name. lies: the tag of the first operand's
+    layout, which implies its rank."""
     kind = "half" if dtype in ("float16", "bfloat16") else dtype
     return f"{op} {kind} {lies} {formulation} {engine}"
 
 
 def _rounded(choice: Choice) -> tuple[float, float]:
-    """Its times, to a nanosecond."""
+    """The choice with its times rounded to a nanosecond."""
     return round(choice.milliseconds, 6), round(choice.heuristic, 6)
 
 
@@ -164,7 +165,7 @@ def _choice(formulation: Any, engine: Any, knobs: Any, milliseconds: Any, heuris
 
 
 def file_name(device: str, cudnn: str) -> str:
-    """What the file for a GPU's model and a cuDNN ("9.19") is called."""
+    """The file name for a GPU's model and a cuDNN version ("9.19")."""
     return f"{_named(device)}-{cudnn}.json.gz"
 
 
@@ -181,9 +182,9 @@ def database_of(device: Device) -> PlanDatabase | None:
 
 
 def database_of_kin(device: Device) -> PlanDatabase | None:
-    """The database in the package for another model of a GPU's architecture, with the cuDNN in use.
+    """The database in the package for another GPU model of the same architecture, with the cuDNN in use.
 
-    Of several, that of the model whose number of multiprocessors is nearest; None without one.
+    Of several, that of the model with the nearest number of multiprocessors; None without one.
     """
     version = ".".join(loaded_version().split(".")[:2])
     return _of_kin(device.machine, FOLDER, version) if version else None

@@ -1,4 +1,4 @@
-"""What all descriptors of the backend API share: attributes by name, ownership, a readable repr.
+"""Common base of the backend API's descriptors: attributes by name, ownership, a readable repr.
 
 A descriptor is made with all its attributes, is finalized at once, and cannot change afterwards:
 
@@ -27,7 +27,7 @@ from lamina.runtime.uncopied import Uncopied
 _NAMES = c.cudnnBackendAttributeName_t
 _TYPES = c.cudnnBackendAttributeType_t
 
-#: Names of element types as the rest of the world writes them.
+#: Names of element types as other libraries write them.
 DATA_TYPES = {
     "float64": c.cudnnDataType_t.CUDNN_DATA_DOUBLE,
     "float32": c.cudnnDataType_t.CUDNN_DATA_FLOAT,
@@ -96,13 +96,13 @@ def tensors(prefix: str, **names: str) -> dict[str, Attribute]:
 
 
 def require(constant: str) -> None:
-    """Raise MissingSymbol ("… needs cuDNN 9.20, this is 9.19") where the library is older than a constant."""
+    """Raise MissingSymbol ("… needs cuDNN 9.20, this is 9.19") where a constant is newer than the library."""
     since = c.SINCE.get(constant)
     if since is not None and c.library.version < since:
         raise MissingSymbol(constant, "cuDNN", since, c.library.version, c.library.path)
 
 
-# C type of an attribute's elements; what is not named here is an enum.
+# C type of an attribute's elements; any other is an enum.
 _ELEMENTS: dict[int, Any] = {
     _TYPES.CUDNN_TYPE_HANDLE: ctypes.c_void_p,
     _TYPES.CUDNN_TYPE_BOOLEAN: ctypes.c_bool,
@@ -121,7 +121,7 @@ _FRACTION = int(_TYPES.CUDNN_TYPE_FRACTION)
 
 
 class Native(Uncopied):
-    """The C descriptor, freed with its last owner; it keeps those alive that it refers to."""
+    """The C descriptor, destroyed with its last owner; it keeps those alive that it refers to."""
 
     __slots__ = ("_destroy", "address", "kept")
 
@@ -132,7 +132,7 @@ class Native(Uncopied):
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         address = getattr(self, "address", 0)
-        if address and not finalizing():  # at the end of the process the modules are gone already
+        if address and not finalizing():  # at interpreter shutdown modules may be gone already
             self.address = 0
             self._destroy(address)
 
@@ -158,13 +158,13 @@ class Descriptor(Uncopied):
 
     @classmethod
     def empty(cls) -> Self:
-        """A descriptor that is not finalized: for the library to fill in when an attribute is read."""
+        """An unfinalized descriptor: for the library to fill in when an attribute is read."""
         made = cls.__new__(cls)
         made._native, made._values = Native(cls.kind), {}
         return made
 
     def remade(self, change: Callable[[str, Any], Any]) -> Self:
-        """Another descriptor of the same class: `change(name, value)` says what each set attribute becomes."""
+        """Another descriptor of the same class: `change(name, value)` gives the new value of each set attribute."""
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._native, made._values = Native(self.kind), {}
@@ -175,7 +175,7 @@ class Descriptor(Uncopied):
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """The attributes that were set, in the order in which they were."""
+        """The attributes that were set, in the order in which they were set."""
         return dict(self._values)
 
     @property
@@ -231,7 +231,7 @@ class Descriptor(Uncopied):
     def get(self, name: str) -> Any:
         """The attribute's value: a tuple where it has many elements, str for text. Raises AttributeError.
 
-        Where the library does not tell an attribute, the value that was set is given.
+        Where the library does not return an attribute, the value that was set is returned.
         """
         entry = self._attribute(name)
         if entry.code == _DESCRIPTOR:
@@ -279,7 +279,7 @@ class Descriptor(Uncopied):
         return self._native is None
 
     def close(self) -> None:
-        """Let go of the C descriptor; it is freed when nothing refers to it any more. Idempotent."""
+        """Release the C descriptor; it is destroyed when nothing refers to it any more. Idempotent."""
         self._native = None
 
     def __enter__(self) -> Self:
@@ -311,7 +311,7 @@ def _show(value: Any) -> str:
 
 
 def text_of(descriptor: Descriptor) -> str:
-    """A descriptor and all that it refers to, as text: equal for graphs that are equal."""
+    """A descriptor and all that it refers to, as text: equal for equal graphs."""
     parts = [f"{name}={_text(value)}" for name, value in sorted(descriptor.values.items())]
     return f"{type(descriptor).__name__}({', '.join(parts)})"
 

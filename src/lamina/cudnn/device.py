@@ -1,4 +1,4 @@
-"""Device properties: what planning needs to know of a GPU, from a handle or from a file."""
+"""Device properties: what planning needs to know about a GPU, from a handle or from a file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _KIND = c.cudnnBackendDescriptorType_t
 class DeviceProperties(Descriptor):
     """Properties of one GPU (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR; cuDNN 9.8).
 
-    Made from the JSON text that another one gave (`json`), it lets graphs be planned on a machine without a
-    GPU. The text belongs to one version of cuDNN.
+    Made from the JSON text of another one (`json`), it allows planning on a machine without a GPU. The text belongs
+    to one version of cuDNN.
 
     Args:
         json: text from `json` of a descriptor that was read off a device.
@@ -44,9 +44,9 @@ class DeviceProperties(Descriptor):
 
 
 def device_properties(machine: Machine) -> DeviceProperties:
-    """Properties of a machine, to plan for one where there is none.
+    """Properties of a machine, to plan for its GPU without having one.
 
-    They are written as cuDNN 9.19 writes those that it reads off a device. Raises ValueError for another cuDNN, whose
+    They have the format in which cuDNN 9.19 writes those of a real device. Raises ValueError for another cuDNN, whose
     texts may differ.
     """
     if c.library.version[:2] != _VERSION:
@@ -59,7 +59,7 @@ def device_properties(machine: Machine) -> DeviceProperties:
 
 
 def properties_text(machine: Machine) -> str:
-    """A machine as cuDNN 9.19 describes devices."""
+    """A machine in the format in which cuDNN 9.19 describes devices."""
     fields: dict[str, object] = {
         "maxGridSize": [2**31 - 1, 65535, 65535],
         "maxBlockSize": [1024, 1024, 64],
@@ -88,5 +88,5 @@ def properties_text(machine: Machine) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
-#: The cuDNN whose texts `properties_text` writes.
+#: The cuDNN version whose format `properties_text` writes.
 _VERSION = (9, 19)

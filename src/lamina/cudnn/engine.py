@@ -1,7 +1,7 @@
 """Operation graphs, the engines that can compute them, and heuristics that rank the engines.
 
-A graph is made *for* something: a `Handle` (a GPU that is there) or `DeviceProperties` (one described by a
-file). Everything derived from the graph is for the same.
+A graph has a target: a `Handle` (a GPU that is present) or `DeviceProperties` (one described by a file). Everything
+derived from the graph has the same target.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_KNOBS = len(c.cudnnBackendKnobType_t.__members__)
 class OperationGraph(Descriptor):
     """Operations that share tensors, to be computed as one (CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR).
 
-    dynamic: plans for other sizes can share kernels by a `KernelCache` (cuDNN 9.4).
+    dynamic: plans for other sizes can share kernels through a `KernelCache` (cuDNN 9.4).
     override: its plans run on other sizes, which a `VariantPack` names (cuDNN 9.21).
     """
 
@@ -63,7 +63,7 @@ class OperationGraph(Descriptor):
 
     @property
     def properties(self) -> DeviceProperties | None:
-        """The device properties that it is planned for; None when it is for a handle."""
+        """The device properties that it is planned for; None if its target is a handle."""
         return self.target if isinstance(self.target, DeviceProperties) else None
 
     @property
@@ -82,7 +82,7 @@ class OperationGraph(Descriptor):
     def heuristic(self, mode: str | int, *, sm_count: int | None = None) -> list[EngineConfig]:
         """Engine configurations, best first, by "a", "b", "instant" or "fallback". Raises CudnnError.
 
-        They are as the library names them, with engines that are `known_wrong`; `configs` leaves those out.
+        They are unfiltered, including engines that are `known_wrong`; `configs` leaves those out.
         sm_count: how many multiprocessors of the GPU to plan for.
         """
         return Heuristics(self, mode, sm_count=sm_count).results()
@@ -94,7 +94,7 @@ class OperationGraph(Descriptor):
         sm_count: int | None = None,
         wrong: bool = False,
     ) -> Candidates:
-        """The configurations of several modes, in order, each once; refusals are collected, not raised.
+        """The configurations of several modes, in order, without duplicates; refusals are collected, not raised.
 
         wrong: also those of engines that are `known_wrong` for the graph.
         """
@@ -109,9 +109,9 @@ class OperationGraph(Descriptor):
         sm_count: int | None = None,
         wrong: bool = False,
     ) -> Iterator[EngineConfig]:
-        """`configs` one after the other: a mode is asked when those before it are used up.
+        """Lazy form of `configs`: a mode is queried when those before it are exhausted.
 
-        refusals: a list that the reasons are appended to.
+        refusals: a list to which the reasons are appended.
         """
         operations = () if wrong else self.values["operations"]
         seen: set[Key] = set()
@@ -142,8 +142,8 @@ _REASON = re.compile(r"CUDNN_STATUS_(\w+); Reason: (.*)")
 def engine_refusals(text: str) -> list[str]:
     """What the library noted about engines that refused a graph: "eng4: NOT_SUPPORTED_DATA_TYPE: reason".
 
-    text: of cudnnGetLastErrorString after a heuristic that named no engine. The first, innermost reason of each
-    engine is kept.
+    text: of cudnnGetLastErrorString after a heuristic that named no engine. Only the first, innermost reason of each
+        engine is kept.
     """
     found: dict[str, None] = {}
     engine = ""
@@ -235,12 +235,12 @@ class Engine(Descriptor):
 
     @property
     def numerical_notes(self) -> frozenset[NumericalNote]:
-        """What it does to numbers: TENSOR_CORE, NONDETERMINISTIC, …"""
+        """Notes on its numerics: TENSOR_CORE, NONDETERMINISTIC, …"""
         return frozenset(self.get("numerical_notes"))
 
     @property
     def behavior_notes(self) -> frozenset[BehaviorNote]:
-        """What it needs at run time: RUNTIME_COMPILATION, …"""
+        """Notes on its behaviour at run time: RUNTIME_COMPILATION, …"""
         return frozenset(self.get("behavior_notes"))
 
     def knobs(self) -> list[KnobInfo]:
@@ -251,8 +251,8 @@ class Engine(Descriptor):
 class EngineConfig(Descriptor):
     """An engine with values for its tuning parameters (CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).
 
-    The pair (engine number, knob values) is its `key`: with the same graph, device and version of cuDNN it
-    makes the same configuration again.
+    The pair (engine number, knob values) is its `key`: with the same graph, device and version of cuDNN it recreates
+    the same configuration.
     """
 
     kind = _KIND.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR
@@ -262,7 +262,7 @@ class EngineConfig(Descriptor):
         "workspace": attribute("ENGINECFG_WORKSPACE_SIZE"),
         "shared_memory": attribute("ENGINECFG_SHARED_MEMORY_USED", "INT32"),
     }
-    #: What it computes, where that is known.
+    #: The known computation, where there is one.
     graph: OperationGraph | None = None
 
     def __init__(self, graph: OperationGraph, index: int, knobs: Mapping[int, int] | None = None) -> None:
@@ -281,7 +281,7 @@ class EngineConfig(Descriptor):
     @property
     def knobs(self) -> dict[int, int]:
         """Knob type -> value."""
-        # The library does not tell their number, and descriptors for the most there can be take time to make.
+        # The library does not return their number, and descriptors for the maximum take time to make.
         found = self._get_descriptors("knobs", KnobChoice, _USUAL_KNOBS)
         if len(found) == _USUAL_KNOBS:
             found = self._get_descriptors("knobs", KnobChoice, _MOST_KNOBS)
@@ -305,7 +305,7 @@ class EngineConfig(Descriptor):
 
 
 def key_text(key: Key) -> str:
-    """A configuration's key as people read it: "eng62{2:0,13:1}"."""
+    """A configuration's key in readable form: "eng62{2:0,13:1}"."""
     knobs = ",".join(f"{knob}:{value}" for knob, value in key[1])
     return f"eng{key[0]}" + (f"{{{knobs}}}" if knobs else "")
 
@@ -334,7 +334,7 @@ def note(value: str | int) -> NumericalNote | BehaviorNote:
 def note_filter(
     require: Iterable[str | int] = (), forbid: Iterable[str | int] = ()
 ) -> Callable[[EngineConfig], str]:
-    """A test of configurations by notes: "" where all required and no forbidden notes are there, or why not."""
+    """A test of configurations by notes: "" if all required and no forbidden ones are present, else the reason."""
     required, forbidden = [note(n) for n in require], [note(n) for n in forbid]
 
     def test(config: EngineConfig) -> str:

@@ -1,11 +1,4 @@
-"""Why not: what each engine says to a graph, and the nearest graph that one accepts, found by trying.
-
-print(graph.explain(handle))
-
-conv -> relu_fwd on float32[8, 3, 224, 224], … is refused by all 37 engines
-  NOT_SUPPORTED_DATA_TYPE  eng0, eng1: …
-accepted instead: channels last, channels padded to 8
-"""
+"""Diagnosis of refused graphs: each engine's answer to a graph, and the nearest accepted graph, found by trying."""
 
 from __future__ import annotations
 
@@ -21,7 +14,7 @@ from lamina.cudnn.rewrite import Part, rewrites
 
 _REFUSAL = re.compile(r"eng(\d+): (\w+): (.*)")
 _REASON = re.compile(r"Reason: (.*)")
-#: What a status says where the library gives no text.
+#: The meaning of a status where the library gives no text.
 _SILENT = {
     "NOT_SUPPORTED_ARCH_MISMATCH": "made for other GPUs",
     "NOT_SUPPORTED": "does not compute this pattern",
@@ -30,7 +23,7 @@ _SILENT = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one engine says: `status` is "" where it accepts; engine -1 stands for the graph as a whole."""
+    """One engine's answer: `status` is "" where it accepts; engine -1 stands for the graph as a whole."""
 
     engine: int
     status: str
@@ -45,7 +38,7 @@ class Verdict:
 class Rewrite:
     """A graph that is accepted.
 
-    changes: what is different, in words.
+    changes: the differences, in words.
     parts: its operations: one graph, or two that run one after the other.
     plans: the engine of each part.
     """
@@ -60,7 +53,7 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a graph has no plan, or that it has one.
+    """Why a graph has no plan, or the engine that accepts it.
 
     plan: the engine that accepts the graph as it is, "" where none does.
     verdicts: of every engine. rewrite: the nearest graph that is accepted, None where nothing was found
@@ -133,7 +126,7 @@ def accepted(operations: Part, target: Target) -> str:
 
 
 def verdicts(operations: Part, target: Target) -> tuple[Verdict, ...]:
-    """What every engine says to a graph; one verdict for the graph where it is refused as a whole."""
+    """The answer of every engine to a graph; a single verdict where the graph is refused as a whole."""
     try:
         graph = OperationGraph(operations, target)
         count = graph.engine_count
@@ -157,7 +150,7 @@ def _ask(graph: OperationGraph, index: int, reasons: Mapping[int, tuple[str, str
 
 
 def _noted(graph: OperationGraph) -> dict[int, tuple[str, str]]:
-    """Engine -> status and reason, as far as heuristics that named no engine tell."""
+    """Engine -> status and reason, as far as heuristics without a result report them."""
     found: dict[int, tuple[str, str]] = {}
     for refusal in graph.configs(("a", "b", "fallback")).refusals:
         match = _REFUSAL.search(refusal)

@@ -1,4 +1,4 @@
-"""Engines of the library that are known to compute something else than they are asked for, or not to end.
+"""Engines of the library that are known to give wrong results, or not to terminate.
 
 Found by running every engine of a graph on whole numbers, whose results are exact, against plain sums (cuDNN 9.19.0,
 compute capability 9.0; `tests/cudnn/test_gpu_faults.py` does it again). Convolutions in one operation whose padding
@@ -8,25 +8,25 @@ before an axis is not that after it:
     data gradient     engines 50 and 78 (float32)
     forward           engine 5 (float32, one channel a group: filters of 1 x 5 and 1 x 11 over images of one row)
 
-All other engines and even padding are right, whether the filter is flipped or not; but engine
-70 is also wrong for even padding where stride and dilation are both above 1. The imperative API
-(`lamina.cudnn.legacy`) cannot say uneven padding, so its algorithms are not concerned.
+All other engines and even padding are right, whether the filter is flipped or not; but engine 70 is also wrong for
+even padding where stride and dilation are both above 1. The imperative API (`lamina.cudnn.legacy`) cannot express
+uneven padding, so its algorithms are not affected.
 
 The filter gradient's engine 17 (Winograd's algorithm) is off by 5 in 1,000 for filters of 5 x 5 in float32, as much
-as TF32 would be: fewer digits than float32 is asked for.
+as TF32 would be: fewer digits than float32 requires.
 
-Instance norm's gradients of scale and bias by engine 0 lack an image in most runs, as if sums raced; engine 2 is
+Instance norm's gradients of scale and bias by engine 0 miss an image in most runs, as if by a race; engine 2 is
 right.
 
-Deterministic reductions behind a product of several matrices do not end by engine 1, the only one that takes them.
-Blocks that reduce the same rows (or columns) count themselves in a semaphore of the workspace, and the last of them
-waits until the count is exactly their number; neither that semaphore nor the partial sums beside it are kept apart
-by matrix (the workspace has one size for any number of matrices), so that the count may pass what is waited for:
-one run ended, another did not. The kernel's text is the same in cuDNN 9.28. Behind a convolution, and behind one
-matrix, blocks differ in these two coordinates alone.
+Deterministic reductions behind a batched matrix product do not terminate with engine 1, the only one that accepts
+them. Blocks that reduce the same rows (or columns) count themselves in a semaphore of the workspace, and the last of
+them waits until the count is exactly their number; neither that semaphore nor the partial sums beside it are separate
+per matrix (the workspace has the same size for any number of matrices), so that the count may exceed the value waited
+for: one run ended, another did not. The kernel's code is the same in cuDNN 9.28. Behind a convolution, and behind a
+single matrix, blocks differ only in these two coordinates.
 
-The heuristics name these engines, some of them first. So what Lamina takes from heuristics is passed through
-`known_wrong`; an engine that is asked for by its number is made as asked.
+The heuristics name these engines, some of them first. So Lamina filters their results through `known_wrong`; an
+engine that is requested by its number is not filtered.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from lamina.cudnn.matmul import MatmulOperation
 from lamina.cudnn.norm import NormBackward
 from lamina.cudnn.reduction import ReductionOperation
 
-#: The library in which the faults were found; in others they are taken to be there until somebody has looked.
+#: The library version in which the faults were found; others are assumed to have them until somebody has tested.
 FOUND_IN = "9.19.0"
 
 
@@ -59,11 +59,11 @@ class Fault:
     engines: frozenset[int]
 
     def what(self, operations: Sequence[Descriptor]) -> str:
-        """What the engines do to a graph of such operations, "" where nothing is known against them."""
+        """The engines' fault for a graph of such operations, "" where none is known."""
         raise NotImplementedError
 
     def reason(self, operations: Sequence[Descriptor], engine: int) -> str:
-        """Why an engine is not to be used for a graph, "" where nothing is known against it."""
+        """Why an engine must not be used for a graph, "" where no fault is known."""
         what = self.what(operations) if engine in self.engines else ""
         return f"{what} (found in cuDNN {FOUND_IN})" if what else ""
 
@@ -76,7 +76,7 @@ class WrongNumbers(Fault):
     numbers: str
 
     def case(self, operation: Any) -> str:
-        """What it is about an operation that the engines get wrong, "" where nothing is known against them."""
+        """The property of an operation that the engines get wrong, "" where none is known."""
         raise NotImplementedError
 
     def what(self, operations: Sequence[Descriptor]) -> str:
@@ -89,10 +89,10 @@ class WrongNumbers(Fault):
 
 @dataclass(frozen=True)
 class UnevenPadding(WrongNumbers):
-    """Wrong where padding before an axis is not that after it.
+    """Wrong where the padding before an axis differs from that after it.
 
-    strided: also for even padding where a stride and a dilation are above 1. depthwise: only where each group has one
-    channel, and several groups there are.
+    strided: also for even padding where a stride and a dilation are above 1. depthwise: only with several groups of
+        one channel each.
     """
 
     strided: bool = False
@@ -144,10 +144,10 @@ class InstanceSums(WrongNumbers):
 
 @dataclass(frozen=True)
 class EndlessReduction(Fault):
-    """Does not end where a deterministic reduction follows a product of several matrices."""
+    """Does not terminate where a deterministic reduction follows a batched matrix product."""
 
     def what(self, operations: Sequence[Descriptor]) -> str:
-        """A deterministic reduction, and a product of several matrices."""
+        """A deterministic reduction, and a batched matrix product."""
         reduces = any(_is_deterministic(o) for o in operations if isinstance(o, ReductionOperation))
         products = [o.values["c"].dimensions for o in operations if isinstance(o, MatmulOperation)]
         matrices = max((prod(shape[:-2]) for shape in products), default=0)
@@ -172,9 +172,9 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def known_wrong(operations: Sequence[Descriptor], engine: int) -> str:
-    """Why an engine must not be used for a graph: its results are wrong, or it does not end; "" for all others.
+    """Why an engine must not be used for a graph: its results are wrong, or it does not terminate; "" for all others.
 
-    Heuristics' results are passed through it (`OperationGraph.configs`, `Graph.plans`, `Graph.autotune`).
+    Heuristics' results are filtered by it (`OperationGraph.configs`, `Graph.plans`, `Graph.autotune`).
 
     Args:
         operations: of the graph. Engines are numbered for each pattern of operations.

@@ -25,7 +25,7 @@ _REQUIRED: Final[Any] = Parameter.empty
 
 @dataclass(frozen=True)
 class Field:
-    """One line: the C name behind the descriptor's own, or all of it, and what is set if the caller says nothing."""
+    """One line: the C name behind the descriptor's own, or all of it, and the default."""
 
     c_name: str
     elements: str
@@ -65,7 +65,7 @@ def setting(
 ) -> Any:
     """An attribute with elements of CUDNN_TYPE_`elements`.
 
-    enum: what its value is converted to when it is read. convert: what its value goes through before it is set.
+    enum: what its value is converted to when it is read. convert: applied to its value before it is set.
     """
     return Field(c_name, elements, default, enum, convert)
 

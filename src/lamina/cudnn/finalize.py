@@ -1,11 +1,11 @@
-"""How plans are made: loaded from disk where they were compiled before, or by a thread before they are asked for.
+"""How plans are finalized: loaded from disk if they were compiled before, or made ahead of time by a thread.
 
-What chooses the kernels of a program asks for one plan after the other, and waits for a library's compiler at each. A
-`Scout` goes the same way before it, in a thread of its own: it takes every plan to be possible, so that it waits for
-none, and has each one made in a further thread. What comes behind finds its plans made, or nearly. The scout decides
-nothing: where a plan proves to be impossible, what comes behind takes another way, and makes the plans there itself.
-It is so many plans ahead at most, and what was left aside on the way is let go of: where all candidates are timed,
-there are thousands.
+Choosing the kernels of a program requests one plan after the other, and waits for a library's compiler at each. A
+`Scout` runs ahead through the same code in its own thread: it assumes every plan to be possible, so that it waits for
+none, and has each one made in a further thread. The main thread then finds its plans made, or nearly. The scout
+decides nothing: where a plan proves impossible, the main thread takes another path, and makes the plans there itself.
+The scout is a limited number of plans ahead, and plans that the main thread passed over are dropped: where all
+candidates are timed, there are thousands.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from lamina.runtime import DiskCache, cache_directory, digest
 from lamina.runtime.ahead import Ahead
 
 _RUNTIME_COMPILATION = c.cudnnBackendBehaviorNote_t.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION
-#: Bytes of plans that are kept on disk, 50 to 100 thousand each.
+#: Bytes of plans kept on disk, at 50 to 100 thousand each.
 _DISK_LIMIT = 256 << 20
-#: A plan that takes a compiler more seconds than this is one for which a scout is sent. What comes from disk is
-#: quicker than a scout, which takes Python's lock from who comes behind.
+#: A scout is sent once a plan takes a compiler more seconds than this. Loading from disk is faster than a scout,
+#: which competes with the main thread for the GIL.
 _SLOW = 0.02
-#: So many plans a scout is ahead at most; as many it keeps that were left aside.
+#: The most plans that a scout is ahead, and that it keeps of those passed over.
 _AHEAD = 400
 
-#: One core is for who comes behind, which may be timing kernels.
+#: One core is left to the main thread, which may be timing kernels.
 _builders = Ahead("making cuDNN's plans", spare=1)
 
 A = TypeVar("A")
@@ -67,8 +67,8 @@ def attempt(
 def finalized(config: EngineConfig, target: Target, kernel_cache: KernelCache | None = None) -> ExecutionPlan:
     """The plan of a configuration. Raises CudnnError.
 
-    Engines whose kernels are compiled at run time take tenths of a second for it. Their plans are kept on disk with
-    their kernels, and are loaded from there the next time, in a millisecond.
+    Run-time compilation of an engine's kernels takes tenths of a second. Such plans are kept on disk with their
+    kernels, and are loaded from there the next time, in a millisecond.
     """
     if kernel_cache is not None or not _is_fixed(config):
         return ExecutionPlan(config, target, kernel_cache=kernel_cache)
@@ -95,13 +95,13 @@ def _made(config: EngineConfig, target: Target) -> tuple[ExecutionPlan, bool]:
         with suppress(CudnnError):  # it is made anew
             return ExecutionPlan(config, target, json=kept.decode()), False
     plan = ExecutionPlan(config, target)
-    with suppress(CudnnError):  # an engine that cannot be written down
+    with suppress(CudnnError):  # an engine that cannot be serialized
         disk.put(key, plan.json.encode())
     return plan, True
 
 
 def _is_fixed(config: EngineConfig) -> bool:
-    """Whether its graph is known, and the sizes are."""
+    """Whether both its graph and its sizes are fixed."""
     return config.graph is not None and not (
         config.graph.values.get("dynamic") or config.graph.values.get("override")
     )
@@ -118,7 +118,7 @@ def _identity(config: EngineConfig, target: Target) -> str:
 
 
 class ExpectedPlan(ExecutionPlan):
-    """A plan that is taken to be possible, as a scout sees it: it knows its engine, and cannot run."""
+    """A plan that a scout assumes to be possible: it knows its engine, and cannot run."""
 
     def __init__(self, config: EngineConfig, target: Target) -> None:
         self.config, self.target, self.workspace = config, target, 0
@@ -126,19 +126,19 @@ class ExpectedPlan(ExecutionPlan):
 
 
 class Scout:
-    """Within its context, the first plan that takes a compiler its time has a thread go through `way` ahead.
+    """Within its context, the first plan that needs a slow compilation starts a thread that runs `way` ahead.
 
-    way: asks for the plans that the context is going to ask for, but for those of `scouted_target`.
+    way: requests the plans that the context is going to request, but for those of `scouted_target`.
     """
 
     def __init__(self, way: Callable[[], object]) -> None:
         self._way = way
         self._thread: threading.Thread | None = None
         self._ended = False
-        self._moved = threading.Condition()  # guards what follows, and tells that who comes behind went on
+        self._moved = threading.Condition()  # guards what follows, and signals the main thread's progress
         self._begun: dict[str, Future[ExecutionPlan]] = {}
-        self._numbers: dict[str, int] = {}  # of all that it met, in order
-        self._reached = 0  # the last one of these that was asked for
+        self._numbers: dict[str, int] = {}  # of all plans it met, in order
+        self._reached = 0  # the last one of these that was requested
 
     def __enter__(self) -> Self:
         self._before, _this_thread.behind = _this_thread.behind, self
@@ -155,7 +155,7 @@ class Scout:
             future.cancel()
 
     def send(self, target: Target) -> None:
-        """Have the thread begin, once. target: what plans are to be made for."""
+        """Start the thread, once. target: for which plans are made."""
         with self._moved:
             if self._thread is None:
                 self._target = target
@@ -164,13 +164,13 @@ class Scout:
 
     def _go(self) -> None:
         _this_thread.scout = self
-        with suppress(Exception):  # the way ends early here; whoever goes it in earnest meets what is wrong
+        with suppress(Exception):  # the scout stops here; the main thread raises the error itself
             made_for = self._target
             self.target = DeviceProperties(handle=made_for) if isinstance(made_for, Handle) else made_for
             self._way()
 
     def expected(self, config: EngineConfig) -> ExecutionPlan:
-        """In the scout's thread: take a plan to be possible, and have it made."""
+        """In the scout's thread: assume a plan to be possible, and have it made."""
         key = _identity(config, self._target)
         with self._moved:
             self._moved.wait_for(lambda: self._ended or len(self._numbers) < self._reached + _AHEAD)
@@ -183,7 +183,7 @@ class Scout:
         return ExpectedPlan(config, self.target)
 
     def _make(self, config: EngineConfig, future: Future[ExecutionPlan]) -> None:
-        """In a further thread: the plan of the same operations for what they are planned for in earnest."""
+        """In a further thread: the plan of the same operations for the real target."""
         if not future.set_running_or_notify_cancel():
             return
         assert config.graph is not None
@@ -194,11 +194,11 @@ class Scout:
             engine, knobs = config.key
             plan, _ = _made(EngineConfig(graph, engine, dict(knobs)), self._target)
             future.set_result(plan)
-        except BaseException as error:  # for whoever asks
+        except BaseException as error:  # for the requester
             future.set_exception(error)
 
     def taken(self, config: EngineConfig) -> ExecutionPlan | None:
-        """The plan of a configuration that the scout met, when it is made; None where nobody has begun with it.
+        """The plan of a configuration that the scout met, once it is made; None where it was not begun.
 
         Raises CudnnError.
         """
@@ -211,7 +211,7 @@ class Scout:
         return None if future is None or future.cancel() else future.result()
 
     def _go_on(self, number: int) -> None:
-        """Who comes behind is there; what was left aside long before is let go of."""
+        """Record the main thread's progress; plans passed over long before are dropped."""
         if number <= self._reached:
             return
         for key, future in list(self._begun.items()):
@@ -224,7 +224,7 @@ class Scout:
 
 
 class _ThisThread(threading.local):
-    """scout: whose thread this is. behind: the scout that goes before this thread."""
+    """scout: whose thread this is. behind: the scout that runs ahead of this thread."""
 
     scout: Scout | None = None
     behind: Scout | None = None
@@ -234,7 +234,7 @@ _this_thread = _ThisThread()
 
 
 def as_here(task: Callable[[A], B]) -> Callable[[A], B]:
-    """The task for another thread, which makes plans as this one does: as a scout, or behind one."""
+    """The task for another thread, which makes plans as this one does: as a scout, or following one."""
     scout, behind = _this_thread.scout, _this_thread.behind
 
     def run(given: A) -> B:
@@ -249,5 +249,5 @@ def as_here(task: Callable[[A], B]) -> Callable[[A], B]:
 
 
 def scouted_target() -> Target | None:
-    """In a scout's thread, what graphs are made for."""
+    """In a scout's thread, the target for which graphs are made."""
     return None if _this_thread.scout is None else _this_thread.scout.target

@@ -34,7 +34,7 @@ from lamina.cudnn.tensor import Tensor
 
 
 class NoPlanError(RuntimeError):
-    """No engine computes a graph; `reasons` says why each one was passed over or refused."""
+    """No engine computes a graph; `reasons` says why each was rejected or refused."""
 
     def __init__(self, graph: str, reasons: Sequence[str]) -> None:
         self.reasons = tuple(reasons)
@@ -48,7 +48,7 @@ class Graph(Operations):
     """A graph that is built with the methods of `Operations`, and its plans.
 
     Args:
-        compute: type of the arithmetic, unless an operation says another.
+        compute: type of the arithmetic, unless an operation sets its own.
         dynamic: plans may be made again for other sizes with kernels from a `KernelCache` (cuDNN 9.4).
         override: plans may be run on other sizes, which the `VariantPack` names (cuDNN 9.21).
     """
@@ -103,17 +103,16 @@ class Graph(Operations):
         sm_count: int | None = None,
         kernel_cache: KernelCache | None = None,
     ) -> Iterator[ExecutionPlan]:
-        """Plans that could be made, best first, one after the other as they are asked for.
+        """The possible plans, best first, made lazily.
 
-        Engines that give wrong results for the graph, or do not end, as far as is known, are passed over
-        (`known_wrong`).
+        Engines known to give wrong results for the graph, or not to terminate, are skipped (`known_wrong`).
 
         Args:
             target: the handle or the device properties.
-            modes: heuristics to ask.
-            workspace_limit: bytes; plans that need more are passed over.
+            modes: heuristics to query.
+            workspace_limit: bytes; plans that need more are skipped.
             accept: says why a configuration is unwanted, "" when it is wanted.
-            refusals: a list that the reasons are appended to.
+            refusals: a list to which the reasons are appended.
             require, forbid: notes that an engine must and must not have: "tensor_core", "nondeterministic",
                 "runtime_compilation", "supports_cuda_graph_native_api", …
             sm_count: how many multiprocessors of the GPU to plan for.
@@ -180,29 +179,29 @@ class Graph(Operations):
         outputs: Sequence[Tensor] | None = None,
         store: PlanStore | None = None,
     ) -> ExecutionPlan:
-        """The fastest plan that gives right results, found by trying, and remembered on disk.
+        """The fastest plan with correct results, found by trying, and remembered on disk.
 
         The next call for the same graph and options, in this process or another, takes it from the store and times
         nothing. The heuristic's first plan is kept unless another is faster by 2 % and by a microsecond. The caller's
         memory is not written: candidates run on copies.
 
         Args:
-            handle: for which GPU.
-            pointers: uid -> address of what inputs hold (by default random numbers in [-1, 1)). Tensors that are
+            handle: of the GPU.
+            pointers: uid -> address of an input's values (by default random numbers in [-1, 1)). Tensors that are
                 `by_value` need theirs.
             workspace_limit: bytes; by default a quarter of the free memory, 4 GiB at most. Nothing above it is
                 allocated or tried.
-            deterministic: only engines that repeat bit by bit.
+            deterministic: only engines with bitwise reproducible results.
             tf32: float32 may be rounded to TF32.
             tolerance: the largest ||result - expected|| / ||expected||; by default that of the element type.
-            plain: computes what is right: called with uid -> address and the stream. By default it is the first
+            plain: computes the reference: called with uid -> address and the stream. By default it is the first
                 plan of the "fallback" heuristic.
             accept: says why a configuration is unwanted, "" when it is wanted.
             outputs: the tensors that are written, where an operation is none of `autotune.RESULTS`.
             store: another store than `plan_store` of the device.
 
         Raises:
-            NoPlanError: no candidate is right; the reasons say why for each.
+            NoPlanError: no candidate is correct; the reasons say why for each.
         """
         reasons: list[str] = []
         found = autotune(

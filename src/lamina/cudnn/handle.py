@@ -13,15 +13,15 @@ from lamina.c import cudnn as c
 from lamina.runtime import Device, NoGpuError, library_state, no_capture, open_nvrtc
 from lamina.runtime.uncopied import Uncopied
 
-#: `Handle.stream` of a closed handle: what was bound to it asks for another one, and finds the handle closed.
+#: `Handle.stream` of a closed handle: runs bound to it request another stream, and find the handle closed.
 NO_STREAM = -1
-#: What destroys the handles that were let go of. cudnnDestroy waits for the device, so that no finalizer may call
-#: it; the next handle that is made does.
+#: Destructors of released handles. cudnnDestroy waits for the device, so that no finalizer may call it; the creation
+#: of the next handle does.
 returned: deque[Callable[[], object]] = deque()
 
 
 def destroy_returned() -> None:
-    """Destroy the handles that were let go of."""
+    """Destroy the released handles."""
     with suppress(IndexError):  # empty, or emptied by another thread meanwhile
         while True:
             returned.popleft()()
@@ -34,7 +34,7 @@ def destroy(device: Device, address: int) -> None:
 
 
 def open_libraries() -> bool:
-    """Open what a handle needs, which takes a tenth of a second the first time; whether cuDNN is there.
+    """Open what a handle needs, which takes a tenth of a second the first time; whether cuDNN is available.
 
     NVRTC comes first: cuDNN looks for it by its bare name, and in a wheel only NVIDIA's finder knows where it is.
     """
@@ -50,7 +50,7 @@ class Handle(Uncopied):
 
     Attributes:
         stream: the cudaStream_t that work is queued on (set it with `use`).
-        given: what `use` got last.
+        given: the last argument of `use`.
 
     Raises:
         NoGpuError: the device is not there. CudnnError: the library cannot use it.
@@ -81,7 +81,7 @@ class Handle(Uncopied):
             self.stream = self.given = stream
 
     def wait_for_ends(self) -> None:
-        """Let what is queued next begin when what is there has ended (`Platform.wait_for_ends`)."""
+        """Make work queued from now on start after all queued work has ended (`Platform.wait_for_ends`)."""
         if not self.closed:
             self.device.platform.wait_for_ends(max(self.stream, 0))
 
@@ -100,7 +100,7 @@ class Handle(Uncopied):
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if (
             self._address is not None and not _ending()
-        ):  # at the end of the process the system frees what is left
+        ):  # at interpreter shutdown the system frees what is left
             returned.append(partial(destroy, self.device, self._address))
 
     def __enter__(self) -> Handle:
@@ -115,9 +115,8 @@ class Handle(Uncopied):
 
 
 def handle_of(device: Device) -> Handle:
-    """The handle on `device` of this thread, or of what it works for (`runtime.LibraryState`); made at the first call
-    and kept as long.
-    """
+    """The handle on `device` of this thread, or of its current `runtime.LibraryState`; made at the first call and
+    kept as long."""
     held, key = library_state().held, (Handle, device)
     found: Handle | None = held.get(key)
     if found is None or found.closed:

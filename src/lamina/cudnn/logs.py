@@ -1,12 +1,12 @@
-"""What cuDNN says: its messages in Python's `logging`, its last asynchronous error, and what it is.
+"""Diagnostics of cuDNN: its messages in Python's `logging`, its last asynchronous error, and its version.
 
     with logged("info"):  # one record per C call, with its arguments
         y = plan.run(...)
 
 Records go to the logger "lamina.cudnn": fatal as CRITICAL, errors as ERROR, warnings as WARNING, calls as INFO.
-Which of them are shown is a matter of `logging`, as ever: `logging.basicConfig(level=logging.INFO)`. While nothing
-is enabled the library makes no messages, and calls cost nothing extra. The library's own switches
-(CUDNN_LOGLEVEL_DBG, CUDNN_LOGDEST_DBG) work beside this.
+`logging` decides which of them are shown: `logging.basicConfig(level=logging.INFO)`. While logging is disabled the
+library makes no messages, and calls have no extra cost. The library's own switches (CUDNN_LOGLEVEL_DBG,
+CUDNN_LOGDEST_DBG) work beside this.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def logging_enabled() -> bool:
 
 @contextmanager
 def logged(level: str | int = "info") -> Iterator[logging.Logger]:
-    """Send the library's messages to the logger inside the ``with`` block; what was set before comes back after.
+    """Send the library's messages to the logger inside the ``with`` block; the previous setting is restored
+    afterwards.
 
     Gives the logger. `level` is as in `enable_logging`.
     """
@@ -136,7 +137,7 @@ def _mask(level: str | int) -> int:
 
 @atexit.register
 def _stop() -> None:
-    """No call may come back into an interpreter that is gone."""
+    """Prevent calls back into an interpreter that is gone."""
     if c.library._opened is not None and logging_enabled():
         disable_logging()
 
@@ -154,7 +155,7 @@ def runtime_error(handle: Handle | c.cudnnHandle_t, mode: str | int = "rawcode")
         mode: "rawcode" (what was stored by now), "nonblocking" (CUDNN_STATUS_RUNTIME_IN_PROGRESS while work is
             queued) or "blocking" (waits for the queued work).
 
-    C: cudnnQueryRuntimeError (deprecated by cuDNN 9 in favour of its last error string, which exceptions bear).
+    C: cudnnQueryRuntimeError (deprecated by cuDNN 9 in favour of its last error string, which exceptions carry).
     """
     wanted = named(c.cudnnErrQueryMode_t, "CUDNN_ERRQUERY_", mode, "mode")
     address = handle.address if isinstance(handle, Handle) else handle

@@ -1,4 +1,4 @@
-"""Matrix products: of batches of matrices, and of groups of tokens with experts."""
+"""Matrix products: batched, and grouped by expert."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Matmul(Descriptor):
 class MatmulOperation(Descriptor):
     """c = a @ b for tensors [batch, M, K], [batch, K, N], [batch, M, N]; transposes are strides.
 
-    m, n, k: int32 tensors [batch, 1, 1] with how much of each matrix is used (products of varying sizes).
+    m, n, k: int32 tensors [batch, 1, 1] with the used size of each matrix (products of varying sizes).
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR

@@ -29,8 +29,8 @@ class VariantPack(Descriptor):
         pointers: uid -> address, for each tensor that is not virtual: an int, a Buffer, or an array of CuPy,
             PyTorch, JAX, Numba, … as it is, without a copy. The pack keeps it alive; the caller orders streams.
         workspace: likewise, of at least `ExecutionPlan.workspace` bytes; 0 for none.
-        sizes: uid -> (dimensions, strides) of tensors that have other sizes now than in the graph, which was made
-            with `override`; the order of axes in memory stays (cuDNN 9.21).
+        sizes: uid -> (dimensions, strides) of tensors whose sizes differ from those in the graph, which was made with
+            `override`; the order of axes in memory stays (cuDNN 9.21).
 
     Raises MissingSymbol for `sizes` where the library has no graphs with `override`.
     """
@@ -48,7 +48,7 @@ class VariantPack(Descriptor):
     def __init__(
         self, pointers: Mapping[int, Pointer], workspace: Pointer = 0, *, sizes: Sizes | None = None
     ) -> None:
-        if sizes:  # 9.18 takes them too, but has no graph that minds them: it would compute the old sizes
+        if sizes:  # 9.18 accepts them too, but no graph of its honours them: it would compute the old sizes
             require("CUDNN_ATTR_OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED")
         super().__init__(
             pointers=tuple(address(pointer(p)) for p in pointers.values()),
@@ -70,7 +70,7 @@ class VariantPack(Descriptor):
 
 
 class _Vector(ctypes.Structure):
-    """A std::vector as libstdc++ lays it out: the library takes lists of lists that way."""
+    """A std::vector in the memory layout of libstdc++, in which the library takes lists of lists."""
 
     _fields_: ClassVar = [("begin", ctypes.c_void_p), ("end", ctypes.c_void_p), ("capacity", ctypes.c_void_p)]
 
@@ -84,7 +84,7 @@ def _vector(elements: ctypes.Array[Any]) -> _Vector:
 class KernelCache(Descriptor):
     """Kernels that plans of dynamic graphs share (CUDNN_BACKEND_KERNEL_CACHE_DESCRIPTOR, cuDNN 9.4).
 
-    Give it to the plans of graphs that differ in sizes only: what was compiled for one serves the next.
+    Pass it to the plans of graphs that differ only in sizes: kernels compiled for one are reused for the next.
 
     Args:
         graph: a dynamic operation graph that the cache is for.
@@ -127,8 +127,8 @@ class ExecutionPlan(Descriptor):
         config: the engine configuration.
         target: the handle, or the device properties to plan for without a GPU.
         kernel_cache: where compiled kernels are found and kept, for dynamic graphs.
-        json: text from `json` of an earlier plan, for the same cuDNN and kind of GPU. A plan is then loaded, its
-            kernels with it, and `config` is only what it says of itself.
+        json: text from `json` of an earlier plan, for the same cuDNN and kind of GPU. The plan is then loaded with
+            its kernels, and `config` only describes it.
 
     Raises:
         CudnnError: the engine refuses the graph; the message is the library's reason.
@@ -154,7 +154,7 @@ class ExecutionPlan(Descriptor):
     ) -> None:
         if config is None and json is None:
             raise ValueError("ExecutionPlan: give config, or the json of an earlier plan")
-        self.config, self.target = config, target  # a handle lives as long as what was made with it
+        self.config, self.target = config, target  # a handle lives as long as the plans made with it
         super().__init__(
             json=json,
             config=config if json is None else None,
@@ -170,7 +170,8 @@ class ExecutionPlan(Descriptor):
         return str(self.get("json"))
 
     def execute(self, handle: Handle, pack: VariantPack) -> None:
-        """Queue the plan on the handle's stream; it begins when what is there has ended. Raises CudnnError."""
+        """Queue the plan on the handle's stream; it begins when all earlier work there has ended. Raises
+        CudnnError."""
         handle.wait_for_ends()
         c.cudnnBackendExecute(handle.address, self.address, pack.address)
 
@@ -193,7 +194,7 @@ class ExecutionPlan(Descriptor):
         c.cudnnBackendUpdateCudaGraph(handle.address, self.address, pack.address, graph)
 
     def bind(self, handle: Handle, pack: VariantPack, stream: int) -> Callable[[], None]:
-        """Everything fixed: calling the result queues the plan on `stream` with one C call.
+        """Bind all arguments: calling the result queues the plan on `stream` with one C call.
 
         It belongs to the handle's thread. Where the same addresses are used many times, `record` costs less.
         """
@@ -219,11 +220,11 @@ class ExecutionPlan(Descriptor):
     def record(self, handle: Handle, pack: VariantPack, stream: Stream | None = None) -> CapturedGraph:
         """The plan as a CUDA graph of its own: the cheapest way to run it again and again on the same addresses.
 
-        `CapturedGraph.bind` of the result is a function that queues it. It needs no handle any more, and threads may
-        share it: a launch waits for the launches before it. It keeps the plan alive, but not the memory.
+        `CapturedGraph.bind` of the result is a function that queues it. It needs no handle, and threads may share it:
+        a launch waits for earlier launches. It keeps the plan alive, but not the memory.
 
         Args:
-            handle: what the plan was made for. Run the plan once before, so that its kernels are loaded.
+            handle: the plan's target. Run the plan once before, so that its kernels are loaded.
             pack: the addresses.
             stream: where it is launched when `CapturedGraph.launch` names no other; default: the device's.
 
@@ -232,7 +233,7 @@ class ExecutionPlan(Descriptor):
         before = handle.given
         home = stream or handle.device.default_stream
         with handle.device.stream() as side, side.capture(home=home) as graph:
-            handle.use(side.handle)  # a stream of its own: what others queue meanwhile is not captured
+            handle.use(side.handle)  # a separate stream: other threads' work is not captured
             try:
                 self.execute(handle, pack)
             finally:

@@ -23,11 +23,11 @@ class Resample(Descriptor):
     """Mode and window of pooling or interpolation (CUDNN_BACKEND_RESAMPLE_DESCRIPTOR).
 
     Of interpolation cuDNN 9.19 runs one case: "bilinear" to twice the size, forward, float32, channels last, with
-    window 2, stride 1/2, padding 1/2 before and 1 after. Element i of the result is the input at
-    i * stride - pre + (window - 1) / 2, which is i / 2, cut off at the last element, whatever `padding` says: along
-    an axis of 4 it is x0, (x0 + x1) / 2, x1, (x1 + x2) / 2, x2, (x2 + x3) / 2, x3, x3 (cuDNN 9.19 on a GPU). PyTorch
-    and ONNX look a quarter of an element before that. "nearest", other sizes, other paddings around, other layouts
-    and the half types are refused.
+    window 2, stride 1/2, padding 1/2 before and 1 after. Element i of the result is the input at i * stride - pre +
+    (window - 1) / 2, which is i / 2, cut off at the last element, whatever `padding` says: along an axis of 4 it is
+    x0, (x0 + x1) / 2, x1, (x1 + x2) / 2, x2, (x2 + x3) / 2, x3, x3 (cuDNN 9.19 on a GPU). PyTorch and ONNX sample a
+    quarter of an element before that. "nearest", other sizes, other paddings around, other layouts and the half types
+    are refused.
 
     Args:
         mode: "maxpool", "avgpool_include_padding", "avgpool_exclude_padding", "bilinear", "nearest".

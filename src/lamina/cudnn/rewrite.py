@@ -1,7 +1,7 @@
-"""Other graphs that do the same work as one that is refused: other strides, padded channels, another type, two parts.
+"""Equivalent graphs for a refused one: other strides, padded channels, another type, two parts.
 
-A change makes a new graph of a given one, or None where there is nothing to change. None of them changes what is
-computed but for rounding; the caller brings tensors into the new form (copy, cast, pad with zeros).
+A change makes a new graph of a given one, or gives None where there is nothing to change. Results are unchanged
+except for rounding; the caller converts the tensors (copy, cast, pad with zeros).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from lamina.cudnn.tensor import Tensor
 
 #: Operations of one graph.
 Part: TypeAlias = tuple[Descriptor, ...]
-#: What is different, in words, and the graph (or the two that run one after the other).
+#: The differences, in words, and the graph (or the two that run one after the other).
 Rewritten: TypeAlias = tuple[tuple[str, ...], tuple[Part, ...]]
 
 _FLOATS = {name: data_type(name) for name in ("float32", "bfloat16", "float16")}
 _DOUBLE = data_type("float64")
-#: Types whose numbers the half types hold, exactly or rounded.
+#: Types whose values the half types hold, exactly or rounded.
 _CASTABLE = {*_FLOATS.values(), _DOUBLE, data_type("int8"), data_type("uint8")}
 _FILTERS = {ConvolutionForward: "w", ConvolutionBackwardData: "w", ConvolutionBackwardFilter: "dw"}
 _INPUTS = {ConvolutionForward: "x", ConvolutionBackwardData: "dx", ConvolutionBackwardFilter: "x"}
@@ -42,7 +42,8 @@ _MOST = 3  # changes at once
 
 
 def rewrites(part: Part) -> Iterator[Rewritten]:
-    """Other graphs, those with the fewest changes first. Raises nothing: what cannot be built is left out."""
+    """Equivalent graphs, those with the fewest changes first. Raises nothing: graphs that cannot be built are left
+    out."""
     for count in range(1, _MOST + 1):
         for names, made in _changed(part, count):
             yield names, (made,)
@@ -52,7 +53,7 @@ def rewrites(part: Part) -> Iterator[Rewritten]:
 
 
 def _changed(part: Part, count: int) -> Iterator[tuple[tuple[str, ...], Part]]:
-    """The graph with every set of `count` changes that are of different kinds."""
+    """The graph with every set of `count` changes of different kinds."""
     for chosen in combinations(_CHANGES, count):
         if len({kind for kind, _ in chosen}) < count:
             continue
@@ -86,7 +87,7 @@ def remake(
     tensor: Callable[[Tensor], Tensor],
     setting: Callable[[str, Any], Any] = lambda name, value: value,
 ) -> Part:
-    """The same operations on other tensors, with other settings; what they share stays shared."""
+    """The same operations on other tensors, with other settings; shared tensors stay shared."""
     made: dict[int, Descriptor] = {}
 
     def change(name: str, value: Any) -> Any:
@@ -136,7 +137,7 @@ def channels_last(part: Part) -> tuple[str, Part] | None:
 
 
 def padded(part: Part) -> tuple[str, Part] | None:
-    """Channels, or the rows and columns of matrices, filled up to a multiple of 8."""
+    """Channels, or the rows and columns of matrices, padded to a multiple of 8."""
     sizes = _wanted_sizes(part)
     if not sizes:
         return None
@@ -149,7 +150,7 @@ def padded(part: Part) -> tuple[str, Part] | None:
         else:
             sure = (
                 tensor in filters or tensor in inputs
-            )  # elsewhere a size of 1 is repeated over the channels
+            )  # elsewhere a size of 1 is broadcast over the channels
             axes = (0, 1) if tensor in filters else (1,)
             new = tuple(
                 sizes.get(n, n) if axis in axes and (n > 1 or sure) else n for axis, n in enumerate(old)
@@ -166,7 +167,7 @@ def padded(part: Part) -> tuple[str, Part] | None:
 
 
 def _strides(tensor: Tensor, sizes: Sequence[int], last: bool) -> tuple[int, ...]:
-    """Strides without gaps in the order that the tensor has."""
+    """Dense strides in the tensor's order of axes."""
     if len(sizes) > 3:
         return packed_strides(sizes, channels_last=last)
     order = sorted(range(len(sizes)), key=lambda axis: (-tensor.strides[axis], axis))
@@ -182,7 +183,7 @@ def _of_role(part: Part, roles: dict[Any, str]) -> list[Tensor]:
 
 
 def _wanted_sizes(part: Part) -> dict[int, int]:
-    """Size -> the next multiple of 8, for channels and matrices that have another size."""
+    """Size -> the next multiple of 8, for channels and matrix sizes that are no multiple."""
     if any(_mixes_channels(operation) for operation in part):
         return {}
     filters, inputs = _of_role(part, _FILTERS), _of_role(part, _INPUTS)
@@ -198,7 +199,7 @@ def _wanted_sizes(part: Part) -> dict[int, int]:
 
 
 def _mixes_channels(operation: Descriptor) -> bool:
-    """Whether a result depends on how many channels there are: zeros would change it."""
+    """Whether a result depends on the number of channels: zeros would change it."""
     if isinstance(operation, NormForward | NormBackward):
         modes = c.cudnnBackendNormMode_t
         return operation.values["mode"] not in (modes.CUDNN_BATCH_NORM, modes.CUDNN_INSTANCE_NORM)
@@ -206,7 +207,7 @@ def _mixes_channels(operation: Descriptor) -> bool:
 
 
 def in_type(name: str) -> Change:
-    """The tensors in memory in another float type; sums stay, or become, float32."""
+    """The stored tensors in another float type; sums stay, or become, float32."""
 
     def change(part: Part) -> tuple[str, Part] | None:
         old, new = main_type(part), _FLOATS[name]
@@ -224,7 +225,7 @@ def in_type(name: str) -> Change:
 
 
 def float_compute(part: Part) -> tuple[str, Part] | None:
-    """Arithmetic, and what stays inside the graph, in float32."""
+    """Arithmetic and virtual tensors in float32."""
     single = _FLOATS["float32"]
 
     def tensor(one: Tensor) -> Tensor:
@@ -256,7 +257,7 @@ _CHANGES: tuple[tuple[str, Change], ...] = (
 
 
 def splits(part: Part) -> Iterator[tuple[str, tuple[Part, Part]]]:
-    """The graph in two: the tensors between the parts are stored in memory, in the graph's type."""
+    """The graph in two: the tensors in between are stored in memory, in the graph's type."""
     kind = main_type(part)
     for place in range(1, len(part)):
         head, tail = part[:place], part[place:]

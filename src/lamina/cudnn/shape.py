@@ -1,4 +1,4 @@
-"""Operations that move elements or pass signals: concatenate, reshape, transpose, slice, signal."""
+"""Operations that move elements or synchronize: concatenate, reshape, transpose, slice, signal."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Concatenate(Descriptor):
     inplace: the index of the input that is already stored in y; no address is bound to it.
 
     y is stored in memory even between two operations of one kernel; where some of the inputs are virtual, the others
-    are in y already. cuDNN 9.19 plans what breaks these rules, too, but such a kernel has no address for a virtual y
-    (it writes anywhere) and reads no input but the virtual one. Raises ValueError for both.
+    are in y already. cuDNN 9.19 also plans graphs that break these rules, but such a kernel has no address for a
+    virtual y (it writes anywhere) and reads only the virtual input. Raises ValueError for both.
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_CONCAT_DESCRIPTOR
@@ -99,11 +99,11 @@ class Slice(Descriptor):
 
 
 class Signal(Descriptor):
-    """Set a flag when x is done, or wait for a flag before y goes on (GPUs that work on one graph).
+    """Set a flag when x is done, or wait for a flag before y proceeds (GPUs that share a graph).
 
     Args:
         mode: "set" or "wait".
-        flag: int32 tensor of one element. value: what is written to it or waited for.
+        flag: int32 tensor of one element. value: the number written or waited for.
         x, y: the same tensor before and after, which orders the operation in the graph.
     """
 

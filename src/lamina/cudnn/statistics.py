@@ -1,7 +1,7 @@
 """Batch normalization in parts, so that the parts fuse with convolutions.
 
 gen-stats      after a convolution: sum and sum of squares per channel
-finalize       mean, variance and running statistics of them, and the scale and bias that apply them
+finalize       mean, variance and running statistics from these, and the scale and bias that apply them
 apply          pointwise scale, bias and activation before the next convolution
 bn-bwd-weights after a data gradient: dscale, dbias and the factors of dx
 """
@@ -46,7 +46,7 @@ class BnFinalize(Descriptor):
     """Statistics from sums (CUDNN_BACKEND_OPERATION_BN_FINALIZE_STATISTICS_DESCRIPTOR).
 
     Args:
-        total, squares: what `GenStats` gave; all are [1, C, 1, …] in float32.
+        total, squares: the outputs of `GenStats`; all are [1, C, 1, …] in float32.
         scale, bias: the layer's parameters.
         eq_scale, eq_bias: written; y = eq_scale * x + eq_bias applies the layer.
         epsilon, momentum, count: one number each, float32, float32, int64; count is the elements per channel.

@@ -1,9 +1,9 @@
 """The plan store: which engine was fastest for which graph, kept on disk between runs.
 
 One file per kind of device and version of cuDNN, a line for each choice. A choice is appended by one write, so that
-processes that tune at the same time lose nothing of each other's. Each line carries a checksum: one that is truncated
-or edited is skipped. A choice that no longer builds is made anew by whoever asked for it. A file or folder that
-others may write is not used (`runtime.distrust`).
+processes that tune at the same time do not lose each other's choices. Each line carries a checksum: truncated or
+edited lines are skipped. A choice that no longer builds is made anew by the caller. A file or folder that others may
+write is not used (`runtime.distrust`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lamina.runtime import Device, cache_directory, digest, make_private, open_p
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen: an engine's number and knob values.
+    """An engine's number and knob values.
 
     formulation: which of several formulations of the same problem, by a name of the caller's ("way" in the file).
-    engine: -1 where the formulation is no cuDNN graph. milliseconds: as measured. heuristic: milliseconds of what the
-    heuristic would have taken, in the same contest; 0 where nobody knows.
+    engine: -1 where the formulation is no cuDNN graph. milliseconds: as measured. heuristic: milliseconds of the
+        heuristic's choice in the same contest; 0 where unknown.
     """
 
     formulation: str
@@ -47,10 +47,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class StoredChoice:
-    """A choice as it is kept.
+    """A stored choice.
 
-    key: of the problem with all that its candidates were; "" where only its place is known. nature, sizes: its place
-    among other problems; "" for none.
+    key: of the problem including all of its candidates; "" where only nature and sizes are known. nature, sizes: they
+        relate the problem to others; "" for none.
     """
 
     key: str
@@ -74,29 +74,29 @@ class PlanStore:
         self._lock = threading.Lock()
         self._known: dict[str, Choice] = {}
         self._places: dict[str, dict[tuple[int, ...], Choice]] = {}
-        self._read = 0  # bytes of the file that `_known` has
+        self._read = 0  # bytes of the file that `_known` covers
 
     def get(self, key: str) -> Choice | None:
-        """The choice for a key, or None; what other processes wrote meanwhile is found too."""
+        """The choice for a key, or None; choices written by other processes meanwhile are found too."""
         with self._lock:
             if key not in self._known:
                 self._update()
             return self._known.get(key)
 
     def put(self, key: str, choice: Choice, nature: str = "", sizes: tuple[int, ...] = ()) -> None:
-        """Remember a choice. What cannot be written is remembered in memory alone.
+        """Remember a choice. If it cannot be written, it is remembered in memory only.
 
-        nature, sizes: where the problem is among others, for `placed`; "" for nowhere.
+        nature, sizes: of the problem, for `placed`; "" for none.
         """
         self.add([StoredChoice(key, choice, nature, sizes)])
 
     def add(self, entries: Sequence[StoredChoice]) -> None:
-        """Remember several choices, written at once. What cannot be written is remembered in memory alone."""
+        """Remember several choices with one write. If they cannot be written, they are remembered in memory only."""
         with contextlib.suppress(OSError):
             self.write(entries)
 
     def write(self, entries: Sequence[StoredChoice]) -> None:
-        """As `add`, for whom the file is what matters. Raises OSError where it cannot be written."""
+        """As `add`, for callers that need the file. Raises OSError where it cannot be written."""
         with self._lock:
             for entry in entries:
                 self._learn(entry)
@@ -104,13 +104,14 @@ class PlanStore:
                 _append(self.path, "\n".join(map(_line, entries)))
 
     def placed(self, nature: str) -> dict[tuple[int, ...], Choice]:
-        """Sizes -> the last choice, of problems of one nature; what other processes wrote meanwhile is found too."""
+        """Sizes -> the last choice, for problems of one nature; choices written by other processes meanwhile are
+        found too."""
         with self._lock:
             self._update()
             return dict(self._places.get(nature, {}))
 
     def entries(self) -> list[StoredChoice]:
-        """The choices that have a place among others, in the order of nature and sizes."""
+        """The choices with nature and sizes, in the order of these."""
         with self._lock:
             self._update()
             found = [(n, s, x) for n, placed in self._places.items() for s, x in placed.items()]
@@ -132,7 +133,7 @@ class PlanStore:
             return sorted(self._known)
 
     def _update(self) -> None:
-        """Take in what the file has beyond what was read, up to the last whole line."""
+        """Read what was added to the file since, up to the last whole line."""
         try:
             if self.path.stat().st_size == self._read:
                 return
@@ -165,7 +166,7 @@ def plan_store(device: Device) -> PlanStore:
 
 @cache
 def drawn_store(device: Device) -> PlanStore:
-    """What the heuristics of the cuDNN in use named for problems that nobody has measured."""
+    """What the heuristics of the cuDNN in use chose for problems that nobody has measured."""
     version = ".".join(map(str, c.library.version))
     return PlanStore(device.name, version, cache_directory() / "drawn")
 
@@ -195,7 +196,7 @@ def _line(entry: StoredChoice) -> str:
 def _append(path: Path, line: str) -> None:
     """One write at the end of the file. It begins with a new line, for the last one may be truncated.
 
-    Raises OSError, also where there is room for a part alone.
+    Raises OSError, also where only a part could be written.
     """
     make_private(path.parent)
     with contextlib.suppress(FileNotFoundError):
@@ -210,7 +211,7 @@ def _append(path: Path, line: str) -> None:
 
 
 def _entry(line: bytes) -> StoredChoice | None:
-    """What a line says: one choice, or None where it is damaged."""
+    """A parsed line: one choice, or None where it is damaged."""
     try:
         outer = json.loads(line)
         if digest(outer["choice"])[:16] != outer["check"]:

@@ -1,4 +1,4 @@
-"""What a primitive does beside its own work: post-ops, scales, arithmetic mode, scratch memory."""
+"""Attributes of a primitive: post-ops, scales, arithmetic mode, scratchpad."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Binary:
 
 @dataclass(frozen=True)
 class Sum:
-    """dst = result + scale * (what dst held before)."""
+    """dst = result + scale * (previous value of dst)."""
 
     scale: float = 1.0
 
@@ -51,7 +51,7 @@ class Attributes(Owned):
         scales: argument -> mask of axes along which the scale varies (0: one scale). The scale itself is the
             float32 memory passed as argument `scale_argument(argument)` at execution.
         fpmath: "strict", or what float32 operands may be rounded to: "bf16", "f16", "tf32", "any".
-        user_scratchpad: scratch memory is passed at execution instead of being held by the library.
+        user_scratchpad: the scratchpad is passed at execution instead of being allocated by the library.
     """
 
     __slots__ = ("fpmath", "post_ops", "scales")

@@ -8,10 +8,10 @@ from functools import lru_cache
 from lamina.c import dnnl
 from lamina.onednn.owned import Owned
 
-#: How long a waiting OpenMP thread turns before it sleeps: about half a millisecond. Without a limit, threads that
-#: wait take the cores from those that work when the machine is shared. LibGOMP reads it when it opens.
+#: The spin count of a waiting OpenMP thread before it sleeps: about half a millisecond. Without a limit, waiting
+#: threads take cores from working ones when the machine is shared. LibGOMP reads it when it is loaded.
 _SPIN = ("GOMP_SPINCOUNT", "10000")
-_PAUSE_HARD = 2  # omp_pause_hard: threads are ended, not only let sleep
+_PAUSE_HARD = 2  # omp_pause_hard: threads are ended, not only put to sleep
 
 
 def available() -> bool:
@@ -22,10 +22,10 @@ def available() -> bool:
 
 
 def _end_waiting_threads() -> None:
-    """Before a fork: end the OpenMP threads that wait for this thread's next kernel, which starts new ones.
+    """Before a fork: end the OpenMP threads that wait for this thread's next kernel; that kernel starts new ones.
 
-    A child has no such threads but would wait for them for ever (libgomp does not look after forks; other OpenMP
-    libraries do, and need no help).
+    A child has no such threads but would wait for them for ever (libgomp does not handle forks; other OpenMP
+    libraries do).
     """
     if dnnl.library.is_open:
         pause = getattr(dnnl.library.open(), "omp_pause_resource_all", None)
@@ -40,7 +40,7 @@ class Engine(Owned):
     """A device that oneDNN computes on: dnnl_engine_create.
 
     Args:
-        index: which of the engines of the CPU kind (there is one).
+        index: number of the engine among those of the CPU kind (there is one).
 
     Raises:
         LibraryNotFound: there is no oneDNN. DnnlError: no such engine.
@@ -69,7 +69,7 @@ class Stream(Owned):
         )
 
     def wait(self) -> None:
-        """Return when all that was queued is done: dnnl_stream_wait."""
+        """Wait until all queued work is done: dnnl_stream_wait."""
         dnnl.dnnl_stream_wait(self.handle)
 
     def _describe(self) -> str:

@@ -45,7 +45,7 @@ class MemoryDesc(Owned):
     ) -> None:
         dims = tuple(dims)
         super().__init__(_create(dims, data_type, strides, tag), dnnl.dnnl_memory_desc_destroy)
-        if dims:  # what is known by now need not be asked for
+        if dims:  # values known already need not be queried
             self.ndim, self.dims, self.data_type = len(dims), dims, data_type
             self.format_kind = Kind.dnnl_format_kind_any if tag == "any" else Kind.dnnl_blocked
             if tag is None:
@@ -53,9 +53,9 @@ class MemoryDesc(Owned):
 
     @classmethod
     def copy_of(cls, handle: int, like: MemoryDesc | None = None) -> MemoryDesc:
-        """A descriptor of its own, equal to the one at `handle` (which belongs to a primitive descriptor).
+        """A copy of the descriptor at `handle` (which belongs to a primitive descriptor).
 
-        like: one of the same sizes and data type, so that they need not be asked for.
+        like: one of the same sizes and data type, so that they need not be queried.
         """
         made = cls.__new__(cls)
         Owned.__init__(made, dnnl.dnnl_memory_desc_clone(handle), dnnl.dnnl_memory_desc_destroy)
@@ -109,7 +109,7 @@ class MemoryDesc(Owned):
 
     @property
     def is_strided(self) -> bool:
-        """Whether strides and blocks say everything about the layout."""
+        """Whether strides and blocks describe the layout completely."""
         return self.format_kind == Kind.dnnl_blocked
 
     @property

@@ -1,7 +1,7 @@
 """Objects that own a handle of the C library: owned from birth, freed with the last user.
 
-The handle is held by an `Owner`, which every object made from it holds as well. Closing an object gives up its
-hold; the C destructor runs when nobody holds the owner any more. So objects may be closed in any order, and
+The handle is held by an `Owner`, which every object made from it holds as well. Closing an object drops its
+reference; the C destructor runs when nobody holds the owner any more. So objects may be closed in any order, and
 nothing is freed under a call in flight or under an object that still needs it.
 """
 
@@ -26,7 +26,7 @@ class Owner(Uncopied):
         self._destroy = destroy
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _ending():  # at the end of the process the system frees what is left
+        if not _ending():  # at interpreter shutdown the system frees what is left
             self._destroy(self.handle)
 
 
@@ -41,7 +41,7 @@ class Owned(Uncopied):
 
     @property
     def owner(self) -> Owner:
-        """What keeps the handle alive. Raises ValueError once the object is closed."""
+        """The object that keeps the handle alive. Raises ValueError once the object is closed."""
         if self._owner is None:
             raise ValueError(f"this oneDNN {type(self).__name__} is closed")
         return self._owner
@@ -61,7 +61,7 @@ class Owned(Uncopied):
         self._owner = None
 
     def _describe(self) -> str:
-        """What is shown between the brackets of the repr."""
+        """The text between the brackets of the repr."""
         return ""
 
     def __repr__(self) -> str:

@@ -33,11 +33,11 @@ _ARGUMENTS = {
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """What a primitive descriptor was made of, so that it can be made again: the arguments of its function.
+    """The arguments from which a primitive descriptor was made, so that it can be recreated.
 
-    title, details: as they stand in errors; the title's first word names the C function. operands: by the C
-    parameters' names. engines: the parameters that take the engine. hint: the forward primitive. sources: operands
-    of what takes any number of them. settings: numbers, and lists of them with one for each spatial axis.
+    title, details: for error messages; the title's first word names the C function. operands: by the C parameters'
+    names. engines: the parameters that take the engine. hint: the forward primitive. sources: operands of a primitive
+    with any number of them. settings: numbers, and lists with one number per spatial axis.
     """
 
     title: str
@@ -51,12 +51,12 @@ class Recipe:
 
     @cached_property
     def is_small(self) -> bool:
-        """Whether a second thread would not pay: what it describes is made for one, and run by one."""
+        """Whether a single thread suffices: the primitive is then made for one thread, and run by one."""
         return is_small(self.operands, self.sources)
 
     @cached_property
     def text(self) -> str:
-        """For people: "convolution_forward src=f32[8,3,32,32] weights=… +relu strides=(1, 1) …"."""
+        """Human-readable: "convolution_forward src=f32[8,3,32,32] weights=… +relu strides=(1, 1) …"."""
         shown = (f"{name}={desc}" for name, desc in self.operands.items() if desc is not None)
         posts = (f"+{post}" for post in self.attributes.post_ops)
         return " ".join(filter(None, (self.title, *shown, *posts, self.details)))
@@ -65,7 +65,7 @@ class Recipe:
 class PrimitiveDesc(Owned):
     """A kernel that oneDNN chose. Made by the functions of `lamina.onednn.primitives`.
 
-    `context` says which operation it is for; `post_ops` are the attributes' ones; `recipe` is what it was made of.
+    `context` names its operation; `post_ops` are those of the attributes; `recipe` is how it was made.
     """
 
     def __init__(self, handle: int, attributes: Attributes, recipe: Recipe) -> None:
@@ -74,13 +74,13 @@ class PrimitiveDesc(Owned):
 
     @property
     def context(self) -> str:
-        """Which operation it is for."""
+        """The operation that it is for."""
         return self.recipe.text
 
     def md(self, what: Query, index: int = 0, like: MemoryDesc | None = None) -> MemoryDesc:
         """A descriptor by query; the empty one where the primitive has no such operand.
 
-        like: one of the same sizes and data type, if it is there.
+        like: a descriptor of the same sizes and data type, if there is one.
         """
         found = dnnl.dnnl_primitive_desc_query_md(self.handle, what, index)
         return MemoryDesc.copy_of(found, like) if found else MemoryDesc()
@@ -88,13 +88,13 @@ class PrimitiveDesc(Owned):
     def argument(self, argument: int) -> MemoryDesc:
         """The descriptor of an execution argument (DNNL_ARG_…); the empty one where it takes none.
 
-        A layout that was given is kept: only what was left to the kernel is asked for, once.
+        A given layout is kept: only those left to the kernel are queried, once.
         """
         given = self._given.get(argument)
         if given is not None and given.is_strided and not given.closed:
             return given
         if argument >= dnnl.DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE and given is None:
-            return MemoryDesc()  # the library would read another kind of post-op as a binary one
+            return MemoryDesc()  # the library would treat another kind of post-op as a binary one
         found = self._chosen.get(argument)
         if found is None or found.closed:
             found = self._chosen[argument] = self.md(Query.dnnl_query_exec_arg_md, argument, given)
@@ -102,7 +102,7 @@ class PrimitiveDesc(Owned):
 
     @cached_property
     def _chosen(self) -> dict[int, MemoryDesc]:
-        """Execution arguments as the kernel wants them."""
+        """Execution arguments with the kernel's layouts."""
         return {}
 
     @cached_property
@@ -144,7 +144,7 @@ class PrimitiveDesc(Owned):
 
     @cached_property
     def workspace(self) -> MemoryDesc:
-        """What the forward pass keeps for the backward pass (max pooling: the index in the window)."""
+        """Data that the forward pass keeps for the backward pass (max pooling: the index in the window)."""
         return self.md(Query.dnnl_query_workspace_md)
 
     @cached_property
@@ -158,7 +158,7 @@ class PrimitiveDesc(Owned):
         return str(dnnl.dnnl_primitive_desc_query(self.handle, Query.dnnl_query_impl_info_str, 0))
 
     def next_implementation(self) -> bool:
-        """Turn to the next kernel that can do the same; False, and nothing changes, when there is none."""
+        """Switch to the next kernel for the same operation; False, and no change, when there is none."""
         try:
             dnnl.dnnl_primitive_desc_next_impl(self.handle)
         except DnnlLastImplReached:
@@ -216,5 +216,5 @@ class Primitive(Owned):
 
 
 def failed(status: int, function: str, context: str) -> DnnlError:
-    """The exception for a status, with the operation's own words in place of addresses."""
+    """The exception for a status, with a description of the operation in place of addresses."""
     return dnnl_class(status)(status, function, "", context)

@@ -33,7 +33,7 @@ POOLING = {
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """How a kernel slides, per spatial axis. A dilation of 0 leaves no gap between two taps."""
+    """Stride, padding and dilation per spatial axis. A dilation of 0 leaves no gap between two taps."""
 
     strides: Dims
     dilations: Dims
@@ -45,7 +45,7 @@ class SlidingWindow:
         return f"strides={tuple(self.strides)} dilations={tuple(self.dilations)} {pads}"
 
     def arguments(self, dilations: str) -> dict[str, Any]:
-        """The C functions' arguments by name; `dilations` is what they call those."""
+        """The C functions' arguments by name; `dilations` is their name for the dilations."""
         pads = {"padding_l": self.padding_l, "padding_r": self.padding_r}
         return {"strides": self.strides, dilations: self.dilations, **pads}
 
@@ -64,7 +64,7 @@ def convolution_forward(
 
     Args:
         src: [N, C, *S]. weights: [K, C, *k], or [G, K/G, C/G, *k] with groups. bias: [K]. dst: [N, K, *O].
-        window: how the filter slides.
+        window: stride, padding and dilation.
         prop: "inference" or "training".
         attributes: post-ops and the like.
     """
@@ -582,7 +582,7 @@ def lstm_backward(
 
 
 class Gru(NamedTuple):
-    """The operands of a GRU's layers whose reset gate works behind the product with the state; sizes as of `Lstm`.
+    """The operands of a GRU's layers whose reset gate applies after the product with the state; sizes as of `Lstm`.
 
     src_layer: [T, N, I]. src_iter: [L, 1, N, O]. weights_layer: [L, 1, I, 3, O]. weights_iter: [L, 1, O, 3, O]; gates
     in the order update, reset, new. bias: [L, 1, 4, O], the fourth of the new gate's product with the state.
@@ -601,7 +601,7 @@ class Gru(NamedTuple):
 def lbr_gru_forward(
     operands: Gru, *, prop: str = "training", reverse: bool = False, attributes: Attributes | None = None
 ) -> PrimitiveDesc:
-    """A GRU over all steps: dnnl_lbr_gru_forward_primitive_desc_create. prop, reverse: as `lstm_forward` has them."""
+    """A GRU over all steps: dnnl_lbr_gru_forward_primitive_desc_create. prop, reverse: as for `lstm_forward`."""
     return _describe(
         "lbr_gru_forward",
         operands._asdict(),
@@ -636,15 +636,15 @@ def _describe(
 ) -> PrimitiveDesc:
     """By the function dnnl_…_primitive_desc_create of the title's first word.
 
-    Scratch memory is the user's unless the attributes say otherwise.
+    The scratchpad is user-managed unless the attributes say otherwise.
 
     Args:
         title: leads the text of errors; the operands, post-ops and `details` follow.
         operands: memory descriptors, by the C parameters' names without "_desc"; None where there is none.
         attributes: post-ops and the like.
-        details: what title and operands do not tell, such as a window.
+        details: further information for errors, such as a window.
         engines: the parameters that take the engine.
-        hint: for a backward primitive, its forward one. sources: the operands of one that takes any number.
+        hint: for a backward primitive, its forward one. sources: the operands of a primitive with any number of them.
         settings: the other parameters.
     """
     create = getattr(dnnl, f"dnnl_{title.split()[0]}_primitive_desc_create")
@@ -664,7 +664,7 @@ def _describe(
 
 
 def remade(recipe: Recipe) -> PrimitiveDesc:
-    """The descriptor that a recipe makes. Raises DnnlError as the function that it came of."""
+    """The descriptor that a recipe describes. Raises DnnlError as its original function."""
     return _describe(
         recipe.title,
         recipe.operands,

@@ -1,7 +1,7 @@
-"""Primitive descriptors as plain data: what they were made of as JSON values, and back.
+"""Primitive descriptors as plain data: their recipes as JSON values, and back.
 
-Data that is read may be anything: names, ranks and sizes are checked before the library sees them, and what it
-refuses raises DnnlError. Layouts that have no name (opaque ones, odd blocks) have no such form.
+Data that is read is untrusted: names, ranks and sizes are checked before the library sees them, and what it refuses
+raises DnnlError. Layouts without a name (opaque ones, odd blocks) cannot be encoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENGINES = (["engine"], ["src_engine", "dst_engine"])
 
 
 class RecipeError(ValueError):
-    """A descriptor that has no form as data, or data that is no descriptor."""
+    """A descriptor that cannot be encoded, or data that is no descriptor."""
 
 
 def encode(made: PrimitiveDesc) -> list[Any]:
@@ -51,7 +51,7 @@ def decode(data: Any) -> PrimitiveDesc:
     descs = {str(name): decode_desc(desc) for name, desc in operands.items()}
     given = None if sources is None else [d for s in sources if (d := decode_desc(s)) is not None]
     _require(given is None or len(given) == len(sources) <= _MOST_SOURCES, data)
-    # The weights of groups have an axis more than what they are applied to.
+    # Grouped weights have one axis more than the tensors that they apply to.
     rank = max((d.ndim for name, d in descs.items() if d is not None and "weights" not in name), default=0)
     recipe = Recipe(
         title,
@@ -135,7 +135,7 @@ def _step(kind: Any, *values: Any) -> PostOp:
 
 
 def _setting(name: Any, value: Any, rank: int, sources: Any) -> Any:
-    """A number, or numbers as many as there are spatial axes, or sources."""
+    """A number, or as many numbers as there are spatial axes, or sources."""
     if isinstance(value, list):
         count = (
             rank - 2 if name in _SPATIAL else len(sources) if name == "scales" and sources is not None else -1

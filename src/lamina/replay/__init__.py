@@ -1,6 +1,6 @@
-"""Floor 3: saved plans: kernels, addresses and weights as data, in one file, run without what made them.
+"""Floor 3: saved plans: kernels, addresses and weights as data, in one file, run without the planner.
 
-A process that answers from such a file imports neither ops nor graphs nor backends, plans nothing and compiles
+A process that serves from such a file imports neither ops nor graphs nor backends, plans nothing and compiles
 nothing.
 
 file       one file: a header, bytes, and checksums over both

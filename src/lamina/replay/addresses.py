@@ -1,7 +1,8 @@
-"""Addresses before there is memory: a region and an offset in one number, so that plans can be bound to them.
+"""Virtual addresses, before memory is allocated: a region and an offset in one number, so that plans can be bound to
+them.
 
-Every region begins at a multiple of 2^44; what a plan computes with such addresses (offsets within a region, whether
-they are multiples of 16) holds for the real ones.
+Every region begins at a multiple of 2^44; properties that a plan derives from such addresses (offsets within a
+region, alignment to 16) hold for the real ones.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Sequence
 from lamina.replay.errors import PlanFileError
 
 _BITS = 44
-#: Nothing is there: the null address.
+#: The null address.
 NOWHERE = 0
-#: Temporaries and workspaces; weights and whatever else stays; counters of kernels that wait for each other; scratch
-#: memory of primitives that need more than where they were recorded (with other threads).
+#: Temporaries and workspaces; weights and other permanent data; counters for inter-block synchronization; scratchpads
+#: of primitives that need more memory than where they were recorded (with other threads).
 ARENA, KEPT, COUNTERS, SCRATCH = 1, 2, 3, 4
 #: The first input; the others follow.
 INPUTS = 8
@@ -26,13 +27,13 @@ def virtual(region: int, offset: int = 0) -> int:
 
 
 class Regions:
-    """Where the regions lie: pairs of address and bytes, by region."""
+    """The real regions: pairs of address and bytes, by region."""
 
     def __init__(self, regions: Sequence[tuple[int, int]]) -> None:
         self._regions = list(regions)
 
     def at(self, address: int, nbytes: int = 0) -> int:
-        """The real address of `nbytes` bytes. Raises PlanFileError where they are not all there."""
+        """The real address of `nbytes` bytes. Raises PlanFileError if they are out of bounds."""
         if address == NOWHERE and not nbytes:
             return 0
         if type(address) is not int or address < 0 or nbytes < 0:

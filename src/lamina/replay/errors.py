@@ -1,11 +1,11 @@
-"""What is wrong with the file of a saved plan."""
+"""Errors of saved plan files."""
 
 from __future__ import annotations
 
 
 class PlanFileError(ValueError):
-    """A file that is no saved plan, is damaged, or was changed; the message names the file and what is wrong."""
+    """A file that is no saved plan, is damaged, or was modified; the message names the file and the problem."""
 
 
 class OtherMachineError(PlanFileError):
-    """A sound file, made for another machine, another version of a library or another Lamina."""
+    """An intact file, made for another machine, another version of a library or another Lamina."""

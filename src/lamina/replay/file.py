@@ -7,7 +7,7 @@
                zeros up to a multiple of 4096
                the bytes, whose SHA-256 stand in the header for each 4 MiB
 
-Nothing of it is run while it is read, and sizes are bounded by the file's own.
+Nothing in it is executed while it is read, and sizes are bounded by the file's own.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Array = np.ndarray[Any, Any]
 MAGIC = b"LAMINA PLAN\x00\x00\x00\x00\x01"
 _HEAD = len(MAGIC) + 8 + 32
 _PAGE = 4096
-#: What one checksum is of.
+#: Bytes per checksum.
 CHUNK = 4 << 20
-#: Parts begin at multiples of this: what kernels and libraries ask of addresses.
+#: The alignment of parts: as kernels and libraries require of addresses.
 ALIGNMENT = 256
 _MOST_THREADS = 8
 
 
 class Parts:
-    """Bytes that a file will hold, each content once: `add` says where they will lie."""
+    """Bytes to be written to a file, identical contents once: `add` returns their future place."""
 
     def __init__(self) -> None:
         self.pieces: list[memoryview] = []
@@ -49,7 +49,7 @@ class Parts:
 
     def add(self, data: Any) -> int:
         """The offset of bytes-like data, or of an array's, of any dtype, in row-major order."""
-        if isinstance(data, np.ndarray):  # there is no memoryview of bfloat16
+        if isinstance(data, np.ndarray):  # NumPy has no memoryview of bfloat16
             data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         view = memoryview(data).cast("B")
         key = hashlib.sha256(view).digest() + len(view).to_bytes(8, "little")
@@ -61,7 +61,7 @@ class Parts:
 
 
 def write(path: str | Path, header: Mapping[str, Any], parts: Parts) -> None:
-    """Put a file in place, at once. Raises OSError."""
+    """Write a file atomically. Raises OSError."""
     facts = {**header, "bytes": parts.nbytes, "chunks": list(_digests(parts))}
     text = json.dumps(facts, separators=(",", ":")).encode()
     head = MAGIC + len(text).to_bytes(8, "little") + hashlib.sha256(text).digest() + text
@@ -83,7 +83,7 @@ def _digests(parts: Parts) -> Iterator[str]:
 
 
 class Reading:
-    """A file that is being read: its header at once, its bytes by threads meanwhile.
+    """A file that is being read: its header at once, its bytes by background threads.
 
     header: the JSON object. memory: the bytes, complete and checked once `finish` has returned.
     """
@@ -109,14 +109,14 @@ class Reading:
             thread.start()
 
     def finish(self) -> None:
-        """Wait for the bytes. Raises PlanFileError where they were changed."""
-        self._read_chunks()  # what no other thread has taken yet
+        """Wait for the bytes. Raises PlanFileError if they were modified."""
+        self._read_chunks()  # chunks that no other thread has begun
         self.close()
         if self._wrong:
             raise PlanFileError(f"{self.path}: {self._wrong[0]}")
 
     def close(self) -> None:
-        """Read no more. Idempotent."""
+        """Stop reading. Idempotent."""
         with self._lock:
             self._left = iter(())
         for thread in self._threads:
@@ -160,7 +160,7 @@ class Reading:
         return header, _HEAD + length + -(_HEAD + length) % _PAGE
 
     def _sizes(self) -> tuple[int, list[str]]:
-        """How many bytes there are, and their checksums."""
+        """The number of bytes, and their checksums."""
         nbytes, chunks = self.header.get("bytes"), self.header.get("chunks")
         if type(nbytes) is not int or nbytes < 0 or self.size != self._start + nbytes:
             raise PlanFileError(
@@ -173,7 +173,7 @@ class Reading:
         return nbytes, chunks
 
     def _padding(self) -> bytearray:
-        """What lies between the header and the bytes."""
+        """The bytes between the header and the data."""
         end = _HEAD + int.from_bytes(os.pread(self._handle, 8, len(MAGIC)), "little")
         found: bytearray = _read(self._handle, end, bytearray(self._start - end))
         return found
@@ -196,7 +196,7 @@ class Reading:
 
 
 def _read(handle: int, offset: int, into: Any) -> Any:
-    """Fill a buffer from a file. Raises PlanFileError where the file ends before."""
+    """Fill a buffer from a file. Raises PlanFileError where the file ends early."""
     view = memoryview(into)
     while len(view):
         count = os.preadv(handle, [view], offset)

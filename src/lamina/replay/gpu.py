@@ -1,6 +1,6 @@
 """The steps of a saved plan for a GPU: kernels as machine code, plans of cuDNN, products of cuBLASLt.
 
-What runs is in the file, and is trusted as a library is; whoever loads it has checked that (`lamina.infer.load`).
+The file contains machine code, which is as trusted as a library; the caller has checked that (`lamina.infer.load`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from lamina.runtime import Device, KernelModule, as_stream, usable_cores
 Run = Callable[[], None]
 #: Binds a step to memory and a stream's handle.
 Bind = Callable[[Regions, int], Run]
-#: Of those that make plans: each has a handle.
+#: Number of threads that make plans: each has a handle.
 _MOST_THREADS = 4
 
 
 class GpuSteps:
     """Reads the steps of plans for a GPU; code and plans that several steps share are loaded once.
 
-    stored: gives bytes of the file by their place. scratch: nothing beyond what plans have.
+    stored: gives bytes of the file by their place. scratch: 0, plans contain their workspace.
     """
 
     def __init__(self, device: Device, stored: Callable[[Any], memoryview]) -> None:
@@ -40,22 +40,22 @@ class GpuSteps:
         self._plans: dict[tuple[int, ...], ExecutionPlan] = {}
 
     def steps(self, data: Sequence[Any]) -> list[Bind]:
-        """What binds each of several steps to memory; raises what `step` raises.
+        """The binders of several steps; raises what `step` raises.
 
-        Plans of cuDNN are made first, by several threads: one takes milliseconds. A handle is for one thread at a
-        time, so that each thread has its own; any handle runs a plan.
+        Plans of cuDNN are made first, by several threads: one takes milliseconds. Handles are not thread-safe, so
+        that each thread has its own; any handle can run a plan.
         """
         texts = dict.fromkeys(tuple(one[1]) for one in data if one[0] == "cudnn")
         new = [text for text in texts if text not in self._plans]
         if len(new) > 1:
             with ThreadPoolExecutor(min(len(new), _MOST_THREADS, usable_cores())) as threads:
-                plans = threads.map(self._plan, new)  # in order: of several errors the first one is raised
-                handle_of(self.device)  # of this thread, meanwhile
+                plans = threads.map(self._plan, new)  # in order: the first of several errors is raised
+                handle_of(self.device)  # create this thread's handle meanwhile
                 self._plans.update(zip(new, plans, strict=True))
         return [self.step(one) for one in data]
 
     def step(self, data: Sequence[Any]) -> Bind:
-        """What binds a step to memory. Raises PlanFileError, and what libraries raise."""
+        """The binder of a step. Raises PlanFileError, and what libraries raise."""
         kind, *rest = data
         kinds: dict[str, Callable[..., Bind]] = {
             "launch": self._launch,
@@ -73,7 +73,7 @@ class GpuSteps:
     def _launch(
         self, code: Any, name: Any, grid: Any, block: Any, shared: Any, cooperative: Any, values: Any
     ) -> Bind:
-        """A kernel of machine code in the file."""
+        """A kernel launch from machine code in the file."""
         key = tuple(code)
         if key not in self._modules:
             self._modules[key] = KernelModule(bytes(self._stored(code)), self.device)
@@ -89,13 +89,13 @@ class GpuSteps:
         return bind
 
     def _plan(self, text: tuple[int, ...]) -> ExecutionPlan:
-        """A plan of cuDNN, of its text in the file."""
+        """A cuDNN plan from its text in the file."""
         json = bytes(self._stored(text)).decode()
         with self.device.current():
             return ExecutionPlan(None, handle_of(self.device), json=json)
 
     def _execute(self, text: Any, operands: Any, workspace: Any, nbytes: Any) -> Bind:
-        """A plan of cuDNN; operands: uid, and an address or the bytes of a number."""
+        """A cuDNN plan; operands: uid, and an address or the bytes of a scalar."""
         key = tuple(text)
         if key not in self._plans:
             self._plans[key] = self._plan(key)
@@ -122,7 +122,7 @@ class GpuSteps:
     def _multiply(
         self, facts: Any, places: Any, extras: Any, algorithm: Any, workspace: Any, nbytes: Any
     ) -> Bind:
-        """A product of cuBLASLt."""
+        """A cuBLASLt product."""
         matrices = Matrices(**facts)
 
         def bind(regions: Regions, stream: int) -> Run:
@@ -153,7 +153,7 @@ class GpuSteps:
 
 
 def _argument(data: Any, regions: Regions) -> Any:
-    """A kernel's argument as ctypes passes it."""
+    """A kernel's argument in ctypes' form."""
     kind, value = data
     if kind == "at":
         return ctypes.c_void_p(regions.at(value))
@@ -167,7 +167,7 @@ def _argument(data: Any, regions: Regions) -> Any:
 
 
 def _keeping(run: Run, kept: object) -> Run:
-    """The run, which keeps something alive."""
+    """The run, which keeps an object alive."""
 
     def again(_kept: object = kept) -> None:
         run()
@@ -176,7 +176,7 @@ def _keeping(run: Run, kept: object) -> Run:
 
 
 def gpu(device: Device) -> dict[str, Any]:
-    """What a plan for a GPU depends on, beside libraries."""
+    """The properties of a GPU that a plan depends on, beside libraries."""
     machine = device.machine
     return {
         "device": "cuda",
@@ -187,12 +187,12 @@ def gpu(device: Device) -> dict[str, Any]:
 
 
 def cuDNN() -> str:
-    """Its version; "" where it is not there. What its handles need is open then."""
+    """The version; "" if it is not available. Opens what its handles need."""
     return _version(cudnn.library) if open_libraries() else ""
 
 
 def cuBLASLt() -> str:
-    """Its version; "" where it is not there."""
+    """The version; "" if it is not available."""
     return _version(cublaslt.library)
 
 

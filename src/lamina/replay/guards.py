@@ -1,6 +1,6 @@
-"""What an operand must not hold, so that a kernel which loses NaN or an infinity may run on it.
+"""Tests of operands for kernels that would lose NaN or an infinity.
 
-One pass over the operand, the least or the largest element, tells.
+One pass for the least or the largest element suffices.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def no_nan(x: Array) -> bool:
 
 
 def _ends(x: Array) -> tuple[int, int, int]:
-    """Of a half type, as bits without the sign: the largest and the lowest element, and infinity; NaN lies beyond it.
+    """For a half type, as bits without the sign: the largest and the lowest element, and infinity; NaN is beyond it.
 
-    NumPy compares such bits 20 times as fast as the numbers.
+    NumPy compares such bits 20 times as fast as half-type values.
     """
     infinity = int(np.array(np.inf, x.dtype).view(np.int16))
     highest, negative = int(x.view(np.int16).max()), int(x.view(np.uint16).max())
     return highest, negative - 0x8000, infinity
 
 
-#: By their names, as saved plans say them.
+#: By the names used in saved plans.
 GUARDS = {f.__name__: f for f in (above_minus_infinity, below_infinity, finite, no_nan)}

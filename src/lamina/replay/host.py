@@ -29,7 +29,7 @@ _ARGUMENTS = [getattr(ARG, name) for name in ARG.__all__ if name not in ("SCRATC
 class HostSteps:
     """Reads the steps of plans for the CPU; primitives that several steps share are made once.
 
-    scratch: bytes that the steps so far need beyond what the plan has for them.
+    scratch: bytes of scratchpad that the steps so far need beyond the plan's own.
     """
 
     def __init__(self, device: Device) -> None:
@@ -37,7 +37,7 @@ class HostSteps:
         self._made: dict[str, Made] = {}
 
     def step(self, data: Sequence[Any]) -> Bind:
-        """What binds a step to memory. Raises PlanFileError, and what libraries raise."""
+        """The binder of a step. Raises PlanFileError, and what libraries raise."""
         kind, *rest = data
         if kind == "onednn":
             return self._primitive(*rest)
@@ -48,7 +48,7 @@ class HostSteps:
         raise PlanFileError(f"a plan for the CPU has no step {kind!r}")
 
     def _primitive(self, recipe: Any, name: Any, operands: Any, scratch: Any, room: Any) -> Bind:
-        """A primitive of oneDNN: its recipe, its kernel's name, operands as (argument, layout, address), scratch."""
+        """A oneDNN primitive: its recipe, its kernel's name, operands as (argument, layout, address), scratchpad."""
         key = json.dumps(recipe)
         if key not in self._made:
             self._made[key] = Made(Primitive(decode(recipe)))
@@ -74,7 +74,7 @@ class HostSteps:
         return bind
 
     def _guard(self, name: Any, operands: Any, fast: Any, slow: Any) -> Bind:
-        """Steps that run where operands, as (address, elements, dtype), pass a guard; others where they do not."""
+        """Steps that run if operands, as (address, elements, dtype), pass a guard, else a fallback."""
         allowed = GUARDS[name]
         quick, careful = self.sequence(fast), Once(lambda: self.step(slow))
         arrays = [(address, int(count), as_dtype(dtype)) for address, count, dtype in operands]
@@ -96,7 +96,7 @@ class HostSteps:
         return bind
 
     def steps(self, data: Sequence[Any]) -> list[Bind]:
-        """What binds each of several steps to memory."""
+        """The binders of several steps."""
         return [self.step(one) for one in data]
 
     def sequence(self, steps: Any) -> Bind:
@@ -116,7 +116,7 @@ class HostSteps:
 
 
 class Once:
-    """A value that is made when it is first asked for."""
+    """A lazily created value."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make, self._found = make, list[Any]()
@@ -129,7 +129,7 @@ class Once:
 
 
 class Made:
-    """A primitive, and the arguments that it reads or writes with how they lie."""
+    """A primitive, and the memory descriptors of its arguments."""
 
     def __init__(self, primitive: Primitive) -> None:
         self.primitive, made = primitive, primitive.desc
@@ -141,7 +141,7 @@ class Made:
         self.arguments = self._descs.keys() | scales
 
     def desc(self, argument: int, layout: Any) -> MemoryDesc:
-        """How an operand lies: as the primitive says, or, of what it does not tell, as the plan does."""
+        """The descriptor of an operand: the primitive's own, or the plan's where that has none."""
         found = self._descs.get(argument) or decode_desc(layout)
         if found is None or not found.ndim:
             raise PlanFileError(f"oneDNN's {self.primitive.desc.context} has no argument {argument}")
@@ -149,12 +149,12 @@ class Made:
 
 
 def cpu(device: Device) -> dict[str, Any]:
-    """What a plan for a CPU depends on, beside libraries."""
+    """The properties of a CPU that a plan depends on, beside libraries."""
     return {"device": "cpu", "processor": platform.machine()}
 
 
 def oneDNN() -> str:
-    """Its version, and the instructions that it uses; "" where it is not there."""
+    """The version and the instruction set in use; "" if it is not available."""
     if not onednn.available():
         return ""
     version, isa = ".".join(map(str, dnnl.library.version)), dnnl.dnnl_get_effective_cpu_isa()

@@ -1,4 +1,4 @@
-"""What a saved plan is for: a kind of machine, and versions of the libraries that its steps call."""
+"""The target of a saved plan: a kind of machine, and versions of the libraries that its steps call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.runtime import import_beside, open_beside
 if TYPE_CHECKING:
     from lamina.runtime import Device
 
-#: Libraries by the kind of step that calls them; they are opened where there is such a step.
+#: Libraries by the kind of step that calls them; they are opened if there is such a step.
 LIBRARIES = {"onednn": "oneDNN", "cudnn": "cuDNN", "cublaslt": "cuBLASLt"}
 _late = lazy(
     __name__,
@@ -28,7 +28,7 @@ _late = lazy(
 
 
 def machine_of(device: Device, libraries: Iterable[str]) -> dict[str, Any]:
-    """The facts that must be the same where a plan is made and where it runs."""
+    """The properties that must be equal where a plan is made and where it runs."""
     wanted = set(libraries)
     # Libraries before the device, which a thread may be opening.
     versions = {name: _late(name)() for name in LIBRARIES.values() if name in wanted}
@@ -37,7 +37,7 @@ def machine_of(device: Device, libraries: Iterable[str]) -> dict[str, Any]:
 
 
 def open_gpu() -> None:
-    """Import what reads a GPU's steps while a thread opens the first GPU: both take tenths of a second.
+    """Import the modules for GPU steps while a thread opens the first GPU: both take tenths of a second.
 
     The libraries that `machine_of` opens next are large.
     """
@@ -48,12 +48,12 @@ def open_gpu() -> None:
 
 
 def steps_of(device: Device, stored: Callable[[Any], memoryview]) -> Any:
-    """What reads steps for a device; stored: gives bytes of the file by their place."""
+    """The reader of steps for a device; stored: gives bytes of the file by their place."""
     return _late("HostSteps")(device) if device.kind == "cpu" else _late("GpuSteps")(device, stored)
 
 
 def differences(wanted: Any, here: dict[str, Any]) -> list[str]:
-    """In words, what is another than a plan says."""
+    """The differences between a plan's target and this machine, in words."""
     if not isinstance(wanted, dict):
         return ["the file does not say which machine it is for"]
     names = dict.fromkeys([*here, *wanted])

@@ -1,4 +1,4 @@
-"""Steps that need ops: what makes plans is imported for them, and only then."""
+"""Steps that need ops: the planner is imported for them, and only then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _late = lazy(__name__, {"meaning": "lamina.graph.run.recorded", "anew": "lamina.
 def operation(
     device: Device, kind: str, facts: Sequence[Any]
 ) -> Callable[[Regions, int], Callable[[], None]]:
-    """An op by its NumPy meaning ("numpy"), or one that is planned now ("anew"), as something that is bound."""
+    """The binder of an op's NumPy reference ("numpy"), or of an op that is planned now ("anew")."""
     found: Callable[[Regions, int], Callable[[], None]]
     found = _late("meaning")(*facts) if kind == "numpy" else _late("anew")(device, *facts)
     return found

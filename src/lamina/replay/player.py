@@ -1,4 +1,4 @@
-"""A saved plan in memory: contexts, each with an arena and kernels bound to it, for calls of many threads."""
+"""A saved plan in memory: contexts, each with an arena and kernels bound to it, for calls from many threads."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _MOST_BYTES = 1 << 44
 
 
 class Reader(Protocol):
-    """What makes something that is bound of steps' data; scratch: bytes that the steps need beside."""
+    """A reader of serialized steps; scratch: additional bytes that the steps need."""
 
     scratch: int
 
     def steps(self, data: Any) -> list[Bind]:
-        """What binds each of several steps to memory."""
+        """The binders of several steps."""
         ...
 
 
 class Player:
-    """A program of a saved plan: player(*arrays) -> arrays, on the host. Threads may share it.
+    """The program of a saved plan: player(*arrays) -> arrays, on the host. Threads may share it.
 
-    data: the program as the file has it. kept: the bytes that its steps read, on the device.
-    reader: reads steps. contexts: the most calls at a time.
+    data: the program as in the file. kept: the constant bytes of its steps, on the device.
+    reader: of steps. contexts: the most concurrent calls.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Player:
             s.physical.blocks for _, s in self.outputs
         ):
             raise PlanFileError("inputs must be row-major, outputs plain")
-        self._libraries = [LibraryState()]  # of contexts to come; the first one's reads the steps
+        self._libraries = [LibraryState()]  # of future contexts; the first one's reads the steps
         with self._libraries[0].used():
             self._steps = reader.steps(data["steps"])
         self._scratch = reader.scratch
         self._contexts = Pool(self._context, contexts)
-        self._contexts.give(self._contexts.take())  # what cannot be bound is told now
+        self._contexts.give(self._contexts.take())  # errors of binding are raised now
 
     def __call__(self, *arrays: Array) -> list[Array]:
         """The outputs for the inputs, in order, in memory of their own. Raises ShapeError."""
@@ -131,7 +131,7 @@ class _Context:
         self._bind()
 
     def _open(self) -> None:
-        """Where it works."""
+        """Create the context's own resources."""
         self._places = list[Array]()
 
     def _place(self, nbytes: int) -> Buffer:
@@ -150,9 +150,10 @@ class _Context:
 
 
 class _GpuContext(_Context):
-    """A stream, an arena and a CUDA graph; what arrives and leaves goes through pinned memory.
+    """A stream, an arena and a CUDA graph; inputs and outputs go through pinned memory.
 
-    The first call runs the kernels one by one, since libraries load lazily; the second records them. Both are alone.
+    The first call runs the kernels one by one, since libraries load lazily; the second captures them. Both run
+    exclusively.
     """
 
     def _open(self) -> None:
@@ -164,13 +165,13 @@ class _GpuContext(_Context):
         return self.device.allocate(nbytes, stream=self.stream)
 
     def _bind(self) -> None:
-        self.device.default_stream.synchronize()  # weights and counters are there
+        self.device.default_stream.synchronize()  # weights and counters are complete
         self._arriving = [pinned(b.nbytes) for b in self._given]
         self._leaving = [pinned(spec.nbytes) for _, spec in self._outputs]
         self._runs = self._bound_to(self.stream)
 
     def _bound_to(self, stream: Stream) -> list[Run]:
-        """The steps on a stream, by handles that no other context has."""
+        """The steps on a stream, with handles that no other context uses."""
         with self._libraries.used():
             return [bind(self.memory, stream.handle) for bind in self._steps]
 
@@ -181,7 +182,7 @@ class _GpuContext(_Context):
         return [_taken(way.pointer, spec) for (_, spec), way in pairs]
 
     def _run(self, arrays: Sequence[Array]) -> None:
-        """The results lie in pinned memory then."""
+        """Run; afterwards the results are in pinned memory."""
         for way, x in zip(self._arriving, arrays, strict=True):
             if way.nbytes:
                 copy(way, np.ascontiguousarray(x), way.nbytes)
@@ -195,7 +196,7 @@ class _GpuContext(_Context):
         self.stream.synchronize()
 
     def _queue(self, runs: Sequence[Run], stream: Stream) -> None:
-        """Copies of what arrives, the steps, and copies of what leaves."""
+        """Copies of the inputs, the steps, and copies of the outputs."""
         transfer = self.device.platform.copy
         for place, way in zip(self._given, self._arriving, strict=True):
             if place.nbytes:
@@ -207,7 +208,7 @@ class _GpuContext(_Context):
                 transfer(way.pointer, address, spec.nbytes, stream)
 
     def _capture(self) -> None:
-        """Record it all on a stream of its own: what others queue meanwhile is not part of it."""
+        """Capture it all on a separate stream: other threads' work is not part of it."""
         with self._libraries.used():
             self._runs, self._captured = retry_capture(self._recorded)
         self._replay = self._captured.bind()

@@ -1,4 +1,4 @@
-"""Products by cuBLASLt at addresses that are known."""
+"""Products by cuBLASLt at given addresses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from lamina.runtime.uncopied import Uncopied
 
 @dataclass(frozen=True)
 class Matrices:
-    """What cuBLASLt is asked: D [rows, columns] = A B + residual and an epilogue, everything column-major.
+    """A cuBLASLt problem: D [rows, columns] = A B + residual and an epilogue, everything column-major.
 
-    swapped: A here is the product's second operand. a_transposed, b_transposed: the operand lies as its transpose.
+    swapped: A here is the product's second operand. a_transposed, b_transposed: the operand is stored as its
+        transpose.
     """
 
     batch: int
@@ -33,7 +34,7 @@ class Matrices:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of A, B, C and D as they lie."""
+        """Rows and columns of the stored A, B, C and D."""
         a, b, d = (self.rows, self.inner), (self.inner, self.columns), (self.rows, self.columns)
         return (a[::-1] if self.a_transposed else a), (b[::-1] if self.b_transposed else b), d, d
 
@@ -81,7 +82,7 @@ class Descriptors(Uncopied):
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if _ending():
-            return  # the modules that the calls need may be gone
+            return  # at shutdown the modules for the calls may be gone
         for layout in self.layouts:
             c.cublasLtMatrixLayoutDestroy(layout)
         c.cublasLtMatmulDescDestroy(self.description)
@@ -102,7 +103,7 @@ class LightHandle(Uncopied):
 
 
 def handle_on(device: Device) -> LightHandle:
-    """The handle on a device of this thread, or of what it works for (`runtime.LibraryState`)."""
+    """The handle of this thread, or of its current `runtime.LibraryState`, on a device."""
     held, key = library_state().held, (LightHandle, device)
     found: LightHandle | None = held.get(key)
     if found is None:
@@ -119,9 +120,9 @@ def multiply(
     workspace: tuple[int, int],
     stream: int,
 ) -> Callable[[], None]:
-    """One run of one algorithm, at addresses.
+    """A run of one algorithm at given addresses.
 
-    operands: of A, B and D, as cuBLASLt sees them. extras: of bias, activation's input, what is added (0: none).
+    operands: of A, B and D in cuBLASLt's sense. extras: of bias, activation's input, residual (0: none).
     workspace: its address and bytes. Raises (when called) CublasError.
     """
     a, b, d = operands

@@ -1,4 +1,4 @@
-"""Floor 6: what a training step will take on many GPUs, by what it takes on one and the links between them."""
+"""Floor 6: predicts a training step on many GPUs from its time on one and the links between them."""
 
 from lamina._lazy import listing
 from lamina.simulate.links import LINKS, Cluster, Link, MeasuredAllReduces, all_reduce_seconds, fit_link

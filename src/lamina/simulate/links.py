@@ -1,8 +1,7 @@
-"""How long GPUs take to add up what each of them has: an all-reduce over links of a latency and a bandwidth.
+"""The time of an all-reduce over links with a latency and a bandwidth.
 
-A message of n bytes takes latency + n / bandwidth (Hockney 1994). An all-reduce of S bytes over n ranks is so
-many messages one after the other, and so many times S through each rank's link (Thakur, Rabenseifner, Gropp
-2005):
+A message of n bytes takes latency + n / bandwidth (Hockney 1994). An all-reduce of S bytes over n ranks consists of
+sequential messages, and of bytes through each rank's link (Thakur, Rabenseifner, Gropp 2005):
 
 | algorithm | messages | bytes through a link |
 |---|---|---|
@@ -24,7 +23,7 @@ import numpy as np
 from lamina.ops.arguments import checked, whole, within
 
 Algorithm = Literal["ring", "tree", "switch"]
-#: Messages one after the other, and how many times the bytes go through each link.
+#: Sequential messages, and how many times the bytes go through each link.
 _COSTS: Mapping[str, tuple[Callable[[int], float], Callable[[int], float]]] = {
     "ring": (lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n),
     "tree": (lambda n: 2 * math.ceil(math.log2(n)), lambda n: 2 * (n - 1) / n),
@@ -34,7 +33,7 @@ _COSTS: Mapping[str, tuple[Callable[[int], float], Callable[[int], float]]] = {
 
 @dataclass(frozen=True)
 class Link:
-    """What a GPU sends by: seconds until a message arrives, and bytes per second in each direction."""
+    """A GPU's link: seconds until a message arrives, and bytes per second in each direction."""
 
     latency: float
     bandwidth: float
@@ -44,8 +43,8 @@ class Link:
         within("Link", "bandwidth", self.bandwidth, 0, open=True)
 
 
-#: Estimates: 0.8 of a GPU's bandwidth in the data sheets, latencies as collectives of few bytes have them. What was
-#: measured (`fit_link`) is better.
+#: Estimates: 0.8 of a GPU's bandwidth in the data sheets, and typical latencies of small collectives. Measurements
+#: (`fit_link`) are better.
 LINKS = {
     "nvlink3": Link(4e-6, 0.8 * 300e9),
     "nvlink4": Link(3e-6, 0.8 * 450e9),
@@ -59,7 +58,7 @@ LINKS = {
 
 @checked
 def all_reduce_seconds(nbytes: float, ranks: int, link: Link, algorithm: Algorithm = "ring") -> float:
-    """Seconds of an all-reduce of so many bytes over so many ranks, by the module's table; 0 for one rank.
+    """Seconds of an all-reduce of `nbytes` bytes over `ranks` ranks, by the module's table; 0 for one rank.
 
     Raises ValueError for an unknown algorithm, fewer than one rank, or negative bytes.
     """
@@ -73,11 +72,11 @@ def all_reduce_seconds(nbytes: float, ranks: int, link: Link, algorithm: Algorit
 
 @dataclass(frozen=True)
 class MeasuredAllReduces:
-    """All-reduces within a node as they were measured: (ranks, bytes, seconds) each.
+    """Measured all-reduces within a node: (ranks, bytes, seconds) each.
 
-    Libraries change protocols with the size, which no latency and bandwidth describe. Raises ValueError where a
-    number of ranks has fewer than two sizes or one of them twice, for one rank, and for numbers that are not above 0
-    and finite.
+    Libraries change protocols with the size, which no single latency and bandwidth describe. Raises ValueError where
+    a number of ranks has fewer than two sizes or one of them twice, for one rank, and for numbers that are not above
+    0 and finite.
     """
 
     points: tuple[tuple[int, float, float], ...]
@@ -93,9 +92,9 @@ class MeasuredAllReduces:
             )
 
     def seconds(self, nbytes: float, ranks: int) -> float:
-        """Of an all-reduce: in a straight line between two sizes, as of the smallest below it, and above the
-        largest two as between them. Of a number of ranks that was not measured: those of the next smaller one, or of
-        the smallest, in proportion to what a ring sends through a link. 0 for one rank.
+        """Seconds of an all-reduce: linearly interpolated between two sizes, that of the smallest below it, and
+        extrapolated from the largest two above them. For a number of ranks that was not measured: from the next
+        smaller one, or the smallest, scaled by the bytes that a ring sends through a link. 0 for one rank.
 
         Raises ValueError for fewer than one rank, or negative bytes.
         """
@@ -117,13 +116,12 @@ class MeasuredAllReduces:
 class Cluster:
     """GPUs in nodes.
 
-    inside: a GPU's link to the others of its node, or what was measured there. gpus_per_node: how many there are.
+    inside: a GPU's link to the others of its node, or measurements there. gpus_per_node: GPUs of a node.
     between: a GPU's share of its node's network; None: there is one node.
-    switch: whether the switches of a node add up (NVLink SHARP, from Hopper on).
+    switch: whether the switches of a node reduce (NVLink SHARP, from Hopper on).
 
-    Beyond one node GPUs add up within their nodes, each its part between nodes, and the results go round
-    within the nodes
-    again, one after the other: libraries overlap these, so that they may be faster.
+    Beyond one node the all-reduce is hierarchical: a reduction within nodes, one between nodes of each GPU's part,
+    and an all-gather within nodes, one after the other: libraries overlap these, so that they may be faster.
     """
 
     inside: Link | MeasuredAllReduces
@@ -135,7 +133,8 @@ class Cluster:
         whole("Cluster", "gpus_per_node", self.gpus_per_node)
 
     def nodes(self, gpus: int) -> int:
-        """How many nodes so many GPUs are. Raises ValueError where they do not fill them, or have no network."""
+        """The number of nodes for a number of GPUs. Raises ValueError if these do not fill nodes, or there is no
+        network."""
         whole("Cluster", "gpus", gpus)
         if gpus <= self.gpus_per_node:
             return 1
@@ -168,11 +167,11 @@ class Cluster:
 def fit_link(
     measured: Iterable[tuple[int, float, float]], algorithm: Algorithm = "ring"
 ) -> tuple[Link, float]:
-    """The link that explains measured all-reduces best, and by what fraction it misses the worst of them.
+    """The link that fits measured all-reduces best, and its largest relative error.
 
-    measured: (ranks, bytes, seconds), two at least. The sum of squared relative errors is made small, with
-        latency and bandwidth of at least 0.
-    Raises ValueError for too few points, points of one rank, and where no bandwidth explains them.
+    measured: (ranks, bytes, seconds), at least two. The sum of squared relative errors is minimized, with latency and
+        bandwidth of at least 0.
+    Raises ValueError for too few points, points of one rank, and where no bandwidth fits them.
     """
     points = [(n, s, t) for n, s, t in measured]
     if len({(n, s) for n, s, _ in points}) < 2 or any(n < 2 or s <= 0 or t <= 0 for n, s, t in points):

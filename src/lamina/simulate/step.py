@@ -1,4 +1,4 @@
-"""A data parallel step: what is computed, what is added up meanwhile, and what all wait for."""
+"""A data parallel step: computation, overlapped communication, and waiting times."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lamina.simulate.workload import Gradient, Workload
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step on so many GPUs, in parts whose sum it is, in seconds.
+    """A step on a number of GPUs, in seconds: its parts add up to the whole.
 
-    compute: the step of one GPU. contention: by how much it is slower because of what is sent meanwhile. exposed:
-    communication beside which nothing is computed. stragglers: waiting for the slowest GPU. input: waiting for data.
+    compute: the step of one GPU. contention: its slowdown by concurrent communication. exposed: communication that
+        does not overlap with computation. stragglers: waiting for the slowest GPU. input: waiting for data.
     communication: of all buckets, hidden or not; it is no part of the sum.
     """
 
@@ -34,7 +34,7 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """Of the step."""
+        """Seconds of the step."""
         return self.compute + self.contention + self.exposed + self.stragglers + self.input
 
     @property
@@ -44,7 +44,7 @@ class Prediction:
 
     @property
     def speedup(self) -> float:
-        """How many times faster than one GPU, which loads its data in time."""
+        """The speedup over one GPU whose data are loaded in time."""
         return self.gpus * self.compute / self.seconds
 
     @property
@@ -73,17 +73,17 @@ def simulate(
     spread: float = 0.0,
     node_samples_per_second: float = math.inf,
 ) -> Prediction:
-    """A step of data parallel training on so many GPUs, each of which has the workload's batch (weak scaling).
+    """A step of data parallel training on `gpus` GPUs, each with the workload's batch (weak scaling).
 
-    Gradients are added up in buckets, one after the other, each as soon as it is finished and the one before
-    is through, beside the backward pass; updates follow bucket by bucket.
+    Gradients are reduced in buckets, one after the other, each as soon as it is complete and the previous one is
+    done, overlapping with the backward pass; updates follow bucket by bucket.
 
-    bucket_bytes: gradients are joined up to this size. scale_bytes: of what is finished so much is sent: 0.5 for
-        float32 gradients that travel in bfloat16.
-    contention: the fraction of a GPU that communication takes from what is computed beside it.
-    spread: the standard deviation of a GPU's time for a step, as a fraction of it: all wait for the slowest, whose
-        time is the expected maximum of as many normal variables.
-    node_samples_per_second: what the input of a node can deliver.
+    bucket_bytes: gradients are joined up to this size. scale_bytes: bytes sent per byte of gradients: 0.5 for float32
+        gradients sent in bfloat16.
+    contention: the fraction of a GPU that communication takes from concurrent computation.
+    spread: the standard deviation of a GPU's step time, as a fraction of it: all wait for the slowest, whose time is
+        the expected maximum of as many normal variables.
+    node_samples_per_second: the throughput of a node's input pipeline.
     Raises ValueError for numbers out of range and GPUs that do not fill nodes.
     """
     for name, value, high in (("contention", contention, 1.0), ("spread", spread, math.inf)):
@@ -105,9 +105,8 @@ def simulate(
 
 
 def _end(workload: Workload, buckets: Sequence[Gradient], times: Sequence[float]) -> float:
-    """When the last update is done: each runs when its bucket is there, and all before it are done by then.
-
-    What is computed later waits for an update in any case: so that faster links never make a step longer.
+    """The end of the last update: each runs once its bucket has arrived, after all earlier ones. Later computation
+    waits for an update in any case, so that faster links never lengthen a step.
     """
     updates = [workload.update * b.nbytes / max(workload.nbytes, 1) for b in buckets]
     end, sent, done, left = workload.seconds, 0.0, 0.0, sum(updates)
@@ -120,7 +119,7 @@ def _end(workload: Workload, buckets: Sequence[Gradient], times: Sequence[float]
 
 @lru_cache
 def expected_maximum(count: int) -> float:
-    """The expected maximum of so many independent standard normal variables.
+    """The expected maximum of `count` independent standard normal variables.
 
     E = ∫ 1 - Φ(x)^n - Φ(-x)^n dx over x > 0, by the trapezoidal rule. Raises ValueError for fewer than one.
     """

@@ -1,4 +1,5 @@
-"""A training step on one GPU, as data parallel training sees it: when each gradient is there, and how large it is."""
+"""A training step on one GPU as seen by data parallel training: the time at which each gradient is ready, and its
+size."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from lamina.runtime import Machine
 
 @dataclass(frozen=True)
 class Gradient:
-    """What is to be added up over the ranks: seconds from the step's beginning until it is there, and bytes."""
+    """A gradient to be summed over the ranks: seconds from the step's beginning until it is ready, and bytes."""
 
     ready: float
     nbytes: int
@@ -26,9 +27,9 @@ class Gradient:
 class Workload:
     """A step on one GPU.
 
-    seconds: of the whole step. update: of them those of the optimizer, which waits for sums. samples: in a step.
+    seconds: of the whole step. update: the part of the optimizer, which waits for the sums. samples: per step.
     gradients: in the order in which they are finished.
-    Raises ValueError for what cannot be a step.
+    Raises ValueError for impossible values.
     """
 
     seconds: float
@@ -50,7 +51,7 @@ class Workload:
         return sum(g.nbytes for g in self.gradients)
 
     def buckets(self, most: float) -> list[Gradient]:
-        """Gradients joined in their order while they have no more than so many bytes together."""
+        """Gradients joined in order, as long as they have at most `most` bytes together."""
         found: list[Gradient] = []
         for g in self.gradients:
             if found and found[-1].nbytes + g.nbytes <= most:
@@ -60,7 +61,7 @@ class Workload:
         return found
 
     def in_time(self, seconds: float) -> Workload:
-        """The same step in another time, each part of it in proportion."""
+        """The same step scaled to another time, each part in proportion."""
         scale = seconds / self.seconds
         gradients = tuple(Gradient(g.ready * scale, g.nbytes) for g in self.gradients)
         return Workload(seconds, self.samples, gradients, self.update * scale)
@@ -73,7 +74,7 @@ class Workload:
 
     @staticmethod
     def of_record(record: Mapping[str, Any]) -> Workload:
-        """From `record`. Raises ValueError for another."""
+        """From `record`. Raises ValueError for anything else."""
         try:
             gradients = tuple(Gradient(float(ready), int(nbytes)) for ready, nbytes in record["gradients"])
             return Workload(
@@ -84,9 +85,9 @@ class Workload:
 
     @staticmethod
     def of_profile(record: Mapping[str, Any], samples: int) -> Workload:
-        """Of a timed profile of a training step, such as `lamina plan NETWORK --train --time --json FILE` writes.
+        """From a timed profile of a training step, such as `lamina plan NETWORK --train --time --json FILE` writes.
 
-        Raises ValueError for one that was not timed, or trains nothing.
+        Raises ValueError for one that was not timed, or has no updates.
         """
         try:
             times = [k["milliseconds"] for k in record["kernels"]]
@@ -103,11 +104,11 @@ class Workload:
 def workload_of(
     executable: Executable, samples: int, times: Profile | Machine, seconds: float | None = None
 ) -> Workload:
-    """The step that a compiled program is.
+    """The workload of a compiled program.
 
-    times: a timed profile of it, or a machine: then kernels take what they take at least there
-        (`least_seconds`), which says what part of the step each is; give seconds, too.
-    seconds: what the whole step takes; the parts are brought to that.
+    times: a timed profile of it, or a machine: then kernels take their lower bound there (`least_seconds`), which
+        gives each one's share of the step; pass seconds, too.
+    seconds: of the whole step; the parts are scaled to it.
     Raises ValueError for a program that updates nothing, or was not timed.
     """
     steps = [s for s in executable.program.steps if not s.plan.view]
@@ -129,7 +130,7 @@ def _updates(step: PlannedStep) -> bool:
 def _workload(
     times: Sequence[float], updates: Sequence[bool], sources: Sequence[tuple[int, int]], samples: int
 ) -> Workload:
-    """Of kernels that run one after the other; updates, wherever they stand, count as the step's end."""
+    """From kernels that run one after the other; updates, at any position, count as the step's end."""
     if not sources:
         raise ValueError("Workload: the program updates nothing: is it a training step?")
     ends, now = [], 0.0

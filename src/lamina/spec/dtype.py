@@ -1,4 +1,4 @@
-"""Element types. Storage types only: TF32 is a way to compute on float32 (see policy.Precision)."""
+"""Element types. Storage types only: TF32 is a compute mode of float32 (see `Policy.tf32`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lamina.spec.errors import DTypeError
 class DType:
     """One element type: name as in NumPy, short form as printed in specs, bytes per element.
 
-    There is one object for each, so that comparing them, and specs by them, costs nothing.
+    There is one object per type, so that comparing them, and specs with them, is cheap.
     """
 
     name: str
@@ -40,16 +40,16 @@ class DType:
 
     @property
     def category(self) -> int:
-        """0 for bool, 1 for integers, 2 for floats: of two the higher decides a common type."""
+        """0 for bool, 1 for integers, 2 for floats: the higher category of two determines their common type."""
         return {"b": 0, "i": 1, "u": 1, "f": 2}[self.kind]
 
     @property
     def compute(self) -> DType:
-        """The type that sums and statistics are kept in: float32 for the half and quarter types, else itself."""
+        """The accumulation type of sums and statistics: float32 for the half and quarter types, else itself."""
         return float32 if self in (float16, bfloat16, float8_e4m3fn) else self
 
     def holds(self, other: DType) -> bool:
-        """Whether every value of another type of this kind (float, integer or bool) is one of this."""
+        """Whether every value of another type of the same kind (float, integer or bool) is a value of this one."""
         return self.category == other.category and np.can_cast(other.numpy, self.numpy, "safe")
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ int16 = DType("int16", "i16", 2, "i", np.dtype(np.int16))
 int8 = DType("int8", "i8", 1, "i", np.dtype(np.int8))
 uint8 = DType("uint8", "u8", 1, "u", np.dtype(np.uint8))
 bool_ = DType("bool", "b8", 1, "b", np.dtype(np.bool_))
-#: 4 bits of exponent, 3 of mantissa, no infinities, up to 448. Only quantization makes it and computes with it.
+#: 4 bits of exponent, 3 of mantissa, no infinities, up to 448. Only quantization produces and consumes it.
 float8_e4m3fn = DType("float8_e4m3fn", "f8", 1, "f", np.dtype(ml_dtypes.float8_e4m3fn))
 
 DTYPES = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)
@@ -89,13 +89,13 @@ def as_dtype(value: DType | str | np.dtype[Any] | type) -> DType:
     return _BY_NAME[name]
 
 
-#: What NumPy gives a name to; it would take None for float64.
+#: Types with a NumPy name; NumPy would take None for float64.
 _NUMPY = (type, np.dtype)
 
 
 @lru_cache(maxsize=256)
 def _numpy_name(value: type | np.dtype[Any]) -> str:
-    """NumPy's name of a dtype or type, "" where it has none. NumPy puts it together anew each time, in 3 us."""
+    """NumPy's name of a dtype or type, "" if it has none. Cached, since NumPy rebuilds it each time, in 3 us."""
     try:
         return np.dtype(value).name
     except TypeError:
@@ -103,7 +103,7 @@ def _numpy_name(value: type | np.dtype[Any]) -> str:
 
 
 class FloatLimits(NamedTuple):
-    """What a floating point type holds, as torch.finfo says it."""
+    """The properties of a floating point type, as in torch.finfo."""
 
     bits: int
     eps: float
@@ -115,7 +115,7 @@ class FloatLimits(NamedTuple):
 
 
 class IntLimits(NamedTuple):
-    """What an integer type holds, as torch.iinfo says it."""
+    """The properties of an integer type, as in torch.iinfo."""
 
     bits: int
     min: int
@@ -150,9 +150,9 @@ def can_cast(from_: DType, to: DType) -> bool:
 
 
 def promote_types(type1: DType, type2: DType) -> DType:
-    """The dtype that tensors of two dtypes are computed in together, as torch.promote_types.
+    """The common dtype of tensors of two dtypes, as torch.promote_types.
 
-    bool < integers < floats: the higher kind decides; within one kind the wider, int16 for uint8 with int8 and
+    bool < integers < floats: the higher kind decides; within one kind the wider type, int16 for uint8 with int8 and
     float32 for float16 with bfloat16.
     """
     type1, type2 = as_dtype(type1), as_dtype(type2)

@@ -1,4 +1,4 @@
-"""What is raised when shapes, dtypes or layouts do not fit, before any library is called."""
+"""Errors for shapes, dtypes or layouts that do not fit, raised before any library is called."""
 
 
 class ShapeError(ValueError):
@@ -6,9 +6,9 @@ class ShapeError(ValueError):
 
 
 class OutsideError(ShapeError, IndexError):
-    """A number that names no element along an axis. As an IndexError it ends a `for` over an object whose
-    `__getitem__` takes its elements from a tensor."""
+    """An index out of range. As an IndexError it ends a `for` over an object whose `__getitem__` reads elements of a
+    tensor."""
 
 
 class DTypeError(TypeError):
-    """A dtype that the op does not take; the message names the op and what it takes."""
+    """A dtype that the op does not support; the message names the op and the supported ones."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks that take part in a collective operation, in their order in it: `Group(0, 2)`, `Group(range(4))`.
+    """The ranks that take part in a collective, in order: `Group(0, 2)`, `Group(range(4))`.
 
-    Equal groups are one: they share a communicator. Raises ValueError for no ranks, a negative one, or one twice.
+    Equal groups share a communicator. Raises ValueError for no ranks, a negative one, or one twice.
     """
 
     ranks: tuple[int, ...]

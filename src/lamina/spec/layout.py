@@ -1,7 +1,7 @@
-"""Layouts: where element (i0, i1, …) of a tensor is in memory.
+"""Layouts: the memory position of element (i0, i1, …) of a tensor.
 
 A layout is a stride per axis, in elements, and optionally inner blocks as oneDNN uses them:
-with blocks ((1, 16),) axis 1 is cut into blocks of 16, `strides[1]` steps over a whole block and the
+with blocks ((1, 16),) axis 1 is split into blocks of 16, `strides[1]` steps over a whole block and the
 16 elements of a block are contiguous, innermost. Channels that do not fill the last block are padding (zeros).
 
 Dense layouts have a tag in oneDNN's notation: axes a, b, c, … from outermost to innermost, capital where
@@ -35,7 +35,7 @@ class Layout:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether some axis is cut into blocks."""
+        """Whether some axis is split into blocks."""
         return bool(self.blocks)
 
 
@@ -52,7 +52,7 @@ def channels_last(shape: Shape) -> Layout:
 
 @lru_cache(maxsize=4096)
 def dense(shape: Shape, order: tuple[int, ...], blocks: Blocks = ()) -> Layout:
-    """No gaps: axes from outermost to innermost by `order`, then the blocks."""
+    """Dense: axes from outermost to innermost by `order`, then the blocks."""
     outer = outer_shape(shape, blocks)
     strides = [0] * len(shape)
     step = element_count(size for _, size in blocks)
@@ -71,7 +71,7 @@ def block_sizes(rank: int, blocks: Blocks) -> Shape:
 
 
 def outer_shape(shape: Shape, blocks: Blocks) -> Shape:
-    """The number of blocks along each axis, the last one perhaps partly padding."""
+    """The number of blocks along each axis, including a partly filled last one."""
     if not blocks:
         return shape
     return tuple(-(-s // b) for s, b in zip(shape, block_sizes(len(shape), blocks), strict=True))
@@ -95,8 +95,8 @@ def from_tag(tag: str, shape: Shape) -> Layout:
 def tag(layout: Layout, shape: Shape) -> str | None:
     """The tag of a dense layout, or None when there are gaps, overlaps or broadcast (0) strides.
 
-    Axes of size 1 may stand anywhere; they are named where row-major order would put them, so that a
-    layout which is contiguous or channels-last up to such axes has the plain tag.
+    The position of axes of size 1 is arbitrary; they are named where row-major order would put them, so that a layout
+    that is contiguous or channels-last up to such axes has the plain tag.
     """
     order = _order(layout, shape)
     if order is None:
@@ -108,13 +108,13 @@ def tag(layout: Layout, shape: Shape) -> str | None:
 
 @lru_cache(maxsize=4096)
 def plainest(layout: Layout, shape: Shape) -> Layout:
-    """The layout of the same memory in which axes of size 1 have the strides that the tag gives them."""
+    """The layout of the same memory in which axes of size 1 have the strides of the tag's canonical layout."""
     order = _order(layout, shape)
     return layout if order is None else dense(shape, order, layout.blocks)
 
 
 def _order(layout: Layout, shape: Shape) -> tuple[int, ...] | None:
-    """The axes of a dense layout from outermost to innermost, as its tag names them; None where it is not dense."""
+    """The axes of a dense layout from outermost to innermost, as in its tag; None if it is not dense."""
     outer = outer_shape(shape, layout.blocks)
     for order in _orders(layout, outer):
         fits = dense(shape, order, layout.blocks).strides
@@ -126,10 +126,9 @@ def _order(layout: Layout, shape: Shape) -> tuple[int, ...] | None:
 
 
 def _orders(layout: Layout, outer: Shape) -> Iterator[tuple[int, ...]]:
-    """The orders that a dense layout may have: row-major, channels-last, and by falling stride.
-
-    In the last an axis of size 1 stands behind the one before it, whatever its stride: layouts of the same memory
-    have one tag.
+    """The candidate orders of a dense layout: row-major, channels-last, and by decreasing stride. In the last an axis
+    of size 1 comes right after the one before it, whatever its stride, so that layouts of the same memory have one
+    tag.
     """
     rank = len(outer)
     yield tuple(range(rank))
@@ -142,10 +141,10 @@ def _orders(layout: Layout, outer: Shape) -> Iterator[tuple[int, ...]]:
 
 
 def reshaped_strides(before: Shape, strides: tuple[int, ...], after: Shape) -> tuple[int, ...] | None:
-    """The strides in another shape; None where elements that are neighbours then do not lie at equal distances."""
+    """The strides in another shape; None where adjacent elements of an axis would not be at equal distances."""
     if before == after or 0 in before:
         return strides if before == after else (1,) * len(after)
-    runs: list[tuple[int, int]] = []  # axes that are as one: how many elements, and their distance
+    runs: list[tuple[int, int]] = []  # mergeable axes: number of elements, and stride
     for n, s in zip(before, strides, strict=True):
         if n > 1 and runs and runs[-1][1] == n * s:
             runs[-1] = runs[-1][0] * n, s
@@ -165,10 +164,9 @@ def reshaped_strides(before: Shape, strides: tuple[int, ...], after: Shape) -> t
 
 @lru_cache(maxsize=4096)
 def reshaped(layout: Layout, before: Shape, after: Shape) -> tuple[Layout, Layout]:
-    """Two layouts of the same memory, of a shape and of the one that it is reshaped to: a view between them.
-
-    The first is the given one wherever a view of it exists. Elsewhere axes that are split or joined lie row-major
-    beside each other, and the groups of these in the order in which they lay, so that a copy changes the least.
+    """Two layouts of the same memory, one for each shape, so that the reshape is a view. The first is the given one
+    wherever a view of it exists. Elsewhere the axes of each split or joined group become row-major and adjacent, and
+    the groups keep their order in memory, so that a copy changes the least.
     """
     if 0 in before:
         return contiguous(before), contiguous(after)
@@ -184,7 +182,7 @@ def reshaped(layout: Layout, before: Shape, after: Shape) -> tuple[Layout, Layou
 
 
 def _lying_order(layout: Layout, shape: Shape, groups: Sequence[Sequence[int]]) -> list[int] | None:
-    """The groups of axes from outer to inner as they lie; None where axes of one lie around those of another."""
+    """The groups of axes in memory order, outermost first; None if axes of one group enclose those of another."""
     of = {axis: g for g, axes in enumerate(groups) for axis in axes if shape[axis] > 1}
     axes = sorted(of, key=lambda axis: (-layout.strides[axis], axis))
     runs = [g for g, _ in groupby(of[axis] for axis in axes)]
@@ -194,7 +192,7 @@ def _lying_order(layout: Layout, shape: Shape, groups: Sequence[Sequence[int]]) 
 
 
 def _axis_groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
-    """The smallest runs of axes of two shapes that hold equally many elements."""
+    """The smallest runs of axes of two shapes with equal numbers of elements."""
     found: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -212,7 +210,7 @@ def _axis_groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
 
 
 def same_memory(a: Layout, b: Layout, shape: Shape) -> bool:
-    """Whether both put every element of a shape at the same place."""
+    """Whether both put every element of a shape at the same address."""
     if a is b or a == b:
         return True
     if a.blocks != b.blocks:
@@ -224,12 +222,12 @@ def same_memory(a: Layout, b: Layout, shape: Shape) -> bool:
 def overlaps(layout: Layout, shape: Shape) -> bool:
     """Whether several elements may share one address: broadcast (stride 0), sliding windows.
 
-    Strides that interleave without meeting count too: telling these apart is hard (Diophantine equations).
+    Interleaving strides without common addresses count too: deciding that is hard (Diophantine equations).
     """
     if 0 in shape:
         return False
     outer = outer_shape(shape, layout.blocks)
-    reach = element_count(size for _, size in layout.blocks) - 1  # of the axes with smaller strides
+    reach = element_count(size for _, size in layout.blocks) - 1  # extent of the axes with smaller strides
     for stride, extent in sorted(zip(layout.strides, outer, strict=True)):
         if extent > 1 and stride <= reach:
             return True
@@ -238,7 +236,7 @@ def overlaps(layout: Layout, shape: Shape) -> bool:
 
 
 def physical_elements(layout: Layout, shape: Shape) -> int:
-    """Elements from the first to the last that the layout touches, padding included; 0 for an empty shape."""
+    """The extent of a layout in elements, from first to last, padding included; 0 for an empty shape."""
     if 0 in shape:
         return 0
     outer = outer_shape(shape, layout.blocks)
@@ -259,10 +257,10 @@ def view(flat: np.ndarray[Any, Any], layout: Layout, shape: Shape) -> np.ndarray
 
 @lru_cache(maxsize=4096)
 def refined(shape: Shape, layouts: tuple[Layout, ...]) -> tuple[Shape, tuple[tuple[int, ...], ...]] | None:
-    """The shape with its axes cut where blocks of some layout begin, and each layout's strides along what they are
-    cut into: [N, 64, H, W] in blocks of 16 channels beside row-major is [N, 4, 16, H, W].
+    """The shape with its axes split where blocks of some layout begin, and each layout's strides along the resulting
+    axes: [N, 64, H, W] in blocks of 16 channels beside row-major is [N, 4, 16, H, W].
 
-    None where some blocks are not full, or those of two layouts (of 16 and 24, say) do not begin together.
+    None where some blocks are not full, or those of two layouts (of 16 and 24, say) are not aligned.
     """
     sizes, strides = list[int](), [list[int]() for _ in layouts]
     for axis, count in enumerate(shape):
@@ -280,7 +278,7 @@ def refined(shape: Shape, layouts: tuple[Layout, ...]) -> tuple[Shape, tuple[tup
 
 
 def _steps(layout: Layout, axis: int) -> dict[int, int]:
-    """Elements along an axis that its blocks hold, from the innermost on -> the stride from one to the next."""
+    """Block extents along an axis, from the innermost on -> the stride between blocks."""
     steps, width, stride = dict[int, int](), 1, 1
     for blocked, size in reversed(layout.blocks):
         if blocked == axis:
@@ -292,7 +290,7 @@ def _steps(layout: Layout, axis: int) -> dict[int, int]:
 
 
 def unpack(flat: np.ndarray[Any, Any], layout: Layout, shape: Shape) -> np.ndarray[Any, Any]:
-    """A flat buffer in `layout` as an ordinary array of `shape`: a view when unblocked, else a copy."""
+    """A flat buffer in `layout` as an ordinary array of `shape`: a view if unblocked, else a copy."""
     if not layout.blocks:
         return view(flat, layout, shape)
     blocks = view(flat, layout, shape)

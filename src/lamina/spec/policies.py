@@ -1,4 +1,4 @@
-"""What a plan may do: which arithmetic, how its algorithm is chosen, how much memory it may take.
+"""Constraints on plans: arithmetic, choice of algorithms, memory.
 
 A policy is a value and part of the plan key. The current one is ambient (`policy(...)` as a context manager)
 and is recorded with each traced node.
@@ -16,8 +16,8 @@ from numbers import Integral
 from typing import Any
 
 ALGORITHMS = ("auto", "heuristic", "fastest", "fallback")
-#: Names that users of other systems know, and the algorithm and `once` that they mean: PyTorch's and cudnn.torch's
-#: "benchmark", Theano's others.
+#: Names from other systems, and the algorithm and `once` that they mean: PyTorch's and cudnn.torch's "benchmark",
+#: Theano's others.
 ALIASES = {
     "benchmark": ("fastest", False),
     "guess": ("heuristic", False),
@@ -26,7 +26,7 @@ ALIASES = {
     "time_once": ("fastest", True),
     "time_on_shape_change": ("fastest", False),
 }
-#: A plan by name: an own kernel, or a formulation and an engine with or without its knobs, as plans are labelled.
+#: A plan by name: an own kernel, or a formulation and an engine with or without its knobs, as in plan labels.
 _NAMED = re.compile(r"direct|halved|[a-z0-9]+ eng\d+(\{[\d:,]*\})?")
 
 
@@ -38,25 +38,25 @@ class Policy:
     """How plans are chosen.
 
     tf32: float32 convolutions and products may round their inputs to TF32 (10-bit mantissa).
-    deterministic: only algorithms that give bit-equal results from run to run (`use_deterministic_algorithms` sets it
-        for everything).
-    algorithm: "auto" (what was measured to be fastest, for this problem or for one near it, as far as that is known
-        from this user's timings or from the package; else the library's first choice; nothing is timed before
-        a program runs, but `train_step` learns between its steps),
-        "heuristic" (the library's first choice), "fastest" (candidates are checked and timed), or "fallback"
-        (the most widely supported engine); other systems' names for these are in `ALIASES`. A GPU's convolution
-        can also be given its plan by name, as reports show it: "plain eng58{25:0}", "plain eng58", "direct" for the
-        own kernel, or "halved" (many taps in bfloat16: three convolutions of half as many, with twice the rounding
-        error; "fastest" may take it too); other devices and ops take it as "heuristic", as they do "auto".
-    workspace_limit: bytes that a plan may take beside its operands; None is no limit.
-    once: the choice for the first sizes that a convolution with a filter meets serves other batch and image sizes
-        too, as long as it can; else each size has its own.
-    data_grad, filter_grad: the algorithm of a convolution's gradients where it is not `algorithm`.
-    check_indices: on a GPU, labels and indices out of range stop the program as a device-side assertion does, after
+    deterministic: only algorithms with bitwise reproducible results (`use_deterministic_algorithms` sets it
+        globally).
+    algorithm: "auto" (the measured fastest for this problem or a neighbouring one, if known from this user's timings
+        or from the package; else the library's first choice; nothing is timed before a program runs, but `train_step`
+        learns between its steps), "heuristic" (the library's first choice), "fastest" (candidates are checked and
+        timed), or "fallback" (the most widely supported engine); other systems' names for these are in `ALIASES`. A
+        GPU convolution can also be given a plan by name, as reports show it: "plain eng58{25:0}", "plain eng58",
+        "direct" for the own kernel, or "halved" (many taps in bfloat16: three convolutions of half as many, with
+        twice the rounding error; "fastest" may take it too); other devices and ops take it as "heuristic", as they do
+        "auto".
+    workspace_limit: bytes of workspace that a plan may take; None is no limit.
+    once: the choice for a filter's first sizes is reused for other batch and image sizes as long as it supports them;
+        else each size has its own.
+    data_grad, filter_grad: the algorithm of a convolution's gradients if it differs from `algorithm`.
+    check_indices: on a GPU, labels and indices out of range stop the program like a device-side assertion, after
         their value and position were printed (on a CPU they always raise IndexError).
     check_finite: kernels run one by one, and the first op that gives NaN or an infinity from finite operands is a
-        `NonFiniteError` that names it, its module and the line of the program. For looking for a fault: it is slow,
-        and what a training step has updated by then stays.
+        `NonFiniteError` that names it, its module and the line of the program. For debugging: it is slow, and updates
+        that a training step has already made stay.
     """
 
     tf32: bool = False
@@ -90,15 +90,15 @@ class Policy:
         return self._hash
 
     @cached_property
-    def _hash(self) -> int:  # part of every key by which a plan is looked up
+    def _hash(self) -> int:  # part of every plan key
         return hash(tuple([getattr(self, f.name) for f in fields(self)]))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # a hash holds in one process only
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # a hash is valid in one process only
 
     @property
     def named(self) -> bool:
-        """Whether the algorithm is one plan by its name."""
+        """Whether the algorithm is a single plan by name."""
         return self.algorithm not in ALGORITHMS
 
     def of(self, direction: str) -> Policy:
@@ -111,7 +111,7 @@ class Policy:
 
 
 def _algorithm(field: str, name: str) -> tuple[str, bool]:
-    """An algorithm by its own name, and whether the given name says `once`. Raises ValueError."""
+    """The algorithm's canonical name, and whether the given name implies `once`. Raises ValueError."""
     found, once = ALIASES.get(name, (name, False))
     if found not in ALGORITHMS and not _NAMED.fullmatch(found):
         known = ", ".join((*ALGORITHMS, *ALIASES))
@@ -119,7 +119,7 @@ def _algorithm(field: str, name: str) -> tuple[str, bool]:
     return found, once
 
 
-#: In force where there is no `with policy(…)`: the process's own, in every thread.
+#: In force outside of `with policy(…)`: process-wide, in every thread.
 _default = Policy()
 _current: ContextVar[Policy | None] = ContextVar("lamina_policy", default=None)
 
@@ -130,24 +130,24 @@ def current_policy() -> Policy:
 
 
 def use_deterministic_algorithms(mode: bool) -> None:
-    """Whether every op, in all threads, is computed only by what gives the same bits from run to run (torch's name).
+    """Whether every op, in all threads, uses only kernels with bitwise reproducible results (torch's name).
 
-    With True a kernel that does not is passed over for one that does; where there is none, planning raises an error
-    that names the op (`NonDeterministicError`). `with policy(deterministic=…)` holds for its block. The same bits are
-    those of the same program on the same hardware, libraries and number of threads; under the policy "fastest" the
-    kernels of a GPU are those that won the contest that is remembered on disk.
+    With True other kernels are skipped; where none is left, planning raises an error that names the op
+    (`NonDeterministicError`). `with policy(deterministic=…)` holds for its block. Reproducible means: for the same
+    program on the same hardware, libraries and number of threads; under the policy "fastest" a GPU's kernels are the
+    winners of contests remembered on disk.
     """
     global _default
     if not isinstance(mode, bool):
         raise TypeError(f"use_deterministic_algorithms: mode must be True or False, got {mode!r}")
     _default = replace(_default, deterministic=mode)
     here = _current.get()
-    if here is not None:  # inside of a block: until its end, too
+    if here is not None:  # inside a block: until its end, too
         _current.set(replace(here, deterministic=mode))
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """Whether only what gives the same bits from run to run is used here."""
+    """Whether only kernels with bitwise reproducible results are used here."""
     return current_policy().deterministic
 
 

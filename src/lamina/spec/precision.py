@@ -1,4 +1,4 @@
-"""Precision as one argument: in which type a network computes, and what is kept in float32 beside it."""
+"""Precision as one argument: the compute type of a network, and what is kept in float32 beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lamina.spec.dtype import DType, bfloat16, float16, float32, float64
 
 @dataclass(frozen=True)
 class Precision:
-    """master: the type of the parameters and of the optimizer's state. compute: of activations and gradients.
+    """master: the type of parameters and optimizer state. compute: the type of activations and gradients.
 
     tf32: float32 products may round their inputs to TF32. scaled: the loss is multiplied by a factor, so that
         small float16 gradients do not vanish.

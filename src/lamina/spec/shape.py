@@ -1,4 +1,4 @@
-"""Shapes, checked: every size that reaches a library or an allocator went through here."""
+"""Checked shapes: every size passed to a library or an allocator goes through here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INT = frozenset({int})
 
 def as_shape(sizes: int | SupportsIndex | Iterable[SupportsIndex], what: str = "shape") -> Shape:
     """A tuple of ints >= 0. Raises ShapeError for anything else."""
-    if type(sizes) is tuple and _INT.issuperset(map(type, sizes)):  # as nearly always
+    if type(sizes) is tuple and _INT.issuperset(map(type, sizes)):  # the common case
         shape: Shape = sizes
     else:
         try:

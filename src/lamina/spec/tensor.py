@@ -25,7 +25,7 @@ class Spec:
     layout: Layout | None = None
 
     def __post_init__(self) -> None:
-        shape = self.__dict__["shape"] = as_shape(self.shape)  # thousands of specs are made for one program
+        shape = self.__dict__["shape"] = as_shape(self.shape)  # thousands of specs are made per program
         self.__dict__["numel"] = prod(shape)
         if not isinstance(self.dtype, DType) or not (self.layout is None or isinstance(self.layout, Layout)):
             raise TypeError(
@@ -44,7 +44,7 @@ class Spec:
         return hash((self.shape, self.dtype, self.layout))
 
     def __reduce__(self) -> tuple[type[Spec], tuple[Shape, DType, Layout | None]]:
-        return Spec, (self.shape, self.dtype, self.layout)  # what is cached holds in one process only
+        return Spec, (self.shape, self.dtype, self.layout)  # cached hashes are valid in one process only
 
     @property
     def ndim(self) -> int:
@@ -96,12 +96,13 @@ class Spec:
         return replace(self, layout=layouts.from_tag(tag, self.shape))
 
     def reshaped(self, shape: Shape) -> tuple[Spec, Spec]:
-        """Itself as it lies, or has to lie, and the view of that memory in another shape of as many elements."""
+        """Itself in its present or a required layout, and the view of that memory in another shape with as many
+        elements."""
         given, made = layouts.reshaped(self.physical, self.shape, shape)
         return Spec(self.shape, self.dtype, given), Spec(shape, self.dtype, made)
 
     def same_memory(self, other: Spec) -> bool:
-        """Whether both put every element at the same place, so that no copy is needed between them."""
+        """Whether both put every element at the same address, so that no copy is needed between them."""
         if self is other:
             return True
         if self.shape != other.shape or self.dtype != other.dtype:

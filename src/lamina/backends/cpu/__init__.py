@@ -1,7 +1,7 @@
-"""Backend `cpu`: oneDNN for what it has, generated loops for what they are good for, NumPy for the rest.
+"""Backend `cpu`: oneDNN where it has a kernel, generated loops where they pay, NumPy for the rest.
 
-Plans choose layouts: activations channels-last or blocked, filters as each kernel wants them; elementwise ops and
-pooling keep what they are given. Without oneDNN (it is built for x86-64) everything runs on NumPy.
+Plans choose layouts: activations channels-last or blocked, filters as each kernel prefers; elementwise ops and
+pooling keep the layout of their operand. Without oneDNN (it is built for x86-64) everything runs on NumPy.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ _log = logging.getLogger("lamina.backends.cpu")
 class CpuBackend(Backend):
     """Plans ops for the processor.
 
-    `LAMINA_DNNL=none` in the environment, or a machine that oneDNN is not built for, leaves everything to NumPy.
+    `LAMINA_DNNL=none` in the environment, or a machine without a build of oneDNN, leaves everything to NumPy.
     """
 
     name = "cpu"
 
     def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """oneDNN's kernel (an own op's Python function), generated loops, or else the op's NumPy meaning.
+        """oneDNN's kernel (a custom op's Python function), generated loops, or else the op's NumPy reference.
 
         Raises NoKernel for steps that cannot be fused, and what `op.infer` raises.
         """
@@ -140,18 +140,18 @@ class CpuBackend(Backend):
         except NonDeterministicError:
             raise
         except NoKernel:
-            pass  # by loops
+            pass  # loops are tried below
         found = table.loops.plan(op, specs, self.device, policy)
-        try:  # on operands that lie as loops want them: a plan is the same when it is made again on its own inputs
+        try:  # with the loops' operand layouts: replanning on a plan's own inputs must give the same plan
             return kernels.plan(op, found.inputs, self.device, policy) if known else found
         except NoKernel:
             return found
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
-        """By oneDNN where that generates code; else a copy of runs, or oneDNN's loops, or by NumPy what it lacks.
+        """By oneDNN where it generates code; else a copy by runs, oneDNN's loops, or NumPy for the rest.
 
-        Half types that the processor does not compute in oneDNN copies at 25 to 50 ns an element, own loops and
-        NumPy at 1 to 2.
+        Half types that the processor does not compute in are copied by oneDNN at 25 to 50 ns an element, by own loops
+        and NumPy at 1 to 2.
         """
         blocked = source.fixed.physical.is_blocked or target.fixed.physical.is_blocked
         if not has_onednn():
@@ -173,17 +173,17 @@ class CpuBackend(Backend):
         return (kernels.source(op) if has_onednn() else "") or "numpy"
 
     def joins(self, op: Op, specs: Sequence[Spec]) -> bool:
-        """Where loops are generated for it."""
+        """Whether it can be a step of a generated loop."""
         return elementwise.joins(op, specs)
 
     def has_kernel(self, op: type[Op]) -> bool:
-        """Whether oneDNN, or code of this backend beside it, computes the op."""
+        """Whether oneDNN, or this backend's own code beside it, computes the op."""
         return has_onednn() and kernels.get(op) is not None
 
 
 @lru_cache(maxsize=1)
 def has_onednn() -> bool:
-    """Whether oneDNN can be opened; says so once, in the log, when it cannot."""
+    """Whether oneDNN can be opened; logs once when it cannot."""
     found = onednn.available()
     if not found:
         _log.warning("oneDNN was not found: the cpu backend runs on NumPy, which is slow for convolutions")

@@ -1,7 +1,7 @@
-"""Scaled dot-product attention as products with fused steps, one image of the batch after the other.
+"""Scaled dot-product attention as products with fused steps, one sample of the batch after the other.
 
-The weights of one image, [H, S, T], stay in the caches between the products. The statistics come for free from two
-maxima: the largest weight of a row is exp(largest score - statistic). Half types are computed on copies in float32.
+The weights of one sample, [H, S, T], stay in the caches between the products. The statistics follow from two maxima:
+the largest weight of a row is exp(largest score - statistic). Half types are computed on copies in float32.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Shape, Spec, float32
 
 _WIDTH = float32.itemsize
-#: What oneDNN's maximum of a row of -inf may be.
+#: Upper bound of the value that oneDNN's maximum gives for a row of -inf.
 _LOWEST = np.finfo(np.float32).min
 
 
@@ -81,7 +81,7 @@ def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, pol
     _drops_nothing(op)
     totals = chain.temporary(q[0] * prod(sizes.rows) * _WIDTH)
     chain.call(_row_sums(totals, inputs[3].shape))
-    lines = prod(sizes.rows)  # the scores as a matrix: 4 axes have no fast kernel
+    lines = prod(sizes.rows)  # the scores as a matrix: oneDNN has no fast kernel for 4 axes
     row, square = MemoryDesc((lines, 1)), MemoryDesc((lines, sizes.scores[3]))
     into, back = (
         _product(q, k, steps=sizes.steps(op), transpose_b=True),
@@ -107,10 +107,10 @@ def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, pol
 
 
 def _widened(op: Attention | AttentionGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """The plan in float32, between casts of what is of a half type.
+    """The plan in float32, between casts of the half-type operands.
 
-    The gradient's rows are less the sum of do o, for which an o that was rounded to a half type is too coarse: it is
-    computed again.
+    The gradient subtracts the row sums of do * o, for which an o rounded to a half type is too coarse: it is
+    recomputed.
     """
     given = [s.open.fixed for s in specs]
     made, wide = [s.fixed for s in op.infer(*given)], [_wide(s) for s in given]
@@ -180,7 +180,7 @@ def _grad_by_rows(
 
 
 def _gradients(op: AttentionGrad, sizes: _Sizes, q: Shape, k: Shape, g: Shape) -> list[PrimitiveDesc]:
-    """The products that give dq and dk, of the scores' gradient, and dv, of the weights."""
+    """The products that give dq and dk from the scores' gradient, and dv from the weights."""
     scaled = (Eltwise("linear", op.scale),)
     return [
         _product(sizes.scores, k, steps=scaled),
@@ -197,12 +197,12 @@ class _Sizes:
         self.mask, self.bias = (1, 1, q[2], k[2]), bias
 
     def steps(self, op: Attention | AttentionGrad) -> tuple[PostOp, ...]:
-        """What makes scores of products."""
+        """The post-ops that turn products into scores."""
         added = [self.mask] * op.causal + [(1, *shape[1:]) for shape in self.bias]
         return (Eltwise("linear", op.scale), *(Binary("add", MemoryDesc(shape)) for shape in added))
 
     def of_image(self, op: Attention | AttentionGrad, place: int, image: int) -> rows.ScoreShape:
-        """An image's scores for generated kernels; the bias is input `place`, the mask the one behind."""
+        """A sample's scores for generated kernels; the bias is input `place`, the mask the next one."""
         bias, mask = None, None
         for shape in self.bias:
             own = image * prod(shape[1:]) * _WIDTH if shape[0] > 1 else 0
@@ -212,7 +212,8 @@ class _Sizes:
         return rows.ScoreShape(self.scores, op.scale, op.causal, bias, mask)
 
     def operands(self, op: Attention | AttentionGrad, place: int, image: int) -> dict[int, Location | Held]:
-        """The mask, 0 where a row sees a column, else -inf; and of the bias, input `place`, what is an image's."""
+        """The causal mask, 0 where a row sees a column, else -inf; and this sample's part of the bias, input
+        `place`."""
         found: list[Location | Held] = []
         if op.causal:
             found.append(Held(np.where(op.mask(*self.mask[2:]), 0, -np.inf).astype(np.float32)))
@@ -223,13 +224,13 @@ class _Sizes:
 
 
 def _drops_nothing(op: Attention | AttentionGrad) -> None:
-    """Raise NoKernel where weights are dropped: oneDNN's steps alone have no place for it."""
+    """Raise NoKernel for dropout of the weights: post-ops alone cannot apply it."""
     if op.keep < 1:
         raise NoKernel(f"cpu: without generated loops {op} is left to NumPy")
 
 
 def _largest(sizes: _Sizes) -> PrimitiveDesc:
-    """The largest score of each row; of rows of one score, which oneDNN does not reduce, that one."""
+    """The largest score of each row; for rows of one score, which oneDNN does not reduce, a copy."""
     scores, rows = MemoryDesc(sizes.scores), MemoryDesc(sizes.rows)
     if sizes.scores == sizes.rows:
         return onednn.eltwise_forward("linear", scores, rows, alpha=1.0, prop="inference")
@@ -246,7 +247,7 @@ def _plain(specs: Sequence[Spec]) -> list[Spec]:
 def _product(
     a: Shape, b: Shape, *, steps: Sequence[PostOp] = (), transpose_a: bool = False, transpose_b: bool = False
 ) -> PrimitiveDesc:
-    """The product of one image's matrices [1, H, ·, ·], either lying the other way round, then steps."""
+    """The product of one sample's matrices [1, H, ·, ·], each possibly transposed, then post-ops."""
     left, right = _matrices(a, transpose_a), _matrices(b, transpose_b)
     out = MemoryDesc((1, a[1], left.dims[2], right.dims[3]))
     attributes = Attributes(tuple(steps)) if steps else None
@@ -257,7 +258,7 @@ def _product(
 
 
 def _less(square: MemoryDesc, row: MemoryDesc, steps: Sequence[PostOp]) -> PrimitiveDesc:
-    """A matrix less one number per row, then steps; products have no such step."""
+    """A matrix minus one number per row, then post-ops; matmul has no such post-op."""
     made = attempt(lambda: onednn.binary("sub", square, row, square, attributes=Attributes(tuple(steps))))
     if made is None:
         raise NoKernel(f"cpu: oneDNN does not subtract {row} from {square}")
@@ -296,7 +297,7 @@ def _apply(chain: Chain, made: PrimitiveDesc, source: Location, to: Location) ->
 
 
 def _less_log(stats: Location, largest: Location, count: int) -> Bind:
-    """The largest score less the logarithm of the largest weight."""
+    """The largest score minus the logarithm of the largest weight."""
 
     def bind(call: Call) -> Run:
         found, weight = (host_array(p.address(call), (count,), np.float32) for p in (stats, largest))
@@ -313,7 +314,7 @@ def _less_log(stats: Location, largest: Location, count: int) -> Bind:
 
 
 def _blind_rows(largest: Location, weights: Location, shape: Shape) -> Bind:
-    """Weights of zero in the rows whose largest score is -inf."""
+    """Set weights to zero in the rows whose largest score is -inf."""
 
     def bind(call: Call) -> Run:
         top = host_array(largest.address(call), shape[:3], np.float32)
@@ -330,7 +331,7 @@ def _blind_rows(largest: Location, weights: Location, shape: Shape) -> Bind:
 
 
 def _added_up(slopes: Location, shape: Shape, bias: Shape, image: int) -> Bind:
-    """The gradient of the bias, of all images or of this one: the sum over its axes of 1."""
+    """The gradient of the bias, over all samples or for this one: the sum over its axes of size 1."""
     axes = tuple(i for i in (1, 2, 3) if bias[i] == 1 != shape[i])
 
     def bind(call: Call) -> Run:
@@ -352,7 +353,7 @@ def _added_up(slopes: Location, shape: Shape, bias: Shape, image: int) -> Bind:
 
 
 def _row_sums(to: Location, shape: Shape) -> Bind:
-    """The sum of o do over the features of each row."""
+    """The sum of o * do over the features of each row."""
 
     def bind(call: Call) -> Run:
         o, g = (host_array(call.inputs[i], shape, np.float32) for i in (3, 5))

@@ -1,4 +1,4 @@
-"""Tensors joined along an axis, in the layout that they lie in: no copy into another one before or after."""
+"""Concatenation in the operands' own layout, without reorders before or after."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Spec
 from lamina.spec.layout import dense
 
-#: Bytes of a run below which oneDNN's copies take longer than loops of our own (half a cache line), and the elements
-#: from which that pays for the loops' compilation.
+#: Bytes of a contiguous run (half a cache line) below which oneDNN's copies take longer than generated loops, and the
+#: elements from which that pays for the loops' compilation.
 _SHORT, _MANY = 32, 1 << 14
 
 
 @kernels(Concat, source="onednn")
 def concat(op: Concat, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """y from what is joined; parts without elements are left out."""
+    """y from the concatenated inputs; empty ones are left out."""
     (y,) = op.infer(*(s.open for s in specs))
     parts = [i for i, x in enumerate(specs) if x.numel]
     if y.dtype not in TYPES or not parts:
@@ -54,7 +54,7 @@ def concat(op: Concat, specs: Sequence[Spec], device: Device, policy: Policy) ->
 
 
 def _joined(axis: int, inputs: Sequence[Spec], y: Spec) -> Plan | None:
-    """The plan that joins operands where they lie; None where oneDNN has no kernel."""
+    """The plan that concatenates operands in place of a layout; None where oneDNN has no kernel."""
     parts = [i for i, x in enumerate(inputs) if x.numel]
     sources = [desc(inputs[i]) for i in parts]
     made = attempt(onednn.concat, axis, sources, desc(y))
@@ -74,13 +74,13 @@ def _joined(axis: int, inputs: Sequence[Spec], y: Spec) -> Plan | None:
 
 
 def _run(spec: Spec, axis: int) -> int:
-    """Bytes of an operand that come to lie beside each other."""
+    """Contiguous bytes that an operand contributes."""
     strides = spec.physical.strides
     return spec.shape[axis] * strides[axis] * spec.dtype.itemsize if not spec.physical.is_blocked else _SHORT
 
 
 def _layouts(specs: Sequence[Spec]) -> Iterator[Spec]:
-    """Whose layout all may take, best first: the layout of most bytes, that without blocks, row-major."""
+    """Candidate layouts for all operands, best first: the one with the most bytes, that without blocks, row-major."""
     held: Counter[str] = Counter()
     first: dict[str, Spec] = {}
     for x in specs:

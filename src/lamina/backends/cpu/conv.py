@@ -1,7 +1,7 @@
-"""Convolution and its gradients: Winograd's algorithm where it pays, else oneDNN's direct one.
+"""Convolution and its gradients: Winograd's algorithm where it pays, else oneDNN's direct algorithm.
 
-Activations are channels-last where that is fastest, filters lie as each kernel wants them. A mirrored filter
-(true convolution) and a grouped one whose layout cannot be named pass through workspace.
+Activations are channels-last where that is fastest, filters have the layout that each kernel prefers. A mirrored
+filter (true convolution) and a grouped one without an expressible layout pass through workspace.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def conv(op: Conv, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
 
 
 def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], policy: Policy) -> Plan:
-    """Convolution with fused steps, whose operands are the inputs after x and w; made once for each problem.
+    """Convolution with fused steps, whose operands are the inputs after x and w; made once per problem.
 
-    How operands lie now is nothing to it: which steps are fused is asked before layouts are known.
+    It does not depend on the operands' present layouts: fusion is decided before layouts are known.
     """
     problem = op, tuple([s.open for s in specs]), post, tuple([s.open for s in extra])
     if _is_timed(policy):
@@ -91,7 +91,7 @@ _known_forward = lru_cache(maxsize=1024)(_forward)
 
 @lru_cache(maxsize=64)
 def _read_of(policy: Policy) -> Policy:
-    """What planning reads of a policy where nothing is timed."""
+    """The part of a policy that planning reads where nothing is timed."""
     direct = policy.algorithm == "fallback"
     return Policy(algorithm="fallback" if direct else "auto", workspace_limit=policy.workspace_limit)
 
@@ -170,7 +170,7 @@ def _reading(
     """The plan of a direction that reads the filter, input 1: forward, or the gradient of the data.
 
     Args:
-        source, result: the kernel's argument that is input 0 or output 0, and that one's spec.
+        source, result: the kernel's argument for input 0 and output 0, with its spec.
         post, extra: fused steps, and the specs of the inputs after the filter.
     """
     (reads, x), (writes, y) = source, result
@@ -195,9 +195,9 @@ def _reading(
 def _chosen(
     op: Op, like: Spec, policy: Policy, ends: Sequence[int], create: Callable[[str], PrimitiveDesc]
 ) -> PrimitiveDesc:
-    """The kernel for the best layout of activations that has one; by timing, if the policy asks for it.
+    """The kernel for the best layout of activations that has one; found by timing if the policy asks for it.
 
-    ends: which arguments are activations.
+    ends: the arguments that are activations.
     """
     candidates = _candidates(like, ends, create)
     made = fastest(candidates) if _is_timed(policy) else next(candidates, None)
@@ -207,7 +207,7 @@ def _chosen(
 
 
 def _is_timed(policy: Policy) -> bool:
-    """Whether kernels compete: not where results must be the same each time, since nobody remembers who won."""
+    """Whether kernels compete: not where results must be reproducible, since winners are not remembered."""
     return policy.algorithm == "fastest" and not policy.deterministic
 
 
@@ -216,8 +216,8 @@ def _candidates(
 ) -> Iterator[PrimitiveDesc]:
     """oneDNN's first choice for each layout of activations, best first.
 
-    One whose blocks channels do not fill only where there is no other: whoever reads it counts on zeros behind them,
-    which kernels of other ops may leave as they were.
+    Layouts with partly filled channel blocks only where there is no other: readers rely on zero padding, which
+    kernels of other ops may leave unwritten.
     """
     padded, given = list[PrimitiveDesc](), False
     for tag in activation_tags(like):
@@ -238,7 +238,7 @@ def _is_padded(memory: MemoryDesc) -> bool:
 
 
 def _hint(x: Spec, filters: Filter, y: Spec, window: Window, tag: str) -> PrimitiveDesc:
-    """A forward convolution of the same sizes: backward kernels are made in its light."""
+    """A forward convolution of the same sizes: the hint that backward primitive descriptors need."""
     return onednn.convolution_forward(
         open_desc(x, tag), filters.any, None, open_desc(y, tag), sliding(window), prop="training"
     )
@@ -246,7 +246,7 @@ def _hint(x: Spec, filters: Filter, y: Spec, window: Window, tag: str) -> Primit
 
 @dataclass(frozen=True)
 class Filter:
-    """A filter [K, C / g, *k] as oneDNN takes it: [g, K / g, C / g, *k] with groups, never mirrored."""
+    """A filter [K, C / g, *k] in oneDNN's form: [g, K / g, C / g, *k] with groups, never mirrored."""
 
     spec: Spec
     groups: int
@@ -271,7 +271,8 @@ class Filter:
         return MemoryDesc(self.dims, data_type(self.spec.dtype))
 
     def named(self, wanted: MemoryDesc) -> Spec | None:
-        """The filter's spec in a layout of the primitive, None where it has no name or elements move."""
+        """The filter's spec in a layout of the primitive; None where the layout cannot be expressed or elements
+        move."""
         if self.flip or not wanted.is_strided:
             return None
         if self.groups == 1:
@@ -286,7 +287,7 @@ class Filter:
     def read(
         self, chain: Chain, wanted: MemoryDesc, source: Location
     ) -> tuple[Spec, tuple[MemoryDesc, Location]]:
-        """How the filter must lie, and the operand for a primitive that wants it in the layout `wanted`."""
+        """The spec in which the filter is read, and the operand for a primitive that needs the layout `wanted`."""
         spec = self.named(wanted)
         if spec is not None:
             return spec, (wanted, source)
@@ -297,17 +298,17 @@ class Filter:
         return self.spec.fixed, (wanted, inside)
 
     def packed(self, wanted: MemoryDesc) -> Spec:
-        """What `pack` makes: the bytes of the filter in a layout that has no name."""
+        """The result of `pack`: the bytes of the filter in a layout that cannot be expressed."""
         return Spec((wanted.nbytes,), uint8).fixed
 
     def pack(self, wanted: MemoryDesc) -> Plan:
-        """The plan that brings a row-major filter into the layout `wanted`."""
+        """The plan that reorders a row-major filter to the layout `wanted`."""
         chain = Chain([self.spec.fixed], [self.packed(wanted)])
         self._prepare(chain, wanted, at_input(0), at_output())
         return chain.plan()
 
     def _prepare(self, chain: Chain, wanted: MemoryDesc, source: Location, target: Location) -> None:
-        """Append what brings a row-major filter into the layout `wanted`, mirrored if it is to be."""
+        """Append the steps that reorder a row-major filter to the layout `wanted`, mirrored if necessary."""
         if self.flip and wanted == self.plain:
             chain.call(self._mirror(source, target))
             return
@@ -319,7 +320,8 @@ class Filter:
         chain.run(onednn.reorder(self.plain, wanted), operands)
 
     def write(self, chain: Chain, given: MemoryDesc, target: Location) -> tuple[Location, Callable[[], None]]:
-        """Where a primitive writes the filter in the layout `given`, and what appends the steps after it."""
+        """Where a primitive writes the filter in the layout `given`, and a function that appends the steps after
+        it."""
         spec = self.named(given)
         chain.outputs[target.where] = spec or self.spec.fixed
         if spec is not None:
@@ -355,4 +357,4 @@ class Filter:
 
 
 def _nothing() -> None:
-    """Nothing follows."""
+    """Append no steps."""

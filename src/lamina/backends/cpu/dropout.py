@@ -1,4 +1,4 @@
-"""Dropout: the mask is drawn in NumPy, one multiplication applies it."""
+"""Dropout: the mask is drawn in NumPy and applied by one multiplication."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lamina.spec import Policy, Spec, float32
 
 @kernels(Dropout, source="onednn")
 def dropout(op: Dropout, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """(y, mask, next state) from x and the state; row-major, as elements are counted."""
+    """(y, mask, next state) from x and the state; row-major, since random words are assigned in that order."""
     x, state = (s.open.fixed for s in specs)
     computes(x)
     outputs = tuple(s.fixed for s in op.infer(x, state))

@@ -1,8 +1,8 @@
-"""Kernels of oneDNN that lose NaN or an infinity: they run where their operand holds none, else NumPy does.
+"""oneDNN kernels that lose NaN or an infinity: they run where their operand holds none, else NumPy does.
 
-Its max-pooling passes over NaN and gives the lowest finite number for -inf, its softmax gives 0 for NaN and for
-+inf, its exp gives inf for NaN, its gradient of relu multiplies by 0 where it should give 0. One pass over the
-operand, the least or the largest element, tells them all.
+Its max-pooling skips NaN and gives the lowest finite number for -inf, its softmax gives 0 for NaN and for +inf, its
+exp gives inf for NaN, its gradient of relu multiplies by 0 where it should give 0. One pass over the operand, for its
+least or largest element, detects all of these.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from lamina.runtime import host_array
 from lamina.spec import Spec
 from lamina.spec.layout import physical_elements
 
-#: Whether a kernel may run on an operand with this least, or largest, element.
+#: Whether a kernel may run on an operand; looks at its least or largest element.
 Allowed = Callable[[Array], bool]
 
 
 def guarded(plan: Plan, op: Op, allowed: Allowed, first: int = 0) -> Plan:
-    """The plan of `op`, whose inputs from the `first` on are looked at in each run: NumPy computes what is not
-    `allowed`.
-    """
+    """The plan of `op`, whose inputs from the `first` on are checked in each run: where one is not `allowed`, NumPy
+    computes the op."""
     return replace(plan, make=Guarded(plan, op, allowed, first))
 
 
@@ -55,13 +54,13 @@ class Guarded:
         return run
 
     def _watched(self, call: Call) -> list[tuple[int, int, Spec]]:
-        """Of each input that is looked at, the address, how many elements lie there with padding, and the spec."""
+        """For each checked input its address, the number of elements there with padding, and the spec."""
         specs = self.plan.inputs[self.first :]
         counts = [physical_elements(spec.physical, spec.shape) for spec in specs]
         return list(zip(call.inputs[self.first :], counts, specs, strict=True))
 
     def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
-        """As data; what runs elsewhere is the whole op, planned when it is needed."""
+        """As data; the fallback is the whole op, planned when it is needed."""
         fast = self.plan.recorded(call, tape)
         if fast is None:
             return None

@@ -1,4 +1,4 @@
-"""Between specs and oneDNN's descriptors, and from primitive descriptors to plans."""
+"""Conversion between specs and oneDNN's descriptors, and plans from primitive descriptors."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from lamina.spec.layout import channels_last, contiguous, dense, physical_elemen
 kernels = Kernels("cpu")
 
 TYPES = {float32: "f32", bfloat16: "bf16", float16: "f16", int32: "s32", int8: "s8", uint8: "u8"}
-#: What oneDNN computes in; other types run on NumPy.
+#: The types in which oneDNN computes; other types run on NumPy.
 FLOATS = (float32, bfloat16, float16)
 #: Scratch memory starts at multiples of this many bytes.
 ALIGNMENT = 256
-#: What oneDNN answers when it has no kernel for a combination.
+#: The errors of oneDNN when it has no kernel for a combination.
 Refused = (DnnlUnimplemented, DnnlInvalidArguments)
 
 
 # ------------------------------------------------------------------------------------------ specs, descriptors
-_blocked: dict[Spec, MemoryDesc] = {}  # layouts that oneDNN chose, as it described them
+_blocked: dict[Spec, MemoryDesc] = {}  # layouts that oneDNN chose, with its descriptors
 
 
 @lru_cache(maxsize=4096)
@@ -50,10 +50,9 @@ def desc(spec: Spec) -> MemoryDesc:
 
 @lru_cache(maxsize=4096)
 def _told(shape: Shape, strides: Shape) -> Shape:
-    """The strides for oneDNN, which counts elements by them: those of axes of 1, which lead nowhere, as they are in a
-    tensor that is row-major or channels last, where it lies like one, else as if these axes were inside of their
-    neighbours.
-    """
+    """Strides for oneDNN, which identifies layouts by them: those of axes of size 1 are arbitrary, and are set to
+    those of a row-major or channels-last tensor if the other axes match one, else as if these axes were inside their
+    neighbours."""
     usual = [contiguous(shape).strides, *([channels_last(shape).strides] if len(shape) > 2 else [])]
     if strides in usual:
         return strides
@@ -75,7 +74,8 @@ def open_desc(spec: Spec, tag: str = "any") -> MemoryDesc:
 
 @lru_cache(maxsize=1024)
 def _tagged(shape: Shape, kind: str, tag: str) -> MemoryDesc:
-    """One object for all primitives, so that its strides are asked for once. Not every order of axes has a name."""
+    """One cached object for all primitives, so that its strides are queried once. Not every order of axes has a
+    tag."""
     try:
         return MemoryDesc(shape, kind, tag=tag)
     except ValueError:
@@ -87,7 +87,7 @@ def _tagged(shape: Shape, kind: str, tag: str) -> MemoryDesc:
 
 @lru_cache(maxsize=1024)
 def spec_of(found: MemoryDesc, dtype: DType) -> Spec:
-    """The spec that a descriptor of strides and blocks is. Raises NoKernel for opaque ones."""
+    """The spec of a descriptor with strides and blocks. Raises NoKernel for opaque ones."""
     if not found.is_strided:
         raise NoKernel(f"cpu: oneDNN's layout {found} cannot be expressed by strides and blocks")
     spec = Spec(found.dims, dtype, Layout(found.strides, found.blocks))
@@ -104,7 +104,7 @@ def data_type(dtype: DType) -> str:
 
 
 def computes(*specs: Spec) -> None:
-    """Raise NoKernel unless oneDNN computes in these types and there is something to compute."""
+    """Raise NoKernel unless oneDNN computes in these types and no operand is empty."""
     for spec in specs:
         if spec.dtype not in FLOATS:
             raise NoKernel(f"cpu: oneDNN does not compute in {spec.dtype}")
@@ -130,7 +130,7 @@ def memory_order(spec: Spec) -> tuple[int, ...]:
 
 
 def alike(given: Spec, other: Spec) -> Spec:
-    """`other` with its axes in the order, and in the blocks, of `given`."""
+    """`other` with the axis order and the blocks of `given`."""
     layout = dense(other.shape, memory_order(given), given.physical.blocks)
     return Spec(other.shape, other.dtype, layout)
 
@@ -146,14 +146,14 @@ def attempt(create: Callable[..., PrimitiveDesc], *args: Any) -> PrimitiveDesc |
 
 # ------------------------------------------------------------------------------------------------------ plans
 class Location(NamedTuple):
-    """Where an operand lies: an input, an output, or bytes at an offset of the workspace."""
+    """The place of an operand: an input, an output, or bytes at an offset of the workspace."""
 
     kind: str
     where: int
     offset: int = 0
 
     def at(self, nbytes: int) -> Location:
-        """The place so many bytes further on."""
+        """The place this many bytes further on."""
         return self._replace(offset=self.offset + nbytes)
 
     def address(self, call: Call) -> int:
@@ -187,13 +187,13 @@ def at_output(index: int = 0) -> Location:
 Operands = Mapping[int, tuple[MemoryDesc, Location | Held]]
 
 
-#: How many operands at how many addresses a primitive remembers.
+#: For how many operands, and addresses of each, a primitive keeps memory objects.
 _MOST_MEMORIES = 32
 
 
 @dataclass
 class PrimitiveStage:
-    """One primitive with its operands; made ready at the first bind, since code is generated then."""
+    """One primitive with its operands; created at the first bind, since that generates code."""
 
     desc: PrimitiveDesc
     operands: Operands
@@ -205,7 +205,7 @@ class PrimitiveStage:
         return Primitive(self.desc)
 
     def recorded(self, call: Call, scratch: int, tape: PlanTape) -> list[Any]:
-        """The stage as data. Raises RecipeError where the primitive has no such form."""
+        """The stage as data. Raises RecipeError where the primitive cannot be encoded."""
         operands = []
         for argument, (desc, place) in self.operands.items():
             address = tape.keep(place.values) if isinstance(place, Held) else place.address(call)
@@ -215,14 +215,15 @@ class PrimitiveStage:
         return ["onednn", encode(self.desc), self.desc.implementation, operands, scratch if room else 0, room]
 
     def bind(self, call: Call, scratch: int) -> Run:
-        """Fix the addresses; `scratch` is where the primitive's scratch memory lies."""
+        """Fix the addresses; `scratch` is the address of the primitive's scratchpad."""
         memories = {a: self._memory(a, d, place.address(call)) for a, (d, place) in self.operands.items()}
         if self.desc.scratchpad.nbytes:
             memories[ARG.SCRATCHPAD] = self._memory(ARG.SCRATCHPAD, self.desc.scratchpad, scratch)
         return self.primitive.bind(memories)
 
     def _memory(self, argument: int, desc: MemoryDesc, address: int) -> Memory:
-        """The operand at an address. Op by op each meets the same few addresses, in ever other combinations."""
+        """The operand at an address. In eager calls each operand meets the same few addresses, in ever new
+        combinations."""
         found = self._memories.get((argument, address))
         if found is None:
             if len(self._memories) >= _MOST_MEMORIES:
@@ -235,7 +236,7 @@ class PrimitiveStage:
 class PlanStage:
     """Another plan, with the places of its operands and of its workspace.
 
-    op: what it computes; a saved program plans it again where its kernels have no form as data.
+    op: the computed op; a saved program replans it where its kernels cannot be encoded.
     """
 
     plan: Plan
@@ -249,7 +250,7 @@ class PlanStage:
         return self.plan.bind(self._call(call))
 
     def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
-        """Its steps as data; None where there is no such form."""
+        """Its steps as data; None where they cannot be encoded."""
         own = self._call(call)
         found = self.plan.recorded(own, tape)
         if found is None and self.op is not None:
@@ -266,7 +267,7 @@ Bind = Callable[[Call], Run]
 
 @dataclass
 class Chain:
-    """A plan in the making: primitives and Python functions, one after another."""
+    """A plan under construction: primitives and Python functions, one after another."""
 
     inputs: list[Spec]
     outputs: list[Spec]
@@ -286,11 +287,11 @@ class Chain:
     def follow(
         self, plan: Plan, inputs: Sequence[Location], outputs: Sequence[Location], op: Op | None = None
     ) -> None:
-        """Append another plan, which reads and writes these places; op: what they compute."""
+        """Append another plan, which reads and writes these places; op: the op that it computes."""
         self.stages.append(PlanStage(plan, tuple(inputs), tuple(outputs), self.temporary(plan.workspace), op))
 
     def call(self, bind: Bind) -> None:
-        """Append a Python function, made when addresses are known."""
+        """Append a Python function, created when addresses are known."""
         self.stages.append(bind)
 
     def plan(self, label: str = "", aliases: Mapping[int, int] | None = None) -> Plan:
@@ -311,7 +312,7 @@ class Chain:
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """The stages of a plan; called with a `Call` it binds them. scratch: where their scratch memory begins."""
+    """The stages of a plan; called with a `Call` it binds them. scratch: where their scratchpad begins."""
 
     stages: tuple[PrimitiveStage | PlanStage | Bind, ...]
     scratch: int
@@ -330,7 +331,7 @@ class Stages:
         return stage.bind(call) if isinstance(stage, PlanStage) else stage(call)
 
     def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
-        """As data, if all are primitives and plans that have such a form."""
+        """As data, if all primitives and plans in it can be encoded."""
         place, found = call.workspace + self.scratch, []
         for stage in self.stages:
             steps = self._told(stage, call, place, tape)
@@ -366,7 +367,7 @@ def sequence(runs: Sequence[Run]) -> Run:
 
 
 def quiet(run: Run) -> Run:
-    """NumPy in it warns of no overflow and no invalid value: those are results."""
+    """`run` without NumPy's warnings of overflow and invalid values: those are regular results."""
 
     def silent() -> None:
         with np.errstate(all="ignore"):

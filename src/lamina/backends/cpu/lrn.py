@@ -1,4 +1,4 @@
-"""Local response normalization by oneDNN, for windows with a middle, in the layout that x has."""
+"""Local response normalization by oneDNN, for windows of odd size, in the layout of x."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from lamina.ops.primitives.matmul import Matmul
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, float32
 
-#: From so many bytes of weights, and up to so many rows, a product costs the time to read the weights.
+#: From this many bytes of weights, and up to this many rows, a product takes the time to read the weights.
 BEYOND_CACHES, FEW_ROWS = 16 << 20, 64
 #: Arguments of a, b and the product.
 _Arguments = tuple[int, int, int]
@@ -54,7 +54,7 @@ def matmul(op: Matmul, specs: Sequence[Spec], device: Device, policy: Policy) ->
 
 
 def _is_streamed(a: Spec, b: Spec) -> bool:
-    """Whether the time goes into reading b: few rows, and more bytes than caches hold."""
+    """Whether the product is bound by reading b: few rows, and more bytes than caches hold."""
     return a.shape[0] <= FEW_ROWS and b.nbytes >= BEYOND_CACHES
 
 
@@ -139,7 +139,7 @@ def _bias(post: Post, y: Spec) -> MemoryDesc | None:
 
 
 def _plain(spec: Spec, transposed: bool = False) -> MemoryDesc:
-    """A row-major operand; transposed: with its last two axes exchanged."""
+    """A row-major operand; transposed: with its last two axes swapped."""
     shape, strides = list(spec.shape), list(spec.physical.strides)
     if transposed:
         shape[-2:], strides[-2:] = shape[:-3:-1], strides[:-3:-1]

@@ -1,6 +1,7 @@
-"""Batch and layer norm by oneDNN, in the layout that x has; statistics are finished in NumPy.
+"""Batch and layer norm by oneDNN, in the layout of x; statistics are finished in NumPy.
 
-oneDNN keeps variances, ops rstd = 1 / sqrt(variance + epsilon): backward, its variance is 1 / rstd² and epsilon 0.
+oneDNN keeps variances, ops keep rstd = 1 / sqrt(variance + epsilon): backward, its variance is 1 / rstd² and epsilon
+0.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def first_layout(
 ) -> tuple[Spec, PrimitiveDesc]:
     """The first of the given layouts, or else channels last, in which oneDNN has a kernel, and that kernel.
 
-    Without AVX-512 not one of blocks that channels do not fill: the kernels leave the rest of the result as it was,
-    which a convolution multiplies by zeros, whatever it is.
+    Without AVX-512 layouts with partly filled blocks are excluded: the kernels leave the padding of the result
+    unwritten, which a convolution multiplies by zeros (NaN, possibly).
     """
     last = given[0].with_tag(channels_last_tag(given[0].ndim)) if given[0].ndim > 2 else given[0].open.fixed
     named = (s for s in given if s.layout is not None and s.tag is not None)
@@ -84,7 +85,8 @@ def _add(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:
 def batch_norm(op: BatchNorm, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """y and the statistics.
 
-    relu without a residual gives 0 for NaN: a channel that holds one shows in its statistics, and NumPy computes all.
+    relu without a residual gives 0 for NaN: a channel with NaN shows in its statistics, and NumPy then computes
+    everything.
     """
     computes(specs[0])
     outs, fused = op.infer(*(s.open for s in specs)), op.relu and not op.residual and op.hi is None
@@ -215,7 +217,7 @@ def batch_norm_grad(op: BatchNormGrad, specs: Sequence[Spec], device: Device, po
 
 
 def _masked(op: BatchNormGrad, chain: Chain, x: Spec, variance: Location) -> Location:
-    """g where the output was positive: the output is given, or computed again."""
+    """g where the output was positive: the output is given, or recomputed."""
     here, row = desc(x), _vector(x.shape[1])
     y, masked = at_input(5), at_output(3)
     if not op.residual:
@@ -243,7 +245,7 @@ def _masked(op: BatchNormGrad, chain: Chain, x: Spec, variance: Location) -> Loc
 
 
 def _rows(x: Spec, rank: int) -> tuple[Spec, MemoryDesc, int]:
-    """x row-major, its rows as a matrix, and how long they are."""
+    """x row-major, its rows as a matrix, and their length."""
     x, length = x.open.fixed, prod(x.shape[x.ndim - rank :])
     return x, desc(Spec((x.numel // length, length), x.dtype)), length
 
@@ -317,7 +319,7 @@ def layer_norm_grad(op: LayerNormGrad, specs: Sequence[Spec], device: Device, po
             ARG.DIFF_DST: (here, at_input(0)),
             ARG.SRC: (here, at_input(1)),
             ARG.SCALE: (row, at_input(2)),
-            ARG.SHIFT: (row, at_input(2)),  # is asked for and not read
+            ARG.SHIFT: (row, at_input(2)),  # required, but not read
             ARG.MEAN: (stats, at_input(3)),
             ARG.VARIANCE: (stats, variance),
             ARG.DIFF_SRC: (here, at_output(0)),

@@ -1,4 +1,4 @@
-"""Elementwise ops. Tensors keep the layout that they have: all elements are run over in memory order."""
+"""Elementwise ops. Tensors keep their layout: all elements are processed in memory order."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from lamina.replay.guards import finite, no_nan
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
-#: Floats in the widest vector; rows from this length on run as fast with a rest that fills none as without; as many
-#: elements as make loops, which are faster on shorter rows, worth compiling.
+#: Floats in the widest vector; the row length from which a partial last vector costs nothing; and the number of
+#: elements from which loops, which are faster on shorter rows, are worth compiling.
 _VECTOR, _LONG_ROW, _MANY = 16, 128, 1 << 16
 
 _FROM_OUTPUT = {
@@ -154,10 +154,10 @@ def binary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
 
 
 def joined(op: Op, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) -> Plan:
-    """The same with fused steps, whose operands are the inputs after a and b; row-major where these need it.
+    """The same with fused steps, whose operands are the inputs after a and b; row-major where the steps need it.
 
-    Made once for each problem: operands whose layouts are all left open are row-major. Raises NoKernel for steps that
-    make NaN of -inf: behind a sum loops are as fast.
+    Made once per problem: operands are row-major if all layouts are open. Raises NoKernel for steps that turn -inf
+    into NaN: after a sum, loops are as fast.
     """
     if loses_infinity(post.steps):
         raise NoKernel(f"cpu: oneDNN makes NaN of -inf in steps behind {op}")
@@ -196,9 +196,10 @@ def _joined(op: Op, specs: tuple[Spec, ...], post: Post, extra: tuple[Spec, ...]
 
 
 def _by_rows(a: Spec, b: Spec) -> tuple[MemoryDesc, MemoryDesc] | None:
-    """a as [before, middle, behind] and b as [1, middle, 1], where b varies along axes that lie side by side in a.
+    """a as [before, middle, behind] and b as [1, middle, 1], where b varies along adjacent axes of a.
 
-    None where it varies along others, a is blocked, or many rows are short and ragged: loops run faster then.
+    None where it varies along others, a is blocked, or there are many short rows of odd length: loops are faster
+    then.
     """
     shape, order = aligned(b.shape, a.ndim), memory_order(a)
     varies = [i for i, axis in enumerate(order) if shape[axis] > 1]
@@ -236,9 +237,8 @@ def _binary(
 
 
 def _kept(spec: Spec, zero_kept: bool) -> Spec:
-    """The spec in the layout that it has, row-major where that is open, has gaps, or has padding that the
-    function would fill.
-    """
+    """The spec in its own layout; row-major where that is open, has gaps, or has padding that the function would make
+    nonzero."""
     if spec.layout is None or spec.tag is None or (is_padded(spec) and not zero_kept):
         return spec.open.fixed
     return spec

@@ -1,4 +1,4 @@
-"""Pooling. The index of a maximum is oneDNN's workspace: the offset in the kernel, row-major, first of ties."""
+"""Pooling. The index of a maximum is oneDNN's workspace: the row-major offset in the window, the first of ties."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Create = Callable[[MemoryDesc, MemoryDesc], PrimitiveDesc]
 
 @kernels(MaxPool, source="onednn")
 def max_pool(op: MaxPool, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """y, and the index, from x in the layout that x has."""
+    """y, and the index, from x in the layout of x."""
     (x,) = specs
     computes(x)
     y, *rest = op.infer(x)
@@ -54,7 +54,7 @@ def max_pool(op: MaxPool, specs: Sequence[Spec], device: Device, policy: Policy)
 
 @kernels(MaxPoolGrad, source="onednn")
 def max_pool_grad(op: MaxPoolGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """dx from g and the index, in the layout that the index has: it was written next to y."""
+    """dx from g and the index, in the layout of the index, which was written next to y."""
     g, index = specs
     computes(g)
     if index.dtype != uint8:
@@ -79,7 +79,7 @@ def max_pool_grad(op: MaxPoolGrad, specs: Sequence[Spec], device: Device, policy
 
 @kernels(AvgPool, source="onednn")
 def avg_pool(op: AvgPool, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """y from x in the layout that x has. A sum is the average times the size of the kernel."""
+    """y from x in the layout of x. A sum is the average times the size of the kernel."""
     (x,) = specs
     computes(x)
     (y,) = op.infer(x)
@@ -99,7 +99,7 @@ def avg_pool(op: AvgPool, specs: Sequence[Spec], device: Device, policy: Policy)
 
 @kernels(AvgPoolGrad, source="onednn")
 def avg_pool_grad(op: AvgPoolGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """dx from g in the layout that g has."""
+    """dx from g in the layout of g."""
     (g,) = specs
     computes(g)
     (x,) = op.infer(g)

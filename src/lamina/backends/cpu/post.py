@@ -45,32 +45,32 @@ from lamina.ops.primitives.pointwise import (
 from lamina.ops.primitives.quantize import QuantizedConv, QuantizedMatmul
 from lamina.spec import DType, Spec
 
-#: How many post-ops oneDNN takes: more is its out_of_memory.
+#: The most post-ops that oneDNN takes: more give its out_of_memory.
 MOST = 32
 _LARGEST = float(np.finfo(np.float32).max)
 #: max(x, 0) as x * min(max(x * largest, 0), 1): as fast as oneDNN's own relu, which gives 0 for NaN, as clip does.
-#: -inf becomes NaN: louder, not silent (elu with alpha 0 gives 0, but a fifth of MobileNetV2's time for its
-#: exponentials). Exact but for numbers below 1e-38 and the sign of zeros.
+#: -inf becomes NaN: visible, not silent (elu with alpha 0 gives 0, but its exponentials take a fifth of MobileNetV2's
+#: time). Exact except below 1e-38 and for the sign of zeros.
 _POSITIVE = Eltwise("hardswish", _LARGEST, 0.0)
 #: -0.0 becomes 0.0.
 _ADD_0 = Eltwise("linear", 1.0, 0.0)
 
 
 def relu(hi: float | None = None) -> tuple[Eltwise, ...]:
-    """max(x, 0), or the smaller of that and `hi` > 0, with all digits of x and NaN kept (-inf: see `_POSITIVE`).
+    """max(x, 0), or the smaller of that and `hi` > 0; x is kept exactly, NaN stays (-inf: see `_POSITIVE`).
 
-    oneDNN's functions with an upper bound make the lower one of NaN. Here that is -2, which nothing else is by then:
-    times the largest number it is -inf, and then NaN again.
+    oneDNN's functions with an upper bound map NaN to the lower bound. Here that is -2, which no other value has at
+    that point: times the largest number it is -inf, and then NaN again.
     """
     if hi is None:
         return _POSITIVE, _ADD_0
     return _POSITIVE, Eltwise("clip", -2.0, hi), Eltwise("relu", _LARGEST), _POSITIVE, _ADD_0
 
 
-#: Elementwise ops as steps of oneDNN that keep NaN. Its exp does not: `pointwise.exp` is guarded.
+#: Elementwise ops as post-ops that keep NaN. oneDNN's exp does not: `pointwise.exp` is guarded.
 ELTWISE: dict[type[Op], Callable[..., tuple[Eltwise, ...]]] = {
     Abs: lambda op: (Eltwise("abs"),),
-    Neg: lambda op: (Eltwise("linear", -1.0, -0.0),),  # with -0.0 a zero changes its sign, too
+    Neg: lambda op: (Eltwise("linear", -1.0, -0.0),),  # with -0.0 the sign of zeros changes, too
     Sqrt: lambda op: (Eltwise("sqrt"),),
     Sigmoid: lambda op: (Eltwise("logistic"),),
     Tanh: lambda op: (Eltwise("tanh"),),
@@ -91,12 +91,12 @@ _ZERO_AT_ZERO = frozenset(
 
 
 def loses_infinity(steps: Sequence[Eltwise | tuple[str, int]]) -> bool:
-    """Whether one of the steps makes NaN of -inf that need not be it."""
+    """Whether one of the steps turns -inf into NaN unnecessarily."""
     return _POSITIVE in steps
 
 
 def keeps_zero(steps: Sequence[Eltwise]) -> bool:
-    """Whether the steps together are 0 at 0, so that they may run over the padding of a blocked layout."""
+    """Whether the steps together map 0 to 0, so that they may run over the padding of a blocked layout."""
     value = 0.0
     for step in steps:
         if step.function == "linear":
@@ -131,7 +131,7 @@ class Post:
     @classmethod
     def of(cls, ops: Sequence[Op], extra: Sequence[Spec], y: Spec, head: Op) -> Post:
         """The steps `ops` on the result y of `head`, with their other operands. Raises NoKernel."""
-        products = isinstance(head, Matmul | QuantizedMatmul)  # whose bias has its last axis
+        products = isinstance(head, Matmul | QuantizedMatmul)  # whose bias runs along its last axis
         takes_bias = isinstance(head, Conv | QuantizedConv) or (products and y.ndim == 2)
         bias: tuple[int, ...] = ()
         steps: list[Eltwise | tuple[str, int]] = []
@@ -173,7 +173,7 @@ class Post:
         return Attributes(ops, scales=scales)
 
     def specs(self, y: Spec, extra: Sequence[Spec]) -> list[Spec]:
-        """How the extra operands must lie, for an output y in its layout."""
+        """The specs of the extra operands, for an output y in its layout."""
         return [y if spec.shape == y.shape else spec.open.fixed for spec in extra]
 
     def operands(self, made: PrimitiveDesc, first: int) -> dict[int, tuple[MemoryDesc, Location]]:
@@ -200,7 +200,7 @@ def is_per_channel(other: Spec, y: Spec) -> bool:
 
 
 def fits(other: Spec, y: Spec) -> bool:
-    """Whether other has y's shape, or varies along axis 1 only: what post-ops take at full speed."""
+    """Whether other has y's shape, or varies along axis 1 only: the cases in which post-ops run at full speed."""
     return other.shape == y.shape or (other.ndim <= y.ndim and is_per_channel(other, y))
 
 

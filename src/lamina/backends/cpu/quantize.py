@@ -1,9 +1,9 @@
 """8-bit inference: int8 by oneDNN (VNNI and AMX where the processor has them), float8 as float32,
 and so int8 where the processor lacks these.
 
-oneDNN takes the scale of each output channel as that of the weights, and the scale of a `Quantize` behind the
-convolution as that of the result: a chain of layers stays in int8. No float8 arithmetic exists on processors: its
-numbers are widened, which is exact, and multiplied in float32.
+oneDNN takes the scale of each output channel as that of the weights, and the scale of a `Quantize` after the
+convolution as that of the result: a chain of layers stays in int8. CPUs have no float8 arithmetic: values are
+widened, which is exact, and multiplied in float32.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from lamina.spec import Policy, Spec, float8_e4m3fn, float32, int8, uint8
 
 #: The descriptor of one scale.
 _ONE = (1,)
-#: Every number of an 8-bit type, by its bits.
+#: All values of an 8-bit type, by their bits.
 _WIDE = {
     kind: np.arange(256, dtype=np.uint8).view(kind.numpy).astype(np.float32) for kind in (float8_e4m3fn, int8)
 }
@@ -56,7 +56,7 @@ _WIDE = {
 
 @kernels(Quantize, Dequantize, source="onednn")
 def scaled(op: Quantize | Dequantize, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """A copy to or from int8 with a scale, in the layout that the operand has. float8 is left to NumPy."""
+    """A copy to or from int8 with a scale, in the operand's layout. float8 is left to NumPy."""
     x = specs[0].fixed if specs[0].tag is not None else specs[0].open.fixed
     (out,) = op.infer(*(s.open for s in specs))
     y = Spec(x.shape, out.dtype, x.physical)
@@ -118,14 +118,14 @@ def eights(
 
 
 def _scales(weights_mask: int, out: Spec) -> dict[int, int]:
-    """Which operands are scaled: the weights by output channel, and a result in int8."""
+    """The scaled operands: the weights by output channel, and an int8 result."""
     return {ARG.WEIGHTS: weights_mask} | ({ARG.DST: 0} if out.dtype == int8 else {})
 
 
 def _conv(op: QuantizedConv, specs: Sequence[Spec], post: Post, out: Spec) -> Plan:
     x, w, scale, *extra = specs
     filters = Filter.of(w, op.window)
-    y = Spec(out.shape, float32)  # what the steps work on
+    y = Spec(out.shape, float32)  # the type of the steps' operands
     tag = {3: "acb", 4: "acdb", 5: "acdeb"}[x.ndim]
     made = attempt(
         lambda: onednn.convolution_forward(
@@ -192,14 +192,14 @@ def _product(op: QuantizedMatmul, specs: Sequence[Spec], post: Post, out: Spec) 
 
 
 def _all(arranged: Sequence[Spec], extra: Sequence[Spec]) -> list[Spec]:
-    """The steps' operands as they lie, and the scale of a `Quantize` after them."""
+    """The steps' operands in their layouts, and the scale of a `Quantize` after them."""
     return [*arranged[: len(extra)], *(s.open.fixed for s in extra[len(arranged) :])]
 
 
 def _operands(
     made: PrimitiveDesc, post: Post, scale: Spec, extras: int, out: Spec
 ) -> dict[int, tuple[MemoryDesc, Location]]:
-    """The execution arguments but for the weights."""
+    """The execution arguments except for the weights."""
     found: dict[int, tuple[MemoryDesc, Location]] = {
         ARG.SRC: (made.src, at_input(0)),
         ARG.DST: (made.dst, at_output()),
@@ -215,7 +215,7 @@ def _widened(
 ) -> Plan:
     """8-bit operands as float32 in workspace, the weights multiplied by their scales, and the float32 kernel.
 
-    Whole numbers are summed by the direct algorithm, which adds no errors of its own.
+    Integers are summed by the direct algorithm, which adds no errors of its own.
     """
     policy = replace(policy, algorithm="fallback") if specs[0].dtype == int8 else policy
     given = [s.open.fixed for s in specs]
@@ -259,7 +259,7 @@ def _widen(given: Sequence[Spec], wide: Sequence[Spec], places: Sequence[Locatio
 
 
 def _as_wanted(chain: Chain, source: Spec, wanted: Spec, place: Location) -> Location:
-    """Where a kernel finds what lies row-major at `place`, in the layout that it wants."""
+    """The place where a kernel finds a row-major operand in the layout that it needs."""
     if source.same_memory(wanted):
         return place
     moved, to = reorder(source, wanted), chain.temporary(wanted.nbytes)

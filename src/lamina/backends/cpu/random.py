@@ -1,4 +1,4 @@
-"""Philox4x32-10 for many counters at once, in buffers that are made once (see lamina.ops.primitives.random)."""
+"""Philox4x32-10 for many counters at once, in preallocated buffers (see lamina.ops.primitives.random)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lamina.ops.core import Array
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
-#: Blocks of four words that are drawn at a time: the buffers stay in the first levels of the cache.
+#: Blocks of four words per batch: the buffers stay in the first cache levels.
 _STEP = 4096
 
 
@@ -24,7 +24,7 @@ class Words:
         self._lanes = [np.empty(len(self._index), np.uint64) for _ in range(6)]
 
     def __call__(self, seed: int, counter: int) -> Array:
-        """The words from this state on; the array is written again by the next call."""
+        """The words from this state on; the next call overwrites the array."""
         seed %= 2**64
         for start in range(0, len(self._out), _STEP):
             self._draw(self._out[start : start + _STEP], (seed, (counter + start) % 2**64))

@@ -30,15 +30,15 @@ from lamina.ops.primitives.reduce import Reduce
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
-#: Fewer elements than this are left to NumPy: the call costs as much as the work.
+#: Reductions of fewer elements are left to NumPy: the call costs as much as the work.
 LEAST = 2048
-#: Elements from which on loops are faster where other axes lie outside of those that are summed.
+#: Elements from which loops are faster where other axes lie outside of the summed ones.
 LEAST_BETWEEN = 1 << 18
 
 
 @kernels(Reduce, source="onednn")
 def reduce(op: Reduce, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """A sum or mean over axes that lie side by side in memory."""
+    """A sum or mean over axes that are adjacent in memory."""
     x = specs[0].fixed
     computes(x)
     (y,) = op.infer(x)
@@ -70,7 +70,7 @@ def reduce(op: Reduce, specs: Sequence[Spec], device: Device, policy: Policy) ->
 
 
 def _matrices(x: Spec, axes: tuple[int, ...]) -> tuple[int, int, int]:
-    """x's memory as matrices whose rows are summed: how many, their rows, their columns.
+    """x's memory as matrices whose rows are summed: their number, rows and columns.
 
     Raises NoKernel where the reduced axes are not adjacent in memory, or the kept ones in another order than in y.
     """

@@ -1,5 +1,5 @@
 """Recurrent networks: LSTMs (`lamina.backends.cpu.lstm`) and GRUs in inference (`lamina.backends.cpu.gru`) by
-oneDNN's primitives; others, and those with a projection, by oneDNN's matrix products, and cells in NumPy.
+oneDNN's primitives; others, and those with a projection, by oneDNN's matrix products with cells in NumPy.
 
 The products of a layer with its input, forward and backward, are one large product each; only the products with the
 state run step by step, on weights that are packed once per call. The cells' derivatives are computed for all steps at
@@ -28,7 +28,7 @@ from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Shape, Spec, float32, uint8
 
 _WIDTH = float32.itemsize
-#: From so many steps on, weights are packed for the products with the state.
+#: The number of steps from which weights are packed for the products with the state.
 _PACK = 4
 
 
@@ -46,7 +46,7 @@ def rnn(op: Rnn, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
         try:
             return by_primitive(op, inputs, outputs)
         except Refused:
-            pass  # the steps below do it on any processor
+            pass  # the steps below run on any processor
     tape = Tape(op, sizes)
     chain = Chain(list(inputs), outputs)
     if op.reserve:
@@ -108,7 +108,7 @@ def _weight_places(op: Rnn | RnnGrad, first: int, inputs: Sequence[Spec]) -> lis
 
 
 class Tape:
-    """Where the forward pass leaves what the backward pass reads: float32 arrays behind `base`.
+    """The values that the forward pass saves for the backward pass: float32 arrays from `base` on.
 
     For each layer and direction, in the order in which its steps run (d: its number):
         gates  [T, B, G H]   the gates after their functions (the LSTM's i, f, g, o; the GRU's r, z, n)
@@ -163,9 +163,9 @@ def _array(place: Location, shape: Shape, call: Call) -> Array:
 
 @dataclass
 class GateProduct:
-    """c [M, N] = a [M, K] b [K, N], a or b lying transposed; adds: to what c holds, biased: plus a vector [N].
+    """c [M, N] = a [M, K] b [K, N], a or b possibly transposed; adds: accumulates into c, biased: plus a vector [N].
 
-    packed: b lies as oneDNN likes it best, see `pack`.
+    packed: b has the layout that oneDNN prefers, see `pack`.
     """
 
     chain: Chain
@@ -208,7 +208,7 @@ class GateProduct:
         return self.primitive.bind(memories)
 
     def pack(self, weights: Location) -> Location:
-        """Have b brought into the layout that the kernel likes, now and in every run: where it lies then."""
+        """Reorder b to the layout that the kernel prefers, now and in every run; returns its new place."""
         if not self.packed:
             return weights
         _, k, n = self.sizes
@@ -250,7 +250,7 @@ def _forward(
 
 
 def _turn(x: Location, to: Location, shape: Shape) -> Bind:
-    """Copy a sequence from its end to its beginning."""
+    """Copy a sequence in reverse order."""
 
     def bind(call: Call) -> Run:
         source, target = _array(x, shape, call), _array(to, shape, call)
@@ -299,7 +299,7 @@ def _layer(chain: Chain, tape: Tape, d: int, x: Location, first: Sequence[Locati
     project = GateProduct(chain, (batch, op.hidden, op.size), b_transposed=True) if op.projection else None
     packed = state.pack(w.hh)
     sums = chain.temporary(rows * _WIDTH)
-    product = chain.temporary(batch * rows * _WIDTH)  # the GRU's product with the state, which gates apart
+    product = chain.temporary(batch * rows * _WIDTH)  # the GRU's state product, gated separately
 
     def bind(call: Call) -> Run:
         hidden, gates = tape.array(f"hidden{d}", call), tape.array(f"gates{d}", call)
@@ -335,7 +335,7 @@ def _address(array: Array) -> int:
 
 
 def _begin(tape: Tape, d: int, first: Sequence[Location], w: Weights, sums: Location, call: Call) -> Run:
-    """Copy the first states, and add up the biases that go into the gates together."""
+    """Copy the first states, and sum the biases that enter the gates together."""
     op, batch = tape.op, tape.sizes.batch
     rows = op.gates * op.hidden
     states = [_array(p, s, call)[d] for p, s in zip(first, op.state_shapes(batch), strict=True)]
@@ -362,7 +362,7 @@ def _plain_cell(tape: Tape, d: int, call: Call, t: int, extra: Array | None, w: 
 
 
 def _ignore(_: object) -> None:
-    """A ufunc's result lies where it was told to."""
+    """A ufunc's result is in its `out` array."""
 
 
 def _lstm_cell(tape: Tape, d: int, call: Call, t: int, extra: Array | None, w: Weights) -> Run:
@@ -471,8 +471,8 @@ class _Back:
         self.chain, self.tape, self.d, self.w, self.dw = chain, tape, d, w, dw
         op, (steps, batch, _) = tape.op, tape.sizes
         self.rows = op.gates * op.hidden
-        self.das = chain.temporary(steps * batch * self.rows * _WIDTH)  # of the gates' sums
-        self.dss = self.das  # of what the state adds to them: the GRU's new gate has another one
+        self.das = chain.temporary(steps * batch * self.rows * _WIDTH)  # of the gates' pre-activations
+        self.dss = self.das  # of the state's contribution to them: different for the GRU's new gate
         if op.mode == "gru":
             self.dss = chain.temporary(steps * batch * self.rows * _WIDTH)
         self.dhs = chain.temporary(steps * batch * op.size * _WIDTH)  # of the outputs
@@ -568,11 +568,11 @@ def _summed(place: Location, shape: tuple[int, int], total: Location) -> Bind:
 
 
 def _nothing() -> None:
-    """What there is to do behind the product with the state, for most cells."""
+    """No work after the product with the state, as for most cells."""
 
 
-#: (what runs before the steps, for each step what runs before and behind the product with the state, the gradient
-#: of the LSTM's c)
+#: (work before the steps; for each step the work before and after the product with the state; the gradient of the
+#: LSTM's c)
 _Steps = tuple[Run, list[tuple[Run, Run]], Array | None]
 
 
@@ -638,7 +638,8 @@ def _lstm_back(
 def _gru_back(
     tape: Tape, d: int, call: Call, part: _Back, dh: list[Array], das: Array, dss: Array, carried: Array
 ) -> _Steps:
-    """dn = dh (1 - z) (1 - n²); dr = dn s r (1 - r); dz = dh (h - n) z (1 - z); dh = dh z + what the state adds."""
+    """dn = dh (1 - z) (1 - n²); dr = dn s r (1 - r); dz = dh (h - n) z (1 - z); dh = dh z + the contribution of the
+    state."""
     steps, batch, rows = das.shape
     shape = (steps, batch, 3, rows // 3)
     gates, s = tape.array(f"gates{d}", call).reshape(shape), _array(part.slopes, shape, call)

@@ -20,7 +20,7 @@ def reshape(op: Reshape, specs: Sequence[Spec], device: Device, policy: Policy) 
 
 @kernels(Transpose, source="view")
 def transpose(op: Transpose, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """The same memory; strides and blocks change places."""
+    """The same memory; strides and blocks are permuted."""
     x = specs[0].fixed
     layout = x.physical
     blocks = tuple((op.order.index(axis), size) for axis, size in layout.blocks)
@@ -43,4 +43,4 @@ def _bind(call: Call) -> Run:
 
 
 def _nothing() -> None:
-    """What a view runs."""
+    """A view runs nothing."""

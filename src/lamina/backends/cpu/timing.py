@@ -24,13 +24,13 @@ _RUNS = 3
 
 
 def fastest(candidates: Iterable[PrimitiveDesc]) -> PrimitiveDesc | None:
-    """The one that takes the least time, None when there is none. Reorders around it are not counted."""
+    """The fastest candidate, None when there is none. Surrounding reorders are not counted."""
     timed = [(seconds(made), i, made) for i, made in enumerate(candidates)]
     return min(timed)[2] if timed else None
 
 
 def seconds(made: PrimitiveDesc) -> float:
-    """The least of a few runs on memory of its own."""
+    """The minimum of a few runs on memory of its own."""
     operands = {a: made.argument(a) for a in _ARGUMENTS}
     run = Primitive(made).bind({a: _memory(desc) for a, desc in operands.items() if desc.ndim})
     run()
@@ -43,6 +43,6 @@ def seconds(made: PrimitiveDesc) -> float:
 
 
 def _memory(desc: MemoryDesc) -> Memory:
-    """Memory full of a small number: 0x3c3c3c3c is 0.01 in float32 and in the half types."""
+    """Memory filled with a small number: 0x3c3c3c3c is 0.01 in float32 and in the half types."""
     held = np.full(desc.nbytes, 0x3C, np.uint8)
     return Memory(desc, held.ctypes.data, keep=held)

@@ -1,4 +1,4 @@
-"""Optimizer steps over the memory as it lies (blocked layouts too): rules in blocks, or a few weighted sums in place.
+"""Optimizer steps in memory order (blocked layouts too): rules in blocks, or a few weighted sums in place.
 
 Any rule runs in NumPy on blocks that stay in the processor's cache, so that memory is read and written once however
 many operations it has. SGD and Adam in float32 are weighted sums by oneDNN: one is a `binary` primitive with a scale
@@ -37,7 +37,7 @@ class _Sum:
         self.made: PrimitiveDesc = made
 
     def bind(self, x: int, y: int, dst: int, a: float = 1.0, b: float = 1.0) -> tuple[Run, Array]:
-        """What runs on these addresses, and the array (a, b) that it reads each time."""
+        """The function that runs on these addresses, and the array (a, b) that it reads each time."""
         scales = np.array([a, b], np.float32)
         one = MemoryDesc((1,))
         address = scales.ctypes.data
@@ -56,7 +56,8 @@ class _Sum:
 def _lying(
     op: SgdUpdate | AdamUpdate, specs: Sequence[Spec], rate: Spec
 ) -> tuple[list[Spec], list[MemoryDesc]]:
-    """Parameter, gradient and moments in one layout, the first that one of them has; and them as one axis."""
+    """Parameter, gradient and moments in a common layout, the first that one of them has; and flattened to one
+    axis."""
     computes(*specs)
     if specs[0].dtype != float32 or rate.dtype != float32 or op.maximize or op.moving:
         raise NoKernel(f"cpu: no weighted sums for {op} in {specs[0].dtype} by a rate in {rate.dtype}")
@@ -64,7 +65,7 @@ def _lying(
     return found, [d for d in map(flat, found) if d is not None]
 
 
-#: Elements of a block: with gradient, moments and intermediate results it stays in the second cache.
+#: Elements of a block: with gradient, moments and intermediate results it fits in the second-level cache.
 _BLOCK = 1 << 14
 
 
@@ -73,7 +74,7 @@ def update(op: Update, specs: Sequence[Spec], device: Device, policy: Policy) ->
     """Any rule, block by block over the elements in memory order."""
     shaped = 2 + len(op.moments)
     lying = _alike(specs[:shaped])
-    if is_padded(lying[0]):  # a rule makes anything of zeros
+    if is_padded(lying[0]):  # a rule may turn zero padding into anything
         raise NoKernel(f"cpu: {op} of {lying[0]} with padding")
     inputs = (*lying, *(s.open.fixed for s in specs[shaped:]))
     outputs = (lying[0], *lying[2:], *inputs[shaped:-1])
@@ -82,7 +83,7 @@ def update(op: Update, specs: Sequence[Spec], device: Device, policy: Policy) ->
 
 
 def _alike(specs: Sequence[Spec]) -> list[Spec]:
-    """The specs in one layout without gaps: the first that one of them has."""
+    """The specs in a common dense layout: the first that one of them has."""
     named = [s.physical for s in specs if s.layout is not None and s.tag is not None]
     return [Spec(s.shape, s.dtype, named[0]).fixed if named else s.open.fixed for s in specs]
 
@@ -133,7 +134,7 @@ def _flat(addresses: Sequence[int], specs: Sequence[Spec]) -> list[Array]:
 
 @kernels(SgdUpdate, AdamUpdate, source="onednn")
 def summed_update(op: SgdUpdate | AdamUpdate, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """Weighted sums where oneDNN has them, else blocks."""
+    """Weighted sums where oneDNN supports them, else blocks."""
     try:
         return _sgd(op, specs) if isinstance(op, SgdUpdate) else _adam(op, specs)
     except NoKernel:
@@ -181,7 +182,7 @@ def _momentum_sgd(
         p, g, m, rate = call.inputs
         new_p, new_m = call.outputs
         r = host_array(rate, (1,), np.float32)
-        if decay:  # the old m is what the sum is added to
+        if decay:  # the sum is added to the old m
             keep = _moved(m, new_m, spec.nbytes)
             first, _ = moment.bind(p, g, new_m, k * decay, k)
         else:
@@ -283,7 +284,7 @@ class _Adam:
 
 
 def _moved(source: int, target: int, nbytes: int) -> Run:
-    """Copies where the two are different places."""
+    """Copies where source and target differ."""
     return _nothing if source == target else lambda: host_copy(target, source, nbytes)
 
 

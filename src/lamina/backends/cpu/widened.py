@@ -1,7 +1,6 @@
-"""Ops in half types for which the processor has no kernel, computed in float32: between casts of what is of a half
-type.
+"""Ops in half types for which the processor has no kernel, computed in float32 between casts.
 
-Weights that stay the same from run to run are cast once (`Plan.packed`).
+Weights that do not change between runs are cast once (`Plan.packed`).
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _WEIGHTS = 1
 
 
 def in_float32(op: Op, specs: Sequence[Spec], backend: Backend, policy: Policy) -> Plan:
-    """The plan in float32 of an op that multiplies matrices, or has many operands; backend: plans the casts.
+    """The float32 plan of an op that multiplies matrices, or has many operands; backend: plans the casts.
 
-    Raises NoKernel where nothing is of a half type, and where oneDNN has no kernel in float32 either.
+    Raises NoKernel where no operand has a half type, and where oneDNN has no kernel in float32 either.
     """
     given = [s.open for s in specs]
     pays = not op.elementwise and (op.flops(*given) or any(s.numel >= table.LEAST for s in given))
@@ -55,7 +54,7 @@ def in_float32(op: Op, specs: Sequence[Spec], backend: Backend, policy: Policy) 
 def _between(
     inner: Plan, halves: Mapping[int, DType], made: Sequence[DType], backend: Backend, policy: Policy
 ) -> Plan:
-    """A plan between casts: of the inputs that are of a half type, and of outputs that shall be."""
+    """A plan between casts: of the half-type inputs, and of outputs that must be of a half type."""
     casts = {i: _cast(dtype, inner.inputs[i], backend, policy) for i, dtype in halves.items()}
     inputs = [casts[i].inputs[0] if i in casts else s for i, s in enumerate(inner.inputs)]
     outputs = [_as(s, dtype) for s, dtype in zip(inner.outputs, made, strict=True)]
@@ -78,7 +77,7 @@ def _between(
 
 
 def _place(chain: Chain, spec: Spec, wide: Spec, own: Location) -> Location:
-    """Where the inner plan finds an operand: at its own place, or in workspace."""
+    """The place of an operand for the inner plan: its own, or workspace."""
     return own if spec == wide else chain.temporary(wide.nbytes)
 
 
@@ -87,7 +86,7 @@ def _as(spec: Spec, dtype: DType) -> Spec:
 
 
 def _cast(dtype: DType, target: Spec, backend: Backend, policy: Policy) -> Plan:
-    """From a half type, as it lies; filters, and blocks that are not all full, from rows."""
+    """The cast from a half type, in the operand's layout; from row-major for filters and partly filled blocks."""
     channels = all(axis == 1 for axis, _ in target.physical.blocks)
     if channels and target.nbytes == target.numel * target.dtype.itemsize:
         return _in_place(_as(target, dtype), target, backend, policy)
@@ -96,7 +95,7 @@ def _cast(dtype: DType, target: Spec, backend: Backend, policy: Policy) -> Plan:
 
 
 def _joined(first: Plan, then: Plan) -> Plan:
-    """Two plans of one operand, one after the other."""
+    """Two plans on one operand, one after the other."""
     chain = Chain(list(first.inputs), list(then.outputs))
     place = chain.temporary(first.outputs[0].nbytes)
     chain.follow(first, [at_input(0)], [place])
@@ -105,7 +104,7 @@ def _joined(first: Plan, then: Plan) -> Plan:
 
 
 def _in_place(source: Spec, target: Spec, backend: Backend, policy: Policy) -> Plan:
-    """A cast that leaves elements where they lie. Raises NoKernel where there is none."""
+    """A cast that keeps the layout. Raises NoKernel where there is none."""
     plan = backend.choose(Cast(target.dtype), [source], policy)
     if plan.inputs != (source,) or plan.outputs != (target,):
         raise NoKernel(f"cpu: no cast of {source} to {target}")

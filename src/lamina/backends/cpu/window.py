@@ -1,4 +1,4 @@
-"""Windows in oneDNN's terms, and which layout activations take."""
+"""Windows in oneDNN's terms, and candidate layouts of activations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Isa = dnnl.dnnl_cpu_isa_t
 
 
 def sliding(window: Window) -> onednn.SlidingWindow:
-    """The window; a dilation of 1 is called 0 there."""
+    """The window; oneDNN calls a dilation of 1 0."""
     lo, hi = zip(*window.padding, strict=True)
     return onednn.SlidingWindow(window.stride, tuple(d - 1 for d in window.dilation), lo, hi)
 
@@ -44,9 +44,9 @@ def channels_last_tag(rank: int) -> str:
 def ungrouped(
     strides: tuple[int, ...], blocks: tuple[tuple[int, int], ...], dims: tuple[int, ...]
 ) -> Layout | None:
-    """The layout of a filter [K, C / g, *k] that lies as [g, K / g, C / g, *k] with these strides and blocks.
+    """The layout of a filter [K, C / g, *k] that is stored as [g, K / g, C / g, *k] with these strides and blocks.
 
-    None where no strides and blocks over the K axis say the same.
+    None where no strides and blocks over the K axis are equivalent.
     """
     groups, rows = dims[0], dims[1]
     along = {axis for axis, _ in blocks}

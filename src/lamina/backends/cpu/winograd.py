@@ -10,13 +10,13 @@ products with band matrices, so that every step is a matmul primitive on strided
     Z [n, (h), v, j, k]    = Ah · M[n, v]
     y [n, h, (w), k]       = Aw · Z[n, h]
 
-Where the filters stay the same from run to run, U is made once (`prepared`). The band matrices of long axes are taken
-in parts (`bands`).
+Where the filters do not change between runs, U is computed once (`prepared`). The band matrices of long axes are
+split (`bands`).
 
 The gradient of x is the same with the filter rotated by 180 degrees; that of w transposes the last three steps.
 Measured on AlexNet's layers, batch 16, 2 threads: 26 against 35 ms, 4.8 / 10.4, 7.6 / 17.0, 4.8 / 10.5. Results
-differ from exact ones by 4e-6 of their size (root mean square; the direct algorithm: 4e-7), so whole numbers
-are not exact here; the policy algorithm="fallback" keeps to the direct algorithm.
+differ from exact ones by 4e-6 of their size (root mean square; the direct algorithm: 4e-7), so integers are not exact
+here; the policy algorithm="fallback" uses the direct algorithm.
 
 A. Lavin, S. Gray: "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016).
 """
@@ -54,20 +54,20 @@ from lamina.spec import Policy, Spec, float32
 ALPHA, PLACES = 6, 36
 #: Fewer multiplications than this, or fewer tiles, do not pay for the transforms.
 LEAST_WORK, LEAST_TILES, LEAST_CHANNELS = 1 << 28, 64, 32
-#: How many times as long the direct algorithm must take.
+#: The least speedup over the direct algorithm, estimated.
 LEAST_GAIN = 1.15
-#: The same where the filters' transforms are there already. They are four times as many bytes as 3x3 filters: with
-#: few tiles to read them is the work.
+#: The same with precomputed filter transforms. They have four times as many bytes as 3x3 filters: with few tiles,
+#: reading them dominates.
 LEAST_WORK_PREPARED, LEAST_TILES_PREPARED = 1 << 24, 32
-#: The transforms' matrices are taken in parts of so many tiles, without the columns that are 0 in all of them.
+#: The transform matrices are split into parts of this many tiles, without the columns that are 0 throughout a part.
 BAND_TILES = 7
-#: A multiplication of these thin products takes so many times as long as one of the others (measured on 17 layers
-#: of 13 to 112 pixels, of which the gain that follows is near the measured one).
+#: Relative cost of a multiplication in the thin products of the transforms (measured on 17 layers of 13 to 112
+#: pixels; the resulting gain is close to the measured one).
 BAND_COST = 1.75
-#: Images are taken together as far as their tiles fit into this many bytes: the last level of caches.
+#: Images are processed together as far as their tiles fit into this many bytes: the last-level cache.
 CHUNK = 16 << 20
 
-#: Interpolation at 0, 1, -1, 2, -2 and infinity; the weights that make the input transform whole numbers.
+#: Interpolation at 0, 1, -1, 2, -2 and infinity; the weights that make the input transform integral.
 _POINTS = (0.0, 1.0, -1.0, 2.0, -2.0)
 _WEIGHTS = (1 / 4, -1 / 6, -1 / 6, 1 / 24, 1 / 24)
 _INPUT = np.array(
@@ -133,7 +133,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Band:
-    """A part of a band matrix that holds all of its rows' numbers: rows from `row` on, columns from `column` on."""
+    """A part of a band matrix with all nonzeros of its rows: rows from `row` on, columns from `column` on."""
 
     row: int
     column: int
@@ -141,9 +141,8 @@ class Band:
 
 
 def bands(matrix: Array, rows: int) -> list[Band]:
-    """A band matrix in parts of so many rows, each without the columns that are 0 in all of them; whole where that
-    saves less than a third of the multiplications: products of parts are more calls, of operands with gaps.
-    """
+    """A band matrix in parts of `rows` rows, each without the columns that are 0 throughout; undivided where that
+    saves less than a third of the multiplications: separate products are more calls, on operands with gaps."""
     found = []
     for row in range(0, len(matrix), rows):
         part = matrix[row : row + rows]
@@ -155,7 +154,7 @@ def bands(matrix: Array, rows: int) -> list[Band]:
 
 
 def _multiplications(matrix: Array, rows: int) -> int:
-    """Of a product with one column, in parts of so many rows."""
+    """Multiplications of a product with one column, in parts of `rows` rows."""
     return sum(band.values.size for band in bands(matrix, rows))
 
 
@@ -172,13 +171,13 @@ class WinogradConv:
 
     @classmethod
     def of(cls, window: Window, x: Spec, w: Spec, y: Spec) -> WinogradConv | None:
-        """The convolution of x [N, C, H, W] with w [K, C, r, r], None where this algorithm cannot or should not."""
+        """The convolution of x [N, C, H, W] with w [K, C, r, r], None where this algorithm does not fit or pay."""
         found = cls.fitting(window, x, w, y)
         return found if found is not None and found.pays else None
 
     @classmethod
     def fitting(cls, window: Window, x: Spec, w: Spec, y: Spec) -> WinogradConv | None:
-        """The convolution of x [N, C, H, W] with w [K, C, r, r], None where this algorithm cannot."""
+        """The convolution of x [N, C, H, W] with w [K, C, r, r], None where this algorithm does not fit."""
         ones = (1,) * window.rank
         if window.rank != 2 or (window.stride, window.dilation) != (ones, ones):
             return None
@@ -197,13 +196,13 @@ class WinogradConv:
 
     @property
     def pays(self) -> bool:
-        """Whether there is enough work, little of it at the tiles' ragged ends and in the transforms."""
+        """Whether there is enough work, with little of it in partial tiles and in the transforms."""
         many = self.n * self.tiles >= LEAST_TILES and min(self.c, self.k) >= LEAST_CHANNELS
         return many and self.work >= LEAST_WORK and self.gain() >= LEAST_GAIN
 
     @property
     def pays_prepared(self) -> bool:
-        """Whether it pays where the filters are transformed beforehand."""
+        """Whether it pays with precomputed filter transforms."""
         many = self.n * self.tiles >= LEAST_TILES_PREPARED and min(self.c, self.k) >= LEAST_CHANNELS
         return many and self.work >= LEAST_WORK_PREPARED and self.gain(prepared=True) >= LEAST_GAIN
 
@@ -214,18 +213,18 @@ class WinogradConv:
 
     @property
     def filter_bytes(self) -> int:
-        """Of the filters' transforms."""
+        """Bytes of the filters' transforms."""
         return 4 * PLACES * self.c * self.k
 
     @property
     def saved(self) -> float:
-        """How many times more products the direct algorithm makes."""
+        """How many times more multiplications the direct algorithm performs."""
         return self.r**2 * self.high.outputs * self.wide.outputs / (PLACES * self.tiles)
 
     def gain(self, prepared: bool = False) -> float:
-        """How many times as long the direct algorithm takes, by the multiplications of both.
+        """The estimated speedup over the direct algorithm, by the multiplications of both.
 
-        prepared: whether the filters are transformed beforehand; their share is 1 / n otherwise.
+        prepared: whether the filter transforms are precomputed; their share is 1 / n otherwise.
         """
         high, wide = self.high, self.wide
         across = wide.tiles * ALPHA
@@ -249,7 +248,7 @@ class WinogradConv:
 
     @property
     def images(self) -> int:
-        """Images to take together: a divisor of n."""
+        """Images processed together: a divisor of n."""
         each = 4 * PLACES * self.tiles * (self.c + self.k)
         return max(d for d in range(1, self.n + 1) if self.n % d == 0 and (d * each <= CHUNK or d == 1))
 
@@ -263,7 +262,7 @@ class WinogradConv:
 # ------------------------------------------------------------------------------------------------------ steps
 @dataclass(frozen=True)
 class Matrix:
-    """An operand of a product: where it lies, its sizes and its strides in elements."""
+    """An operand of a product: its place, sizes and strides in elements."""
 
     place: Location | Held
     dims: tuple[int, ...]
@@ -275,11 +274,11 @@ class Matrix:
         return _strided(self.dims, self.strides)
 
     def within_one(self) -> Matrix:
-        """The same behind an axis of one."""
+        """The same with an additional leading axis of 1."""
         return Matrix(self.place, (1, *self.dims), (prod(self.dims), *self.strides))
 
     def rows(self, first: int, count: int) -> Matrix:
-        """So many of its rows (the last axis but one), from one on."""
+        """`count` of its rows (the last axis but one), from `first` on."""
         assert isinstance(self.place, Location)
         dims = (*self.dims[:-2], count, self.dims[-1])
         return Matrix(self.place.at(4 * first * self.strides[-2]), dims, self.strides)
@@ -296,7 +295,7 @@ def plain(place: Location | Held, *dims: int) -> Matrix:
 
 
 def constant(values: Array, rank: int) -> Matrix:
-    """A matrix that the plan holds, the same for the whole batch."""
+    """A constant matrix held by the plan, the same for the whole batch."""
     held = np.ascontiguousarray(values, np.float32)
     return plain(Held(held), *(1,) * (rank - 2), *held.shape)
 
@@ -323,7 +322,7 @@ def _product(
 
 
 def _banded(chain: Chain, matrix: Array, rows: int, source: Matrix, target: Matrix) -> None:
-    """Append target = matrix · source, the matrix in parts of so many rows."""
+    """Append target = matrix · source, the matrix split into parts."""
     for band in bands(matrix, rows):
         high, wide = band.values.shape
         held = constant(band.values, len(source.dims))
@@ -332,7 +331,7 @@ def _banded(chain: Chain, matrix: Array, rows: int, source: Matrix, target: Matr
 
 @lru_cache(maxsize=1024)
 def _plain_product(a: MemoryDesc, b: MemoryDesc, c: MemoryDesc) -> PrimitiveDesc | None:
-    """The product without fused steps, which layers of the same sizes share."""
+    """The product without fused steps, shared by layers of the same sizes."""
     return attempt(lambda: onednn.matmul(a, b, c))
 
 
@@ -363,8 +362,8 @@ def _places(place: Location, rows: int, channels: int) -> Matrix:
 def _at_places(chain: Chain, v: Matrix, u: Matrix, m: Matrix) -> None:
     """Append m = v · u, a product at each place [36].
 
-    Behind an axis of one oneDNN knows places within rows as an order of axes, and makes a kernel for this product
-    alone; else it compiles all that its general one may need, in 20 ms. Beyond the caches that one is faster.
+    With a leading axis of 1 oneDNN recognizes the strided places as a permuted layout, and generates a kernel for
+    this product alone; else it compiles its general kernel, in 20 ms. Beyond the caches that one is faster.
     """
     small = 4 * sum(prod(x.dims) for x in (v, u, m)) <= CHUNK
     _product(chain, *([x.within_one() for x in (v, u, m)] if small else (v, u, m)))
@@ -404,7 +403,7 @@ def _gather(
     y: Spec,
     first: int,
 ) -> None:
-    """Append what makes outputs from products, with the fused steps, for the images from `start` on."""
+    """Append the output transform, with the fused steps, for the images from `start` on."""
     high, wide, n = p.high, p.wide, p.images
     inner, across = ALPHA * p.k, wide.tiles * ALPHA * p.k
     tiles = plain(m, n, wide.tiles, high.tiles * ALPHA, inner)
@@ -449,7 +448,7 @@ def _gather(
 def forward(
     op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], policy: Policy
 ) -> Plan | None:
-    """Convolution with fused steps, None where the direct algorithm is to be taken."""
+    """Convolution with fused steps, None where the direct algorithm is preferred."""
     x, w = specs
     (y,) = inferred(op, x.open, w.open)
     problem = WinogradConv.of(op.window, x, w, y)
@@ -469,7 +468,7 @@ def forward(
 def prepared(
     op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], policy: Policy
 ) -> Packed | None:
-    """`forward` on filters that were transformed once, None where the other algorithm is to be taken even then."""
+    """`forward` on precomputed filter transforms, None where the other algorithm is preferred even then."""
     x, w = specs
     (y,) = inferred(op, x.open, w.open)
     problem = WinogradConv.fitting(op.window, x, w, y)
@@ -523,7 +522,7 @@ def filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], policy: Policy) -> Pl
 
 
 def _within(policy: Policy, plan: Plan, problem: WinogradConv) -> Plan | None:
-    """The plan, unless the policy wants the direct algorithm or allows less workspace."""
+    """The plan, unless the policy demands the direct algorithm or allows less workspace."""
     limit = policy.workspace_limit
     allowed = policy.algorithm != "fallback" and (limit is None or plan.workspace <= limit)
     return replace(plan, arithmetic=1 / problem.saved) if allowed else None

@@ -18,7 +18,7 @@ from lamina.ops.core import Op
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
-#: What is added to a device's number, for the one whose plans a scout makes: no plan of theirs is ever shared.
+#: Added to a device's number for the one whose plans a scout makes: their plans are never shared.
 _TWIN = 1 << 20
 
 
@@ -36,7 +36,7 @@ class CudaBackend(Backend):
         return reorder(source, target, self.device)
 
     def supports(self, op: type[Op]) -> str:
-        """Where the op's kernel comes from, "" when there is none."""
+        """The source of the op's kernel, "" when there is none."""
         return kernels.source(op)
 
     def has_kernel(self, op: type[Op]) -> bool:
@@ -44,23 +44,23 @@ class CudaBackend(Backend):
         return kernels.get(op) is not None
 
     def joins(self, op: Op, specs: Sequence[Spec]) -> bool:
-        """Where it is written in C++."""
+        """Whether it can be written in C++."""
         return joins(op, specs)
 
     def fusions(self) -> Sequence[Fusion]:
-        """Those of all families."""
+        """The fusions of all families."""
         return fusions.ordered()
 
     def remembered_by(self) -> dict[str, Any] | None:
-        """The GPU's model and the libraries' versions. What is known of plans is asked where they are read."""
+        """The GPU's model and the libraries' versions. Measurements are looked up when a program is read."""
         return None if self.device.planned is not None else planned_by(self.device)
 
     def forms(self) -> Mapping[type, Callable[[Any], Any]]:
-        """Plans of cuDNN as its text."""
+        """Plans of cuDNN by their text."""
         return {ExecutionPlan: _as_text}
 
     def scouted(self, way: Callable[[Backend], object]) -> AbstractContextManager[object]:
-        """cuDNN's plans are made in threads (`cudnn.Scout`), for a device of the same kind that is not there."""
+        """cuDNN's plans are made in threads (`cudnn.Scout`), for a device of the same kind without a handle."""
 
         def go() -> object:
             twin = Device(f"cuda:{_TWIN + self.device.index}", machine=self.device.machine)
@@ -70,7 +70,7 @@ class CudaBackend(Backend):
 
 
 def planned_by(device: Device) -> dict[str, Any]:
-    """What plans for a device are chosen by."""
+    """All that the choice of plans for a device depends on."""
     versions = {
         one.title: ".".join(map(str, one.version)) if one.available() else ""
         for one in (cudnn.library, cublaslt.library)
@@ -85,7 +85,7 @@ def _as_text(plan: ExecutionPlan) -> Any:
 
 
 def _of_text(text: str, where: Device | str, workspace: int) -> ExecutionPlan:
-    """The plan for a device, or for one that is described. Raises ValueError where it takes more workspace now."""
+    """The plan for a device, or for a described one. Raises ValueError where it now needs more workspace."""
     if isinstance(where, str):
         plan = ExecutionPlan(None, _properties(where), json=text)
     else:

@@ -1,4 +1,4 @@
-"""Ops written outside of the package: their own kernels, or their Python function."""
+"""Custom ops: their own kernels, or their Python function."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NUMBERS: dict[type, str] = {
 
 @kernels(CustomOp, source="own")
 def custom(op: CustomOp, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """By its expression, its kernels or its Python function, the first of these that it has."""
+    """By its expression, its kernels or its Python function, whichever of these comes first."""
     op.infer(*specs)
     if op.elementwise and expression_of(op) is not None:
         return elementwise_op(op, specs, device, policy)

@@ -1,6 +1,6 @@
 """Fused ops: convolutions and products with their epilogue in one cuDNN plan, elementwise chains in one kernel.
 
-Any other head, and an epilogue that no engine takes, is refused: the graph then keeps the steps apart.
+Any other head, and an epilogue that no engine supports, is refused: the graph then keeps the steps separate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fused(op: Fused, specs: tuple[Spec, ...], device: Device, policy: Policy) ->
 
 
 def _chain(op: Fused, specs: tuple[Spec, ...], device: Device) -> Plan:
-    """Elementwise ops one after the other as one generated kernel."""
+    """A chain of elementwise ops as one generated kernel."""
     (out,) = op.infer(*specs)
     taken = op.head_arity(len(specs))
     types = [wide_type(s.dtype) for s in specs[:taken]]

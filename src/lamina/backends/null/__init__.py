@@ -1,7 +1,7 @@
 """Backend `null`: plans every op and computes nothing, so that huge models are planned on any machine.
 
-Plans name row-major layouts and a workspace of the size that a library would plausibly take; running one
-touches no byte.
+Plans use row-major layouts and a workspace of the size that a library would plausibly need; running one touches no
+byte.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Null(Backend):
     name = "null"
 
     def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """What `infer` says, row-major where the layout is open. Raises what `infer` raises."""
+        """The specs of `infer`, row-major where the layout is open. Raises what `infer` raises."""
         if isinstance(op, After):
             return passing_plan(specs, op.name)
         inputs = tuple(spec.fixed for spec in specs)
@@ -50,7 +50,7 @@ class Null(Backend):
         )
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
-        """A copy that copies nothing."""
+        """A reorder without effect."""
         return Plan((source.fixed,), (target.fixed,), _bind, label="null reorder")
 
     def supports(self, op: type[Op]) -> str:
@@ -63,7 +63,7 @@ def _bind(call: Call) -> Run:
 
 
 def _nothing() -> None:
-    """Touches no memory."""
+    """Touch no memory."""
 
 
 def _workspace(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:
@@ -91,5 +91,5 @@ def _unfolded(
 
 
 def backend(device: Device) -> Null:
-    """The null backend; any device will do."""
+    """The null backend, for any device."""
     return Null(device)

@@ -1,7 +1,7 @@
-"""Backend `reference`: every op by its own NumPy meaning, on host memory. The oracle of the tests.
+"""Backend `reference`: every op by its NumPy reference, on host memory. The oracle of the tests.
 
-Half types are computed in float32 and rounded once, at the end; with `dtype=float64` everything is computed,
-and left, in float64.
+Half types are computed in float32 and rounded once, at the end; with `dtype=float64` everything is computed, and
+returned, in float64.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from lamina.spec.layout import refined
 def run_reference(op: Op, arrays: Sequence[Array], dtype: DType | None = None) -> tuple[Array, ...]:
     """The outputs of op on NumPy arrays.
 
-    dtype: None for the dtypes that `infer` names, computed in their compute type; float64 (or float32) to
-    compute in it and to leave float outputs in it.
+    dtype: None for the dtypes that `infer` names, computed in their compute type; float64 (or float32) to compute in
+        it and to return float outputs in it.
     Raises what `infer` raises, and DTypeError for arrays of a dtype that Lamina does not have.
     """
     outputs = inferred(op, *(Spec(a.shape, as_dtype(a.dtype)) for a in arrays))
@@ -51,7 +51,7 @@ def _compute(
 
 
 def _check_results(op: Op, found: Any, outputs: Sequence[Spec]) -> None:
-    """Raise TypeError or ShapeError where `reference` gives other than `infer` says."""
+    """Raise TypeError or ShapeError where the results of `reference` differ from `infer`."""
     if not isinstance(found, tuple) or len(found) != len(outputs):
         what = f"{len(found)} of them" if isinstance(found, tuple) else f"a {type(found).__name__}"
         raise TypeError(
@@ -65,14 +65,14 @@ def _check_results(op: Op, found: Any, outputs: Sequence[Spec]) -> None:
 
 
 def _widen(array: Array, dtype: DType | None) -> Array:
-    """Floats in the type that is computed in; the rest as it is."""
+    """Floats in the compute type; other arrays unchanged."""
     wide = _wide(array.dtype, dtype)
     return array if wide is None else array.astype(wide, copy=False)
 
 
 @lru_cache(maxsize=256)
 def _wide(kind: np.dtype[Any], asked: DType | None) -> np.dtype[Any] | None:
-    """What an array of a type is computed in; None for itself."""
+    """The compute type of an array of a type; None: its own."""
     own = as_dtype(kind)
     wide = (asked or own.compute).numpy if own.is_float else kind
     return None if wide == kind else wide
@@ -89,7 +89,7 @@ def array_at(address: int, spec: Spec) -> Array:
 
 
 def as_plain(spec: Spec) -> Spec:
-    """The spec as NumPy can see it: its own strides, row-major where open or blocked."""
+    """The spec as far as NumPy can express it: its own strides, row-major where open or blocked."""
     if spec.layout is None or spec.layout.is_blocked:
         return Spec(spec.shape, spec.dtype, contiguous(spec.shape))
     return spec
@@ -110,12 +110,12 @@ def numpy_plan(op: Op, specs: Sequence[Spec], label: str = "numpy") -> Plan:
 
 
 def in_place(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> dict[int, int]:
-    """Those of the op's in-place outputs that fit exactly over their input: output index -> input index."""
+    """The op's in-place outputs that have exactly their input's spec: output index -> input index."""
     return {o: i for o, i in op.inplace.items() if inputs[i].same_memory(outputs[o])}
 
 
 def by_numpy(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec], call: Call) -> Run:
-    """The op's NumPy meaning on memory that lies as the specs say, blocks included."""
+    """Run the op's NumPy reference on memory in the layouts of the specs, blocked ones included."""
 
     def run() -> None:
         arrays = [array_at(p, s) for p, s in zip(call.inputs, inputs, strict=True)]
@@ -126,7 +126,7 @@ def by_numpy(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec], call: Call
 
 
 def _write(address: int, spec: Spec, values: Array) -> None:
-    """Lay values out at an address as the spec says."""
+    """Write values to an address in the layout of the spec."""
     if spec.physical.is_blocked:
         flat = host_array(address, (spec.nbytes // spec.dtype.itemsize,), spec.dtype.numpy)
         flat[...] = pack(values, spec.physical)
@@ -136,7 +136,7 @@ def _write(address: int, spec: Spec, values: Array) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Numpy:
-    """An op's meaning on memory that NumPy can see; called with a `Call` it binds it."""
+    """An op's reference on memory that NumPy can see; called with a `Call` it binds it."""
 
     op: Op
     inputs: tuple[Spec, ...]
@@ -152,7 +152,7 @@ class Numpy:
 
         def run() -> None:
             nonlocal checked
-            if checked and as_they_are:  # small arrays: what surrounds the call would cost more than it does
+            if checked and as_they_are:  # small arrays: the general path would cost more than the call itself
                 with quiet(all="ignore"):
                     found = reference(*arrays)
                     for target, values in zip(targets, found, strict=True):
@@ -170,7 +170,7 @@ class Numpy:
 
 
 def _nothing() -> None:
-    """What a view runs."""
+    """A view runs nothing."""
 
 
 def reorder_plan(source: Spec, target: Spec, label: str = "numpy reorder") -> Plan:
@@ -184,12 +184,12 @@ def reorder_plan(source: Spec, target: Spec, label: str = "numpy reorder") -> Pl
     return Plan((given,), (wanted,), partial(_bind_reorder, given, wanted), label=label)
 
 
-#: What bits are moved as, by bytes: the larger, the fewer moves.
+#: The type in which bits are moved, by bytes: the larger, the fewer moves.
 _MOVED = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
 def _bind_reorder(source: Spec, target: Spec, call: Call) -> Run:
-    """As one strided copy of bits, where no block of either is in part padding."""
+    """One strided copy of bits, if no block of either layout is partly padding."""
     parts = refined(source.shape, (source.physical, target.physical))
     if parts is None:
         return lambda: _write(call.outputs[0], target, array_at(call.inputs[0], source))
@@ -205,8 +205,8 @@ def _bind_reorder(source: Spec, target: Spec, call: Call) -> Run:
 def _in_pieces(
     shape: Shape, rows: Sequence[Sequence[int]], size: int
 ) -> tuple[Shape, Sequence[Sequence[int]], int]:
-    """A copy of elements of so many bytes, as one of pieces that lie together in both arrays, such as a block's 8
-    channels: their shape, their strides, in pieces, and bytes."""
+    """A copy of elements as one of larger words that are contiguous in both arrays, such as a block's 8 channels:
+    their shape, their strides, in words, and bytes."""
     for axis, count in enumerate(shape):
         others = [row[a] for row in rows for a, n in enumerate(shape) if a != axis and n > 1]
         together = count > 1 and all(row[axis] == 1 for row in rows)
@@ -223,7 +223,7 @@ class Reference(Backend):
     name = "reference"
 
     def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """NumPy on inputs of any strides; blocked inputs are asked for row-major."""
+        """NumPy on inputs of any strides; blocked inputs are requested row-major."""
         return numpy_plan(op, specs, "reference")
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
@@ -236,7 +236,7 @@ class Reference(Backend):
 
 
 def backend(device: Device) -> Reference:
-    """The reference backend. Raises ValueError for a device whose memory the host does not see."""
+    """The reference backend. Raises ValueError for a device whose memory the host cannot access."""
     if device.kind != "cpu":
         raise ValueError(f"the reference backend runs on the cpu, not on {device}")
     return Reference(device)

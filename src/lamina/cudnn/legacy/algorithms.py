@@ -1,4 +1,4 @@
-"""Convolution algorithms by name, and what else is said per direction of a convolution."""
+"""Convolution algorithms by name, and other data per direction of a convolution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIRECTIONS: Final[dict[str, type[ForwardAlgo] | type[BackwardDataAlgo] | type[Ba
     "backward_filter": BackwardFilterAlgo,
 }
 
-#: Names that say what an algorithm is like, beside those that cuDNN gives ("implicit_gemm", "algo_1", "fft").
+#: Descriptive names of algorithms, beside those that cuDNN gives ("implicit_gemm", "algo_1", "fft").
 NAMED: Final[dict[str, dict[str, Algorithm]]] = {
     "forward": {
         "none": ForwardAlgo.CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,  # no workspace
@@ -59,9 +59,9 @@ def algorithm(direction: str, name: Name = "deterministic") -> Algorithm:
 
     Args:
         direction: "forward", "backward_data" or "backward_filter".
-        name: a name of `NAMED`, one of cuDNN's, or its number. "deterministic", the default of every
-            operation, is the general matrix-product algorithm, which takes every shape and repeats bit by
-            bit; `Search` finds faster ones.
+        name: a name of `NAMED`, one of cuDNN's, or its number. "deterministic", the default of every operation, is
+            the general matrix-product algorithm, which supports every shape and is bitwise reproducible; `Search`
+            finds faster ones.
 
     Raises:
         ValueError: no such direction or algorithm.

@@ -34,12 +34,12 @@ def on_arrays(
 
     Args:
         operation: a method with keywords in pairs such as x_desc and x, `Convolution(pad=1).forward` for example.
-        handle: where; left out, this thread's handle for the arrays' device and `stream`.
-        stream: what the work is queued on; left out, CUDA's legacy default stream, which is also PyTorch's and
-            CuPy's unless they are told otherwise, so that their work before and after needs no waiting.
-        format: names the order of the arrays' axes ("nhwc"); None is N, C, spatial.
-        **arguments: the operation's, without the descriptors that the arrays themselves tell: those of tensors
-            with their strides, those of filters for packed arrays. alpha and beta as ever.
+        handle: by default this thread's handle for the arrays' device and `stream`.
+        stream: where the work is queued; by default CUDA's legacy default stream, which is also PyTorch's and CuPy's
+            unless configured otherwise, so that no synchronization with their work is needed.
+        format: names the order of the arrays' axes ("nhwc"); None is N, C, spatial. **arguments: the operation's,
+        without the descriptors that follow from the arrays: those of tensors with their strides, those of filters for
+        packed arrays. alpha and beta as usual.
 
     Returns:
         What the operation returns.

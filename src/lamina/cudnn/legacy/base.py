@@ -1,11 +1,11 @@
-"""What all objects of the imperative API share: ownership, settings read back, a readable repr, calls.
+"""Common base of the imperative API's objects: ownership, settings read back, a readable repr, calls.
 
     with Pooling(mode="max", window=(3, 3), stride=(2, 2)) as pooling:
         pooling.get().window            # read from cuDNN
         pooling.forward(handle, x_desc=x_desc, x=x, y_desc=y_desc, y=y)
 
-An object owns its C descriptor from birth. `close` lets go of it, and it is destroyed when no call uses it any
-more, so that objects may be closed in any order, by any thread, or be left to the garbage collector.
+An object owns its C descriptor from birth. `close` releases it, and it is destroyed when no call uses it any more, so
+that objects may be closed in any order, by any thread, or be left to the garbage collector.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ class Native(Uncopied):
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
         address, self.address = self.address, 0
-        if address and not _ending():  # at the end of the process the system frees what is left
+        if address and not _ending():  # at interpreter shutdown the system frees what is left
             self._destroy(address)
 
 
 class Closable(Uncopied):
-    """What owns something of C's until `close`."""
+    """An owner of a C object until `close`."""
 
     _native: Native | None
 
     @property
     def native(self) -> Native:
-        """The owner of what C made: who holds it keeps that alive. Raises ClosedError."""
+        """The owner of the C object: holding it keeps that alive. Raises ClosedError."""
         native = self._native
         if native is None:
             raise ClosedError(f"this {type(self).__name__} was closed")
@@ -77,7 +77,7 @@ class Closable(Uncopied):
 
     @property
     def address(self) -> int:
-        """What C made as an int, for `lamina.c.cudnn` (0 where C has none). Raises ClosedError."""
+        """The C object as an int, for `lamina.c.cudnn` (0 where C has none). Raises ClosedError."""
         return self.native.address
 
     @property
@@ -91,7 +91,7 @@ KINDS: dict[str, type[Descriptor]] = {}
 
 
 def checked(function: Callable[..., R]) -> Callable[..., R]:
-    """`function`, whose parameters that are annotated as objects of this API take nothing else.
+    """`function` with type checks on the parameters that are annotated as objects of this API.
 
     Raises TypeError that names the parameter, before anything reads an attribute or calls the library.
     """
@@ -154,7 +154,7 @@ class Descriptor(Closable):
         return made
 
     def close(self) -> None:
-        """Let go of the C descriptor; it is destroyed when no call uses it any more. Idempotent."""
+        """Release the C descriptor; it is destroyed when no call uses it any more. Idempotent."""
         self._native = None
 
     def get(self) -> Any:
@@ -202,7 +202,7 @@ def call(function: Callable[..., R], *arguments: Any) -> R:
     """`function` with objects turned into addresses, which stay alive until it returns.
 
     A Handle (always the first or second argument in C) makes its device current during the call, or sends the
-    call to its worker's thread; what the call queues begins when what its stream holds has ended.
+    call to its worker's thread; work that the call queues begins after the stream's earlier work has ended.
     """
     held = [_held(argument) for argument in arguments]
     handle = next((one for one in arguments[:2] if isinstance(one, BaseHandle)), None)
@@ -222,7 +222,7 @@ def _invoke(function: Callable[..., R], held: list[Any]) -> R:
 
 
 def _held(argument: Any) -> Any:
-    """What keeps an argument alive during a call, whoever closes it meanwhile."""
+    """The object that keeps an argument alive during a call, even if it is closed meanwhile."""
     if isinstance(argument, Descriptor):
         return argument.native
     if isinstance(argument, BaseHandle):

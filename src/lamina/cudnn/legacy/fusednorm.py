@@ -1,4 +1,4 @@
-"""What the two interfaces to fused normalization share: y = activation(norm(x) + z), and its gradients.
+"""Common part of the two interfaces to fused normalization: y = activation(norm(x) + z), and its gradients.
 
 cuDNN 7's (`BatchNormEx`) and cuDNN 8's (`Normalization`) differ in the names of their settings, in how scale, bias
 and statistics are described, and in the order of some arguments.

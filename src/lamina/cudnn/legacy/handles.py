@@ -75,7 +75,7 @@ class Handle(Closable, BaseHandle):
         self.use(where.default_stream if stream is None else stream)
 
     def close(self) -> None:
-        """Let go of the C handle, and destroy it unless a call is using it. Idempotent."""
+        """Release the C handle, and destroy it unless a call is using it. Idempotent."""
         if self._native is None:
             return
         self._native = None
@@ -86,7 +86,7 @@ class Handle(Closable, BaseHandle):
             self.worker.run(int)  # the worker destroys it in its turn
 
     def run(self, function: Callable[..., R], *arguments: Any) -> R:
-        """`function(*arguments)` where this handle's calls belong: on its worker, or here on its device."""
+        """Run `function(*arguments)` where this handle's calls belong: on its worker, or here on its device."""
         if self.worker is not None:
             return self.worker.run(function, *arguments)
         with self.device.current():
@@ -128,7 +128,7 @@ class Handle(Closable, BaseHandle):
     def workspace(self, nbytes: int) -> Buffer | None:
         """`nbytes` of scratch for work on the handle's stream, shared by all that runs there; None for 0.
 
-        Its contents are anybody's, and it stays as it is until more is asked for on that stream. A graph
+        Its contents are undefined, and it is reused until more is requested on that stream. A graph
         that is captured from the stream must bring its own.
         """
         if nbytes == 0:
@@ -156,7 +156,7 @@ def _device_workspaces(device: Device) -> Workspaces:
 
 # ---------------------------------------------------------------------------------- handles on demand, scratch
 class Handles:
-    """One handle per device and stream, made at the first need, for each thread its own.
+    """One handle per thread, device and stream, made at the first need.
 
     Args:
         limit: the most handles of one thread on one device; each holds device memory.
@@ -206,7 +206,7 @@ def handle_for(device: Device | str | None = None, stream: Any | None = None) ->
 
 
 class Scratch(NamedTuple):
-    """Memory and its size, as cuDNN's calls take a workspace."""
+    """Memory and its size, in the form of cuDNN's workspace arguments."""
 
     memory: Memory
     nbytes: int
@@ -227,14 +227,14 @@ def sized(name: str, memory: Memory | tuple[Memory, int]) -> Scratch:
 
 
 def by_size(*spaces: Scratch) -> tuple[Any, ...]:
-    """Spaces as the newer calls take them: the size of each before its address."""
+    """Size and address in the order of the newer calls: the size first."""
     return tuple(part for space in spaces for part in (space.nbytes, space.memory))
 
 
 def scratch(
     handle: AnyHandle, given: Memory | tuple[Memory, int], size: Callable[[], int], name: str = "workspace"
 ) -> Scratch:
-    """The workspace of a call: what the caller gave, else `size()` bytes from the handle.
+    """The workspace of a call: the caller's memory, else `size()` bytes from the handle.
 
     Raises:
         TypeError: nothing given and the handle is a bare address, which provides no memory.
@@ -249,7 +249,7 @@ def scratch(
 def kept(
     handle: AnyHandle, given: Memory | tuple[Memory, int], size: Callable[[], int], name: str = "reserve"
 ) -> Scratch:
-    """Memory that outlives the call (a reserve space): what the caller gave, else fresh from the device."""
+    """Memory that outlives the call (a reserve space): the caller's, else newly allocated on the device."""
     if given is not None:
         return sized(name, given)
     nbytes = size()
@@ -260,7 +260,7 @@ def kept(
 
 
 def _lender(handle: AnyHandle, nbytes: int, name: str) -> Handle | None:
-    """Who gives memory to a call that was not given any; None where none is needed."""
+    """The allocator for a call without its own memory; None where none is needed."""
     if nbytes == 0:
         return None
     if not isinstance(handle, Handle):

@@ -1,7 +1,7 @@
 """Which algorithm of a recurrent network is fastest: cuDNN 9 has no search for these, so each is run and timed.
 
-Calls are timed as recorded CUDA graphs, where they can be recorded: the algorithms differ in how many kernels they
-launch, and a program that runs often is recorded, too.
+Calls are timed as captured CUDA graphs where possible: the algorithms differ in their number of kernel launches, and
+a program that runs often is captured, too.
 
 found = search_rnn(handle, rnn, x_desc, deterministic=True)
 rnn = rnn.replace(algorithm=found[0].algorithm)
@@ -36,7 +36,7 @@ from lamina.runtime import (
 )
 
 ALGORITHMS = ("standard", "persist_static", "persist_dynamic", "persist_static_small_h")
-_TILE = 1 << 16  # elements of the random data that buffers are filled with, again and again
+_TILE = 1 << 16  # elements of the random data with which buffers are filled repeatedly
 
 
 class RNNPerformance(NamedTuple):
@@ -215,14 +215,14 @@ class _RnnTrial:
         marks[0].record(self.stream)
         for call, mark in zip(
             self.calls, marks[1:], strict=True
-        ):  # all queued at once: no time of the host's counts
+        ):  # all queued at once: host time does not count
             call()
             mark.record(self.stream)
         times = [start.elapsed(end) for start, end in pairwise(marks)]
         return times + [0.0] * (3 - len(times))
 
     def _recorded(self, call: Callable[[], object]) -> Callable[[], object]:
-        """The call as a CUDA graph, or as it is where it cannot be recorded."""
+        """The call as a CUDA graph, or as it is where it cannot be captured."""
         try:
             with self.stream.capture() as graph:
                 call()
@@ -270,7 +270,7 @@ class _RnnTrial:
 
 
 def table(found: Sequence[RNNPerformance]) -> str:
-    """What `search_rnn` found, as text for people."""
+    """The result of `search_rnn` as human-readable text."""
     lines = [
         f"{'algorithm':24} {'ms':>9} {'forward':>9} {'data':>9} {'weights':>9} {'workspace':>12} same bits"
     ]

@@ -1,4 +1,4 @@
-"""Which algorithm for a convolution: the library's heuristic, its ranked list, or measured times; remembered.
+"""Choice of a convolution algorithm: the library's heuristic, its ranked list, or measured times; remembered.
 
 search = Search("forward", convolution, x_desc=x_desc, w_desc=w_desc, y_desc=y_desc)
 best = search.find_ex(handle, x=x, w=w, y=y, limit=64 << 20, deterministic=True)[0]
@@ -32,7 +32,7 @@ _TRANSPOSED = {"forward": "backward_data", "backward_data": "forward", "backward
 
 
 class Found(NamedTuple):
-    """What a search knows about one algorithm."""
+    """The result of a search for one algorithm."""
 
     algorithm: Algorithm
     status: Status  # success, or why it cannot be used
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
 
 def fitting(found: Iterable[Found], *, limit: int | None = None, deterministic: bool = False) -> list[Found]:
-    """Those that work, within `limit` bytes of workspace, and repeat bit by bit if asked for; order kept."""
+    """Those that work, within `limit` bytes of workspace, and bitwise reproducible if requested; order kept."""
     return [
         one
         for one in found
@@ -67,13 +67,13 @@ def fitting(found: Iterable[Found], *, limit: int | None = None, deterministic: 
 
 @dataclass(frozen=True)
 class Search:
-    """One direction of one convolution, looked at by all of its algorithms.
+    """One direction of one convolution, with all of its algorithms.
 
     Args:
         direction: "forward", "backward_data" or "backward_filter", of the object given: the forward of a
             `Deconvolution` has the algorithms of a data gradient.
         convolution: a `Convolution` or `Deconvolution`.
-        x_desc, w_desc, y_desc: input, filter and output, or what has their shapes (gradients).
+        x_desc, w_desc, y_desc: input, filter and output, or gradients of their shapes.
         alignment: bytes that the addresses are a multiple of; it decides which algorithms are fast, so that a
             choice is remembered for it.
     """
@@ -95,7 +95,7 @@ class Search:
 
     @property
     def c_direction(self) -> str:
-        """The direction whose C calls and algorithms are meant."""
+        """The direction of the C calls and algorithms."""
         transposed = isinstance(self.convolution, Deconvolution)
         return _TRANSPOSED[self.direction] if transposed else self.direction
 
@@ -171,7 +171,7 @@ class Search:
         """The first of `ranked` that meets a preference, as cuDNN's Get…Algorithm did before version 8.
 
         Args:
-            handle: for which GPU.
+            handle: of the GPU.
             preference: "no_workspace", "prefer_fastest", or "specify_workspace_limit" (then `limit` counts;
                 a limit alone means this one).
             limit: most bytes of workspace.
@@ -257,7 +257,7 @@ class Search:
         )
 
     def key(self, handle: AnyHandle) -> str:
-        """What a choice depends on, in words: direction, sizes, strides, types, window, GPU, cuDNN's version."""
+        """The key of a choice: direction, sizes, strides, types, window, GPU, cuDNN's version."""
         device = handle.device.name if isinstance(handle, Handle) else "unknown device"
         parts = [self.c_direction]
         parts += [repr(one) for one in self._descriptors()]

@@ -1,4 +1,4 @@
-"""Rules that reach the same result over fewer bytes."""
+"""Rules that compute the same result while moving fewer bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _spread = made_by(MaxPoolGrad, _g, _pool.output(-1), name="spread")
 def _mask_pooled(match: Match) -> Results:
     """relu_grad(x, max_pool_grad(g, index)) -> max_pool_grad(relu_grad(max_pool(x), g), index).
 
-    The gradient arrives only where the maxima were, and there x is what the pool gave: the pass over x becomes
+    Only the positions of the maxima receive a gradient, and there x equals the pool's output: the pass over x becomes
     one over the pooled tensor, a fraction of the size.
     """
     spread, pool = match.node("spread"), match.node("pool")
@@ -37,7 +37,8 @@ def _sums_all_places(node: PatternNode) -> bool:
 
 
 def _sum_pooled(match: Match) -> Results:
-    """The sum over all places of max_pool_grad(g, index) is the sum of g: each gradient goes to one place."""
+    """The sum over all positions of max_pool_grad(g, index) is the sum of g: each gradient is routed to one
+    position."""
     return {match.root.outputs[0]: match.apply(match.root.op, match["g"], at=match.root)[0]}
 
 
@@ -46,7 +47,7 @@ def _broadcasts(node: PatternNode) -> bool:
 
 
 def _unexpanded(match: Match) -> Results | None:
-    """op(…, expand(s)) -> op(…, s) where the op takes one number for all places."""
+    """op(…, expand(s)) -> op(…, s) where the op accepts a scalar for all elements."""
     node, inputs = match.root, match.inputs(match.root)
     scalars = [_scalar(match, v) if i in node.op.broadcasts else v for i, v in enumerate(inputs)]
     if all(a is b for a, b in zip(scalars, inputs, strict=True)):
@@ -55,7 +56,7 @@ def _unexpanded(match: Match) -> Results | None:
 
 
 def _scalar(match: Match, value: Value) -> Value:
-    """The one number, of shape (), that was expanded to the value; other values as they are."""
+    """The scalar, of shape (), that was expanded to the value; other values unchanged."""
     if value.node is None or not isinstance(value.node.op, Expand):
         return value
     (number,) = match.inputs(value.node)
@@ -65,9 +66,9 @@ def _scalar(match: Match, value: Value) -> Value:
 
 
 def _norm_sliced(match: Match) -> Results | None:
-    """Some rows of norm(x) -> norm of these rows of x, where nothing else reads what the norm gives.
+    """Some rows of norm(x) -> norm of these rows of x, where the norm's output has no other reader.
 
-    Of a transformer's last norm a classifier reads one token.
+    A classifier, for instance, reads one token of a transformer's last norm.
     """
     norm, part = match.node("norm"), match.root
     op: Any = norm.op
@@ -80,16 +81,16 @@ def _norm_sliced(match: Match) -> Results | None:
 
 
 def _is_step_of_one(node: PatternNode) -> bool:
-    """Whether it computes each element of one tensor by itself, and does not widen it."""
+    """Whether it is elementwise in one tensor, and does not widen its type."""
     x, *others = node.inputs
     (y, *more) = node.outputs
     return bool(node.op.elementwise) and not others and not more and y.dtype.itemsize <= x.dtype.itemsize
 
 
 def _before_spreading(match: Match) -> Results | None:
-    """step(spread(x)) -> spread(step(x)): of what is repeated each element is computed once.
+    """step(spread(x)) -> spread(step(x)): each repeated element is computed once.
 
-    Heads of keys that serve several heads of queries are spread and then rounded, as programs write it.
+    Programs often expand the key heads of grouped-query attention and cast them afterwards.
     """
     (read,) = match.inputs(match.root)
     size, moves = read.spec.numel, list[Node]()

@@ -1,4 +1,5 @@
-"""Rules for networks on sequences: products that end in their elementwise steps, and parts that are joined again."""
+"""Rules for sequence models: elementwise steps moved next to their matrix product, and parts that are concatenated
+again."""
 
 from __future__ import annotations
 
@@ -16,21 +17,21 @@ from lamina.ops.primitives.shape import Concat, Pad, Reshape, Transpose
 from lamina.spec import contiguous
 from lamina.spec.layout import reshaped_strides
 
-#: How many elementwise steps behind a product are looked through.
+#: The most elementwise steps behind a product that are looked through.
 _REACH = 4
 
 
 def reshape_behind(graph: Graph, report: Report | None = None) -> Graph:
     """step(reshape(product), other) -> reshape(step(product, reshape(other))), and one reshape for two in a row.
 
-    The step may then be computed where the product is. So does a step of one tensor behind transposed rows that a
-    reshape has to copy: it writes the copy.
+    The step can then become the product's epilogue. A unary step behind transposed rows that a reshape has to copy is
+    moved the same way: it then writes that copy.
     """
     return rewrite(graph, _RESHAPES, report)
 
 
 def join_parts(graph: Graph, report: Report | None = None) -> Graph:
-    """The sum of parts that are padded with zeros to stand side by side -> the parts joined."""
+    """The sum of parts that are zero-padded to stand side by side -> the parts concatenated."""
     return rewrite(graph, [RewriteRule("parts joined", made_by(Add, where=_has_axes), _joined())], report)
 
 
@@ -70,7 +71,7 @@ _RESHAPES = [
 
 
 def _product_behind(value: Value, shape: tuple[int, ...], match: Match) -> Value | None:
-    """What `value` is a reshape of, if that comes from a matrix product."""
+    """The value that `value` is a reshape of, if it comes from a matrix product."""
     node = value.node
     if node is None or not isinstance(node.op, Reshape) or value.shape != shape:
         return None
@@ -79,7 +80,8 @@ def _product_behind(value: Value, shape: tuple[int, ...], match: Match) -> Value
 
 
 def _rows_behind(value: Value, match: Match) -> Value | None:
-    """What `value` is a reshape of, if that is transposed, rows staying rows, such that the reshape is no view."""
+    """The value that `value` is a reshape of, if it is a transpose that keeps the last axis, and the reshape is no
+    view."""
     node = value.node
     if node is None or not isinstance(node.op, Reshape):
         return None
@@ -93,7 +95,7 @@ def _rows_behind(value: Value, match: Match) -> Value | None:
 
 
 def _order(value: Value, reach: int, rewriting: Rewriting) -> tuple[int, ...] | None:
-    """How a value is transposed, with elementwise steps of one tensor behind that; None where it is not."""
+    """How a value is transposed, with unary elementwise steps behind that; None where it is not."""
     node = value.node
     if node is None or reach == 0:
         return None
@@ -115,7 +117,7 @@ def _is_product(value: Value, reach: int, rewriting: Rewriting) -> bool:
 
 
 def _follows(value: Value, shape: tuple[int, ...], flat: tuple[int, ...]) -> bool:
-    """Whether an operand means the same behind the reshape: it has all elements, one, or a row's."""
+    """Whether an operand keeps its meaning behind the reshape: it has all elements, one, or those of a row."""
     if value.shape == shape:
         return True
     if prod(value.shape) == 1:
@@ -124,7 +126,7 @@ def _follows(value: Value, shape: tuple[int, ...], flat: tuple[int, ...]) -> boo
 
 
 def _as(value: Value, shape: tuple[int, ...], match: Match) -> Value:
-    """The value in another shape; what was reshaped before is reshaped from its first form."""
+    """The value in another shape; of a value that is itself a reshape, its source is reshaped."""
     before = value.node
     if before is not None and isinstance(before.op, Reshape):
         (value,) = match.inputs(before)
@@ -135,7 +137,7 @@ def _as(value: Value, shape: tuple[int, ...], match: Match) -> Value:
 
 
 class _Padded(NamedTuple):
-    """A sum of parts that zeros are padded to: the axis they stand along, and their sizes along it together."""
+    """A sum of zero-padded parts: the axis along which they stand, and the sum's size along it."""
 
     axis: int
     size: int
@@ -146,7 +148,7 @@ def _has_axes(node: Any) -> bool:
 
 
 def _joined() -> Callable[[Match], Results | None]:
-    """Makes a sum that parts cover from end to end their concatenation; notes the sums that it has met."""
+    """Replaces a sum whose parts cover it end to end by their concatenation; notes the sums that it has met."""
     known: dict[Value, _Padded] = {}
 
     def padded(value: Value, match: Match) -> _Padded | None:
@@ -183,7 +185,7 @@ def _concatenated(match: Match, axis: int) -> Results | None:
 
 
 def _parts(match: Match, axis: int) -> Iterator[tuple[int, Value]]:
-    """Where each part of a sum of padded ones begins, and the part."""
+    """The offset of each part in a sum of padded parts, and the part."""
     stack: list[Node] = [match.root]
     while stack:
         node = stack.pop()

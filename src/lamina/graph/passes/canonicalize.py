@@ -1,4 +1,4 @@
-"""One form for equal things: constants computed, what changes nothing dropped, equal nodes one, no unread outputs."""
+"""Canonical forms: constant folding, no-op removal, common subexpressions merged, unread outputs pruned."""
 
 from __future__ import annotations
 
@@ -41,14 +41,13 @@ def _computed(match: Match, limit: float = FOLD_LIMIT) -> Results | None:
 
 
 def _with_others(node: Any) -> bool:
-    """Whether other ranks take part in it: it is not for one of them to leave it out."""
+    """Whether it is a collective: a single rank must not leave it out."""
     return bool(node.op.effect == "collective")
 
 
 def drop_identities(graph: Graph, report: Report | None = None) -> Graph:
-    """Remove reshapes, casts, expansions and transposes that change nothing, products with 1, transpositions of
-    transpositions, casts that take back wider ones, and reductions of one element each.
-    """
+    """Remove reshapes, casts, expansions and transposes that change nothing, products with 1, double transpositions,
+    casts that undo a widening cast, and reductions of one element each."""
     return rewrite(graph, _IDENTITIES, report)
 
 
@@ -65,7 +64,7 @@ def _passed_on(match: Match) -> Results:
 
 
 def _other_factor(match: Match) -> Results | None:
-    """x for x * 1 and 1 * x, which are x bit by bit."""
+    """x for x * 1 and 1 * x, which are bitwise x."""
     (product,), (a, b) = match.root.outputs, match.inputs(match.root)
     for x, factor in ((a, b), (b, a)):
         if _is_one(factor) and x.spec == product.spec:
@@ -91,7 +90,7 @@ def _as_it_was(match: Match) -> Results | None:
 
 
 def _reduces_nothing(node: Any) -> bool:
-    """Whether each result is one element, as it is."""
+    """Whether each result is a single element, unchanged."""
     x, y = node.inputs[0].spec, node.outputs[0].spec
     return bool(
         x.numel == y.numel and x.dtype == y.dtype and node.op.kind in ("sum", "mean", "prod", "max", "min")
@@ -167,5 +166,5 @@ def prune_outputs(graph: Graph, report: Report | None = None) -> Graph:
 
 
 def _has_several(node: Any) -> bool:
-    """Whether it gives more than one output: one that nobody read would not be in the graph."""
+    """Whether it has several outputs: an unread single output would not be in the graph."""
     return len(node.outputs) > 1

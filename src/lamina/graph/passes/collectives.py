@@ -1,5 +1,4 @@
-"""Collective operations in a graph: their order is fixed, and many small reductions become buckets that travel
-early."""
+"""Collectives in a graph: their order is fixed, and many small reductions become buckets that are sent early."""
 
 from __future__ import annotations
 
@@ -22,21 +21,21 @@ from lamina.ops.primitives.collective import (
 )
 from lamina.ops.primitives.shape import After, Pad, Reshape
 
-#: Bytes that are worth a message of their own.
+#: Bytes that justify a message of their own.
 _LEAST = 1 << 20
 #: Old results with new ones.
 _Pairs: TypeAlias = "list[tuple[Value, Value]]"
 
 
 def bucket_reductions(graph: Graph, report: Report | None = None) -> Graph:
-    """Make buckets of tensors that are reduced or gathered together, in the order in which they are finished.
+    """Bucket tensors that are reduced or gathered together, in the order in which they are finished.
 
-    A bucket of a reduction is started right behind its last tensor, and waited for when the next one is on its way:
-    what lies between runs beside it. The order is that of the program as it was recorded, so that all ranks make the
-    same buckets.
+    A bucket's reduction is started right behind its last tensor, and waited for once the next one is in flight, so
+    that it overlaps with the computation in between. The order is that of the recorded program, so that all ranks
+    form the same buckets.
     """
     results: dict[Value, Value] = {}
-    trailing: list[Node] = []  # light nodes since the last other one
+    trailing: list[Node] = []  # light nodes since the last node that was not light
     for node in graph.nodes:
         if isinstance(node.op, AllReduceEach | ReduceScatterEach | AllGatherEach):
             buckets = list(_buckets(node, node.op.bucket_bytes, _Trailing(list(trailing), results)))
@@ -51,15 +50,16 @@ def bucket_reductions(graph: Graph, report: Report | None = None) -> Graph:
 
 
 def _is_light(op: Op) -> bool:
-    """Whether an op does next to nothing, so that it may as well be done as soon as its operands are there."""
+    """Whether an op is cheap enough to run as soon as its operands are available."""
     return op.effect == "pure" and (op.elementwise or isinstance(op, Reshape | Pad))
 
 
 class _Trailing:
-    """Light nodes in front of a collective operation: gradients are cast, scaled and cut when all of them are there.
+    """Light nodes in front of a collective: gradients are cast, scaled and clipped once all of them are available.
 
-    Recorded so, each would travel when the last is finished: those of a bucket move up to where that is.
-    results: what values have become.
+    As recorded, all would be sent only after the last is finished: those of a bucket move up to the point where that
+    bucket is complete.
+    results: the values that replace others.
     """
 
     def __init__(self, nodes: Sequence[Node], results: dict[Value, Value]) -> None:
@@ -70,13 +70,13 @@ class _Trailing:
             self._finished[node] = max(map(self.finished, node.inputs), default=-1.0)
 
     def finished(self, value: Value) -> float:
-        """When a value could be there: the serial of the last node, light ones aside, that it needs."""
+        """The earliest time of a value: the serial of the last node, light ones aside, that it needs."""
         if value.node is None:
             return -1.0
         return self._finished.get(value.node, value.node.serial)
 
     def moved_up(self, values: Sequence[Value]) -> list[Value]:
-        """The values, made where the last of them could be there."""
+        """The values, computed as soon as the last of them can be."""
         serial, needed = nextafter(max(map(self.finished, values)), inf), {v.node for v in values}
         for node in reversed(self._nodes):
             if node in needed:
@@ -96,7 +96,7 @@ class _Trailing:
 
 
 def keep_order(graph: Graph, report: Report | None = None) -> Graph:
-    """Let each collective operation wait for the one before: no later pass can exchange two of them."""
+    """Make each collective depend on the one before, so that no later pass can swap two of them."""
     results: dict[Value, Value] = {}
     before: Node | None = None
     for node in graph.nodes:
@@ -111,14 +111,14 @@ def keep_order(graph: Graph, report: Report | None = None) -> Graph:
 
 @dataclass(frozen=True)
 class _Bucket:
-    """Tensors of one element type, with their places among the inputs of what reduces them."""
+    """Tensors of one element type, with their positions among the inputs of the collective."""
 
     places: Sequence[int]
     values: Sequence[Value]
 
 
 def _buckets(node: Node, limit: int, trailing: _Trailing) -> Iterator[_Bucket]:
-    """In the order in which they are full."""
+    """The buckets in the order in which they become full."""
     finished = [trailing.finished(v) for v in node.inputs]
     order = sorted(range(len(finished)), key=finished.__getitem__)
     full: list[list[int]] = []
@@ -131,7 +131,7 @@ def _buckets(node: Node, limit: int, trailing: _Trailing) -> Iterator[_Bucket]:
 
 @dataclass(frozen=True)
 class _Sent:
-    """What is sent of the inputs: which, how many bytes, and when it is finished."""
+    """One tensor to send: which input, how many bytes, and when it is finished."""
 
     place: int
     nbytes: int
@@ -139,10 +139,11 @@ class _Sent:
 
 
 def _filled(tensors: Sequence[_Sent], limit: int) -> Iterator[list[int]]:
-    """Tensors in buckets, in order. Before one that fills a bucket what waits is sent, where it is worth a message.
+    """Tensors in buckets, in order. What waits in front of a tensor that fills a bucket is sent first, if it
+    justifies a message.
 
-    The last buckets are small: each is half of what is left, so that little travels when all is computed. What is
-    finished at once is not parted for that, nor is a message made of its last crumbs.
+    The last buckets are small: each is half of the remainder, so that little is in flight when all is computed.
+    Tensors that are finished together are not split for that, nor is a small remainder of them sent by itself.
     """
     left = sum(x.nbytes for x in tensors)
     held, size, last = list[int](), 0, len(tensors) - 1
@@ -163,7 +164,7 @@ def _filled(tensors: Sequence[_Sent], limit: int) -> Iterator[list[int]]:
 
 
 def _reduced(node: Node, buckets: Sequence[_Bucket]) -> _Pairs:
-    """The results of an `AllReduceEach` with the new ones."""
+    """The results of an `AllReduceEach` by buckets."""
     op = node.op
     assert isinstance(op, AllReduceEach)
     if op.group.size == 1:
@@ -178,12 +179,12 @@ def _reduced(node: Node, buckets: Sequence[_Bucket]) -> _Pairs:
 
 
 def _scattered(node: Node, buckets: Sequence[_Bucket]) -> _Pairs:
-    """The results of a `ReduceScatterEach` with the new ones."""
+    """The results of a `ReduceScatterEach` by buckets."""
     op = node.op
     assert isinstance(op, ReduceScatterEach)
     start = StartReduceScatter(op.group, op.reduction)
     started = list(_in_turn(start, buckets, node))
-    return [  # what is sent stays where it is until it has arrived
+    return [  # buffers being sent stay in place until the message has arrived
         (node.outputs[place], _arrived(x, started[i + 1 :], [sent], node))
         for i, bucket in enumerate(buckets)
         for place, x, sent in zip(bucket.places, started[i], bucket.values, strict=True)
@@ -191,7 +192,7 @@ def _scattered(node: Node, buckets: Sequence[_Bucket]) -> _Pairs:
 
 
 def _gathered(node: Node, buckets: Sequence[_Bucket]) -> _Pairs:
-    """The results of an `AllGatherEach` with the new ones."""
+    """The results of an `AllGatherEach` by buckets."""
     return [
         (node.outputs[place], x)
         for bucket, whole in zip(buckets, _in_turn(node.op, buckets, node), strict=True)
@@ -200,7 +201,7 @@ def _gathered(node: Node, buckets: Sequence[_Bucket]) -> _Pairs:
 
 
 def _in_turn(op: Op, buckets: Sequence[_Bucket], at: Node) -> Iterator[tuple[Value, ...]]:
-    """What an op makes of each bucket, right behind its last tensor and the one before."""
+    """An op applied to each bucket, right behind its last tensor and the previous bucket's op."""
     serial = 0.0
     for bucket in buckets:
         made = Node(op, bucket.values, at.policy, serial, origin=at.origin)
@@ -209,14 +210,15 @@ def _in_turn(op: Op, buckets: Sequence[_Bucket], at: Node) -> Iterator[tuple[Val
 
 
 def _arrived(x: Value, later: Sequence[Sequence[Value]], held: Sequence[Value], at: Node) -> Value:
-    """What was started, waited for when the next of the later buckets is on its way; others are held until then."""
+    """A started collective, waited for when the next of the later buckets is in flight; `held` stays alive until
+    then."""
     op = at.op
     assert isinstance(op, Collective)
     following = [started[0] for started in later[:1]]
     return _placed(Arrived(op.group), [x, *following, *held], at).outputs[0]
 
 
-#: By what becomes buckets: how, and what reports call one.
+#: By the op that is bucketed: the function that does it, and the name of a bucket in reports.
 _TRAVELLING: Mapping[type[Op], Callable[[Node, Sequence[_Bucket]], _Pairs]] = {
     AllReduceEach: _reduced,
     ReduceScatterEach: _scattered,
@@ -226,5 +228,5 @@ _ONES = {AllReduceEach: "all-reduces", ReduceScatterEach: "reduce-scatters", All
 
 
 def _placed(op: Op, inputs: Sequence[Value], at: Node) -> Node:
-    """A node right behind what it reads."""
+    """A node right behind its operands."""
     return Node(op, inputs, at.policy, 0.0, origin=at.origin)

@@ -1,10 +1,10 @@
-"""Attention that a program writes out in steps: softmax(scale q kᵀ + bias) v, as the op.
+"""Attention that a program writes out in steps: softmax(scale q kᵀ + bias) v, replaced by the op.
 
-What is looked for is the product of a softmax over rows with values, and behind the softmax a product of queries and
-keys: with factors on it or on its operands, with what is added to it (biases, masks) or is -inf, with casts and
-reshapes that leave matrices whole; between softmax and values weights may be dropped, by the mask that the op takes,
-of the same numbers. The op has matrices [B, H, S, D]; axes in front are joined, and a single one stands for heads,
-unless scores were taken apart for what is added to them.
+The pattern is the product of a softmax over rows with the values, and before the softmax a product of queries and
+keys, possibly with factors on it or its operands, with added biases and masks or elements set to -inf, and with casts
+and reshapes that keep matrices whole; between softmax and values there may be dropout of the weights, with the op's
+own mask, drawn from the same random numbers. The op takes matrices [B, H, S, D]; further leading axes are joined, and
+a single one stands for heads, unless scores were reshaped for what is added to them.
 A row whose scores are all -inf gives zeros, as the op does, where the steps give NaN.
 """
 
@@ -27,12 +27,13 @@ from lamina.ops.primitives.shape import Expand, Reshape, Transpose
 from lamina.ops.primitives.softmax import Softmax
 from lamina.spec import Shape
 
-#: How many steps between the products are followed.
+#: The most steps between the products that are followed.
 _REACH = 12
 
 
 class _Scores(NamedTuple):
-    """scale q kᵀ + biases, as a program wrote them: the product, its factor, and what is added, as it was then."""
+    """scale q kᵀ + biases as the program wrote them: the product, its factor, and the added terms in the shapes they
+    had."""
 
     product: Node
     scale: float
@@ -40,9 +41,9 @@ class _Scores(NamedTuple):
 
 
 def _attention(match: Match) -> Results | None:
-    """The op for the product of weights and values, where the weights are a softmax of what `_Scores` says.
+    """The op for the product of weights and values, where the weights are a softmax of `_Scores`.
 
-    With the statistics, which its gradient reads.
+    Its output includes the statistics that its gradient reads.
     """
     root, last = match.root, cast(Matmul, match.root.op)
     found = _scores(match.node("softmax").inputs[0], match)
@@ -56,7 +57,7 @@ def _attention(match: Match) -> Results | None:
     axes = _Axes.of(q.shape[:-2], v.shape[:-2], found.biases)
     if axes is None or op.transpose_a or not q.dtype == k.dtype == v.dtype == y.dtype:
         return None
-    if 0 in (q.shape[-1], v.shape[-2]):  # there is nothing to attend to, which the op refuses
+    if 0 in (q.shape[-1], v.shape[-2]):  # empty, which the op refuses
         return None
     if not op.transpose_b:
         k = _exchanged(k, match)
@@ -71,7 +72,7 @@ def _attention(match: Match) -> Results | None:
 
 
 def _dropped(axes: _Axes, match: Match) -> tuple[list[Value], float, dict[Value, Value]]:
-    """The mask of what is dropped of the weights, the part that is kept, and the generator's next state."""
+    """The dropout mask of the weights, the fraction kept, and the generator's next state."""
     if "dropout" not in match:
         return [], 1.0, {}
     node = match.node("dropout")
@@ -82,7 +83,7 @@ def _dropped(axes: _Axes, match: Match) -> tuple[list[Value], float, dict[Value,
 
 
 def _scores(value: Value, match: Match) -> _Scores | None:
-    """What a softmax reads, followed to the product; every step is read by the next one alone."""
+    """The input of a softmax, followed back to the product; each step has only the next one as reader."""
     factor, biases = 1.0, list[tuple[Value, Shape]]()
     for _ in range(_REACH):
         node = value.node
@@ -100,9 +101,9 @@ def _scores(value: Value, match: Match) -> _Scores | None:
 
 
 def _step(node: Node, match: Match) -> tuple[Value | None, float, Value | None]:
-    """What a step on scores reads of them, by which number it multiplies them, and what it adds.
+    """The scores that a step on scores reads, the factor it multiplies them by, and the term it adds.
 
-    None for the first where it does something else.
+    None for the first where the step does something else.
     """
     (y,), inputs = node.outputs, match.inputs(node)
     op, x = node.op, inputs[0]
@@ -128,12 +129,12 @@ def _step(node: Node, match: Match) -> tuple[Value | None, float, Value | None]:
 
 
 def _other(inputs: tuple[Value, ...]) -> Value:
-    """Of two values the one that is no number."""
+    """Of two values the one that is not a number."""
     return inputs[0] if number_of(inputs[0]) is None else inputs[1]
 
 
 def _is_behind_product(value: Value, match: Match) -> bool:
-    """Whether a value may be scores: a product is behind it, through steps on the largest operands."""
+    """Whether a value may be scores: following the largest operands back leads to a product."""
     for _ in range(_REACH):
         node = value.node
         if node is None or not isinstance(node.op, Matmul | Cast | Reshape | Mul | Div | Add | Where):
@@ -145,7 +146,7 @@ def _is_behind_product(value: Value, match: Match) -> bool:
 
 
 def _factor(node: Node, inputs: tuple[Value, ...]) -> float | None:
-    """By which number a step multiplies its other operand; None where it does something else."""
+    """The factor by which a step multiplies its other operand; None where it does something else."""
     a, b = map(number_of, inputs)
     if isinstance(node.op, Div):
         return None if b is None or b == 0 else 1 / b
@@ -153,7 +154,7 @@ def _factor(node: Node, inputs: tuple[Value, ...]) -> float | None:
 
 
 def _unscaled(q: Value, k: Value, scale: float, match: Match) -> tuple[Value, Value, float]:
-    """Queries and keys without the numbers that they were multiplied with for the scores alone."""
+    """Queries and keys without the factors that were applied to them for the scores alone."""
     sides = []
     for x in (q, k):
         node = x.node
@@ -166,7 +167,7 @@ def _unscaled(q: Value, k: Value, scale: float, match: Match) -> tuple[Value, Va
 
 
 class _Axes(NamedTuple):
-    """The axes in front of matrices, and what they are to the op: [B, H]."""
+    """The leading axes of the matrices, and how they map to the op's: [B, H]."""
 
     outer: Shape
     batch: int
@@ -174,12 +175,11 @@ class _Axes(NamedTuple):
 
     @classmethod
     def of(cls, outer: Shape, others: Shape, added: list[tuple[Value, Shape]]) -> _Axes | None:
-        """The last axis in front is that of heads, of the products or of the scores that something is added to; None
-        where operands differ in them.
-        """
+        """The last leading axis, of the products or of the scores that something is added to, is that of heads; None
+        where operands differ in their leading axes."""
         if outer != others or not outer:
             return None
-        # What is added for each head, or each matrix, need not be repeated where its last axis is the heads'.
+        # Terms added per head or per matrix need not be repeated where their last leading axis is the heads'.
         fronts = [scores[:-2] for value, scores in added if prod(value.shape[:-2]) > 1]
         fronts = [front for front in fronts if prod(front) == prod(outer)]
         front = min(fronts, key=lambda axes: (axes[-1] != outer[-1], axes[-1]), default=outer)
@@ -190,7 +190,7 @@ class _Axes(NamedTuple):
         return _reshaped(x, (self.batch, self.heads, *x.shape[-2:]), match)
 
     def bias(self, added: list[tuple[Value, Shape]], match: Match) -> tuple[Value, ...] | None:
-        """The sum of all that is added to scores as one bias, or none; None where it cannot be one."""
+        """The sum of all terms added to scores as one bias, or none; None where it cannot be one."""
         found: list[Value] = []
         for value, scores in added:
             one = self._as_bias(value, scores, match)
@@ -204,7 +204,7 @@ class _Axes(NamedTuple):
         return tuple(x if x.dtype == dtype else match.apply(Cast(dtype), x, at=match.root)[0] for x in found)
 
     def _as_bias(self, value: Value, scores: Shape, match: Match) -> Value | None:
-        """What was added to scores of this shape, as [B or 1, H or 1, S or 1, T or 1]."""
+        """A term added to scores of this shape, as [B or 1, H or 1, S or 1, T or 1]."""
         front, whole = scores[:-2], self.outer
         if not value.dtype.is_float or value.ndim > len(scores) or prod(front) != prod(whole):
             return None
@@ -223,12 +223,12 @@ class _Axes(NamedTuple):
 
 
 def _spread(x: Value, shape: Shape, match: Match) -> Value:
-    """The value, repeated to a shape."""
+    """The value, broadcast to a shape."""
     return x if x.shape == shape else match.apply(Expand(shape), x, at=match.root)[0]
 
 
 def _exchanged(x: Value, match: Match) -> Value:
-    """Matrices lying the other way round; what was transposed is, from its first form."""
+    """Matrices with their last two axes swapped; of a transposed value, its source is used."""
     if x.node is not None and isinstance(x.node.op, Reshape) and _leaves_matrices(x.node):
         (whole,) = match.inputs(x.node)  # [..., D, T] whose axes in front were joined
         if whole.node is not None and isinstance(whole.node.op, Transpose):

@@ -1,10 +1,10 @@
-"""Batch norm of inference folded into the convolution or product before it, whose weights stay the same.
+"""Inference batch norm folded into the convolution or product before it, whose weights do not change.
 
-Where there is none, it becomes a scale and a shift for each channel.
+Where there is none, it becomes a scale and a shift per channel.
 
 With s = scale / sqrt(var + epsilon), (W x + b - mean) s + bias is (s W) x + ((b - mean) s + bias): as many operations
 as the convolution alone, and the sum is fused with it like any bias (Jacob et al. 2018, section 3.2). The new weights
-are computed in the graph, from values that stay from run to run: that is done once, when these are loaded.
+are computed in the graph, from values that do not change between runs: that is done once, when these are loaded.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from lamina.spec import DType
 def fold_batch_norm(
     graph: Graph, stays: Collection[Value] = (), report: Report | None = None, backend: Backend | None = None
 ) -> Graph:
-    """Scale the weights before each batch norm of inference whose parameters, like the weights, stay the same.
+    """Fold inference batch norms whose parameters do not change into the weights before them, which do not change
+    either.
 
-    stays: inputs that are the same from run to run, as constants are. Between the two there may be a bias. The
-    convolution's result, and the bias's, must have no other reader. backend: what is computed of the norm's numbers
-    is one node where it joins elementwise steps.
+    stays: inputs that do not change between runs, as constants do not. There may be a bias between the two. The
+        outputs of the convolution and the bias must have no other reader. backend: where it fuses elementwise steps,
+        the computation of the norm's coefficients is one node.
     """
 
     def joins(x: Value) -> bool:
@@ -59,7 +60,7 @@ def fold_batch_norm(
 
 
 def _pattern(same: set[Value]) -> Pattern:
-    """batch_norm(head(x, weights) [+ bias]), where all but x stays the same."""
+    """batch_norm(head(x, weights) [+ bias]), where all but x does not change between runs."""
 
     def stays(value: Any) -> bool:
         return value in same
@@ -72,7 +73,7 @@ def _pattern(same: set[Value]) -> Pattern:
 
 
 def _affine(op: type[Op], same: set[Value]) -> Pattern:
-    """batch_norm(x) * m or + m, with a number m for each channel that stays the same, as the norm's own do."""
+    """batch_norm(x) * m or + m, with an unchanging value m per channel, like the norm's parameters."""
 
     def stays(value: Any) -> bool:
         return value in same
@@ -83,13 +84,13 @@ def _affine(op: type[Op], same: set[Value]) -> Pattern:
 
 
 def _norm(same: set[Value]) -> Pattern:
-    """batch_norm(x) whose numbers stay the same."""
+    """batch_norm(x) with unchanging parameters."""
     numbers = (operand(name, lambda v: v in same) for name in ("scale", "shift", "mean", "var"))
     return made_by(BatchNormInfer, operand("x"), *numbers)
 
 
 def _stepped(joins: Callable[[Value], bool], match: Match) -> Results | None:
-    """x times a number for each channel, and another one added: elementwise steps, which are fused with others."""
+    """x times a value per channel, plus another: elementwise steps, which are fused with others."""
     make, y, x = _Maker(match, joins), match.root.outputs[0], match["x"]
     if x.dtype != match["scale"].dtype:
         return None
@@ -105,7 +106,7 @@ def _is_bare(node: PatternNode) -> bool:
 
 
 def _taken_in(match: Match) -> Results:
-    """The norm with m in its scale and shift: m (x̂ scale + shift), or x̂ scale + (shift + m)."""
+    """The norm with m absorbed in its scale and shift: m (x̂ scale + shift), or x̂ scale + (shift + m)."""
     make, norm = _Maker(match), match.node("norm")
     scale, shift = match["scale"], match["shift"]
     m = make.cast(match["m"], scale.dtype)
@@ -117,7 +118,7 @@ def _taken_in(match: Match) -> Results:
 
 
 def _by_channel(stays: Callable[[Any], bool]) -> Callable[[PatternNode], bool]:
-    """Whether one input of a sum or product stays, a number for each channel; the other has the result's shape."""
+    """Whether one input of a sum or product is an unchanging value per channel; the other has the result's shape."""
 
     def by_channel(node: PatternNode) -> bool:
         held, others = ([v for v in node.inputs if stays(v) is same] for same in (True, False))
@@ -131,7 +132,7 @@ def _by_channel(stays: Callable[[Any], bool]) -> Callable[[PatternNode], bool]:
 
 
 class _Maker:
-    """Makes nodes that run in place of the norm."""
+    """Creates nodes that run in place of the norm."""
 
     def __init__(self, match: Match, joins: Callable[[Value], bool] = lambda x: False) -> None:
         self.match, self.joins = match, joins
@@ -141,14 +142,14 @@ class _Maker:
         return self.match.apply(op, *inputs, at=self.match.root)[0]
 
     def steps(self, op: FusedElementwise, *inputs: Value) -> Value:
-        """Several steps: one node where the backend takes that."""
+        """Several steps: one node where the backend fuses them."""
         if self.joins(inputs[0]):
             return self(op, *inputs)
         made: Value = op.apply(self, inputs)
         return made
 
     def cast(self, x: Value, dtype: DType) -> Value:
-        """x in another type; from what it was rounded from where that is as wide."""
+        """x in another type; the cast's source where x was rounded from a type at least as wide."""
         if x.node is not None and isinstance(x.node.op, Cast) and x.node.inputs[0].dtype == dtype:
             return x.node.inputs[0]
         return x if x.dtype == dtype else self(Cast(dtype), x)
@@ -159,7 +160,7 @@ class _Maker:
 
 
 def _folded(joins: Callable[[Value], bool], match: Match) -> Results:
-    """The convolution or product with scaled weights, then what is added, and relu."""
+    """The convolution or product with scaled weights, then the bias or residual, and relu."""
     make, op, head = _Maker(match, joins), match.root.op, match.node("head")
     assert isinstance(op, BatchNormInfer)
     shift, mean = match["shift"], match["mean"]
@@ -188,7 +189,7 @@ _SHIFTED_BIAS = FusedElementwise((Sub(), Mul(), Add()), ((3, 0), (~0, 1), (~1, 2
 
 
 def _factor(make: _Maker, match: Match) -> Value:
-    """What a norm multiplies each channel by: scale / sqrt(var + epsilon)."""
+    """The norm's factor per channel: scale / sqrt(var + epsilon)."""
     scale, var, op = match["scale"], match["var"], match.root.op
     assert isinstance(op, BatchNormInfer)
     return make.steps(_FACTOR, scale, var, _number(op.epsilon, scale.dtype))
@@ -213,6 +214,6 @@ def _output_axis(head: Node, weights: Value) -> int:
 
 @lru_cache(maxsize=64)
 def _number(value: float, dtype: DType) -> Value:
-    """A constant; one for all norms."""
+    """A constant, shared by all norms."""
     held: Any = np.array(value, dtype.numpy)
     return constant(held)

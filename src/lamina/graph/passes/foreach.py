@@ -1,6 +1,6 @@
-"""What a network does to many small tensors alike, in one launch: updates, roundings of parameters, counts.
+"""Ops on many small tensors alike, in one launch: updates, roundings of parameters, counts.
 
-Which ops these are is said by the ops: `Op.effect`, `Op.foreach` and `Op.widens`.
+The ops themselves say which they are: `Op.effect`, `Op.foreach` and `Op.widens`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from lamina.ops.core import Op
 from lamina.ops.primitives import Cast, Foreach, Fused, FusedElementwise, Reduce, Reshape
 from lamina.spec.policies import policy as use_policy
 
-#: Tensors of up to so many elements are updated (and rounded) together with others.
+#: Tensors of at most this many elements are updated (and rounded) together with others.
 SMALL = 1 << 22
-#: So many elementwise ops, or sums, of one kind are worth one launch.
+#: This many elementwise ops, or sums, of one kind justify a joint launch.
 MANY = 4
 
 
 def absorb_casts(graph: Graph, report: Report | None = None) -> Graph:
     """Let ops that widen an input themselves read it in a half type (updates their gradient, losses their logits),
-    and ops that round their result last give it in one.
+    and ops that round their result at the end return it in one.
     """
     widened = RewriteRule("cast absorbed", made_by(Op, where=_widens), _narrowed)
     return rewrite(graph, [ROUNDING_ABSORBED, widened], report)
@@ -53,9 +53,8 @@ _seen = made_by(Reshape, _rounded, name="seen").read_once
 
 
 def _rounded_by_itself(match: Match) -> Results | None:
-    """cast(op(cast(x), …)) -> op(x, …), with a reshape between cast and op perhaps, where x has the type that the
-    result is rounded to.
-    """
+    """cast(op(cast(x), …)) -> op(x, …), with perhaps a reshape between cast and op, where x has the type that the
+    result is rounded to."""
     root, wide = match.root, match.node("wide")
     x, *rest = match.inputs(wide)
     narrow = _before_widening(match, x)
@@ -73,7 +72,7 @@ ROUNDING_ABSORBED = RewriteRule(
 
 
 def _before_widening(match: Match, value: Value) -> Value:
-    """The value in the half type that it had before a cast to a wider float; other values as they are."""
+    """The value in the half type that it had before a cast to a wider float; other values unchanged."""
     node = value.node
     if node is None or not isinstance(node.op, Cast | Reshape):
         return value
@@ -88,12 +87,12 @@ def _before_widening(match: Match, value: Value) -> Value:
 def group_small(
     graph: Graph, backend: Backend, stays: Collection[Value] = (), report: Report | None = None
 ) -> Graph:
-    """Do all updates of small parameters in one launch, all roundings of small inputs, all counts, and whatever else
-    is done to many tensors alike (scaling and clipping gradients, their norms, what a skipped step leaves).
+    """Do all updates of small parameters in one launch, all roundings of small inputs, all counts, and other ops on
+    many tensors alike (scaling and clipping gradients, their norms, keeping the old state on a skipped step).
 
-    Updates wait for the last gradient, roundings are done at the start; large tensors go by themselves, so that
-    their gradients' memory serves again. The single nodes stay where the backend has no kernel for many.
-    stays: inputs that are the same from run to run: what is made of them is not mixed with other work.
+    Updates wait for the last gradient, roundings run at the start; large tensors are handled one by one, so that the
+    memory of their gradients is reused. The single nodes stay where the backend has no kernel for many.
+    stays: inputs that do not change between runs: what is computed from them is not mixed with other work.
     """
     if not backend.has_kernel(Foreach):
         return graph
@@ -109,9 +108,9 @@ def group_small(
 
 
 def _depths(graph: Graph) -> dict[Node, int]:
-    """How many updates there are on the longest way to each node, itself included.
+    """The number of updates on the longest path to each node, itself included.
 
-    Updates of one depth do not depend on each other, so that they may become one node.
+    Updates of equal depth do not depend on each other, so that they may become one node.
     """
     depth: dict[Node, int] = {}
     for node in graph.nodes:
@@ -121,7 +120,8 @@ def _depths(graph: Graph) -> dict[Node, int]:
 
 
 def _alike(graph: Graph, depth: Mapping[Node, int], stays: Collection[Value]) -> list[list[Node]]:
-    """Nodes that one launch may do, by what they have in common: small updates, roundings of small inputs, counts."""
+    """Nodes that may share a launch, by what they have in common: small updates, roundings of small inputs,
+    counts."""
     found: dict[Any, list[Node]] = {}
     for node in graph.nodes:
         small = node.outputs[0].spec.numel <= SMALL
@@ -133,10 +133,8 @@ def _alike(graph: Graph, depth: Mapping[Node, int], stays: Collection[Value]) ->
 
 
 def _many(graph: Graph, depth: Mapping[Node, int], unchanging: Collection[Value]) -> list[list[Node]]:
-    """Elementwise nodes, and those that make a number of a tensor, of one kind, that can be done at one time: at the
-    end what nothing reads but updates, which wait, else where the first of them runs, if all that they read is there
-    by then.
-    """
+    """Elementwise nodes and full reductions of one kind that can run together: at the end if only updates, which
+    wait, read them; else where the first of them runs, if all of their operands exist by then."""
     read = {v for node in graph.nodes if node.op.effect != "update" for v in node.inputs}
     found: dict[Any, list[Node]] = {}
     for node in graph.nodes:
@@ -151,7 +149,7 @@ def _many(graph: Graph, depth: Mapping[Node, int], unchanging: Collection[Value]
 
 
 def _is_one_of_many(node: Node) -> bool:
-    """Whether a node, by its op and sizes, may be done together with others."""
+    """Whether a node's op and sizes allow it to run together with others."""
     op, small = node.op, all(v.spec.numel <= SMALL for v in (*node.inputs, *node.outputs))
     if (
         not small
@@ -165,7 +163,7 @@ def _is_one_of_many(node: Node) -> bool:
 
 
 def _applied(node: Node) -> Op:
-    """The op of a node; a chain of elementwise steps as the expression that it is."""
+    """The op of a node; a chain of elementwise steps as one expression."""
     op = node.op
     if isinstance(op, Fused) and all(step.elementwise for step in op.ops):
         return FusedElementwise.of_chain(op, len(node.inputs))
@@ -173,10 +171,10 @@ def _applied(node: Node) -> Op:
 
 
 def _together(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Nodes in the order of the graph, in groups of which each can run where its first node does."""
+    """Nodes in graph order, in groups each of which can run where its first node does."""
 
     def needed(node: Node) -> float:
-        """The serial of the last one that makes something it reads."""
+        """The serial of the node's last producer."""
         return max((v.node.serial for v in node.inputs if v.node is not None), default=-math.inf)
 
     waiting = deque(sorted(nodes, key=needed))
@@ -192,18 +190,18 @@ def _together(nodes: Sequence[Node]) -> list[list[Node]]:
 
 
 def _may_wait_or_begin(node: Node) -> bool:
-    """Whether a node may be done with others at the end of a step, as an update, or at its start."""
+    """Whether a node may run together with others at the end of a step, as an update, or at its start."""
     return node.op.effect == "update" or all(v.is_input for v in node.inputs)
 
 
 def _counts(node: Node) -> bool:
-    """Whether a node makes a number of numbers that are there from the start (how many batches a norm has seen)."""
+    """Whether a node computes a scalar from scalars that exist from the start (how many batches a norm has seen)."""
     given = all(v.is_input or v.constant is not None for v in node.inputs)
     return given and node.op.elementwise and all(v.spec.numel == 1 for v in (*node.inputs, *node.outputs))
 
 
 def _launches(nodes: list[Node], backend: Backend) -> list[list[Node]]:
-    """The nodes in as few launches as the backend has plans for: halves, where it cannot take all."""
+    """The nodes in as few launches as the backend has plans for: split in halves where it cannot take all."""
     if len(nodes) < 2 or _has_plan(nodes, backend):
         return [nodes]
     middle = len(nodes) // 2
@@ -221,7 +219,7 @@ def _has_plan(nodes: Sequence[Node], backend: Backend) -> bool:
 
 
 def _foreach(nodes: Sequence[Node]) -> tuple[Value, ...]:
-    """One node for all: updates where the last one stood, others where the first did, or behind what they read."""
+    """One node for all: updates where the last one stood, others where the first did, or behind their operands."""
     first, last = nodes[0], nodes[-1]
     where = last.serial if first.op.effect == "update" else first.serial
     inputs = [v for node in nodes for v in node.inputs]

@@ -1,7 +1,7 @@
-"""What stands behind a batch norm taken into it: the sum at a residual join, and relu.
+"""The residual sum and relu behind a batch norm, fused into it.
 
-A norm's last pass writes each element once; the sum and relu behind it then cost only the residual's bytes (Jung et
-al. 2019, "Restructuring batch normalization to accelerate CNN training").
+A norm's last pass writes each element once; the fused sum and relu then cost only the residual's bytes (Jung et al.
+2019, "Restructuring batch normalization to accelerate CNN training").
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from lamina.ops.primitives.pointwise import Add, ClippedRelu, Relu
 
 
 def fuse_batch_norm(graph: Graph, report: Report | None = None) -> Graph:
-    """relu(batch_norm(x)) and relu(batch_norm(x) + z) as one node each, where nothing else reads what lies between.
+    """relu(batch_norm(x)) and relu(batch_norm(x) + z) as one node each, where the values in between have no other
+    reader.
 
     relu may be clipped. z, like x in shape and dtype, must be there when the norm runs.
     """
@@ -46,7 +47,7 @@ _RELU = made_by(Relu | ClippedRelu, either(_sum, _norm))
 
 
 def _activated(match: Match) -> Results | None:
-    """The norm with relu, and perhaps the residual, at its own place."""
+    """The norm with relu, and perhaps the residual, at its original place."""
     norm, op = match.node("norm"), match.root.op
     assert isinstance(norm.op, BatchNorm | BatchNormInfer)
     residual = (match["residual"],) if "residual" in match else ()

@@ -1,4 +1,4 @@
-"""What a backend computes at once: its own fusions, and elementwise steps with the op before them."""
+"""Operator fusion: the backend's own fusions, and elementwise epilogues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lamina.spec import Policy, Spec
 from lamina.spec.policies import policy as use_policy
 from lamina.tensors import plan_of
 
-#: Steps that one node takes at most: longer chains become several nodes.
+#: The most steps of one node: longer chains become several nodes.
 _MOST_STEPS = 64
 
 
@@ -24,7 +24,7 @@ _MOST_STEPS = 64
 
 
 def fuse_patterns(graph: Graph, fusions: Sequence[Fusion], backend: Backend, report: Report) -> Graph:
-    """Replace what the patterns of fusions describe, where the backend has a plan for it that pays."""
+    """Replace matches of the fusions' patterns, where the backend has a plan that pays."""
     for fusion in fusions:
         rule = RewriteRule(fusion.name, fusion.pattern, partial(_fused, fusion, backend, report))
         graph = rewrite(graph, [rule], report)
@@ -32,7 +32,7 @@ def fuse_patterns(graph: Graph, fusions: Sequence[Fusion], backend: Backend, rep
 
 
 def _fused(fusion: Fusion, backend: Backend, report: Report, match: Match) -> Results | None:
-    """What a match becomes, None where it stays; the report gets why."""
+    """The replacement of a match; None where it stays, with the reason in the report."""
     reason = fusion.check(match)
     if reason:
         report.refused.append(f"{fusion.name}: {match.root.op}{_where(match.root)}: {reason}")
@@ -49,7 +49,7 @@ def _fused(fusion: Fusion, backend: Backend, report: Report, match: Match) -> Re
 
 
 def _where(node: Node) -> str:
-    """In which module a node stands, for reports."""
+    """The module that a node belongs to, for reports."""
     return f" in {node.origin.module}" if node.origin.module else ""
 
 
@@ -80,7 +80,8 @@ def _unprofitable(
     policy: Policy,
     settled: int,
 ) -> str:
-    """The same for all layers and programs that ask for the same, until more is learnt of plans (`settled`)."""
+    """The same, cached for all layers and programs that ask for the same, until more plans are measured
+    (`settled`)."""
     try:
         with use_policy(policy) as used:
             return profit(backend.plan(op, specs, used))
@@ -96,9 +97,9 @@ def fuse_elementwise(
 ) -> Graph:
     """Merge a node with the elementwise nodes that follow it, as far as the backend has a plan for it.
 
-    The unfused form stays where the backend refuses. The chain's values have no other reader; the fused node
-    runs where the last one of the chain ran, when all other operands exist.
-    stays: inputs that are the same from run to run: what is made of them alone runs once, and is left as it is.
+    The unfused form stays where the backend refuses. The chain's values have no other reader; the fused node runs
+    where the chain's last node ran, when all other operands exist.
+    stays: inputs that do not change between runs: what is computed from them alone runs once, and is left as it is.
     """
     report = Report() if report is None else report
     once = made_once(graph, stays)
@@ -111,7 +112,7 @@ def fuse_elementwise(
 
 
 def made_once(graph: Graph, stays: Collection[Value]) -> set[Value]:
-    """What is made when weights are loaded: of what stays the same alone."""
+    """The values that are computed once, when weights are loaded: from unchanging values alone."""
     found = {*graph.constants, *stays}
     for node in graph.nodes:
         if node.inputs and found.issuperset(node.inputs):
@@ -125,17 +126,17 @@ def _is_step(node: PatternNode) -> bool:
 
 
 class _Chains:
-    """The chains so far: where the head of each ran, by the fused node."""
+    """The chains so far: by the fused node, where the head of the chain ran."""
 
     def __init__(self, backend: Backend, report: Report, once: Collection[Value]) -> None:
         self.backend, self.report, self.once = backend, report, once
         self.heads: dict[Node, float] = {}
 
     def extended(self, match: Match) -> Results | None:
-        """A step taken into one of the chains that end in its operands; those with the earliest head come first.
+        """A step absorbed by one of the chains that end in its operands; those with the earliest head come first.
 
-        What follows it is taken along where the backend has a plan for all of it, so that the chains on the way are
-        not planned.
+        Following steps are absorbed at once where the backend has a plan for all of it, so that intermediate chains
+        are not planned.
         """
         steps = [match.root, *_following(match.root, match)]
         changing = [v for v in match.inputs(match.root) if v not in self.once]
@@ -157,7 +158,7 @@ class _Chains:
 
 
 def refusal(backend: Backend, node: Node) -> str:
-    """Why a backend has no plan for a fused op, "" where it has one; the heuristic's word is enough."""
+    """Why a backend has no plan for a fused op, "" where it has one; the answer of the heuristics suffices."""
     specs = tuple([v.spec for v in node.inputs])
     return _why_unplanned(backend, node.op, specs, _unmeasured(node.policy))
 
@@ -169,7 +170,7 @@ def _unmeasured(policy: Policy) -> Policy:
 
 @lru_cache(maxsize=4096)
 def _why_unplanned(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> str:
-    """The same for all layers and programs that ask for the same."""
+    """The same, cached for all layers and programs that ask for the same."""
     try:
         with use_policy(policy):
             plan_of(backend, op, specs, policy)
@@ -179,7 +180,7 @@ def _why_unplanned(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Po
 
 
 def _with_steps(end: Node, steps: Sequence[Node], match: Match) -> Node:
-    """The chain that ends in a node with steps, each of which reads the one before it."""
+    """The chain that ends in a node, with steps each of which reads the one before it."""
     ops = end.op.ops if isinstance(end.op, Fused) else (end.op,)
     inputs, value, origin = list(match.inputs(end)), end.outputs[0], end.origin
     for step in steps:
@@ -190,7 +191,7 @@ def _with_steps(end: Node, steps: Sequence[Node], match: Match) -> Node:
 
 
 def _following(step: Node, match: Match) -> list[Node]:
-    """The steps behind one that nothing but its chain could take: their other operands end no chain."""
+    """The steps behind one that only its chain could absorb: their other operands end no chain."""
     found: list[Node] = []
     while len(found) + 1 < _MOST_STEPS:
         value = step.outputs[0]
@@ -206,7 +207,7 @@ def _following(step: Node, match: Match) -> list[Node]:
 
 
 def _end(value: Value, step: Node, match: Match) -> Node | None:
-    """The node whose only output the value is, if the step may be taken into it."""
+    """The node whose only output the value is, if the step may be absorbed by it."""
     node = value.node
     if node is None or len(node.outputs) != 1 or node.policy != step.policy:
         return None

@@ -1,9 +1,9 @@
-"""What a program writes out in steps and one op computes: activations, norms and attention, wherever they stand.
+"""Formulas written out in steps that one op computes: activations, norms and attention.
 
-Exporters take gelu, hard swish and layer norms apart; a backend computes each in one pass, or at the end of the
-product before it. The rules look for the formulas by their constants, in every order of the factors. Values that are
-read elsewhere (by a gradient) stay as they are: what is going to be differentiated is looked at before
-(`with_idioms`), so that the gradient is the op's, too.
+Exporters decompose gelu, hard swish and layer norms; a backend computes each in one pass, or in the epilogue of the
+product before it. The rules recognize the formulas by their constants, in every order of the factors. Formulas whose
+intermediate values are read elsewhere (by a gradient) stay as they are: what is going to be differentiated is
+rewritten before that (`with_idioms`), so that the gradient is the op's, too.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from lamina.ops.primitives.reduce import Reduce
 
 
 def recognize_idioms(graph: Graph, report: Report | None = None) -> Graph:
-    """Formulas that one op computes, as that op."""
+    """Replace formulas by the ops that compute them."""
     return rewrite(graph, [*_KINKED, *_SMOOTH], report)
 
 
 def with_idioms(values: Sequence[Value]) -> list[Value]:
-    """Values of a trace, made by the ops that their formulas are; they are all that is read of what lies before.
+    """The values of a trace, computed by the ops that their formulas are; nothing else reads the intermediate values.
 
-    Only by those that have the formula's gradient everywhere. What is repeated is rounded before, so that gradients
-    are added up where they are small.
+    Only ops with the formula's gradient everywhere are used. Repeated values are rounded before they are repeated, so
+    that gradients are summed where they are small.
     """
     nodes = reachable(values)
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v.is_input)
@@ -67,7 +67,7 @@ def with_idioms(values: Sequence[Value]) -> list[Value]:
 
 
 def _number(wanted: float) -> AnyValue:
-    """A constant that is this number, as exactly as its type can be."""
+    """A constant that is this number, to the precision of its type."""
 
     def equals(value: Any) -> bool:
         found = number_of(value)
@@ -78,7 +78,7 @@ def _number(wanted: float) -> AnyValue:
 
 
 def _times(x: Pattern, factor: float) -> Pattern:
-    """x * factor, or x / (1 / factor), that nothing else reads."""
+    """x * factor, or x / (1 / factor), with no other reader."""
     return either(made_by(Mul, x, _number(factor)).read_once, made_by(Div, x, _number(1 / factor)).read_once)
 
 
@@ -95,12 +95,12 @@ def _product(*factors: Pattern, number: float) -> Pattern:
 
 #: Powers of x with their coefficients.
 Polynomial = dict[int, float]
-#: How many steps a polynomial is followed through.
+#: The most steps that a polynomial is followed through.
 _REACH = 8
 
 
 def _polynomial(value: Value, x: Value, match: Match, reach: int = _REACH) -> Polynomial | None:
-    """What a value is of x by sums, products and whole powers with numbers; None where it is something else."""
+    """A value as a polynomial in x, through sums, products and whole powers; None where it is something else."""
     number = number_of(value)
     if value is x or number is not None:
         return {1: 1.0} if number is None else {0: number}
@@ -122,7 +122,7 @@ def _combined(op: Op, a: Polynomial, b: Polynomial) -> Polynomial | None:
         for p, c in a.items():
             for q, d in b.items():
                 found[p + q] = found.get(p + q, 0.0) + c * d
-    elif set(b) != {0} or b[0] == 0:  # by a number alone
+    elif set(b) != {0} or b[0] == 0:  # division by a number only
         return None
     elif isinstance(op, Div):
         found = {p: c / b[0] for p, c in a.items()}
@@ -135,7 +135,7 @@ def _combined(op: Op, a: Polynomial, b: Polynomial) -> Polynomial | None:
 
 
 def _is(value: Value, wanted: Polynomial, match: Match) -> bool:
-    """Whether a value is the polynomial of the match's x, as exactly as its type can be."""
+    """Whether a value is the polynomial of the match's x, to the precision of its type."""
     found = _polynomial(value, match["x"], match)
     exact = 1e-6 if value.dtype.itemsize >= 4 else 2e-2
     return found is not None and all(
@@ -150,13 +150,13 @@ _ONE, _ROOT = _number(1.0), sqrt(2 / pi)
 
 
 def _activation(match: Match, op: Op) -> Results | None:
-    """The op on x in place of the root, where both have one shape and type."""
+    """The op on x in place of the root, where both have the same shape and type."""
     y, x = match.root.outputs[0], match["x"]
     return {y: match.apply(op, x, at=match.root)[0]} if x.spec == y.spec else None
 
 
 def _of_x(op: Op, inner: Polynomial | None = None) -> Callable[[Match], Results | None]:
-    """Makes the root the op on x, where what is called inner is that polynomial of x."""
+    """Makes the root the op on x, where the value named inner is that polynomial of x."""
 
     def make(match: Match) -> Results | None:
         fits = inner is None or _is(match["inner"], inner, match)
@@ -210,8 +210,8 @@ _RMS_NORM = made_by(Mul, either(made_by(Cast, _unit).read_once, _unit), operand(
 
 
 def _rms_norm(match: Match) -> Results | None:
-    """The RMS norm of rows with a scale for each of their elements. Rows that were widened for it alone, and are
-    rounded before they are scaled, are read as they were."""
+    """The RMS norm of rows with a scale per element of a row. Rows that were widened only for it, and are rounded
+    before they are scaled, are read in their original type."""
     y, x, scale, epsilon = match.root.outputs[0], match["x"], match["scale"], number_of(match["epsilon"])
     if x.dtype != y.dtype:
         wide = x.node
@@ -224,7 +224,7 @@ def _rms_norm(match: Match) -> Results | None:
 
 
 def _wide(value: Value, match: Match) -> Value:
-    """A value in the type that it is computed in, which norms have their scales in."""
+    """A value in the type of the computation, which is that of a norm's scale."""
     kind = value.dtype.compute
     return value if value.dtype is kind else match.apply(Cast(kind), value, at=match.root)[0]
 
@@ -242,7 +242,7 @@ _LAYER_NORM = made_by(
 
 
 def _layer_norm(match: Match) -> Results | None:
-    """The layer norm of rows, a bias for each of their elements behind the RMS norm of what is left of their mean."""
+    """The layer norm of rows: the RMS norm of rows minus their mean, with a bias per element of a row."""
     y, x, bias = match.root.outputs[0], match["x"], match["bias"]
     norm: Any = match.node("norm").op
     if x.spec != y.spec or bias.shape != x.shape[-1:] or bias.dtype != x.dtype:
@@ -260,7 +260,7 @@ def _whole_power(match: Match) -> Results | None:
     return {y: match.apply(Mul(), x, x, at=match.root)[0]} if x.spec == y.spec else None
 
 
-#: Formulas that have derivatives everywhere.
+#: Formulas that are differentiable everywhere.
 _SMOOTH = [
     RewriteRule("square", made_by(Pow, _x, _number(2.0)), _whole_power),
     RewriteRule("gelu", _product(_x, _behind(Erf), number=0.5), _of_x(Gelu(), {1: sqrt(0.5)})),
@@ -273,7 +273,7 @@ _SMOOTH = [
     *ATTENTION,
     *KNOWN_MASKS,
 ]  # fmt: skip
-#: Formulas with kinks: there the gradient is the formula's (of a maximum half, of a bound all), not that of the op.
+#: Formulas with kinks: there the gradient is the formula's (half at a maximum, all at a bound), not the op's.
 _KINKED = [
     RewriteRule("relu", made_by(Maximum, _x, _number(0.0)), _of_x(Relu())),
     RewriteRule("clipped relu", made_by(Minimum, made_by(Relu, _x).read_once, operand("hi")), _clipped),

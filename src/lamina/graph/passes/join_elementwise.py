@@ -1,9 +1,9 @@
 """Elementwise nodes that read each other's results become one node, a `FusedElementwise`, where that is one kernel.
 
-Nodes are looked at from the outputs on. One whose readers are all of one expression becomes a step of it; what
-several expressions read is computed in each of them where that moves fewer bytes than to write it once and to read
-it. A reduction takes the steps before it along; slices, concatenations, with a step of one tensor on a part, and what
-repeats a value, become how operands are read.
+Nodes are visited from the outputs on. A node all of whose readers are in one expression becomes a step of it; one
+that several expressions read is recomputed in each where that moves fewer bytes than writing and reading it. A
+reduction absorbs the steps before it; slices, concatenations (with a unary step on a part) and repetitions become
+access patterns of the operands.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from lamina.ops.primitives.reduce import Reduce
 from lamina.ops.primitives.shape import Concat, Expand, Reshape, Slice
 from lamina.spec import Shape
 
-#: Steps and operands that one expression has at most, and expressions that compute the same value.
+#: The most steps and operands of one expression, and the most expressions that recompute the same value.
 _MOST_STEPS, _MOST_OPERANDS, _MOST_COPIES = 64, 16, 4
 
 
 def join_elementwise(
     graph: Graph, backend: Backend, stays: Collection[Value] = (), report: Report | None = None
 ) -> Graph:
-    """Join elementwise nodes as far as the backend has a plan for what they become.
+    """Join elementwise nodes as far as the backend has a plan for the result.
 
-    stays: inputs that are the same from run to run: what is made of them alone runs once, and is left as it is.
+    stays: inputs that do not change between runs: what is computed from them alone runs once, and is left as it is.
     """
     report = Report() if report is None else report
     groups = _Groups(graph, backend, stays)
@@ -50,7 +50,7 @@ def join_elementwise(
 class _Group:
     """Nodes that become one: `root`, which gives the result, and its steps, the last one first.
 
-    shape: of the loops. reads: the values that are read and not computed here, so far.
+    shape: of the loops. reads: the values read but not computed here, so far.
     """
 
     root: Node
@@ -60,7 +60,7 @@ class _Group:
     steps: int = 0
 
     def add(self, node: Node) -> None:
-        """Take a node in front of the others."""
+        """Add a node in front of the others."""
         self.members[node] = None
         self.reads.pop(node.outputs[0], None)
         self.reads.update(dict.fromkeys(node.inputs))
@@ -74,7 +74,7 @@ class _Group:
         return fits and small and node.policy == self.root.policy and len(self.reads) < _MOST_OPERANDS
 
     def takes_parts(self, joined: Node) -> bool:
-        """Whether it could read the parts of a concatenation."""
+        """Whether the group could read the parts of a concatenation."""
         fits = joined.outputs[0].shape == self.shape and joined.policy == self.root.policy
         few = len({*self.reads, *joined.inputs}) < _MOST_OPERANDS
         return fits and few and not isinstance(self.root.op, Reduce)
@@ -85,9 +85,9 @@ class _Group:
         self.reads.update(dict.fromkeys(joined.inputs))
 
     def node(self, groups: _Groups) -> Node:
-        """The node that stands for all; slices and concatenations that it reads are taken by itself.
+        """The node that replaces all; slices and concatenations that it reads are folded into it.
 
-        What other groups compute, too, is rounded in each: they must agree (on which element is the largest, say).
+        What other groups recompute is rounded in each: they must agree (on which element is the largest, say).
         """
         writer = _Writer()
         origin = None
@@ -109,7 +109,7 @@ class _Group:
 
 
 class _Writer:
-    """An expression in the making: its inputs and steps, and what number each value has."""
+    """An expression being built: its inputs and steps, and the number of each value."""
 
     def __init__(self) -> None:
         self.inputs: dict[Value, int] = {}
@@ -118,18 +118,18 @@ class _Writer:
         self.reads: list[tuple[int, ...]] = []
 
     def number(self, value: Value) -> int:
-        """Of a step's result, or of an input."""
+        """The number of a step's result, or of an input."""
         found = self.values.get(value)
         return self.inputs.setdefault(value, len(self.inputs)) if found is None else found
 
     def apply(self, op: Op, operands: Sequence[Value], result: Value) -> None:
-        """A step."""
+        """Append a step."""
         self.ops.append(op)
         self.reads.append(tuple(map(self.number, operands)))
         self.values[result] = ~(len(self.ops) - 1)
 
     def move(self, value: Value, moved: Collection[Node]) -> None:
-        """How a value is read that a moved node gives, and what that reads."""
+        """Fold a moved node: how its value is read, and from what."""
         node = value.node
         if node is not None and node in moved and value not in self.values:
             for v in node.inputs:
@@ -137,7 +137,7 @@ class _Writer:
             self.apply(node.op, node.inputs, value)
 
     def step(self, node: Node, number: int, op: Op) -> None:
-        """One of a node's ops: of a chain each takes the running value as its input `chained`."""
+        """One of a node's ops: each op of a chain takes the running value as its input `chained`."""
         result = node.outputs[0]
         if not isinstance(node.op, Fused):
             self.apply(op, node.inputs, result)
@@ -160,9 +160,8 @@ def _ops(op: Op) -> tuple[Op, ...]:
 
 
 class _Groups:
-    """Which nodes are steps of which groups. moved: what groups alone read, and take: slices, concatenations, and
-    steps on a part of one.
-    """
+    """Which nodes are steps of which groups. moved: nodes that only groups read, and that are folded: slices,
+    concatenations, and steps on a part of one."""
 
     def __init__(self, graph: Graph, backend: Backend, stays: Collection[Value]) -> None:
         self.graph, self.backend = graph, backend
@@ -171,7 +170,7 @@ class _Groups:
         self._once = made_once(graph, stays)
 
     def found(self) -> list[_Group]:
-        """The groups of several nodes, in the order of the graph."""
+        """The groups of several nodes, in graph order."""
         graph = self.graph
         steps = [node for node in graph.nodes if self._joins(node)]
         if not steps:
@@ -186,7 +185,7 @@ class _Groups:
         return [g for g in reversed(every) if len(g.members) > 1 or self._moves(g.root)]
 
     def _moves(self, node: Node) -> bool:
-        """Whether something becomes how a node reads."""
+        """Whether a node becomes an access pattern."""
         return any(v.node in self.moved for v in node.inputs)
 
     def is_shared(self, node: Node) -> bool:
@@ -194,8 +193,8 @@ class _Groups:
         return len(self._of[node]) > 1
 
     def with_what_they_share(self, groups: Collection[_Group]) -> set[_Group]:
-        """Some groups, and those that compute something that one of them computes, and so on: another kernel might
-        round that otherwise."""
+        """Some groups, and transitively those that compute a node in common with one of them: another kernel might
+        round it differently."""
         found, stack = set(groups), list(groups)
         while stack:
             for node in stack.pop().members:
@@ -218,11 +217,12 @@ class _Groups:
         return self.backend.joins(op, [v.spec for v in node.inputs])
 
     def _all_read(self, uses: Sequence[Use]) -> bool:
-        """Whether groups alone read a value."""
+        """Whether only groups read a value."""
         return bool(uses) and all(use.node is not None and use.node in self._of for use in uses)
 
     def _is_moved(self, node: Node, uses: Sequence[Use]) -> bool:
-        """Whether a slice, a diagonal, a concatenation, or a step on a part of one becomes how groups read."""
+        """Whether a slice, a diagonal, a concatenation, or a step on a part of one becomes an access pattern of
+        groups."""
         if isinstance(node.op, Concat):
             return self._all_read(uses) and self._all_take(node, uses)
         if isinstance(node.op, Slice | Diagonal):
@@ -238,7 +238,7 @@ class _Groups:
         return is_step and node.inputs[0].spec == node.outputs[0].spec and node.policy == joined.policy
 
     def _all_take(self, joined: Node, uses: Sequence[Use]) -> bool:
-        """Whether the groups that read a concatenation read its parts from now on."""
+        """Whether the groups that read a concatenation now read its parts."""
         if joined.outputs[0] in self._once:
             return False
         groups = dict.fromkeys(g for use in uses if use.node for g in self._of[use.node])
@@ -261,7 +261,8 @@ class _Groups:
         self._of[node] = groups
 
     def _readers(self, node: Node, uses: Sequence[Use]) -> list[_Group]:
-        """The groups that could all take the node, which nothing else reads; none where it should be made once."""
+        """The groups that could all absorb the node, which has no other readers; none where it should be computed
+        once."""
         if isinstance(node.op, Reduce) or not self._all_read(uses):
             return []
         groups = list(dict.fromkeys(g for use in uses if use.node for g in self._of[use.node]))
@@ -269,7 +270,7 @@ class _Groups:
         return groups if fits and (len(groups) == 1 or self._pays(node, groups)) else []
 
     def _pays(self, node: Node, groups: Sequence[_Group]) -> bool:
-        """Whether to compute a value several times moves fewer bytes than to write it, and to read it each time."""
+        """Whether recomputing a value in each group moves fewer bytes than writing it and reading it each time."""
         saved = node.outputs[0].spec.nbytes * (1 + len(groups)) + sum(v.spec.nbytes for v in set(node.inputs))
         added = sum(v.spec.nbytes for g in groups for v in set(node.inputs) if v not in g.reads)
         return len(groups) <= _MOST_COPIES and added <= saved

@@ -1,9 +1,9 @@
-"""Attention whose bias is known as numbers: what a causal mask is made, and what it repeats.
+"""Attention whose bias is known at compile time: causal masks are recognized, and repetitions removed.
 
-Programs write masks out: a triangle of zeros with the least number of a type, or -inf, above it, once for each
-sample. Kernels of causal attention skip what such a mask hides, and read no bias. What is made of constants alone
-counts as known, since programs build masks of ranges and comparisons. A bias that is the same for all samples, heads
-or rows has an axis of 1 there.
+Programs write masks out: a triangle of zeros with the lowest number of a type, or -inf, above it, once per sample.
+Kernels of causal attention skip the masked scores, and read no bias. Values computed from constants alone count as
+known, since programs build masks from ranges and comparisons. A bias that is the same for all samples, heads or rows
+gets an axis of 1 there.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lamina.graph.passes.pattern import Match, RewriteRule
 from lamina.ops.core import Array
 from lamina.ops.primitives.attention import Attention, AttentionGrad
 
-#: A bias of this much and below hides a score: float16's least number, and what scores of no network make up for.
+#: A bias of this much and below masks a score: float16's lowest number, which scores of no network make up for.
 _HIDDEN = -65504.0
-#: Elements and steps that are computed of a bias, at most.
+#: The most elements and steps for which a bias is computed.
 _MOST_ELEMENTS, _MOST_STEPS = 1 << 24, 64
 
 
 def _known_mask(match: Match) -> Results | None:
-    """Attention, or its gradient, with the least bias that does the same; None where that is the bias it has."""
+    """Attention, or its gradient, with the smallest equivalent bias; None where that is the bias it has."""
     node, operands = match.root, match.inputs(match.root)
     op = cast(Attention | AttentionGrad, node.op)
     count = 3 if isinstance(op, Attention) else 6
@@ -45,14 +45,15 @@ def _known_mask(match: Match) -> Results | None:
 
 
 class _Least(NamedTuple):
-    """What does the same as a bias: a causal mask, or a smaller bias, if it is not 0 all over."""
+    """The equivalent of a bias: a causal mask, or a smaller bias unless it is 0 everywhere."""
 
     is_causal: bool
     bias: tuple[Value, ...] = ()
 
 
 def _least(value: Value, rows: int, columns: int, match: Match) -> _Least | None:
-    """… of a bias, found once for all that read it; None where nothing is less, or its numbers are not known."""
+    """The equivalent of a bias, found once for all its readers; None where nothing smaller exists, or the bias is
+    unknown."""
     notes = match.rewriting.notes
     if (key := (_least, value, rows, columns)) not in notes:
         known = _known(value, match)
@@ -62,7 +63,7 @@ def _least(value: Value, rows: int, columns: int, match: Match) -> _Least | None
 
 
 def _less(bias: Array, rows: int, columns: int, size: int) -> _Least | None:
-    """… as far as it has fewer elements than `size`."""
+    """The equivalent of a known bias, if it has fewer elements than `size`."""
     numbers, seen = bias.astype(np.float32, copy=False), np.tri(rows, columns, dtype=np.bool_)
     if not numbers.any():
         return _Least(is_causal=False)
@@ -82,7 +83,7 @@ def _once(bias: Array) -> Array:
 
 
 def _known(value: Value, match: Match) -> Array | None:
-    """The numbers of a value that is made of constants alone, by few steps."""
+    """The values of a tensor that is computed from constants alone, in few steps."""
     found: dict[Value, Array | None] = {}
     left = [_MOST_STEPS]
 

@@ -1,6 +1,6 @@
-"""The passes that turn a graph into an equal, better one, in their order, and what each of them did.
+"""The passes that turn a graph into an equivalent, better one, in order, and a report of each.
 
-Dead nodes need no pass: a graph holds only what its outputs depend on.
+Dead code needs no pass: a graph holds only what its outputs depend on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lamina.graph.passes.verify import Checker, checked_passes
 
 @dataclass(frozen=True)
 class Compilation:
-    """What a graph is improved for: a backend, and the inputs that are the same from run to run."""
+    """The target of the passes: a backend, and the inputs that do not change between runs."""
 
     backend: Backend
     stays: Collection[Value] = ()
@@ -97,8 +97,8 @@ def optimize(
 ) -> Graph:
     """The graph after all passes of PIPELINE.
 
-    stays: inputs that are the same from run to run: what is made of them alone is not mixed with other work.
-    reports: gets what each pass did.
+    stays: inputs that do not change between runs: what is computed from them alone is not mixed with other work.
+    reports: receives a report of each pass.
     """
     target, checker = Compilation(backend, stays), Checker(graph) if checked_passes() else None
     for one in PIPELINE:
@@ -114,5 +114,5 @@ def optimize(
 
 
 def refusals(reports: Collection[Report]) -> list[str]:
-    """The fusions that passes refused, and why."""
+    """The fusions that passes refused, with the reasons."""
     return [reason for report in reports for reason in report.refused]

@@ -1,9 +1,9 @@
 """Find patterns of ops in a graph and replace them: one matcher, and the one loop that rebuilds a graph.
 
-A walk visits the nodes in the order in which they run. At each it tries rules, whose patterns look from the node
-towards the inputs and see the graph as it is by then: a replaced value is what it has become. Who reads a value is
-counted exactly all the while, so that "nothing else reads it" means what it says. Both are linear in the number of
-nodes (for patterns of bounded size). The graph itself is rebuilt once, at the end, by `replace`.
+Nodes are visited in execution order. At each one, rules are tried whose patterns match from the node towards the
+inputs and see the graph as rewritten so far: a replaced value is its replacement. Reader counts are kept exact
+throughout, so that "no other reader" can be relied on. Both are linear in the number of nodes (for patterns of
+bounded size). The graph itself is rebuilt once, at the end, by `replace`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lamina.ops.core import Op
 def replace(graph: Graph, results: Mapping[Value, Value]) -> Graph:
     """The graph with some values replaced by others, which may be made by new nodes of any values of the graph.
 
-    Nodes that nothing needs any more are gone; the others keep op, policy and place in the order, and are rebuilt
-    where something before them has changed (their specs are then inferred anew).
-    Raises ValueError when a replacement needs what it replaces.
+    Dead nodes disappear; the others keep op, policy and position, and are rebuilt where one of their producers has
+    changed (their specs are then inferred anew).
+    Raises ValueError when a replacement needs the value that it replaces.
     """
     if not results:
         return graph
@@ -38,7 +38,7 @@ def replace(graph: Graph, results: Mapping[Value, Value]) -> Graph:
 
 
 class _Latest:
-    """What values have become, through any number of replacements."""
+    """The current replacement of values, through any number of replacements."""
 
     def __init__(self, results: Mapping[Value, Value]) -> None:
         self.results = dict(results)
@@ -51,13 +51,13 @@ class _Latest:
         while (further := self.results.get(found)) is not None:
             passed.append(found)
             found = further
-        for old in passed[:-1]:  # the next one to ask takes one step
+        for old in passed[:-1]:  # path compression: the next lookup takes one step
             self.results[old] = found
         return found
 
 
 def _in_order(outputs: Sequence[Value], latest: _Latest) -> Iterator[Node]:
-    """The nodes that outputs need, each behind those whose values it reads."""
+    """The nodes that outputs need, each behind its producers."""
     done: set[Node] = set()
     opened: set[Node] = set()
     stack = [v.node for v in map(latest, reversed(outputs)) if v.node]
@@ -80,7 +80,7 @@ def _in_order(outputs: Sequence[Value], latest: _Latest) -> Iterator[Node]:
 
 
 class Rewriting:
-    """A graph while it is rewritten: what each value has become, and who reads it.
+    """A graph while it is rewritten: the replacement of each value, and its readers.
 
     notes: what rules keep from one match to the next.
     """
@@ -94,7 +94,7 @@ class Rewriting:
 
     @cached_property
     def _uses(self) -> dict[Value, dict[Use, None]]:
-        """Who reads each value: counted when first asked for, which many rules never do."""
+        """The readers of each value: computed on first use, which many rules never need."""
         assert not self.latest.results
         found: dict[Value, dict[Use, None]] = {}
         for node in self.graph.nodes:
@@ -109,15 +109,15 @@ class Rewriting:
         return node not in self._dead
 
     def knows(self, node: Node) -> bool:
-        """Whether a node is one of the graph, or was added to it."""
+        """Whether a node belongs to the graph, or was added to it."""
         return node in self._known
 
     def inputs(self, node: Node) -> tuple[Value, ...]:
-        """What a node reads by now."""
+        """A node's current inputs."""
         return tuple(map(self.latest, node.inputs)) if self.latest.results else node.inputs
 
     def readers(self, value: Value) -> list[Use]:
-        """Where a value is read by now."""
+        """The current readers of a value."""
         return list(self._uses.get(self.latest(value), ()))
 
     def exists(self, value: Value, at: Node) -> bool:
@@ -126,7 +126,7 @@ class Rewriting:
         return node is None or node.serial < at.serial
 
     def replace(self, results: Mapping[Value, Value]) -> None:
-        """Let values become others."""
+        """Replace values by others."""
         _ = self._uses  # as they are before
         for old, new in results.items():
             current = self.latest(new)
@@ -137,7 +137,7 @@ class Rewriting:
         self._leave([v.node for v in results if v.node])
 
     def in_time(self, results: Mapping[Value, Value]) -> bool:
-        """Whether all that reads a value that is replaced, and is not replaced itself, runs behind the new one."""
+        """Whether all readers of a replaced value, unless they are replaced themselves, run behind the new one."""
         for old, new in results.items():
             node = self.latest(new).node
             if node is not None and any(
@@ -149,14 +149,14 @@ class Rewriting:
         return True
 
     def finish(self) -> Graph:
-        """The graph as it is by now."""
+        """The graph as rewritten so far."""
         return replace(self.graph, self.latest.results)
 
     def _goes(self, node: Node, results: Mapping[Value, Value]) -> bool:
         return all(v in results or not self.readers(v) for v in node.outputs)
 
     def _enter(self, value: Value) -> None:
-        """Count what new nodes read."""
+        """Count the reads of new nodes."""
         stack = [value.node]
         while stack:
             node = stack.pop()
@@ -168,7 +168,7 @@ class Rewriting:
                 stack.append(read.node)
 
     def _leave(self, stack: list[Node]) -> None:
-        """Count no longer what nodes read that nobody needs."""
+        """Uncount the reads of nodes that became dead."""
         while stack:
             node = stack.pop()
             if node in self._dead or any(self._uses.get(v) for v in node.outputs):
@@ -186,7 +186,7 @@ Names = dict[str, tuple[Value | None, Node | None]]
 
 
 class Match:
-    """Where a pattern was found: its names, and what a replacement is written with; see `PatternMatch`."""
+    """A match of a pattern: its named values, and the means to write a replacement; see `PatternMatch`."""
 
     def __init__(self, root: Node, names: Names, rewriting: Rewriting) -> None:
         self.root, self.rewriting = root, rewriting
@@ -201,13 +201,13 @@ class Match:
         return name in self._names
 
     def node(self, name: str) -> Node:
-        """The node of a name."""
+        """The node with a name."""
         _, node = self._names[name]
         assert node is not None, f"{name} is an operand"
         return node
 
     def inputs(self, node: Node) -> tuple[Value, ...]:
-        """What a node reads by now."""
+        """A node's current inputs."""
         return self.rewriting.inputs(node)
 
     def exists(self, value: Value, at: Node) -> bool:
@@ -215,7 +215,7 @@ class Match:
         return self.rewriting.exists(value, at)
 
     def readers(self, value: Value) -> list[Node | None]:
-        """The nodes that read a value by now, None for the graph's outputs; one for each time."""
+        """The current readers of a value, one entry per read; None stands for the graph's outputs."""
         return [use.node for use in self.rewriting.readers(value)]
 
     def apply(self, op: Op, *inputs: Value, at: Node) -> tuple[Value, ...]:
@@ -231,7 +231,7 @@ def number_of(value: Value) -> float | None:
 
 
 def find(pattern: Pattern, root: Node, rewriting: Rewriting) -> Iterator[Match]:
-    """The matches of a pattern with this root: several where operands may change places or parts are missing."""
+    """The matches of a pattern with this root: several where operands commute or optional parts are missing."""
     yield from _matches(_roots(pattern), root, rewriting)
 
 
@@ -242,7 +242,7 @@ def _matches(roots: Sequence[MadeBy], root: Node, rewriting: Rewriting) -> Itera
 
 
 def _value(pattern: Pattern, value: Value, names: Names, root: Node, now: Rewriting) -> Iterator[Names]:
-    """All ways in which a pattern describes a value, with the names so far and those that it adds."""
+    """All ways in which a pattern matches a value, with the names so far and those that it adds."""
     if isinstance(pattern, Either):
         for option in pattern.options:
             yield from _value(option, value, names, root, now)
@@ -258,7 +258,7 @@ def _value(pattern: Pattern, value: Value, names: Names, root: Node, now: Rewrit
 
 
 def _is_read_so(pattern: MadeBy, value: Value, now: Rewriting) -> bool:
-    """Whether as many read the value as the pattern asks for."""
+    """Whether a value has as many readers as the pattern asks for."""
     count = len(now.readers(value)) if pattern.only_reader or pattern.other_readers else 0
     return not (pattern.only_reader and count > 1) and not (pattern.other_readers and count < 2)
 
@@ -266,7 +266,7 @@ def _is_read_so(pattern: MadeBy, value: Value, now: Rewriting) -> bool:
 def _node(
     pattern: MadeBy, node: Node, names: Names, root: Node, now: Rewriting, value: Value | None = None
 ) -> Iterator[Names]:
-    """The same for the node that makes the value."""
+    """The same for the node that computes the value."""
     if not isinstance(node.op, pattern.kinds) or (pattern.same_policy and node.policy != root.policy):
         return
     if pattern.name in names:  # met before: its inputs are known to fit
@@ -305,7 +305,7 @@ def _all(
 
 
 def _named(name: str, value: Value | None, node: Node | None, names: Names) -> Iterator[Names]:
-    """The names with one more, if it is free or stands for the same already."""
+    """The names with one more, if it is free or already bound to the same."""
     if not name:
         yield names
     elif name not in names:
@@ -319,7 +319,8 @@ def _named(name: str, value: Value | None, node: Node | None, names: Names) -> I
 
 @dataclass(frozen=True)
 class RewriteRule:
-    """A pattern, and what the values of a match become: results of `make`, or None where it stays after all."""
+    """A pattern, and the replacement of a match's values: results of `make`, or None where the match stays as it
+    is."""
 
     name: str
     pattern: Pattern
@@ -328,7 +329,7 @@ class RewriteRule:
 
 @dataclass
 class Report:
-    """What a pass did: nodes before and after, how often each rule was applied, and what was refused and why."""
+    """What a pass did: nodes before and after, how often each rule was applied, and refusals with their reasons."""
 
     name: str = ""
     before: int = 0
@@ -343,7 +344,7 @@ class Report:
 
 
 def rewrite(graph: Graph, rules: Sequence[RewriteRule], report: Report | None = None) -> Graph:
-    """Apply rules wherever their patterns are found; at each node the first that makes something.
+    """Apply rules wherever their patterns are found; at each node the first one that gives a replacement.
 
     A replacement that would have to run behind something that reads it is left alone.
     """
@@ -364,13 +365,13 @@ def rewrite(graph: Graph, rules: Sequence[RewriteRule], report: Report | None = 
 def _rules_for(
     kind: type[Op], rules: Sequence[tuple[RewriteRule, Sequence[MadeBy]]]
 ) -> list[tuple[RewriteRule, list[MadeBy]]]:
-    """The rules with the roots of their patterns that may be made by an op of this class, where there are any."""
+    """The rules whose roots this op class may produce, with these roots."""
     found = [(rule, [made for made in roots if issubclass(kind, made.kinds)]) for rule, roots in rules]
     return [(rule, roots) for rule, roots in found if roots]
 
 
 def _roots(pattern: Pattern) -> list[MadeBy]:
-    """What a pattern's root is made by: each of its options."""
+    """The nodes that may produce a pattern's root: each of its options."""
     options = pattern.options if isinstance(pattern, Either) else (pattern,)
     assert all(isinstance(option, MadeBy) for option in options), "a pattern's root is made by an op"
     return [option for option in options if isinstance(option, MadeBy)]

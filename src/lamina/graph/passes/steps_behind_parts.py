@@ -1,9 +1,8 @@
-"""Steps behind parts that are joined, instead of before them: concat of parts of step(x, …) -> step(concat of these
-parts of x, …).
+"""Steps moved behind a concatenation of parts: concat of parts of step(x, …) -> step(concat of these parts of x, …).
 
-What the gradient of a rotary embedding turns (the halves of a head change places, one with another sign) is a product
-with the sines. Turned first, it is read from memory that way by the one kernel that computes the gradient; multiplied
-first, it is written and read again. Rolls and shuffles of an activation's result are copied by the activation.
+The gradient of a rotary embedding rotates (swaps the halves of a head and negates one) a product with the sines.
+Rotated first, it is an access pattern of the one kernel that computes the gradient; multiplied first, it is written
+and read again. Rolls and shuffles of an activation's result are likewise written by the activation's kernel.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from lamina.spec import Shape
 
 
 def steps_behind_parts(graph: Graph, report: Report | None = None) -> Graph:
-    """Join parts before the elementwise steps that nothing but the parts reads."""
+    """Concatenate parts before the elementwise steps that only the parts read."""
     return rewrite(graph, [RewriteRule("steps behind parts", made_by(Concat), _behind)], report)
 
 
 @dataclass(frozen=True)
 class _PartAlong:
-    """Elements of a tensor along one axis, negated perhaps."""
+    """Elements of a tensor along one axis, possibly negated."""
 
     start: int
     stop: int
@@ -36,7 +35,7 @@ class _PartAlong:
 
 @dataclass(frozen=True)
 class _JoinedParts:
-    """What a node joins: parts of a tensor `shape` along `axis`."""
+    """The parts that a node concatenates: of a tensor `shape` along `axis`."""
 
     match: Match
     shape: Shape
@@ -49,8 +48,8 @@ class _JoinedParts:
         return any(part.negated for part in self.parts)
 
     def passes(self, x: Value, readers: int) -> bool:
-        """Whether x is a step's result, and the step may as well follow: only so many nodes read it, or it is wider
-        than what it is made of, so that nobody wants it in memory."""
+        """Whether x is a step's result that may move behind: it has only `readers` readers, or is wider than its
+        operand, so that it is better not materialized."""
         node, root = x.node, self.match.root
         if node is None or not node.op.elementwise or len(node.outputs) > 1 or node.policy != root.policy:
             return False
@@ -62,7 +61,7 @@ class _JoinedParts:
         return wider or len(self.match.readers(x)) == readers
 
     def behind(self, x: Value) -> Value:
-        """The steps that make x, of the joined parts of what the first of them reads."""
+        """The steps that make x, applied to the concatenated parts of the first step's operand."""
         assert x.node is not None
         first, *others = self.match.inputs(x.node)
         made = self.behind(first) if self.passes(first, 1) else self._joined(first, signs=True)
@@ -70,7 +69,7 @@ class _JoinedParts:
         return self.match.apply(x.node.op, made, *rest, at=self.match.root)[0]
 
     def _joined(self, x: Value, *, signs: bool) -> Value:
-        """The parts of x, joined; x where it is repeated along the axis."""
+        """The parts of x, concatenated; x where it is repeated along the axis."""
         axis = self.axis - (len(self.shape) - x.ndim)
         if axis < 0 or x.shape[axis] != self.shape[self.axis]:
             return x
@@ -99,7 +98,8 @@ def _behind(match: Match) -> Results | None:
 
 
 def _part_of(match: Match, value: Value, axis: int) -> tuple[Value, _PartAlong] | None:
-    """The tensor that a value is a part of along the axis, and which; None for what is no part, or is read twice."""
+    """The tensor that a value is a part of along the axis, and the part; None for what is no part, or is read
+    twice."""
     negated = value.node is not None and isinstance(value.node.op, Neg)
     part = match.inputs(value.node)[0] if negated and value.node is not None else value
     node = part.node

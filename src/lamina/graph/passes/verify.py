@@ -1,7 +1,7 @@
-"""Proof that a pass has changed no result: for tests, where it is switched on.
+"""Verification that a pass has changed no result: for tests, where it is switched on.
 
 After each pass every spec is inferred again, the order of the nodes is checked, and the outputs of small graphs are
-computed by the reference backend in float64 and compared with those before.
+computed by the reference backend in float64 and compared with those before the pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _switched_on: ContextVar[bool] = ContextVar("lamina_checked_passes", default=Fal
 
 
 class PassError(AssertionError):
-    """A pass has changed what a graph computes, or left it unsound; the message names the pass."""
+    """A pass has changed what a graph computes, or left it invalid; the message names the pass."""
 
 
 def checked_passes() -> bool:
@@ -37,7 +37,7 @@ def checked_passes() -> bool:
 
 @contextmanager
 def check_passes(on: bool = True) -> Iterator[None]:
-    """Check every pass inside of the block (or do not)."""
+    """Check every pass inside the block (or do not)."""
     token = _switched_on.set(on)
     try:
         yield
@@ -46,9 +46,9 @@ def check_passes(on: bool = True) -> Iterator[None]:
 
 
 class Checker:
-    """A graph as it was before all passes, to compare with.
+    """A graph before all passes, to compare with.
 
-    A pass keeps the nodes that it does not change: of those that were seen before, specs and values are known.
+    A pass keeps the nodes that it does not change: for nodes seen before, specs and values are known.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -61,7 +61,8 @@ class Checker:
             self.wanted = self._results(graph)
 
     def check(self, name: str, better: Graph) -> None:
-        """Raise PassError when `better`, made by the pass of this name, is unsound or gives something else."""
+        """Raise PassError when `better`, the result of the pass of this name, is invalid or computes something
+        else."""
         self._check_specs(name, better)
         _check_order(name, better)
         found = self._results(better) if self.wanted is not None else None
@@ -86,7 +87,7 @@ class Checker:
             self.sound.add(node)
 
     def _results(self, graph: Graph) -> list[Array] | None:
-        """The outputs by the references, floats in float64; None where they are not compared."""
+        """The outputs by the reference backend, floats in float64; None where they are not compared."""
         if not _is_small(graph):
             return None
         known = self.known
@@ -100,7 +101,7 @@ class Checker:
                 known.update(
                     zip(node.outputs, _outputs(node.op, [known[v] for v in node.inputs]), strict=True)
                 )
-            except (DTypeError, IndexError):  # ops for other types; drawn numbers that are no index
+            except (DTypeError, IndexError):  # ops for other types; random numbers that are no valid index
                 return None
         return [known[v] for v in graph.outputs]
 
@@ -128,14 +129,14 @@ def _drawn(graph: Graph) -> list[Array]:
 
 
 def _array(spec: Spec, rng: np.random.Generator) -> Array:
-    """Floats of both signs; whole numbers that may be an index."""
+    """Floats of both signs; integers that are valid as an index."""
     if spec.dtype.is_float:
         return np.asarray(rng.uniform(-1.5, 2.0, spec.shape))
     return np.asarray(rng.integers(0, 2, spec.shape)).astype(spec.dtype.numpy)
 
 
 def _outputs(op: Op, arrays: Sequence[Array]) -> Sequence[Array]:
-    """By the reference; nothing is rounded to a float type, since passes may take such steps away."""
+    """By the reference; nothing is rounded to a float type, since passes may remove such roundings."""
     if isinstance(op, Fused):
         return op.run(_outputs, arrays)[0]
     one = op.op if isinstance(op, Foreach) else op

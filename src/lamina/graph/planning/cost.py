@@ -1,4 +1,4 @@
-"""The least time that a step of a program takes on a machine."""
+"""Lower bounds on the time that a step of a program takes on a machine (roofline)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CACHED = 32 << 20
 
 
 def work(step: PlannedStep) -> tuple[int, int]:
-    """FLOP of matrix products, and bytes: inputs and outputs once each."""
+    """FLOP of matrix products, and bytes moved: each input and output counted once."""
     flops = step.node.op.flops(*(v.spec for v in step.node.inputs)) if step.node else 0
     return flops, sum(s.spec.nbytes for s in (*step.inputs, *step.outputs))
 
@@ -23,10 +23,11 @@ def work(step: PlannedStep) -> tuple[int, int]:
 def least_times(
     steps: Sequence[PlannedStep], seconds: Sequence[float | None], machine: Machine
 ) -> list[float]:
-    """The shortest time for each step's work, which no measured one (in `seconds`) is below.
+    """A lower bound on each step's time, never above the measured time where there is one (in `seconds`).
 
-    The rates of a host are measured, perhaps while it was busy: what one of the kernels has reached is possible,
-    too. In memory that is not larger than caches a kernel may be faster than main memory; it is compared with such.
+    The rates of a host are measured, perhaps while it was busy, so the rate that any of the kernels reached raises
+    them. Operands that fit into the caches may be faster than main memory; such kernels are compared among each
+    other.
     """
     if machine.origin != MEASURED:
         return [least_seconds(step, machine) for step in steps]
@@ -46,7 +47,7 @@ def _dtype(step: PlannedStep) -> str:
 
 
 def least_seconds(step: PlannedStep, machine: Machine) -> float:
-    """The shortest time for a step's work, with as much arithmetic as its kernel's algorithm makes."""
+    """A lower bound on a step's time, with as much arithmetic as its kernel's algorithm performs."""
     flops, nbytes = work(step)
     tf32 = (step.node.policy if step.node else Policy()).tf32
     return machine.seconds(flops * step.plan.arithmetic, nbytes, _dtype(step), tf32=tf32)

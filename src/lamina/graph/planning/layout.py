@@ -1,8 +1,8 @@
 """From nodes to steps: choose a kernel for each node, settle every layout, and say where each value lies.
 
-A slot is a place that holds one value in one layout. Several slots may share one block of memory: views,
-outputs computed in place, donated state. Reorders are put in wherever a kernel wants another layout than the
-one its input has; those of values that never change run once, in the prologue.
+A slot is a place that holds one value in one layout. Several slots may share one block of memory: views, outputs
+computed in place, donated state. Reorders are inserted wherever a kernel needs a layout other than its input's; those
+of values that never change run once, in the prologue.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from lamina.tensors import plan_of, relaid_of, reorder_of
 
 
 class Plans:
-    """A backend's plans, each made once: layers repeat, programs for other shapes share them.
+    """A backend's plans, each made once: repeated layers and programs for other shapes share them.
 
-    Where they are going to run, threads begin to compile what they need while the next ones are made.
+    Where the plans will run, threads start compiling what they need while the next ones are being made.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -35,11 +35,11 @@ class Plans:
 
     @property
     def overlaps(self) -> bool:
-        """Whether steps may run beside each other, on streams of the device."""
+        """Whether steps may run concurrently, on streams of the device."""
         return self._backend.device.kind != "cpu"
 
     def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """The plan for op on inputs of these specs, or the one that was found to be faster since. Raises NoKernel."""
+        """The plan for op on inputs of these specs, or a faster one found since. Raises NoKernel."""
         return self._begun(plan_of(self._backend, op, tuple(specs), policy).latest)
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
@@ -63,10 +63,10 @@ def plan_graph(
 ) -> PlannedGraph:
     """Plan every node of the graph and place the temporaries in one arena.
 
-    early: so many of the first outputs are made, and can be read, before anything runs that they do not need. Where
-        there are such, donated inputs are somebody else's memory: row-major, and only written by what computes a new
-        value in place; whoever wants the others there copies them.
-    scarce: memory matters more than what may run beside each other.
+    early: this many of the first outputs are computed, and readable, before any step that they do not need. With
+        early outputs, donated inputs are memory owned by the caller: row-major, and written only where a new value is
+        computed in place; the caller copies the others there.
+    scarce: saving memory matters more than concurrency.
     """
     return _Planner(graph, plans, donate, resident, early, holds=plans.overlaps and not scarce).run()
 
@@ -89,14 +89,14 @@ class _Planner:
         self.resident = set(resident) | set(donate)
         self.home: dict[Value, Slot] = {}  # the slot that a value was made in
         self.copies: dict[tuple[Slot, Layout], Slot] = {}  # reordered forms of a slot
-        self.packs: dict[tuple[Slot, Plan], Slot] = {}  # what was prepared of a slot
-        # Of temporaries whose layout may change: nobody reads them yet.
+        self.packs: dict[tuple[Slot, Plan], Slot] = {}  # packed forms of a slot, by the plan that packs it
+        # Temporaries without a reader so far, whose layout may still change.
         self.makers: dict[Slot, PlannedStep] = {}
-        self.views: dict[Slot, list[PlannedStep]] = {}  # by whose memory they show, in their order
+        self.views: dict[Slot, list[PlannedStep]] = {}  # by the slot whose memory they view, in order
         self.program = PlannedGraph([], [], {}, name=graph.name)
-        self.frozen: set[Slot] = set()  # values that stay the same from run to run
+        self.frozen: set[Slot] = set()  # values that do not change between runs
         self.donors: set[Slot] = set()  # inputs whose memory is written
-        self.finished: set[Slot] = set()  # where outputs are read
+        self.finished: set[Slot] = set()  # the slots from which outputs are read
 
     def run(self) -> PlannedGraph:
         program = self.program
@@ -119,7 +119,8 @@ class _Planner:
         return program
 
     def make_sources(self) -> None:
-        """Slots of inputs and constants. Residents and constants have open layouts: the first reader decides."""
+        """Slots of inputs and constants. Residents and constants have open layouts: the first reader determines
+        them."""
         for i, value in enumerate(self.graph.inputs):
             stays = i in self.resident
             is_open = stays and not (self.early and i in self.donate)
@@ -167,9 +168,9 @@ class _Planner:
             self.may_change(step)
 
     def chosen(self, node: Node, sources: Sequence[Slot], specs: Sequence[Spec]) -> Plan:
-        """The plan for a node on slots that lie as the specs say: the view of a part that is one piece of its memory.
+        """The plan for a node on slots with the layouts of the specs; a contiguous part of a tensor becomes a view.
 
-        Parts of what stays the same from run to run are copied, once: the whole need not be kept for them.
+        Parts of values that do not change between runs are copied once instead, so that the whole need not be kept.
         """
         if isinstance(node.op, Slice) and sources[0] not in self.frozen:
             part = _piece(node.op, specs[0])
@@ -178,12 +179,12 @@ class _Planner:
         return self.plans.plan(node.op, specs, node.policy)
 
     def may_change(self, step: PlannedStep) -> None:
-        """Its output gets another layout if that is what the first reader wants which does not take any."""
+        """Let the first reader that requires a layout choose that of the step's output."""
         if step.plan.relaid is not None:
             self.makers[step.outputs[0]] = step
 
     def prepared(self, slot: Slot, pack: Plan) -> Slot:
-        """What a plan makes, in the prologue, of a value that stays the same."""
+        """The packed form of a value that does not change between runs, computed in the prologue."""
         if (slot, pack) not in self.packs:
             made = self.packs[slot, pack] = Slot(pack.outputs[0], "resident", slot.name)
             given = self.in_layout(slot, pack.inputs[0])
@@ -197,9 +198,9 @@ class _Planner:
         return same and is_made_once(op, [s.spec for s in inputs], outputs)
 
     def in_layout(self, slot: Slot, wanted: Spec, *, settles: bool = True) -> Slot:
-        """The slot itself when it lies as wanted, or can be made so; else a reordered copy of it.
+        """The slot itself if it has the wanted layout or can be given it; else a reordered copy of it.
 
-        settles: whether it is read, and not only shown in another way.
+        settles: whether the slot is read, not only viewed.
         """
         if slot.spec.layout is None:
             slot.spec = wanted.fixed
@@ -215,12 +216,12 @@ class _Planner:
         if form not in self.copies:
             self.copies[form] = self.reorder(slot, wanted)
         copy = self.copies[form]
-        if not copy.spec.same_memory(wanted):  # it was made so for another reader since
+        if not copy.spec.same_memory(wanted):  # since then made so for another reader
             copy = self.copies[form] = self.reorder(slot, wanted)
         return copy
 
     def made_so(self, slot: Slot, wanted: Spec) -> bool:
-        """Let the step that makes the slot's memory, which nobody reads yet, write it as is wanted, where it can."""
+        """Let the step that writes the slot's memory, which has no reader yet, write the wanted layout, if it can."""
         step, views = self.makers.get(slot.base), self.views.get(slot.base, [])
         if step is None:
             return False
@@ -260,9 +261,9 @@ class _Planner:
         return copy
 
     def finish(self, index: int, value: Value) -> Slot:
-        """The slot to read an output from: as it lies, or for donated state in the layout of its input.
+        """The slot to read an output from: in its own layout, or for donated state in the layout of its input.
 
-        Blocks of channels are for this program's own kernels: such an output is brought into row-major order.
+        Channel-blocked layouts are private to this program's kernels: such an output is reordered to row-major.
         """
         slot = self.home[value]
         donor = self.donor.get(index)
@@ -274,8 +275,8 @@ class _Planner:
             old.spec = old.spec if old.spec.layout is not None else slot.spec.fixed
             wanted = old.spec
         found = self.in_layout(slot, wanted)
-        # State is overwritten while the program runs: what still shows the old value needs a place of its own,
-        # and so does a value that becomes two states.
+        # State is overwritten while the program runs: a view of the old value needs a place of its own, and so does a
+        # value that becomes two states.
         if found.base in self.donors or (donor is not None and found in self.finished):
             found = self.reorder(found, wanted)
         self.finished.add(found)
@@ -297,20 +298,20 @@ class _Planner:
             self.hold()
 
     def alias(self, index: int, source: Slot, output: Slot, targets: dict[Slot, Slot]) -> None:
-        """Let an output take over its input's memory if that input is dead afterwards."""
+        """Let an output take over its input's memory if the input is dead afterwards."""
         base = source.base
         wanted = targets.get(output)
         if output.shares is not None or base.last > index or not source.spec.same_memory(output.spec):
             return
-        if source.spec.nbytes != base.spec.nbytes:  # a piece: the whole would stay for as long as the result
+        if source.spec.nbytes != base.spec.nbytes:  # a part: it would keep the whole alive
             return
         if (wanted is None and base.kind == "temporary") or (wanted is not None and wanted is base):
             output.shares = base
             base.last = max(base.last, output.last)
 
     def copy_donated(self, targets: dict[Slot, Slot]) -> None:
-        """State that was not computed in place is written to its home where every reader of the old one is done by
-        then, and copied there otherwise."""
+        """State that was not computed in place is written directly to its home if every reader of the old value has
+        run by then, and copied there otherwise."""
         for new, old in targets.items():
             base = new.base
             if base.kind == "temporary" and base.first > old.last and base.spec.nbytes == old.spec.nbytes:
@@ -334,14 +335,14 @@ class _Planner:
                 step.workspace.first = step.workspace.last = index
         for slot in self.program.outputs[self.early :]:
             slot.last = slot.base.last = end
-        for slot in self.program.outputs[: self.early]:  # read between the halves
+        for slot in self.program.outputs[: self.early]:  # read between the two halves
             for held in (slot, slot.base):
                 held.last = max(held.last, self.program.halfway)
 
     def hold(self) -> None:
-        """What updates and messages touch keeps its memory to the end of the program: what would be stored there in
-        the meantime would have to wait for them. (What is larger than a step's results is not kept for it: the
-        gradients that a bias' gradient is the sum of.)"""
+        """Keep the memory of updates' and collectives' operands to the end of the program: otherwise steps that reuse
+        it would have to wait for them. (Anything larger than a step's results, such as the gradients that are summed
+        into a bias gradient, is not kept for it.)"""
         steps = self.program.steps
         for i in behind_the_chain(steps):
             most = sum(slot.spec.nbytes for slot in steps[i].outputs)
@@ -350,7 +351,7 @@ class _Planner:
                     slot.base.last = max(slot.base.last, len(steps))
 
     def place(self) -> None:
-        """Offsets for the temporaries and workspaces."""
+        """Assign offsets to temporaries and workspaces."""
         slots: dict[Slot, None] = {}
         for step in self.program.steps:
             for slot in (*step.outputs, *([step.workspace] if step.workspace else [])):
@@ -361,9 +362,9 @@ class _Planner:
 
 
 def with_plans(program: PlannedGraph, better: Mapping[Plan, Plan]) -> PlannedGraph:
-    """The program with other plans for the steps that every run does, on the same slots but for workspaces.
+    """The program with other plans for the steps of every run, on the same slots except for workspaces.
 
-    Plans that lie or alias their operands otherwise are left out.
+    Plans with other layouts or other in-place outputs are left out.
     """
     fits = {old: new for old, new in better.items() if _alike(old, new)}
     steps, dropped = list[PlannedStep](), set[Slot]()
@@ -386,13 +387,13 @@ def with_plans(program: PlannedGraph, better: Mapping[Plan, Plan]) -> PlannedGra
 
 
 def _alike(old: Plan, new: Plan) -> bool:
-    """Whether one plan can stand for another."""
+    """Whether one plan can replace another."""
     pairs = [*zip(old.inputs, new.inputs, strict=True), *zip(old.outputs, new.outputs, strict=True)]
     return all(a.same_memory(b) for a, b in pairs) and dict(old.aliases) == dict(new.aliases) and not old.view
 
 
 def _seen_through(slot: Slot, wanted: Spec, views: Sequence[PlannedStep]) -> Layout | None:
-    """The layout of what a slot shows such that the slot lies as wanted; None where no layout does that."""
+    """The layout of a view's source such that the view has the wanted layout; None where no layout does that."""
     makers = {view.outputs[0]: view for view in views}
     if wanted.physical.is_blocked:
         return None
@@ -415,9 +416,9 @@ def _seen_through(slot: Slot, wanted: Spec, views: Sequence[PlannedStep]) -> Lay
 
 
 def _piece(op: Slice, spec: Spec) -> Plan | None:
-    """The view of a part that is one piece of memory, which begins where kernels presume that tensors do; else None.
+    """The view of a contiguous part that begins at an address aligned as kernels presume of tensors; else None.
 
-    [3, B, H, T, D] cut into three along its first axis is; cut along its last one it is not.
+    [3, B, H, T, D] split into three along its first axis gives such parts; split along its last one it does not.
     """
     (part,) = op.infer(spec)
     if spec.layout is None or spec.physical.is_blocked or not part.numel or any(s != 1 for s in op.step):
@@ -432,7 +433,7 @@ def _piece(op: Slice, spec: Spec) -> Plan | None:
 
 
 def _by_memory(slots: Sequence[Slot]) -> dict[Slot, list[Slot]]:
-    """The slots by whose memory they show."""
+    """The slots, grouped by the slot whose memory they share."""
     found: dict[Slot, list[Slot]] = {}
     for slot in slots:
         found.setdefault(slot.base, []).append(slot)
@@ -440,10 +441,11 @@ def _by_memory(slots: Sequence[Slot]) -> dict[Slot, list[Slot]]:
 
 
 def _read_otherwise(step: PlannedStep, slot: Slot, shown: Sequence[Slot]) -> bool:
-    """Whether a step also reads an input's memory elsewhere than where it would write: then it cannot write there.
+    """Whether a step also reads an input's memory at other places than where it would write, so that it cannot run in
+    place.
 
-    It does where another input shows that in another order, or a piece of it, and where another input is the same
-    value and the op is not elementwise: what is added to a tensor at some places, say, is that tensor.
+    It does where another input views that memory in another order or in part, and where another input is the same
+    value and the op is not elementwise (such as adding a tensor to itself at some indices).
 
     shown: all that the step reads of that memory.
     """
@@ -453,7 +455,7 @@ def _read_otherwise(step: PlannedStep, slot: Slot, shown: Sequence[Slot]) -> boo
 
 
 def _is_elementwise(op: Op) -> bool:
-    """Whether it reads, of all inputs, what lies where it writes."""
+    """Whether each output element depends only on the elements at the same position of all inputs."""
     return all(part.elementwise for part in (op.ops if isinstance(op, Fused | FusedElementwise) else (op,)))
 
 

@@ -1,8 +1,8 @@
 """Static memory: from lifetimes to offsets in one arena.
 
-A block lives from the step that writes it to the last step that reads it. Blocks whose lives do not overlap
-may share bytes. Large blocks are placed first, each at the lowest offset where it fits; optimal placement is
-NP-hard, and this greedy order is near the lower bound on networks.
+A block lives from the step that writes it to the last step that reads it. Blocks whose lives do not overlap may share
+bytes. Large blocks are placed first, each at the lowest offset where it fits; optimal placement is NP-hard, and on
+networks this greedy order comes close to the lower bound.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lifetime:
     last: int
 
     def overlaps(self, other: Lifetime) -> bool:
-        """Whether both blocks hold values during some step."""
+        """Whether both blocks are live during some step."""
         return self.first <= other.last and other.first <= self.last
 
 
@@ -45,7 +45,7 @@ class Placement:
 
 
 def place(blocks: Sequence[Lifetime]) -> Placement:
-    """Offsets such that blocks that live at the same time never overlap."""
+    """Offsets such that blocks with overlapping lifetimes never overlap in memory."""
     order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].nbytes, blocks[i].first))
     offsets = [0] * len(blocks)
     placed = _Placed(len(blocks))
@@ -61,7 +61,7 @@ def aligned(nbytes: int) -> int:
 
 
 class _Placed:
-    """The blocks that have their place, in the order of their offsets, as arrays: a row for each question about them.
+    """The blocks placed so far, sorted by offset, as one array per property.
 
     top: the end of the highest one.
     """
@@ -81,7 +81,7 @@ class _Placed:
         return offset
 
     def lowest_gap(self, block: Lifetime, size: int) -> int:
-        """The least offset with so many bytes that are free while the block lives."""
+        """The lowest offset with `size` bytes that are free throughout the block's lifetime."""
         n = self.count
         beside = np.flatnonzero((self.first[:n] <= block.last) & (self.last[:n] >= block.first))
         if not beside.size:
@@ -96,7 +96,7 @@ class _Placed:
 
 
 def _lower_bound(blocks: Sequence[Lifetime]) -> int:
-    """The most bytes that are alive in one step."""
+    """The peak of live bytes over all steps."""
     changes = Counter[int]()
     for b in blocks:
         changes[b.first] += aligned(b.nbytes)

@@ -1,4 +1,4 @@
-"""What planning gives: steps with their plans, and the slots of memory that they read and write."""
+"""The result of planning: steps with their plans, and the memory slots that they read and write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Kind = Literal["input", "resident", "constant", "temporary"]
 class Slot:
     """A value in a layout. `base` is the slot whose memory it shares (itself unless shared).
 
-    begins: how many bytes into the slot that it shares memory with.
+    begins: its byte offset within the slot whose memory it shares.
     spec.layout is None while the layout of a resident input is still open.
     first, last: the steps between which the slot's memory is in use (meaningful on bases).
     """
@@ -40,7 +40,7 @@ class Slot:
 
     @property
     def offset(self) -> int:
-        """How many bytes into the memory of its base it begins."""
+        """Its byte offset within the memory of its base."""
         slot, offset = self, 0
         while slot.shares is not None:
             offset, slot = offset + slot.begins, slot.shares
@@ -65,10 +65,10 @@ class PlannedStep:
 
 @dataclass
 class PlannedGraph:
-    """Everything that the executor needs: slots for inputs, outputs and constants; steps; placement.
+    """What the executor needs: slots for inputs, outputs and constants; steps; placement.
 
     prologue: steps that run once, whenever resident inputs are loaded: they depend on nothing that changes.
-    halfway: how many steps make the outputs that were asked for `early`. name: the graph's.
+    halfway: how many steps compute the outputs that were requested as `early`. name: the graph's.
     """
 
     inputs: list[Slot]

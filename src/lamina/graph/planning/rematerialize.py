@@ -1,10 +1,10 @@
-"""Recomputation chosen by a memory limit: what the backward pass reads is computed again instead of being kept.
+"""Rematerialization under a memory limit: values that the backward pass reads are recomputed instead of being kept.
 
-At the step where most memory is alive, values that are only kept for later are dropped, and made again by copies of
-their nodes right before the first later reader (Chen et al. 2016, "Training deep nets with sublinear memory cost";
-here the segments come from a greedy choice of the most bytes per second of work). The graph is planned anew until
-its arena fits. Copies have the op, the inputs' values and the policy of their node, and random state is a value that
-they read, so that their results are bit-equal to what was dropped wherever kernels are deterministic.
+At the step of peak memory, values that are only kept for later are dropped, and recomputed by copies of their nodes
+right before the first later reader (Chen et al. 2016, "Training deep nets with sublinear memory cost"; here the
+segments come from a greedy choice of the most bytes per second of work). The graph is replanned until its arena fits.
+Copies have the op, input values and policy of the original node, and random state is a value that they read, so that
+their results are bit-equal to the dropped ones wherever kernels are deterministic.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from lamina.graph.planning.schedule import schedule
 from lamina.ops.primitives import Foreach
 from lamina.runtime import Machine
 
-#: What one round takes off the peak: values are chosen again when their neighbours are gone. The rounds are the same
-#: for every limit, so that the least that one search has reached can be asked for.
+#: What one round takes off the peak; candidates are ranked anew after each round. The rounds are the same for every
+#: limit, so that the least memory that one search reached can be requested.
 _SHARE = 0.05
 #: Rounds without a smaller arena after which the search ends.
 _PATIENCE = 24
-#: Nodes per node of the graph up to which copies are made.
+#: The most copies, per node of the graph.
 _GROWTH = 8
-#: Relative costs on a CPU: choices must not vary with a measurement.
+#: Relative costs on a CPU: choices must not depend on a measurement.
 _USUAL = Machine(
     "usual",
     "",
@@ -41,7 +41,7 @@ _USUAL = Machine(
     flops={"bfloat16": 2e12, "float16": 2e12, "int8": 2e12, "float32": 1e12, "float64": 5e11},
     bandwidth=5e10,
 )
-#: The place in the queue of a block that cannot be made again with less memory than it takes.
+#: The queue rank of a block that cannot be recomputed below the peak.
 _NEVER = (True, -0.0)
 
 _UNITS = {
@@ -58,7 +58,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
 class MemoryLimitError(ValueError):
-    """No plan was found that needs so little memory. least: bytes of the smallest arena that was reached."""
+    """No plan was found within the memory limit. least: bytes of the smallest arena that was reached."""
 
     def __init__(self, message: str, least: int) -> None:
         super().__init__(message)
@@ -80,7 +80,7 @@ def as_bytes(size: int | str, what: str = "memory_limit") -> int:
 def plan_within(
     graph: Graph, backend: Backend, donate: Mapping[int, int], resident: Collection[int], limit: int
 ) -> tuple[Graph, PlannedGraph]:
-    """The graph, with nodes computed again where that is needed, and its program with an arena of `limit` bytes.
+    """The graph, with nodes recomputed where needed, and its program with an arena of at most `limit` bytes.
 
     A graph that fits is planned as it is. Raises MemoryLimitError when no choice that was tried fits.
     """
@@ -110,10 +110,10 @@ def _mib(nbytes: int) -> str:
 
 
 class _Round:
-    """One step of the search: the moment when most bytes are alive, and what can be dropped over it.
+    """One round of the search: the step of peak memory, and the values that can be dropped across it.
 
-    at: the index of that step. carried: the values that are only kept during it, because a later step reads them,
-    and that a node before it can make again.
+    at: the index of that step. carried: values that are live there only because a later step reads them, and that an
+        earlier node can recompute.
     """
 
     def __init__(
@@ -137,12 +137,12 @@ class _Round:
             self.begun[slot.first] += aligned(slot.spec.nbytes)
 
     def shrunk(self) -> Graph | None:
-        """The graph with the best values made again after the peak; None when nothing can be dropped there."""
+        """The graph with the best candidates recomputed after the peak; None when nothing can be dropped there."""
         dropped = self._choose(self._blocks())
         return self._rebuilt(dropped) if dropped else None
 
     def _next_reads(self) -> dict[Value, int]:
-        """Temporary values that steps after the peak read, with the first of these steps."""
+        """Temporaries that steps after the peak read, with the first of these steps."""
         found: dict[Value, int] = {}
         for node, i in self.step_of.items():
             if i > self.at:
@@ -152,11 +152,11 @@ class _Round:
         return found
 
     def _position(self, value: Value) -> int:
-        """The step that makes a value; -1 for what is always there."""
+        """The step that computes a value; -1 for inputs and constants."""
         return self.step_of.get(value.node, -1) if value.node is not None else -1
 
     def _blocks(self) -> dict[Slot, set[Value]]:
-        """Blocks that merely wait during the peak, with the values that later steps read from them."""
+        """Blocks that are live but unused at the peak, with the values that later steps read from them."""
         held = _values_of(self.program)
         fixed = set(self.graph.outputs)
         step = self.program.steps[self.at]
@@ -171,15 +171,15 @@ class _Round:
         return found
 
     def _choose(self, blocks: dict[Slot, set[Value]]) -> set[Value]:
-        """The values of blocks with the most bytes per second of work, until enough is freed.
+        """The values of the blocks with the most bytes per second of work, until enough is freed.
 
-        Making them again takes memory, too: where it would be more than the goal, others are taken first, and where
-        it would be as much as the peak, they stay.
+        Recomputation takes memory, too: blocks for which it would exceed the goal come last, and those for which it
+        would reach the peak are kept.
         """
         dropped: set[Value] = set()
         need = self.peak - self.goal
-        # The more is dropped, the longer are the ways to make others again: what a block was worth is a bound of
-        # what it is worth now, so that only the first of the queue has to be looked at anew.
+        # Dropping more values lengthens the recomputation of others: an earlier rating is an upper bound of the
+        # present one, so that only the head of the queue has to be rated anew.
         queue = [self._candidate(i, slot, blocks[slot], dropped) for i, slot in enumerate(blocks)]
         heapify(queue)
         while need > 0 and queue:
@@ -197,12 +197,12 @@ class _Round:
     def _candidate(
         self, index: int, slot: Slot, values: set[Value], dropped: set[Value]
     ) -> tuple[tuple[bool, float], int, Slot]:
-        """An entry of the queue of blocks: the one that is worth most comes first, of equal ones the earlier one."""
+        """An entry of the queue of blocks, best first; ties go to the earlier one."""
         fits, rate = self._worth(slot, values, dropped)
         return (not fits, -rate), index, slot
 
     def _worth(self, slot: Slot, values: set[Value], dropped: set[Value]) -> tuple[bool, float]:
-        """Whether a block can be made anew below the goal, and its bytes per second of work; (False, 0) if never."""
+        """Whether a block can be recomputed below the goal, and its bytes per second of work; (False, 0) if never."""
         nodes = self._path(values, dropped)
         if nodes is None:
             return False, 0.0
@@ -212,7 +212,7 @@ class _Round:
         return needed <= self.goal, aligned(slot.spec.nbytes) / fsum(self.seconds[n] for n in nodes)
 
     def _path(self, values: set[Value], dropped: set[Value]) -> set[Node] | None:
-        """The nodes that make values again from what is kept; None where one on the way cannot be run twice."""
+        """The nodes that recompute values from what is kept; None where one of them must not run twice."""
         found: set[Node] = set()
         front = list(values)
         while front:
@@ -226,7 +226,7 @@ class _Round:
         return found
 
     def _memory(self, slot: Slot, values: set[Value], nodes: set[Node]) -> int:
-        """About the bytes that are alive while nodes run again, before the first later reader of values."""
+        """An estimate of the live bytes while nodes run again, before the first later reader of values."""
         start = min(self.next_read[v] for v in values)
         most = 0
         for node in nodes:
@@ -237,17 +237,17 @@ class _Round:
         return self.live[start] - self.begun[start] - aligned(slot.spec.nbytes) + most
 
     def _is_kept(self, value: Value, dropped: set[Value]) -> bool:
-        """Whether a value can be read after the peak as it is."""
+        """Whether a value is still available after the peak."""
         return self._position(value) < 0 or (value in self.carried and value not in dropped)
 
     def _rebuilt(self, dropped: set[Value]) -> Graph:
-        """The graph in the order of its steps, where readers after the peak read new copies of dropped values."""
+        """The graph in step order, where readers after the peak read new copies of dropped values."""
         serial = itertools.count()
         new: dict[Value, Value] = {}
         again: dict[Value, Value] = {}
 
         def copy(value: Value) -> Value:
-            """The value made once more, after what it needs; a way of any length takes no recursion."""
+            """Copy the value's node after what it needs; iterative, so that long chains need no deep recursion."""
             front = [value]
             while front:
                 node = front[-1].node
@@ -273,13 +273,13 @@ class _Round:
 
 
 def _repeatable(value: Value) -> bool:
-    """Whether a value's node may run twice: not updates, and not launches that make many other values, too."""
+    """Whether a value's node may run twice: not updates, nor launches that compute many other values, too."""
     op = value.node.op if value.node is not None else None
     return op is not None and op.effect == "pure" and not isinstance(op, Foreach)
 
 
 def _live_bytes(program: PlannedGraph) -> list[int]:
-    """Bytes of the arena's blocks that are alive in each step."""
+    """Live bytes of the arena's blocks in each step."""
     changes = [0] * (len(program.steps) + 2)
     for slot in program.temporaries:
         changes[slot.first] += aligned(slot.spec.nbytes)
@@ -288,7 +288,7 @@ def _live_bytes(program: PlannedGraph) -> list[int]:
 
 
 def _values_of(program: PlannedGraph) -> dict[Slot, set[Value]]:
-    """The values that each block holds at some time, in their own layout or in another."""
+    """The values that each block holds at some time, in any layout."""
     value_of: dict[Slot, Value] = {}
     found: dict[Slot, set[Value]] = {}
     for slot, value in _written(program.steps, value_of):
@@ -298,7 +298,7 @@ def _values_of(program: PlannedGraph) -> dict[Slot, set[Value]]:
 
 
 def _written(steps: Sequence[PlannedStep], value_of: Mapping[Slot, Value]) -> Iterator[tuple[Slot, Value]]:
-    """What each step writes, and which value that is: a reorder writes the one that it reads."""
+    """The slots that each step writes, with their values: a reorder writes the value that it reads."""
     for step in steps:
         if step.node is not None:
             yield from zip(step.outputs, step.node.outputs, strict=True)

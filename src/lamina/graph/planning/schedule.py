@@ -10,7 +10,7 @@ from lamina.graph.ir.graph import Graph, Node, Value
 def schedule(graph: Graph, donate: Mapping[int, int]) -> list[Node]:
     """The nodes in the order to run: each update of donated state as soon as nothing reads the old value.
 
-    Gradients then die early, and their memory serves again in the same backward pass.
+    Gradients then die early, and their memory is reused in the same backward pass.
     donate: input index -> output index, as for `compile`.
     """
     replaced = _replaced(graph, donate)
@@ -18,7 +18,7 @@ def schedule(graph: Graph, donate: Mapping[int, int]) -> list[Node]:
     index = {node: i for i, node in enumerate(graph.nodes)}
     behind = dict(
         index
-    )  # the index of the node that each node follows: its own, but for updates that move up
+    )  # the index of the node that each node follows: its own, except for updates that move up
     for node, olds in replaced.items():
         before = [v.node for v in node.inputs if v.node is not None]
         before += [reader for old in olds for reader in readers[old] if reader is not node]
@@ -27,7 +27,7 @@ def schedule(graph: Graph, donate: Mapping[int, int]) -> list[Node]:
 
 
 def _replaced(graph: Graph, donate: Mapping[int, int]) -> dict[Node, list[Value]]:
-    """The nodes that make a donated input's new value, in order, with the inputs that each replaces."""
+    """The nodes that compute a donated input's new value, in order, with the inputs that each replaces."""
     olds: dict[Node, list[Value]] = {}
     for i, o in donate.items():
         maker = graph.outputs[o].node

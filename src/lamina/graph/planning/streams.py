@@ -1,11 +1,11 @@
-"""Which steps of a program may run beside the others, and what they have to wait for.
+"""Which steps of a program may run concurrently, and what they have to wait for.
 
-The critical path (forward, then the gradients of the data) stays on stream 0. What nothing on that path reads
-(gradients of parameters, updates, counts) may run on stream 1 at the same time. What ranks do together, and what is
-made of that, has streams 2 and 3, so that no kernel waits for a message that it does not need. Memory is planned for
-one order of steps, so a step waits for every earlier step of another stream that touches the same bytes, be it the
-value that it needs or one that was stored there before. So what updates and messages touch keeps its memory to the
-end, unless memory is scarce: no gradient waits for a message because it is stored where another one was.
+The critical path (forward, then the gradients of the data) stays on stream 0. Steps whose results it does not read
+(parameter gradients, updates, counts) may run on stream 1 at the same time. Collectives and the steps that consume
+their results run on streams 2 and 3, so that no kernel waits for a message that it does not need. Memory is planned
+for one order of steps, so a step waits for every earlier step of another stream that touches the same bytes, be it
+the producer of its operand or a step that used the memory before. Operands of updates and collectives therefore keep
+their memory to the end, unless memory is scarce: no gradient waits for a message just because it reuses its memory.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from lamina.graph.planning.program import PlannedStep
 from lamina.ops.core import Effect
 from lamina.ops.primitives.collective import StartAllReduce, StartReduceScatter
 
-#: The streams by what runs there.
+#: The streams, by what runs on them.
 CHAIN, BESIDE, MESSAGES, BEHIND_MESSAGES = range(4)
-#: First byte and the one behind the last.
+#: First byte and one past the last.
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """The memory that a step reads and writes, and whether its place among others of its kind matters."""
+    """The memory that a step reads and writes, and whether its order among steps of its kind matters."""
 
     reads: tuple[Range, ...]
     writes: tuple[Range, ...]
-    ordered: bool = False  # other ranks take part, who keep to the same order
+    ordered: bool = False  # a collective: all ranks must keep the same order
 
     def clashes(self, other: Footprint) -> bool:
-        """Whether the order of both matters: one writes what the other reads or writes."""
+        """Whether the order of the two matters: one writes memory that the other reads or writes."""
         return (
             (self.ordered and other.ordered)
             or _overlap(self.writes, other.reads)
@@ -48,8 +48,8 @@ def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
 
 
 def assign_streams(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> list[int]:
-    """The stream of each step: CHAIN on the chain that ends last, BESIDE for what may run beside it, MESSAGES for
-    collective operations that may, BEHIND_MESSAGES for what is made of their results.
+    """The stream of each step: CHAIN for the critical path, BESIDE for what may run concurrently with it, MESSAGES
+    for collectives that may, BEHIND_MESSAGES for the steps that consume their results.
 
     seconds: about how long each step takes.
     """
@@ -69,7 +69,7 @@ def assign_streams(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> li
 def _chain(
     steps: Sequence[PlannedStep], sources: Sequence[Sequence[int]], seconds: Sequence[float]
 ) -> set[int]:
-    """The step that ends last when everything starts as early as it can, and all that it depends on."""
+    """The critical path: the step that ends last when all start as early as possible, and all that it depends on."""
     ends: list[float] = []
     for i, time in enumerate(seconds):
         ends.append(time + max((ends[j] for j in sources[i]), default=0.0))
@@ -89,10 +89,10 @@ def _chain(
 def behind_the_chain(
     steps: Sequence[PlannedStep], sources: Sequence[Sequence[int]] | None = None
 ) -> set[int]:
-    """Updates and messages that are on their way, what is made of them (the gathering of parameters in shards, the
-    norm of all gradients), and what is done for these alone without a product: other messages, casts.
+    """Updates and collectives in flight, the steps that consume their results (gathering sharded parameters, the norm
+    of all gradients), and light steps that only these need: other messages, casts, no matrix products.
 
-    sources: what each step depends on, where it is known.
+    sources: the steps that each step depends on, where known.
     """
     first = {i for i, s in enumerate(steps) if _has("update", s) or _travels(s)}
     return _with_others(steps, _dependencies(steps) if sources is None else sources, first)
@@ -101,7 +101,7 @@ def behind_the_chain(
 def _with_others(
     steps: Sequence[PlannedStep], sources: Sequence[Sequence[int]], some: Collection[int]
 ) -> set[int]:
-    """Some steps, all that depend on them, and light ones that all of those who read them belong to."""
+    """Some steps, all that depend on them, and light steps all of whose readers are among them."""
     found = set(some)
     readers: list[list[int]] = [[] for _ in steps]
     for i, read in enumerate(sources):
@@ -120,12 +120,12 @@ def _travels(step: PlannedStep) -> bool:
 
 
 def _has(effect: Effect, step: PlannedStep) -> bool:
-    """Whether a step's op has an effect: "update" brings state to the next step, which nothing waits for."""
+    """Whether a step's op has an effect: "update" carries state to the next step, and nothing waits for it."""
     return step.node is not None and step.node.op.effect == effect
 
 
 def _dependencies(steps: Sequence[PlannedStep]) -> list[list[int]]:
-    """For each step, the steps that wrote what it reads (memory that is shared by a view or in place is one)."""
+    """For each step, the steps that wrote its operands (memory shared by views or in place counts as one)."""
     writer: dict[object, int] = {}
     found = []
     for i, step in enumerate(steps):
@@ -135,9 +135,10 @@ def _dependencies(steps: Sequence[PlannedStep]) -> list[list[int]]:
 
 
 def waits(footprints: Sequence[Footprint], stream: Sequence[int]) -> list[list[int]]:
-    """For each step the last earlier step of each other stream that it conflicts with: all before that are done."""
+    """For each step, the last earlier step of each other stream that it conflicts with; all before that one are
+    done."""
     found: list[list[int]] = []
-    steps: dict[int, list[int]] = {k: [] for k in stream}  # of each stream, so far
+    steps: dict[int, list[int]] = {k: [] for k in stream}  # per stream, so far
     # (stream, other) -> the last step of the other that it has waited for
     seen: dict[tuple[int, int], int] = {}
     for i, own in enumerate(footprints):

@@ -1,4 +1,4 @@
-"""Where the gradients of a training step come from: which step makes what the updates read."""
+"""Where the gradients of a training step come from: which step computes the operands of the updates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from lamina.graph.planning.program import PlannedStep
 
 
 def gradient_sources(steps: Sequence[PlannedStep]) -> list[tuple[int, int]]:
-    """What steps whose effect is "update" read of other steps: the number of the step that makes it, and its bytes.
+    """The operands that "update" steps read from other steps: the number of the producing step, and bytes.
 
-    In the order in which they are made. What an update makes for another update is none of it.
+    In the order in which they are produced. An update's results that another update reads are not included.
     """
     writer: dict[object, int] = {}
     found: set[tuple[int, object, int]] = set()

@@ -1,24 +1,24 @@
-"""Tuning between calls: plans that nobody measured compete while functions and predictors are called.
+"""Tuning between calls: unmeasured plans compete while functions and predictors are called.
 
-Calls differ from training steps in four ways, and so does what is done between them.
+Calls differ from training steps in four ways, which shape what happens between them.
 
-They come when somebody asks. A program of 0.3 ms that is asked every 100 ms must not find contests of 100 ms in its
-way because that much time has passed: what earns, and what bounds a part, is what the program itself takes, by a call
-that is waited for now and then (`TunedCalls.seconds`), and no more than has passed. Two seconds before anything is
-tuned are two seconds of that. What a timed run takes longer is noted where that run ends, not where the next begins.
+They come on demand. A program of 0.3 ms that is called every 100 ms must not be delayed by contests of 100 ms because
+that much time has passed: the budget and the size of a part follow from the program's own time, measured by
+synchronizing with a call now and then (`TunedCalls.seconds`), and are never more than the time that has passed. The
+two seconds before any tuning are seconds of that time. The extra time of a timed run is charged where that run ends,
+not where the next begins.
 
-Several programs are called in turns: each has seconds of its own, so that a contest fits the call that it precedes.
+Several programs are called alternately: each has its own time, so that a contest fits the call that it precedes.
 
-Threads call at the same time. One of them tunes, the others find it at that and run. Only while a part of a contest
-is held the user's calls wait, and it for those that have begun: their kernels would be queued behind those of the
-contest anyway, and make its times wrong. Nobody waits for the one that tunes while holding what that waits for: the
-turn to tune is only ever tried, and what has begun is waited for so long and no longer, then the part is held later.
-So a thread that is in a call (an op of the user's that calls a function) cannot wait for itself. Where the device's
-stream is being recorded nothing is done.
+Threads call concurrently. One of them tunes; the others notice and just run. Only while a part of a contest is held
+do the user's calls wait, and the part waits for calls that have begun: their kernels would be queued behind those of
+the contest anyway, and distort its times. Deadlocks are excluded: the turn to tune is only ever tried, and calls that
+have begun are waited for with a timeout, after which the part is postponed. So a thread inside a call (an op of the
+user's that calls a function) cannot wait for itself. While the device's stream is being captured nothing is done.
 
-Calls are short. They are counted, and looked at one by one only where they take milliseconds, one of many where
-nothing may be done soon; where nothing is left to learn or to put in, the program's user calls its executable as if
-there had never been a tuner.
+Calls are short. They are counted, and inspected one by one only where they take milliseconds, else one of many, of
+even more where nothing may be done soon; where nothing is left to learn or to put in, the program's user calls its
+executable directly, as if there had never been a tuner.
 """
 
 from __future__ import annotations
@@ -50,58 +50,58 @@ from lamina.graph.run.two_pass import TwoPassProgram
 from lamina.runtime import LibraryState
 from lamina.tensors import Tensor
 
-#: Of calls that take so many seconds together one is looked at, but one of so many at least; and where nothing may be
-#: done soon.
+#: One call is inspected per this many seconds of calls, but at least one per so many calls; likewise where nothing
+#: may be done soon.
 _LOOK_SECONDS, _MOST_UNSEEN = 5e-3, 16
 _REST_SECONDS, _MOST_RESTING = 0.1, 256
-#: Calls until a call's time is measured again: twice as many as before, from the fewest to the most. The least of the
+#: Calls until a call's time is measured again: doubled each time, from the fewest to the most. The minimum of the
 #: latest measurements counts: others may have been disturbed.
 _FEWEST_BETWEEN, _MOST_BETWEEN, _MEASURED = 16, 1024, 4
-#: Seconds that calls are waited for which have begun.
+#: Seconds to wait for calls that have begun.
 _PATIENCE = 0.02
 
 
 class CallBudget(Budget):
-    """How much may be done before the next call. call: seconds that its program takes."""
+    """How much tuning may be done before the next call. call: seconds that its program takes."""
 
     call = 0.0
 
     @property
     def run(self) -> float:
-        """Seconds of the call that is next."""
+        """Seconds of the next call."""
         return self.call
 
     def called(self, count: int, seconds: float) -> None:
-        """So many calls took so long."""
+        """Account for this many calls, which took this long."""
         self._earn(seconds)
         self._rare = min(self._rare + count / APART, FIRST)
 
     def waited(self, seconds: float) -> None:
-        """Nothing is earned: what calls take is measured, those that were only queued too."""
+        """Nothing is earned: a call's time is measured, including the calls that were only queued."""
 
 
 class UsesProgram(Protocol):
-    """Who calls a program. calls: its executable, or what tunes it beside."""
+    """The user of a program. calls: its executable, or the tuner's stand-in for it."""
 
     calls: Any
 
 
 class TunedCalls:
-    """A program's calls, in place of its executable: now and then one is looked at. user: whose `calls` it is.
+    """A program's calls, in place of its executable: now and then one is inspected. user: whose `calls` it is.
 
-    seconds: what a call takes on the device and the host; 0 where that is not known yet.
+    seconds: what a call takes on the device and the host; 0 while that is not known.
     """
 
     def __init__(self, tuner: CallTuner, executable: Executable, user: UsesProgram) -> None:
         self.executable = executable
         self._tuner, self._user = tuner, weakref.ref(user)
-        self._count, self._look = 0, WARM + 1  # the first ones load and record
+        self._count, self._look = 0, WARM + 1  # the first calls load and capture
         self._until_measured, self._between = 0, _FEWEST_BETWEEN
         self._latest: deque[float] = deque(maxlen=_MEASURED)
         self._last = 0.0
 
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
-        """As the executable."""
+        """Call the executable."""
         if not self.is_due():
             return self.executable(*inputs)
         with self.looked_at():
@@ -113,12 +113,12 @@ class TunedCalls:
         return self._count >= self._look
 
     def looked_at(self) -> AbstractContextManager[object]:
-        """What a call is made within before which tuning may go on."""
+        """A context manager for an inspected call, which may tune before it."""
         return self._tuner.before_call(self)
 
     @property
     def seconds(self) -> float:
-        """What a call takes."""
+        """Seconds of a call."""
         return min(self._latest, default=0.0)
 
     @property
@@ -127,24 +127,24 @@ class TunedCalls:
         return self._until_measured <= 0
 
     def passed(self, now: float, *, rests: bool) -> tuple[int, float]:
-        """How many calls were made since the last look, and what they took. rests: nothing may be done soon."""
+        """The number of calls since the last inspection, and their time. rests: nothing may be done soon."""
         count, self._count = self._count, 0
         took = min(now - self._last, count * self.seconds)
         self._last = now
         self._until_measured -= count
         seconds, most = (_REST_SECONDS, _MOST_RESTING) if rests else (_LOOK_SECONDS, _MOST_UNSEEN)
-        most = most if self.seconds else _MOST_UNSEEN  # which is to be measured
+        most = most if self.seconds else _MOST_UNSEEN  # then the next call is to be measured
         self._look = max(1, min(most, int(seconds / max(self.seconds, 1e-9))))
         return count, took
 
     def measured(self, seconds: float) -> None:
-        """So long took a call that was waited for."""
+        """Record the time of a call that was synchronized with."""
         self._latest.append(seconds)
         self._until_measured = self._between
         self._between = min(2 * self._between, _MOST_BETWEEN)
 
     def changed(self) -> None:
-        """Its plans are others: what calls took says nothing any more, but the next ones take about as much."""
+        """Its plans have changed: earlier times no longer hold, but serve as an estimate for the next calls."""
         self._latest = deque([self.seconds], _MEASURED)
         self._until_measured, self._between = WARM, _FEWEST_BETWEEN
 
@@ -169,13 +169,13 @@ class CallTuner(Tuner):
     ) -> None:
         super().__init__(ended, clock, threads, begin)
         self.budget = CallBudget(BEGIN if begin is None else begin)
-        self._turn = threading.Lock()  # whose turn it is to tune
-        self._disturbed = False  # a call did not end that a part waited for
-        self._libraries = LibraryState()  # parts of a contest are done by several threads
+        self._turn = threading.Lock()  # the turn to tune
+        self._disturbed = False  # a call that a part waited for did not end in time
+        self._libraries = LibraryState()  # the parts of one contest run on several threads
 
     def calls(self, executable: Executable | TwoPassProgram, user: UsesProgram) -> Any:
-        """What the user of a program calls: the executable, where nothing of it is open, else `TunedCalls`."""
-        executable = cast("Executable", executable)  # two passes have what is read here
+        """What the user of a program calls: the executable if none of its choices is open, else `TunedCalls`."""
+        executable = cast("Executable", executable)  # two-pass programs have the attributes read here
         if self.state.ended or executable.device.planned is not None:
             return executable
         program = TunedProgram(executable)
@@ -185,13 +185,13 @@ class CallTuner(Tuner):
         return TunedCalls(self, executable, user)
 
     def renew(self) -> None:
-        """In a forked child, where no thread is, nor a GPU."""
+        """In a forked child, which has neither the threads nor the GPU."""
         super().renew()
         self._turn = threading.Lock()
 
     def before_call(self, calls: TunedCalls) -> AbstractContextManager[object]:
-        """Where a call begins that is looked at; it is made within what is returned. Where another thread is at
-        this, or in a call, nothing happens."""
+        """At the start of an inspected call, which is made within the returned context manager. Nothing happens while
+        another thread tunes or is in an inspected call."""
         if self.state.ended:
             calls.end()
             return AS_EVER
@@ -229,13 +229,13 @@ class CallTuner(Tuner):
         return _NotedCall(self, calls, within, measured=False) if noted else AS_EVER
 
     def _rests(self, program: TunedProgram) -> bool:
-        """Whether nothing may be done soon: too little is earned, or what is open would not pay yet."""
+        """Whether nothing may be done soon: too little is earned, or open choices would not pay yet."""
         is_poor = self.budget.credit <= -SHARE * _REST_SECONDS
         is_under_way = self._contest is not None or bool(self._made) or bool(program.better)
         return is_poor or (program.taken and not is_under_way)
 
     def note(self, calls: TunedCalls, seconds: float, *, measured: bool) -> None:
-        """So long took a call that was looked at (measured: and waited for); the turn is another's."""
+        """Record the time of an inspected call (measured: it was synchronized with), and release the turn."""
         try:
             if measured:
                 calls.measured(seconds)
@@ -246,12 +246,12 @@ class CallTuner(Tuner):
             self._turn.release()
 
     def now(self) -> float:
-        """Seconds by its clock."""
+        """Seconds by the tuner's clock."""
         return self._clock()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Within the block no thread is in a call of any of its programs. Raises TimeoutError."""
+        """Within the block no thread is in a call of any of the tuner's programs. Raises TimeoutError."""
         with ExitStack() as stack:
             for found in self._known.keyrefs():
                 executable = found()
@@ -263,7 +263,8 @@ class CallTuner(Tuner):
         executable.synchronize()
 
     def _timed(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
-        """Of two passes the first alone is run within what is returned: their plans are ranked by least times."""
+        """Of a two-pass program only the first pass runs within the context manager: its plans are ranked by
+        their lower bounds."""
         if isinstance(executable, TwoPassProgram) and executable.kernels[1]:
             self._take(program)
             return AS_EVER
@@ -273,7 +274,8 @@ class CallTuner(Tuner):
         return None if self._disturbed else super()._next(executable)
 
     def _part(self, executable: Executable) -> None:
-        """One part of the contest, where nobody is in a call and the device is idle; none where that takes long."""
+        """One part of the contest, while no call runs and the device is idle; skipped where waiting for that takes
+        long."""
         try:
             with self._alone(), executable.device.current(), self._libraries.used():
                 executable.synchronize()
@@ -284,14 +286,14 @@ class CallTuner(Tuner):
     def _swap(self, program: TunedProgram, executable: Executable) -> None:
         try:
             with self._alone():
-                pass  # no thread is in a call that will not end
+                pass  # no thread is stuck in a call
         except TimeoutError:
             return
         super()._swap(program, executable)
 
 
 class _NotedCall:
-    """What a call is made within whose time is noted; where it is measured, it is waited for."""
+    """Context manager of a call whose time is recorded; where it is measured, it is synchronized with."""
 
     def __init__(
         self, tuner: CallTuner, calls: TunedCalls, within: AbstractContextManager[object], *, measured: bool

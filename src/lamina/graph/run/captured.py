@@ -1,7 +1,7 @@
-"""A program as one CUDA graph that copies a call's operands and results itself.
+"""A program as one CUDA graph that itself copies a call's operands and results.
 
-Each copy is a node of the graph, whose addresses are set before a launch where they are others than at the launch
-before: what was launched keeps its own. So a call is one call of the driver.
+Each copy is a graph node, whose addresses are updated before a launch if they differ from those of the launch before;
+launches already queued keep theirs. So a call is one driver call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from lamina.backends import Run
 from lamina.runtime import Buffer, CapturedCopy, CapturedGraph, DeviceError, Stream
 
-#: How an input comes: written to its place before a launch, or copied by the graph, from the device or pinned memory.
+#: How an input arrives: written to its place before a launch, or copied by the graph, from the device or pinned
+#: memory.
 WRITTEN, LYING, PINNED = 0, 1, 2
 Ways = tuple[int, ...]
 
@@ -24,7 +25,7 @@ class CannotMove(Exception):
 
 @dataclass(frozen=True, eq=False)
 class GraphCopy:
-    """A copy that a graph is to do, between memory of the kinds that it will have."""
+    """A copy that a graph shall do, between the kinds of memory of its later operands."""
 
     place: Buffer
     source: Buffer
@@ -32,7 +33,7 @@ class GraphCopy:
 
 
 def queue_copies(copies: Sequence[GraphCopy | None], stream: Stream) -> None:
-    """Queue copies, while capturing."""
+    """Queue copies during stream capture."""
     for copy in copies:
         if copy is not None:
             stream.device.platform.copy(copy.place.pointer, copy.source.pointer, copy.nbytes, stream)
@@ -40,8 +41,8 @@ def queue_copies(copies: Sequence[GraphCopy | None], stream: Stream) -> None:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Captured:
-    """A captured program. runs: what it goes on reading. arriving, leaving: its copies of operands and of results, by
-    the number of each; what has none is copied beside it."""
+    """A captured program. runs: objects that it reads and keeps alive. arriving, leaving: its copies of operands and
+    results, by index; an operand or result without one is copied outside the graph."""
 
     graph: CapturedGraph
     launch: Run
@@ -57,7 +58,8 @@ class Captured:
         arriving: Sequence[GraphCopy | None] = (),
         leaving: Sequence[GraphCopy | None] = (),
     ) -> Captured:
-        """A graph that was captured with these copies. Raises CannotMove where it lacks one, and closes it."""
+        """A graph that was captured with these copies. Closes it and raises CannotMove where one of them is
+        missing."""
         try:
             found = [
                 tuple([(i, graph.copy_to(c.place.pointer)) for i, c in enumerate(copies) if c is not None])

@@ -1,7 +1,8 @@
-"""Python's cyclic garbage collector waits while a graph is traced, rewritten and planned, and its kernels are bound.
+"""Python's cyclic garbage collector is paused while a graph is traced, rewritten and planned, and its kernels are
+bound.
 
-That makes some hundred thousand objects that live on: looking through all that the process holds, again and again,
-took a third of the time. What becomes garbage meanwhile is found afterwards.
+These steps create some hundred thousand objects that live on: scanning all objects of the process again and again
+took a third of the time. Garbage made meanwhile is collected afterwards.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _lock = threading.Lock()
-_inside = 0  # blocks that are entered, in all threads
-_resumes = False  # whether the collector was at work before the first
+_inside = 0  # blocks entered, in all threads
+_resumes = False  # whether the collector was enabled before the first
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Within the block, of any thread, nothing is collected."""
+    """Pause garbage collection in all threads while any thread is within the block."""
     global _inside, _resumes
     with _lock:
         if not _inside:

@@ -54,14 +54,14 @@ from lamina.runtime.ranks.progress import group_name, progress
 from lamina.spec import Spec, current_policy, pack
 from lamina.tensors import Tensor, relayout
 
-#: Bytes from which on a CPU an input is read where it lies and an output written where it stays: a copy of less costs
-#: no more than to bind the kernels that touch it. And how many sets of addresses the kernels stay bound to.
+#: On a CPU, inputs of at least this many bytes are read and outputs written in place: copying less costs no more than
+#: binding the kernels that touch it. And how many sets of addresses the kernels stay bound to.
 _IN_PLACE, _BOUND = 1 << 18, 16
-#: Where memory that a GPU's kernels read in place begins: for wide accesses, and as libraries were told of operands.
+#: The alignment of memory that a GPU's kernels read in place: for vectorized accesses, and as promised to libraries.
 _GPU_ALIGNMENT = 256
-#: Bytes that take a GPU as long to copy as the host takes to launch a kernel.
+#: Bytes whose copy takes a GPU as long as a kernel launch takes the host.
 _MUCH = 4 << 20
-#: For how many combinations of ways in which inputs come a graph is kept.
+#: For how many combinations of ways in which inputs arrive a graph is kept.
 _MOST_WAYS = 4
 #: An input of a call: a tensor, a row-major array where the device is the host, or one on its way to the device.
 Given = Tensor | np.ndarray[Any, Any] | Staged
@@ -73,8 +73,8 @@ class ExecutionContext:
     Several contexts of one executable share the weights, the constants, and what was made of them.
 
     program: what runs. results: the slots of the outputs that calls return.
-    shared: the memory of everything that is not written by calls, and of state, by slot; the executable's.
-    poison: fill memory with NaNs as soon as it is dead. stream: where it works, by default the device's own.
+    shared: the memory of state and of everything that calls do not write, by slot; the executable's.
+    poison: fill memory with NaNs as soon as it is dead. stream: where it runs, by default the device's own.
     """
 
     def __init__(
@@ -87,33 +87,33 @@ class ExecutionContext:
         stream: Stream | None = None,
     ) -> None:
         self.program, self.device = program, device
-        self._together = _together(program)  # what other ranks take part in
-        self._is_known = False  # by the others' watchdogs
+        self._together = _together(program)  # the collectives
+        self._is_known = False  # to the watchdogs of other ranks
         self._platform, self._stream = device.platform, stream or device.default_stream
         self._here = device.default_stream.device  # the device as buffers name it
         self._shelves = [
             Shelf(self._platform.arena, self._here, s.spec.nbytes, self._stream) for s in results
         ]
-        self._lying: dict[Slot, Spec] = {}  # of inputs that came last where they could be read as they lay
+        self._lying: dict[Slot, Spec] = {}  # specs of the latest inputs that could be read in place
         self._results, self._shared, self._poison = results, shared, poison
         self._own: dict[Slot, Buffer] = {}
-        self._read, self._written = self._moving()  # inputs and outputs that lie elsewhere at each call
+        self._read, self._written = self._moving()  # inputs and outputs whose addresses change with each call
         self._elsewhere = (*self._read, *self._written)
         self._fresh = [
             (s, shelf) for s, shelf in zip(results, self._shelves, strict=True) if s in self._written
         ]
         self._runs: list[Run] = []  # every step at its addresses
-        # Whether kernels run one by one, not as a graph.
+        # Whether kernels are launched one by one, not as a graph.
         self._in_turn = not self._stream.queues or bool(self._read | self._written)
-        # The same, by the addresses of what moves; with whose handles they work.
+        # The same, by the addresses of moving inputs and outputs, with the library handles that they use.
         self._bound: dict[tuple[int, ...], tuple[list[Run], LibraryState]] = {}
         # Whether the recorded graph copies a call's operands and results itself, so that a call is one launch.
         self._carries = self._stream.queues and not (poison or self._in_turn or self._together)
-        self._captured: dict[Ways | None, Captured] = {}  # by how inputs come; None: copied beside the graph
+        self._captured: dict[Ways | None, Captured] = {}  # by ways of arrival; None: copied outside of it
         self._stamped: _Stamped | None = None  # likewise, for timelines
-        self._known_ways: list[Ways | None] = []  # what was captured when it was last unbound
+        self._known_ways: list[Ways | None] = []  # the ways captured before the last unbind
         self._rehearsed = (
-            False  # whether every kernel ran once: libraries load lazily, and not while capturing
+            False  # whether every kernel ran once: libraries load lazily, and must not do so during capture
         )
         self._allocate()
 
@@ -132,20 +132,20 @@ class ExecutionContext:
             self._own[slot] = arena.view(offset, slot.spec.nbytes)
 
     def change(self, program: PlannedGraph) -> None:
-        """From the next call on run a program that differs in plans and workspaces alone (`with_plans`), and whose
-        kernels have all run before. Raises OutOfMemoryError: then it stays as it was.
-        """
+        """Run another program from the next call on that differs only in plans and workspaces (`with_plans`), and
+        whose kernels have all run before. Raises OutOfMemoryError, and then changes nothing."""
         before, rehearsed = self.program, self._rehearsed
         try:
             self._adopt(program)
         except OutOfMemoryError:
-            self._adopt(before)  # whose memory has just become free
+            self._adopt(before)  # whose memory has just been freed
             raise
         finally:
             self._rehearsed = rehearsed
 
     def record(self) -> None:
-        """Record the program now, where the next call would. Raises CaptureInvalidated where that is not possible."""
+        """Capture the program now instead of at the next call. Raises CaptureInvalidated where that is not
+        possible."""
         if self._rehearsed and not self._captured and not self._in_turn:
             try:
                 for ways in self._known_ways or [None]:
@@ -155,12 +155,12 @@ class ExecutionContext:
                 self._capture(None)
 
     def _adopt(self, program: PlannedGraph) -> None:
-        """Place a program's temporaries, where those of the one before lay if that fits."""
+        """Place a program's temporaries, in the previous program's arena if they fit."""
         self.unbind()
         for slot in self.program.temporaries:
             self._own.pop(slot, None)
         if program.placement.nbytes > self.program.placement.nbytes:
-            self.device.empty_cache()  # or the old arena would be kept beside a larger one
+            self.device.empty_cache()  # or the old arena would be kept cached beside a larger one
         self.program = program
         self._place_temporaries()
 
@@ -182,11 +182,11 @@ class ExecutionContext:
         )
 
     def synchronize(self) -> None:
-        """Wait for what it has queued."""
+        """Wait for all that it has queued."""
         self._stream.synchronize()
 
     def unbind(self) -> None:
-        """Shared memory lies elsewhere: what holds its addresses is dropped, and made anew by the next call."""
+        """Shared memory has moved: drop whatever holds its addresses; the next call rebuilds it."""
         for captured in self._captured.values():
             captured.graph.close()
         if self._stamped is not None:
@@ -208,7 +208,7 @@ class ExecutionContext:
         return self._whole(slot.base).pointer + slot.offset
 
     def _bound_runs(self, stream: Stream) -> list[Run]:
-        """What a call runs, in order."""
+        """The bound steps of a call, in order."""
         runs = []
         with collector_paused():
             for index, step in enumerate(self.program.steps):
@@ -219,7 +219,7 @@ class ExecutionContext:
         return runs
 
     def _poisoning(self, index: int, stream: Stream) -> list[Run]:
-        """Fill what dies with step `index` with 0xff: NaN in every float type."""
+        """Fill the slots that die with step `index` with 0xff: NaN in every float type."""
         dead = [s for s in self.program.temporaries if s.last == index]
         return [partial(memset, self._own[s], 255, stream) for s in dead]
 
@@ -259,8 +259,8 @@ class ExecutionContext:
 
     # ---- a call that is one launch
     def _carried(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...] | None:
-        """Launch a graph that copies operands from where they lie, and results to memory of their own; None where
-        the driver does not let graphs do that."""
+        """Launch a graph that copies operands from where they are, and results to memory of their own; None where the
+        driver does not support that."""
         ways, sources, here = [], list[Buffer | None](), self._here
         for slot, x in inputs:
             way, source = WRITTEN, None
@@ -277,7 +277,7 @@ class ExecutionContext:
             sources.append(source)
         try:
             return self._sent(inputs, tuple(ways), sources)
-        except CannotMove:  # the memory of an operand is of a kind that is not copied so
+        except CannotMove:  # an operand's kind of memory does not support such copies
             try:
                 return self._sent(inputs, (WRITTEN,) * len(ways), [None] * len(ways))
             except CannotMove:
@@ -285,7 +285,7 @@ class ExecutionContext:
                 return None
 
     def _lies(self, slot: Slot, spec: Spec) -> bool:
-        """Whether the elements of an input lie as its place has them, and there are any."""
+        """Whether the elements of an input have the layout of its place, and there are any."""
         if spec.nbytes and spec.same_memory(slot.spec):
             self._lying[slot] = spec
             return True
@@ -294,7 +294,7 @@ class ExecutionContext:
     def _sent(
         self, inputs: Sequence[tuple[Slot, Given]], ways: Ways, sources: Sequence[Buffer | None]
     ) -> tuple[Tensor, ...]:
-        """Launch the graph for inputs that come so. Raises CannotMove before anything is written or launched."""
+        """Launch the graph for these ways of arrival. Raises CannotMove before anything is written or launched."""
         captured = self._captured.get(ways) or self._captured_for(ways)
         places = self._destinations()
         captured.move(sources, places)
@@ -313,7 +313,7 @@ class ExecutionContext:
         return tuple(results)
 
     def _captured_for(self, ways: Ways) -> Captured:
-        """The graph for inputs that come so. Raises CannotMove where there are enough for other ways."""
+        """The graph for these ways of arrival. Raises CannotMove where enough other ways have one."""
         if len(self._captured) >= _MOST_WAYS and any(ways):
             raise CannotMove
         self._capture(ways)
@@ -327,7 +327,7 @@ class ExecutionContext:
         return places
 
     def _write(self, slot: Slot, place: Buffer, x: Given) -> None:
-        """Copy x into its place, where its elements lie row-major."""
+        """Copy x into its place, whose layout is row-major."""
         spec, stream = slot.spec, self._stream
         if isinstance(x, Staged):
             x.send(place, stream)
@@ -342,14 +342,14 @@ class ExecutionContext:
             relayout(x, spec, place)
 
     def _copy(self, to: Buffer, source: Buffer, nbytes: int) -> None:
-        """Queue a copy within the device: `runtime.copy` without asking what its operands are."""
+        """Queue a copy within the device: `runtime.copy` without checks of its operands."""
         if nbytes:
             self._platform.copy(to.pointer, source.pointer, nbytes, self._stream)
             if self._stream.queues:
                 source.used_on(self._stream)
 
     def _copied(self, slot: Slot) -> Buffer:
-        """The output in memory of its own, since the next call writes the arena again."""
+        """The output in memory of its own, since the next call overwrites the arena."""
         buffer = self.device.allocate(slot.spec.nbytes)
         self._copy(buffer, self._memory(slot), slot.spec.nbytes)
         return buffer
@@ -378,20 +378,20 @@ class ExecutionContext:
             self._rehearsed = True
 
     def _tell_ranks(self) -> None:
-        """Say what this rank is about to do, so that one that does something else is noticed."""
+        """Announce this rank's next collectives, so that mismatches between ranks are detected."""
         if not self._is_known:
             self._is_known = True
             progress.tell_next(len(self._together))
-        if self._stream.queues:  # on the host communicators say each
+        if self._stream.queues:  # on the host communicators announce each one
             size = current_world().size
             for ranks, what in self._together:
                 progress.comes_to(group_name(ranks, size), what)
 
     def _watch(self) -> None:
-        """Run the steps one by one, and look at what each gives. Raises NonFiniteError."""
+        """Run the steps one by one, and check the results of each. Raises NonFiniteError."""
         finite: dict[Slot, bool] = {}
         for step in self.program.steps:
-            for slot in step.inputs:  # what is not made by a step is looked at before a step may overwrite it
+            for slot in step.inputs:  # values that no step makes are checked before a step may overwrite them
                 if slot not in finite:
                     check_given(slot.name or str(slot.spec), self._values(slot))
                     finite[slot] = is_finite(self._values(slot))
@@ -410,26 +410,26 @@ class ExecutionContext:
             finite |= {slot: is_finite(y) for slot, y in zip(step.outputs, found, strict=True)}
 
     def _values(self, slot: Slot) -> np.ndarray[Any, Any]:
-        """What lies in a slot now, on the host."""
+        """The current values of a slot, on the host."""
         self.synchronize()
         return Tensor(self._memory(slot), slot.spec).numpy()
 
     def _capture(self, ways: Ways | None) -> None:
-        """Record all steps as one CUDA graph: those off the longest chain on streams beside it.
+        """Capture all steps as one CUDA graph: those off the critical path on streams of their own.
 
-        Recorded on streams of its own: what other threads queue meanwhile is not part of it. ways: how inputs come
-        that the graph copies; None: what comes and goes is copied beside it. Raises CannotMove.
+        Captured on separate streams: what other threads queue meanwhile is not part of it. ways: how inputs arrive
+        that the graph copies; None: inputs and results are copied outside the graph. Raises CannotMove.
         """
         steps = self._kernels()
         stream = [0] * len(steps) if self._poison else self._assign_streams(steps)
         before, behind = ([], []) if ways is None else (self._arrivals(ways), self._departures())
         graph, runs = retry_capture(lambda: self._recorded(steps, stream, before, behind))
-        # What runs hold (tables of addresses) the graph reads.
+        # The graph reads what the runs hold (tables of addresses).
         self._captured[ways] = Captured.of(graph, runs, before, behind)
         self._announce(steps)
 
     def _arrivals(self, ways: Ways) -> list[GraphCopy | None]:
-        """The copies of operands to their places, from memory of the kind that they come in."""
+        """The copies of operands to their places, from the kind of memory in which they arrive."""
         found: list[GraphCopy | None] = []
         for slot, way in zip(self._given_slots(), ways, strict=True):
             nbytes = slot.spec.nbytes
@@ -441,7 +441,7 @@ class ExecutionContext:
         return found
 
     def _departures(self) -> list[GraphCopy | None]:
-        """The copies of results to where they stay."""
+        """The copies of results to their final memory."""
         pairs = zip(self._results, self._destinations(), strict=True)
         return [
             GraphCopy(place, self._memory(slot), slot.spec.nbytes) if slot.spec.nbytes else None
@@ -458,7 +458,7 @@ class ExecutionContext:
         before: Sequence[GraphCopy | None],
         behind: Sequence[GraphCopy | None],
     ) -> tuple[CapturedGraph, list[Run]]:
-        """All steps as one CUDA graph, each on the stream of its number, between copies; what was queued for it."""
+        """All steps as one CUDA graph, each on its stream, between copies; with the objects that they need."""
         with self._new_streams(stream) as streams:
             main = streams[0]
             if any(stream):
@@ -476,11 +476,11 @@ class ExecutionContext:
         return captured, runs
 
     def _kernels(self) -> list[PlannedStep]:
-        """The steps that run something."""
+        """The steps that launch something."""
         return [s for s in self.program.steps if not s.plan.view]
 
     def _launch_timed(self, timeline: Timeline) -> None:
-        """Run all steps, noting when each began and ended, and wait for them."""
+        """Run all steps, recording when each began and ended, and wait for them."""
         steps = self._kernels()
         self.synchronize()
         begin = monotonic_ns()
@@ -490,7 +490,7 @@ class ExecutionContext:
             stamped.replay()
             self.synchronize()
             times = stamped.times(begin)
-            if self._in_turn:  # the next call's operands may lie elsewhere
+            if self._in_turn:  # the next call's operands may have other addresses
                 stamped.graph.close()
             else:
                 self._stamped = stamped
@@ -503,7 +503,7 @@ class ExecutionContext:
         timeline.add_call(self.program.name, steps, times, begin, monotonic_ns())
 
     def _stamp(self, steps: Sequence[PlannedStep]) -> _Stamped:
-        """The program as one CUDA graph with an event before and behind each kernel, on the streams that it has."""
+        """The program as one CUDA graph with an event before and after each kernel, on its streams."""
         marks = [(Event(timing=True), Event(timing=True)) for _ in steps]
         origin, number = Event(timing=True), self._assign_streams(steps)
         with self._new_streams(number) as streams:
@@ -520,7 +520,7 @@ class ExecutionContext:
         return _Stamped(graph, graph.bind(), runs, number, origin, marks)
 
     def _announce(self, steps: Sequence[PlannedStep]) -> None:
-        """What was captured with communicators is closed before they are."""
+        """Register the capture with its communicators, so that it is closed before they are."""
         if any(s.node is not None and s.node.op.effect == "collective" for s in steps):
             current_world().closes_first(self)
 
@@ -541,7 +541,7 @@ class ExecutionContext:
         stream: Sequence[int],
         streams: Sequence[Stream],
     ) -> None:
-        """Run each step on its stream, behind what it waits for."""
+        """Run each step on its stream, after the steps that it waits for."""
         waiting = waits([self._footprint(s) for s in steps], stream)
         awaited, passed = set(chain.from_iterable(waiting)), dict[int, Event]()
         main, *others = streams
@@ -566,9 +566,9 @@ class ExecutionContext:
 
     # ---- what lies elsewhere at each call
     def _moving(self) -> tuple[frozenset[Slot], frozenset[Slot]]:
-        """Inputs and outputs that kernels read and write where they lie: large ones on a CPU, those of short programs
-        on a GPU. Outputs whose memory is another value's, too, stay; so do inputs of a program that updates state,
-        which may be what it is given."""
+        """Inputs and outputs that kernels read and write in place: large ones on a CPU, those of short programs on a
+        GPU. Outputs that share memory with another value are excluded, as are inputs of a program that updates state,
+        which may be passed as an input."""
         if self._poison or not self._results or (self._stream.queues and not self._is_short()):
             return frozenset(), frozenset()
         least = 1 if self._stream.queues else _IN_PLACE
@@ -581,8 +581,9 @@ class ExecutionContext:
         return frozenset(read), frozenset(alone.intersection(large))
 
     def _is_short(self) -> bool:
-        """Whether to launch the kernels one by one, where operands lie, is less work than to launch a graph that
-        copies operands and results: for the host one kernel is, for the device a few that touch much memory."""
+        """Whether launching the kernels one by one on moving operands is cheaper than launching a graph that copies
+        operands and results: for the host that means one kernel, for the device a few where they touch much memory.
+        """
         given = [slot for slot in self.program.inputs if slot.kind == "input"]
         updates = len(self._results) != len(self.program.outputs)
         if updates or self._together:
@@ -592,7 +593,7 @@ class ExecutionContext:
         return sum(step.plan.launches for step in self._kernels()) <= most
 
     def _readable(self, slot: Slot, x: Given) -> Buffer | None:
-        """Where kernels may read x as it lies; None where it has to be copied."""
+        """The memory from which kernels may read x in place; None where it has to be copied."""
         least = _GPU_ALIGNMENT if self._stream.queues else slot.spec.dtype.itemsize
         if isinstance(x, Tensor):
             buffer, spec = x.buffer, x.spec
@@ -616,14 +617,14 @@ class ExecutionContext:
             runs = self._rebound() if self._runs else self._bound_runs(self._stream)
             if not self._stream.queues:
                 self._runs = runs
-            found = runs, state  # which lives as long, so that no other one has its number
+            found = runs, state  # kept alive with it, so that its id is not reused
             if len(self._bound) == _BOUND:
                 del self._bound[next(iter(self._bound))]
             self._bound[places] = found
         return found[0]
 
     def _rebound(self) -> list[Run]:
-        """The steps, of which those that touch what moves are bound anew."""
+        """The steps; those that touch moving inputs or outputs are bound anew."""
         moving = self._read | self._written
         return [
             self.bound(step) if any(s.base in moving for s in (*step.inputs, *step.outputs)) else run
@@ -632,7 +633,7 @@ class ExecutionContext:
 
 
 def _together(program: PlannedGraph) -> list[tuple[tuple[int, ...], str]]:
-    """What all ranks of a group do in a program, in its order, alike on each of them."""
+    """The collectives of a program, in order, the same on each rank of a group."""
     found = []
     for step in program.steps:
         op = None if step.node is None else step.node.op
@@ -646,7 +647,8 @@ _HOST = Device("cpu")
 
 @dataclass(frozen=True, eq=False)
 class _Stamped:
-    """A captured program whose kernels stand between events. runs: what the graph reads (tables of addresses)."""
+    """A captured program whose kernels stand between events. runs: objects that the graph reads (tables of
+    addresses)."""
 
     graph: CapturedGraph
     replay: Run
@@ -656,7 +658,7 @@ class _Stamped:
     marks: Sequence[tuple[Event, Event]]
 
     def times(self, begin: int) -> list[StepTime]:
-        """When each kernel ran, where the graph began at `begin`."""
+        """The times of each kernel, given that the graph began at `begin`."""
         return [
             StepTime(k, begin + round(self.origin.elapsed(a) * 1e6), round(a.elapsed(b) * 1e6))
             for k, (a, b) in zip(self.stream, self.marks, strict=True)
@@ -664,14 +666,14 @@ class _Stamped:
 
 
 def _between(stream: Stream, run: Run, before: Event, behind: Event) -> None:
-    """While capturing: a kernel between two events."""
+    """During capture: a kernel between two events."""
     stream.stamp(before)
     run()
     stream.stamp(behind)
 
 
 def place_constants(program: PlannedGraph, device: Device) -> dict[Slot, Buffer]:
-    """The memory of constants, with their values."""
+    """Memory for the constants, filled with their values."""
     placed: dict[Slot, Buffer] = {}
     for value, slot in program.constants.items():
         assert value.constant is not None

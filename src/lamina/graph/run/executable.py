@@ -1,6 +1,6 @@
 """A compiled graph: kernels chosen, memory placed once; then a call is a list of bound kernels.
 
-On a GPU the first call runs the kernels one by one (libraries load lazily), the second records them as one CUDA
+On a GPU the first call runs the kernels one by one (libraries load lazily), the second captures them as one CUDA
 graph, and every later call launches that graph.
 """
 
@@ -70,10 +70,10 @@ def compile(
     poison: fill memory with NaNs as soon as it is dead, to prove that nothing reads it (slow; for tests).
     memory_limit: bytes, or such as "8 GiB", that the arena of temporaries and workspaces may take: where it would be
         larger, intermediate values are computed again right before they are read instead of being kept.
-    contexts: for serving: so many calls may be under way at the same time, on a GPU too, each with a stream and
+    contexts: for serving: this many calls may run at the same time, on a GPU too, each with a stream and
         memory of its own. Outputs lie on the host, and resident inputs are those of the last `load`, whatever became
         of them.
-    Raises TypeError for what is no graph and for contexts that are no integer, NoKernel when the backend cannot
+    Raises TypeError for anything but a graph and for contexts that are no integer, NoKernel when the backend cannot
     compute a node, ShapeError when a donated pair does not match, MemoryLimitError when no plan is found that needs
     so little memory, ValueError for contexts below 1, or with `donate`.
     """
@@ -109,10 +109,10 @@ class Executable:
     new tensors, without the donated ones; on a CPU the large ones lie where they were computed, and a later call
     takes that memory again only when nothing of the result is alive.
 
-    Threads may share it; what they get is what one thread would. Where calls update state, or a device's queue puts
-    them in order anyway (a GPU, unless it was made with `contexts`), one call at a time is written or queued, whole;
-    what updates state also waits for other executables that update the same tensors. Elsewhere each call at the same
-    time has an `ExecutionContext` of its own, as many as there are cores, on the same weights.
+    Threads may share it, with the results of a single thread. Where calls update state, or a device's queue
+    serializes them anyway (a GPU, unless compiled with `contexts`), calls run or are queued one at a time, each as a
+    whole; those that update state also wait for other executables that update the same tensors. Elsewhere concurrent
+    calls have an `ExecutionContext` each, up to one per core, on the same weights.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Executable:
         answer = answered(asked, self.backend, made)
         self.graph, self.program, self.passes = answer.graph, answer.program, answer.passes
         self.refusals = refusals(self.passes)  # fusions that the backend has no plan for
-        self.recomputed = len(self.graph.nodes) - answer.kept  # nodes that run once more to save memory
+        self.recomputed = len(self.graph.nodes) - answer.kept  # nodes that run twice to save memory
         self.memory_limit = memory_limit
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
@@ -152,15 +152,15 @@ class Executable:
         self._ready = False  # whether `check_ready` has nothing to say
         self._poison = poison
         self._state: dict[int, Tensor] = {}
-        self._turns = Turns()  # of the state
-        self._places: list[tuple[Tensor, Buffer]] = []  # where the state lies, as kernels are bound to it
-        self._versions: list[tuple[Tensor, int]] = []  # of what stays and is not updated, when last read
-        self._seen = -1  # the `tensors_version` for which the state was found to be settled
+        self._turns = Turns()  # that serialize updates of the state
+        self._places: list[tuple[Tensor, Buffer]] = []  # the state's tensors, and the memory that kernels use
+        self._versions: list[tuple[Tensor, int]] = []  # of tensors that are not updated, when last read
+        self._seen = -1  # the `tensors_version` at which the state was last found to be settled
         self._updated: list[Tensor] = []  # the state that each call updates
-        self._shared: dict[Slot, Buffer] = {}  # state, constants, and what is made of them
+        self._shared: dict[Slot, Buffer] = {}  # state, constants, and prologue results
         self._prologue = Prologue(self.program, self._shared, where)
         self._wants = [_Wanted(self.program.inputs[i], self.graph.inputs[i].name) for i in self._free]
-        self._staging = threading.Lock()  # who makes one has it
+        self._staging = threading.Lock()  # held while a staging is created
         renew_after_fork(self)
         self._contexts: Pool[ExecutionContext]
         self._serves = contexts is not None
@@ -172,7 +172,7 @@ class Executable:
             self._place_constants()
 
     def renew(self) -> None:
-        """In a forked child: another thread may have had the lock."""
+        """In a forked child: another thread may have held the lock."""
         self._staging = threading.Lock()
 
     def _context(self) -> ExecutionContext:
@@ -182,7 +182,7 @@ class Executable:
         return kind(self.program, results, self._shared, self.device, self._poison)
 
     def _place_constants(self) -> None:
-        """Allocate what contexts share, but for the resident inputs, and a first context."""
+        """Allocate the memory that contexts share, except for resident inputs, and a first context."""
         self._shared |= place_constants(self.program, self.device)
         self._contexts.give(self._contexts.take())
         if not self.resident:
@@ -213,24 +213,24 @@ class Executable:
 
     @property
     def given(self) -> list[Spec]:
-        """What each call is given: the inputs that are not resident."""
+        """The inputs of each call: those that are not resident."""
         return [self.graph.inputs[i].spec for i in self._free]
 
     @property
     def kernels(self) -> int:
-        """How many kernels, or calls of a library, one run is; what only looks at memory differently is none."""
+        """How many kernels or library calls one run is; views count as none."""
         return sum(not step.plan.view for step in self.program.steps)
 
     # ---- state
     def load(self, tensors: Mapping[int, Tensor], beside: Iterable[Executable] = ()) -> None:
-        """Make tensors the resident state: input index -> tensor. Their values move, in place, into the memory
-        and the layout that the plans want; from then on each run reads them there (and updates donated ones).
-        What no kernel touches lies as another program may want it. Calls of other threads that have begun end first.
+        """Make tensors the resident state: input index -> tensor. Their values move, in place, into the memory and
+        the layout that the plans need; from then on each run reads them there (and updates donated ones). Tensors
+        that no kernel touches keep the layout of another program. Calls of other threads that have begun end first.
 
-        beside: executables that have been given what these tensors hold now: what is made of weights once (filters
-        in the layouts of kernels, batch norms folded into them) is theirs where it is the same.
+        beside: executables that were loaded with the same values: equal results of the prologue (filters in the
+            layouts of kernels, batch norms folded into them) are shared with them.
 
-        Where nothing runs (the null backend, a GPU that is not there), they are looked at alone. Raises KeyError for
+        Where nothing runs (the null backend, an absent GPU), the tensors are only checked. Raises KeyError for
         a missing or unknown index, ShapeError for a tensor that does not fit.
         """
         if sorted(tensors) != self.resident:
@@ -252,9 +252,9 @@ class Executable:
             self._wait_for_prologue()
 
     def _settle(self, tensors: Mapping[int, Tensor]) -> bool:
-        """Bring the state to where it is read; whether any of it lies elsewhere than before."""
+        """Move the state to where kernels read it; whether any of it has moved."""
         moved = False
-        lying: dict[int, list[tuple[int, Tensor]]] = {}  # by their memory
+        lying: dict[int, list[tuple[int, Tensor]]] = {}  # by the memory that they share
         for i, x in self._state.items():
             lying.setdefault(id(x.buffer), []).append((i, x))
         for i, x in tensors.items():
@@ -278,13 +278,13 @@ class Executable:
         return moved
 
     def _wait_for_prologue(self) -> None:
-        """Contexts that serve have streams of their own: what was queued on the device's is done before they read."""
+        """Serving contexts have streams of their own: they must not read before the device's queue has finished."""
         if self._serves:
             self.device.default_stream.synchronize()
 
     def is_settled(self) -> bool:
-        """Whether the state lies, and holds, what it did at `load`: another executable, or the user, may have moved
-        or overwritten it."""
+        """Whether the state is at the place, and has the values, of the last `load`: another executable, or the user,
+        may have moved or overwritten it."""
         now = tensors_version()
         if now == self._seen:  # no tensor was moved or overwritten since
             return True
@@ -298,11 +298,11 @@ class Executable:
         return True
 
     def change_plans(self, better: Mapping[Plan, Plan]) -> bool:
-        """Run other plans in place of some from the next call on; the graph is recorded anew at once. State stays
-        where it is; calls of other threads that have begun end first.
+        """Replace some plans from the next call on; the graph is captured anew at once. State stays where it is;
+        calls of other threads that have begun end first.
 
-        Returns False where it needs more memory than there is, or than it may take, or cannot be recorded: then
-        everything stays as it was.
+        Returns False, and changes nothing, where it needs more memory than there is, or than it may take, or cannot
+        be captured.
         """
         program = with_plans(self.program, better)
         if self.memory_limit is not None and program.placement.nbytes > self.memory_limit:
@@ -323,9 +323,9 @@ class Executable:
         return True
 
     def put_back(self, program: PlannedGraph) -> None:
-        """Run the program that was in place before `change_plans`, from the next call on, which records it.
+        """Run the program that was in place before `change_plans`, from the next call on, which captures it.
 
-        Raises OutOfMemoryError: then it stays as it is.
+        Raises OutOfMemoryError, and then changes nothing.
         """
         if self._runs:
             with self._turns, self._contexts.all() as contexts:
@@ -334,14 +334,14 @@ class Executable:
         self.program = program
 
     def synchronize(self) -> None:
-        """Wait for what its calls have queued."""
+        """Wait for all that its calls have queued."""
         self.device.default_stream.synchronize()
 
     @contextmanager
     def held(self, seconds: float) -> Iterator[None]:
         """Within the block no call runs: those that have begun end first, others wait.
 
-        Raises TimeoutError where some have not ended after so many seconds.
+        Raises TimeoutError where some have not ended after `seconds`.
         """
         with self._contexts.all(seconds):
             yield
@@ -369,7 +369,7 @@ class Executable:
             self._contexts.give(context)
 
     def _take(self) -> ExecutionContext:
-        """A context on the state as it is now."""
+        """A context on the current state."""
         while True:
             context = self._contexts.take()
             if self._serves or self.is_settled():
@@ -378,9 +378,9 @@ class Executable:
             self.load(self._state)
 
     def bound_steps(self, stream: Stream | None = None) -> list[tuple[PlannedStep, Run]]:
-        """Every step that runs something, in order, bound to its addresses: for measurements.
+        """Every step that launches something, in order, bound to its addresses: for measurements.
 
-        stream: where they run, by default on the device's default stream.
+        stream: where they run, by default the device's default stream.
 
         Raises RuntimeError for the null backend, or before `load`.
         """
@@ -390,11 +390,11 @@ class Executable:
         return [(step, context.bound(step, stream)) for step in self.program.steps if not step.plan.view]
 
     def check_ready(self) -> None:
-        """Raise RuntimeError where it cannot run: on the null backend, a GPU that is not there, or before `load`."""
+        """Raise RuntimeError where it cannot run: on the null backend, an absent GPU, or before `load`."""
         if self.backend.name == "null":
             raise RuntimeError("the null backend plans graphs but cannot run them; compile for another one")
         if not self._runs:
-            _ = self.device.platform  # which says why not
+            _ = self.device.platform  # raises with the reason
         if len(self._state) != len(self.resident):
             raise RuntimeError(
                 f"call load() first: inputs {self.resident} are resident and have no values yet"
@@ -402,7 +402,7 @@ class Executable:
         self._ready = True
 
     def shared(self, slot: Slot) -> Buffer:
-        """The memory of a weight, a constant, or what was made of them."""
+        """The memory of a weight, a constant, or a prologue result."""
         return self._shared[slot]
 
     @property
@@ -412,7 +412,7 @@ class Executable:
 
     @property
     def contexts(self) -> int:
-        """How many execution contexts there are: as many as calls were under way at once, up to the cores."""
+        """How many execution contexts exist: as many as calls ran at once, up to the cores."""
         return len(self._contexts.items)
 
     @property
@@ -422,7 +422,7 @@ class Executable:
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of the device's memory that are this program's alone: of contexts, and of what weights became."""
+        """Bytes of device memory that only this program uses: of contexts, and of prologue results."""
         contexts = len(self._contexts.items) if self._runs else 0
         given = sum(spec.nbytes for spec in self.given)
         others = {self.program.inputs[i] for i in self.resident} | self._prologue.borrowed
@@ -436,7 +436,7 @@ class Executable:
 
     # ---- inputs
     def _given(self, inputs: Sequence[Any]) -> list[tuple[Slot, Given]]:
-        """The inputs, checked; host arrays for a GPU lie in pinned memory."""
+        """The inputs, checked; host arrays for a GPU in pinned memory."""
         if len(inputs) != len(self._free):
             raise TypeError(f"{self.graph.name} takes {len(self._free)} inputs, got {len(inputs)}")
         given: list[tuple[Slot, Given]] = []
@@ -476,7 +476,7 @@ def _planned(
     improve: bool,
     memory_limit: int | None,
 ) -> Answer:
-    """The graph improved and planned; a scout goes the same way ahead."""
+    """The graph improved and planned; a scout runs ahead through the same steps."""
     stays = {graph.inputs[i] for i in resident if i not in donate}
     passes: list[Report] = []
 
@@ -498,7 +498,8 @@ def _planned(
 
 @dataclass(eq=False, slots=True)
 class _Wanted:
-    """An input of each call. seen: a spec of what came for it and fits. staging: of host arrays, once there were."""
+    """An input of each call. seen: a spec that was passed for it and fits. staging: of host arrays, once there were
+    any."""
 
     slot: Slot
     name: str
@@ -507,14 +508,14 @@ class _Wanted:
 
 
 def _idle(program: PlannedGraph, kept: Collection[int]) -> frozenset[int]:
-    """Which of the inputs that are kept nothing reads: state that one of several programs on it hands through."""
+    """The kept inputs that no step reads: state that one of several programs on it passes through."""
     steps = (*program.prologue, *program.steps)
     read = {slot.base for step in steps for slot in step.inputs} | {slot.base for slot in program.outputs}
     return frozenset([i for i in kept if program.inputs[i] not in read])
 
 
 def _shares(x: Tensor, others: Sequence[tuple[int, Tensor]], index: int) -> bool:
-    """Whether one of the others, which is another input than that at `index`, lies in the same memory as x."""
+    """Whether one of the other inputs shares its memory with x, the input at `index`."""
     return any(y is not x and y.buffer is x.buffer for i, y in others if i != index)
 
 

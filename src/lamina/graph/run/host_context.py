@@ -1,8 +1,8 @@
 """Calls of a program on a GPU that begin and end on the host, each on a stream of its own.
 
-A context of `ExecutionContext` works on the device's default stream and hands out tensors there, so that there is one
-of it. These have a stream, an arena and a CUDA graph each, and share the weights. Their thread waits for its own
-stream alone, without Python's lock, and gets its answer in host memory; nothing of a call is left on the device.
+An `ExecutionContext` works on the device's default stream and returns tensors there, so that there is only one. These
+contexts have a stream, an arena and a CUDA graph each, and share the weights. A thread waits for its own stream
+alone, without the GIL, and gets its results in host memory; nothing of a call remains on the device.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ class HostContext(ExecutionContext):
         poison: bool,
     ) -> None:
         super().__init__(program, results, shared, device, poison, device.stream())
-        # Pinned memory of inputs that come in other memory, and the same as an array.
+        # Pinned memory for inputs that come in other memory, and the same as an array.
         self._arriving: dict[Slot, tuple[Buffer, np.ndarray[Any, Any]]] = {}
         self._leaving = [pinned(slot.spec.nbytes) for slot in results]
         arena, stream = _HOST.platform.arena, _HOST.default_stream
         self._kept = [Shelf(arena, stream.device, slot.spec.nbytes, stream) for slot in results]
-        self._libraries = LibraryState()  # what its graph goes on using is no other context's
+        self._libraries = LibraryState()  # not shared: its graph keeps using it
 
     def __call__(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
-        """Run on these inputs, and wait for the outputs; beside other calls once the program is recorded."""
+        """Run on these inputs, and wait for the outputs; concurrently with other calls once the program is
+        captured."""
         with recording.shared() if self.is_captured else recording.exclusive():
             self._run(inputs)
         results = []
         for i, slot in enumerate(self._results):
-            kept = self._kept[i].take()  # pageable memory; the next call writes the other
+            kept = self._kept[i].take()  # pageable memory; the next call writes the other buffer
             if slot.spec.nbytes:
                 _HOST.platform.copy(
                     kept.pointer, self._leaving[i].pointer, slot.spec.nbytes, _HOST.default_stream
@@ -60,11 +61,11 @@ class HostContext(ExecutionContext):
         return tuple(results)
 
     def _moving(self) -> tuple[frozenset[Slot], frozenset[Slot]]:
-        """Nothing: what comes from the host and goes there is copied, and calls beside each other launch graphs."""
+        """Nothing: host operands and results are copied, and concurrent calls launch graphs."""
         return frozenset(), frozenset()
 
     def _run(self, inputs: Sequence[tuple[Slot, Given]]) -> None:
-        """The results lie in pinned memory then."""
+        """Run; afterwards the results are in pinned memory."""
         timeline, watched = next_call(), current_policy().check_finite
         sources = [self._arrived(slot, x) for slot, x in inputs]
         plain = timeline is None and not watched
@@ -109,7 +110,7 @@ class HostContext(ExecutionContext):
         return self._leaving
 
     def _arrived(self, slot: Slot, x: Given) -> Buffer | None:
-        """Pinned memory with the values of x, which stay until the call returns; None where there are none."""
+        """Pinned memory with the values of x, valid until the call returns; None for an empty input."""
         assert not isinstance(x, Staged)
         nbytes = slot.spec.nbytes
         if not nbytes:

@@ -37,7 +37,7 @@ code { font: 12px ui-monospace, monospace; overflow-wrap: anywhere } rect:hover 
 
 @checked
 def html_page(profile: Profile, title: str, graph: Graph | None = None) -> str:
-    """The page: no script, no file beside it. Hovering over a bar tells what it is. graph: drawn, too."""
+    """The page: no scripts, no external files. Tooltips describe the bars. graph: drawn, too."""
     drawn = (
         ""
         if graph is None
@@ -54,7 +54,7 @@ def html_page(profile: Profile, title: str, graph: Graph | None = None) -> str:
 
 
 def _embedded(profile: Profile) -> str:
-    """The figures for programs; "</" would end the element."""
+    """The figures as JSON for programs; "</" would end the element."""
     return json.dumps(profile.record).replace("</", "<\\/")
 
 
@@ -74,7 +74,7 @@ def _colour(op: str) -> str:
 
 
 def _timeline(profile: Profile) -> str:
-    """One bar per kernel, as wide as its time (or, where nothing was timed, as its bytes)."""
+    """One bar per kernel, as wide as its time (or its bytes where nothing was timed)."""
     timed = profile.milliseconds is not None
     sizes = [(r.milliseconds or 0.0) if timed else float(r.nbytes) for r in profile.rows]
     scale = _WIDTH / (sum(sizes) or 1.0)
@@ -106,7 +106,7 @@ def _tip(row: Row) -> str:
 
 
 def _arena(profile: Profile) -> str:
-    """The arena: steps to the right, offsets upward; a rectangle for each block while it lives."""
+    """The arena: steps to the right, offsets upward; a rectangle for the lifetime of each block."""
     last = max((life.last for life in profile.lives), default=0) + 1
     across, up = _WIDTH / last, _ARENA / (profile.arena or 1)
     blocks = "".join(_block(life, across, up) for life in profile.lives)

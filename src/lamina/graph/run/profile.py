@@ -1,7 +1,7 @@
-"""How long each kernel of a compiled graph takes, and what fraction of the machine's roofline that is.
+"""How long each kernel of a compiled graph takes, and what fraction of the machine's roofline it reaches.
 
-On a GPU the whole program is captured once more with an event between any two kernels, so that every kernel is
-timed where it runs: with the caches as its predecessors leave them, and without the host's calls between.
+On a GPU the whole program is captured once more with an event between any two kernels, so that every kernel is timed
+in place: with the cache contents that its predecessors leave, and without host launches in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_ROUNDS = 10**6
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel: what it computes, with what, its work, and its time where it was measured.
+    """One kernel: its op and operands, its plan, its work, and its time where it was measured.
 
     flops: of matrix products. nbytes: inputs and outputs once each. limit_ms: the least time for this work.
     origin: the module and the line of the program that it computes. update: whether it brings state to the next step.
@@ -49,7 +49,7 @@ class Row:
 
     @property
     def fraction(self) -> float | None:
-        """Of the roofline: 1 is as fast as the machine can be."""
+        """Fraction of the roofline: 1 is the machine's limit."""
         if self.milliseconds is None:
             return None
         return self.limit_ms / self.milliseconds if self.milliseconds > 0 else None
@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Life:
-    """Memory of the arena that is in use from step `first` to step `last`."""
+    """A block of the arena that is in use from step `first` to step `last`."""
 
     offset: int
     nbytes: int
@@ -75,7 +75,7 @@ class Life:
 class Profile:
     """A compiled graph kernel by kernel, and its memory over time.
 
-    gradients: what updates read: the number of the kernel that makes it, and bytes.
+    gradients: the operands of updates: the number of the producing kernel, and bytes.
     """
 
     device: str
@@ -96,7 +96,7 @@ class Profile:
 
     @property
     def fraction(self) -> float | None:
-        """Of the roofline, over all kernels."""
+        """Fraction of the roofline, over all kernels."""
         total = self.milliseconds
         return sum(r.limit_ms for r in self.rows) / total if total else None
 
@@ -116,7 +116,7 @@ class Profile:
         }
 
     def text(self) -> str:
-        """A table for people."""
+        """A human-readable table."""
         head = ("op", "kernel", "ms", "% of roofline", "GFLOP", "bytes", "outputs", "from")
         table = [head, *(_cells(r) for r in self.rows)]
         widths = [min(max(len(r[c]) for r in table), 64) for c in range(len(head))]
@@ -148,7 +148,7 @@ def _cells(r: Row) -> tuple[str, ...]:
 
 @checked
 def profile(executable: Executable, rounds: int = 20) -> Profile:
-    """The kernels of an executable with their work and, if rounds > 0, the median of so many timings of each.
+    """The kernels of an executable with their work and, if rounds > 0, the median of that many timings of each.
 
     The resident state must be loaded for timing, and it is used: what is donated is updated `rounds` times.
     Raises RuntimeError for the null backend or before `load`, ValueError for rounds outside [0, 1e+06].
@@ -190,11 +190,11 @@ def _row(step: PlannedStep, milliseconds: float | None, limit_ms: float) -> Row:
 
 
 def _origin(step: PlannedStep) -> str:
-    """Where a step comes from; of an update, which parameter that is."""
+    """The origin of a step; of an update, its parameter."""
     if step.node is None:
         return ""
     if step.node.op.effect == "update":
-        # States are named by what they are, then by the parameter: "parameters/fc.weight".
+        # States are named by their kind, then by the parameter: "parameters/fc.weight".
         updated = [s.name.partition("/") for s in step.inputs if s.kind == "resident"]
         return (
             f"update of {', '.join(dict.fromkeys(name for kind, _, name in updated if kind == 'parameters'))}"
@@ -213,10 +213,10 @@ def _lives(executable: Executable) -> tuple[Life, ...]:
 
 @checked
 def record_call(executable: Executable, before: int = 2) -> Timeline:
-    """The timeline of one call on zeros, behind `before` others (kernels are loaded, and captured, in the first two).
+    """The timeline of one call on zeros, after `before` others (the first two load and capture the kernels).
 
-    The resident state must be loaded, and it is used: what is donated is updated. Raises RuntimeError before
-    `load`, and for the null backend.
+    The resident state must be loaded, and it is used: what is donated is updated. Raises RuntimeError before `load`,
+    and for the null backend.
     """
     zeros = [np.zeros(spec.shape, spec.dtype.numpy) for spec in executable.given]
     timeline = Timeline(1, skip=before)
@@ -227,7 +227,7 @@ def record_call(executable: Executable, before: int = 2) -> Timeline:
 
 
 def kernel_times(executable: Executable, rounds: int) -> list[float]:
-    """Milliseconds of each kernel in order, the median of so many rounds over all of them."""
+    """Milliseconds of each kernel in order, the median of `rounds` runs of all of them."""
     runs = [run for _, run in executable.bound_steps()]
     if executable.device.default_stream.queues:
         for run in runs:

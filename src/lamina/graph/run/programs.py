@@ -1,4 +1,4 @@
-"""Which compiled programs are kept: a limit on number and memory; what was not used for longest goes first."""
+"""A cache of compiled programs, limited in number and memory; the least recently used ones are dropped first."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Generic, Protocol, TypeVar
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.runtime import Device
 
-#: How many programs are kept unless a limit is given.
+#: The default limit on the number of programs.
 MOST = 64
-#: And in how large a part of the device's memory.
+#: And on their part of the device's memory.
 SHARE = 4
 
 
 class TakesMemory(Protocol):
-    """A compiled graph: where it runs, and how many bytes it takes there."""
+    """A compiled graph: its device, and the bytes that it takes there."""
 
     @property
     def device(self) -> Device:
@@ -41,10 +41,10 @@ P = TypeVar("P", bound=HoldsExecutable)
 class Programs(Generic[P]):
     """Programs by key, several for one key where they hold under different circumstances.
 
-    Looking up needs no lock; whoever adds holds one. A program that is dropped while it runs ends its run.
+    Lookups need no lock; callers of `add` hold one. A program that is dropped while it runs ends its run.
 
     Args:
-        most: how many are kept at most.
+        most: the most programs that are kept.
         most_bytes: how much memory of their own they may have together (arenas, inputs, results; no parameters):
             bytes, or such as "2 GiB"; by default a quarter of the device's memory. The newest one is always kept.
         what: for messages, who asks.
@@ -60,7 +60,7 @@ class Programs(Generic[P]):
         self._clock = itertools.count()
 
     def find(self, key: Hashable, holds: Callable[[P], bool] | None = None) -> P | None:
-        """A program of this key, for which `holds` is true; it counts as used now."""
+        """A program of this key for which `holds` is true; it counts as used now."""
         for program in self._found.get(key, ()):
             if holds is None or holds(program):
                 self.touch(program)
@@ -68,11 +68,12 @@ class Programs(Generic[P]):
         return None
 
     def touch(self, program: P) -> None:
-        """It is used now."""
+        """Mark a program as used now."""
         self._used[id(program)] = next(self._clock)
 
     def add(self, key: Hashable, program: P, keep: Callable[[P], bool] | None = None) -> None:
-        """Keep one more, and of the others of its key those for which `keep` is true; drop what is too much."""
+        """Keep one more, and of the others of its key those for which `keep` is true; evict what exceeds the
+        limits."""
         others = [p for p in self._found.get(key, ()) if keep is None or keep(p)]
         self._found[key] = [*others, program]
         self.touch(program)

@@ -1,7 +1,8 @@
-"""What a program makes once of what stays: weights in the layouts of its kernels, batch norms folded into them.
+"""What a program computes once from unchanging values: weights in the layouts of its kernels, batch norms folded into
+them.
 
-Programs for other shapes of the same network make much the same of the same weights. What was made is known by how
-(plans are shared between programs) and of what: a program that comes later reads it where it lies.
+Programs for other shapes of the same network compute mostly the same from the same weights. Results are identified by
+their plans (which programs share) and their sources: a later program reads an existing result in place.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from lamina.graph.planning.program import PlannedGraph, Slot
 from lamina.graph.run.context import ExecutionContext
 from lamina.runtime import Buffer, Device
 
-#: Constants of more bytes are their program's alone.
+#: Constants of more bytes are not shared between programs.
 _SMALL = 4096
 #: Bytes of temporaries up to which steps stay bound.
 _KEPT = 1 << 20
 
 
 class Prologue:
-    """A program's prologue, and the memory of what it makes: `memory` gets it, where inputs and constants lie.
+    """A program's prologue, and the memory of its results, which are entered in `memory`, beside inputs and
+    constants.
 
-    What only the prologue itself reads has memory for as long as that runs.
+    Values that only the prologue itself reads have memory only while it runs.
     """
 
     _lending = threading.Lock()
@@ -40,21 +42,21 @@ class Prologue:
 
     @property
     def borrowed(self) -> set[Slot]:
-        """What another program made."""
+        """The results that another program computed."""
         return {slot for slot, made in self._made.items() if made.borrowed}
 
     def run(self, state: Mapping[Slot, Hashable] | None = None, beside: Iterable[Prologue] = ()) -> bool:
-        """Make everything from what inputs and constants hold now; whether any of it lies elsewhere than before.
+        """Compute everything from the current values of inputs and constants; whether any result has moved.
 
         state: names of the values that resident inputs hold. beside: prologues of other programs, whose results are
-        taken where they are what this one would make.
+            reused where they equal what this one would compute.
         """
         if not self._slots:
             return False
         names = derivations(self._program, state or {})
         before = {slot: self._memory.get(slot) for slot in self._slots}
         with self._lending:
-            old, self._made = self._made, {}  # nobody takes what is about to be written again
+            old, self._made = self._made, {}  # nobody reuses results that are about to be overwritten
             made = _taken({slot: names[slot] for slot in self._slots}, beside)
         wanted = [slot for slot in self._slots if slot not in made]
         for slot in wanted:
@@ -67,9 +69,9 @@ class Prologue:
         return any(self._memory[slot] is not buffer for slot, buffer in before.items())
 
     def _make(self, wanted: Sequence[Slot]) -> None:
-        """Run the steps that make what is wanted.
+        """Run the steps that compute the wanted results.
 
-        Where weights change between calls the same are run again and again: on a CPU they stay bound to their
+        Where weights change between calls the same steps run again and again: on a CPU they stay bound to their
         addresses, unless their temporaries take much memory.
         """
         bound = self._bound
@@ -86,7 +88,7 @@ class Prologue:
 
 
 class _BoundPart(NamedTuple):
-    """Steps of a prologue at their addresses. memory: where all lay; context: has their temporaries."""
+    """Steps of a prologue at their addresses. memory: of all slots; context: holds their temporaries."""
 
     wanted: tuple[Slot, ...]
     memory: dict[Slot, Buffer]
@@ -94,7 +96,7 @@ class _BoundPart(NamedTuple):
     runs: list[Run]
 
     def serves(self, wanted: Sequence[Slot], memory: Mapping[Slot, Buffer]) -> bool:
-        """Whether it makes what is wanted, where memory has it now."""
+        """Whether it computes the wanted results at their current addresses."""
         same = len(wanted) == len(self.wanted) and all(
             a is b for a, b in zip(wanted, self.wanted, strict=True)
         )
@@ -103,7 +105,7 @@ class _BoundPart(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Derived:
-    """An output of a plan on inputs that are known: one object wherever these are the same."""
+    """An output of a plan on known inputs: a single object wherever these are the same."""
 
     plan: Plan
     output: int
@@ -112,7 +114,7 @@ class Derived:
 
 @dataclass(eq=False)
 class _Made:
-    """Memory that a prologue wrote. shared: other programs read it too, so that it is not written again.
+    """Memory that a prologue wrote. shared: other programs read it too, so that it is not overwritten.
 
     borrowed: another program's prologue wrote it.
     """
@@ -124,7 +126,7 @@ class _Made:
 
 
 def _taken(names: Mapping[Slot, Hashable], beside: Iterable[Prologue]) -> dict[Slot, _Made]:
-    """What other programs made of all that is wanted by name."""
+    """The wanted results that other programs have computed, by name."""
     there = {made.what: made for other in beside for made in other._made.values()}
     found = {slot: there[name] for slot, name in names.items() if name in there}
     for made in found.values():
@@ -136,7 +138,7 @@ def _taken(names: Mapping[Slot, Hashable], beside: Iterable[Prologue]) -> dict[S
 
 
 def lasting(program: PlannedGraph) -> list[Slot]:
-    """What the prologue makes and calls read."""
+    """The prologue's results that calls read."""
     made = {slot for step in program.prologue for slot in step.outputs if slot.base is slot}
     read = [slot.base for step in program.steps for slot in step.inputs]
     read += [slot.base for slot in program.outputs]
@@ -144,9 +146,10 @@ def lasting(program: PlannedGraph) -> list[Slot]:
 
 
 def part(program: PlannedGraph, wanted: Collection[Slot]) -> PlannedGraph:
-    """The steps of the prologue that make some of what lasts, as a program whose temporaries are what else they make.
+    """The steps of the prologue that compute some of its lasting results, as a program whose temporaries are the
+    rest.
 
-    Of what lasts and is not wanted, the memory holds it already.
+    Lasting results that are not wanted are in memory already.
     """
     needed = set(wanted)
     there = set(lasting(program)) - needed
@@ -179,9 +182,9 @@ _known: WeakValueDictionary[tuple[object, ...], Derived] = WeakValueDictionary()
 
 
 def derivations(program: PlannedGraph, state: Mapping[Slot, Hashable]) -> dict[Slot, Hashable]:
-    """By what, and of what, each slot of the prologue is made: equal where other programs make the same.
+    """The derivation of each slot of the prologue: equal where other programs compute the same.
 
-    state: names of resident inputs; without one an input is this program's alone.
+    state: names of resident inputs; an input without a name is never shared.
     """
     names: dict[Slot, Hashable] = {slot: state.get(slot, slot) for slot in program.inputs}
     for value, slot in program.constants.items():

@@ -1,18 +1,18 @@
-"""Tuning between steps where ranks train together: each holds a part of the contests, and all change plans before the
-same run.
+"""Tuning between steps where ranks train together: each rank holds part of the contests, and all change plans before
+the same run.
 
-A contest on one rank delays all others, which wait for it in the next collective operation. So ranks meet before
-certain runs (those with collective operations count, which all ranks begin equally often) and tell each other by one
-host-side all-gather how long runs took, what is open, and what was found. From what was gathered every rank computes
-the same: before which of the next runs parts of contests are held, in how many seconds at most, and before which
-run ranks meet again. Between meetings nobody communicates. Meetings are rarer the less there is to do, and where
-nothing is left they come after twice as many runs each time, for programs that were compiled since.
+A contest on one rank delays all others, which wait for it in the next collective. So ranks meet before certain runs
+(counting those with collectives, which all ranks begin equally often) and exchange by one host-side all-gather how
+long runs took, what is open, and what was found. From this every rank computes the same schedule: before which of the
+next runs parts of contests are held, for how many seconds at most, and before which run ranks meet again. Between
+meetings there is no communication. Meetings are rarer the less there is to do; where nothing is left, the distance
+doubles each time, and they only serve programs compiled since.
 
-A problem is known by its name. It is dealt to one of the ranks that have it; what wins there goes as data to the
-others, which make it, run it once and check it. A winner that one of them cannot make is nobody's. What all have is
-put in at a meeting: all record their programs anew, tell each other whether that went well, and go back where one
-could not. So ranks with one model of GPU always run the same plans, and what each computes for itself (updates of
-parameters) stays the same on all of them.
+A problem is identified by its name. It is assigned to one of the ranks that have it; its winner is sent as data to
+the others, which build it, run it once and check it. A winner that one of them cannot build is rejected for all.
+Winners that all have are put in at a meeting: all recapture their programs, exchange whether that succeeded, and roll
+back where one could not. So ranks with the same model of GPU always run the same plans, and what each computes
+redundantly (updates of parameters) stays identical on all of them.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ from lamina.graph.run.tuning import (
 from lamina.runtime import OutOfMemoryError
 from lamina.spec import Group
 
-#: Runs between two meetings at least, and seconds of runs, which double where there is nothing to do, so often.
+#: The fewest runs between two meetings, and seconds of runs, which double while there is nothing to do, up to so many
+#: times.
 SHORTEST, ROUND, DOUBLED = 8, 0.5, 7
-#: Runs after which ranks meet again where nothing is left to do, at least.
+#: The fewest runs until ranks meet again where nothing is left to do.
 SETTLED = 64
-#: Ranks meet again after so many times the runs that there were at most: the first ones say little of what one takes.
+#: Ranks meet again after at most this multiple of the runs so far: the first ones say little about a run's time.
 _LONGER = 4
-#: Runs of a program before it is tuned: it is recorded meanwhile.
+#: Runs of a program before it is tuned: it is captured meanwhile.
 _WARM = 4
 _AS_EVER: AbstractContextManager[object] = nullcontext()
 
@@ -68,31 +69,32 @@ class TunedRanks(Protocol):
 
     @property
     def ranks(self) -> Group:
-        """Who they are."""
+        """The ranks."""
         ...
 
     @property
     def place(self) -> int:
-        """This rank's among them."""
+        """This rank's position among them."""
         ...
 
     def gather_objects(self, value: object) -> list[Any]:
-        """Each rank's value; all call it. Raises RankError where another rank has ended."""
+        """The value of each rank; all ranks call it. Raises RankError where another rank has ended."""
         ...
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """What a rank tells at a meeting.
+    """What a rank reports at a meeting.
 
-    failed: why it tunes no more, "" where it does. elapsed: seconds since the last meeting, pauses left out. spent:
-    seconds of parts before each run that was appointed. need: the seconds that its next part takes. calls: runs of
-    all programs since then. busy: whether it has something under way. ready: whether the program that is about to run
-    was recorded. untimed: whether its kernels are to be timed. timeable: whether they can be. fresh: how many of
-    its plans would change. missed: seconds that runs lost without that; change: those that it takes. pending: whether
-    other programs are to be timed or changed. offers: problems that are open, with what each is worth. found:
-    problems whose contests have ended, with the winner's record (None: what is in use stays). made: problems whose
-    winners can run here, or cannot.
+    failed: why it no longer tunes, "" while it does. elapsed: seconds since the last meeting, without pauses. spent:
+        seconds of parts before each appointed run. need: expected seconds of its next part. calls: runs of all
+        programs since then.
+    busy: whether it has something under way. ready: whether the program about to run is captured. untimed: whether
+        its kernels still have to be timed. timeable: whether they can be. fresh: how many of its plans would change.
+        missed: seconds that runs lost without that change; change: the seconds that it takes. pending: whether other
+        programs have to be timed or changed. offers: open problems, with the worth of each. found: problems whose
+        contests have ended, with the winner's record (None: the present plan stays). made: problems whose winners can
+        run here, or cannot.
     """
 
     failed: str = ""
@@ -117,9 +119,9 @@ class RankReport:
 class SharedProblem:
     """A problem, as all ranks know it.
 
-    worth: what its contest is expected to win. holders: the ranks (places) that have it. contestant: who holds its
-    contest, None where nobody does. record: of the winner, once there is one. made: where that can run by now.
-    done: whether nothing more will be learnt; agreed: whether the winner is everywhere, and may be put in.
+    worth: the expected gain of its contest. holders: the ranks (by position) that have it. contestant: the rank that
+        holds its contest, or None. record: of the winner, once there is one. made: the ranks that can run it so far.
+    done: whether nothing more will be learnt; agreed: whether all ranks have the winner, so that it may be put in.
     """
 
     worth: float
@@ -133,8 +135,8 @@ class SharedProblem:
 
 @dataclass(frozen=True)
 class Appointments:
-    """What ranks do until they meet again: before every `every`-th run, `count` times, parts of at most `seconds`; of
-    at most `need`, which is more than a run takes, the first `long` times."""
+    """What ranks do until they meet again: before every `every`-th run, `count` times, parts of at most `seconds`, of
+    which the first `long` times parts of at most `need`, which is longer than a run."""
 
     every: int = 1
     count: int = 0
@@ -143,7 +145,8 @@ class Appointments:
     need: float = 0.0
 
     def allowed(self, run: int) -> float | None:
-        """Seconds before run number `run` since ranks met (1 is the first one); None where nothing was appointed."""
+        """Seconds of parts before run number `run` since the meeting (1 is the first one); None where nothing was
+        appointed."""
         number, rest = divmod(run, self.every)
         if rest or not 0 < number <= self.count:
             return None
@@ -151,20 +154,21 @@ class Appointments:
 
 
 class Schedule:
-    """What all ranks compute alike of what they told: runs, credit, problems, and when they meet again."""
+    """The state that all ranks compute alike from the reports: run time, credit, problems, and when they meet
+    again."""
 
     def __init__(self, begin: float) -> None:
         self.credit = -SHARE * begin  # seconds that may be spent
         self.passed_seconds = 0.0  # of runs
-        self.run, self.call = 0.0, 0.0  # seconds of a run with collective operations; of any program's
+        self.run, self.call = 0.0, 0.0  # seconds of a run with collectives; of any program's
         self.problems: dict[str, SharedProblem] = {}
         self.length = 1  # runs until the next meeting
-        self.idle = 0  # meetings at which nothing was to be done, one after the other
-        self.runs = 0  # at all, up to this meeting
+        self.idle = 0  # consecutive meetings with nothing to do
+        self.runs = 0  # in total, up to this meeting
         self._rare = float(FIRST)
 
     def take(self, reports: Sequence[RankReport]) -> None:
-        """What was told."""
+        """Process the reports of a meeting."""
         self._account(reports)
         fresh: set[str] = set()
         for place, report in enumerate(reports):
@@ -198,11 +202,11 @@ class Schedule:
 
     def _found(self, shared: SharedProblem, record: Any) -> None:
         if shared.done or shared.record is not None:
-            return  # another rank's winner was told before
+            return  # another rank's winner was reported first
         shared.record, shared.done, shared.contestant = record, record is None, None
 
     def _deal(self, fresh: set[str], ranks: int) -> None:
-        """Each new problem that is worth it to the rank among its holders that has the fewest, the best first."""
+        """Assign each new problem that is worth it to the holder with the fewest, the best first."""
         load = [sum(p.contestant == r for p in self.problems.values()) for r in range(ranks)]
         for name in sorted(fresh, key=lambda n: (-self.problems[n].worth, n)):
             shared = self.problems[name]
@@ -225,16 +229,16 @@ class Schedule:
 
     @property
     def open(self) -> list[SharedProblem]:
-        """Of which something is to be learnt."""
+        """The problems about which something is still to be learnt."""
         return [p for p in self.problems.values() if not p.done]
 
     @property
     def share(self) -> float:
-        """The part of the time that may be spent."""
+        """The fraction of the time that may be spent."""
         return share_of(max((p.worth for p in self.open), default=None))
 
     def is_due(self, worth: float) -> bool:
-        """Whether a contest of such a worth may be held by now; see AS_LONG."""
+        """Whether a contest of this worth may be held by now; see AS_LONG."""
         return worth * AS_LONG * self.passed_seconds >= 1
 
     def changes(self, reports: Sequence[RankReport]) -> bool:
@@ -244,7 +248,7 @@ class Schedule:
         return not self.open or max(r.missed for r in reports) >= max(r.change for r in reports)
 
     def times(self, reports: Sequence[RankReport]) -> bool:
-        """Whether the run that begins is timed kernel by kernel."""
+        """Whether the run about to begin is timed kernel by kernel."""
         return (
             self.credit > 0
             and any(r.untimed for r in reports)
@@ -252,7 +256,7 @@ class Schedule:
         )
 
     def appoint(self, reports: Sequence[RankReport], *, soon: bool) -> Appointments:
-        """What is done until the next meeting, which is `length` runs from now. soon: something was done now."""
+        """The appointments until the next meeting, `length` runs from now. soon: something was done at this one."""
         active = soon or any(r.busy or r.found or r.made or r.offers for r in reports)
         left = bool(self.open) or any(r.pending or r.untimed or r.fresh for r in reports)
         self.idle = 0 if active else self.idle + 1
@@ -265,7 +269,7 @@ class Schedule:
             waits = -self.credit / self.share  # seconds of runs until something may be done
             wanted = ceil(max(ROUND * 2.0**self.idle, waits) / run)
             self.length = max(SHORTEST, min(wanted, _LONGER * self.runs))
-        self.length |= 1  # programs that take turns come to be met
+        self.length |= 1  # odd, so that alternating programs all get their meetings
         seconds, need, most = run / 2, max(r.need for r in reports), self.length - 1
         seconds = need if seconds < need <= run else seconds
         credit, long = max(self.credit, 0.0), 0
@@ -278,9 +282,10 @@ class Schedule:
 
 @dataclass
 class _TuningJob:
-    """A contest that is held here, or a winner of another rank that is brought here.
+    """A contest that is held here, or another rank's winner that is adopted here.
 
-    held: what gives the parts. adopts: whether it is another rank's winner. made: what a thread makes for it.
+    held: yields its parts. adopts: whether it is another rank's winner. made: the future of what a thread builds for
+        it.
     kind: of the next part.
     """
 
@@ -293,7 +298,7 @@ class _TuningJob:
 
 
 class _RankProgram(TunedProgram):
-    """What is open of a program, by the names of problems."""
+    """The open choices of a program, by the names of problems."""
 
     def __init__(self, executable: Executable) -> None:
         super().__init__(executable, across_ranks=True)
@@ -301,25 +306,25 @@ class _RankProgram(TunedProgram):
         self.skipped_timing = False
 
     def open_choices(self, run: float) -> list[tuple[float, OpenChoice]]:
-        """Those that were not offered yet, with what they are worth. run: seconds of a run."""
+        """Those not offered yet, with their worth. run: seconds of a run."""
         left = [(use, c) for c, use in self._uses.items() if c.name and c not in self.offered]
         return [(use.worth(choice, run), choice) for use, choice in left]
 
     def fresh(self, plans: dict[str, tuple[Plan, float]]) -> dict[Plan, Plan]:
-        """The plans that would change. plans: of problems, by their names."""
+        """The plans that would change. plans: by the names of problems."""
         left = [
             p for p in self._counts if p not in self.tried and p.open is not None and p.open.name in plans
         ]
         return {p: plans[p.open.name][0] for p in left if p.open is not None}
 
     def saves(self, plans: dict[str, tuple[Plan, float]]) -> float:
-        """By how many seconds a run gets shorter then."""
+        """The seconds by which that shortens a run."""
         fresh = self.fresh(plans)
         return sum(self._counts[p] * plans[p.open.name][1] for p in fresh if p.open is not None)
 
 
 class RankTuner(Tuner):
-    """Tunes the programs of one user on all ranks that train together; see the module.
+    """Tunes the programs of one user on all ranks that train together; see the module's docstring.
 
     Args:
         ranks: who trains together; all make one, and call `before` with programs whose collective operations
@@ -342,27 +347,26 @@ class RankTuner(Tuner):
         self._over = False
         self._failed = self.state.ended
         self._programs: weakref.WeakKeyDictionary[Executable, _RankProgram] = weakref.WeakKeyDictionary()
-        self._run = 0  # runs with collective operations since the last meeting
+        self._run = 0  # runs with collectives since the last meeting
         self._calls = 0  # runs of any program since then
         self._now = Appointments()
         self._elapsed, self._spent_now = 0.0, list[float]()
         self._timing = False  # whether the run that is under way is timed
-        self._costs = Budget()  # what parts of each kind take
-        self._kinds: set[PartKind] = set()  # of parts that were done here
+        self._costs = Budget()  # expected time of parts, by kind
+        self._kinds: set[PartKind] = set()  # of parts that were done on this rank
         self._choices: dict[str, list[OpenChoice]] = {}  # of this rank, by problem
         self._jobs: list[_TuningJob] = []
         self._begun: set[str] = set()  # problems whose contest was begun here
         self._adopting: set[str] = set()
         self._plans: dict[str, tuple[Plan, float]] = {}  # winners that can run here, and what they save
-        self._news: dict[str, Any] = {}  # what was found here and not told yet
-        self._arrived: dict[str, bool] = {}  # likewise, which winners of others can run here
+        self._news: dict[str, Any] = {}  # results found here and not reported yet
+        self._arrived: dict[str, bool] = {}  # likewise, whether winners of other ranks can run here
         self._settled: set[str] = set()
 
     # ---- before a run
     def before(self, executable: Executable) -> AbstractContextManager[object]:
-        """Where a run begins: do what all ranks do before it. Errors of tuning end it on all ranks when they meet
-        next, with a warning. Raises RankError where another rank has ended.
-        """
+        """At the start of a run: do what all ranks do before it. Errors of tuning end it on all ranks at their next
+        meeting, with a warning. Raises RankError where another rank has ended."""
         if self._over:
             return _AS_EVER
         program = self._programs.get(executable)
@@ -382,7 +386,7 @@ class RankTuner(Tuner):
         return _AS_EVER
 
     def end(self, reason: str) -> None:
-        """No more of it, on this rank; threads end when they have made what they are at."""
+        """Stop tuning on this rank; threads end after their current task."""
         self._over = True
         self._stop()
         for choices in self._choices.values():
@@ -404,7 +408,7 @@ class RankTuner(Tuner):
         self._workers.drop()
 
     def _attempt(self, work: Callable[[], Any]) -> Any:
-        """What is this rank's own to do: an error is told at the next meeting, and nothing is done until then."""
+        """Do this rank's own work: an error is reported at the next meeting, and nothing is done until then."""
         if self._failed:
             return None
         try:
@@ -415,9 +419,9 @@ class RankTuner(Tuner):
             return None
 
     def _passed(self, *, counts: bool = True) -> None:
-        """Note how long the run before took; what it took longer where it was timed was spent.
+        """Record the time of the previous run; the extra time of a timed run is charged as spent.
 
-        counts: False for the first runs of a program, which is recorded meanwhile.
+        counts: False for the first runs of a program, which is captured meanwhile.
         """
         now = self._clock()
         if self._last is not None:
@@ -430,7 +434,7 @@ class RankTuner(Tuner):
         self._timing, self._last = False, now
 
     def _spend(self, kind: PartKind | None, seconds: float) -> None:
-        """So long took what all ranks do before the same run."""
+        """Charge seconds that all ranks spent before the same run."""
         if kind is not None:
             self._costs.spent(kind, seconds)
         self._spent_now.append(seconds)
@@ -438,16 +442,16 @@ class RankTuner(Tuner):
         self.state = replace(self.state, seconds=self.state.seconds + seconds)
 
     def _waited(self, executable: Executable) -> None:
-        """Until the device is idle: what it does by then are runs, which were only queued."""
+        """Wait until the device is idle: the time until then belongs to runs that were only queued."""
         executable.device.default_stream.synchronize()
         now = self._clock()
         assert self._last is not None
         self._elapsed += now - self._last
         self._last = now
 
-    # ---- parts of contests
+    # parts of contests
     def _hold(self, program: _RankProgram, executable: Executable, allowed: float) -> None:
-        """Parts, as many as fit into so many seconds; none where the program's policy lets nothing change."""
+        """As many parts as fit into the allowed seconds; none where the program's policy forbids changes."""
         spent = 0.0
         if program.choices and not self._failed:
             self._attempt(self._begin_contests)
@@ -473,18 +477,18 @@ class RankTuner(Tuner):
             self._kinds.add(kind)
 
     def _need(self, kind: PartKind) -> float:
-        """What the next part is expected to take, or those of other kinds that are no longer than a run."""
+        """The expected seconds of the next part, or of parts of other kinds that are no longer than a run."""
         expected = {k: MARGIN * self._costs.expected(k) for k in {*self._kinds, kind}}
         return max(s for k, s in expected.items() if k == kind or s <= self.schedule.run)
 
     def _next_job(self) -> _TuningJob | None:
-        """The one that is under way, else one whose candidates are made; winners of others come first."""
+        """The job under way, else one whose candidates are built; adoptions come first."""
         begun = [job for job in self._jobs if job.parts is not None]
         made = [job for job in self._jobs if job.made.done()]
         return next(iter([*begun, *(j for j in made if j.adopts), *made]), None)
 
     def _one_part(self, job: _TuningJob, executable: Executable) -> None:
-        """One part."""
+        """Run one part."""
         try:
             if job.parts is None:
                 job.parts = job.held.contest(job.made.result(), self._room(executable))
@@ -507,7 +511,7 @@ class RankTuner(Tuner):
             self._plans[job.name] = found
 
     def _begin_contests(self) -> None:
-        """Let threads make candidates for problems that are this rank's, of few ahead of their contests."""
+        """Let threads build candidates for problems assigned to this rank, a few ahead of their contests."""
         own = [
             (-p.worth, name)
             for name, p in self.schedule.problems.items()
@@ -522,7 +526,7 @@ class RankTuner(Tuner):
             self._jobs.append(_TuningJob(name, choice, False, made, beginning(choice)))
 
     def _begin_adopting(self) -> None:
-        """Bring winners of other ranks here."""
+        """Begin to build winners of other ranks."""
         for name, shared in self.schedule.problems.items():
             if shared.record is None or name in self._adopting or name not in self._choices:
                 continue
@@ -542,14 +546,14 @@ class RankTuner(Tuner):
 
     @staticmethod
     def _given_up(job: _TuningJob) -> bool:
-        """Ends a contest that another rank's makes needless."""
+        """End a contest that another rank's result makes unnecessary."""
         if job.parts is not None:
             job.parts.close()
         return False
 
     # ---- meetings
     def _meet(self, program: _RankProgram, executable: Executable) -> AbstractContextManager[object]:
-        """Tell and hear what ranks know, and do what all do then."""
+        """Exchange reports, and do what all do then."""
         self._waited(executable)
         report = self._attempt(lambda: self._report(program)) or RankReport(self._failed)
         reports: list[RankReport] = self._ranks.gather_objects(report)
@@ -598,7 +602,7 @@ class RankTuner(Tuner):
         )
 
     def _clear(self, report: RankReport) -> None:
-        """What was told is told."""
+        """Drop what has been reported."""
         self._run = self._calls = 0
         self._elapsed, self._spent_now = 0.0, []
         for name, _ in report.found:
@@ -607,19 +611,19 @@ class RankTuner(Tuner):
             self._arrived.pop(name, None)
 
     def _rank_programs(self) -> None:
-        """By what the timelines say of each program whose kernels were timed."""
+        """Rank the open choices of each program by the timeline of its timed run."""
         for program in self._programs.values():
             if not program.taken and (program.timeline is not None or program.skipped_timing):
                 program.rank(self.schedule.call)
 
     def _offers(self) -> tuple[tuple[str, float], ...]:
-        """Problems that this rank has, and does not know to be another user's of this process; what it knows of them
-        already is told, too."""
+        """The problems of this rank that no other user in this process tunes; results already known for them are
+        reported as found."""
         worth: dict[str, float] = {}
         for program in self._programs.values():
             for value, choice in program.open_choices(self.schedule.call) if program.taken else ():
                 if not choice.done and not choice.take(self):
-                    continue  # once it is known
+                    continue  # once its result is known
                 program.offered.add(choice)
                 held = self._choices.setdefault(choice.name, [])
                 held.append(choice)
@@ -632,12 +636,12 @@ class RankTuner(Tuner):
         return tuple(worth.items())
 
     def _agreed(self) -> dict[str, tuple[Plan, float]]:
-        """Winners that all ranks have, as plans of this one."""
+        """Winners that all ranks have, as plans of this rank."""
         known = self.schedule.problems
         return {n: found for n, found in self._plans.items() if n in known and known[n].agreed}
 
     def _follow(self) -> None:
-        """Do what was decided: settle what is done, begin what is to be done."""
+        """Apply the decisions: close what is done, begin what is assigned."""
         agreed = self._agreed()
         for name, shared in self.schedule.problems.items():
             if not shared.done or name not in self._choices or (shared.agreed and name not in agreed):
@@ -649,9 +653,9 @@ class RankTuner(Tuner):
         self._begin_contests()
 
     def _timed_run(self, program: _RankProgram) -> AbstractContextManager[object]:
-        """Within this the run's kernels are timed."""
+        """A context manager that times the run's kernels."""
         if program.taken or not program.choices:
-            return Timeline(calls=1).record()  # all record their programs once more, or none does
+            return Timeline(calls=1).record()  # all ranks recapture their programs, or none does
         program.timeline = Timeline(calls=1)
         return program.timeline.record()
 
@@ -670,8 +674,8 @@ class RankTuner(Tuner):
         self.state = replace(self.state, swaps=self.state.swaps + int(all(every)))
 
     def _apart(self, program: _RankProgram, executable: Executable) -> AbstractContextManager[object]:
-        """Of a program without collective operations (of gradients that are only gathered) this rank changes the
-        plans by itself, to those that all have."""
+        """In a program without collectives (whose gradients are only gathered) this rank changes plans by itself, to
+        those that all ranks have."""
         if program.runs <= _WARM or not program.choices or self.schedule.credit <= 0:
             return _AS_EVER
         if not program.taken:
@@ -692,7 +696,7 @@ class RankTuner(Tuner):
         return _AS_EVER
 
     def _end_all(self, reports: Sequence[RankReport]) -> None:
-        """On all ranks, with one warning each, but where all were told to do nothing."""
+        """Stop on all ranks, with one warning each, unless all were told to do nothing."""
         numbers = self._ranks.ranks.ranks
         failed = [(numbers[place], r.failed) for place, r in enumerate(reports) if r.failed]
         told = "; ".join(f"rank {rank}: {why}" for rank, why in failed)

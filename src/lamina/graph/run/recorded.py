@@ -1,4 +1,5 @@
-"""Compiled graphs as data for `lamina.replay`, and what that cannot run without ops: planned anew when it is read."""
+"""Compiled graphs as data for `lamina.replay`; steps that it cannot run without ops are replanned when they are
+read."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from lamina.tensors import relaid_of
 
 
 class Recording:
-    """Takes an executable down: the bytes that it reads go into `parts`, `data` is the rest.
+    """Serializes an executable: bytes that it reads go into `parts`, `data` is the rest.
 
     Raises RuntimeError for one that cannot run (the null backend, no weights), ValueError for one that updates state.
     """
@@ -50,17 +51,17 @@ class Recording:
             "steps": steps,
         }
 
-    # ---- what plans ask for
+    # the interface for plans
     def keep(self, data: Any) -> int:
-        """The virtual address of bytes that stay the same."""
+        """The virtual address of constant bytes."""
         return virtual(KEPT, self._parts.add(data))
 
     def store(self, data: Any) -> list[int]:
-        """Where bytes lie in the file, and how many they are."""
+        """The offset of bytes in the file, and their number."""
         return [self._parts.add(data), memoryview(data).nbytes]
 
     def counters(self, count: int) -> int:
-        """The virtual address of so many zeros of 32 bits."""
+        """The virtual address of `count` 32-bit zeros."""
         found, self._zeros = self._zeros, self._zeros + -(-count // 32) * 32
         return virtual(COUNTERS, 4 * found)
 
@@ -72,7 +73,7 @@ class Recording:
         return self._places[base] + slot.offset
 
     def _kept(self, slot: Slot) -> int:
-        """The address of what no call writes."""
+        """The address of memory that no call writes."""
         nbytes = slot.spec.nbytes
         if not nbytes:
             return virtual(KEPT)
@@ -90,7 +91,7 @@ class Recording:
         return [self._as_data(data) for data in found]
 
     def _planned_anew(self, step: PlannedStep, call: Call) -> list[Any]:
-        """A step whose kernels have no form as data: the op, or the reorder."""
+        """A step whose kernels cannot be serialized: the op, or the reorder."""
         what = ["reorder"] if step.node is None else _named(step.node.op, step.node.policy)
         return self._anew(what, step.plan, call)
 
@@ -112,7 +113,7 @@ class Recording:
         ]
 
     def _as_data(self, data: Any) -> Any:
-        """With every op's meaning in it written down."""
+        """The step with every op in it serialized by its NumPy reference."""
         if isinstance(data, Again):
             return self._anew(_named(data.op, Policy()), data.plan, data.call)
         if isinstance(data, Meaning):
@@ -129,7 +130,7 @@ class Recording:
 
 
 def _named(op: Op, policy: Policy) -> list[Any]:
-    """What is planned again."""
+    """The op or reorder to be replanned."""
     return ["op", op.name, encode_op(op), dataclasses.asdict(policy)]
 
 
@@ -143,7 +144,7 @@ Bind = Callable[[Regions, int], Run]
 
 
 def meaning(name: Any, fields: Any, inputs: Any, outputs: Any, sources: Any, targets: Any) -> Bind:
-    """An op's NumPy meaning as a step. Raises GraphFileError, and what the op's `infer` raises."""
+    """An op's NumPy reference as a step. Raises GraphFileError, and what the op's `infer` raises."""
     op = decode_op(name, fields)
     given, made = ([decode_spec(s) for s in specs] for specs in (inputs, outputs))
     _check(op.infer(*(s.open for s in given)), made, name)
@@ -157,7 +158,7 @@ def meaning(name: Any, fields: Any, inputs: Any, outputs: Any, sources: Any, tar
 def anew(
     device: Device, backend: Any, what: Any, inputs: Any, outputs: Any, workspace: Any, addresses: Any
 ) -> Bind:
-    """A step that is planned now. Raises OtherMachineError where its plan is not the one that was saved."""
+    """A step that is planned on loading. Raises OtherMachineError where its plan differs from the saved one."""
     planner = backends.get(device, str(backend))
     given, made = ([decode_spec(s) for s in specs] for specs in (inputs, outputs))
     plan = _plan(planner, what, given, made)
@@ -188,7 +189,7 @@ def _plan(planner: Backend, what: Any, inputs: Sequence[Spec], outputs: Sequence
 
 
 def _laid_as(plan: Plan, outputs: Sequence[Spec]) -> Plan:
-    """The plan with its output in the layout that a reader wanted, where it has such a form."""
+    """The plan with its output in the layout that its reader needed, where it offers that layout."""
     if not outputs or outputs[0].open != plan.outputs[0].open or outputs[0].same_memory(plan.outputs[0]):
         return plan
     is_dense = outputs[0].tag is not None and not outputs[0].physical.is_blocked

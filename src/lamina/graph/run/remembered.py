@@ -1,10 +1,10 @@
-"""Programs that took long to plan, kept on disk: a process that asks for the same takes them from there.
+"""A disk cache of programs that took long to plan: a process that asks for the same program reads it from there.
 
-A program is the answer to a question: the traced graph, what is donated and resident, the backend's machine, and all
-that its plans were chosen by. The question is told by a digest of these, so that an answer is found for the very same
-question alone. The answer is the improved graph and its plans, as plain data: addresses, loaded kernels and what a
-library holds are made where it is read. What has no form as data (a function of the user's own, a communicator) is
-not kept. The cache's files are as trusted as the machine code beside them (`runtime.distrust`).
+A cached program is the answer to a question: the traced graph, the donated and resident inputs, the backend's
+machine, and all that the choice of plans depended on. The key is a digest of these, so that an answer is found for
+exactly the same question. The answer is the improved graph and its plans, as plain data: addresses, loaded kernels
+and library objects are recreated on reading. What cannot be serialized (a user's function, a communicator) is not
+cached. The cache's files are as trusted as the machine code beside them (`runtime.distrust`).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from lamina.runtime import DiskCache, cache_directory, digest
 from lamina.spec import Policy, Spec
 from lamina.tensors import plan_of
 
-#: Bytes of programs that are kept on disk, about a million each.
+#: Bytes of cached programs on disk, about a million each.
 _DISK_LIMIT = 256 << 20
-#: Bytes of constants, and of what is made once of weights, up to which a program is kept.
+#: The most bytes of constants, and of prologue results, of a cached program.
 _MOST_BYTES = 1 << 24
-#: Seconds of planning from which a program is kept.
+#: The least seconds of planning of a cached program.
 LONG = 0.3
 
 
 class Answer(NamedTuple):
-    """What planning gave. passes: what each pass did. kept: nodes before some were added that run once more."""
+    """The result of planning. passes: their reports. kept: the number of nodes before recomputation added copies."""
 
     graph: Graph
     program: PlannedGraph
@@ -54,9 +54,9 @@ class Answer(NamedTuple):
 
 
 def question(graph: Graph, backend: Backend, **more: Any) -> str | None:
-    """A digest of all that the answer depends on; None where that cannot be said, or nothing is kept.
+    """A digest of all that the answer depends on; None where that cannot be expressed, or nothing is cached.
 
-    more: what else was asked for, in plain values.
+    more: further parts of the question, as plain values.
     """
     facts = backend.remembered_by()
     if facts is None or any(_depends_on_process(node) for node in graph.nodes):
@@ -66,18 +66,18 @@ def question(graph: Graph, backend: Backend, **more: Any) -> str | None:
         return None
     try:
         text = [*_lines(graph), json.dumps({**facts, **more}, sort_keys=True)]
-    except TypeError:  # an op with a field that has no form as text
+    except TypeError:  # an op with a field that has no textual form
         return None
     return digest(__version__, _sources(), "\n".join(text), *(x.numpy().tobytes() for x in constants))
 
 
 def _depends_on_process(node: Node) -> bool:
-    """Whether its plan is of a communicator, or depends on what was asked before."""
+    """Whether its plan holds a communicator, or depends on earlier requests."""
     return node.op.effect == "collective" or node.policy.once
 
 
 def _lines(graph: Graph) -> Iterator[str]:
-    """A graph as text: a line for each input, constant and node; values are their numbers. Raises TypeError."""
+    """A graph as text: a line per input, constant and node; values are numbered. Raises TypeError."""
     index = {v: str(i) for i, v in enumerate([*graph.inputs, *graph.constants])}
     yield from (f"{v.spec} {v.name}" for v in index)
     for node in graph.nodes:
@@ -100,7 +100,7 @@ def _policy_text(policy: Policy) -> str:
 
 @cache
 def _sources() -> str:
-    """When the package's files were changed: what was planned by others is not what these would plan."""
+    """Modification times of the package's files: programs planned by other versions are not reused."""
     found, folders = list[str](), [str(Path(__file__).parents[2])]
     while folders:
         with os.scandir(folders.pop()) as entries:
@@ -114,29 +114,29 @@ def _sources() -> str:
 
 
 def recall(key: str, backend: Backend) -> Answer | None:
-    """The answer that was kept for a question, None where there is none that can be read."""
+    """The cached answer to a question, None where there is none that can be read."""
     kept = _disk().get(key)
     if kept is None:
         return None
-    with suppress(Exception):  # it is planned anew, whatever is wrong with it
+    with suppress(Exception):  # it is replanned, whatever is wrong with the file
         return _AnswerReader(kept, backend).answer()
     return None
 
 
 def remember(key: str, answer: Answer, backend: Backend) -> bool:
-    """Keep an answer; whether it has a form as data."""
+    """Cache an answer; whether it can be serialized."""
     try:
         data = written(answer, backend)
-    except Exception:  # a part has no form as data, or a library does not write its own down
+    except Exception:  # a part cannot be serialized, or a library offers no serialization of its own
         return False
     _disk().put(key, data)
     return True
 
 
 def answered(key: str | None, backend: Backend, plan: Callable[[], Answer]) -> Answer:
-    """The answer that was kept for a question, else what `plan` gives.
+    """The cached answer to a question, else the result of `plan`.
 
-    That is kept where it took long, and makes little once of weights: programs share that by their plans.
+    That is cached if it took long, and its prologue results are small: programs share those by their plans.
     """
     found = None if key is None else recall(key, backend)
     if found is not None:
@@ -161,7 +161,7 @@ def _disk() -> DiskCache:
 
 
 def written(answer: Answer, backend: Backend) -> bytes:
-    """An answer as bytes. Raises what `pickle` raises where a part has no form as data."""
+    """An answer as bytes. Raises what `pickle` raises where a part cannot be serialized."""
     graph, program = answer.graph, answer.program
     values = [*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs)]
     pickler = _AnswerWriter(backend, graph.nodes, values)
@@ -184,7 +184,7 @@ def written(answer: Answer, backend: Backend) -> bytes:
 
 
 class _AnswerWriter(pickle.Pickler):
-    """Writes nodes and values of a graph as their numbers, and plans without what only planning asks for."""
+    """Writes nodes and values of a graph as their numbers, and plans without what only planning needs."""
 
     def __init__(self, backend: Backend, nodes: Sequence[Node], values: Sequence[Value]) -> None:
         self.file = io.BytesIO()
@@ -194,15 +194,14 @@ class _AnswerWriter(pickle.Pickler):
         self._ways: Mapping[type, Callable[[Any], Any]] = {Plan: _plan_as_data, **backend.forms()}
 
     def persistent_id(self, x: Any) -> Any:
-        """Of nodes and values their numbers."""
+        """The numbers of nodes and values."""
         if type(x) is Node:
             return "node", self._nodes[id(x)]
         return ("value", self.values[id(x)]) if type(x) is Value else None
 
     def reducer_override(self, x: Any) -> Any:
-        """How an object is written: as the backend says, or as plain data. Raises PicklingError for what may hold
-        addresses, or what a library holds.
-        """
+        """How an object is serialized: as the backend says, or as plain data. Raises PicklingError for objects that
+        may hold addresses or library objects."""
         way = self._ways.get(type(x))
         if way is not None:
             return way(x)
@@ -211,18 +210,18 @@ class _AnswerWriter(pickle.Pickler):
         return NotImplemented
 
 
-#: What is written by its name, and the packages of which it may be; ops may be of others.
+#: Types that are written by name, and the packages that they may come from; ops may come from others.
 _NAMED = (type, FunctionType, BuiltinFunctionType)
 _ROOTS = ("lamina", "numpy", "ml_dtypes", "collections", "functools", "_operator", "copyreg")
 
 
 def _is_readable(x: Any) -> bool:
-    """Whether a class or a function is one that is read by its name."""
+    """Whether a class or function may be read by its name."""
     return str(x.__module__).partition(".")[0] in _ROOTS or (isinstance(x, type) and issubclass(x, Op))
 
 
 def _is_data(kind: type) -> bool:
-    """Whether a class is one of fields alone, or says itself how it is written."""
+    """Whether a class consists of fields only, or defines its own serialization."""
     if is_dataclass(kind) or issubclass(kind, Enum | tuple):
         return True
     return any(vars(k).keys() & {"__reduce__", "__reduce_ex__"} for k in kind.__mro__[:-1])
@@ -237,7 +236,7 @@ def _plan_as_data(plan: Plan) -> Any:
 
 
 class _AnswerReader(pickle.Unpickler):
-    """Reads what `written` gave. Names are looked up in this package, in NumPy and among ops that are imported."""
+    """Reads what `written` gave. Names are resolved in this package, in NumPy and among imported ops."""
 
     def __init__(self, data: bytes, backend: Backend) -> None:
         super().__init__(io.BytesIO(data))
@@ -273,18 +272,18 @@ class _AnswerReader(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is not for programs")
 
 
-# --------------------------------------------------------------------------------------------- what may be learnt
+# open choices
 
 
-#: Of a plan that was open: what a contest is expected to win, whether the plan is what measurements name, and what
+#: Of an open plan: the expected gain of its contest, whether the plan is the one that measurements name, and the name
+#: of its problem.
 #: its problem is called.
 Opened = tuple[Callable[[float, float], float], Callable[[], bool | None], str]
 
 
 def _reopened(program: PlannedGraph, opened: Mapping[int, Opened], backend: Backend) -> PlannedGraph:
-    """The program with plans that nobody has measured open again, and those in place of others that were measured
-    since, by whatever process; a plan of several steps is one choice.
-    """
+    """The program with its unmeasured plans open again, and with replacements for those that any process has measured
+    since; a plan of several steps is one choice."""
     again: dict[Plan, Plan] = {}
     better: dict[Plan, Plan] = {}
     for index, (expected, known, name) in opened.items():

@@ -1,4 +1,5 @@
-"""Host arrays on their way to a GPU: through pinned memory, large ones on a stream beside the call before."""
+"""Host arrays on their way to a GPU: through pinned memory, large ones on a stream that overlaps with the previous
+call."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ import numpy as np
 
 from lamina.runtime import Buffer, Device, Event, Stream, copy, pinned
 
-#: Bytes up to which an array goes straight to its place, in the call's own stream: it is there sooner than the way
-#: beside the call before, with its events, is queued.
+#: Bytes up to which an array is copied straight to its place, in the call's own stream: that is faster than queuing
+#: the overlapped copy with its events.
 _SMALL = 1 << 16
 
 
 class _Turn(NamedTuple):
-    """Pinned memory, as an array of bytes too, and the event behind what read it last."""
+    """Pinned memory, also viewed as a byte array, and the event after its latest read."""
 
     buffer: Buffer
     memory: np.ndarray[Any, Any]
@@ -23,41 +24,41 @@ class _Turn(NamedTuple):
 
 
 class Staging:
-    """The way of one input to the device. `fill` may be called by several threads at once, `send` by one at a time.
+    """The upload path of one input. `fill` may be called by several threads at once, `send` by one at a time.
 
-    Two pinned buffers in turn, so that the next array can be written while the last one is under way (more where
-    more threads fill at once); of a large array a buffer on the device, filled on a stream of its own, from which the
-    input's place is filled within the device.
+    Two pinned buffers alternate, so that the next array can be written while the last one is in flight (more where
+    more threads fill at once); for large arrays there is also a buffer on the device, filled on a separate stream,
+    from which the input's place is filled within the device.
     """
 
     def __init__(self, device: Device, nbytes: int) -> None:
         self._nbytes, self._platform = nbytes, device.platform
-        self._turns = deque(self._new() for _ in range(2))  # the one used last at the end
+        self._turns = deque(self._new() for _ in range(2))  # the most recently used one last
         self.is_large = nbytes > _SMALL
         if self.is_large:
             self._arrived = device.allocate(nbytes)
             self._way = device.stream()
-            self._free = Event()  # the call has taken the last array over
+            self._free = Event()  # the call has copied the last array
 
     def _new(self) -> _Turn:
         buffer = pinned(self._nbytes)
         return _Turn(buffer, buffer.array((self._nbytes,), np.uint8), Event())
 
     def _turn(self) -> _Turn:
-        """Memory that nothing reads any more: the one used last, where it can be, since a graph knows its address."""
+        """Memory that is no longer read: the most recently used one if possible, since a graph knows its address."""
         try:
             newest = self._turns.pop()
             if newest.sent.query():
                 return newest
             self._turns.append(newest)
             oldest = self._turns.popleft()
-        except IndexError:  # other threads have them all
+        except IndexError:  # other threads use them all
             return self._new()
         oldest.sent.synchronize()
         return oldest
 
     def fill(self, array: np.ndarray[Any, Any]) -> Staged:
-        """Copy array, row-major, into pinned memory; it may change when this returns."""
+        """Copy array, row-major, into pinned memory; the array may change when this returns."""
         turn = self._turn()
         if self._nbytes:
             np.ndarray(array.shape, array.dtype, turn.memory)[...] = array
@@ -79,13 +80,13 @@ class Staging:
         stream.record(self._free)
 
     def is_read(self, staged: Staged, stream: Stream) -> None:
-        """What reads the pinned memory is queued: it is free behind that."""
+        """Mark the end of the reads of the pinned memory on the stream: it is free afterwards."""
         stream.record(staged.turn.sent)
         self._turns.append(staged.turn)
 
 
 class Staged(NamedTuple):
-    """A host array in pinned memory, its turn to come."""
+    """A host array in pinned memory, to be sent."""
 
     staging: Staging
     turn: _Turn
@@ -97,7 +98,7 @@ class Staged(NamedTuple):
 
     @property
     def is_direct(self) -> bool:
-        """Whether it goes straight to its place."""
+        """Whether it is copied straight to its place."""
         return not self.staging.is_large
 
     def send(self, target: Buffer, stream: Stream) -> None:
@@ -105,5 +106,5 @@ class Staged(NamedTuple):
         self.staging.send(self, target, stream)
 
     def is_read_on(self, stream: Stream) -> None:
-        """What copies it is queued on a stream."""
+        """Mark the end of its reads, which are queued on a stream."""
         self.staging.is_read(self, stream)

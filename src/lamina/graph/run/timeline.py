@@ -1,9 +1,9 @@
-"""What ran when: the kernels of compiled graphs and what the host did, as spans of time in Chrome's trace format.
+"""Execution traces: the kernels of compiled graphs and host activity as spans of time in Chrome's trace format.
 
-While a timeline records, every call of a compiled graph in this thread notes when each of its kernels began
-and ended, on which
-stream: calls are as they are otherwise (their results count, a step trains), but each is waited for. On a GPU
-the program is captured once more with an event before and behind each kernel, on the streams that it has.
+While a timeline records, every call of a compiled graph in this thread notes when each of its kernels began and
+ended, and on which stream: calls are otherwise unchanged (their results count, a step trains), but each is
+synchronized with. On a GPU the program is captured once more with an event before and after each kernel, on its
+streams.
 
 chrome://tracing and https://ui.perfetto.dev show the files: a rank is a process there, a stream a thread.
 """
@@ -28,17 +28,17 @@ from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.runtime import write_atomically
 
 _FORMAT = "lamina timeline 1"
-#: What an op is in a timeline by its effect; any other is "compute".
+#: The kind of an op in a timeline, by its effect; any other is "compute".
 _KINDS = {"collective": "communication", "update": "update"}
 _RECORDING: ContextVar[Timeline | None] = ContextVar("lamina timeline", default=None)
 
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time.
+    """One interval of activity.
 
     kind: "compute", "update", "communication", "reorder", or "host". lane: where it ran, "stream 0" or "host".
-    begin: nanoseconds by the rank's clock (time.monotonic_ns). nanoseconds: how long. details: for people.
+    begin: nanoseconds by the rank's clock (time.monotonic_ns). nanoseconds: how long. details: human-readable.
     """
 
     name: str
@@ -50,15 +50,15 @@ class Span:
 
     @property
     def end(self) -> int:
-        """When it was over."""
+        """Its end, in nanoseconds by the same clock."""
         return self.begin + self.nanoseconds
 
 
 class Timeline:
     """The spans of one rank. `record` fills it, `save` writes it.
 
-    calls: record so many calls of compiled graphs, behind `skip` others; None: all.
-    rank: whose. offset, error: the rank's clock minus rank 0's, and how far off that may be, in nanoseconds
+    calls: record this many calls of compiled graphs, after `skip` others; None: all.
+    rank: whose. offset, error: the rank's clock minus rank 0's, and its error bound, in nanoseconds
         (`clock_offset`).
     """
 
@@ -70,12 +70,12 @@ class Timeline:
 
     @property
     def is_open(self) -> bool:
-        """Whether what runs now is recorded."""
+        """Whether current work is recorded."""
         return not self.skip and (self.calls is None or self.recorded < self.calls)
 
     @contextmanager
     def record(self) -> Iterator[Timeline]:
-        """Record what this thread runs within the block."""
+        """Record this thread's work within the block."""
         before = _RECORDING.set(self)
         try:
             yield self
@@ -84,7 +84,7 @@ class Timeline:
 
     @contextmanager
     def host(self, name: str) -> Iterator[None]:
-        """Note what the host does within the block."""
+        """Note a host activity within the block."""
         begin = time.monotonic_ns()
         try:
             yield
@@ -95,25 +95,25 @@ class Timeline:
     def add_call(
         self, name: str, steps: Sequence[PlannedStep], times: Sequence[StepTime], begin: int, end: int
     ) -> None:
-        """A call of a compiled graph: when each step ran, and when the host called and had waited."""
+        """Add a call of a compiled graph: the times of each step, and when the host called and finished waiting."""
         self.recorded += 1
         self.spans.append(Span(name, "host", "host", begin, end - begin))
         self.spans += [_span(step, at) for step, at in zip(steps, times, strict=True)]
 
     @property
     def communication(self) -> float:
-        """Seconds in which something was communicated."""
+        """Seconds with communication in flight."""
         return _covered(s for s in self.spans if s.kind == "communication") / 1e9
 
     @property
     def exposed(self) -> float:
-        """Seconds in which something was communicated and nothing computed beside it."""
+        """Seconds with communication in flight and no computation beside it."""
         busy = [s for s in self.spans if s.kind not in ("communication", "host")]
         both = [s for s in self.spans if s.kind != "host"]
         return (_covered(both) - _covered(busy)) / 1e9
 
     def events(self) -> list[dict[str, Any]]:
-        """In Chrome's trace format; times are rank 0's, in microseconds."""
+        """The events in Chrome's trace format; times are rank 0's, in microseconds."""
         lanes = {lane: number for number, lane in enumerate(sorted({s.lane for s in self.spans}))}
         found = [_named("process", f"rank {self.rank}", self.rank)]
         found += [_named("thread", lane, self.rank, number) for lane, number in lanes.items()]
@@ -139,7 +139,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class StepTime:
-    """When a step ran: the stream, and nanoseconds by the host's clock."""
+    """The time of a step: its stream, and nanoseconds by the host's clock."""
 
     stream: int
     begin: int
@@ -147,13 +147,13 @@ class StepTime:
 
 
 def recording() -> Timeline | None:
-    """The timeline that records what runs now in this thread."""
+    """The timeline that is recording in this thread."""
     found = _RECORDING.get()
     return found if found is not None and found.is_open else None
 
 
 def next_call() -> Timeline | None:
-    """The timeline that is to record the call that begins."""
+    """The timeline that is to record the call about to begin."""
     found = _RECORDING.get()
     if found is None:
         return None
@@ -164,7 +164,7 @@ def next_call() -> Timeline | None:
 
 
 def host_span(name: str) -> Any:
-    """A block in which the host does something, noted where a timeline records."""
+    """A block of host activity, noted where a timeline records."""
     found = recording()
     return nullcontext() if found is None else found.host(name)
 
@@ -182,7 +182,7 @@ def _span(step: PlannedStep, at: StepTime) -> Span:
 
 
 def _covered(spans: Iterable[Span]) -> int:
-    """Nanoseconds in which at least one of the spans was under way."""
+    """Nanoseconds covered by at least one of the spans."""
     total, reached = 0, None
     for s in sorted(spans, key=lambda s: s.begin):
         if reached is None or s.end > reached:
@@ -205,13 +205,13 @@ def _write(path: str | Path, events: list[dict[str, Any]], ranks: list[dict[str,
 
 @checked
 def clock_offset(exchange: Callable[[int], Sequence[int]], rank: int, rounds: int = 8) -> tuple[int, int]:
-    """This rank's clock minus rank 0's, and how far off that may be, in nanoseconds.
+    """This rank's clock minus rank 0's, and the error bound, in nanoseconds.
 
     exchange: gives every rank's number to every rank, such as `lamina.distributed.all_gather_object`; all ranks call.
 
-    No rank has everybody's number before everybody gave it: each round bounds the difference of two clocks from both
-    sides, and the middle of what all rounds leave is taken (Marzullo, Owicki 1983). Where the clocks may be one, as
-    those of a machine's processes are, the difference is 0.
+    No rank has all numbers before every rank has given its own: each round bounds the difference of two clocks from
+    both sides, and the midpoint of the intersection over all rounds is taken (Marzullo, Owicki 1983). Where the
+    clocks may be identical, as those of processes on one machine are, the difference is 0.
     """
     if rounds < 1:
         raise ValueError(f"clock_offset: rounds must be at least 1, got {rounds}")
@@ -230,7 +230,7 @@ def clock_offset(exchange: Callable[[int], Sequence[int]], rank: int, rounds: in
 
 @checked
 def merge_timelines(paths: Sequence[str | Path], out: str | Path) -> int:
-    """One file of the timelines of several ranks; returns how many ranks it shows.
+    """Merge the timelines of several ranks into one file; returns how many ranks it shows.
 
     Raises ValueError for files that are no timelines, or of one rank twice, OSError.
     """

@@ -1,14 +1,13 @@
-"""Tuning between runs: plans that nobody measured compete while a program runs again and again, and winners take
-their places at a run's boundary.
+"""Tuning between runs: unmeasured plans compete while a program runs again and again, and winners replace the plans
+between two runs.
 
-It begins when programs have run for a few seconds: what runs shorter is not worth it, and is not disturbed. Then
-one run's kernels are timed where they run (`Timeline`): how long a plan takes, how often it runs, and how far it
-is from what the machine could do say what its contest is expected to win. Contests are held in the order of what
-they win for what they take; one that is not expected to pay for itself within minutes is not held. Candidates are
-made by threads; contests are held in small parts before a run begins, in at most a tenth of the time that runs
-take (a fifth, while what is tried is expected to pay for itself in seconds), and so that a run and what precedes
-it rarely take twice as long as a run alone. Winners are put in when runs have lost as much by waiting for them as
-the change of plans takes.
+It begins when programs have run for a few seconds: shorter ones are not worth it, and are not disturbed. Then the
+kernels of one run are timed in place (`Timeline`): a plan's time, its number of uses, and its distance from the
+machine's limit give the expected gain of its contest. Contests are held in the order of gain per cost; one that is
+not expected to pay for itself within minutes is not held. Threads build the candidates; contests are held in small
+parts before a run begins, in at most a tenth of the runs' time (a fifth, while contests are expected to pay for
+themselves in seconds), and so that a run with its part rarely takes twice as long as a run alone. Winners are put in
+when runs have lost as much by waiting for them as the change of plans takes.
 """
 
 from __future__ import annotations
@@ -32,72 +31,74 @@ from lamina.graph.run.timeline import Timeline, recording
 from lamina.runtime import OutOfMemoryError, renew_after_fork, usable_cores
 from lamina.runtime.shared_lock import swift_turns
 
-#: The part of the time that tuning may take; the part while what is tried is expected to pay for itself within so
-#: many seconds of runs; the part where that takes longer than so many; the most seconds that are saved up.
+#: The fraction of the time that tuning may take; the fraction while contests are expected to pay for themselves
+#: within so many seconds of runs; the fraction where that takes longer than so many; the most seconds that may be
+#: saved up.
 SHARE, EAGER, SOON, CALM, LATE, SAVED_UP = 0.1, 0.2, 20.0, 0.03, 60.0, 1.0
 #: Seconds of runs before anything is tuned.
 BEGIN = 2.0
-#: More seconds than this between two runs (and than two runs take) are a pause of the program's, and earn nothing.
+#: A longer interval between two runs (and than two runs take), in seconds, is a pause of the program's, and earns
+#: nothing.
 PAUSE = 0.5
-#: What takes longer than a run (a part of a contest, a change of plans) is done before one of so many runs, after as
-#: few as this without such.
+#: Work that takes longer than a run (a part of a contest, a change of plans) is done once per so many runs, or after
+#: as few as this if there was none for long.
 APART, FIRST = 128, 3
-#: What a part is expected to take: so much more than the latest of its kind took on average. Parts before a run are
-#: expected to take this part of a run's time together.
+#: Factor on a part's average time among the latest so many of its kind, for its expected time. Parts before a run are
+#: expected to take at most this fraction of the run's time together.
 MARGIN, _LATEST, WITHIN = 1.5, 16, 0.75
-#: So many times as long as parts of less memory one is expected to take at most: launches and waits take no longer.
+#: The most by which a part's time grows with its memory: launches and waits do not grow.
 _LARGER = 4.0
-#: Runs of a program before anything is tuned, and over which the time of a run is averaged.
+#: Runs of a program before anything is tuned, and number of runs over which a run's time is averaged.
 WARM, _RUNS = 4, 64
-#: What is not expected to pay for its contest within so many times the seconds that runs have taken waits, and is not
-#: tried where that is more than so many seconds: what has run for long will run for long.
+#: A contest that is not expected to pay for itself within this multiple of the run time so far waits, and is never
+#: held where that would take more than so many seconds: a program that has run for long will run for long.
 AS_LONG, PAYBACK = 2.0, 600.0
-#: About what a contest takes: so many seconds, and so many runs of the plan.
+#: Estimated cost of a contest: seconds, and runs of the plan.
 _CONTEST, _CONTEST_RUNS = 0.02, 60
-#: The time of a plan that nobody timed, in least times.
+#: The assumed time of an untimed plan, as a multiple of its lower bound.
 _USUAL = 2.0
-#: A contest may take this part of the free memory.
+#: A contest may take one in so many parts of the free memory.
 _FREE = 4
-#: Turns tuning off, whatever programs say, where it is "0".
+#: The environment variable that turns tuning off, regardless of programs, where it is "0".
 _VARIABLE = "LAMINA_TUNING"
 
 
 class PartKind(NamedTuple):
-    """Parts that take about as long: what is done, and with how much memory (the bits of the number of bytes)."""
+    """Parts of similar time: the activity, and its memory (the bit length of the number of bytes)."""
 
     name: str
     size: int = 0
 
 
-#: What is done beside contests.
+#: Kinds of work other than contests.
 SWAP, TIMING = PartKind("swap"), PartKind("timing")
-#: What a run is made within that is not timed.
+#: The context of a run that is not timed.
 AS_EVER: AbstractContextManager[object] = nullcontext()
 
 
 def share_of(worth: float | None) -> float:
-    """The part of the time that may be spent while what is tried next is worth so much (None: that is not known)."""
+    """The fraction of the time that may be spent when the next contest is worth this much (None: unknown)."""
     if worth is None:
         return SHARE
     return EAGER if worth * SOON >= 1 else SHARE if worth * LATE >= 1 else CALM
 
 
 def without_longest(seconds: Collection[float]) -> float:
-    """The average, but for the longest one where there are several; 0 of none."""
+    """The average without the longest one, if there are several; 0 of none."""
     if len(seconds) < 2:
         return sum(seconds)
     return (sum(seconds) - max(seconds)) / (len(seconds) - 1)
 
 
 def beginning(choice: OpenChoice) -> PartKind:
-    """The first part of its contest; the other ones are of the same size."""
+    """The first part of its contest; the others are of the same size."""
     return PartKind("begin", choice.nbytes.bit_length())
 
 
 class TuningThreads:
-    """Threads that do tasks in order, and end where there are none; the process's end waits for what they are at.
+    """Threads that run tasks in order, and end when there are none; process exit waits for their current tasks.
 
-    Meanwhile Python's lock changes hands sooner (`swift_turns`).
+    Meanwhile the GIL is switched more often (`swift_turns`).
     """
 
     def __init__(self, most: int) -> None:
@@ -116,7 +117,7 @@ class TuningThreads:
         return made
 
     def drop(self) -> None:
-        """Forget the tasks that nobody has begun; without a lock, for a collection may do it anywhere."""
+        """Drop the tasks that have not begun; without a lock, since garbage collection may call it anywhere."""
         self._tasks.clear()
 
     def _run(self) -> None:
@@ -139,28 +140,28 @@ class TuningThreads:
 
 
 class Budget:
-    """How much may be done before the next run.
+    """How much tuning may be done before the next run.
 
     Args:
-        begin: seconds of runs before anything may.
+        begin: seconds of runs before any tuning.
     """
 
     def __init__(self, begin: float = 0.0) -> None:
         self.share = SHARE
         self.credit = -SHARE * begin  # seconds; below 0 also where a part took longer than was expected
-        self.passed_seconds = 0.0  # of runs, pauses left out
+        self.passed_seconds = 0.0  # of runs, without pauses
         self._runs: deque[float] = deque(maxlen=_RUNS)
-        self._queued = 0  # runs since the device was waited for
+        self._queued = 0  # runs since the last synchronization
         self._parts: dict[PartKind, deque[float]] = {}
-        self._rare = float(FIRST)  # how often something may take longer than a run
+        self._rare = float(FIRST)  # how often work may take longer than a run
 
     @property
     def run(self) -> float:
-        """Seconds of a run, on average; the longest one is left out, which may have had a pause in it."""
+        """Seconds of a run, on average, without the longest one, which may include a pause."""
         return without_longest(self._runs)
 
     def passed(self, seconds: float) -> None:
-        """So long took a run, and what the program did around it: a pause, too, where it is far from those before."""
+        """Account for a run and the program's work around it; an outlier counts as a pause."""
         known = max(PAUSE, 2 * self.run)
         self._runs.append(seconds)
         self._earn(min(seconds, known))
@@ -168,7 +169,7 @@ class Budget:
         self._queued += 1
 
     def waited(self, seconds: float) -> None:
-        """So much longer took the runs since the last wait: they were only queued."""
+        """Distribute the extra time of a synchronization over the runs since the last one, which were only queued."""
         for number in range(1, min(self._queued, len(self._runs)) + 1):
             self._runs[-number] += seconds / self._queued
         self._queued = 0
@@ -179,28 +180,28 @@ class Budget:
         self.credit = min(self.credit + self.share * seconds, SAVED_UP)
 
     def allows(self, kind: PartKind, spent: float = 0.0) -> bool:
-        """Whether a part of this kind may be done now, behind others of `spent` seconds before the same run."""
+        """Whether a part of this kind may be done now, after others of `spent` seconds before the same run."""
         expected = MARGIN * self.expected(kind)
         if self.credit < expected or self.credit <= 0:
             return False
         return spent + expected <= WITHIN * self.run or (spent == 0 and self._rare >= 1)
 
     def spent(self, kind: PartKind, seconds: float) -> None:
-        """So long took a part."""
+        """Charge a part of this time."""
         self._parts.setdefault(kind, deque(maxlen=_LATEST)).append(seconds)
         self.credit -= seconds
         if seconds > self.run:
             self._rare -= 1
 
     def allows_debt(self) -> bool:
-        """Whether something may be done now for which not enough is saved up: that is earned afterwards."""
+        """Whether work may be done on credit, to be earned afterwards."""
         return self.credit > 0 and self._rare >= 1
 
     def expected(self, kind: PartKind) -> float:
-        """Seconds that a part of this kind takes, by those with the nearest size; 0 where none was done.
+        """Expected seconds of a part of this kind, from those of the nearest size; 0 where none was done.
 
-        With more memory it takes longer, in proportion up to _LARGER times. The longest one is left out: some first
-        runs load what a library had not loaded yet, in twenty times the time of the others.
+        With more memory it takes longer, in proportion up to a factor of _LARGER. The longest one is left out: some
+        first runs load parts of a library, in twenty times the time of the others.
         """
         known = [size for name, size in self._parts if name == kind.name]
         if not known:
@@ -212,10 +213,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class TuningState:
-    """How far tuning is.
+    """The progress of tuning.
 
     open, done: choices. won: those whose plan was beaten. swaps: how often plans were changed. seconds: spent between
-    runs. ended: why there will be no more of it, "" where there is.
+    runs. ended: why tuning has stopped, "" while it goes on.
     """
 
     open: int = 0
@@ -231,12 +232,12 @@ class TuningState:
 
 
 class Tuner:
-    """Tunes the programs of one user between their runs: each is made within `before`, by a thread at a time.
+    """Tunes the programs of one user between their runs: each run is made within `before`, by one thread at a time.
 
     Args:
-        ended: why it does nothing, "" where it does. The environment may say so, too (LAMINA_TUNING=0).
+        ended: why it does nothing, "" if it tunes. The environment may turn it off, too (LAMINA_TUNING=0).
         clock: seconds, such as time.perf_counter.
-        threads: how many make candidates.
+        threads: how many build candidates.
         begin: seconds of runs before anything is tuned (by default BEGIN).
     """
 
@@ -251,20 +252,19 @@ class Tuner:
         self.state = TuningState(ended=ended or _switched_off())
         self._clock, self._workers = clock, TuningThreads(threads or max(1, min(8, usable_cores() // 4)))
         weakref.finalize(self, self._workers.drop).atexit = False
-        self._last: float | None = None  # when the latest run began
+        self._last: float | None = None  # the start of the latest run
         self._known: weakref.WeakKeyDictionary[Executable, TunedProgram] = weakref.WeakKeyDictionary()
-        # With what they are worth; candidates are not made yet.
+        # With their worth; their candidates are not being built yet.
         self._waiting: list[tuple[float, OpenChoice]] = []
-        self._made: list[tuple[OpenChoice, Future[Any]]] = []  # are, or will soon be
+        self._made: list[tuple[OpenChoice, Future[Any]]] = []  # being built, or built
         self._contest: tuple[OpenChoice, TuningSlices, PartKind] | None = None
-        # What the run that is under way does beside: its kind, and the seconds that were spent on it before the run.
+        # The extra work of the current run: its kind, and the seconds spent on it before the run.
         self._beside: tuple[PartKind, float] | None = None
         renew_after_fork(self)
 
     def before(self, executable: Executable) -> AbstractContextManager[object]:
-        """Where a run begins: tune as far as the budget allows, put winners in. The run is made within what is
-        returned, which may time its kernels. An error ends tuning with a warning.
-        """
+        """At the start of a run: tune as far as the budget allows, put winners in. The run is made within the
+        returned context manager, which may time its kernels. An error ends tuning with a warning."""
         if self.state.ended:
             return AS_EVER
         program = self._known.get(executable)
@@ -274,7 +274,7 @@ class Tuner:
             self._last = None
             return AS_EVER
         program.runs += 1
-        if program.runs <= WARM:  # recorded meanwhile
+        if program.runs <= WARM:  # captured meanwhile
             self._last = self._clock()
             return AS_EVER
         self._passed()
@@ -290,7 +290,7 @@ class Tuner:
             return AS_EVER
 
     def end(self, reason: str) -> None:
-        """No more of it: threads end when they have made what they are at."""
+        """Stop tuning: threads end after their current task."""
         if self._contest is not None:
             self._contest[1].close()
             self._contest[0].settle(None)
@@ -301,13 +301,13 @@ class Tuner:
         self.state = replace(self.state, ended=reason, open=0)
 
     def renew(self) -> None:
-        """In a forked child, where no thread is, nor a GPU."""
+        """In a forked child, which has neither the threads nor the GPU."""
         self._contest, self._waiting, self._made = None, [], []
         self.state = replace(self.state, ended="a forked process")
 
     # ---- before a run
     def _passed(self) -> None:
-        """Note how long the run before took; what it took longer because of what it did beside is that one's."""
+        """Record the time of the previous run; extra time is charged to the extra work that it did."""
         now = self._clock()
         if self._last is not None:
             took, more = now - self._last, 0.0
@@ -347,7 +347,7 @@ class Tuner:
         return AS_EVER
 
     def _timed(self, program: TunedProgram, executable: Executable) -> AbstractContextManager[object]:
-        """Within this the run's kernels are timed."""
+        """A context manager that times the run's kernels."""
         self._wait(executable)
         self._last = self._clock()
         self._beside = TIMING, 0.0
@@ -355,14 +355,14 @@ class Tuner:
         return program.timeline.record()
 
     def _take(self, program: TunedProgram) -> None:
-        """Choose what is worth a contest."""
+        """Select the choices that are worth a contest."""
         program.rank(self.budget.run)
         self._waiting += [(worth, choice) for worth, choice in program.ranked if choice.take(self)]
         self._waiting.sort(key=lambda pair: -pair[0])
         self._count()
 
     def _wait(self, executable: Executable) -> None:
-        """Until the device is idle: what it does by then are runs of the program, which were only queued."""
+        """Wait until the device is idle: the time until then belongs to runs of the program that were only queued."""
         assert self._last is not None
         executable.device.default_stream.synchronize()
         self.budget.waited(self._clock() - self._last)
@@ -382,7 +382,7 @@ class Tuner:
 
     # ---- contests
     def _prepare(self) -> None:
-        """Let threads make candidates, of few choices ahead of their contests."""
+        """Let threads build candidates, a few choices ahead of their contests."""
         patience = AS_LONG * self.budget.passed_seconds
         while self._waiting and len(self._made) < 2 * self._workers.most:
             worth, choice = self._waiting[0]
@@ -393,7 +393,7 @@ class Tuner:
             self._made.append((choice, self._workers.submit(choice.candidates)))
 
     def _next(self, executable: Executable) -> PartKind | None:
-        """The kind of the part that is next; None where candidates are being made, or nothing is left."""
+        """The kind of the next part; None while candidates are being built, or where nothing is left."""
         if self._contest is not None:
             return self._contest[2]
         for number, (choice, made) in enumerate(self._made):
@@ -406,7 +406,7 @@ class Tuner:
         return None
 
     def _part(self, executable: Executable) -> None:
-        """One part of the contest."""
+        """Run one part of the contest."""
         assert self._contest is not None
         choice, contest, kind = self._contest
         try:
@@ -420,7 +420,7 @@ class Tuner:
         self._count(choice)
 
     def _room(self, executable: Executable) -> int:
-        """Bytes that a contest may take: of what is free, within the program's limit."""
+        """Bytes that a contest may take: of the free memory, within the program's limit."""
         free = int(executable.device.memory_info().free) // _FREE
         limit = executable.memory_limit
         return free if limit is None else max(0, min(free, limit - executable.peak_bytes))
@@ -438,14 +438,15 @@ class Tuner:
 
 @dataclass
 class ChoiceUse:
-    """What a program has of a choice: so many steps, of so many least seconds, which took so long where timed."""
+    """How a program uses a choice: the number of steps, the sum of their lower bounds, and their measured time if
+    timed."""
 
     count: int = 0
     least: float = 0.0
     seconds: float = 0.0
 
     def worth(self, choice: OpenChoice, run: float) -> float:
-        """What a contest is expected to save of a run's time, for each second that it takes."""
+        """The expected saving per run for each second that the contest takes."""
         least = self.least / self.count
         seconds = self.seconds / self.count or _USUAL * least
         saved = self.count * choice.expected(seconds, least)
@@ -453,14 +454,14 @@ class ChoiceUse:
 
 
 class TunedProgram:
-    """What is open of a program.
+    """The open choices of a program.
 
     together: whether ranks exchange data in it, which all have to change their plans before the same run.
-    choices: what is open; none where ranks exchange data, unless they tune it together (`across_ranks`). ranked:
-    those that are worth a contest, with what they are worth, the best first. timeline: of the run whose kernels were
-    timed. taken: whether they were ranked. better: plans that can be put in. saving: by how many seconds a run gets
-    shorter then. missed: the seconds by which runs were longer without them. is_open: whether more is to be learnt.
-    tried: plans that were changed, or could not be.
+    choices: the open ones; none where ranks exchange data, unless they tune it together (`across_ranks`). ranked:
+    those that are worth a contest, with their worth, the best first. timeline: of the run whose kernels were timed.
+    taken: whether they were ranked. better: plans that can be put in.
+    saving: the seconds by which they shorten a run. missed: the seconds that runs have lost without them.
+    is_open: whether more is to be learnt. tried: plans that were changed, or could not be.
     """
 
     def __init__(self, executable: Executable, across_ranks: bool = False) -> None:
@@ -472,7 +473,7 @@ class TunedProgram:
         self.ranked: list[tuple[float, OpenChoice]] = []
         self._counts: dict[Plan, int] = {}
         self._uses: dict[OpenChoice, ChoiceUse] = {}
-        self._kernels: list[OpenChoice | None] = []  # of each step that runs something
+        self._kernels: list[OpenChoice | None] = []  # of each step that launches something
         steps = executable.program.steps
         self.together = any(s.node is not None and s.node.op.effect == "collective" for s in steps)
         for step in () if self.together and not across_ranks else steps:
@@ -488,7 +489,7 @@ class TunedProgram:
 
     @property
     def choices(self) -> list[OpenChoice]:
-        """What is open, in the order of the steps."""
+        """The open choices, in the order of the steps."""
         return list(self._uses)
 
     @property
@@ -497,7 +498,7 @@ class TunedProgram:
         return self.taken and not self.is_open and not self.better
 
     def rank(self, run: float) -> None:
-        """Choose what is worth a contest, by what the timeline says. run: seconds of a run."""
+        """Select the choices that are worth a contest, from the timeline. run: seconds of a run."""
         spans = [] if self.timeline is None else [s for s in self.timeline.spans if s.kind != "host"]
         for choice, span in zip(self._kernels, spans, strict=bool(spans)):
             if choice is not None:
@@ -507,7 +508,7 @@ class TunedProgram:
         self.taken, self.timeline = True, None
 
     def look(self) -> None:
-        """See what was learnt since the last time, by anyone."""
+        """Take over results found since the last time, by anyone."""
         self.missed += self.saving
         if self.seen == OpenChoice.settled:
             return
@@ -518,7 +519,8 @@ class TunedProgram:
         self.is_open = not all(choice.done for _, choice in self.ranked)
 
     def is_worth(self, seconds: float) -> bool:
-        """Whether a change of plans that takes so long is due: all is known, or runs have lost as much without it."""
+        """Whether a change of plans that takes `seconds` is due: all is known, or runs have lost as much without
+        it."""
         return bool(self.better) and (not self.is_open or self.missed >= seconds)
 
 

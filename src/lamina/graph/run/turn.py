@@ -1,4 +1,5 @@
-"""Whose turn it is: executables that update the same tensors do so one call after another, whatever their threads."""
+"""Serialization of state updates: executables that update the same tensors run one call after another, across
+threads."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ class Turn:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child: another thread may have had the turn."""
+        """In a forked child: another thread may have held the lock."""
         self.lock = threading.RLock()
 
 
 class Turns:
-    """The turns of some tensors, taken together and always in the same order, so that no two threads wait for each
-    other. Re-entrant."""
+    """The locks of some tensors, taken together and always in the same order, so that no deadlock is possible.
+    Re-entrant."""
 
     def __init__(self, turns: Iterable[Turn] = ()) -> None:
         self._turns = sorted(turns, key=lambda t: t.number)
@@ -52,7 +53,8 @@ _changing = threading.Lock()
 def turns_of(tensors: Iterable[Tensor], updated: Iterable[Tensor] = ()) -> Turns:
     """The turns of tensors that some executable updates.
 
-    updated: those that the caller's executable updates: from now on they have turns, one for all that had none.
+    updated: those that the caller's executable updates: from now on they have turns, a common one for all that had
+        none.
     """
     mine = Turn()
     with _changing:

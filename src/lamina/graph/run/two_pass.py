@@ -1,8 +1,8 @@
-"""A program that runs in two passes on one arena: a forward pass, and later the backward pass on what that left.
+"""A program that runs in two passes on one arena: a forward pass, and later the backward pass on the values it left.
 
-`Executable` runs a graph whole. Where another framework drives (its autograd asks for gradients when it likes),
-forward and backward pass are one graph all the same: planned, fused and placed together, so that what the backward
-pass reads stays where the forward pass wrote it. The steps are cut behind the last one that the early outputs need.
+`Executable` runs a graph as a whole. Where another framework drives (its autograd requests gradients whenever it
+likes), forward and backward pass are still one graph: planned, fused and placed together, so that the backward pass
+reads values where the forward pass wrote them. The steps are split after the last one that the early outputs need.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from lamina.tensors import Tensor
 
 
 class TwoPassProgram:
-    """A graph, planned so that its first outputs are there before the rest runs.
+    """A graph, planned so that its first outputs are complete before the rest runs.
 
     graph: inputs are those of both passes; the first `early` outputs are the forward pass's.
     lent: indices of inputs that are read where their owner keeps them (parameters): row-major, and at the same
-        address as long as the owner says (`TwoPassContext.lend`). All others have a place in each context.
-    late: indices of inputs that are there only for the backward pass (gradients that arrive). The forward pass does
+        address until the owner changes it (`TwoPassContext.lend`). All others have a place in each context.
+    late: indices of inputs that are available only to the backward pass (incoming gradients). The forward pass does
         not read them: no early output may depend on one.
     updates: for lent inputs that the forward pass gives a new value: the early output with that. `in_place` says
-        which of them it writes where they lie; the others' outputs are copied there by whoever wants that.
-    together: indices of outputs that lie in one block of each context, one behind the other, so that one copy takes
+        which of them it writes in place; the caller copies the others' outputs there.
+    together: indices of outputs that lie in one block of each context, one after the other, so that one copy takes
         all of them (gradients of parameters). `offsets` says at which byte: of those that lie row-major, in memory
         that nothing else needs.
 
     Raises NoKernel where the backend cannot compute a node, ValueError for an early output that needs a late input.
     """
 
-    memory_limit: int | None = None  # as an `Executable` has one
+    memory_limit: int | None = None  # like an `Executable`'s
 
     def __init__(
         self,
@@ -103,25 +103,25 @@ class TwoPassProgram:
 
     @property
     def kernels(self) -> tuple[int, int]:
-        """How many kernels, or calls of a library, each pass is."""
+        """How many kernels or library calls each pass is."""
         first, second = ([s for s in half if not s.plan.view] for half in self.halves)
         return len(first), len(second)
 
     # ---- tuning between calls
     def change_plans(self, better: Mapping[Plan, Plan]) -> bool:
-        """Run other plans in place of some in the contexts that are made from now on; those there are go on."""
+        """Replace some plans in the contexts created from now on; existing ones keep theirs."""
         self.program = with_plans(self.program, better)
         return True
 
     def synchronize(self) -> None:
-        """Wait for what its contexts have queued."""
+        """Wait for all that its contexts have queued."""
         for found in self._streams.keyrefs():
             context = found()
             if context is not None:
                 context.stream.synchronize()
 
     def held(self, seconds: float) -> AbstractContextManager[None]:
-        """Nothing: who drives its passes queues other work, too, which is not held either."""
+        """Nothing: the driver of its passes queues other work, too, which cannot be held."""
         return nullcontext()
 
     def _answer(self, graph: Graph, updates: dict[int, int], early: int) -> Answer:
@@ -131,9 +131,8 @@ class TwoPassProgram:
         return Answer(self.graph, self._planned(updates, early), passes, len(self.graph.nodes))
 
     def _planned(self, updates: dict[int, int], early: int) -> PlannedGraph:
-        """The graph planned with updates in place, but for those of memory that the backward pass reads: it may have
-        been written again by then.
-        """
+        """The graph planned with updates in place, except for values that the backward pass reads: the update may
+        have overwritten them by then."""
         self.program = plan_graph(self.graph, Plans(self.backend), updates, (), early)
         read = {slot.base for step in self.halves[1] for slot in step.inputs}
         kept = {i: o for i, o in updates.items() if self.program.inputs[i] not in read}
@@ -144,7 +143,7 @@ class TwoPassProgram:
         return [i for i, o in updates.items() if program.outputs[o].base is program.inputs[i]]
 
     def _lay_together(self, together: Collection[int]) -> None:
-        """Take outputs out of the arena, into the block."""
+        """Move outputs out of the arena, into the block."""
         program = self.program
         shown = Counter(slot.base for slot in program.outputs)
         for i in together:
@@ -177,8 +176,8 @@ class TwoPassContext:
 
     On a GPU each pass is launched as one CUDA graph from the third time on, on `stream`.
 
-    places: where each input that is not lent is written before a pass. `result` says where an output lies after it:
-    until the next pass runs (the forward pass's), or the next call; whoever keeps one copies it.
+    places: where each input that is not lent is written before a pass. `result` says where an output is after it:
+        valid until the next pass (the forward pass's), or the next call; to keep one, copy it.
     block: the bytes of the outputs that lie together.
     """
 
@@ -208,14 +207,14 @@ class TwoPassContext:
         self.lend(lent)
 
     def lend(self, lent: Mapping[int, Buffer]) -> None:
-        """Where lent inputs lie from now on: both passes are bound anew."""
+        """Set the addresses of lent inputs: both passes are bound anew."""
         for i, buffer in lent.items():
             self._memory[self._program.inputs[i]] = buffer
         self._forward.unbind()
         self._backward.unbind()
 
     def result(self, index: int) -> Tensor:
-        """Where an output lies after its pass. It is read before the next pass runs."""
+        """Where an output is after its pass. It must be read before the next pass runs."""
         slot = self._program.outputs[index]
         return Tensor(self._memory[slot.base].view(slot.offset, slot.spec.nbytes), slot.spec)
 

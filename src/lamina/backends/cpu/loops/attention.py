@@ -1,4 +1,4 @@
-"""What lies between the products of attention, row by row of the scores: bias, mask, softmax, and their gradient."""
+"""The steps between the products of attention, row by row of the scores: bias, mask, softmax, and their gradient."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from lamina.spec import Shape, float32
 
 
 class ScoreShape(NamedTuple):
-    """One image's scores [1, H, S, T]: shape, the factor of products, whether rows see later columns, the bias (where
-    it lies, with its shape, whose axes may be 1), and the mask of dropout, with the factor of weights that it keeps.
-    """
+    """One sample's scores [1, H, S, T]: shape, the factor of products, whether rows see later columns, the bias
+    (place and shape, whose axes may be 1), and the dropout mask, with the factor of kept weights."""
 
     shape: Shape
     scale: float
@@ -27,18 +26,17 @@ class ScoreShape(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """Rows in all."""
+        """The total number of rows."""
         return self.shape[1] * self.shape[2]
 
     @property
     def form(self) -> tuple[int | None, bool, bool]:
-        """What a kernel is made for: the step of the bias from column to column, None without one; `causal`; whether
-        weights are dropped.
-        """
+        """The specialization of a kernel: the column stride of the bias, None without one; `causal`; whether weights
+        are dropped."""
         return None if self.bias is None else int(self.bias[1][3] > 1), self.causal, self.mask is not None
 
     def parameters(self, unused: Location) -> list[Location | int]:
-        """In the order in which `_ScoreRows` takes them."""
+        """The parameters in the order in which `_ScoreRows` takes them."""
         place, given = self.bias or (unused, (1, 1, 1, 1))
         strides = [given[2] * given[3], given[3]]
         mask, growth = self.mask or (unused, 1.0)
@@ -48,7 +46,7 @@ class ScoreShape(NamedTuple):
 
 
 def weights(scores: ScoreShape, products: Location, stats: Location | None) -> LoopKernel:
-    """Products become softmax(scale * products + bias); stats: the logarithms of the rows' sums, if they are wanted.
+    """In place: products become softmax(scale * products + bias); stats: the log-sum-exp of each row, if wanted.
 
     Rows that see nothing become zeros, their stats infinite.
     """
@@ -60,9 +58,10 @@ def weights(scores: ScoreShape, products: Location, stats: Location | None) -> L
 def slopes(
     scores: ScoreShape, products: Location, slope: Location, rows: Sequence[Location], width: int
 ) -> LoopKernel:
-    """Products become weights, and `slope`, the gradient by the weights, that by the scores.
+    """In place: products become weights, and `slope`, the gradient of the weights, becomes that of the scores.
 
-    rows: the stats, and the result and its gradient, rows of `width`, whose products' sum each slope is less.
+    rows: the stats, and the result and its gradient, rows of `width`, whose dot product is subtracted from each
+        slope.
     """
     text = partial(_slopes, *scores.form)
     parameters = [products, slope, *rows, width, *scores.parameters(products)]
@@ -83,11 +82,11 @@ class _ScoreRows:
         return self.code.remainder(row, self.rows)
 
     def seen(self, row: Scalar) -> Scalar:
-        """How many columns a row sees."""
+        """The number of columns that a row sees."""
         return least(self.within(row) + 1, self.columns) if self.causal else self.columns
 
     def bias_of(self, row: Scalar) -> Scalar:
-        """Where the row's bias begins."""
+        """The offset of the row's bias."""
         head = self.code.quotient(row, self.rows)
         return head * self.steps[0] + self.within(row) * self.steps[1]
 
@@ -150,7 +149,7 @@ def _slopes(step: int | None, causal: bool, drops: bool) -> str:
             weight = code.call("exp", (rows.score(row, bias, j) - less,))
             x[start + j] = rows.kept(start + j, weight)
             y[start + j] = weight * (rows.kept(start + j, y[start + j]) - total.get())
-        unseen = code.call("exp", (-np.inf - less,))  # 0, or NaN, which then reaches all columns
+        unseen = code.call("exp", (-np.inf - less,))  # 0, or NaN, which then propagates to all columns
         with code.loop(seen, rows.columns, independent=True) as j:
             x[start + j] = rows.kept(start + j, unseen)
             y[start + j] = unseen * (rows.kept(start + j, y[start + j]) - total.get())

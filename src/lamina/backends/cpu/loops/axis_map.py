@@ -1,7 +1,7 @@
-"""MapAxes: interpolation, padding from the image, patches and their gradients, plane by plane.
+"""MapAxes: interpolation, reflect and replicate padding, patches and their gradients, plane by plane.
 
-The axes in front of the first one that is mapped count planes, which threads share. Within a plane the maps run one
-after the other, as the op's meaning does, through memory of the thread's own that stays in its cache.
+The axes before the first mapped one count planes, which are divided among threads. Within a plane the maps run one
+after the other, as in the op's reference, through thread-local memory that stays in cache.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from lamina.ops.primitives.map_axes import MapAxes
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Shape, Spec, int32
 
-#: Rows of so many elements are written out; those of more are a loop.
+#: Rows of at most this many elements are unrolled; longer ones are a loop.
 _WRITTEN_OUT = 8
-#: Bytes of a plane between two maps that a thread keeps to itself.
+#: The most bytes of a plane between two maps in thread-local memory.
 _OWN = 1 << 18
 
 
 @dataclass(frozen=True)
 class MapForm:
-    """What a kernel is made for: how many elements a row reads (0: any number), whether some read fewer, whether
-    they are moved as they are, and whether the axis is the last one.
-    """
+    """The specialization of a kernel: how many elements a row reads (0: any number), whether some rows read fewer,
+    whether elements are copied unweighted, and whether the axis is the last one."""
 
     taps: int
     ragged: bool
@@ -46,7 +45,7 @@ class MapForm:
 
 @dataclass(frozen=True)
 class PlaneMap:
-    """One map within a plane: lines before the axis, its sizes, and elements behind it."""
+    """One map within a plane: lines before the axis, the sizes of the axis, and elements after it."""
 
     form: MapForm
     rows: SparseRows
@@ -86,7 +85,7 @@ def _by_taps(rows: SparseRows, taps: int) -> tuple[Array, Array]:
 
 @loops(MapAxes, source="loops")
 def mapped(op: MapAxes, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """All maps in one kernel; one kernel for each where what lies between is too large to keep."""
+    """All maps in one kernel; one kernel per map where the intermediate results are too large for the cache."""
     x, (out,) = specs[0].open.fixed, op.infer(specs[0])
     y = out.fixed
     worthwhile(op, [x], [y])
@@ -218,7 +217,7 @@ class _MapLoops:
                 self._by_long_rows(x, x_line, y, y_line, row)
 
     def _tap(self, i: Scalar, tap: int) -> tuple[Scalar, Scalar | None]:
-        """The element that row i reads as its tap, and the weight."""
+        """The index of row i's tap, and its weight."""
         place = i + self.target * tap
         return self.at[place], None if self.weight is None else self.weight[place]
 
@@ -237,7 +236,7 @@ class _MapLoops:
         return where(at < 0, 0, x[line + np.maximum(at, 0)]), weight
 
     def _by_rows(self, x: Elements, x_line: Scalar, y: Elements, y_line: Scalar) -> None:
-        """Rows of elements behind the axis, which are alike."""
+        """Rows of the elements after the axis, which share index and weight."""
         code = self.code
         with code.loop(0, self.target) as i:
             taps = [self._tap(i, t) for t in range(self.form.taps)]
@@ -261,7 +260,7 @@ class _MapLoops:
         return total.get()
 
     def _by_long_rows(self, x: Elements, x_line: Scalar, y: Elements, y_line: Scalar, row: Elements) -> None:
-        """Sums of any number of rows, gathered in one of the thread's own."""
+        """Sums of any number of rows, accumulated in a thread-local row."""
         code = self.code
         assert self.start is not None
         with code.loop(0, self.target) as i:

@@ -1,4 +1,4 @@
-"""A kernel in the making: typed values, loops, loads and stores, as LLVM assembly.
+"""A kernel under construction: typed values, loops, loads and stores, as LLVM assembly.
 
     code = Code()
     x, y = code.array(float32), code.array(float32)
@@ -26,7 +26,7 @@ from lamina.spec import DType, as_dtype, bfloat16, bool_, float16
 
 Array = np.ndarray[Any, Any]
 
-#: NumPy's dtype -> LLVM's type of a value. Half types are loaded as float32; bool is a bit in a register.
+#: NumPy's dtype -> LLVM's type of a value. Half types are loaded as float32; bool is an i1.
 TYPES = {
     np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.int64): "i64",
     np.dtype(np.int32): "i32", np.dtype(np.int16): "i16", np.dtype(np.int8): "i8", np.dtype(np.uint8): "i8",
@@ -41,10 +41,10 @@ KNOWN = {"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16",
 
 
 class Scalar(NDArrayOperatorsMixin):
-    """A number that a kernel computes: of NumPy's dtype, without axes, known when the kernel runs.
+    """A scalar that a kernel computes: with a NumPy dtype, without axes, known when the kernel runs.
 
-    NumPy's functions and operators on it write instructions and give another value, with NumPy's rules for dtypes.
-    Raises NoKernel for those that have no instructions.
+    NumPy's functions and operators on it emit instructions and give another value, with NumPy's dtype promotion.
+    Raises NoKernel for functions without instructions.
     """
 
     shape, ndim, size = (), 0, 1
@@ -84,11 +84,11 @@ class Scalar(NDArrayOperatorsMixin):
         self.code, self.dtype, self.text = code, dtype, text
 
     def astype(self, dtype: Any, copy: bool = True) -> Scalar:
-        """The value in another dtype; floats go towards zero to integers, NaN to 0."""
+        """The value in another dtype; float to integer rounds towards zero, NaN to 0."""
         return self.code.convert(self, np.dtype(dtype))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Scalar:
-        # `out` is there for x += y alone, which binds the name anew.
+        # `out` is supported only for x += y, which rebinds the name.
         if method != "__call__" or set(options) - {"out"}:
             raise NoKernel(f"cpu: a kernel has no {ufunc.__name__}.{method}")
         return self.code.call(ufunc.__name__, inputs)
@@ -105,7 +105,7 @@ class Scalar(NDArrayOperatorsMixin):
 
 @dataclass(frozen=True)
 class Elements:
-    """An array of a kernel: elements by number, from the start."""
+    """An array of a kernel: elements by index, from the start."""
 
     code: Code
     dtype: DType
@@ -119,7 +119,7 @@ class Elements:
 
 
 class Variable:
-    """A number that changes: what a loop carries from step to step."""
+    """A mutable scalar: a loop-carried value."""
 
     def __init__(self, code: Code, initial: Scalar) -> None:
         self.code, self.dtype = code, initial.dtype
@@ -127,24 +127,25 @@ class Variable:
         self.set(initial)
 
     def get(self) -> Scalar:
-        """The number by now."""
+        """The current value."""
         return self.code.made(self.dtype, f"load {TYPES[self.dtype]}, ptr {self.place}")
 
     def set(self, value: Any) -> None:
-        """Make it another number."""
+        """Assign a value."""
         given = self.code.convert(self.code.value(value, self.dtype), self.dtype)
         self.code.emit(f"store {TYPES[self.dtype]} {given.text}, ptr {self.place}")
 
     def add(self, value: Any) -> None:
-        """Add to a sum whose order does not matter: LLVM may keep several parts of it (NaN and infinities stay)."""
+        """Add to a sum whose order does not matter: LLVM may keep several partial sums (NaN and infinities are
+        kept)."""
         self._gather("add", value)
 
     def multiply(self, value: Any) -> None:
-        """The same of a product."""
+        """The same for a product."""
         self._gather("mul", value)
 
     def choose(self, larger: bool, value: Scalar) -> None:
-        """Take a float that is larger (or smaller) in place of the number. Nothing is known of it after a NaN."""
+        """Replace by a float that is larger (or smaller). After a NaN the value is unspecified."""
         kind, way = TYPES[self.dtype], "ogt" if larger else "olt"
         now, given = self.get(), self.code.convert(value, self.dtype)
         taken = self.code.made(BOOL, f"fcmp nnan nsz {way} {kind} {given.text}, {now.text}")
@@ -158,7 +159,7 @@ class Variable:
 
 
 class Code:
-    """Instructions in order. Parameters stand in one array of 64-bit words: addresses and sizes."""
+    """Instructions in order. Parameters are passed in one array of 64-bit words: addresses and sizes."""
 
     def __init__(self) -> None:
         self._reserved: list[str] = []
@@ -180,11 +181,11 @@ class Code:
         return Elements(self, dtype, self._parameter("ptr"))
 
     def size(self) -> Scalar:
-        """The next parameter: a whole number."""
+        """The next parameter: an integer."""
         return Scalar(self, INDEX, self._parameter("i64"))
 
     def sizes(self, count: int) -> list[Scalar]:
-        """So many whole numbers."""
+        """The next `count` parameters, integers."""
         return [self.size() for _ in range(count)]
 
     def _parameter(self, type: str) -> str:
@@ -196,7 +197,7 @@ class Code:
         return f"%p{number}"
 
     def share(self) -> tuple[Scalar, Scalar]:
-        """The part of the outermost loop's steps that this call does: from, and to before."""
+        """This call's share of the outermost loop: first step, and one past the last."""
         return Scalar(self, INDEX, "%first"), Scalar(self, INDEX, "%last")
 
     # ---- instructions
@@ -211,28 +212,28 @@ class Code:
         return f"v{self._names}"
 
     def made(self, dtype: np.dtype[Any], instruction: str) -> Scalar:
-        """The value of an instruction."""
+        """The result of an instruction."""
         name = f"%{self.name()}"
         self.emit(f"{name} = {instruction}")
         return Scalar(self, dtype, name)
 
     def reserve(self, type: str, count: str = "1") -> str:
-        """Room on the stack, for the whole call."""
+        """Stack memory for the whole call."""
         name = f"%{self.name()}"
         self._reserved.append(f"{name} = alloca {type}, i64 {count}, align 64")
         return name
 
     def scratch(self, dtype: DType, count: Scalar) -> Elements:
-        """Memory of this call alone; `count` is a parameter, and small."""
+        """Memory private to this call; `count` is a parameter, and small."""
         return Elements(self, dtype, self.reserve(_STORED.get(dtype) or TYPES[dtype.numpy], count.text))
 
     @property
     def doubts(self) -> bool:
-        """Whether a result may be wrong, which the kernel then tells by its last parameter."""
+        """Whether a result may be wrong, which the kernel reports through its last parameter."""
         return bool(self._doubt)
 
     def doubt(self, condition: Scalar) -> None:
-        """Where this holds, results are not what they should be: others compute everything again."""
+        """Mark the results as doubtful where the condition holds: the caller then recomputes everything."""
         if not self._doubt:
             self._doubt = self.reserve("i1")
             self._reserved.append(f"store i1 false, ptr {self._doubt}")
@@ -250,7 +251,7 @@ class Code:
         return Variable(self, self.convert(self.value(initial, np.dtype(dtype)), np.dtype(dtype)))
 
     def value(self, number: Any, dtype: np.dtype[Any] | None = None) -> Scalar:
-        """A number of Python or NumPy as a value; dtype: of Python's numbers, which have none."""
+        """A Python or NumPy number as a value; dtype: for Python numbers, which have none."""
         if isinstance(number, Scalar):
             return number
         given = np.asarray(number)
@@ -278,7 +279,7 @@ class Code:
             return x
         x = self.rounded(x)
         if x.dtype not in TYPES or dtype not in TYPES:
-            if dtype in _HALVES and x.dtype.kind == "f":  # is rounded when it is stored or used
+            if dtype in _HALVES and x.dtype.kind == "f":  # rounded when it is stored or used
                 return Scalar(self, dtype, self.convert(x, np.dtype(np.float32)).text)
             raise NoKernel(f"cpu: kernels do not convert {x.dtype} to {dtype}")
         if dtype == BOOL:
@@ -291,7 +292,7 @@ class Code:
         return self.made(dtype, f"{_conversion(x.dtype, dtype)} {old} {x.text} to {new}")
 
     def rounded(self, x: Scalar) -> Scalar:
-        """A value of a half type, kept as float32 until now, rounded to it; other values as they are."""
+        """A value of a half type, computed in float32 so far, rounded to it; other values unchanged."""
         if x.dtype not in _HALVES:
             return x
         kept = Scalar(self, np.dtype(np.float32), x.text)
@@ -301,32 +302,32 @@ class Code:
         return self._from_bfloat16(self._rounded_to_bfloat16(kept))
 
     def _truncated(self, x: Scalar, dtype: np.dtype[Any]) -> Scalar:
-        """As NumPy on x86: through 32 or 64 bits, whose least number stands for all that they do not hold."""
+        """As NumPy on x86: through 32 or 64 bits, whose lowest integer stands for all values out of range."""
         bits = 64 if dtype.itemsize == 8 else 32
         wide, least = np.dtype(f"int{bits}"), -(2.0 ** (bits - 1))
         x = self.call("where", ((x >= least) & (x < -least), x, least))
         return self.convert(self.made(wide, f"fptosi {TYPES[x.dtype]} {x.text} to {TYPES[wide]}"), dtype)
 
     def intrinsic(self, name: str, dtype: np.dtype[Any], *args: Scalar) -> Scalar:
-        """A function that LLVM knows."""
+        """An LLVM intrinsic."""
         types, kind = ", ".join(TYPES[a.dtype] for a in args), TYPES[dtype]
         self._declared[name] = f"declare {kind} @llvm.{name}({types})"
         given = ", ".join(f"{TYPES[a.dtype]} {a.text}" for a in args)
         return self.made(dtype, f"call {kind} @llvm.{name}({given})")
 
     def bits(self, x: Scalar, dtype: Any) -> Scalar:
-        """The same bits as another type of the same size."""
+        """Bit cast to another type of the same size."""
         return self.made(np.dtype(dtype), f"bitcast {TYPES[x.dtype]} {x.text} to {TYPES[np.dtype(dtype)]}")
 
     def call(self, name: str, args: Sequence[Any], **options: Any) -> Scalar:
-        """A function of NumPy on values and numbers. Raises NoKernel for one that has no instructions."""
+        """A NumPy function on values and numbers. Raises NoKernel for one without instructions."""
         found = FUNCTIONS.get(name)
         if found is None or options:
             raise NoKernel(f"cpu: a kernel has no {name}")
         return found(self, *(self.rounded(a) if isinstance(a, Scalar) else a for a in args))
 
     def together(self, *args: Any) -> list[Scalar]:
-        """The operands in their common dtype, as NumPy promotes them."""
+        """The operands in their common dtype, by NumPy's promotion."""
         dtype = np.result_type(*(a.dtype if isinstance(a, Scalar) else a for a in args))
         if dtype not in TYPES:
             raise NoKernel(f"cpu: kernels do not compute in {dtype}")
@@ -349,14 +350,14 @@ class Code:
         return Scalar(self, dtype.numpy, name)
 
     def store(self, memory: Elements, index: Any, value: Any) -> None:
-        """Write an element, rounded to the nearest of its type."""
+        """Store an element, rounded to nearest in its type."""
         kind = _STORED.get(memory.dtype) or TYPES[memory.dtype.numpy]
         given = self._stored(self.value(value, memory.dtype.compute.numpy), memory.dtype)
         place = self._element(memory, kind, index)
         self.emit(f"store {kind} {given}, ptr {place}{self._group()}")
 
     def copy(self, target: Elements, to: Any, source: Elements, start: Any, count: Scalar) -> None:
-        """Copy so many elements that lie one behind the other, as the C library does, which knows many lengths."""
+        """Copy `count` contiguous elements by the C library's memcpy, which is tuned for many lengths."""
         kind = _STORED.get(target.dtype) or TYPES[target.dtype.numpy]
         name = "memcpy.p0.p0.i64"
         self._declared[name] = f"declare void @llvm.{name}(ptr, ptr, i64, i1)"
@@ -374,7 +375,7 @@ class Code:
         return f", !llvm.access.group {self._groups[-1]}" if self._groups and self._groups[-1] else ""
 
     def _stored(self, x: Scalar, dtype: DType) -> str:
-        if x.dtype == dtype.numpy and x.dtype not in TYPES:  # a half type, kept as float32
+        if x.dtype == dtype.numpy and x.dtype not in TYPES:  # a half type, held as float32
             x = Scalar(self, np.dtype(np.float32), x.text)
         x = self.convert(x, dtype.compute.numpy)
         if dtype == float16:
@@ -386,7 +387,7 @@ class Code:
         return x.text
 
     def _rounded_to_bfloat16(self, x: Scalar) -> str:
-        """The upper half of the bits, to the nearest, ties to even; NaN stays NaN."""
+        """The upper half of the bits, rounded to nearest, ties to even; NaN stays NaN."""
         bits = self.bits(x, np.int32)
         odd = np.bitwise_and(self.shifted(bits, 16), 1)
         nearest = self.shifted(bits + odd + np.int32(0x7FFF), 16)
@@ -399,15 +400,15 @@ class Code:
         return self.bits(self.made(np.dtype(np.int32), f"shl i32 {wide.text}, 16"), np.float32)
 
     def quotient(self, x: Scalar, y: Scalar) -> Scalar:
-        """x // y of whole numbers that are not negative."""
+        """x // y of non-negative integers."""
         return self.made(x.dtype, f"udiv {TYPES[x.dtype]} {x.text}, {y.text}")
 
     def remainder(self, x: Scalar, y: Scalar) -> Scalar:
-        """x % y of whole numbers that are not negative."""
+        """x % y of non-negative integers."""
         return self.made(x.dtype, f"urem {TYPES[x.dtype]} {x.text}, {y.text}")
 
     def shifted(self, x: Scalar, by: int) -> Scalar:
-        """The bits moved down (by > 0, zeros come in) or up."""
+        """Bits shifted right (by > 0, filling with zeros) or left."""
         kind, way = TYPES[x.dtype], "lshr" if by > 0 else "shl"
         return self.made(x.dtype, f"{way} {kind} {x.text}, {abs(by)}")
 
@@ -415,7 +416,7 @@ class Code:
 
     @contextmanager
     def loop(self, first: Any, last: Any, step: Any = 1, *, independent: bool = False) -> Iterator[Scalar]:
-        """Steps from first to before last. independent: no step reads or writes what another one writes."""
+        """Iterate from first to before last. independent: no iteration reads or writes what another one writes."""
         count = self.variable(first)
         end, by = (self.convert(self.value(v, INDEX), INDEX) for v in (last, step))
         head, body, after = (f"{part}{self.name()}" for part in ("head", "body", "after"))
@@ -434,7 +435,7 @@ class Code:
 
     @contextmanager
     def when(self, condition: Scalar) -> Iterator[None]:
-        """What is done only where a condition holds."""
+        """Emit a block that runs only where a condition holds."""
         then, after = f"then{self.name()}", f"after{self.name()}"
         given = self.convert(condition, BOOL)
         self.emit(f"br i1 {given.text}, label %{then}, label %{after}\n{then}:")
@@ -479,7 +480,7 @@ def _conversion(old: np.dtype[Any], new: np.dtype[Any]) -> str:
 
 
 def literal(value: Any) -> str:
-    """A number as LLVM writes it: floats by the bits of a double."""
+    """A number in LLVM's syntax: floats by the bits of a double."""
     if isinstance(value, np.bool_):
         return "true" if value else "false"
     if isinstance(value, np.floating):
@@ -489,13 +490,13 @@ def literal(value: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------------- functions
 
-#: What NumPy's functions are, by their names: (code, *operands) -> value.
+#: Implementations of NumPy's functions, by name: (code, *operands) -> value.
 FUNCTIONS: dict[str, Callable[..., Scalar]] = {}
 F = Callable[..., Scalar]
 
 
 def function(*names: str) -> Callable[[F], F]:
-    """Register what functions of NumPy are."""
+    """Register the implementation of NumPy functions."""
 
     def register(f: F) -> F:
         FUNCTIONS.update(dict.fromkeys(names, f))
@@ -554,7 +555,7 @@ for _name, _instruction, _logical in (
 
 def _shift(name: str, signed: str, unsigned: str) -> None:
     def move(code: Code, a: Any, b: Any) -> Scalar:
-        """b is within the bits, as NumPy demands."""
+        """Shift; b is within the bit width, as NumPy demands."""
         x, y = code.together(a, b)
         if x.dtype.kind not in "iu":
             raise NoKernel(f"cpu: a kernel has no {name} of {x.dtype}")
@@ -691,7 +692,7 @@ def _zeros_like(code: Code, a: Any) -> Scalar:
 
 @function("fmod")
 def _fmod(code: Code, a: Any, b: Any) -> Scalar:
-    """What is left of a after whole multiples of b, exact; a quotient that is too large for that is in doubt."""
+    """The remainder of a after whole multiples of b, exact; doubtful where the quotient is too large for that."""
     x, y = code.together(a, b)
     x = floating(code, "fmod", x)
     quotient = code.call("trunc", (x / y,))
@@ -704,7 +705,7 @@ def _fmod(code: Code, a: Any, b: Any) -> Scalar:
 
 @function("remainder")
 def _remainder(code: Code, a: Any, b: Any) -> Scalar:
-    """With the sign of b; by a power of two in two steps."""
+    """Remainder with the sign of b; for a power of two in two steps."""
     x = floating(code, "remainder", a)
     if not isinstance(b, Scalar) and np.frexp(b)[0] == 0.5:
         return code.call("subtract", (x, np.floor(x * (1 / float(b))) * float(b)))

@@ -1,4 +1,4 @@
-"""From LLVM assembly to machine code of this processor, by llvmlite; kept in memory and on disk."""
+"""From LLVM assembly to machine code for this processor, by llvmlite; cached in memory and on disk."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from lamina._lazy import lazy
 from lamina.runtime import DiskCache, cache_directory, digest
 
-#: What the optimiser may prefer: registers as wide as the machine has.
+#: Vector width preference of the optimiser: the machine's widest registers.
 _ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" }'
-#: Bytes of machine code that are kept on disk.
+#: Bytes of machine code cached on disk.
 _DISK_LIMIT = 64 << 20
-#: Changes when other instructions would be made of the same assembly.
+#: Incremented when the same assembly would compile to other instructions.
 _VERSION = "1"
 
-#: A compiled kernel: the addresses of its parameters, and the steps of its outermost loop from, and to before.
+#: A compiled kernel: the addresses of its parameters, and the range of its outermost loop's steps.
 Function = Callable[[int, int, int], None]
 _PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 

@@ -1,4 +1,4 @@
-"""CTC losses and their gradient, sequence by sequence; all states of a time step side by side."""
+"""CTC losses and their gradient, sequence by sequence; all states of a time step are vectorized."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lamina.ops.primitives.ctc import CtcLoss, CtcLossGrad
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, int64
 
-#: States and classes that a thread keeps to itself.
+#: The most states and classes in thread-local memory.
 _MOST = 1 << 14
 
 
@@ -50,7 +50,7 @@ def ctc_loss_grad(op: CtcLossGrad, specs: Sequence[Spec], device: Device, policy
 
 
 def _sizes(op: CtcLoss | CtcLossGrad, inputs: Sequence[Spec]) -> list[int]:
-    """Time steps, sequences, classes, labels, the blank, and what a row of states takes."""
+    """Time steps, sequences, classes, labels, the blank, and the length of a row of states."""
     time, batch, classes = inputs[0].shape
     labels = inputs[1].shape[1]
     if max(classes, 2 * labels + 1) > _MOST:
@@ -67,7 +67,7 @@ class _Sequences:
         self.targets, self.steps, self.counts = (code.array(int64) for _ in range(3))
 
     def sizes(self) -> None:
-        """The next parameters, and memory for as many states."""
+        """The next parameters, and memory for the states."""
         code = self.code
         self.time, self.batch, self.classes, self.labels, self.blank, room = code.sizes(6)
         self.states = self.labels * 2 + 1
@@ -75,19 +75,19 @@ class _Sequences:
         self.now, self.next = code.scratch(self.wide, room), code.scratch(self.wide, room)
 
     def begin(self) -> None:
-        """What stands before the loop over sequences."""
+        """Emit the code before the loop over sequences."""
         code = self.code
         self.inside = Index(code, self.classes, from_back=False)
         self.in_time = Index(code, self.time + 1, from_back=False)
         self.in_labels = Index(code, self.labels + 1, from_back=False)
 
     def end(self, flag: Elements) -> None:
-        """What stands behind it."""
+        """Emit the code after it."""
         for index in (self.inside, self.in_time, self.in_labels):
             index.tell(flag)
 
     def open(self, n: Scalar) -> tuple[Scalar, Scalar]:
-        """Read a sequence's states; its steps and labels."""
+        """Read a sequence's states; returns its steps and labels."""
         code = self.code
         steps, count = self.in_time(self.steps[n]), self.in_labels(self.counts[n])
         with code.loop(0, self.states) as z:
@@ -114,13 +114,13 @@ class _Sequences:
         return self.x[(t * self.batch + n) * self.classes + self.names[z + 2]]
 
     def turn(self) -> None:
-        """The next row becomes that of now."""
+        """Swap the current row of states with the next one."""
         with self.code.loop(2, self.states + 2, independent=True) as z:
             self.now[z] = self.next[z]
 
 
 def _sum(code: Code, *terms: Scalar) -> Scalar:
-    """The logarithm of the sum of exponentials."""
+    """Log-sum-exp."""
     top = terms[0]
     for term in terms[1:]:
         top = code.call("maximum", (top, term))
@@ -163,7 +163,7 @@ def _forward(dtype: DType, keep: bool) -> str:
 
 
 def _loss(code: Code, steps: Scalar, count: Scalar, end: Scalar, before: Scalar) -> Scalar:
-    """-log of the ways that end in the last label or the blank after it; no steps spell nothing."""
+    """-log of the sum of paths that end in the last label or the blank after it; zero steps spell the empty label."""
     both = -_sum(code, end, where(count > 0, before, -np.inf))
     return where(steps == 0, where(count == 0, code.value(0.0, both.dtype), np.inf), both)
 
@@ -206,7 +206,7 @@ def _backward(dtype: DType, normalized: bool, forgiven: bool) -> str:
 
 
 def _beta(code: Code, s: _Sequences, t: Scalar, n: Scalar, steps: Scalar, count: Scalar) -> None:
-    """The ways from each state at t to the sequence's end, its own score among them, as the row of now."""
+    """The paths from each state at t to the sequence's end, including its own score, as the current row."""
     with code.when(t == steps - 1), code.loop(np.maximum(count * 2 - 1, 0), count * 2 + 1) as z:
         s.now[z + 2] = s.score(t, n, z)
     with code.when(t < steps - 1):

@@ -1,4 +1,4 @@
-"""Elementwise ops, one or a chain of them, as one kernel: its body is the op's NumPy meaning on one element.
+"""Elementwise ops, one or a chain of them, as one kernel: its body is the op's NumPy reference on one element.
 
 Any dtypes, any broadcasting, any strides, blocked layouts too. Half types are computed in float32 and rounded once.
 """
@@ -29,7 +29,7 @@ from lamina.ops.primitives.shape import Expand
 from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Spec
 
-#: Strides that a kernel is made for; others are parameters.
+#: Strides for which kernels are specialized; others are parameters.
 _FIXED = (0, 1)
 
 
@@ -47,7 +47,7 @@ def elementwise(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -
 
 
 def _laid_plan(op: Op, formula: Formula, laid: LaidOperands, output: Spec, label: str) -> Plan:
-    """The plan that reads operands as they are laid, in the order in which the output lies."""
+    """The plan that reads operands as laid out by the formula, in the memory order of the output."""
     inputs, operands, places = laid
     doubts = formula.check(output.dtype)
     nested = space(output.shape, output.physical, [*operands, output])
@@ -68,7 +68,7 @@ def _laid_plan(op: Op, formula: Formula, laid: LaidOperands, output: Spec, label
 
 @loops(FusedElementwise, source="loops")
 def expression(op: FusedElementwise, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """Elementwise steps, perhaps with a reduction of what they give."""
+    """Elementwise steps, perhaps followed by a reduction."""
     planned = reduce if isinstance(op.ops[-1], Reduce) else elementwise
     return planned(op, specs, device, policy)
 
@@ -85,9 +85,9 @@ def joins(op: Op, specs: Sequence[Spec]) -> bool:
 def nest(
     op: Op, nested: LoopSpace, inputs: Sequence[Spec], output: Spec, places: Sequence[Location] | None = None
 ) -> LoopKernel:
-    """The kernel that computes the op in every step of nested loops.
+    """The kernel that computes the op in every iteration of nested loops.
 
-    places: of the inputs and the output, where they are not those of a call.
+    places: of the inputs and the output, if not those of the call.
     """
     dtypes, steps = tuple(s.dtype for s in inputs), tuple(row[-1] for row in nested.strides)
     fixed = tuple(step if step in _FIXED else None for step in steps)
@@ -113,8 +113,8 @@ def _text(
 ) -> str:
     """The assembly for operands whose innermost strides are known, or None for a parameter.
 
-    inner: so many of the innermost loops are done by each step of the outermost one, or 0 of a single loop. same:
-    whether an operand is the same in all steps, so that it is loaded once.
+    inner: how many of the innermost loops each step of the outermost one runs, or 0 for a single loop. same: whether
+        an operand is loop-invariant, so that it is loaded once.
     """
     code = Code()
     arrays = [code.array(dtype) for dtype in (*dtypes, out)]
@@ -147,7 +147,7 @@ def _text(
 
 
 def copies(op: Op) -> bool:
-    """Whether the op moves elements as they are."""
+    """Whether the op copies elements unchanged."""
     return isinstance(op, Identity)
 
 
@@ -159,9 +159,9 @@ def in_rows(
     inner: int,
     row: Callable[[Sequence[Scalar]], None],
 ) -> None:
-    """Nested loops but for the innermost, which `row` is, given where it begins in each operand.
+    """Nested loops except for the innermost, which `row` emits, given its start in each operand.
 
-    inner: loops within a step of the outermost one, `row` among them: 1, or 2 so that fewer divisions are made.
+    inner: loops within a step of the outermost one, `row` among them: 1, or 2 so that fewer divisions are needed.
     """
     outer = len(sizes) - inner
     with code.loop(*share) as number:
@@ -179,7 +179,7 @@ def in_rows(
 def offsets(
     code: Code, number: Scalar, sizes: Sequence[Scalar], strides: Sequence[Sequence[Scalar]]
 ) -> list[Scalar]:
-    """Where a step lies in each operand, from its number in nested loops."""
+    """The offset of a step in each operand, from its number in nested loops."""
     places: list[Scalar] = []
     for size in reversed(sizes[1:]):
         places.insert(0, code.remainder(number, size))

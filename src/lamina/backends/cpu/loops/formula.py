@@ -1,4 +1,4 @@
-"""What a kernel computes at each step of its loops, and where it reads: elementwise ops on parts of its inputs."""
+"""The computation of a kernel in each iteration, and its operand accesses: elementwise ops on parts of its inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lamina.spec import DType, Layout, Shape, Spec
 
 
 class Leaf(NamedTuple):
-    """What is read of an input: all of it, or a part that begins at an element and has strides of its own."""
+    """An access to an input: all of it, or a part with its own start and strides."""
 
     spec: Spec
     number: int
@@ -32,7 +32,7 @@ class Leaf(NamedTuple):
 
 
 class LaidOperands(NamedTuple):
-    """How inputs must lie, and what loops read of them: specs and places, one of each leaf."""
+    """The specs that inputs must have, and the loops' accesses: specs and places, one per leaf."""
 
     inputs: list[Spec]
     specs: list[Spec]
@@ -49,13 +49,13 @@ class Formula:
 
     @classmethod
     def of(cls, op: Op, specs: Sequence[Spec]) -> Formula:
-        """Of an elementwise op, a chain or an expression, whose reduction is left out. Raises NoKernel."""
+        """Of an elementwise op, a chain or an expression, without its reduction. Raises NoKernel."""
         if isinstance(op, FusedElementwise):
             return _of_expression(op, specs)
         if isinstance(op, Reduce):
             op = Identity()
         first, *steps = op.ops if isinstance(op, Fused) else (op,)
-        if isinstance(first, Expand):  # operands are repeated anyway
+        if isinstance(first, Expand):  # operands are broadcast anyway
             op = Fused((Identity(), *steps))
         return cls(op, tuple(Leaf(s, i) for i, s in enumerate(specs)), tuple(specs))
 
@@ -66,15 +66,15 @@ class Formula:
 
     @property
     def wholes(self) -> list[Spec]:
-        """The inputs that are read as they are."""
+        """The inputs that are read whole."""
         return [leaf.spec for leaf in self.leaves if not leaf.part]
 
     def check(self, out: DType) -> bool:
-        """Whether results may be in doubt. Raises NoKernel where the op's meaning has no instructions."""
+        """Whether results may be doubtful. Raises NoKernel where the op's reference has no instructions."""
         return _check(self.op, self.dtypes, out)
 
     def laid(self, shape: Shape, layout: Layout) -> LaidOperands:
-        """For loops over `shape` in the order of a layout."""
+        """The operands for loops over `shape` in the order of a layout."""
         parted = {leaf.number for leaf in self.leaves if leaf.part}
         inputs = [_plain(s) if i in parted else operand(s, shape, layout) for i, s in enumerate(self.inputs)]
         specs = [leaf.spec if leaf.part else inputs[leaf.number] for leaf in self.leaves]
@@ -84,20 +84,20 @@ class Formula:
 
 
 def _one(spec: Spec) -> Spec:
-    """One element, for all steps."""
+    """A single element, for all iterations."""
     return Spec((), spec.dtype).fixed
 
 
 def _plain(spec: Spec) -> Spec:
-    """How an input lies of which parts are read: in strides, without blocks."""
+    """The spec of an input that is read in parts: strided, without blocks."""
     return spec.open.fixed if spec.layout is None or spec.layout.is_blocked else spec
 
 
 def _of_expression(op: FusedElementwise, specs: Sequence[Spec]) -> Formula:
-    """Parts and repetitions are how leaves are read; what is left are elementwise steps."""
+    """Slices and broadcasts become accesses of leaves; the rest are elementwise steps."""
     leaves: dict[Leaf, int] = {Leaf(s, i): i for i, s in enumerate(specs)}
     order, ops, reads = list(leaves), list[Op](), list[tuple[int, ...]]()
-    values: list[int] = []  # of each step: leaf k, or ~k for step k of those that are left
+    values: list[int] = []  # per step: leaf k, or ~k for step k of the remaining ones
     for step, read in zip(op.ops, op.reads, strict=True):
         given = tuple(k if k >= 0 else values[~k] for k in read)
         if isinstance(step, Reduce):
@@ -127,7 +127,7 @@ def _refuse(op: Op) -> int:
 
 
 def _leaf(leaf: Leaf, leaves: dict[Leaf, int], order: list[Leaf]) -> int:
-    """The number of a leaf, which may be known."""
+    """The number of a leaf, which may exist already."""
     if leaf not in leaves:
         leaves[leaf] = len(order)
         order.append(leaf)
@@ -135,7 +135,7 @@ def _leaf(leaf: Leaf, leaves: dict[Leaf, int], order: list[Leaf]) -> int:
 
 
 def _part(op: Slice | Diagonal, leaf: Leaf) -> Leaf:
-    """The elements that an op takes of a leaf."""
+    """The part of a leaf that an op reads."""
     spec = leaf.spec if leaf.part else _plain(leaf.spec)
     strides = spec.physical.strides
     (out,) = op.infer(spec.open)
@@ -152,7 +152,7 @@ def _check(op: Op, dtypes: tuple[DType, ...], out: DType) -> bool:
 
 
 def has_instructions(op: Op, dtypes: tuple[DType, ...], out: DType) -> bool:
-    """Whether an elementwise op's meaning is one that kernels can have."""
+    """Whether an elementwise op's reference can be compiled to a kernel."""
     try:
         _check(op, dtypes, out)
     except NoKernel:
@@ -161,7 +161,7 @@ def has_instructions(op: Op, dtypes: tuple[DType, ...], out: DType) -> bool:
 
 
 def computed(op: Op, values: Sequence[Scalar]) -> Scalar:
-    """The op's meaning on one element. Raises NoKernel where it has no instructions."""
+    """The op's reference on one element. Raises NoKernel where it has no instructions."""
     try:
         if isinstance(op, FusedElementwise):
             return _steps(op, values)

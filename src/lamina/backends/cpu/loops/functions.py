@@ -1,8 +1,8 @@
 """exp, log and their relatives as instructions that LLVM can run on vectors, in float32 and float64.
 
-Arguments are reduced as W. J. Cody and W. Waite do (Software Manual for the Elementary Functions, 1980), what is left
-is a polynomial. NaN gives NaN, infinities and zeros what NumPy gives. Errors are at most `ULPS` units in the last
-place of the result, denormal ones too; tests compare with wider arithmetic over the whole range.
+Arguments are reduced as W. J. Cody and W. Waite do (Software Manual for the Elementary Functions, 1980), the rest is
+a polynomial. NaN gives NaN, infinities and zeros give NumPy's results. Errors are at most `ULPS` units in the last
+place of the result, including denormal ones; tests compare with wider arithmetic over the whole range.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ULPS = {
     "log2": 3.0,
 }
 
-#: By bytes: bits of the fraction; around the x whose exp is neither 0 nor infinite; terms of the series.
+#: By item size: bits of the fraction; bounds of the x whose exp is neither 0 nor infinite; terms of the series.
 _FRACTION = {4: 23, 8: 52}
 _RANGE = {4: (-104.0, 89.0), 8: (-746.0, 710.0)}
 _EXP_TERMS, _LOG_TERMS = {4: 7, 8: 13}, {4: 4, 8: 9}
@@ -55,7 +55,8 @@ def _bounded(code: Code, x: Scalar, low: float, high: float) -> Scalar:
 
 
 def _within(code: Code, x: Scalar, low: float, high: float) -> tuple[Scalar, Scalar]:
-    """Whether x is so small that the result is 0, and x for the formula: 0 there, as denormal numbers are slow."""
+    """Whether x is so small that the result is 0, and x for the formula, with 0 there, since denormal numbers are
+    slow."""
     gone = x < low
     return gone, code.call("where", (gone, 0.0, code.call("where", (x > high, high, x))))
 
@@ -63,7 +64,7 @@ def _within(code: Code, x: Scalar, low: float, high: float) -> tuple[Scalar, Sca
 def _reduced(code: Code, x: Scalar) -> tuple[Scalar, Scalar]:
     """n and r with x = n * ln 2 + r, |r| <= ln 2 / 2; n as an integer. x must be within the range of exp, or NaN."""
     size = x.dtype.itemsize
-    shift = 1.5 * 2.0 ** _FRACTION[size]  # added to a number, it leaves the whole part in the last bits
+    shift = 1.5 * 2.0 ** _FRACTION[size]  # when added to a number, leaves its integer part in the lowest bits
     shifted = fused(code, x, 1 / _LN2, shift)
     n = shifted - shift
     r = fused(code, n, -_LN2_LOW[size], fused(code, n, -_LN2_HIGH[size], x))
@@ -113,7 +114,7 @@ def exp2(code: Code, a: Any) -> Scalar:
 
 @function("expm1")
 def expm1(code: Code, a: Any) -> Scalar:
-    """exp(a) - 1, exact near 0."""
+    """exp(a) - 1, accurate near 0."""
     x = floating(code, "expm1", a)
     n, r = _reduced(code, _bounded(code, x, *_RANGE[x.dtype.itemsize]))
     first, second = _powers(code, n, x.dtype)
@@ -166,7 +167,7 @@ def _at_the_ends(code: Code, x: Scalar, found: Scalar) -> Scalar:
 
 @function("log1p")
 def log1p(code: Code, a: Any) -> Scalar:
-    """log(1 + a), exact near 0: what 1 + a is off by is made good (HP-15C Advanced Functions Handbook)."""
+    """log(1 + a), accurate near 0: the rounding error of 1 + a is corrected (HP-15C Advanced Functions Handbook)."""
     x = floating(code, "log1p", a)
     u = x + 1.0
     mended = code.call("log", (u,)) + (x - (u - 1.0)) / u

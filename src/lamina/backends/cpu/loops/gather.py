@@ -1,6 +1,6 @@
 """Elements by number: gather, scatter, embeddings and their gradients.
 
-An index outside of its axis sets the kernel's flag, and NumPy raises the error.
+An index out of range sets the kernel's flag, and NumPy raises the error.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from lamina.ops.primitives.gather import Gather, GatherGrad, Scatter
 from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Shape, Spec, int64
 
-#: How many columns a thread adds up at a time.
+#: The columns that a thread accumulates at a time.
 _COLUMNS = 128
-#: Rows of so many lines or more are shared by lines, others by columns.
+#: With at least this many lines, threads divide lines, else columns.
 _LINES = 8
 
 
 class Index:
-    """Indices of a kernel: counted from the front, and known to be inside, or else the flag is set at the end."""
+    """Indices of a kernel: counted from the front, and valid, or else the flag is set at the end."""
 
     def __init__(self, code: Code, size: Scalar, from_back: bool) -> None:
         self.code, self.size, self.from_back = code, size, from_back
         self.wrong: Variable = code.variable(False, BOOL)
 
     def __call__(self, found: Scalar) -> Scalar:
-        """An index, 0 in place of a wrong one."""
+        """An index; 0 in place of an invalid one."""
         found = found.astype(np.int64)
         if self.from_back:
             found = where(found < 0, found + self.size, found)
@@ -50,7 +50,7 @@ class Index:
         return where(wrong, 0, found)
 
     def tell(self, flag: Elements) -> None:
-        """Set the flag where an index was wrong."""
+        """Set the flag if an index was invalid."""
         with self.code.when(self.wrong.get()):
             flag[0] = 1
 
@@ -60,7 +60,7 @@ class Index:
 
 @loops(Gather, source="loops")
 def gather(op: Gather, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """Element by element; rows where one index is for all of them."""
+    """Element by element; whole rows where an index applies to a row."""
     x, index = (s.open.fixed for s in specs)
     (out,) = op.infer(x, index)
     return _gathered(op, x, index, op.axis, out.fixed, index.shape, from_back=True)
@@ -116,7 +116,7 @@ def _gather_text(
     else:
         with code.loop(first, last) as row:
             x_base, i_base, y_base = offsets(code, row, sizes[:-1], [s[:-1] for s in strides])
-            common = steps[1] == 0  # one index for the whole row, which is then copied
+            common = steps[1] == 0  # one index for the whole row, which is copied
             start = x_base + inside(at[i_base]) * stride if common else x_base
             if common and steps[0] == steps[2] == 1:
                 code.copy(y, y_base, x, start, sizes[-1])
@@ -133,11 +133,11 @@ def _gather_text(
 
 @dataclass(frozen=True)
 class ScatterForm:
-    """What a kernel that scatters is made for.
+    """The specialization of a scatter kernel.
 
     combine: NumPy's function of the old and the new element, "" for the new one alone. zero: whether the result
-    begins as zeros. by_columns: whether threads share columns or lines. common: whether an index is for a whole row.
-    drop: whether indices outside are left out. single: whether nothing is behind the axis.
+        starts as zeros. by_columns: whether threads divide columns or lines. common: whether an index applies to a
+        whole row. drop: whether indices out of range are ignored. single: whether the axis is the last one.
     """
 
     combine: str
@@ -153,7 +153,7 @@ _COMBINE = {"set": "", "add": "add", "mul": "multiply", "min": "minimum", "max":
 
 @loops(GatherGrad, source="loops")
 def gather_grad(op: GatherGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """Each element added where it came from."""
+    """Add each element at the position it was read from."""
     g, index = (s.open.fixed for s in specs)
     (out,) = op.infer(g, index)
     places = (at_input(0), at_input(1), None)
@@ -162,7 +162,7 @@ def gather_grad(op: GatherGrad, specs: Sequence[Spec], device: Device, policy: P
 
 @loops(EmbeddingGrad, source="loops")
 def embedding_grad(op: EmbeddingGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """Each row added to the table's."""
+    """Add each row to the table's row."""
     g, index = (s.open.fixed for s in specs)
     (out,) = op.infer(g, index)
     places, rows = (at_input(0), at_input(1), None), index.numel
@@ -171,7 +171,7 @@ def embedding_grad(op: EmbeddingGrad, specs: Sequence[Spec], device: Device, pol
 
 @loops(Scatter, source="loops")
 def scatter(op: Scatter, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """The input, and each element of the source combined with what is at its place."""
+    """The input, with each element of the source combined into its position."""
     x, index, source = (s.open.fixed for s in specs)
     (out,) = op.infer(x, index, source)
     if any(n != s for a, (n, s) in enumerate(zip(x.shape, source.shape, strict=True)) if a != op.axis):
@@ -191,11 +191,11 @@ def _scattered(
     mode: str,
     drop: bool = False,
 ) -> Plan:
-    """places: of the elements that are given, of their indices, and of what the result begins as (None: zeros)."""
+    """places: of the given elements, of their indices, and of the initial result (None: zeros)."""
     work = worthwhile(op, inputs, [y])
     outer, behind, count, size = prod(given[:axis]), prod(given[axis + 1 :]), given[axis], y.shape[axis]
     strides = _index_strides(op, lines, axis, given)
-    # Sums and products of half types are kept in float32, in workspace.
+    # Sums and products of half types are accumulated in float32, in workspace.
     wide = y.dtype.compute if mode in ("add", "mul") else y.dtype
     apart = wide != y.dtype
     by_columns = outer < _LINES and behind >= 2 * _COLUMNS
@@ -213,7 +213,7 @@ def _scattered(
 
 
 def _index_strides(op: Op, lines: Shape, axis: int, given: Shape) -> tuple[int, int, int]:
-    """The indices' strides by what is before the axis, along it, and behind it. Raises NoKernel."""
+    """The indices' strides over the axes before, along and after the indexed one. Raises NoKernel."""
     before, behind = lines[:axis], lines[axis + 1 :]
     for some, all_ in ((before, given[:axis]), (behind, given[axis + 1 :])):
         if some != all_ and prod(some) != 1:
@@ -243,7 +243,7 @@ class _ScatterLoops:
         self.flag = code.array(int64)
 
     def text(self) -> str:
-        """The program: a step is a line, or so many columns of all of them."""
+        """The program: a step is a line, or a block of columns of all lines."""
         code = self.code
         first, last = code.share()
         self.inside = Index(code, self.size, not self.form.drop)
@@ -260,7 +260,7 @@ class _ScatterLoops:
         return code.text()
 
     def line(self, line: Scalar, j: Scalar, after: Scalar) -> None:
-        """All rows of a line of the result, of the columns from j to before `after`."""
+        """All rows of a line of the result, for the columns from j to before `after`."""
         code = self.code
         with code.loop(0, self.size) as row:
             start = (line * self.size + row) * self.behind
@@ -275,7 +275,7 @@ class _ScatterLoops:
                     self.y[start + i] = self.kept[start + i]
 
     def add_row(self, line: Scalar, k: Scalar, j: Scalar, after: Scalar) -> None:
-        """One row of what is given."""
+        """One row of the source."""
         source, index_at = (line * self.count + k) * self.behind, line * self.i_line + k * self.i_step
         found = self.at[index_at] if self.form.common else None
         if self.form.drop:
@@ -290,12 +290,12 @@ class _ScatterLoops:
                 self.combine(row * self.behind + i, self.given[source + i])
 
     def combine_rows(self, source: Scalar, target: Scalar, j: Scalar, after: Scalar) -> None:
-        """A row of what is given and one of the result."""
+        """Combine a row of the source into one of the result."""
         with self.code.loop(j, after, independent=True) as i:
             self.combine(target + i, self.given[source + i])
 
     def single_elements(self, line: Scalar) -> None:
-        """A line where nothing is behind the axis."""
+        """A line where the axis is the last one."""
         code, start = self.code, line * self.size
         with code.loop(0, self.size, independent=True) as i:
             self.begin(start + i)
@@ -311,10 +311,10 @@ class _ScatterLoops:
                 self.y[start + i] = self.kept[start + i]
 
     def begin(self, place: Scalar) -> None:
-        """What an element is before anything is added."""
+        """Initialize an element."""
         self.kept[place] = 0 if self.form.zero else self.begun[place]
 
     def combine(self, place: Scalar, new: Scalar) -> None:
-        """A new value at a place, with the old one."""
+        """Combine a new value into an element."""
         old = self.kept[place] if self.form.combine else None
         self.kept[place] = new if old is None else self.code.call(self.form.combine, (old, new))

@@ -1,7 +1,7 @@
-"""Images read at places that are data, and the gradients of that.
+"""Sampling of images at data-dependent positions, and its gradients.
 
-Places go in blocks: which elements each one reads, with which weights, is computed once, by the op's own formula, and
-serves all channels.
+Positions are processed in blocks: indices and weights of the taps are computed once, by the op's own formula, and
+serve all channels.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lamina.runtime import Device
 from lamina.spec import DType, Policy, Shape, Spec, int32
 
 GridOp = GridSample | GridSampleGrad | GridSampleGridGrad
-#: Places of a block, and channels that a thread adds to at a time.
+#: Positions per block, and channels that a thread accumulates at a time.
 _PLACES, _CHANNELS = 256, 8
 
 
 @dataclass(frozen=True)
 class SampleForm:
-    """What a kernel is made for: the formula, the sizes of the image, dtypes of images and grid."""
+    """The specialization of a kernel: the formula, the sizes of the image, dtypes of images and grid."""
 
     op: GridOp
     spatial: Shape
@@ -40,7 +40,7 @@ class SampleForm:
 
 @loops(GridSample, source="loops")
 def grid_sample(op: GridSample, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """Block by block of places."""
+    """Block by block of positions."""
     x, grid = (s.open.fixed for s in specs)
     y = op.infer(x, grid)[0].fixed
     work = 4 * worthwhile(op, [grid], [y])
@@ -55,13 +55,13 @@ def grid_sample(op: GridSample, specs: Sequence[Spec], device: Device, policy: P
 
 @loops(GridSampleGrad, source="loops")
 def grid_sample_grad(op: GridSampleGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """A few channels at a time, place by place, in order."""
+    """A few channels at a time, position by position, in order."""
     g, grid = (s.open.fixed for s in specs)
     x = op.infer(g, grid)[0].fixed
     work = 4 * worthwhile(op, [g, grid], [x])
     _computes(x)
     chunks, wide = -(-g.shape[1] // _CHANNELS), x.dtype.compute
-    apart = wide != x.dtype  # half types are added up in float32, in workspace
+    apart = wide != x.dtype  # half types are accumulated in float32, in workspace
     text = partial(_by_image, SampleForm(op, op.shape, x.dtype, grid.dtype))
     sums = Location("workspace", 0) if apart else at_output()
     places = prod(g.shape[2:])
@@ -77,7 +77,7 @@ def grid_sample_grad(op: GridSampleGrad, specs: Sequence[Spec], device: Device, 
 def grid_sample_grid_grad(
     op: GridSampleGridGrad, specs: Sequence[Spec], device: Device, policy: Policy
 ) -> Plan:
-    """Block by block of places."""
+    """Block by block of positions."""
     g, x, grid = (s.open.fixed for s in specs)
     work = 4 * worthwhile(op, [g, x], [grid])
     _computes(x)
@@ -90,13 +90,13 @@ def grid_sample_grid_grad(
 
 
 def _computes(x: Spec) -> None:
-    """Raise NoKernel for images whose elements 32 bits do not number."""
+    """Raise NoKernel for images with more elements than 32-bit indices can address."""
     if prod(x.shape[2:]) >= 1 << 31:
         raise NoKernel(f"cpu: {x} is left to NumPy")
 
 
 class _TapBlock:
-    """What a block of places reads: for each combination of taps the elements (-1: none) and weights."""
+    """The taps of a block of positions: for each combination of taps the indices (-1: none) and weights."""
 
     def __init__(self, code: Code, problem: SampleForm, slopes: bool = False) -> None:
         self.code, self.problem = code, problem
@@ -106,7 +106,7 @@ class _TapBlock:
         self.combinations = list(product(range(taps), repeat=self.rank))
         self.at = [code.scratch(int32, count) for _ in self.combinations]
         self.weight = [code.scratch(self.wide, count) for _ in self.combinations]
-        #: By axis and combination: the weight with the slope of the axis in place of its own weight.
+        #: By axis and combination: the weight with the axis' derivative in place of its own weight.
         axes = range(self.rank if slopes else 0)
         self.slopes = [[code.scratch(self.wide, count) for _ in self.combinations] for _ in axes]
 
@@ -118,7 +118,7 @@ class _TapBlock:
         ]
 
     def fill(self, grid: Elements, first: Scalar, width: Scalar) -> None:
-        """From the grid's places `first` on."""
+        """Compute them from the grid's positions from `first` on."""
         with self.code.loop(0, width, independent=True) as p:
             start = (first + p) * self.rank
             taps = [self._taps(grid[start + (self.rank - 1 - a)], a) for a in range(self.rank)]
@@ -143,7 +143,7 @@ class _TapBlock:
         return found.astype(self.wide.numpy)
 
     def element(self, x: Elements, base: Scalar, number: int, p: Scalar) -> Scalar:
-        """What a place reads as one of its taps; 0 outside."""
+        """The value of one tap of a position; 0 outside."""
         at = self.at[number][p]
         return where(at < 0, 0, x[base + np.maximum(at, 0)])
 

@@ -1,4 +1,4 @@
-"""A kernel with its operands: bound to memory, and run by the threads that oneDNN runs on."""
+"""A kernel with its operands: bound to memory, and run on oneDNN's threads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OPENMP = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_parallel")
 
 @lru_cache(maxsize=1)
 def _team() -> compiler.Function | None:
-    """What runs a task on the threads of the OpenMP library that oneDNN uses; None where there is none."""
+    """A function that runs a task on the threads of oneDNN's OpenMP library; None where there is none."""
     if not dnnl.library.available():
         return None
     found = [getattr(dnnl.library.open(), name, None) for name in _OPENMP]
@@ -60,11 +60,11 @@ def _team() -> compiler.Function | None:
 
 @dataclass(frozen=True, eq=False)
 class LoopKernel:
-    """Assembly, what its parameters are, and how many steps its outermost loop has.
+    """Assembly, its parameters, and the number of steps of its outermost loop.
 
-    text: writes the assembly; called at the first bind. parameters: places of arrays, and numbers. work: elements
-    that are read and written in all. refused: binds what runs instead where the kernel has set its flag, which is
-    then the last parameter: an array of one int64 that is 0.
+    text: writes the assembly; called at the first bind. parameters: places of arrays, and numbers. work: total
+        elements read and written. refused: binds the fallback for when the kernel sets its flag, which is then the
+        last parameter: an array of one int64, initially 0.
     """
 
     text: Callable[[], str]
@@ -102,7 +102,7 @@ class LoopKernel:
 
 
 def _watched(run: Run, flag: Any, refused: Run) -> Run:
-    """The kernel, and what runs where it has set its flag."""
+    """The kernel, followed by the fallback if it set its flag."""
 
     def checked() -> None:
         flag[0] = 0

@@ -1,4 +1,4 @@
-"""Cross-entropy of logits and labels: class by class for many positions side by side, or row by row."""
+"""Cross-entropy of logits and labels: class by class for many positions at once, or row by row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lamina.ops.primitives.loss import CrossEntropy, CrossEntropyGrad
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, int64
 
-#: Positions that a thread goes through side by side.
+#: Positions that a thread processes at once.
 _POSITIONS = 256
 
 
@@ -27,7 +27,7 @@ _POSITIONS = 256
 def cross_entropy(
     op: CrossEntropy | CrossEntropyGrad, specs: Sequence[Spec], device: Device, policy: Policy
 ) -> Plan:
-    """Losses, or the gradient by the logits."""
+    """Losses, or the gradient of the logits."""
     inputs = tuple(s.open.fixed for s in specs)
     x, labels = inputs[:2]
     y = op.infer(*inputs)[0].fixed
@@ -77,7 +77,7 @@ class _Losses:
         self.flag = code.array(int64)
 
     def by_row(self, row: Scalar) -> None:
-        """Classes lie one after the other."""
+        """The classes of a row are contiguous."""
         code, start = self.code, row * self.classes
         kind = self.wide.numpy
         top = code.variable(-np.inf, kind)
@@ -101,7 +101,7 @@ class _Losses:
             self.y[start + c] = self.slope(log_p, c, label, g, counts)
 
     def by_positions(self, step: Scalar) -> None:
-        """Positions lie side by side, classes behind each other."""
+        """Positions are contiguous, classes strided."""
         code = self.code
         image, begin = code.quotient(step, self.parts), code.remainder(step, self.parts) * _POSITIONS
         width = least(self.positions - begin, _POSITIONS)
@@ -151,7 +151,7 @@ class _Losses:
                 self.y[row + j] = self.slope(self.x[row + j] - top[j] - total[j], c, label, g, counts)
 
     def label(self, at: Scalar) -> tuple[Scalar, Scalar | None]:
-        """A label, and whether it counts (None: all do). What is no class sets the flag."""
+        """A label, and whether it counts (None: all do). An invalid class sets the flag."""
         found = self.labels[at].astype(np.int64)
         if not self.ignores:
             return self.inside(found), None
@@ -159,7 +159,7 @@ class _Losses:
         return self.inside(where(counts, found, 0)), counts
 
     def loss(self, log_total: Scalar, own: Scalar, plain: Scalar, counts: Scalar | None) -> Scalar:
-        """From logits less the largest: the label's, and the sum of all."""
+        """The loss from logits minus the largest: the label's, and the log of the sum over all."""
         found = log_total - own
         if self.smooth:
             mean = plain / self.classes.astype(self.wide.numpy)
@@ -167,7 +167,7 @@ class _Losses:
         return found if counts is None else where(counts, found, 0)
 
     def slope(self, log_p: Scalar, c: Scalar, label: Scalar, g: Scalar, counts: Scalar | None) -> Scalar:
-        """The gradient by one logit."""
+        """The gradient of one logit."""
         wanted = where(c == label, 1 - self.smoothing, 0)
         if self.smooth:
             wanted = wanted + self.smoothing / self.classes.astype(self.wide.numpy)

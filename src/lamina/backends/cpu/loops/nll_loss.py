@@ -22,7 +22,7 @@ from lamina.spec import DType, Policy, Spec, int64
 
 @loops(NllLoss, NllLossGrad, source="loops")
 def nll_loss(op: NllLoss | NllLossGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """Losses with the shares of their labels, or the gradient by the values."""
+    """Losses with the weights of their labels, or the gradient of the values."""
     inputs = tuple(s.open.fixed for s in specs)
     outputs = tuple(s.fixed for s in op.infer(*inputs))
     gradient, weighted = isinstance(op, NllLossGrad), len(inputs) == 3
@@ -41,7 +41,7 @@ def nll_loss(op: NllLoss | NllLossGrad, specs: Sequence[Spec], device: Device, p
 
 @lru_cache(maxsize=256)
 def _text(dtype: DType, labels: DType, gradient: bool, weighted: bool, ignores: bool, single: bool) -> str:
-    """single: classes lie one behind the other."""
+    """single: classes are contiguous."""
     code = Code()
     given = [code.array(d) for d in ((labels, dtype) if gradient else (dtype, labels))]
     weight = code.array(dtype.compute) if weighted else None
@@ -53,7 +53,7 @@ def _text(dtype: DType, labels: DType, gradient: bool, weighted: bool, ignores: 
     inside = Index(code, classes, from_back=False)
 
     def scaled(value: Scalar, label: Scalar, counts: Scalar | None) -> tuple[Scalar, Scalar | None]:
-        """What a label makes of a value, and its share."""
+        """The term of a label, and its weight."""
         if weight is None:
             return (-value if counts is None else where(counts, -value, 0)), None
         share = weight[label] if counts is None else where(counts, weight[label], 0)

@@ -1,6 +1,6 @@
-"""Norms whose statistics belong to one image: group, layer and RMS norm, and their gradients.
+"""Norms with per-sample statistics: group, layer and RMS norm, and their gradients.
 
-Rows are what shares statistics: [images * groups, channels of a group, elements of a channel].
+A row is the set of elements with common statistics: [images * groups, channels of a group, elements of a channel].
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from lamina.ops.primitives.norm import (
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec
 
-#: Into so many parts images are cut whose sums over all images would be as large as they are.
+#: The parts into which images are split where sums over all images would be as large as these.
 _PARTS = 32
 
 
 class NormRows(NamedTuple):
-    """images, groups of each, channels of a group, and elements of a channel, which lie one after the other."""
+    """Images, groups of each, channels of a group, and contiguous elements of a channel."""
 
     images: int
     groups: int
@@ -44,7 +44,7 @@ class NormRows(NamedTuple):
 
 
 def rows_of(frame: Frame) -> NormRows:
-    """The rows of a frame: its statistics' axes in front, then the channels, then what shares a scale."""
+    """The rows of a frame: its statistics' axes first, then the channels, then the elements with a common scale."""
     groups = prod(frame.scale[: len(frame.stats)])
     channels = prod(frame.scale[a] for a in frame.axes)
     return NormRows(prod(frame.stats) // groups, groups, channels, frame.size // channels)
@@ -55,7 +55,7 @@ def rows_of(frame: Frame) -> NormRows:
 
 @loops(BatchNormInfer, source="loops")
 def batch_norm_infer(op: BatchNormInfer, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """Channel by channel, of row-major x; what follows the norm is left to oneDNN."""
+    """Channel by channel, of row-major x; steps after the norm are left to oneDNN."""
     if op.relu or op.residual:
         raise NoKernel(f"cpu: {op} is left to others")
     inputs = tuple(s.open.fixed for s in specs)
@@ -149,7 +149,7 @@ def _forward(dtype: DType, centred: bool, single: bool) -> str:
 
 
 def _sum(code: Code, wide: DType, count: Scalar, term: Callable[[Scalar], Any]) -> Scalar:
-    """The sum of terms."""
+    """The sum of `count` terms."""
     total = code.variable(0, wide.numpy)
     with code.loop(0, count) as i:
         total.add(term(i))
@@ -163,7 +163,7 @@ def _sum(code: Code, wide: DType, count: Scalar, term: Callable[[Scalar], Any]) 
 def norm_grad(
     op: GroupNormGrad | LayerNormGrad | RmsNormGrad, specs: Sequence[Spec], device: Device, policy: Policy
 ) -> Plan:
-    """Row by row, with sums for scale and bias by row, or by part of the images; then these are added up."""
+    """Row by row, with sums for scale and bias per row, or per part of the images, which are added up at the end."""
     inputs = tuple(s.open.fixed for s in specs)
     x, outputs = inputs[1], tuple(s.fixed for s in op.infer(*inputs))
     work = 4 * worthwhile(op, [x, x], [x])
@@ -188,7 +188,7 @@ def norm_grad(
 
 
 class _Gradient:
-    """What both forms of the gradient have: parameters, and a row's statistics."""
+    """Common part of both forms of the gradient: parameters, and a row's statistics."""
 
     def __init__(self, dtype: DType, centred: bool) -> None:
         self.code, self.wide = Code(), dtype.compute
@@ -216,7 +216,7 @@ class _Gradient:
         a: Scalar,
         b: Scalar,
     ) -> Scalar:
-        """The gradient by x; a, b: means of g * scale, and of that times x normalized."""
+        """The gradient of x; a, b: means of g * scale, and of that times x normalized."""
         mean, rstd = statistics
         found = self.g[i] * scale - self.normal(i, mean, rstd) * b
         return (found if mean is None else found - a) * rstd

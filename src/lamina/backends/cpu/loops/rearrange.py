@@ -1,4 +1,5 @@
-"""Ops that move elements: slices, diagonals, joins, constant padding, reversal. Bits stay as they are."""
+"""Ops that move elements: slices, diagonals, concatenation, constant padding, reversal. Elements are copied
+bitwise."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from lamina.ops.primitives.shape import Concat, Flip, Pad, Slice
 from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Shape, Spec, dense, int16, int32, int64, uint8
 
-#: By bytes the type that elements are moved as.
+#: The type in which elements are moved, by item size.
 RAW: dict[int, DType] = {1: uint8, 2: int16, 4: int32, 8: int64}
 
 
@@ -30,9 +31,9 @@ def copied(shape: Shape, x: StridedPart, y: StridedPart) -> LoopKernel:
 
 
 def relaid(source: Spec, target: Spec, *, by_runs: bool = True) -> Plan:
-    """The copy into another layout, run by run. Raises NoKernel where neighbours do not stay neighbours.
+    """The copy into another layout, by contiguous runs. Raises NoKernel where there are none.
 
-    by_runs: whether that is asked for; without it elements are copied one by one where they do not.
+    by_runs: whether runs are required; otherwise elements are copied one by one where there are none.
     """
     source, target = source.fixed, target.fixed
     if source.physical.is_blocked or target.physical.is_blocked or not compiler.available():
@@ -45,7 +46,7 @@ def relaid(source: Spec, target: Spec, *, by_runs: bool = True) -> Plan:
 
 
 class StridedPart:
-    """Elements of an array: where the first one lies, and the strides along the axes, in elements."""
+    """Elements of an array: the position of the first one, and the strides along the axes, in elements."""
 
     def __init__(
         self, place: Location, spec: Spec, start: Sequence[int] = (), step: Sequence[int] = ()
@@ -58,7 +59,7 @@ class StridedPart:
 
     @classmethod
     def taken(cls, op: Slice | Diagonal, place: Location, spec: Spec) -> StridedPart:
-        """What an op takes of an array."""
+        """The part of an array that an op reads."""
         strides = spec.physical.strides
         (out,) = op.infer(spec.open)
         lie = Spec(out.shape, out.dtype, Layout(op.strides_within(spec.shape, strides)))
@@ -66,12 +67,12 @@ class StridedPart:
 
 
 def _read(spec: Spec) -> Spec:
-    """The spec as it is read: where it lies, row-major where that is open or in blocks."""
+    """The spec in which x is read: its own layout, row-major where that is open or blocked."""
     return spec.open.fixed if spec.physical.is_blocked else spec.fixed
 
 
 def _alike(x: Spec, shape: Shape, dtype: DType) -> Spec:
-    """A dense spec whose axes lie in x's order."""
+    """A dense spec with the axis order of x."""
     if x.tag is None or len(shape) != x.ndim:
         return Spec(shape, dtype).fixed
     order = sorted(range(x.ndim), key=lambda a: (-x.physical.strides[a], a))
@@ -129,7 +130,7 @@ def joined(op: Concat, specs: Sequence[Spec], device: Device, policy: Policy) ->
 
 
 def _joined_plan(inputs: Sequence[Spec], y: Spec, axis: int) -> Plan:
-    """The plan that writes inputs one behind the other along an axis."""
+    """The plan that writes inputs one after another along an axis."""
     kernels, start = list[LoopKernel](), 0
     for number, x in enumerate(inputs):
         place = [start if a == axis else 0 for a in range(x.ndim)]
@@ -148,7 +149,7 @@ def _joined_plan(inputs: Sequence[Spec], y: Spec, axis: int) -> Plan:
 
 @loops(Pad, source="loops")
 def padded(op: Pad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """The input in the middle, the value in the slabs around it."""
+    """The input in the middle, the value in the surrounding slabs."""
     x, (out,) = _read(specs[0]), op.infer(specs[0])
     y = _alike(x, out.shape, out.dtype)
     worthwhile(op, [x], [y])
@@ -173,7 +174,7 @@ def _padded_plan(op: Pad, x: Spec, y: Spec) -> Plan:
 
 
 def _slab(op: Pad, x: Spec, y: Spec, axis: int, start: int, size: int) -> LoopKernel:
-    """Fills what lies before or behind x along an axis: as wide as x along earlier axes, as y along later ones."""
+    """Fill the slab before or after x along an axis: as wide as x along earlier axes, as y along later ones."""
     first = [op.pairs[a][0] if a < axis else 0 for a in range(x.ndim)]
     first[axis] = start
     part = StridedPart(at_output(), y, first)

@@ -1,4 +1,4 @@
-"""Reductions of what an elementwise formula gives, along any axes: rows, columns, or all elements."""
+"""Reductions of an elementwise formula along any axes: rows, columns, or all elements."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from lamina.spec import DType, Layout, Policy, Spec, contiguous
 
 #: Columns that a thread reduces at a time.
 _COLUMNS = 256
-#: Rows of more elements are left to others, who add up parts.
+#: Longer rows are left to other kernels, which add up partial results.
 _LONGEST = 1 << 14
 
 
 class Combination(NamedTuple):
-    """What is combined by which function of NumPy, from which number on, and what is made of the end."""
+    """The combination of a reduction: the terms, NumPy's function, the initial value, and the final step."""
 
     function: str
     initial: float
@@ -39,7 +39,7 @@ class Combination(NamedTuple):
     after: Callable[[Scalar], Scalar] = lambda x: x
 
     def first(self, dtype: DType) -> float:
-        """The number to begin with, in a dtype that has no infinities the least or the largest."""
+        """The initial value; in a dtype without infinities the lowest or highest number."""
         if not np.isinf(self.initial) or dtype.is_float:
             return self.initial
         limits = np.iinfo(dtype.numpy)
@@ -82,7 +82,7 @@ def reduce(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
 
 @dataclass(frozen=True)
 class _Reduced:
-    """What is reduced: its shape and dtype before, how, and the dtypes of sums and of the result."""
+    """The reduction: shape and dtype of its operand, kind, and the dtypes of accumulation and result."""
 
     op: Reduce
     shape: tuple[int, ...]
@@ -92,7 +92,7 @@ class _Reduced:
 
     @classmethod
     def of(cls, op: Op, last: Reduce, specs: Sequence[Spec]) -> _Reduced:
-        """Of an expression, or of the reduction alone."""
+        """From an expression, or from the reduction alone."""
         if isinstance(op, FusedElementwise) and len(op.ops) > 1:
             (x,) = FusedElementwise(op.ops[:-1], op.reads[:-1]).infer(*specs)
         else:
@@ -102,7 +102,7 @@ class _Reduced:
 
     @property
     def count(self) -> int:
-        """How many elements become one."""
+        """How many elements are reduced to one."""
         return prod(self.shape[a] for a in self.op.axes)
 
 
@@ -120,7 +120,7 @@ def _plan(formula: Formula, reduced: _Reduced, layout: Layout, y: Spec, work: in
 
 @dataclass(frozen=True)
 class _Given:
-    """What a kernel is made for, beside its loops: the formula, its dtypes, and how results are combined."""
+    """The specialization of a kernel, beside its loops: the formula, its dtypes, and how results are combined."""
 
     op: Op
     dtypes: tuple[DType, ...]
@@ -131,17 +131,17 @@ class _Given:
 
     @property
     def combination(self) -> Combination:
-        """How."""
+        """The combination."""
         return _KINDS[self.kind]
 
     def value(self, code: Code, values: Sequence[Scalar]) -> Scalar:
-        """One element of what is reduced, rounded to its type."""
+        """One term, rounded to its type."""
         found = code.convert(computed(self.op, values), self.dtype.numpy)
         return self.combination.before(code.convert(code.rounded(found), self.wide.numpy))
 
 
 def _order(nested: LoopSpace) -> tuple[list[int], list[int], bool]:
-    """The loops over what is kept and over what is reduced, outermost first; whether the innermost one is kept."""
+    """The loops over kept and over reduced axes, outermost first; whether the innermost one is kept."""
     sums = [stride == 0 for stride in nested.strides[-1]]
     kept = [i for i, s in enumerate(sums) if not s]
     reduced = [i for i, s in enumerate(sums) if s]
@@ -169,8 +169,8 @@ def _lines(given: _Given, nested: LoopSpace, operands: LaidOperands, count: int,
 
 @dataclass(frozen=True)
 class _Form:
-    """The loops of a kernel: how many in all, and of these over rows; the innermost strides that are known, operands
-    that are the same in all steps, and whether the innermost loop is over columns."""
+    """The loops of a kernel: how many in all, and of these over rows; the innermost strides if known, loop-invariant
+    operands, and whether the innermost loop is over columns."""
 
     rank: int
     outer: int
@@ -180,7 +180,7 @@ class _Form:
 
 
 class _Loops:
-    """The parameters of a kernel: arrays, the result's last, and sizes and strides of all loops."""
+    """The parameters of a kernel: arrays, the result last, and sizes and strides of all loops."""
 
     def __init__(self, code: Code, given: _Given, form: _Form, result: DType) -> None:
         self.code, self.given, self.form = code, given, form
@@ -193,11 +193,11 @@ class _Loops:
         ]
 
     def begin(self) -> None:
-        """Load what is the same in all steps."""
+        """Load loop-invariant operands."""
         self.once = [a[0] if s else None for a, s in zip(self.arrays[:-1], self.form.same, strict=False)]
 
     def bases(self, number: Scalar) -> list[Scalar]:
-        """Where a step of the outer loops lies in each operand."""
+        """The offset of a step of the outer loops in each operand."""
         code, outer, places = self.code, self.form.outer, list[Scalar]()
         for size in reversed(self.sizes[1:outer]):
             places.insert(0, code.remainder(number, size))
@@ -213,7 +213,7 @@ class _Loops:
         return found
 
     def inside(self, stack: ExitStack, bases: Sequence[Scalar], loops: Sequence[int]) -> list[Scalar]:
-        """Where the operands lie within loops that are entered."""
+        """The offsets of the operands within further loops."""
         found = list(bases)
         for k in loops:
             i = stack.enter_context(self.code.loop(0, self.sizes[k]))
@@ -221,7 +221,7 @@ class _Loops:
         return found
 
     def value(self, bases: Sequence[Scalar], i: Scalar) -> Scalar:
-        """What is combined at step i of the innermost loop."""
+        """The term at iteration i of the innermost loop."""
         values = [
             array[base + i * apart] if held is None else held
             for array, base, apart, held in zip(self.arrays[:-1], bases, self.by, self.once, strict=False)
@@ -273,7 +273,7 @@ def _column_results(code: Code, given: _Given, nest: _Loops, count: Scalar, part
 
 
 def _total(given: _Given, nested: LoopSpace, operands: LaidOperands, y: Spec) -> Plan:
-    """Of all elements, as they lie: that of parts of one size first, whoever works on them."""
+    """Full reduction in memory order: first parts of fixed size, independent of the number of threads."""
     flat = len(nested.sizes) == 1
     longest = _LONGEST if flat else nested.sizes[-1]
     if longest > _LONGEST:
@@ -295,7 +295,7 @@ def _total(given: _Given, nested: LoopSpace, operands: LaidOperands, y: Spec) ->
 
 @lru_cache(maxsize=256)
 def _parts(given: _Given, form: _Form) -> str:
-    """One number for each part: so many elements of a single loop, or a row of several."""
+    """One result per part: a number of iterations of a single loop, or a row of several."""
     code, kind = Code(), given.combination
     nest = _Loops(code, given, form, given.wide)
     size = code.size() if form.rank == 1 else None
@@ -315,7 +315,7 @@ def _parts(given: _Given, form: _Form) -> str:
 
 @lru_cache(maxsize=256)
 def _sum_of_parts(given: _Given) -> str:
-    """The result of all parts."""
+    """Combine the results of all parts."""
     code, kind = Code(), given.combination
     x, y, parts, count = code.array(given.wide), code.array(given.out), code.size(), code.size()
     first, last = code.share()
@@ -329,7 +329,7 @@ def _sum_of_parts(given: _Given) -> str:
 def _combine_all(
     code: Code, kind: Combination, value: Callable[[Scalar], Scalar], count: Scalar, total: Variable
 ) -> None:
-    """Combine so many values into a number."""
+    """Combine `count` values into a scalar."""
     if kind.function in ("maximum", "minimum") and total.dtype.kind == "f":
         _extreme(code, kind, value, count, total)
         return
@@ -340,7 +340,7 @@ def _combine_all(
 def _extreme(
     code: Code, kind: Combination, value: Callable[[Scalar], Scalar], count: Scalar, total: Variable
 ) -> None:
-    """The largest or smallest of some values in full registers, and beside it whether one is NaN."""
+    """The largest or smallest value by full vectors, with a separate test for NaN."""
     best, is_nan = code.variable(total.get(), total.dtype), code.variable(False, BOOL)
     with code.loop(0, count) as i:
         found = value(i)

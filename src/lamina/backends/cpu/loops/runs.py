@@ -1,7 +1,7 @@
-"""Maps that move elements, by runs: neighbours of an axis that stay neighbours are copied at once.
+"""Maps that move elements, by runs: contiguous elements of an axis that stay contiguous are copied at once.
 
-Padding from the image, rolling and patches are a few runs of the innermost axis, the same in every row, and rows that
-are taken by number. What belongs to no run is moved one by one; what is taken from nowhere is zero.
+Reflect and replicate padding, rolling and patches are a few runs of the innermost axis, the same in every row, and
+rows that are selected by index. Elements outside of runs are moved one by one; those without a source are zero.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from lamina.ops.primitives.axis_map import SparseRows
 from lamina.ops.primitives.map_axes import MapAxes
 from lamina.spec import DType, Spec, int64
 
-#: Elements from which on a copy by the library is worth its call, and how many a part of a row has on average where
-#: runs pay.
+#: Elements from which a memcpy is worth its call, and the average length of a row's parts from which runs pay.
 _RUN, _AVERAGE = 8, 4
 
 
@@ -34,12 +33,12 @@ class RowRuns:
 
     @property
     def parts(self) -> int:
-        """How many steps a row takes."""
+        """How many copies a row takes."""
         return len(self.runs) + len(self.single)
 
 
 def sources(rows: SparseRows) -> Array | None:
-    """By row the element that it is, -1 for none; None where something is computed."""
+    """The source index of each row, -1 for none; None where something is computed."""
     if rows.longest > 1 or not (rows.weight == 1).all():
         return None
     at = np.full(rows.rows, -1, np.int64)
@@ -48,7 +47,7 @@ def sources(rows: SparseRows) -> Array | None:
 
 
 def row_runs(at: Array, behind: int) -> RowRuns:
-    """The runs of an axis that reads these elements, with so many others behind each."""
+    """The runs of an axis with these source indices, with `behind` elements after each."""
     begins = np.flatnonzero(np.concatenate([[True], (np.diff(at) != 1) | (at[1:] < 0) | (at[:-1] < 0)]))
     counts = np.diff(np.concatenate([begins, [len(at)]]))
     long = (counts * behind >= _RUN) & (at[begins] >= 0)
@@ -85,14 +84,14 @@ def moved(op: MapAxes, x: Spec, y: Spec, dtype: DType) -> LoopKernel | None:
 
 @lru_cache(maxsize=256)
 def _text(dtype: DType, mapped: tuple[bool, ...], zeros: bool) -> str:
-    """mapped: of the axes in front of the rows, whether they are taken by number or are as they were."""
+    """mapped: whether each axis before the rows is indexed, or unchanged."""
     code = Code()
     rows = _RowCopies(code, dtype, zeros)
     axes = [(code.size(), code.size(), code.array(int64) if m else None) for m in mapped]
     first, last = code.share()
 
     def along(depth: int, x: Scalar, y: Scalar, inside: Scalar | None) -> None:
-        """The rows behind some axes: x and y count them, `inside` tells whether there is anything to take."""
+        """The loops over the axes before the rows: x and y count rows, `inside` tells whether there is a source."""
         if depth == len(axes):
             rows.one(x, y, inside)
             return

@@ -17,24 +17,24 @@ from lamina.ops.primitives.scan import Scan
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, float32, float64
 
-#: Lines that are summed side by side: each step waits for the one before in its own line alone. Lines of 2^n bytes
-#: share sets of the cache: of 8 that are read and written, processors with 8 ways for 32 KiB hold none (3 ns an
-#: element beside 0.4, AVX2).
+#: Lines that are summed at once: each step waits only for the previous one of its own line. Lines of 2^n bytes map to
+#: the same cache sets: if 8 are read and written, an 8-way cache of 32 KiB holds none of them (3 ns an element
+#: instead of 0.4, AVX2).
 _SIDE_BY_SIDE = 4
-#: Columns that a thread goes through at a time.
+#: Columns that a thread processes at a time.
 _COLUMNS = 256
 _FUNCTIONS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "logsumexp": "logaddexp"}
 
 
 @loops(Scan, source="loops")
 def scan(op: Scan, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """Several lines side by side: lines of their own, or the columns behind the axis."""
+    """Several lines at once: separate lines, or the columns after the axis."""
     x = specs[0].open.fixed
     work = worthwhile(op, [x], [x])
     axis = op.axis % x.ndim
     lines, count, behind = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
     last = behind == 1
-    adds = op.kind in ("sum", "prod")  # whose rounding would grow with the length
+    adds = op.kind in ("sum", "prod")  # then rounding errors would grow with the length
     wide = float64 if adds and x.dtype == float32 else x.dtype.compute
     text = partial(_lines if last else _columns, _FUNCTIONS[op.kind], x.dtype, wide)
     steps = -(-lines // _SIDE_BY_SIDE) if last else lines * -(-behind // _COLUMNS)

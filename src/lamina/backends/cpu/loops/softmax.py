@@ -1,5 +1,5 @@
-"""Softmax, its logarithm and their gradients along an axis with others behind it: column by column, side by side; the
-logarithm along the last axis row by row."""
+"""Softmax, its logarithm and their gradients along an axis that is not the last: many columns at once; the logarithm
+along the last axis row by row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lamina.ops.primitives.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, S
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec
 
-#: Columns that a thread goes through side by side.
+#: Columns that a thread processes at once.
 _COLUMNS = 256
 
 
@@ -29,7 +29,7 @@ def softmax(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """Over neighbouring axes; along the last one oneDNN's is as fast, but its logarithm of the sum is off by 4e-6."""
+    """Over adjacent axes; along the last one oneDNN is as fast, but its log-softmax is off by 4e-6."""
     inputs = tuple(s.open.fixed for s in specs)
     x = inputs[0]
     exact = isinstance(op, LogSoftmax) and x.numel > 0
@@ -50,30 +50,30 @@ def softmax(
 
 
 class _Columns:
-    """Neighbouring columns: where they begin, and loops over their rows."""
+    """Adjacent columns: their start, and loops over their rows."""
 
     def __init__(self, code: Code) -> None:
         self.code = code
         self.count, self.behind, self.parts = code.sizes(3)
 
     def of(self, step: Scalar) -> None:
-        """Go to the columns of a step."""
+        """Move to the columns of a step."""
         code = self.code
         begin = code.remainder(step, self.parts) * _COLUMNS
         self.width = least(self.behind - begin, _COLUMNS)
         self.start = code.quotient(step, self.parts) * self.count * self.behind + begin
 
     def own(self, dtype: DType) -> Elements:
-        """A number for each column."""
+        """Storage for one number per column."""
         return self.code.scratch(dtype, self.code.value(_COLUMNS, INDEX))
 
     def each(self, change: Callable[[Scalar], None]) -> None:
-        """Once for each column."""
+        """Loop over the columns."""
         with self.code.loop(0, self.width, independent=True) as j:
             change(j)
 
     def rows(self, change: Callable[[Scalar, Scalar], None]) -> None:
-        """For each row, with an element's place and its column."""
+        """Loop over the rows, with each element's offset and its column."""
         with self.code.loop(0, self.count) as i:
             row = self.start + i * self.behind
             with self.code.loop(0, self.width, independent=True) as j:

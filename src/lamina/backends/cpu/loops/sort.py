@@ -1,4 +1,4 @@
-"""Rows in order: a radix sort by bytes, which is stable; insertion where only few elements are wanted."""
+"""Sorting of rows: a stable radix sort by bytes; insertion where only few elements are wanted."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lamina.ops.primitives.sort import Sort
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, int8, int16, int32, int64
 
-#: Elements of a row that a thread sorts in memory of its own.
+#: The most elements of a row that a thread sorts in thread-local memory.
 _LONGEST = 1 << 14
-#: So few elements are kept in order while the row is gone through.
+#: The most elements that insertion keeps in order while it scans the row.
 _FEW = 64
 _BUCKETS = 256
 _WHOLE = {1: int8, 2: int16, 4: int32, 8: int64}
@@ -41,7 +41,7 @@ def sort(op: Sort, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
 
 
 def _key(code: Code, x: Scalar, descending: bool) -> Scalar:
-    """A whole number with sign in the order of the elements: equal zeros, NaN last, all turned round downwards."""
+    """A signed integer key in the order of the elements: equal zeros, NaN last, all inverted for descending order."""
     if x.dtype.kind == "f":
         whole = np.dtype(f"i{x.dtype.itemsize}")
         bits = code.bits(x + 0.0, whole)  # -0.0 becomes 0.0
@@ -57,7 +57,7 @@ def _key(code: Code, x: Scalar, descending: bool) -> Scalar:
 
 @lru_cache(maxsize=64)
 def _insertion(dtype: DType, descending: bool) -> str:
-    """The first few so far stand in order; an element that comes before the last of them takes its place."""
+    """The best elements so far are kept in order; an element that comes before the last of them is inserted."""
     code = Code()
     x, values, order = code.array(dtype), code.array(dtype), code.array(int64)
     count, wanted = code.sizes(2)
@@ -66,7 +66,8 @@ def _insertion(dtype: DType, descending: bool) -> str:
     keys, at = code.scratch(kind, wanted), code.scratch(int64, wanted)
 
     def insert(key: Scalar, number: Scalar, held: Scalar) -> None:
-        """Behind those of the first `held` that come before it or are equal; the last one of `held + 1` is gone."""
+        """Insert behind those of the first `held` that come before it or are equal; the last one of `held + 1` is
+        dropped."""
         place = code.variable(0)
         with code.loop(0, held) as j:
             place.add((keys[j] <= key).astype(np.int64))
@@ -96,7 +97,7 @@ def _insertion(dtype: DType, descending: bool) -> str:
 
 @lru_cache(maxsize=64)
 def _radix(dtype: DType, descending: bool) -> str:
-    """By the lowest byte, then by the next; each time elements keep their order within a bucket."""
+    """Byte by byte from the lowest; each pass keeps the order within a bucket."""
     code = Code()
     x, values, order = code.array(dtype), code.array(dtype), code.array(int64)
     count, wanted = code.sizes(2)
@@ -140,7 +141,7 @@ def _radix(dtype: DType, descending: bool) -> str:
 
 
 def _starts(code: Code, total: Elements, number: int) -> None:
-    """Counts become the places where buckets begin."""
+    """Turn counts into the start offsets of buckets."""
     sum_ = code.variable(0, np.int32)
     with code.loop(_BUCKETS * number, _BUCKETS * (number + 1)) as b:
         here = total[b]

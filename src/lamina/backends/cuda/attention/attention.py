@@ -1,12 +1,13 @@
 """Scaled dot-product attention.
 
-windows few queries and keys in half types: own kernels that keep scores on the chip (`windows.py`)
+windows few queries and keys in half types: own kernels that keep scores on chip (`windows.py`)
 tiles   the same for many; the gradient of a bias that has all rows and columns (`tiles.py`)
-sdpa    cuDNN's one operation, forward in half types
-steps   cuDNN's pattern of attention written out (`lamina.cudnn.composed`), forward and backward in half types
-padded  the same on copies whose features are filled up with zeros to whole 16 bytes, which cuDNN asks for:
-        scores are the same, and what is beyond is left out of results ("padded-sdpa", "padded-steps")
-rows    any dtype and size: matrix products, and an own kernel on the rows of scores, which lie in the workspace
+sdpa    cuDNN's single operation, forward in half types
+steps   cuDNN's pattern of attention as separate operations (`lamina.cudnn.composed`), forward and backward in half
+        types
+padded  the same on copies whose features are zero-padded to a multiple of 16 bytes, as cuDNN requires: scores are
+        the same, and the padding is left out of results ("padded-sdpa", "padded-steps")
+rows    any dtype and size: matrix products, and an own kernel on the rows of scores in the workspace
 
 cuDNN, `windows` and `tiles` read q, k and v and write their gradients by strides: heads within a projection of all
 three stay where they are. `rows` takes row-major operands.
@@ -63,18 +64,18 @@ from lamina.ops.primitives.reduce import Reduce
 from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Spec, bfloat16, contiguous, dense, float16
 
-#: An operand: how it lies, and where.
+#: An operand: its spec and its place.
 Term = tuple[Spec, Place]
 
-#: What stands at masked scores in cuDNN's graphs: low enough for a weight of zero, and no NaN comes of it.
+#: The value of masked scores in cuDNN's graphs: low enough for a weight of zero, without causing NaN.
 _NEVER = -1e30
-#: Of fewer scores attention over features that are no whole 16 bytes is left to own kernels.
+#: With fewer scores, attention over features that are not a multiple of 16 bytes is left to own kernels.
 _FEWEST_SCORES = 1 << 12
 
 
 @dataclass(frozen=True)
 class PlanStep:
-    """Another plan as a step: where its operands lie, and its workspace within the call's."""
+    """Another plan as a step: the places of its operands, and of its workspace within the call's."""
 
     plan: Plan
     inputs: tuple[Place, ...]
@@ -94,7 +95,7 @@ class PlanStep:
 
 @dataclass(frozen=True, eq=False)
 class HostNumber(Place):
-    """One number on the host, as cuDNN takes numbers by value."""
+    """A scalar on the host, which cuDNN takes by value."""
 
     _: KW_ONLY
     values: Array
@@ -105,7 +106,7 @@ class HostNumber(Place):
         return cls("number", values=np.full(4, value, np.float32))
 
     def address(self, call: Call) -> int:
-        """Where it is, in every call."""
+        """Its address, in every call."""
         return int(self.values.ctypes.data)
 
     def __reduce__(self) -> tuple[Callable[[float], HostNumber], tuple[float]]:
@@ -117,7 +118,7 @@ class HostNumber(Place):
 
 @kernels(Attention, source="cudnn")
 def attention(op: Attention, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """(o, stats) from q, k, v and perhaps a bias; all row-major, unless cuDNN reads them where they lie."""
+    """(o, stats) from q, k, v and perhaps a bias; all row-major, unless cuDNN reads them in place."""
     strided = _strided(specs[:3])
     if strided is None:
         return _attention(op, [s.open.fixed for s in specs], device, policy)
@@ -130,7 +131,7 @@ def attention(op: Attention, specs: tuple[Spec, ...], device: Device, policy: Po
 
 @kernels(JointAttention, source="cudnn")
 def joint_attention(op: JointAttention, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """(o, stats) from q, k and v in one tensor, which cuDNN reads where they lie."""
+    """(o, stats) from q, k and v in one tensor, which cuDNN reads in place."""
     op.infer(*specs)
     more = [s.open.fixed for s in specs[1:]]
     return _where_it_lies(specs[0], lambda joint: _joint_attention(op, joint, more, device, policy))
@@ -140,7 +141,7 @@ def joint_attention(op: JointAttention, specs: tuple[Spec, ...], device: Device,
 def joint_attention_grad(
     op: JointAttentionGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
 ) -> Plan:
-    """The gradients of q, k and v into one tensor that lies as they do."""
+    """The gradients of q, k and v in one tensor of the same layout."""
     op.infer(*specs)
     more = [s.open.fixed for s in specs[4:]]
     return _where_it_lies(specs[0], lambda joint: _joint_gradient(op, joint, more, device, policy))
@@ -148,9 +149,8 @@ def joint_attention_grad(
 
 @kernels(AttentionGrad, source="cudnn")
 def attention_grad(op: AttentionGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; row-major, unless cuDNN takes them as they
-    lie.
-    """
+    """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; row-major, unless cuDNN takes their own
+    layouts."""
     strided = _strided((*specs[:4], specs[5]))
     if strided is None:
         return _gradient(op, [s.open.fixed for s in specs], device, policy)
@@ -164,7 +164,7 @@ def attention_grad(op: AttentionGrad, specs: tuple[Spec, ...], device: Device, p
 
 
 def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """The plan for operands that lie as their specs say."""
+    """The plan for operands in the layouts of their specs."""
     o, *stats = op.infer(*inputs)
     outputs = [_like_q(o, inputs[0]), *(s.fixed for s in stats)]
     terms = [(s, source(i)) for i, s in enumerate(inputs)]
@@ -182,7 +182,7 @@ def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Po
 
 
 def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """The plan for operands that lie as their specs say."""
+    """The plan for operands in the layouts of their specs."""
     found = op.infer(*inputs)
     bias, _ = op.parted(inputs[6:])
     outputs = [full(s, x.physical) for s, x in zip(found, (*inputs[:3], *bias), strict=False)]
@@ -203,7 +203,7 @@ def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy:
 def _joint_attention(
     op: JointAttention, joint: Spec, more: Sequence[Spec], device: Device, policy: Policy
 ) -> Plan:
-    """The plan for a joint tensor that lies as its spec says. more: the bias and the mask of dropout, if any."""
+    """The plan for a joint tensor in the layout of its spec. more: the bias and the dropout mask, if any."""
     if joint.numel and not _aligned(joint):
         return _apart(op, joint, more, device, policy)
     terms = [*_parts(joint, source), *((s, source(1 + i)) for i, s in enumerate(more))]
@@ -225,7 +225,8 @@ def _joint_attention(
 def _joint_gradient(
     op: JointAttentionGrad, joint: Spec, more: Sequence[Spec], device: Device, policy: Policy
 ) -> Plan:
-    """The plan for a joint tensor that lies as its spec says; o and do lie as the forward pass writes o."""
+    """The plan for a joint tensor in the layout of its spec; o and do have the layout in which the forward pass
+    writes o."""
     parts = _parts(joint, source)
     (q, _), *_ = parts
     o, stats = Attention(op.scale, op.causal, stats=True).infer(*(s.open for s, _ in parts))
@@ -255,9 +256,8 @@ def _apart(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The plan of the op on q, k and v by themselves, on copies of the parts of a row-major tensor, whose own places
-    are not aligned.
-    """
+    """The plan of the op on separate q, k and v: copies of the parts of a row-major tensor, whose own addresses are
+    not aligned."""
     part = Spec(joint.shape[1:], joint.dtype).fixed
     size = round_up(part.nbytes, WORKSPACE_ALIGNMENT)
     plan = kernels.plan(op.unfused, [part] * 3 + list(others), device, policy)
@@ -284,9 +284,9 @@ def _chosen(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The best formulation; zeros where there is nothing to see. terms: begin with q, k and v.
+    """The best formulation; zeros where there are no keys. terms: begin with q, k and v.
 
-    plain: own kernels for any addresses, and their scratch memory, where the operands fit some.
+    plain: own kernels for arbitrary addresses, and their scratch memory, where some support the operands.
     """
     (q, _), (k, _), (v, _) = terms[:3]
     if any(s.numel == 0 for s in (q, k, v)):
@@ -310,7 +310,7 @@ def _chosen(
 def _plain_forward(
     op: Attention, terms: Sequence[Term], targets: Sequence[Term]
 ) -> tuple[Sequence[Bindable], int] | None:
-    """Own kernels that take operands at any address, and their scratch memory, if there are any."""
+    """Own kernels for operands at arbitrary addresses, and their scratch memory, if there are any."""
     for own in (windows, tiles):
         if own.fit(terms):
             return [own.forward(op, terms, targets, aligned=False)], 0
@@ -320,7 +320,7 @@ def _plain_forward(
 def _plain_backward(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> tuple[Sequence[Bindable], int] | None:
-    """The same backwards."""
+    """The same for the backward pass."""
     if windows.fit(terms, gradient=True):
         return windows.backward(op, terms, targets, device, policy, aligned=False)
     if tiles.fit_gradients(terms, targets):
@@ -331,7 +331,7 @@ def _plain_backward(
 def _forward_formulations(
     op: Attention, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> list[Formulation]:
-    """Preferred ones first; own kernels only on what is row-major."""
+    """Preferred ones first; own kernels only on row-major operands."""
     first, last = list[Formulation](), list[Formulation]()
     if windows.fit(terms):
         first.append(Formulation("windows", steps=(windows.forward(op, terms, targets),)))
@@ -354,9 +354,8 @@ def _forward_formulations(
 def _backward_formulations(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> list[Formulation]:
-    """Preferred ones first; own kernels only on what is row-major, and for the gradient of a bias: cuDNN's engines
-    take its sum into the pattern, and write zeros.
-    """
+    """Preferred ones first; own kernels only on row-major operands, and for the gradient of a bias: cuDNN's engines
+    accept its sum in the pattern, and write zeros."""
     first, last = list[Formulation](), list[Formulation]()
     if windows.fit(terms, gradient=True):
         steps, size = windows.backward(op, terms, targets, device, policy)
@@ -382,16 +381,15 @@ def _backward_formulations(
 def _spread(
     op: Attention | AttentionGrad, more: Sequence[Term], terms: Sequence[Term], copies: _Copies
 ) -> list[Term]:
-    """The bias, for all rows and columns, and the mask of dropout."""
+    """The bias, expanded to all rows and columns, and the dropout mask."""
     bias, mask = op.parted(more)
     sizes = terms[0][0].shape[2], terms[1][0].shape[2]
     return [*(copies.spread(b, sizes) for b in bias), *mask]
 
 
 class _Copies:
-    """Copies in scratch memory of operands [B, H, S, D] whose D elements are no whole 16 bytes, zeros behind them,
-    and of a bias that is the same for all rows or columns, which cuDNN's engines misread.
-    """
+    """Copies in scratch memory of operands [B, H, S, D] whose D elements are no multiple of 16 bytes, zero-padded,
+    and of a bias that broadcasts over rows or columns, which cuDNN's engines misread."""
 
     def __init__(self) -> None:
         self.size, self._padded = 0, ""
@@ -413,7 +411,7 @@ class _Copies:
         return wide, at
 
     def spread(self, term: Term, sizes: tuple[int, int]) -> Term:
-        """A bias as the graph reads it: for each row and column."""
+        """A bias as the graph reads it: expanded to rows and columns."""
         spec, place = term
         shape = (*spec.shape[:2], *sizes)
         if spec.shape == shape:
@@ -438,12 +436,12 @@ class _Copies:
         return wide, at
 
     def pay(self, terms: Sequence[Term]) -> bool:
-        """Whether there are scores enough for copies to other features to be worth their launches."""
+        """Whether there are enough scores for the padding copies to be worth their launches."""
         (q, _), (k, _) = terms[:2]
         return not self._padded or prod(q.shape[:3]) * k.shape[2] >= _FEWEST_SCORES
 
     def around(self, graph: Formulation) -> Formulation:
-        """A formulation on the copies, whose own scratch memory is behind these."""
+        """A formulation on the copies, whose own scratch memory comes after them."""
         if not self.size:
             return graph
         return replace(
@@ -455,7 +453,7 @@ class _Copies:
         )
 
     def _copy(self, spec: Spec) -> tuple[Spec, Place]:
-        """The copy's spec, its axes in memory as the operand's, and where it is; the spec itself if it needs none."""
+        """The copy's spec, with the operand's axis order, and its place; the spec itself if no copy is needed."""
         features = round_up(spec.shape[3], VECTOR // spec.dtype.itemsize)
         if features == spec.shape[3]:
             return spec, scratch()
@@ -469,13 +467,13 @@ class _Copies:
 
 
 def _is_dense(spec: Spec) -> bool:
-    """Whether features lie side by side, and lines of them without gaps."""
+    """Whether features are contiguous, and their lines dense."""
     order = memory_order(spec.shape[:3], spec.physical.strides[:3])
     return spec.physical == dense(spec.shape, (*order, 3))
 
 
 def _lines(spec: Spec) -> tuple[int, int]:
-    """An operand [B, H, S, D] without gaps as a matrix of lines of features."""
+    """A dense operand [B, H, S, D] as a matrix of lines of features."""
     return prod(spec.shape[:3]), spec.shape[3]
 
 
@@ -487,7 +485,7 @@ def _row_major(terms: Sequence[Term]) -> bool:
 
 
 def _strided(specs: Sequence[Spec]) -> list[Spec] | None:
-    """The operands as they lie, where cuDNN may read them so and not all are row-major; else None."""
+    """The operands in their own layouts, where cuDNN supports these and not all are row-major; else None."""
     half = specs[0].dtype in (float16, bfloat16)
     if not half or any(s.numel == 0 or s.layout is None or s.physical.is_blocked for s in specs):
         return None
@@ -496,12 +494,13 @@ def _strided(specs: Sequence[Spec]) -> list[Spec] | None:
 
 
 def _like_q(o: Spec, q: Spec) -> Spec:
-    """o [B, H, S, E], dense, its axes in the order in which q's lie."""
+    """o [B, H, S, E], dense, with the axis order of q."""
     return full(o, dense(o.shape, memory_order(q.shape, q.physical.strides)))
 
 
 def _where_it_lies(joint: Spec, plan: Callable[[Spec], Plan]) -> Plan:
-    """The plan for a joint tensor as it lies if there is one, else for a row-major one: own kernels take that."""
+    """The plan for a joint tensor in its own layout if there is one, else for a row-major one, which own kernels
+    take."""
     given = joint.fixed
     if joint.numel and joint.tag is not None and given.physical.strides[4] == 1 and _aligned(given):
         try:
@@ -512,12 +511,12 @@ def _where_it_lies(joint: Spec, plan: Callable[[Spec], Plan]) -> Plan:
 
 
 def _aligned(joint: Spec) -> bool:
-    """Whether k and v begin at addresses that cuDNN takes."""
+    """Whether k and v begin at addresses that cuDNN accepts."""
     return joint.physical.strides[0] * joint.dtype.itemsize % VECTOR == 0
 
 
 def _parts(joint: Spec, make: Callable[[int, int], Place]) -> list[Term]:
-    """q, k and v of a joint tensor [3, B, H, S, D], and where each begins."""
+    """q, k and v of a joint tensor [3, B, H, S, D], and the offset of each."""
     step, *strides = joint.physical.strides
     part = full(Spec(joint.shape[1:], joint.dtype), Layout(tuple(strides)))
     return [(part, make(0, i * step * joint.dtype.itemsize)) for i in range(3)]
@@ -527,7 +526,7 @@ def _parts(joint: Spec, make: Callable[[int, int], Place]) -> list[Term]:
 
 
 def _tensor(graph: Graph, spec: Spec) -> Tensor:
-    """A [B, H, T, D] as it lies."""
+    """A [B, H, T, D] in its own layout."""
     return graph.tensor(spec.shape, spec.physical.strides, spec.dtype.name)
 
 
@@ -583,7 +582,7 @@ def forward_graph(
 def _dropout(
     graph: Graph, op: Attention | AttentionGrad, mask: Sequence[Term]
 ) -> tuple[GivenMask | None, dict[int, Place]]:
-    """Dropout by the operand that is its mask, if there is one, and where that and its factor lie."""
+    """Dropout with the mask operand, if there is one, and the places of the mask and its factor."""
     if not mask:
         return None, {}
     ((spec, place),) = mask
@@ -594,11 +593,11 @@ def _dropout(
 def _backward_formulation(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], start: int
 ) -> Formulation:
-    """The pattern backwards; it sums dq up in float32, from zeros.
+    """The backward pattern; it accumulates dq in float32, from zeros.
 
-    With dropout the pattern takes the part that is kept of the sum of do o. The engines of 9.19 leave that factor out
-    (dq and dk were 7 % off), so that o is given to them times it, and the factor as 1.
-    start: where its scratch memory begins.
+    With dropout the pattern multiplies the sum of do o by the fraction kept. The engines of 9.19 ignore that factor
+    (dq and dk were 7 % off), so that they get o times it, and 1 as the factor.
+    start: the offset of its scratch memory.
     """
     q, o = terms[0][0], terms[3]
     row_sum = prod(q.shape[:3]) * 4
@@ -617,7 +616,7 @@ def _backward_formulation(
 
 
 def scaled(x: Term, y: Place, factor: float) -> Launch:
-    """y = factor x, of a half type and a multiple of eight elements."""
+    """y = factor x, for a half type and a multiple of eight elements."""
     spec, place = x
     program = Program("scaled", "attention/scaled.cu", f"typedef {c_type(spec.dtype)} T;\n")
     packs = spec.numel // 8
@@ -627,7 +626,7 @@ def scaled(x: Term, y: Place, factor: float) -> Launch:
 def backward_graph(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], sums: tuple[Place, Place]
 ) -> tuple[Graph, Mapping[int, Place]]:
-    """The pattern backwards. sums: where those of rows and that of dq lie."""
+    """The backward pattern. sums: the places of the row sums and of dq's sum."""
     graph = Graph("float32")
     (q_spec, _), (k_spec, _), (v_spec, _) = terms[:3]
     q, o, do = (_tensor(graph, terms[i][0]) for i in (0, 3, 5))
@@ -654,7 +653,7 @@ def backward_graph(
 
 
 class _Steps:
-    """Steps in the making, with pieces of the workspace."""
+    """Steps under construction, with pieces of the workspace."""
 
     def __init__(self, device: Device, policy: Policy) -> None:
         self.device, self.policy = device, replace(policy, algorithm="heuristic")
@@ -725,26 +724,26 @@ def _scores(q: Term, k: Term) -> Spec:
 
 
 def weights_launch(op: Attention, scores: Spec, bias: Sequence[Spec], places: tuple[Place, ...]) -> Launch:
-    """The products [B, H, S, T] become weights.
+    """Turn the products [B, H, S, T] into weights.
 
-    places: of the products, the bias, the statistics, and dropout's mask.
+    places: of the products, the bias, the statistics, and the dropout mask.
     """
     text, threads = _rows(op, scores, bias, STATS=int(op.stats), UNSCALED=0)
     return looping(Program("attention_weights", "attention/attention.cu", text), threads, places)
 
 
 def slopes_launch(op: AttentionGrad, scores: Spec, bias: Sequence[Spec], places: tuple[Place, ...]) -> Launch:
-    """The products q kᵀ become weights, the products do vᵀ gradients of the scores.
+    """Turn the products q kᵀ into weights, the products do vᵀ into gradients of the scores.
 
-    places: of q kᵀ, the bias, the statistics, do vᵀ, with a bias that has a gradient of the gradients without the
-    scale, and of dropout's mask.
+    places: of q kᵀ, the bias, the statistics, do vᵀ, for a bias with a gradient also of the unscaled gradients, and
+        of the dropout mask.
     """
     text, threads = _rows(op, scores, bias, STATS=0, UNSCALED=int(bool(bias) and op.bias_grad))
     return looping(Program("attention_slopes", "attention/attention.cu", text), threads, places)
 
 
 def _rows(op: Attention | AttentionGrad, scores: Spec, bias: Sequence[Spec], **flags: int) -> tuple[str, int]:
-    """The constants of the kernels on rows, and their threads."""
+    """The constants of the row kernels, and their number of threads."""
     rows, columns = prod(scores.shape[:3]), scores.shape[3]
     lanes = 32 if columns <= 2048 else 256
     index = index_type(rows * columns)

@@ -1,8 +1,8 @@
-"""Attention on one projection as it is: q, k and v are read where they lie, and their gradients written so.
+"""Attention on a joint projection: q, k and v are read in place, and their gradients written in place.
 
-Networks cut one projection [., ., 3 H D] into thirds, and join the gradients of these again; or they bring it to
-[3, B, H, S, D], of which q, k and v are the parts, and stack the gradients. cuDNN takes any strides, so that neither
-the parts nor the joint gradient have to be copied together. Own kernels for windows do so with a bias, too.
+Networks split one projection [., ., 3 H D] into thirds, and concatenate their gradients again; or they transpose it
+to [3, B, H, S, D], whose parts are q, k and v, and stack the gradients. cuDNN takes any strides, so that neither the
+parts nor the joint gradient have to be copied. Own kernels for windows do the same with a bias, too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from lamina.spec import FLOATS, Shape, ShapeError, Spec, float64
 
 @dataclass(frozen=True)
 class _JointAttention(Op):
-    """Attention whose q, k and v are parts of one tensor [3, B, H, S, D], as one projection makes them.
+    """Attention whose q, k and v are parts of one tensor [3, B, H, S, D], as a joint projection gives them.
 
-    Last come a bias and the mask of dropout, if there are such: as `Attention` takes them.
+    Optional last operands are a bias and the dropout mask, as for `Attention`.
     """
 
     scale: float
@@ -45,13 +45,14 @@ class _JointAttention(Op):
 
 @dataclass(frozen=True)
 class JointAttention(_JointAttention):
-    """(q, k, v as [3, B, H, S, D], bias?, mask?) -> (o [B, H, S, D], stats [B, H, S, 1]): `Attention` of them."""
+    """(q, k, v as [3, B, H, S, D], bias?, mask?) -> (o [B, H, S, D], stats [B, H, S, 1]): `Attention` on the
+    parts."""
 
     stats: bool = False
 
     @property
     def unfused(self) -> Attention:
-        """The same on q, k and v by themselves."""
+        """The same on separate q, k and v."""
         return Attention(self.scale, self.causal, stats=self.stats, keep=self.keep)
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
@@ -98,14 +99,14 @@ class JointAttention(_JointAttention):
 @dataclass(frozen=True)
 class JointAttentionGrad(_JointAttention):
     """(q, k, v as [3, B, H, S, D], o, stats, do, bias?, mask?) -> (their gradients as one tensor, dbias?):
-    `AttentionGrad` of the parts.
+    `AttentionGrad` on the parts.
     """
 
     bias_grad: bool = True
 
     @property
     def unfused(self) -> AttentionGrad:
-        """The same on q, k and v by themselves."""
+        """The same on separate q, k and v."""
         return AttentionGrad(self.scale, self.causal, self.bias_grad, keep=self.keep)
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
@@ -148,7 +149,7 @@ class JointAttentionGrad(_JointAttention):
 
 
 def _mask(op: Attention, shape: Shape) -> list[Arg]:
-    """The mask of dropout of a sample, if the op takes one."""
+    """The spec of the dropout mask of a sample, if the op takes one."""
     b, h, s, d = shape
     return op.mask_argument((b, h, s, s, d, d))
 
@@ -184,19 +185,19 @@ def _is_split(node: Any) -> bool:
 
 
 def _is_cut(node: Any) -> bool:
-    """Whether a slice takes neighbours of the last axis, and all of the first two."""
+    """Whether a slice takes a contiguous range of the last axis, and all of the first two."""
     (whole,), (part,) = node.inputs, node.outputs
     return bool(part.ndim == 3 and part.shape[:2] == whole.shape[:2] and node.op.step == (1, 1, 1))
 
 
 def _brings_heads_out(node: Any) -> bool:
-    """Whether a transposition makes [., ., H, D] to [., H, ., D]."""
+    """Whether a transposition turns [., ., H, D] into [., H, ., D]."""
     order = node.op.order
     return len(order) == 4 and (order[1], order[3]) == (2, 3)
 
 
 def _third(number: int) -> MadeBy:
-    """Heads [B, H, S, D] cut out of a projection [., ., 3 H D]."""
+    """Heads [B, H, S, D] sliced from a projection [., ., 3 H D]."""
     cut = made_by(Slice, operand("projection"), name=f"cut{number}", where=_is_cut, same_policy=False)
     split = made_by(Reshape, cut, name=f"split{number}", where=_is_split, same_policy=False)
     return made_by(Transpose, split, name=f"heads{number}", where=_brings_heads_out, same_policy=False)
@@ -206,7 +207,7 @@ _THIRDS = [_third(i) for i in range(3)]
 
 
 def _joint(match: PatternMatch, at: Any) -> Any:
-    """q, k and v as one value [3, B, H, S, D], if they are the thirds of the projection in this order; else None."""
+    """q, k and v as one value [3, B, H, S, D], if they are the thirds of a projection in this order; else None."""
     heads, width = match["heads0"].shape[1], match["heads0"].shape[3]
     projection, size = match["projection"], heads * width
     order = match.node("heads0").op.order
@@ -223,21 +224,21 @@ def _joint(match: PatternMatch, at: Any) -> Any:
 
 
 def _reads(count: int) -> Callable[[Any], bool]:
-    """Of nodes: whether one reads so many operands."""
+    """A test of nodes for this number of operands."""
     return lambda node: len(node.inputs) == count
 
 
 def _takes(*inputs: MadeBy) -> Either:
-    """Attention on these, and perhaps on a bias and the mask of dropout."""
+    """The pattern of attention on these, and perhaps on a bias and the dropout mask."""
     return either(*(made_by(Attention, *inputs, *more, where=_reads(3 + len(more))) for more in _MORE))
 
 
-#: A bias, the mask of dropout, both or neither.
+#: A bias, the dropout mask, both or neither.
 _MORE = [tuple(operand(f"more{i}") for i in range(count)) for count in range(3)]
 
 
 def _attention_on(match: PatternMatch, joint: Any) -> Results:
-    """The attention that is the match's root, on one value of which q, k and v are parts."""
+    """The attention at the match's root, on one value of which q, k and v are parts."""
     node = match.root
     op = JointAttention(node.op.scale, node.op.causal, node.op.stats, keep=node.op.keep)
     made = match.apply(op, joint, *match.inputs(node)[3:], at=node)
@@ -245,7 +246,7 @@ def _attention_on(match: PatternMatch, joint: Any) -> Results:
 
 
 def _attended(match: PatternMatch) -> Results | None:
-    """attention(q, k, v) of the thirds of one projection -> attention on the projection as it is."""
+    """attention(q, k, v) of the thirds of one projection -> attention on the projection in place."""
     joint = _joint(match, match.root)
     return None if joint is None else _attention_on(match, joint)
 
@@ -293,18 +294,18 @@ def _joins_three(node: Any) -> bool:
 
 
 def _brings_heads_in(node: Any) -> bool:
-    """Whether a transposition makes [B, H, S, D] to [., ., H, D]."""
+    """Whether a transposition turns [B, H, S, D] into [., ., H, D]."""
     return len(node.op.order) == 4 and bool(node.op.order[2:] == (1, 3))
 
 
 def _is_merge(node: Any) -> bool:
-    """Whether a reshape leaves the first two axes and joins heads."""
+    """Whether a reshape keeps the first two axes and joins heads."""
     (heads,), (y,) = node.inputs, node.outputs
     return y.ndim == 3 and heads.ndim == 4 and bool(y.shape[:2] == heads.shape[:2])
 
 
 def _gradients(*inputs: MadeBy) -> list[MadeBy]:
-    """The gradients of attention on these, and perhaps on a bias and the mask of dropout."""
+    """The pattern of attention's gradients on these, and perhaps on a bias and the dropout mask."""
     others = (operand("o"), operand("stats"), operand("do"))
     return [
         made_by(
@@ -321,7 +322,7 @@ def _gradients(*inputs: MadeBy) -> list[MadeBy]:
 
 
 def _gradient_on(match: PatternMatch, joint: Any) -> tuple[Any, dict[Any, Any]]:
-    """The gradient in one value of which q, k and v are parts, and what else becomes another value by it."""
+    """The gradient as one value of which those of q, k and v are parts, and the other values that it replaces."""
     node = match.node("grad")
     op = JointAttentionGrad(node.op.scale, node.op.causal, node.op.bias_grad, keep=node.op.keep)
     made, *dbias = match.apply(op, joint, *match.inputs(node)[3:], at=node)
@@ -329,7 +330,7 @@ def _gradient_on(match: PatternMatch, joint: Any) -> tuple[Any, dict[Any, Any]]:
 
 
 def _merged(grad: MadeBy, number: int) -> MadeBy:
-    """The gradient of a third, as it lies in the projection's."""
+    """The gradient of a third, in the projection's layout."""
     back = made_by(
         Transpose, grad.output(number), name=f"back{number}", where=_brings_heads_in, same_policy=False
     )
@@ -337,7 +338,7 @@ def _merged(grad: MadeBy, number: int) -> MadeBy:
 
 
 def _gradient_joined(match: PatternMatch) -> Results | None:
-    """The gradients of the thirds of one projection, joined -> the gradient of the projection, made as one."""
+    """The gradients of the thirds of one projection, concatenated -> the gradient of the projection as one value."""
     node = match.root
     order = match.node("back0").op.order
     if any(match.node(f"back{i}").op.order != order for i in range(3)):
@@ -375,12 +376,12 @@ def _is_stacked(node: Any) -> bool:
 
 
 def _stacked(grad: MadeBy, number: int) -> MadeBy:
-    """The gradient of a part, as it is stacked."""
+    """The gradient of a part, as an operand of the stacking."""
     return made_by(Reshape, grad.output(number), where=_is_stacked, same_policy=False)
 
 
 def _gradient_stacked(match: PatternMatch) -> Results | None:
-    """The gradients of the parts of one value, stacked -> that value's gradient, made as one."""
+    """The gradients of the parts of one value, stacked -> that value's gradient as one value."""
     if not _are_in_order(match):
         return None
     made, others = _gradient_on(match, match["joint"])

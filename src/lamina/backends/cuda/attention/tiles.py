@@ -1,8 +1,8 @@
-"""Attention over tiles of scores, in own kernels that keep these on the chip (`tiles.cu`).
+"""Attention over tiles of scores, by own kernels that keep these in registers and shared memory (`tiles.cu`).
 
-Half types and features that are whole 16 bytes and at most 128; any number of queries and keys. Operands are read by
-strides, and so are gradients written. Sums are taken in an order that is always the same. cuDNN's kernels are slow
-where dropout's mask is given: their gradient takes more than half as long again.
+Half types and features that are a multiple of 16 bytes, at most 128; any number of queries and keys. Operands are
+read by strides, and so are gradients written. The order of summation is fixed. cuDNN's kernels are slow with an
+explicit dropout mask: their gradient takes more than 1.5 times as long.
 
 Source: FlashAttention-2 (Dao 2023).
 """
@@ -33,43 +33,43 @@ from lamina.spec import Policy, Spec, bfloat16, float16
 
 #: The most features.
 FEATURES = 128
-#: The most keys of a bias whose attention is faster than cuDNN's.
+#: The most keys of a bias with which the kernels are faster than cuDNN's.
 _SHORT = 224
 #: Columns of a tile.
 _COLUMNS = 32
-#: Blocks of each multiprocessor between which the sum of a bias' gradient is divided.
+#: Blocks per multiprocessor over which the sum of a bias' gradient is split.
 _WAVES = 4
-#: Rows of a block of eight warps, of as many features as leave room for two of them; of one of four warps.
+#: Rows of a block of eight warps, for as many features as leave room for two such blocks; of one of four warps.
 _MANY, _FEW, _NARROW = 128, 64, 64
 
 
 def fit(terms: Sequence[Term]) -> bool:
-    """Whether the kernels take operands that begin with q, k and v."""
+    """Whether the kernels support operands that begin with q, k and v."""
     (q, _), (k, _), (v, _) = terms[:3]
     few = max(q.shape[3], v.shape[3]) <= FEATURES
     return few and q.dtype in (float16, bfloat16) and all(is_read(s) for s in (q, k, v))
 
 
 def fit_gradients(terms: Sequence[Term], targets: Sequence[Term]) -> bool:
-    """Whether they give these gradients: that of a bias where it has all rows and columns."""
+    """Whether they give these gradients: a bias' only if it has all rows and columns."""
     (q, _), (k, _) = terms[:2]
     return fit(terms) and all(s.shape[2:] == (q.shape[2], k.shape[2]) for s, _ in targets[3:])
 
 
 def reads_bias_faster(op: Attention, terms: Sequence[Term]) -> bool:
-    """Whether there is a bias of few keys: for 100 to 197 cuDNN takes 1.05 to 1.4 times as long, for 512 0.6."""
+    """Whether there is a bias with few keys: for 100 to 197 cuDNN takes 1.05 to 1.4 times as long, for 512 0.6."""
     _, (k, _), _, *more = terms
     return bool(op.parted(more)[0]) and k.shape[2] <= _SHORT
 
 
 def reads_masks_whole(terms: Sequence[Term]) -> bool:
-    """Whether lines of a mask of dropout are whole accesses: else cuDNN is as fast."""
+    """Whether lines of a dropout mask are a multiple of an access: else cuDNN is as fast."""
     (k, _) = terms[1]
     return k.shape[2] % (VECTOR // k.dtype.itemsize) == 0
 
 
 def forward(op: Attention, terms: Sequence[Term], targets: Sequence[Term], *, aligned: bool = True) -> Launch:
-    """The launch that makes o and, if they are asked for, the statistics."""
+    """The launch that makes o and, if requested, the statistics."""
     q, k, v, *more = terms
     bias, mask = op.parted(more)
     o, *stats = targets
@@ -88,7 +88,7 @@ def backward(
     *,
     aligned: bool = True,
 ) -> tuple[list[Bindable], int]:
-    """The steps that make dq, dk, dv and the bias' gradient; their scratch memory: of each row the sum over do o."""
+    """The steps that make dq, dk, dv and the bias' gradient; their scratch memory: per row the sum over do o."""
     q, k, v, o, (_, stats), g, *more = terms
     bias, mask = op.parted(more)
     lines = _lines(terms), _FEW, _FEW
@@ -122,9 +122,9 @@ def _bias_gradient(
     device: Device,
     policy: Policy,
 ) -> tuple[list[Bindable], int]:
-    """The steps that sum a bias' gradient up, in parts where there are few tiles; their scratch memory, from `begin`.
+    """The steps that sum a bias' gradient, split where there are few tiles; their scratch memory, from `begin`.
 
-    matrices: batch entries and heads. places: of what the kernel reads.
+    matrices: batch entries and heads. places: of the kernel's operands.
     """
     spec, dbias = to
     own, heads, queries, keys = spec.shape
@@ -146,13 +146,13 @@ def _bias_gradient(
 
 
 def _lines(terms: Sequence[Term]) -> int:
-    """Queries of a block."""
+    """Queries per block."""
     (q, _), _, (v, _) = terms[:3]
     return _MANY if q.shape[2] > _FEW and max(q.shape[3], v.shape[3]) <= _NARROW else _FEW
 
 
 def _launch(name: str, text: str, rows: Term, lines: int, arguments: Sequence[Place]) -> Launch:
-    """A block for so many rows of each matrix, of a warp for each 16 of them."""
+    """A launch with a block per `lines` rows of each matrix, and a warp for each 16 of them."""
     batch, heads, count, _ = rows[0].shape
     blocks = batch * heads * ceil(count / lines)
     return Launch(Program(name, "attention/tiles.cu", text), (blocks,), (lines * 2,), tuple(arguments))

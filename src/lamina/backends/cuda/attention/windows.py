@@ -1,9 +1,9 @@
-"""Attention of few queries and keys, as windows of an image have, in one kernel: nothing but operands and results
-touches memory (`windows.cu`).
+"""Attention of few queries and keys, such as windows of an image, in one kernel: only operands and results touch
+global memory (`windows.cu`).
 
-Half types, at most 64 queries and keys, and features that are whole 16 bytes and at most 128, as far as the memory of
-a block holds the operands of one head. Operands are read by strides. The gradient of a bias is summed over batch
-entries that a block takes one after the other, and over the blocks of a head by a reduction.
+Half types, at most 64 queries and keys, and features that are a multiple of 16 bytes, at most 128, as far as the
+operands of one head fit in shared memory. Operands are read by strides. The gradient of a bias is summed over the
+batch entries that a block processes one after the other, and over the blocks of a head by a reduction.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from lamina.spec import Policy, Spec, bfloat16, float16
 
 #: The most queries and keys, and the most features.
 MOST, FEATURES = 64, 128
-#: Bytes that every GPU gives a block; lines of operands lie 16 bytes further apart than they are long.
+#: Bytes of shared memory that every GPU gives a block; lines of operands are padded by 16 bytes there.
 _SHARED, _GAP = 48 << 10, 8
-#: Blocks of each multiprocessor between which a bias' gradient is divided: its sums are as many pieces.
+#: Blocks per multiprocessor over which a bias' gradient is split: there is a partial sum for each.
 _WAVES = 8
 _WARP, _LINES = 32, 16
 
@@ -44,7 +44,7 @@ Term = tuple[Spec, Place]
 
 
 def fit(terms: Sequence[Term], *, gradient: bool = False) -> bool:
-    """Whether the kernel, or that of the gradient, takes operands that begin with q, k and v."""
+    """Whether the kernel, or that of the gradient, supports operands that begin with q, k and v."""
     (q, _), (k, _), (v, _) = terms[:3]
     few = q.shape[2] <= MOST and k.shape[2] <= MOST and max(q.shape[3], v.shape[3]) <= FEATURES
     if not few or q.dtype not in (float16, bfloat16) or _shared(q, k, v, gradient) > _SHARED:
@@ -53,7 +53,7 @@ def fit(terms: Sequence[Term], *, gradient: bool = False) -> bool:
 
 
 def _shared(q: Spec, k: Spec, v: Spec, gradient: bool) -> int:
-    """Bytes of a block's memory: q, k and v of a head; backwards dO, too, and scores in place of k and v."""
+    """Bytes of shared memory: q, k and v of a head; backward also dO, and scores in place of k and v."""
     rows, columns = _whole(q.shape[2]), _whole(k.shape[2])
     of_k, of_v = (_whole(s.shape[3]) + _GAP for s in (q, v))
     if not gradient:
@@ -64,12 +64,12 @@ def _shared(q: Spec, k: Spec, v: Spec, gradient: bool) -> int:
 
 
 def _whole(n: int) -> int:
-    """In whole matrices of the units for products."""
+    """Rounded up to whole tensor-core matrices."""
     return ceil(n / _LINES) * _LINES
 
 
 def is_read(spec: Spec) -> bool:
-    """Whether lines of features are whole accesses, and lie at whole accesses."""
+    """Whether lines of features are a multiple of an access, and aligned to it."""
     each = VECTOR // spec.dtype.itemsize
     strides = spec.physical.strides
     whole = all(step % each == 0 for n, step in zip(spec.shape[:3], strides, strict=False) if n > 1)
@@ -77,7 +77,7 @@ def is_read(spec: Spec) -> bool:
 
 
 def forward(op: Attention, terms: Sequence[Term], targets: Sequence[Term], *, aligned: bool = True) -> Launch:
-    """The launch that makes o and, if they are asked for, the statistics."""
+    """The launch that makes o and, if requested, the statistics."""
     q, k, v, *more = terms
     bias, mask = op.parted(more)
     o, *stats = targets
@@ -97,7 +97,7 @@ def backward(
     *,
     aligned: bool = True,
 ) -> tuple[list[Bindable], int]:
-    """The steps that make dq, dk, dv and the gradient of the bias where it is asked for, and their scratch memory."""
+    """The steps that make dq, dk, dv and, if requested, the gradient of the bias, and their scratch memory."""
     q, k, v, _, stats, g, *more = terms
     bias, mask = op.parted(more)
     batch, heads, queries, _ = q[0].shape
@@ -122,13 +122,13 @@ def backward(
 
 
 def _turns(batch: int, heads: int, device: Device) -> int:
-    """Batch entries of a block, of which one after the other adds to its part of a bias' gradient."""
+    """Batch entries per block, which it adds one after the other to its part of a bias' gradient."""
     blocks = _WAVES * device.machine.multiprocessors
     return max(1, batch * heads // blocks)
 
 
 def _launch(name: str, text: str, shape: Sequence[int], parts: int, arguments: tuple[Place, ...]) -> Launch:
-    """A block for each head of each part of the batch, of a warp for each 16 queries."""
+    """A launch with a block per head of each part of the batch, and a warp for each 16 queries."""
     _, heads, queries, _ = shape
     threads = ceil(queries / _LINES) * _WARP
     return Launch(Program(name, "attention/windows.cu", text), (parts * heads,), (threads,), arguments)

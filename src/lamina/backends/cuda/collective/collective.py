@@ -1,7 +1,4 @@
-"""Plans of collective operations: one call of NCCL on the plan's stream, or a copy for a group of one.
-
-The communicator of a group is made when its first plan runs; `lamina.runtime.ranks.World` keeps it.
-"""
+"""Plans of collectives: one NCCL call on the plan's stream, or a copy for a group of one."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ from lamina.spec import Policy, Spec
     source="nccl",
 )  # fmt: skip
 def collective(op: Collective, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """On memory as the op takes it. Raises what `op.infer` raises."""
+    """In the memory layout that the op takes. Raises what `op.infer` raises."""
     inputs = op.operands(specs)
     outputs = op.results(inputs)
     make = partial(_copy if op.group.size == 1 else _bind, op, inputs, device)
@@ -49,7 +46,7 @@ def collective(op: Collective, specs: Sequence[Spec], device: Device, policy: Po
 
 @kernels(Arrived, source="view")
 def arrived(op: Arrived, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """What was started, as it lies: streams wait for it."""
+    """The result of a started collective, in place: streams wait for it."""
     return passing_plan(specs, op.name)
 
 
@@ -63,7 +60,7 @@ def _bind(op: Collective, inputs: Sequence[Spec], device: Device, call: Call) ->
 
 
 def _copy(op: Collective, inputs: Sequence[Spec], device: Device, call: Call) -> Run:
-    """For one rank alone: it gets what it gives."""
+    """For a group of one: its result is its operand."""
     stream = as_stream(call.stream, device)
 
     def run() -> None:

@@ -3,17 +3,17 @@
     plain           the operation as it is
     depthwise       one filter per channel: own kernels
     small channels  few input channels: own tensor-core kernels that read the image as it is stored
-    undilated       dilation along one axis as rows and columns of the same memory (conv/undilated.py)
+    undilated       dilation along one axis as a reshape of the same memory (conv/undilated.py)
     patches         windows side by side as a product of matrices (conv/patches.py)
     merged          small groups as fewer, larger ones, or as one: "dense" (conv/merged.py)
-    slices          few large groups one after the other, channels of each brought together (conv/slices.py)
+    slices          few large groups one after the other, channels of each made contiguous (conv/slices.py)
     fast FIR        many taps: three convolutions of half as many on half as many rows (conv/fast_fir.py)
-    direct          own kernels from the definition
+    direct          own kernels straight from the definition
 
 Reports and stored plans call small channels "stem" and fast FIR "halved".
 
-Half types and TF32 lie channels last; float32 and float64, whose engines prefer it, row-major. Own direct kernels do
-what no engine takes, and check engines where the arithmetic is little.
+Half types and TF32 are channels last; float32 and float64, whose engines prefer it, row-major. Own direct kernels
+serve problems that no engine supports, and as reference for engines where there is little arithmetic.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float16, float32
 
-#: Hopper's forward kernels take filters of so many taps at most; those of the data gradient take any number.
+#: The most taps of a filter in Hopper's forward kernels; those of the data gradient have no limit.
 _MANY_TAPS = 32
-#: Own kernels for few input channels beat all others forward, and as a filter gradient of so many weights a filter at
-#: most.
+#: Own kernels for few input channels are fastest forward, and as a filter gradient with at most this many weights per
+#: filter.
 _FEW_WEIGHTS = 196
 
 
@@ -90,7 +90,7 @@ def conv(op: Conv, specs: tuple[Spec, ...], device: Device, policy: Policy) -> P
 
 
 def forward_plan(op: Conv, specs: Sequence[Spec], epilogue: Epilogue, device: Device, policy: Policy) -> Plan:
-    """y from x and the filter, and steps on it."""
+    """y from x and the filter, with an epilogue."""
     (y,) = op.infer(*specs[:2])
     return _plan(op, (specs[0], specs[1], y), epilogue, device, policy)
 
@@ -104,7 +104,7 @@ def conv_data_grad(op: ConvDataGrad, specs: tuple[Spec, ...], device: Device, po
 def data_grad_plan(
     op: ConvDataGrad, specs: Sequence[Spec], epilogue: Epilogue, device: Device, policy: Policy
 ) -> Plan:
-    """The gradient of x, and steps on it."""
+    """The gradient of x, with an epilogue."""
     (x,) = op.infer(*specs[:2])
     return _plan(op, (x, specs[1], specs[0]), epilogue, device, policy)
 
@@ -139,7 +139,7 @@ def _cached(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """Plans are made once: the layouts that they want do not depend on where operands lie now."""
+    """Plans are cached: the layouts that they need do not depend on the operands' present layouts."""
     arrange = channels_last if _prefers_channels_last(specs[0], policy) else contiguous
     x, w, y = (full(s, arrange(s.shape)) for s in specs)
     o = Operands(op.window, x, w, y)
@@ -176,7 +176,7 @@ def _apart(
     policy: Policy,
     problem: Problem,
 ) -> Formulation:
-    """The convolution, then its steps in a kernel of their own."""
+    """The convolution, then its epilogue as a separate kernel."""
     head = _cached(op, specs, NONE, device, policy)
     out, extras = problem.outputs[0], problem.inputs[2:]
     return unfused_formulation(head, epilogue.steps, out, extras, epilogue.first)
@@ -185,9 +185,9 @@ def _apart(
 def _runs_apart(
     direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
 ) -> bool:
-    """Whether an own kernel, a product of patches that pays, or cuDNN's engine for strided data gradients takes the
-    convolution but not the steps on it: cuDNN's engines with both are slower (for strided data gradients they take
-    1.0 to 1.9 times as long as the gradient and a kernel behind it; bfloat16, compute capability 9.0).
+    """Whether an own kernel, a product of patches that pays, or cuDNN's engine for strided data gradients supports
+    the convolution but not its epilogue: cuDNN's fused engines are slower (for strided data gradients they take 1.0
+    to 1.9 times as long as the gradient and a separate kernel; bfloat16, compute capability 9.0).
     """
     if direction is ConvDataGrad and max(o.window.stride) > 1 and is_channels_last(o):
         return True
@@ -214,7 +214,7 @@ def conv_problem(
     epilogue: Epilogue = NONE,
     policy: Policy | None = None,
 ) -> Problem:
-    """The formulations of one direction, the most promising first; cuBLASLt's only for a device that is there."""
+    """The formulations of one direction, the most promising first; cuBLASLt's only with the device present."""
     name = direction.name
     result, operands = sides(direction, o)
     extras = epilogue.arranged(result.shape, result.physical)
@@ -240,9 +240,8 @@ def conv_problem(
 
 
 def _form(first: str, direction: Direction, o: Operands) -> str:
-    """The form that is expected to be best, where it is one that engines as they are say nothing about: what is known
-    of problems nearby counts only if these have it too.
-    """
+    """The form that is expected to be best, if it is one about which cuDNN's engines on the original problem say
+    nothing: results for neighbouring problems then count only if these have the form, too."""
     if first.startswith("patches-"):
         return " patches"
     if first in ("slices", "dense") and slices(direction, o) is not None:
@@ -253,7 +252,7 @@ def _form(first: str, direction: Direction, o: Operands) -> str:
 
 
 def _grouping(o: Operands) -> str:
-    """How channels are grouped, without their number."""
+    """The grouping of channels, without their number."""
     groups, channels = o.window.groups, o.x.shape[1]
     return "dense" if groups == 1 else "depthwise" if groups == channels else "grouped"
 
@@ -261,7 +260,7 @@ def _grouping(o: Operands) -> str:
 def _formulations(
     direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
 ) -> list[Formulation]:
-    """The most promising first: that is what a policy without timing takes."""
+    """The formulations, the most promising first: a policy without timing takes the first."""
     plain = plain_formulation(direction, o, epilogue)
     if not is_channels_last(o):
         return [plain]
@@ -307,7 +306,7 @@ def _formulations(
     formulations = [*likely, *few, *formulations, *others]
     if multiplies(o):
         products = product_formulations(direction, o, vector, device, policy)
-        if pads(o) and max(o.window.stride) == 1:  # lines of odd length: padded took 1.5 to 3 times as long
+        if pads(o) and max(o.window.stride) == 1:  # odd line lengths: padded took 1.5 to 3 times as long
             blas = [one for one in products if one.graph is None]
             products = [*blas, *(one for one in products if one.graph is not None)]
             formulations = [*products, *formulations]
@@ -324,7 +323,7 @@ def _formulations(
 def _with_undilated(
     formulations: list[Formulation], direction: Direction, o: Operands, epilogue: Epilogue
 ) -> list[Formulation]:
-    """The form without dilation before the dilated engines. Those of the filter gradient take 16 to 70 times as long;
+    """The undilated form, before the dilated engines. Those of the filter gradient take 16 to 70 times as long;
     the others about as long for dilations up to 8, and 1.3 to 1.8 times as long beyond that (bfloat16, compute
     capability 9.0).
     """
@@ -338,9 +337,8 @@ def _with_undilated(
 def _few_groups(
     direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
 ) -> list[Formulation]:
-    """Few large groups one after the other, or as one with zeros between them: what is expected to be clearly
-    faster than engines for groups; all of it where formulations compete.
-    """
+    """Few large groups one after the other, or merged into one with zeros between them: the forms that are expected
+    to be clearly faster than engines for groups; all of them where formulations compete."""
     form = slices(direction, o)
     if form is None:
         return []
@@ -357,7 +355,7 @@ def _few_groups(
 
 
 def _part(device: Device, policy: Policy, direction: Direction, o: Operands) -> Plan:
-    """The plan of a convolution that is a part of another one: timed where that one is."""
+    """The plan of a convolution that is part of another one: timed if the whole is."""
     part = replace(policy, algorithm="heuristic") if policy.named else policy
     sizes = {Conv: (), ConvDataGrad: (o.x.shape[2:],), ConvFilterGrad: (o.w.shape[2:],)}[direction]
     return _cached(direction(o.window, *sizes), (o.x.open, o.w.open, o.y.open), NONE, device, part)

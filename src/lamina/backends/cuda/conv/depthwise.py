@@ -1,7 +1,7 @@
 """Convolution with one filter per channel: own kernels for half types channels last.
 
-Filters of at most nine taps lie beside eight channels per thread, which goes along the rows; others, and channels in
-no multiples of eight, go down the rows (conv/depthwise_rows.py).
+With at most nine taps a thread keeps the filters of eight channels in registers and walks along the rows; other
+filters, and channels that are no multiple of eight, walk down the rows (conv/depthwise_rows.py).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Machine
 from lamina.spec import Spec, bfloat16, float16
 
-#: Places along W per thread and step; strides must divide it.
+#: Output positions along W per thread and step; strides must divide it.
 _STRIP = 4
-#: Taps whose filters (or sums of their gradient) fit into a thread's registers.
+#: The most taps whose filters (or gradient sums) fit into a thread's registers.
 _MOST_TAPS = 9
 _THREADS = 128
-#: Blocks that a multiprocessor runs at a time; there are no more.
+#: Blocks resident on a multiprocessor; no more are launched.
 _RESIDENT = 3
 
 
 def is_depthwise(direction: Direction, o: Operands, vector: Vector | None) -> bool:
-    """Whether the kernels take it: 2-D, taps and sums that fit into registers; steps behind forward only."""
+    """Whether the kernels support it: 2-D, taps and sums that fit into registers; an epilogue only forward."""
     win, channels = o.window, o.x.shape[1]
     if vector is None or vector.residual is not None or vector.activation not in ("", "relu"):
         return False
@@ -50,7 +50,7 @@ def is_depthwise(direction: Direction, o: Operands, vector: Vector | None) -> bo
 
 
 def _takes_vectors(o: Operands) -> bool:
-    """Whether depthwise.cu takes it: few taps, channels in multiples of an access, strides that divide a strip."""
+    """Whether depthwise.cu supports it: few taps, channels in multiples of an access, strides that divide a strip."""
     divides = all(_STRIP % s == 0 for s in o.window.stride)
     divides = divides and all(index_type(_strips(made)[1]) == "i32" for made in (o.x, o.y))
     return divides and o.x.shape[1] % _width(o) == 0 and prod(o.w.shape[2:]) <= _MOST_TAPS
@@ -64,7 +64,7 @@ def _width(o: Operands) -> int:
 def depthwise_formulation(
     direction: Direction, o: Operands, vector: Vector | None, machine: Machine
 ) -> Formulation:
-    """The own kernel of one direction; the filter gradient sums the blocks' parts in a second one."""
+    """The own kernel of one direction; the filter gradient sums the blocks' partial results in a second kernel."""
     if not _takes_vectors(o):
         return rows_formulation(direction, o, vector, epilogue_constants(vector or Vector()), machine)
     made = o.x if direction is ConvDataGrad else o.y
@@ -99,7 +99,7 @@ def depthwise_formulation(
 
 
 def _strips(made: Spec) -> tuple[int, int]:
-    """Strips along a row of what a kernel goes over, and in all."""
+    """Strips along a row of the tensor that a kernel iterates over, and in all."""
     along = -(-made.shape[3] // _STRIP)
     return along, made.shape[0] * made.shape[2] * along
 

@@ -1,9 +1,9 @@
-"""Convolution with one filter per channel that goes down the rows: filters of as many taps as registers hold.
+"""Depthwise convolution that walks down the rows: filters of as many taps as registers hold.
 
-Beyond nine taps (conv/depthwise.py) a filter no longer fits beside eight channels per thread, and reading all rows of
-a window again for each row of the result would cost as much as its arithmetic. Here a thread has one or two channels,
-reads each row of its columns once, and keeps the sums of all rows of the result that the row meets (for the filter
-gradient: the rows of g that it meets).
+Beyond nine taps (conv/depthwise.py) the filters of eight channels no longer fit into a thread's registers, and
+rereading all rows of a window for each output row would cost as much as the arithmetic. Here a thread has one or two
+channels, reads each row of its columns once, and keeps the sums of all output rows to which the row contributes (for
+the filter gradient: the rows of g that it meets).
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from lamina.runtime import Machine
 
 #: Threads of a block.
 _THREADS = 128
-#: Registers of a thread beside its sums, filters and rows; and what more than 24 columns, each with a bit, add.
+#: Registers of a thread beside its sums, filters and rows; and the extra ones beyond 24 columns, each with a mask
+#: bit.
 _OTHERS, _WIDE = 24, 48
-#: Columns that a row's bit mask can name; filter elements per thread that shared memory has room for.
+#: The most columns in a row's bit mask; filter elements per thread that fit in shared memory.
 _MOST_COLUMNS, _MOST_STAGED = 32, 192
-#: Blocks per multiprocessor, and the registers of a thread, as they are estimated here, up to which the compiler
-#: spills none: it has 128, 168 and 255.
+#: Blocks per multiprocessor, and the estimated registers per thread up to which the compiler does not spill: the
+#: limits are 128, 168 and 255.
 _RESIDENT = {4: 114, 3: 168, 2: 232}
-#: Roughly, in instructions: an access to memory, what a step costs anyway, and, once for each block, an element of a
+#: Approximate instruction counts: a memory access, the overhead of a step, and, once per block, an element of a
 #: thread's filters.
 _ACCESS, _STEP, _ONCE = 3, 24, 9
 
 
 @dataclass(frozen=True)
 class WalkAxis:
-    """How one axis of what is read meets one of the result: steps that read or write `stride` places.
+    """How one axis of the tensor read maps to one of the result: steps that read or write `stride` positions.
 
-    first: the first place that step 0 reads. depth: how many steps' results a place that is read meets. base: the tap
-    of the first place that is read and the first that is written.
+    first: the first position that step 0 reads. depth: the number of steps to whose results a position contributes.
+    base: the tap of the first position read and the first written.
     """
 
     kernel: int
@@ -60,7 +61,7 @@ class WalkAxis:
 
     @classmethod
     def of(cls, direction: Direction, kernel: int, stride: int, pad: int) -> WalkAxis:
-        """Forward (the filter gradient goes the same way) or the data gradient, which reads g."""
+        """Forward (the filter gradient is alike) or the data gradient, which reads g."""
         if direction is not ConvDataGrad:
             return cls(kernel, stride, -pad, -(-kernel // stride), 0)
         first = -(-(pad - kernel + 1) // stride)
@@ -72,9 +73,9 @@ class WalkAxis:
 class WalkTiling:
     """Channels and columns of the result per thread, blocks per multiprocessor, and the shape of the loops.
 
-    read: columns that a thread reads of a row. strips: along a row of the result. steps: groups of rows of the result
-    in an image; span: of them in one walk. depth: groups that a row meets. reads: steps that read rows of the image.
-    instructions: of a step, roughly.
+    read: columns of a row that a thread reads. strips: per row of the result. steps: groups of result rows per image;
+        span: of these in one walk. depth: groups to which a row contributes. reads: steps that read rows of the
+        image. instructions: per step, approximately.
     """
 
     width: int
@@ -90,11 +91,11 @@ class WalkTiling:
 
     @property
     def walks(self) -> int:
-        """Down one image."""
+        """Walks per image."""
         return -(-self.steps // self.span)
 
     def time(self, o: Operands, multiprocessors: int) -> float:
-        """Instructions that a multiprocessor issues; few blocks beside each other wait for memory."""
+        """Instructions that a multiprocessor issues; with few resident blocks memory latency is exposed."""
         own = self.width * prod(o.w.shape[2:])
         threads = o.x.shape[0] * self.strips * self.walks * (o.x.shape[1] // self.width)
         blocks = -(-threads // _THREADS)
@@ -106,7 +107,7 @@ class WalkTiling:
 
 
 def takes_rows(direction: Direction, o: Operands) -> bool:
-    """Whether filters, sums and a row fit into registers; operands are as `is_depthwise` says."""
+    """Whether filters, sums and a row fit into registers; operands satisfy `is_depthwise`."""
     taps = prod(o.w.shape[2:])
     strides = o.w.physical.strides
     packed = (strides[0], strides[2], strides[3]) == (taps, o.w.shape[3], 1)
@@ -138,7 +139,7 @@ def rows_formulation(
 
 
 def _candidates(direction: Direction, o: Operands) -> Iterator[WalkTiling]:
-    """Tilings that fit, one walk down an image each."""
+    """Tilings that fit, with one walk per image."""
     (kh, kw), (sh, sw) = o.w.shape[2:], o.window.stride
     back, grad = direction is ConvDataGrad, direction is ConvFilterGrad
     height, width = (o.x if back else o.y).shape[2:]
@@ -162,19 +163,20 @@ def _candidates(direction: Direction, o: Operands) -> Iterator[WalkTiling]:
 
 
 def _tiling(direction: Direction, o: Operands, multiprocessors: int) -> WalkTiling:
-    """The fastest, with walks of the best length: short ones fill the device, long ones read few rows twice."""
+    """The fastest tiling, with the best length of walks: short ones fill the device, long ones reread few rows."""
     spans = {-(-one.steps // walks) for one in _candidates(direction, o) for walks in range(1, one.steps + 1)}
     found = [replace(one, span=span) for one in _candidates(direction, o) for span in spans]
     return min(found, key=lambda one: (one.time(o, multiprocessors), -one.span))
 
 
 def _work(o: Operands, tiling: WalkTiling) -> int:
-    """Walks of one channel."""
+    """Walks per channel."""
     return o.x.shape[0] * tiling.strips * tiling.walks
 
 
 def _blocks(o: Operands, tiling: WalkTiling, multiprocessors: int) -> int:
-    """As many as run at a time; their threads are a multiple of the channels' chunks, which each thread keeps."""
+    """As many as are resident; their threads are a multiple of the channel chunks, so that each thread keeps its
+    chunk."""
     chunks = o.x.shape[1] // tiling.width
     fewest = chunks // gcd(chunks, _THREADS)
     needed = -(-_work(o, tiling) * chunks // (_THREADS * fewest))
@@ -185,7 +187,7 @@ def _blocks(o: Operands, tiling: WalkTiling, multiprocessors: int) -> int:
 
 
 def _common(o: Operands, tiling: WalkTiling) -> dict[str, int | str]:
-    """What the kernels of all directions are told."""
+    """Constants common to the kernels of all directions."""
     return {
         "V": tiling.width,
         "TW": tiling.columns,
@@ -242,7 +244,7 @@ def _bands(chunks: int) -> tuple[int, int]:
 
 
 def _filter_grad(o: Operands, tiling: WalkTiling, machine: Machine) -> Formulation:
-    """The parts of all blocks, then their sum."""
+    """The partial sums of all blocks, then their sum."""
     chunks = o.x.shape[1] // tiling.width
     across, lanes = _bands(chunks)
     bands = -(-chunks // across)
@@ -265,7 +267,7 @@ def _filter_grad(o: Operands, tiling: WalkTiling, machine: Machine) -> Formulati
 
 
 def filter_sum(o: Operands, slices: int, w: Place) -> Launch:
-    """The filter gradient from parts [slices, kh * kw, C] of float32 at the start of the workspace."""
+    """The filter gradient from partial sums [slices, kh * kw, C] in float32 at the start of the workspace."""
     sizes, steps = (o.x.shape[1], *o.w.shape[2:]), o.w.physical.strides
     text = f"typedef {index_type(slices * o.w.numel)} Index;\ntypedef {c_type(o.w.dtype)} T;\n"
     program = Program("depthwise_filter_sum", "conv/depthwise_sum.cu", text)

@@ -1,4 +1,4 @@
-"""Convolutions straight from their definitions: own kernels that take any type, window and address."""
+"""Convolutions straight from their definition: own kernels for any type, window and alignment."""
 
 from __future__ import annotations
 

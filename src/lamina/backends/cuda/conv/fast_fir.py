@@ -1,19 +1,19 @@
 """A convolution of stride 1 as three of half as many taps on half as many rows: a fast FIR algorithm.
 
-Rows and the filter's taps along the first axis are split into even and odd ones. With z the padded input, h0 and h1
-the even and the odd taps, and (h z)[m] = sum_j h[j] z[m + j], the rows of the result are
+Rows and the filter's taps along the first axis are split into even and odd ones (polyphase). With z the padded input,
+h0 and h1 the even and the odd taps, and (h z)[m] = sum_j h[j] z[m + j], the rows of the result are
 
     y[2m]     = (h0 even)[m] + (h1 odd)[m]          P = h0 odd
     y[2m + 1] = (h0 odd)[m]  + (h1 even)[m + 1]     Q = h1 even
 
-four products of halves. Three do (Mou and Duhamel, "Short-length FIR filters and their use in fast nonrecursive
-filtering", 1991), for S = (h0 + h1) (even + odd) holds all four:
+four products of halves. Three suffice (Mou and Duhamel, "Short-length FIR filters and their use in fast nonrecursive
+filtering", 1991), since S = (h0 + h1) (even + odd) contains all four:
 
     y[2m] = S[m] - P[m] - Q[m]      y[2m + 1] = P[m] + Q[m + 1]
 
 With 7 taps that is 11 / 14 of the arithmetic. P and Q are convolutions of the input itself, of stride and dilation 2.
-Sums of rows and of taps, and the three parts, are rounded to the operands' type: the error is about twice what
-rounding the result makes. bfloat16 only, for float16's range is too small for parts that cancel.
+Sums of rows and of taps, and the three parts, are rounded to the operands' type: the error is about twice that of
+rounding the result. bfloat16 only: float16's range is too small for parts that cancel.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from lamina.spec import Shape, Spec, bfloat16, channels_last
 
 #: Fewer taps save too little.
 _FEWEST_TAPS = 5
-#: Less arithmetic than this is done before six kernels are launched.
+#: Less arithmetic is finished before six kernels are launched.
 _LEAST_FLOPS = 1e11
-#: Pairs of rows that a thread joins.
+#: Pairs of rows that a thread combines.
 _WALK = 4
 
 #: The plan of a convolution forward.
@@ -78,7 +78,7 @@ def takes_fast_fir(direction: Direction, o: Operands, machine: Machine) -> bool:
 
 @dataclass(frozen=True)
 class FastFir:
-    """The three convolutions that stand for one of stride 1 along its first axis, all channels last."""
+    """The three convolutions that replace one of stride 1 along its first axis, all channels last."""
 
     whole: Operands
 
@@ -105,7 +105,7 @@ class FastFir:
         )
 
     def _apart(self, taps: int, first: int, rows: int) -> Operands:
-        """Every second tap on every second row from `first` on, as many rows of it at least."""
+        """Every second tap on every second row from `first` on, with at least `rows` rows."""
         x, low = self.whole.x, self.whole.window.padding[0][0] - first
         high = 2 * (rows - 1) + 2 * (taps - 1) + 1 - x.shape[2] - low
         return self._part(taps, x.shape[2], (low, max(0, high)), 2)
@@ -125,7 +125,7 @@ class FastFir:
 
     @property
     def text(self) -> str:
-        """The constants of halves.cu."""
+        """The constants of fast_fir.cu."""
         x, w, y = self.whole.x, self.whole.w, self.whole.y
         p, q, s = self.parts
         biggest = max(x.numel, y.numel, s.x.numel, p.y.numel, q.y.numel)
@@ -150,12 +150,12 @@ class FastFir:
         return f"typedef {index} Index;\ntypedef {c_type(x.dtype)} T;\n{numbers}"
 
     def launch(self, name: str, elements: int, *places: Place) -> Launch:
-        """One of halves.cu's kernels, whose threads take `V` of so many elements."""
+        """One of fast_fir.cu's kernels, whose threads process `V` of `elements` elements."""
         count = elements * self.whole.x.dtype.itemsize // VECTOR
         return looping(Program(name, "conv/fast_fir.cu", self.text), count, places, each=4)
 
     def steps(self, x: Place, w: Place, y: Place, plan: Planner, offset: int) -> tuple[list[Bindable], int]:
-        """What computes y from x and w, and the bytes of scratch memory, from `offset` on."""
+        """The steps that compute y from x and w, and the bytes of scratch memory, from `offset` on."""
         p, q, s = self.parts
         places = []
         for spec in (p.w, q.w, s.w, s.x, p.y, q.y, s.y):
@@ -176,7 +176,8 @@ class FastFir:
 
 
 def fast_fir_formulation(direction: Direction, o: Operands, plan: Planner) -> Formulation:
-    """The three parts, each as `plan` chooses; a data gradient over the mirrored, transposed filter."""
+    """The three parts, each with the plan that `plan` chooses; a data gradient uses the mirrored, transposed
+    filter."""
     x, w, y = places_of(direction)
     if direction is Conv:
         steps, size = FastFir(o).steps(x, w, y, plan, 0)
@@ -192,5 +193,5 @@ def _last(shape: Shape, like: Spec) -> Spec:
 
 
 def _row(spec: Spec) -> int:
-    """Elements between two places along the first axis: all further axes' and the channels'."""
+    """Stride between positions along the first axis: the product of all further axes and the channels."""
     return spec.shape[1] * prod(spec.shape[3:])

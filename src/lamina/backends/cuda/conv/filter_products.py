@@ -1,10 +1,10 @@
-"""Filter gradients as a product for each tap, whose long sums blocks share (filter_products.cu).
+"""Filter gradients as a product for each tap, whose long sums are split over blocks (filter_products.cu).
 
-A filter gradient of few channels is small, and a sum over all places of all images: 128 x 3 x 128 elements over
-131,072 places where 16 sequences of 8,192 steps are convolved. Engines that give each block a tile of the result
-leave most of a GPU waiting, and those for dilated filters are slow whatever the size. Here as many blocks as there is
-room for share the places, and a tap is a distance. Sizes are numbers: layers of all dilations share one kernel, where
-cuDNN compiles each of them for a second.
+A filter gradient of few channels is small, but sums over all positions of all images: 128 x 3 x 128 elements over
+131,072 positions where 16 sequences of 8,192 steps are convolved. Engines that give each block a tile of the result
+leave most of a GPU idle, and those for dilated filters are slow at any size. Here as many blocks as fit split the
+positions (split-K), and a tap is an offset. Sizes are run-time arguments: layers of all dilations share one kernel,
+where cuDNN compiles each of them for a second.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from lamina.ops.primitives.conv import ConvFilterGrad
 from lamina.runtime import Machine
 from lamina.spec import bfloat16, channels_last, float16
 
-#: Elements of an access; places that come to shared memory at a time, and how many such turns are there at once.
+#: Elements of an access; positions per shared-memory stage, and number of stages.
 _VECTOR, _TURN, _STAGES = 8, 32, 4
-#: Filters or channels of a block, the fewest that fit; registers for sums allow no more.
+#: Filters or channels of a block, the fewest that suffice; registers for sums allow no more.
 _BLOCK = (64, 128)
-#: Blocks of a multiprocessor, and turns of a block at least.
+#: Blocks per multiprocessor, and the fewest stages per block.
 _RESIDENT, _LEAST_TURNS = 2, 8
 
 
 @dataclass(frozen=True)
 class FilterProducts:
-    """How the work is shared out between blocks."""
+    """The split of the work over blocks."""
 
     o: Operands
     machine: Machine
@@ -60,22 +60,22 @@ class FilterProducts:
 
     @property
     def results(self) -> int:
-        """Blocks that share no place's sum."""
+        """Blocks with different results."""
         return prod(self.tiles) * prod(self.o.w.shape[2:])
 
     @property
     def is_little(self) -> bool:
-        """Whether engines that give each block a part of the result leave most of the GPU waiting."""
+        """Whether engines that give each block a part of the result leave most of the GPU idle."""
         return self.results <= self.machine.multiprocessors
 
     @property
     def places(self) -> int:
-        """Output places of all images."""
+        """Output positions of all images."""
         return self.o.y.numel // self.o.y.shape[1]
 
     @property
     def part(self) -> int:
-        """Places of a block, in whole turns."""
+        """Positions per block, in whole stages."""
         turns = -(-self.places // _TURN)
         slices = _RESIDENT * self.machine.multiprocessors // self.results
         return max(-(-turns // max(slices, 1)), min(_LEAST_TURNS, turns)) * _TURN
@@ -87,16 +87,17 @@ class FilterProducts:
 
     @property
     def shared(self) -> int:
-        """Bytes of the turns that are there at once."""
+        """Bytes of shared memory of all stages."""
         return _STAGES * _TURN * (self.filters + self.channels + 2 * _VECTOR) * self.o.x.dtype.itemsize
 
     @property
     def scratch(self) -> int:
-        """Bytes of the sums of all blocks."""
+        """Bytes of the partial sums of all blocks."""
         return self.slices * self.o.w.numel * 4
 
     def text(self, sizes: KernelSizes) -> str:
-        """The constants of filter_products.cu, and what the sizes say. Of a block's tile a warp has an eighth."""
+        """The constants of filter_products.cu, and the kernel's sizes. A warp computes an eighth of a block's
+        tile."""
         across = 2 if self.channels == _BLOCK[0] and self.filters == _BLOCK[1] else 4
         tiles = {"MT": self.filters // (8 // across) // 16, "NT": self.channels // across // 8}
         blocks = {"FILTERS": self.filters, "CHANNELS": self.channels, "AXES": self.o.window.rank}
@@ -104,7 +105,7 @@ class FilterProducts:
         return types + constants(**blocks, **tiles) + sizes.text
 
     def sizes(self) -> KernelSizes:
-        """Numbers that the kernel gets."""
+        """The kernel's run-time arguments."""
         o, win, found = self.o, self.o.window, KernelSizes()
         (filters, channels, *taps), (step, _, *steps) = o.w.shape, o.x.physical.strides
         found.add(N_K=filters, N_C=channels, PLACES=self.places, PART=self.part, STEP_N=step)
@@ -118,7 +119,7 @@ class FilterProducts:
         return found
 
     def formulation(self) -> Formulation:
-        """The sums of blocks, then their sum."""
+        """The blocks' partial sums, then their sum."""
         x, w, y = places_of(ConvFilterGrad)
         sizes, count = self.sizes(), self.o.w.numel
         first = Launch(
@@ -135,7 +136,7 @@ class FilterProducts:
 
 
 def filter_products(direction: Direction, o: Operands, machine: Machine) -> FilterProducts | None:
-    """The form of a filter gradient, or None: for half types that lie channels last, without groups."""
+    """The form of a filter gradient, or None: for half types, channels last, without groups."""
     if direction is not ConvFilterGrad or o.x.dtype not in (float16, bfloat16) or not o.x.numel:
         return None
     if o.window.groups > 1 or o.window.flip or any(n % _VECTOR for n in o.w.shape[:2]):

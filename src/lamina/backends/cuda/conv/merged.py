@@ -1,14 +1,15 @@
 """A convolution of many small groups as one of fewer, larger ones, whose filters hold zeros between the groups.
 
-cuDNN's kernels take a group of few channels at a fraction of the matrix units' rate. m groups of c channels as one of
-m c cost m times the arithmetic, at the rate of large groups; with m the number of groups the convolution is dense.
-The filter [K, c, *taps] becomes [K, m c, *taps], with the rows of the i-th of m groups at channels i c to (i + 1) c;
-of the gradient of such a filter only these blocks are kept.
+cuDNN's kernels run groups of few channels at a fraction of the tensor cores' rate. m groups of c channels as one of m
+c cost m times the arithmetic, at the rate of large groups; with m the number of groups the convolution is dense. The
+filter [K, c, *taps] becomes [K, m c, *taps], with the rows of the i-th of m groups at channels i c to (i + 1) c; of
+the gradient of such a filter only these blocks are kept.
 
-Of finite operands the sums are the same, with zeros added. Forward and in the data gradient a NaN or an infinity is
-multiplied by the zeros, so that it spreads to other groups at the same positions, where the definition has numbers.
-(Fast FIR spreads it too, to neighbouring rows.) A loss of it is NaN either way; under `policy(check_finite=True)`,
-which looks for where it came from, these directions merge no groups. The filter gradient leaves it behind.
+For finite operands the sums are the same, with zeros added. Forward and in the data gradient a NaN or an infinity is
+multiplied by the zeros, so that it spreads to other groups at the same positions, where the definition gives finite
+values. (Fast FIR spreads it too, to neighbouring rows.) The loss is NaN either way; under
+`policy(check_finite=True)`, which searches for the origin, these directions merge no groups. The filter gradient
+discards it.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from lamina.ops.primitives.conv import Conv, ConvFilterGrad
 from lamina.runtime import Machine
 from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, float16
 
-#: Channels of a group from which on, and a multiple of which, tensor-core engines take without waste.
+#: Channels of a group from which on, in multiples, tensor-core engines run without waste.
 _ENOUGH_CHANNELS, _MULTIPLE = 64, 8
-#: Channels of a merged group that kernels are best at are a multiple of this one.
+#: Kernels are best if the channels of a merged group are a multiple of this.
 _TILE = 32
-#: Groups reach the part channels / 1024 of the matrix units' rate (bfloat16, 3x3 on Hopper: 1/45 with 24 channels,
-#: 1/27 to 1/16 with 48), but with a power of two of channels, for which engines reach the memory's rate.
+#: Groups reach the fraction channels / 1024 of the tensor cores' rate (bfloat16, 3x3 on Hopper: 1/45 with 24
+#: channels, 1/27 to 1/16 with 48), except for powers of two, for which engines reach memory bandwidth.
 _FULL_RATE = 1024
-#: Seconds that a forward engine takes at least for groups whose channels are no power of two (46 to 90 microseconds
-#: for one image of 7x7 to 112x112, where one dense group takes 24 to 44; 12 for a power of two; bfloat16).
+#: The least seconds of a forward engine for groups whose channels are no power of two (46 to 90 microseconds for one
+#: image of 7x7 to 112x112, where one dense group takes 24 to 44; 12 for a power of two; bfloat16).
 _GROUPED_SECONDS = 45e-6
-#: What the estimate must promise before larger groups are taken untimed.
+#: The estimated speedup from which larger groups are used untimed.
 _GAIN = 1.5
 
 
 @dataclass(frozen=True)
 class Merged:
-    """A grouped convolution, all operands channels last, and how many neighbouring groups become one.
+    """A grouped convolution, all operands channels last, and how many adjacent groups become one.
 
     least: seconds that engines for groups take at least.
     """
@@ -63,11 +64,11 @@ class Merged:
 
     @property
     def name(self) -> str:
-        """Of the formulation."""
+        """The formulation's name."""
         return "dense" if self.number == self.original.window.groups else "merged"
 
     def seconds(self, machine: Machine) -> float:
-        """What it is expected to take: arithmetic, traffic, and the kernels around it."""
+        """Its estimated time: arithmetic, traffic, and the surrounding kernels."""
         other = self.operands
         return _seconds(other, 2 * other.w.nbytes, self.least, machine) + 2 * machine.launch_seconds
 
@@ -79,8 +80,8 @@ class Merged:
 
     @property
     def blocks(self) -> tuple[Shape, Shape, Shape]:
-        """The filter as [merged group, group in it, filter in the group, tap, channel]: its sizes, its strides, and
-        the strides of these elements in the filter over larger groups.
+        """The filter as [merged group, group in it, filter in the group, tap, channel]: sizes, strides, and the
+        strides of the same elements in the filter over larger groups.
         """
         w, m, groups = self.original.w, self.number, self.original.window.groups
         filters, channels, taps = w.shape[0] // groups, w.shape[1], prod(w.shape[2:])
@@ -91,7 +92,8 @@ class Merged:
 
 
 def _seconds(o: Operands, more: int, least: float, machine: Machine) -> float:
-    """Of a convolution that moves `more` bytes besides its operands, and takes `least` seconds if it has groups."""
+    """Of a convolution that moves `more` bytes besides its operands, and takes at least `least` seconds if it has
+    groups."""
     dense = o.window.groups == 1
     share = 1 if dense else min(1, o.w.shape[1] / _FULL_RATE)
     traffic = o.x.nbytes + o.w.nbytes + o.y.nbytes + more
@@ -100,8 +102,8 @@ def _seconds(o: Operands, more: int, least: float, machine: Machine) -> float:
 
 
 def merged(direction: Direction, o: Operands, machine: Machine, policy: Policy) -> list[Merged]:
-    """The larger groups worth trying, the one with the least estimate first: one dense group, and the fewest that
-    become a good group. None for other than half types, one filter per channel, and groups that are large.
+    """The merges worth trying, the lowest estimate first: one dense group, and the fewest groups that become an
+    efficient one. None for other than half types, depthwise convolutions, and large groups.
     """
     groups, filters, channels = o.window.groups, o.w.shape[0] // o.window.groups, o.w.shape[1]
     finite = policy.check_finite and direction is not ConvFilterGrad
@@ -123,7 +125,7 @@ def merged(direction: Direction, o: Operands, machine: Machine, policy: Policy) 
 
 
 def merged_formulation(direction: Direction, form: Merged, epilogue: Epilogue = NONE) -> Formulation:
-    """The convolution over larger groups, with its filter (or that one's gradient) in scratch memory."""
+    """The convolution over larger groups, with its filter (or the filter's gradient) in scratch memory."""
     x, w, y = places_of(direction)
     other, filter_ = form.operands, scratch()
     sizes, own, wide = form.blocks

@@ -1,14 +1,14 @@
-"""A convolution whose windows lie side by side, as a product of matrices: each window is a row of channels.
+"""A convolution with non-overlapping windows as a matrix product: each window is a row of elements (im2col).
 
-Where the stride is as long as the filter, and there is no padding, no element is in two windows. Channels last,
-[N, H, W, C] is [N, H / r, r, W / s, s, C], whose windows [r, s, C] lie as a filter [K, r, s, C] does; copied side by
-side they are the rows of a matrix of N H/r W/s x r s C:
+If the stride equals the filter size, and there is no padding, no element is in two windows. Channels last, [N, H, W,
+C] is [N, H / r, r, W / s, s, C], whose windows [r, s, C] have the layout of a filter [K, r, s, C]; copied to
+contiguous rows they are a matrix of N H/r W/s x r s C:
 
     y = patches w^T      dw = dy^T patches      patches of dx = dy w
 
-Engines of convolutions gather such windows tap by tap, the slower the longer the filter is. The copy is left out
-where windows lie side by side already: along one axis alone. Rows that are no whole 16 bytes are filled up with
-zeros, as those of the filter. What of x is beyond the last window has no part in y, and a gradient of zero.
+Convolution engines gather such windows tap by tap, the slower the longer the filter is. The copy is omitted where
+windows are contiguous already: along one axis only. Rows that are no multiple of 16 bytes are zero-padded, as are
+those of the filter. Elements of x beyond the last window do not contribute to y, and get a gradient of zero.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Device, Machine
 from lamina.spec import Policy, Shape, Spec, channels_last, contiguous
 
-#: How many times as long engines of convolutions take as matrix units at their rate, by the taps t of a filter, is
-#: about the first number times t to the power of the second (bfloat16 on Hopper, 2x2 to 16x16).
+#: The time of convolution engines relative to tensor cores at their peak rate is about the first number times t to
+#: the power of the second, for filters of t taps (bfloat16 on Hopper, 2x2 to 16x16).
 _SLOWDOWN: dict[Direction, tuple[float, float]] = {
     Conv: (1.0, 0.75),
     ConvDataGrad: (3.0, 0.5),
     ConvFilterGrad: (1.0, 0.75),
 }
-#: Seconds of an engine of convolutions for a tap, however few windows there are: a block takes one after the other
+#: Seconds of a convolution engine per tap, however few windows there are: a block processes taps one after the other
 #: (0.42 microseconds for each of 16x16 taps of one image, compute capability 9.0).
 _TAP_SECONDS = 0.4e-6
-#: What the estimate must promise before a product is taken untimed.
+#: The estimated speedup from which a product is used untimed.
 _GAIN = 1.5
 
 
 @dataclass(frozen=True)
 class Patches:
-    """A convolution of windows that lie side by side, all operands channels last."""
+    """A convolution with non-overlapping windows, all operands channels last."""
 
     o: Operands
     direction: Direction
@@ -70,7 +70,7 @@ class Patches:
 
     @property
     def wide(self) -> int:
-        """Elements of a row as it is multiplied: whole 16 bytes."""
+        """Elements of a padded row: a multiple of 16 bytes."""
         return round_up(self.row, VECTOR // self.o.x.dtype.itemsize)
 
     @property
@@ -98,7 +98,7 @@ class Patches:
         return self.wide == self.row and all(n == 1 or a == b for n, a, b in pairs)
 
     def seconds(self, machine: Machine, *, tf32: bool) -> float:
-        """What it is expected to take: the copies, the product, and the kernels' launches."""
+        """Its estimated time: the copies, the product, and the kernel launches."""
         size, o = self.o.x.dtype.itemsize, self.o
         matrix, filters = self.rows * self.wide * size, o.w.shape[0] * self.wide * size
         flops = o.flops * self.wide / self.row
@@ -107,7 +107,7 @@ class Patches:
         return product + copied / machine.bandwidth + 2 * machine.launch_seconds
 
     def pays(self, machine: Machine, policy: Policy) -> bool:
-        """Whether it is expected to be clearly faster than the convolution's own engines."""
+        """Whether it is expected to be clearly faster than convolution engines."""
         rate = machine.rate(self.o.x.dtype.name, tf32=policy.tf32)
         (factor, power), taps = _SLOWDOWN[self.direction], prod(self.o.w.shape[2:])
         engine = factor * pow(taps, power) * self.o.flops / rate
@@ -116,7 +116,7 @@ class Patches:
         return _GAIN * self.seconds(machine, tf32=policy.tf32) <= engine
 
     def epilogue(self, epilogue: Epilogue) -> Epilogue | None:
-        """The steps on rows; None where there are no such, or an operand varies along some of the axes only."""
+        """The epilogue on rows; None if there is none, or an operand varies along some of the axes only."""
         if epilogue.steps and self.direction is not Conv:
             return None
         result, extras = self.o.y.shape, []
@@ -131,7 +131,7 @@ class Patches:
         return replace(epilogue, extras=tuple(extras))
 
     def product(self, epilogue: Epilogue, machine: Machine, policy: Policy) -> CopiedProduct:
-        """The product of copies, and the kernels around it."""
+        """The product of copies, and the surrounding kernels."""
         o, dtype = self.o, self.o.x.dtype
         x, w, y = places_of(self.direction)
         matrix, filters, size = x, w, 0
@@ -159,7 +159,7 @@ class Patches:
         return CopiedProduct(p, places, epilogue, tuple(before), tuple(after), size, pays)
 
     def _multiplied(self, matrix: Place, w: Place, y: Place) -> tuple[Product, tuple[Place, Place, Place]]:
-        """The product, and where its A, B and C lie."""
+        """The product, and the places of its A, B and C."""
         rows, filters, wide = self.rows, self.o.w.shape[0], self.wide
         if self.direction is Conv:
             return Product(1, rows, filters, wide, False, True), (matrix, w, y)
@@ -182,7 +182,7 @@ def patches(direction: Direction, o: Operands) -> Patches | None:
 def patches_formulations(
     form: Patches, epilogue: Epilogue, device: Device, policy: Policy
 ) -> list[Formulation]:
-    """The products' engines on patches; none where the steps cannot follow."""
+    """The products' engines on patches; none where the epilogue cannot be fused."""
     steps = form.epilogue(epilogue)
     if steps is None:
         return []

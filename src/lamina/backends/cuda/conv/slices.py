@@ -1,11 +1,11 @@
-"""A convolution of few large groups as one convolution for each of them, on channels that were brought together.
+"""A convolution of few large groups as one convolution per group, on channels that were made contiguous.
 
-cuDNN's engines take groups one after the other, on copies of their channels that it makes in its workspace, and parts
-of lines (a slice of the channels) as well, so that 2 groups of 32 to 128 channels run at a tenth to a third of the
-matrix units' rate (bfloat16, 3x3 on Hopper). Here the channels of all groups are copied together once,
-[N, H, W, G, C] to [G, N, H, W, C], at the memory's rate, and the convolutions of the groups are those without groups;
-there is no more arithmetic. Where groups are so small that this costs more, one convolution whose filter has zeros
-between the groups is the other form (conv/merged.py): m groups cost it m times the arithmetic, and no copies.
+cuDNN's engines process groups one after the other, on copies of their channels in its workspace or on slices of the
+channels, so that 2 groups of 32 to 128 channels run at a tenth to a third of the tensor cores' rate (bfloat16, 3x3 on
+Hopper). Here the channels of all groups are copied once, [N, H, W, G, C] to [G, N, H, W, C], at memory bandwidth, and
+the groups' convolutions are ordinary ones; there is no more arithmetic. Where groups are so small that this costs
+more, the other form is one convolution whose filter has zeros between the groups (conv/merged.py): m groups cost m
+times the arithmetic, but no copies.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Machine
 from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, contiguous, float16
 
-#: Groups that are worth a kernel each, and channels of a group that are.
+#: Groups that are worth a kernel each: their largest number, and their fewest channels.
 _MOST_GROUPS, _FEWEST_CHANNELS = 8, 32
-#: Groups of c channels reach the part c / this number of the matrix units' rate, in a convolution of groups.
+#: Groups of c channels reach the fraction c / this number of the tensor cores' rate, in a grouped convolution.
 _GROUPED: dict[Direction, float] = {Conv: 320.0, ConvDataGrad: 320.0, ConvFilterGrad: 430.0}
-#: A convolution of c channels without groups reaches the part c / the first number, at most the second.
+#: A convolution of c channels without groups reaches the fraction c / the first number, at most the second.
 _DENSE, _MOST_RATE = 128.0, 0.6
-#: What the estimate must promise before another form is taken untimed.
+#: The estimated speedup from which another form is used untimed.
 _GAIN = 1.25
 
 
 @dataclass(frozen=True)
 class Slices:
-    """A convolution of groups, all operands channels last."""
+    """A grouped convolution, all operands channels last."""
 
     original: Operands
     direction: Direction
@@ -60,14 +60,14 @@ class Slices:
         return Operands(replace(o.window, groups=1), *specs)
 
     def seconds(self, machine: Machine) -> float:
-        """What the copies and the groups, one after the other, are expected to take."""
+        """The estimated time of the copies and of the groups, one after the other."""
         o = self.original
         copied = 2 * (o.x.nbytes + o.y.nbytes) / machine.bandwidth
         launches = (1 + o.window.groups) * machine.launch_seconds
         return _seconds(o, min(o.w.shape[1] / _DENSE, _MOST_RATE), machine) + copied + launches
 
     def together(self, spec: Spec, place: Place, at: Place, *, back: bool = False) -> Launch:
-        """The launch that copies x or y to the groups' channels together, or from there."""
+        """The launch that copies x or y to contiguous groups, or back."""
         samples, channels, *places = spec.shape
         groups = self.original.window.groups
         shape: Shape = (groups, samples, *places, channels // groups)
@@ -80,13 +80,13 @@ class Slices:
 
 
 def _seconds(o: Operands, share: float, machine: Machine, times: int = 1) -> float:
-    """So many times the arithmetic at a part of the matrix units' rate, or the traffic."""
+    """`times` the arithmetic at a fraction of the tensor cores' rate, or the traffic."""
     moved = o.x.nbytes + o.w.nbytes + o.y.nbytes
     return max(times * o.flops / (share * machine.rate(o.x.dtype.name)), moved / machine.bandwidth)
 
 
 def slices(direction: Direction, o: Operands) -> Slices | None:
-    """The form of one convolution a group, or None: groups are many or small, or begin between accesses."""
+    """The form with one convolution per group, or None: groups are too many or too small, or misaligned."""
     groups, (filters, channels) = o.window.groups, o.w.shape[:2]
     if o.x.dtype not in (float16, bfloat16) or not 1 < groups <= _MOST_GROUPS or channels < _FEWEST_CHANNELS:
         return None
@@ -99,7 +99,7 @@ def slices(direction: Direction, o: Operands) -> Slices | None:
 def that_pay(form: Slices, machine: Machine, policy: Policy, *, steps: bool) -> list[Slices | Merged]:
     """The forms that are expected to be clearly faster than engines for groups, the fastest first.
 
-    steps: whether others follow in the same graph, which only one convolution has.
+    steps: whether there is an epilogue, which only a single convolution can have.
     """
     o, direction = form.original, form.direction
     groups, channels = o.window.groups, o.w.shape[1]
@@ -113,7 +113,7 @@ def that_pay(form: Slices, machine: Machine, policy: Policy, *, steps: bool) -> 
 
 
 def slices_formulation(form: Slices, plan: Callable[[Operands], Plan]) -> Formulation:
-    """x and y of all groups together in scratch memory, and the same plan for each of them. plan: chooses it."""
+    """x and y with contiguous groups in scratch memory, and the same plan for each group. plan: chooses it."""
     o, direction, groups = form.original, form.direction, form.original.window.groups
     made, (result, _) = plan(form.operands), sides(direction, o)
     together = (scratch(), scratch(round_up(o.x.nbytes, WORKSPACE_ALIGNMENT)))
@@ -134,7 +134,7 @@ def slices_formulation(form: Slices, plan: Callable[[Operands], Plan]) -> Formul
 
 
 def _of_group(direction: Direction, made: Plan, places: tuple[Place, Place, Place], end: int) -> SubPlan:
-    """One group's convolution. places: where its x, filter and y lie. end: where its workspace begins."""
+    """One group's convolution. places: of its x, filter and y. end: the offset of its workspace."""
     x, w, y = places
     if direction is Conv:
         return SubPlan(made, (x, w), (y,), end)

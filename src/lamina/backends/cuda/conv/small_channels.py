@@ -1,4 +1,4 @@
-"""Convolutions over few channels by own tensor-core kernels that read the image as it lies (stem.cu)."""
+"""Convolutions over few channels by own tensor-core kernels that read the image in place (small_channels.cu)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from lamina.runtime import Machine
 from lamina.spec import bfloat16, channels_last, float16
 
 _MOST_CHANNELS = 4
-#: Filters that there are matrices for, in whole accesses of a line of y.
+#: The numbers of filters that are supported, in whole accesses of a line of y.
 _FILTERS = range(16, 129, 8)
-#: A warp of the forward kernel has so many filters, a matrix of the filter gradient's so many: others are zeros.
+#: Filters of a warp of the forward kernel, and of a matrix of the filter gradient; the rest are zeros.
 _OF_WARP, _OF_MATRIX = 32, 16
-#: Products of 16 elements whose filters fit into a warp's registers.
+#: The most products of 16 elements whose filters fit into a warp's registers.
 _MOST_STEPS = 16
 #: Registers that a thread needs besides sums and filters.
 _OTHER = 56
 #: Registers for sums in the filter gradient, and about how many warps its blocks have.
 _SUMS, _WARPS = 160, 6
-#: Blocks that a multiprocessor runs at a time, at most.
+#: The most blocks resident on a multiprocessor.
 _MOST_RESIDENT = 6
 
 
@@ -49,12 +49,12 @@ class SmallChannels:
 
     @property
     def filters(self) -> int:
-        """With those that are zeros."""
+        """Filters, including the zero ones."""
         return round_up(self.o.w.shape[0], _OF_WARP)
 
     @property
     def lead(self) -> int:
-        """Elements before a window that are read with it, so that it begins at an even one."""
+        """Elements read before a window, so that it begins at an even one."""
         return self.o.window.padding[1][0] * self.o.x.shape[1] % 2
 
     @property
@@ -64,7 +64,7 @@ class SmallChannels:
 
     @property
     def eights(self) -> int:
-        """Eights of elements that a filter row spans."""
+        """Groups of eight elements that a filter row spans."""
         return -(-self.run // 8)
 
     @property
@@ -74,7 +74,7 @@ class SmallChannels:
 
     @property
     def shift(self) -> int:
-        """Where an image row begins in a shared one."""
+        """The offset of an image row in its shared-memory row."""
         return round_up(self.o.window.padding[1][0] * self.o.x.shape[1] + self.lead, 8)
 
     @property
@@ -86,7 +86,7 @@ class SmallChannels:
         return round_up(max(self.shift + width * channels, reach), 8)
 
     def text(self, vector: Vector, **more: int) -> str:
-        """The constants of stem.cu."""
+        """The constants of small_channels.cu."""
         o, win = self.o, self.o.window
         row = o.x.shape[3] * o.x.shape[1]
         numbers: dict[str, int | str | float] = {
@@ -105,7 +105,7 @@ class SmallChannels:
 
 
 def _resident(machine: Machine, warps: int, registers: int, shared: int) -> int:
-    """Blocks that a multiprocessor holds at a time."""
+    """Blocks that are resident on a multiprocessor."""
     by_registers = machine.registers // (warps * 32 * round_up(registers + _OTHER, 8))
     by_memory = machine.multiprocessor_shared_memory // (shared + machine.reserved_shared_memory)
     return max(1, min(by_registers, by_memory, _MOST_RESIDENT))
@@ -113,11 +113,11 @@ def _resident(machine: Machine, warps: int, registers: int, shared: int) -> int:
 
 @dataclass(frozen=True)
 class Forward(SmallChannels):
-    """How the work is shared out: a warp has 32 filters and some of a tile's places."""
+    """The split of the work: a warp has 32 filters and some of a tile's positions."""
 
     @property
     def groups(self) -> int:
-        """Warps that share a tile's places between them."""
+        """Warps that divide a tile's positions among them."""
         return max(1, 128 // self.filters)
 
     @property
@@ -127,19 +127,19 @@ class Forward(SmallChannels):
 
     @property
     def filter(self) -> int:
-        """Bytes of the filter in the order in which lanes take it."""
+        """Bytes of the filter in fragment order."""
         return self.steps * self.filters // 8 * 256
 
     def rows(self, height: int) -> int:
-        """Image rows of a tile of so many output rows."""
+        """Image rows for a tile of `height` output rows."""
         return (height - 1) * self.o.window.stride[0] + self.o.w.shape[2]
 
     def shared(self, height: int) -> int:
-        """Bytes of the image rows of two tiles, the one at work and the next one."""
+        """Bytes of the image rows of two tiles, the present one and the next."""
         return 2 * self.rows(height) * self.pitch * 2
 
     def resident(self, height: int) -> int:
-        """Blocks per multiprocessor. A step takes eight registers of filters and two of places."""
+        """Blocks per multiprocessor. A step takes eight registers for filters and two for positions."""
         return _resident(self.machine, self.warps, self.steps * 10, self.shared(height))
 
     def blocks(self, height: int) -> int:
@@ -152,10 +152,10 @@ class Forward(SmallChannels):
 
     @property
     def height(self) -> int:
-        """Output rows per tile that take the least time; 0 where not even one has room.
+        """The fastest number of output rows per tile; 0 where not even one fits.
 
-        In units of a product of 16 elements by a warp: what a block's warp multiplies and what it reads, for as many
-        tiles as a block has, and the first tile, which no work hides.
+        The cost in units of a warp's product of 16 elements: multiplications and reads of a block's warp over the
+        block's tiles, plus the load of the first tile, which is not overlapped.
         """
 
         def time(height: int) -> int:
@@ -170,7 +170,7 @@ class Forward(SmallChannels):
         return min((h for h in heights if self.shared(h) <= self.machine.shared_memory), key=time, default=0)
 
     def formulation(self, vector: Vector) -> Formulation:
-        """The filter in the lanes' order, then the product."""
+        """The filter in fragment order, then the product."""
         height = self.height
         shared, blocks = self.shared(height), self.blocks(height)
         text = self.text(vector, GROUPS=self.groups, RESIDENT=self.resident(height), TH=height)
@@ -191,37 +191,37 @@ class Forward(SmallChannels):
 
 @dataclass(frozen=True)
 class FilterGrad(SmallChannels):
-    """How the work is shared out: of the result a warp has all filters times some eights of elements."""
+    """The split of the work: a warp computes all filters times some groups of eight elements."""
 
     @property
     def filters(self) -> int:
-        """With those that are zeros."""
+        """Filters, including the zero ones."""
         return round_up(self.o.w.shape[0], _OF_MATRIX)
 
     @property
     def spans(self) -> int:
-        """Eights of elements of a window."""
+        """Groups of eight elements of a window."""
         return self.o.w.shape[2] * self.eights
 
     @property
     def spans_per_warp(self) -> int:
-        """As many as there are registers for, shared out evenly."""
+        """As many as there are registers for, evenly divided."""
         most = max(1, _SUMS // (self.filters // 16 * 4))
         return -(-self.spans // -(-self.spans // most))
 
     @property
     def columns(self) -> int:
-        """Warps that share a window's eights between them."""
+        """Warps that divide a window's groups of eight among them."""
         return -(-self.spans // self.spans_per_warp)
 
     @property
     def places(self) -> int:
-        """Of an output row, in whole products."""
+        """Positions of an output row, in whole products."""
         return round_up(self.o.y.shape[3], 16)
 
     @property
     def groups(self) -> int:
-        """Warps that share a row's places between them, each as many as the others where that can be."""
+        """Warps that divide a row's positions among them, evenly if possible."""
         turns = self.places // 16
         most = min(turns, max(1, _WARPS // self.columns))
         return -(-turns // -(-turns // most))
@@ -233,12 +233,12 @@ class FilterGrad(SmallChannels):
 
     @property
     def fragments(self) -> int:
-        """Sums that a block leaves."""
+        """Partial sums of a block."""
         return self.columns * self.spans_per_warp * (self.filters // 16) * 128
 
     @property
     def shared(self) -> int:
-        """Bytes of the windows of a row, of the image rows, of two rows of the gradient; in the end, of the sums."""
+        """Bytes of the windows of a row, of the image rows, of two rows of the gradient; at the end, of the sums."""
         line = (self.filters + 8) * 2
         work = self.spans * self.places * 16 + self.o.w.shape[2] * self.pitch * 2 + 2 * self.places * line
         return max(work, self.fragments * 4 if self.groups > 1 else 0)
@@ -254,7 +254,7 @@ class FilterGrad(SmallChannels):
         return min(self.o.x.shape[0] * self.o.y.shape[2], self.machine.multiprocessors * self.resident)
 
     def formulation(self) -> Formulation:
-        """The sums of blocks, then their sum."""
+        """The blocks' partial sums, then their sum."""
         sizes = {"EIGHTS": self.eights, "COLS": self.columns, "NP": self.spans_per_warp}
         text = self.text(Vector(), GROUPS=self.groups, RESIDENT=self.resident, **sizes)
         x, w, y = places_of(ConvFilterGrad)
@@ -274,7 +274,7 @@ class FilterGrad(SmallChannels):
 
 
 def takes_small_channels(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> bool:
-    """Whether the kernels take it: 2-D windows over few channels of a half type, without data gradient."""
+    """Whether the kernels support it: 2-D windows over few channels of a half type, without data gradient."""
     win, channels = o.window, o.x.shape[1]
     if direction is ConvDataGrad or vector is None or vector.residual is not None:
         return False

@@ -2,12 +2,12 @@
 
 padded             few channels padded to a multiple of 8 first, so that tensor-core engines take them (half types)
 space to depth     by the stride: blocks of positions become channels, and the convolution has stride 1
-upcast             half types as float32 (TF32 holds all of their bits), for what engines refuse in the half type
+upcast             half types as float32 (TF32 holds all of their bits), where engines refuse the half type
 layout             the other memory format: row-major operands channels last, or the reverse
 swapped direction  stride 1: forward as the data gradient of the mirrored, transposed filter, the data gradient as a
                    forward convolution, the filter gradient with x and the gradient exchanged
 product            filters of one tap: a matrix product [N * positions, C], of every stride-th position only
-few rows           the same of few images of one place each, by a kernel of its own
+few rows           the same for few images of one position each, by an own kernel
 
 In reports and stored plans space to depth is "deep", upcast "wide", layout "relaid" and swapped direction "turned".
 """
@@ -50,14 +50,14 @@ from lamina.ops.primitives.window import Window
 from lamina.runtime import Device
 from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, contiguous, float16, float32
 
-#: Channels that tensor-core engines want a multiple of, for half types.
+#: Tensor-core engines need a multiple of this many channels in half types.
 CHANNELS = 8
-#: Channels after space to depth beyond which it is not worth it.
+#: The most channels after space to depth for which it pays.
 _MOST_CHANNELS = 64
 
 
 def pads(o: Operands) -> bool:
-    """Whether channels are few enough of a half type that padding them may pay."""
+    """Whether a half type has so few channels that padding them may pay."""
     half = o.x.dtype in (float16, bfloat16)
     return half and o.window.groups == 1 and o.window.rank == 2 and o.x.shape[1] % CHANNELS != 0
 
@@ -72,7 +72,7 @@ def takes_space_to_depth(o: Operands) -> bool:
 
 @dataclass(frozen=True)
 class SpaceToDepth:
-    """A convolution over more channels: operands that stand in for those of the original one.
+    """A convolution over more channels: operands that replace those of the original one.
 
     block: positions that become channels, per axis. Padding of channels alone is a block of (1, 1).
     """
@@ -83,7 +83,7 @@ class SpaceToDepth:
 
     @property
     def text(self) -> str:
-        """The constants of depth.cu."""
+        """The constants of space_to_depth.cu."""
         x, w = self.original.x, self.original.w
         deep, filter_ = self.deep.x, self.deep.w
         pad = [lo for lo, _ in self.original.window.padding] if self.block != (1, 1) else [0, 0]
@@ -117,7 +117,7 @@ class SpaceToDepth:
         return f"typedef {kind} Index;\ntypedef {c_type(x.dtype)} T;\n{constants(**numbers)}"
 
     def launch(self, name: str, count: int, origin: Place, to: Place) -> Launch:
-        """One of depth.cu's kernels over `count` elements."""
+        """One of space_to_depth.cu's kernels over `count` elements."""
         return looping(Program(name, "conv/space_to_depth.cu", self.text), count, (origin, to), each=4)
 
 
@@ -151,12 +151,12 @@ def space_to_depth_formulation(direction: Direction, o: Operands, epilogue: Epil
 
 
 def padded_formulation(direction: Direction, o: Operands, epilogue: Epilogue) -> Formulation:
-    """Padded channels, then the convolution as it is."""
+    """Padded channels, then the original convolution."""
     return transformed("padded", padded(o), direction, epilogue)
 
 
 def transformed(name: str, d: SpaceToDepth, direction: Direction, epilogue: Epilogue) -> Formulation:
-    """Own kernels bring x and the filter into the blocked form (or back, for gradients); y is as it was."""
+    """Own kernels transform x and the filter into the blocked form (or back, for gradients); y is unchanged."""
     blocked_x, blocked_w = scratch(0), scratch(round_up(d.deep.x.nbytes, WORKSPACE_ALIGNMENT))
     size = round_up(d.deep.x.nbytes, WORKSPACE_ALIGNMENT) + d.deep.w.nbytes
     x, w, y = places_of(direction)
@@ -179,13 +179,13 @@ def transformed(name: str, d: SpaceToDepth, direction: Direction, epilogue: Epil
 
 
 def upcast_formulation(direction: Direction, o: Operands) -> Formulation:
-    """Operands as float32 in scratch memory, the convolution, and its result rounded."""
+    """Operands as float32 in scratch memory, the convolution, and its rounded result."""
     wide = [replace(spec, dtype=float32) for spec in (o.x, o.w, o.y)]
     return _in_scratch("wide", direction, o, wide, _converted, spare=True)
 
 
 def layout_formulation(direction: Direction, o: Operands) -> Formulation:
-    """The other layout: row-major operands channels last, or the reverse (for half types a spare formulation)."""
+    """The other layout: row-major operands channels last, or the reverse (for half types a fallback formulation)."""
     arrange = contiguous if o.x.physical == channels_last(o.x.shape) else channels_last
     others = [full(Spec(s.shape, s.dtype), arrange(s.shape)) for s in (o.x, o.w, o.y)]
     return _in_scratch("relaid", direction, o, others, _reordered, spare=o.x.dtype in (float16, bfloat16))
@@ -227,7 +227,7 @@ def _reordered(origin: Spec, to: Spec, source_place: Place, target_place: Place)
 
 
 def _converted(origin: Spec, to: Spec, source_place: Place, target_place: Place) -> Launch:
-    """The launch that converts elements to another type; both lie alike."""
+    """The launch that converts elements to another type in the same layout."""
     strides = to.physical.strides
     read = KernelOperand(origin.dtype, strides, source_place)
     written = KernelOperand(to.dtype, strides, target_place)
@@ -247,7 +247,7 @@ def can_swap(o: Operands) -> bool:
 
 
 def swapped(o: Operands) -> Operands:
-    """x and y change places; the filter [C, K, *taps] is mirrored, padding is what it leaves of a full one."""
+    """x and y swapped; the filter [C, K, *taps] is mirrored, the padding complements that of a full convolution."""
     reach = [n - 1 for n in o.window.span(o.w.shape[2:])]
     padding = tuple((r - lo, r - hi) for r, (lo, hi) in zip(reach, o.window.padding, strict=True))
     w = Spec((o.w.shape[1], o.w.shape[0], *o.w.shape[2:]), o.w.dtype)
@@ -299,9 +299,8 @@ def multiplies(o: Operands) -> bool:
 def squeezed_formulations(
     direction: Direction, o: Operands, epilogue: Epilogue, device: Device
 ) -> list[tuple[Formulation, bool]]:
-    """Own kernels for images of one place each, as behind a mean over places, and whether each is expected to be
-    faster than engines; the best one last.
-    """
+    """Own kernels for images of one position each, such as after a global mean, and whether each is expected to be
+    faster than engines; the best one last."""
     images, (filters, channels) = o.x.shape[0], o.w.shape[:2]
     if not multiplies(o) or max(*o.x.shape[2:], *o.y.shape[2:]) > 1:
         return []
@@ -336,7 +335,7 @@ def product_formulations(
     else:
         p, places = Product(1, filters, channels, rows, True, False), (y, dense, w)
     if direction is ConvDataGrad and after and vector not in (None, Vector()):
-        return []  # steps would have to follow on the places between as well
+        return []  # the epilogue would have to run at the skipped positions as well
     formulations = []
     if vector == Vector():
         graph = Formulation(
@@ -353,9 +352,10 @@ def product_formulations(
 def _every(
     direction: Direction, o: Operands, x: Place
 ) -> tuple[Place, tuple[Bindable, ...], tuple[Bindable, ...], int]:
-    """(where the rows of x lie that the product meets, kernels before it, kernels behind it, bytes of scratch).
+    """(place of the rows of x in the product, kernels before it, kernels after it, bytes of scratch).
 
-    With a stride the places are copied to scratch memory first; for the data gradient, from there between zeros.
+    With a stride the rows are gathered to scratch memory first; for the data gradient, scattered from there among
+    zeros.
     """
     if max(o.window.stride) == 1:
         return x, (), (), 0

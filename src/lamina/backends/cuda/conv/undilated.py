@@ -1,13 +1,13 @@
-"""A convolution that is dilated along its only axis of several taps, as one without dilation on the same memory.
+"""A convolution that is dilated along its only axis with several taps, as one without dilation on the same memory.
 
-With dilation d, taps of one result meet every d-th element: d convolutions that do not see each other. Where the axis
+With dilation d, the taps of one result read every d-th element: d independent convolutions. Where the axis
 has a multiple of d elements, channels last [N, T, C] is [N, T / d, d, C], the taps lie along T / d, and the axis of d
 elements has none:
 
     y[t] = sum_j w[j] x[t + j d - p],  t = u d + r, p = q d   =>   y[u, r] = sum_j w[j] x[u + j - q, r]
 
-Axes of one tap before it count as further samples, those behind it stay inside. No element moves, and nothing is
-added up that was not before.
+Axes of one tap before it count as further samples, those after it stay inside. No element moves, and the sums are the
+same.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Undilated:
         return Operands(window, *(full(spec, channels_last(spec.shape)) for spec in specs))
 
     def epilogue(self, epilogue: Epilogue, result: Shape) -> Epilogue | None:
-        """The steps behind it; None where an operand of theirs varies along some of the axes only."""
+        """The epilogue; None where one of its operands varies along some of the axes only."""
         extras = []
         for spec in epilogue.extras:
             shape = (1,) * (len(result) - spec.ndim) + spec.shape
@@ -63,7 +63,7 @@ class Undilated:
 
 
 def undilated(o: Operands) -> Undilated | None:
-    """The form without dilation, or None where there is none."""
+    """The undilated form, or None where there is none."""
     win, taps = o.window, o.w.shape[2:]
     if any(spec.physical != channels_last(spec.shape) for spec in (o.x, o.w, o.y)):
         return None
@@ -82,7 +82,7 @@ def undilated(o: Operands) -> Undilated | None:
 def undilated_formulation(
     direction: Direction, form: Undilated, epilogue: Epilogue, result: Shape
 ) -> Formulation | None:
-    """The graph of the form without dilation; None where the steps behind it cannot follow."""
+    """The graph of the undilated form; None where the epilogue cannot be fused."""
     steps = form.epilogue(epilogue, result)
     if steps is None:
         return None

@@ -1,1 +1,1 @@
-"""What cuDNN graphs are made of; families import it, never the reverse."""
+"""Building blocks of cuDNN graphs; families import it, never the reverse."""

@@ -31,19 +31,19 @@ class Operands:
         return 2.0 * prod(self.y.shape) * prod(self.w.shape[1:])
 
 
-#: A convolution's direction is the class of its op; its `name` stands in plan keys and labels.
+#: A convolution's direction is the class of its op, whose `name` is part of plan keys and labels.
 Direction = type[Conv] | type[ConvDataGrad] | type[ConvFilterGrad]
 
 
 def sides(direction: Direction, o: Operands) -> tuple[Spec, tuple[Spec, Spec]]:
-    """(what is computed, from what)."""
+    """(result, operands)."""
     if direction is Conv:
         return o.y, (o.x, o.w)
     return (o.x, (o.y, o.w)) if direction is ConvDataGrad else (o.w, (o.x, o.y))
 
 
 def is_channels_last(o: Operands) -> bool:
-    """Deep and padded operands lie channels last, and so must what stays as it is."""
+    """The layout required by space to depth and padding, for unchanged operands too."""
     return o.y.physical == channels_last(o.y.shape)
 
 
@@ -58,7 +58,7 @@ def plain_formulation(direction: Direction, o: Operands, epilogue: Epilogue) -> 
 
 
 def places_of(direction: Direction) -> tuple[Place, Place, Place]:
-    """Where x, filter and y lie in a call."""
+    """The places of x, filter and y in a call."""
     if direction is Conv:
         return source(0), source(1), target()
     if direction is ConvDataGrad:
@@ -69,7 +69,7 @@ def places_of(direction: Direction) -> tuple[Place, Place, Place]:
 def conv_graph(
     direction: Direction, o: Operands, places: Sequence[Place], epilogue: Epilogue = NONE
 ) -> tuple[Graph, dict[int, Place]]:
-    """The cuDNN graph of one direction, and which address each uid has."""
+    """The cuDNN graph of one direction, and the address of each uid."""
     graph = Graph(o.x.dtype.compute.name)
     axes = _planes if o.window.rank == 1 else _as_they_are
     tensors, pointers = {}, {}

@@ -1,4 +1,4 @@
-"""Elementwise steps behind a convolution or a product, as pointwise nodes of the same cuDNN graph."""
+"""Epilogues of convolutions and products, as pointwise nodes of the same cuDNN graph."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _GRADS: dict[Op, str] = {
     pointwise.GeluGrad("tanh"): "gelu_approx_tanh_bwd",
 }
 
-#: Activations that own kernels and cuBLASLt compute too.
+#: Activations that own kernels and cuBLASLt support, too.
 _ACTIVATIONS: dict[type[Op], str] = {
     pointwise.Relu: "relu",
     pointwise.ClippedRelu: "relu",
@@ -61,10 +61,10 @@ _ACTIVATIONS: dict[type[Op], str] = {
 
 @dataclass(frozen=True)
 class Vector:
-    """The epilogue that every library has: activation(value + bias + residual).
+    """The epilogue that every library supports: activation(value + bias + residual).
 
     bias, residual: numbers of the inputs that hold them, a vector and a tensor of the result's size. activation: "",
-    "relu" or "gelu" (the tanh approximation). upper: what relu is clipped to.
+    "relu" or "gelu" (the tanh approximation). upper: the upper bound of relu.
     """
 
     bias: int | None = None
@@ -74,7 +74,7 @@ class Vector:
 
 
 def _lies_along(small: Shape, shape: Shape, axis: int) -> bool:
-    """Whether a tensor that is broadcast to `shape` has all of its elements along one axis."""
+    """Whether a tensor that is broadcast to `shape` varies along this axis only."""
     own = len(small) + axis if axis < 0 else axis - len(shape) + len(small)
     return 0 <= own < len(small) and small[own] == shape[axis] == prod(small)
 
@@ -88,7 +88,8 @@ class Epilogue:
     first: int
 
     def arranged(self, shape: Shape, layout: Layout) -> tuple[Spec, ...]:
-        """The further operands as the graph reads them: those of full size as the result lies, others row-major."""
+        """The specs in which the graph reads the further operands: full-size ones in the result's layout, others
+        row-major."""
         return tuple(
             Spec(s.shape, s.dtype, layout if s.shape == shape else contiguous(s.shape)) for s in self.extras
         )
@@ -116,7 +117,7 @@ class Epilogue:
         return Vector(bias, residual)
 
     def check(self) -> None:
-        """Raise NoKernel when a step has no node, or an operand another type than the rest."""
+        """Raise NoKernel when a step has no node, or an operand's type differs from the rest."""
         for step in self.steps:
             if type(step) not in (*_BINARY, *_UNARY, *_WITH) and step not in _GRADS:
                 raise NoKernel(f"cuDNN has no pointwise node for {step.name}")
@@ -132,7 +133,7 @@ class Epilogue:
     ) -> dict[int, Place]:
         """Add the nodes from `value` (virtual) to `out`; gives uid -> address of the further operands.
 
-        axes: how sizes and strides of the result's rank become those of the graph's tensors.
+        axes: maps sizes and strides of the result's rank to those of the graph's tensors.
         """
         places: dict[int, Place] = {}
         extras = iter(enumerate(self.arranged(shape, layout), self.first))

@@ -38,12 +38,12 @@ class Product:
 
     @property
     def c_strides(self) -> tuple[int, int, int]:
-        """The same for C, which lies row-major unless both operands are transposed."""
+        """The same for C, which is row-major unless both operands are transposed."""
         return self.m * self.n, *((1, self.m) if self.c_transposed else (self.n, 1))
 
     @property
     def c_transposed(self) -> bool:
-        """Both operands transposed: C^T = B^T A^T of operands as they lie, so that C comes out column by column."""
+        """Whether both operands are transposed: C^T = B^T A^T on the stored operands, so that C is column-major."""
         return self.a_transposed and self.b_transposed
 
     @property
@@ -55,9 +55,9 @@ class Product:
 def matmul_graph(
     p: Product, dtype: DType, places: Sequence[Place], epilogue: Epilogue = NONE, result: Spec | None = None
 ) -> tuple[Graph, Mapping[int, Place]]:
-    """cuDNN's matmul, and which address each uid has.
+    """cuDNN's matmul, and the address of each uid.
 
-    places: where A, B and C lie. result: C as the steps see it; it is not asked for without steps.
+    places: of A, B and C. result: the view of C for the epilogue; unused without one.
     """
     made, value, (left, right) = multiplied(p, dtype, virtual=bool(epilogue.steps))
     pointers = {left: places[0], right: places[1]}

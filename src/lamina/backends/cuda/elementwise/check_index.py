@@ -1,4 +1,4 @@
-"""A look at labels and indices: free, unless the policy asks for it."""
+"""Range checks of labels and indices: free, unless the policy requests them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lamina.spec import Policy, Spec
 
 @kernels(CheckIndex, source="kernel")
 def check_index(op: CheckIndex, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """A view; with `check_indices` a copy by a kernel that stops the program where an index names nothing."""
+    """A view; with `check_indices` a copy by a kernel that stops the program where an index is out of range."""
     index = specs[0].open.fixed
     if not policy.check_indices or not index.numel:
         return view(index, index, op.name)

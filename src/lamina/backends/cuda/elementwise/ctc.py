@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: a block walks through the steps of a sequence, threads share its states."""
+"""Connectionist temporal classification: a block iterates over the steps of a sequence, threads divide its states."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from lamina.ops.primitives.ctc import CtcLoss, CtcLossGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
-#: Bytes of shared memory that every GPU gives a block without being asked.
+#: Bytes of shared memory that every GPU gives a block without opt-in.
 _SHARED = 48 * 1024 - 256
 
 
 @kernels(CtcLoss, source="kernel")
 def ctc_loss(op: CtcLoss, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The losses, and the states' ways; two rows of states in shared memory, or in the workspace where long."""
+    """The losses, and the path probabilities of the states; two rows of states in shared memory, or in the workspace
+    if long."""
     inputs = [s.open.fixed for s in specs]
     outputs = [s.fixed for s in op.infer(*inputs)]
     if not inputs[0].shape[1]:
@@ -42,7 +43,7 @@ def ctc_loss(op: CtcLoss, specs: tuple[Spec, ...], device: Device, policy: Polic
 
 @kernels(CtcLossGrad, source="kernel")
 def ctc_loss_grad(op: CtcLossGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The states' shares in the workspace, and from them the gradient, step by step."""
+    """The states' posteriors in the workspace, and from them the gradient, step by step."""
     inputs = [s.open.fixed for s in specs]
     (out,) = (s.fixed for s in op.infer(*inputs))
     if not inputs[0].numel:
@@ -63,7 +64,7 @@ def ctc_loss_grad(op: CtcLossGrad, specs: tuple[Spec, ...], device: Device, poli
 
 
 class _Walk:
-    """The constants of the kernels, their threads, and where rows of states lie: `far` bytes of workspace."""
+    """The constants of the kernels, their threads, and the memory of the rows of states: `far` bytes of workspace."""
 
     def __init__(self, op: CtcLoss | CtcLossGrad, inputs: list[Spec], keep: int) -> None:
         x, targets = inputs[:2]

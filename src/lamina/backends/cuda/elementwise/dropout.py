@@ -1,4 +1,4 @@
-"""Dropout, and its mask alone: drawn by logical position, so that it is the same whatever the layout."""
+"""Dropout, and its mask alone: drawn by logical position, so that it is the same in every layout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def dropout(op: Dropout, specs: tuple[Spec, ...], device: Device, policy: Policy
     outputs = [full(y, x.physical), full(mask, x.physical), state.fixed]
     inputs = [x, specs[1].fixed]
     if x.numel == 0:
-        moved = Copy(target(2), source(1), specs[1].nbytes)  # nothing was drawn: the state stays
+        moved = Copy(target(2), source(1), specs[1].nbytes)  # nothing was drawn: the state does not advance
         return kernel_plan(device, inputs, outputs, [moved], label=op.name)
     # The space is row-major over the logical axes: element i of the generator lies at at(i).
     space = collapse(x.shape, [x.physical.strides], tuple(range(x.ndim)))
@@ -59,7 +59,7 @@ def dropout_mask(op: DropoutMask, specs: tuple[Spec, ...], device: Device, polic
     mask, state = (spec.fixed for spec in op.infer(specs[0]))
     inputs, outputs = [specs[0].fixed], [mask, state]
     if mask.numel == 0:
-        moved = Copy(target(1), source(0), state.nbytes)  # nothing was drawn: the state stays
+        moved = Copy(target(1), source(0), state.nbytes)  # nothing was drawn: the state does not advance
         return kernel_plan(device, inputs, outputs, [moved], label=op.name)
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:

@@ -1,4 +1,4 @@
-"""What the functions of `ops/primitives/elementary.py` are in CUDA C++."""
+"""The functions of `ops/primitives/elementary.py` in CUDA C++."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from lamina.ops.primitives.elementary import BinaryFunction, Polygamma, UnaryFunction
 
-#: Functions of CUDA's mathematics: the float version has an f at its end. Others are those of special.cuh.
+#: Functions of CUDA's math library: the float version has the suffix f. Others are those of special.cuh.
 _CUDA = {
     "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh",
     "acosh": "acosh", "atanh": "atanh", "exp2": "exp2", "expm1": "expm1", "log1p": "log1p", "log2": "log2",

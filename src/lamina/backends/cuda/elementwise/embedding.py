@@ -1,4 +1,4 @@
-"""Rows of a table by number, and their gradient, which is the same from run to run."""
+"""Embedding lookup, and its gradient, which is deterministic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
 _FILE = "elementwise/embedding.cu"
-#: Indices that one block adds up. What is named n times takes about n / CHUNK additions one after the other.
+#: Indices that one block adds up. An index that occurs n times takes about n / CHUNK sequential additions.
 CHUNK = 32
 
 
@@ -45,7 +45,7 @@ def embedding(op: Embedding, specs: tuple[Spec, ...], device: Device, policy: Po
 
 @kernels(EmbeddingGrad, source="kernel")
 def embedding_grad(op: EmbeddingGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """Zeros, then the sums of runs of equal indices, which are sorted before."""
+    """Zeros, then the sums over runs of equal indices, which are sorted first."""
     g, index = (s.open.fixed for s in specs)
     table = op.infer(g, index)[0].fixed
     if not g.numel or not table.nbytes:
@@ -73,7 +73,7 @@ def embedding_grad(op: EmbeddingGrad, specs: tuple[Spec, ...], device: Device, p
 
 
 def _key(rows: int) -> str:
-    """Indices that name no row stand behind all others."""
+    """The sort key: indices out of range come last."""
     return (
         "__device__ __forceinline__ Key to_key(S x)\n{\n"
         f"    return x >= 0 && (i64)x < {rows} ? (u32)x : 0xfffffffeu;\n}}\n"

@@ -1,4 +1,4 @@
-"""Rows that stand together in bags: a thread for each element of the result."""
+"""Embedding bags: a thread for each element of the result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bag_max(op: BagMax, specs: tuple[Spec, ...], device: Device, policy: Policy)
 
 @kernels(BagSpread, source="kernel")
 def bag_spread(op: BagSpread, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """Row-major rows; the bag of each by halving."""
+    """Row-major rows; the bag of each row by bisection."""
     return _plan(op, specs, device)
 
 

@@ -1,7 +1,7 @@
-"""Elementwise ops that read each other's results, and a reduction of what they give, as one generated kernel.
+"""Elementwise ops that read each other's results, and a reduction at the end, as one generated kernel.
 
-Slices, diagonals and what repeats a value are how operands are read. Values of half types are float32 between the
-steps, but where a cast says that they are rounded, and are rounded before they are reduced.
+Slices, diagonals and broadcasts become access patterns of operands. Values of half types are float32 between the
+steps, except where a cast rounds them, and are rounded before they are reduced.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ from lamina.ops.primitives.shape import Concat, Expand, Reshape, Slice
 from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Shape, Spec
 
-#: What brackets hold that hold no other ones, with the function's name before them.
+#: The content of innermost brackets, with the function's name before them.
 _INNERMOST = re.compile(r"(\w*)\(([^()]*)\)")
-#: Roughly, in instructions: a function of the library, a division; of these functions, as of any other operator, one.
+#: Approximate instruction counts: a library function, a division; of these functions, as of any other operator, one.
 _FUNCTION, _DIVISION = 16, 8
 _QUICK = {"smaller", "larger", "magnitude", "fabsf", "fabs", "widen"}
-#: Instructions of what the units for special functions compute.
+#: Instructions of functions on the special function units.
 _SHORT = {"__expf": 4, "__fdividef": 4}
-#: Bits of whole numbers that wrap around between two steps as they do in memory.
+#: Bits of integers that wrap around between two steps as they do in memory.
 _WHOLE = 32
 
 
 def joins(op: Op, specs: Sequence[Spec]) -> bool:
-    """Whether an op may be a step: a function of C++ is known for it, and its values are as exact between steps."""
+    """Whether an op may be a step: it has a C++ expression, and its values are as exact between steps as in
+    memory."""
     if isinstance(op, Fused):
         return all(isinstance(step, Expand) or _is_step(step) for step in op.ops) and _is_exact(op, specs)
     if isinstance(op, Concat):
@@ -72,7 +73,7 @@ def _is_step(op: Op) -> bool:
 
 
 def _is_exact(op: Op, specs: Sequence[Spec]) -> bool:
-    """Whether a value is the same before it is written: not where small whole numbers could wrap around."""
+    """Whether a value is the same before it is stored: not where small integers could wrap around."""
     dtype = inferred(op, *specs)[0].dtype
     return isinstance(op, Cast) or dtype.is_float or dtype.kind == "b" or 8 * dtype.itemsize >= _WHOLE
 
@@ -99,12 +100,12 @@ def fused_elementwise(op: FusedElementwise, specs: tuple[Spec, ...], device: Dev
 
 
 def _on_numbers(op: FusedElementwise, count: int, dtype: DType) -> FusedBody:
-    """The body of steps that move nothing, on `count` numbers."""
+    """The body of elementwise steps, on `count` scalars."""
     return FusedBody(op, [Spec((1,), dtype)] * count)
 
 
 def instructions(op: FusedElementwise, count: int, dtype: DType) -> int:
-    """Roughly, of steps on `count` numbers; what is written twice is computed once."""
+    """The approximate instruction count of steps on `count` scalars; repeated subexpressions count once."""
     total, seen = 0, dict[str, str]()
     for statement in _on_numbers(op, count, dtype).statements:
         text = statement.expression
@@ -119,17 +120,17 @@ def instructions(op: FusedElementwise, count: int, dtype: DType) -> int:
 
 
 def _call(name: str) -> int:
-    """Instructions of a function; of brackets alone none."""
+    """Instructions of a function; 0 for bare brackets."""
     return (1 if name in _QUICK else _SHORT.get(name, _FUNCTION)) if name else 0
 
 
 def _operators(text: str) -> int:
-    """Instructions of what stands between brackets."""
+    """Instructions of the operators between brackets."""
     return sum(map(text.count, "+-*<>?&|")) + _DIVISION * text.count("/")
 
 
 def device_function(name: str, op: FusedElementwise, count: int, dtype: DType) -> str:
-    """Steps that move nothing, as a function in C++ of `count` numbers in the type that `dtype` is computed in."""
+    """Elementwise steps as a C++ function of `count` scalars in the compute type of `dtype`."""
     body, wide = _on_numbers(op, count, dtype), wide_type(dtype)
     names = {v.index: f"a{i}" for i, v in enumerate(body.views)}
     parameters = ", ".join(f"{wide} {names.get(i, f'unread{i}')}" for i in range(count))
@@ -148,7 +149,8 @@ def _elementwise_plan(body: FusedBody, out: Spec, device: Device, label: str) ->
 
 @dataclass(frozen=True)
 class _View:
-    """An input, or a part of it, as steps read it: element (i, j, …) at offset + i * strides[0] + j * strides[1] …"""
+    """The view of an input that steps read, whole or in part: element (i, j, …) at offset + i * strides[0] + j *
+    strides[1] …"""
 
     index: int
     spec: Spec
@@ -166,7 +168,7 @@ class _View:
         return source(self.index, self.offset * self.dtype.itemsize)
 
     def moved(self, op: Op) -> _View:
-        """What an op that moves elements makes of it."""
+        """The view after an op that moves elements."""
         spec = inferred(op, self.spec.open)[0]
         if isinstance(op, Slice | Diagonal):
             strides = op.strides_within(self.spec.shape, self.strides)
@@ -189,8 +191,8 @@ class _View:
 
 @dataclass(frozen=True)
 class _JoinedViews:
-    """Views that steps read as one, joined along an axis. spec: of what they make. functions: as `JoinedOperand` has
-    them.
+    """Views that steps read as one, concatenated along an axis. spec: of the concatenation. functions: as in
+    `JoinedOperand`.
     """
 
     parts: tuple[_View, ...]
@@ -211,7 +213,7 @@ class _JoinedViews:
 
 
 def _repeated(shape: Shape, strides: Strides, wanted: Shape) -> Strides:
-    """Strides over a larger shape: 0 along axes where elements are repeated."""
+    """Strides over a larger shape: 0 along broadcast axes."""
     own = zip(shape, strides, strict=True)
     return (0,) * (len(wanted) - len(shape)) + tuple(0 if n == 1 else s for n, s in own)
 
@@ -226,9 +228,9 @@ class _Value:
 
 
 class FusedBody:
-    """The statements of an expression, what they read, and the layout of its loop.
+    """The statements of an expression, their operands, and the layout of its loop.
 
-    inputs: as they have to lie. operands: views, in the order of the names a0, a1, … shape: of the loop.
+    inputs: in the layouts that are required. operands: views, in the order of the names a0, a1, … shape: of the loop.
     """
 
     def __init__(self, op: FusedElementwise, specs: Sequence[Spec]) -> None:
@@ -254,7 +256,7 @@ class FusedBody:
             i: _View(i, s.open, s.physical.strides) for i, s in enumerate(self.inputs)
         }
         self._values: dict[int, _Value] = {}
-        self._of_parts: dict[int, tuple[_View, str]] = {}  # steps of parts: of which view, and what
+        self._of_parts: dict[int, tuple[_View, str]] = {}  # steps on parts: the view, and the expression
         whole = {k for read, _ in joined for k in read if k < 0 and not isinstance(op.ops[~k], MOVES)}
         for number, (step, read) in enumerate(zip(op.ops, op.reads, strict=True)):
             if ~number in whole:
@@ -263,7 +265,7 @@ class FusedBody:
                 self._add(step, read, ~number, made[number])
 
     def _add_to_part(self, op: Op, read: int, key: int, spec: Spec) -> None:
-        """A step of one tensor, a part of what is joined. Raises NoKernel where it is another step."""
+        """A unary step on a part of a concatenation. Raises NoKernel for other steps."""
         view = self._views.get(read)
         if op.arity != 1 or not isinstance(view, _View) or view.dtype != spec.dtype:
             raise NoKernel(f"cuda joins no computed values but those of one tensor and type, {op} of {spec}")
@@ -284,7 +286,7 @@ class FusedBody:
         self._values[key] = _Value(made.name, made.type, spec)
 
     def _joined(self, op: Concat, read: Sequence[int], spec: Spec) -> _JoinedViews:
-        """Inputs, or parts of them, as one, with what is computed of each."""
+        """Inputs, or parts of them, as one operand, with the expression applied to each."""
         found = [self._of_parts.get(k, (self._views.get(k), ELEMENT)) for k in read]
         parts = [(view, function) for view, function in found if isinstance(view, _View)]
         if len(parts) < len(read):
@@ -309,7 +311,7 @@ class FusedBody:
         self._values[key] = replace(value, spec=spec)
 
     def value(self, key: int) -> _Value:
-        """What input `key`, or step ~key, gives."""
+        """The value of input `key`, or of step ~key."""
         if key in self._of_parts:
             raise NoKernel(f"cuda reads what is computed of a part as a part alone, in {self.op}")
         if key not in self._values:
@@ -322,14 +324,14 @@ class FusedBody:
 
     @property
     def views(self) -> list[_View]:
-        """The operands of what reads none that are joined. Raises NoKernel."""
+        """The operands of a body without concatenated ones. Raises NoKernel."""
         found = [v for v in self.operands if isinstance(v, _View)]
         if len(found) < len(self.operands):
             raise NoKernel(f"cuda does not join what is read on the way, in {self.op}")
         return found
 
     def in_place(self, output: Spec) -> dict[int, int]:
-        """The input in whose memory the output may lie: one of which every element is read where it is written."""
+        """The input whose memory the output may share: each of its elements must be read where it is written."""
         for i, given in enumerate(self.inputs):
             own = [v for v in self.operands if isinstance(v, _View) and v.index == i]
             whole = all(v.strides == given.physical.strides and not v.offset for v in own)
@@ -339,18 +341,18 @@ class FusedBody:
 
     @property
     def _in_parts(self) -> set[int]:
-        """Inputs that are read as parts of others, where elements lie elsewhere than in the result."""
+        """Inputs that are read as parts of others, at other positions than in the result."""
         return {p.index for v in self.operands if isinstance(v, _JoinedViews) for p in v.parts}
 
 
 def _like_parts(read: Sequence[int], made: Spec, specs: Sequence[Spec]) -> Spec:
-    """What inputs make that are joined, in the largest one's order of axes."""
+    """The concatenation of inputs, in the largest one's order of axes."""
     parts = sorted([specs[k] for k in read if k >= 0], key=lambda s: -s.numel)
     return full(made, common_layout(parts, made)) if parts else made
 
 
 def _aligned_parts(parts: Sequence[int], inputs: Sequence[Spec], layout: Layout) -> tuple[Spec, ...]:
-    """The inputs, of which those that are joined are asked for in the result's order of axes."""
+    """The inputs; concatenated ones are requested in the result's order of axes."""
     found = list(inputs)
     for k in parts:
         spec = found[k]

@@ -1,8 +1,8 @@
-"""Gathers in accesses of up to 16 bytes; deterministic scatters, in which elements look for what is theirs.
+"""Gathers in accesses of up to 16 bytes; deterministic scatters, in which each element of the result searches for its
+contributions.
 
-A thread of a scatter owns an element of the result. Where a line has few indices it looks at each, and a warp does
-where that is soon done; else the indices are sorted with their places first (stably), and it finds its own by
-bisection.
+A thread of a scatter owns an element of the result. If a line has few indices it checks each, or a warp does if that
+is fast; else the indices are first sorted with their positions (stably), and it finds its own by bisection.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from lamina.ops.primitives.gather import Gather, GatherGrad, Scatter
 from lamina.runtime import Device
 from lamina.spec import Policy, Shape, Spec, contiguous
 
-#: Indices of a line that every thread looks at; more are sorted.
+#: The most indices of a line that every thread checks; more are sorted.
 FEW = 32
-#: Looks at an index, of all elements together, that take less time than sorting indices.
+#: Checks of indices, over all elements, that take less time than sorting the indices.
 LOOKS = 1 << 24
-#: Entries per element from which a warp works on it, and elements below which that is worth it.
+#: Entries per element from which a warp works on it, and the number of elements below which that pays.
 MANY, SCARCE = 64, 1 << 16
 _FILE = "elementwise/gather.cu"
 _NAN = {
@@ -54,14 +54,14 @@ _MODES = ("set", "sum", "prod", "min", "max")
 
 @kernels(Gather, source="kernel")
 def gather(op: Gather, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """Row-major tensors; by elements where an address is not aligned."""
+    """Row-major tensors; by single elements where an address is not aligned."""
     x, index = (row_major(s) for s in specs)
     y = op.infer(x, index)[0].fixed
     if not y.numel:
         return kernel_plan(device, [x, index], [y], [], label=op.name)
     along = index.physical.strides
     inner = prod(y.shape[op.axis + 1 :])
-    together = inner if prod(index.shape[op.axis + 1 :]) == 1 else 1  # neighbours with one index
+    together = inner if prod(index.shape[op.axis + 1 :]) == 1 else 1  # adjacent elements with a common index
     width = next(v for v in (16, 8, 4, 2, 1) if together % v == 0 and v * x.dtype.itemsize <= VECTOR)
     space = collapse(y.shape, [_without(x.physical.strides, op.axis), _repeated(index, along)], range(y.ndim))
 
@@ -90,7 +90,7 @@ def _repeated(spec: Spec, strides: Strides) -> Strides:
 
 @kernels(Scatter, source="kernel")
 def scatter(op: Scatter, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """Onto a row-major tensor, perhaps in its place."""
+    """Onto a row-major tensor, possibly in place."""
     x, index, given = (row_major(s) for s in specs)
     steps, workspace = _scatter(
         op.axis, _NUMBERS[op.mode], x, index, given, (source(0), source(1), source(2))
@@ -141,7 +141,7 @@ def _scatter(
 
 
 def _place_key(size: int) -> str:
-    """Indices from the front; what is outside behind all others."""
+    """The sort key: indices counted from the front; those out of range come last."""
     return (
         "__device__ __forceinline__ Key to_key(S x)\n{\n"
         f"    const i64 at = x < 0 ? (i64)x + {size} : (i64)x;\n"
@@ -170,7 +170,7 @@ def _text(axis: int, mode: int, y: Spec, index: Spec, given: Spec, has_base: boo
 
 
 def _reaches(axis: int, y: Spec, given: Spec) -> str:
-    """The C function that tells whether the source reaches an element, but for the axis."""
+    """The C function that tells whether the source covers an element, ignoring the axis."""
     tests: Sequence[str] = [
         f"index / (Index){stride} % (Index){n} < {s}"
         for a, (n, s, stride) in enumerate(zip(y.shape, given.shape, y.physical.strides, strict=True))

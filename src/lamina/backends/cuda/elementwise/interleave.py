@@ -1,4 +1,4 @@
-"""A few planes that become the innermost axis: channels of an image, with or without a conversion on the way."""
+"""A few planes that become the innermost axis: channels of an image, with an optional conversion."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from lamina.backends.cuda.launch.indexing import Space, offset_function
 from lamina.backends.cuda.launch.program import LOOPING, VECTOR, Launch, Place, Program, constants
 
-#: Planes that are interleaved by threads of their own, and the accesses of a block to each of them.
+#: The most planes that separate threads interleave, and the accesses of a block to each of them.
 _MOST_PLANES, _RUN = 4, 256
 
 
 def interleaves(space: Space, width: int, places: Sequence[Place]) -> bool:
-    """Whether a few planes that are read become the innermost axis, all of it in accesses of `width` elements.
+    """Whether a few planes of the source become the innermost axis, all in accesses of `width` elements.
 
-    space: row 0 of its strides is what is read, row 1 what is written.
+    space: row 0 of its strides is the source, row 1 the target.
     """
     if len(space.sizes) < 2 or 0 in space.sizes or width == 1 or any(p.offset % VECTOR for p in places):
         return False
@@ -33,9 +33,9 @@ def interleaved(
     *,
     stepwise: bool = False,
 ) -> Launch:
-    """The launch for such a space. types: of what is read and written, in C. stepwise: see `Program`.
+    """The launch for such a space. types: of source and target, in C. stepwise: see `Program`.
 
-    converted: the body of the C function that makes an element to write of e0, one that was read.
+    converted: the body of the C function from e0, a source element, to a target element.
     """
     *outer, columns, planes = range(len(space.sizes))
     batch = space.part(outer) if outer else Space((1,), ((0,), (0,)))

@@ -1,7 +1,7 @@
-"""One generated kernel that computes every element of a result from the same places of its operands.
+"""One generated kernel that computes every element of a result from the same positions of its operands.
 
-Operands are read with any strides; those that lie alike are moved 16 bytes at a time, and one that is repeated along
-the innermost axis is read once per 16 bytes. Arrays that lie apart may be read as one, joined along an axis.
+Operands are read with any strides; those of equal layout are accessed 16 bytes at a time, and one that is broadcast
+along the innermost axis is read once per 16 bytes. Separate arrays may be read as one, concatenated along an axis.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from lamina.runtime import Device
 from lamina.spec import DType, Layout, Shape, Spec
 
 _BLOCK = 256
-#: Stands for an element in what is computed of it: no part of C.
+#: Placeholder of an element in expressions: not valid C.
 ELEMENT = "@"
-#: Arrays that are read as one: each takes two addresses of a thread's registers.
+#: The most arrays that are read as one: each takes two address registers of a thread.
 MOST_JOINED = 8
 
 
@@ -53,16 +53,16 @@ class KernelOperand:
 
     @property
     def rows(self) -> tuple[Strides, ...]:
-        """What the loop's index is turned into: an offset."""
+        """The offset that is computed from the loop's index."""
         return (self.strides,)
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where it begins."""
+        """Its start."""
         return (self.place,)
 
     def allows(self, rows: Sequence[Strides], width: int) -> bool:
-        """Whether `width` elements are one access. rows: its own, of the collapsed loop."""
+        """Whether `width` elements are a single access. rows: its own, of the collapsed loop."""
         (row,) = rows
         if row[-1] not in (0, 1) or (row[-1] == 1 and any(s % width for s in row[:-1])):
             return False
@@ -71,10 +71,10 @@ class KernelOperand:
 
 @dataclass(frozen=True)
 class JoinedOperand:
-    """Arrays one behind the other along an axis of the loop, which a generated kernel reads as one.
+    """Arrays concatenated along an axis of the loop, which a generated kernel reads as one.
 
-    parts: each with its strides along the loop. sizes: of each along the axis. functions: what is computed of the
-    elements of each, in C with ELEMENT in an element's place; nothing where there are none.
+    parts: each with its strides along the loop. sizes: of each along the axis. functions: the expression on the
+        elements of each, in C with ELEMENT as the placeholder; empty: none.
     """
 
     parts: tuple[KernelOperand, ...]
@@ -89,28 +89,28 @@ class JoinedOperand:
 
     @property
     def rows(self) -> tuple[Strides, ...]:
-        """An offset in each part, as if the part reached from the loop's beginning on; the place along the axis."""
+        """An offset in each part, as if the part began at the loop's start; the position along the axis."""
         rank = len(self.parts[0].strides)
         return (*(p.strides for p in self.parts), tuple(int(a == self.axis) for a in range(rank)))
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where each part begins."""
+        """The start of each part."""
         return tuple(p.place for p in self.parts)
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Behind each part, along the axis."""
+        """The end of each part, along the axis."""
         return tuple(accumulate(self.sizes))
 
     @property
     def begins(self) -> tuple[int, ...]:
-        """What the offset in each part is at its first element."""
+        """The offset in each part at its first element."""
         starts = (0, *self.ends[:-1])
         return tuple(n * p.strides[self.axis] for n, p in zip(starts, self.parts, strict=True))
 
     def allows(self, rows: Sequence[Strides], width: int) -> bool:
-        """Whether `width` elements are one access, of one part. rows: its own, of the collapsed loop."""
+        """Whether `width` elements are a single access, within one part. rows: its own, of the collapsed loop."""
         *parts, along = rows
         if any(not p.allows((row,), width) for p, row in zip(self.parts, parts, strict=True)):
             return False
@@ -147,7 +147,7 @@ def elementwise(
     Args:
         shape: sizes of the loop.
         order: axes from outermost to innermost.
-        inputs, outputs: what is read and written.
+        inputs, outputs: the operands read and written.
         body: the statements.
         results: for each output the name of its value.
         vector: whether 16-byte access is allowed (addresses are aligned).
@@ -169,12 +169,12 @@ def elementwise(
 
 
 def rows_of(operands: Sequence[KernelOperand | JoinedOperand]) -> list[Strides]:
-    """What a loop's index is turned into, for all operands."""
+    """The offsets that are computed from the loop's index, for all operands."""
     return [row for o in operands for row in o.rows]
 
 
 def access_width(space: Space, operands: Sequence[KernelOperand | JoinedOperand]) -> int:
-    """Elements per access: as many as 16 bytes hold, halved until every operand allows it.
+    """Elements per access: those in 16 bytes, halved until every operand allows it.
 
     space: over the rows of the operands.
     """
@@ -205,22 +205,22 @@ class _Code:
         self.space, self.inputs, self.outputs, self.width, self.raw = space, inputs, outputs, width, raw
         rows = iter(space.strides)
         self.steps = [[next(rows)[-1] for _ in o.rows] for o in (*inputs, *outputs)]  # innermost strides
-        # Of a joined input's parts: where it ends, begins.
+        # For the parts of a concatenated input: end and start.
         self.bounds: dict[tuple[int, int], tuple[str, str]] = {}
 
     @property
     def _sized(self) -> bool:
-        """Whether sizes are numbers of a table, so that one kernel serves all shapes of a kind.
+        """Whether sizes come from a table, so that one kernel serves all shapes of a kind.
 
-        Offsets cost a few instructions more then, which accesses of 16 bytes outweigh: there is time for more than
-        two hundred while a warp's access is read or written.
+        Offsets then cost a few more instructions, which accesses of 16 bytes hide: there is time for more than two
+        hundred during a warp's memory access.
         """
         widest = max(o.dtype.itemsize for o in (*self.inputs, *self.outputs))
         whole = self.width > 1 and self.width * widest == VECTOR
         return whole and len(self.space.sizes) > 1 and self.space.index_type == "i32"
 
     def text(self, body: Sequence[Statement], results: Sequence[str]) -> tuple[str, tuple[int, ...]]:
-        """The whole kernel, and the numbers of its table."""
+        """The whole kernel, and the values of its table."""
         parameters = [f"const {self._type(o)} *in{name}" for i, o in self._ins for name in _names(i, o)]
         parameters += [f"{self._type(o)} *out{i}" for i, o in enumerate(self.outputs)]
         names = list[str]()
@@ -256,7 +256,8 @@ class _Code:
         return list(enumerate(self.inputs))
 
     def _set_bounds(self, text: str, first: int | None = None) -> tuple[int, ...]:
-        """Write the bounds of joined inputs: by themselves, or as numbers of a table from `first` on. The numbers."""
+        """Set the bounds of concatenated inputs: as literals, or as table entries from `first` on. Returns the
+        values."""
         numbers = list[int]()
         for i, o in self._ins:
             if isinstance(o, JoinedOperand):
@@ -267,7 +268,7 @@ class _Code:
         return tuple(numbers)
 
     def _address(self, i: int, offset: str = "") -> str:
-        """Of an element of input i, at `offset` of this access: in C."""
+        """The address of an element of input i, at `offset` of this access: in C."""
         operand, steps = self.inputs[i], self.steps[i]
         if isinstance(operand, KernelOperand):
             return f"in{i} + i{i}_" + (f" + {offset} * {steps[0]}" if offset else "")
@@ -295,7 +296,7 @@ class _Code:
         return " ".join(lines)
 
     def _of_part(self, i: int, operand: KernelOperand | JoinedOperand, element: str) -> str:
-        """What is computed of an element of input i, by the part it is of: in C."""
+        """The expression on an element of input i, depending on its part: in C."""
         functions = operand.functions if isinstance(operand, JoinedOperand) else ()
         text = ""
         for k, function in reversed(list(enumerate(functions))):
@@ -304,12 +305,13 @@ class _Code:
         return text or element
 
     def _places_along(self, offset: str) -> str:
-        """Where an element at `offset` of this access is along the axis of a joined input whose parts differ."""
+        """The position of an element at `offset` of this access along the axis of a concatenated input with different
+        parts."""
         differ = [i for i, o in self._ins if isinstance(o, JoinedOperand) and o.functions]
         return " ".join(f"const Index w{i}_at = w{i}_ + {offset} * {self.steps[i][-1]};" for i in differ)
 
     def _elements(self, offset: str, compute: str) -> str:
-        """One element at `offset` of this access, straight from and to memory."""
+        """One element at `offset` of this access, directly from and to memory."""
         reads = " ".join(f"const {self._type(o)} e{i}_ = {self._element(i, offset)};" for i, o in self._ins)
         reads += self._places_along(offset)
         shift = len(self.inputs)
@@ -361,15 +363,15 @@ class _Code:
 
 
 def _names(i: int, operand: KernelOperand | JoinedOperand) -> list[str]:
-    """What distinguishes the pointers and offsets of an input's parts."""
+    """The suffixes of the pointers and offsets of an input's parts."""
     return [f"{i}p{k}" for k in range(len(operand.parts))] if isinstance(operand, JoinedOperand) else [str(i)]
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A body over operands with one result, in whatever layout that is written.
+    """A body over operands with one result, in any layout.
 
-    inputs: as they lie. operands: what is read of them, in the order of the names a0, a1, …
+    inputs: their specs. operands: the views read, in the order of the names a0, a1, …
     """
 
     inputs: Sequence[Spec]
@@ -380,7 +382,7 @@ class Loop:
     stepwise: bool = False
 
     def plan(self, out: Spec, device: Device, aliases: dict[int, int]) -> Plan:
-        """The plan. aliases: where the output may lie, as far as an input lies as it does."""
+        """The plan. aliases: inputs that the output may overwrite, if they have its layout."""
         fits = {o: i for o, i in aliases.items() if self.inputs[i].same_memory(out)}
         if out.numel == 0:
             return kernel_plan(device, self.inputs, [out], [], label=self.label, aliases=fits)
@@ -411,13 +413,13 @@ class Loop:
         )
 
     def _is_fast(self, out: Spec) -> bool:
-        """Whether accesses are of 16 bytes, of what is not repeated along the innermost axis."""
+        """Whether accesses are of 16 bytes, except for operands that are broadcast along the innermost axis."""
         every, space = self._space(out)
         widest = max(o.dtype.itemsize for o in every)
         return access_width(space, every) * widest == VECTOR or self._interleaves(out)
 
     def _space(self, out: Spec) -> tuple[Sequence[KernelOperand | JoinedOperand], Space]:
-        """All that is read and written, and the loops over it."""
+        """All operands read and written, and the loops over them."""
         every = (*self.operands, KernelOperand(out.dtype, out.physical.strides, target()))
         order = memory_order(out.shape, out.physical.strides)
         return every, collapse(out.shape, rows_of(every), order)
@@ -426,7 +428,7 @@ class Loop:
         """Whether it makes a few planes the innermost axis."""
         every, space = self._space(out)
         width = VECTOR // max(o.dtype.itemsize for o in every)
-        alone = len(space.strides) == 2  # what is read, what is written
+        alone = len(space.strides) == 2  # one operand read, one written
         return alone and interleaves(space, width, [place for o in every for place in o.places])
 
     def _interleaved(self, out: Spec) -> Launch:

@@ -48,7 +48,7 @@ def cross_entropy_grad(op: CrossEntropyGrad, specs: tuple[Spec, ...], device: De
     return kernel_plan(device, [x, labels, g], [out], steps, label=op.name, aliases={0: 0})
 
 
-#: Losses that one block adds at least when several share the work.
+#: The fewest losses per block when several blocks share the work.
 _LEAST_PART = 4096
 
 
@@ -111,12 +111,12 @@ def _steps(
     return [looping(program, space.count * lanes, places)]
 
 
-#: Accesses of 16 bytes, and classes read one by one, of a lane: what is left to add up over lanes takes longer.
+#: Accesses of 16 bytes, and single classes, per lane: with less work, the reduction over lanes would take longer.
 _PACKS, _SINGLE = 4, 8
 
 
 def _lanes(kept: Space, classes: Space, x: Spec) -> int:
-    """Threads that share a place."""
+    """Threads that share a position."""
     lanes = lanes_for(kept, classes)
     if lanes != 32:
         return lanes

@@ -1,7 +1,7 @@
 """Elementwise ops, one or a chain of them, as one generated kernel.
 
-Any dtypes, any broadcasting, any strides. Arithmetic on half types is done in float32 and rounded at the end and
-where a cast says so, so a chain rounds less often than its parts.
+Any dtypes, any broadcasting, any strides. Arithmetic on half types is done in float32 and rounded at the end and at
+casts, so a chain rounds less often than its parts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from lamina.spec import (
     int8,
 )
 
-#: Elements of a result from which on its operands are worth a launch that lets them be read in whole accesses: one by
-#: one so many take about as much longer as a launch does.
+#: Elements of a result from which a separate launch that makes an operand readable in vector accesses pays: reading
+#: so many one by one costs about as much extra time as a launch.
 _MUCH = 1 << 18
 
 # ------------------------------------------------------------------------------------------------ expressions
@@ -62,7 +62,7 @@ def literal(value: float, type: str) -> str:
 
 
 def _function(name: str) -> Expression:
-    """A function of CUDA's mathematics; the float version has an f at its end."""
+    """A function of CUDA's math library; the float version has the suffix f."""
     return lambda op, a, t: f"{name}{'f' if t == 'f32' else ''}({', '.join(a)})"
 
 
@@ -158,7 +158,7 @@ def _pow(op: Any, a: Sequence[str], t: str) -> str:
 
 
 def _quantize(op: Any, a: Sequence[str], t: str) -> str:
-    """x / scale, for int8 as a whole number that it holds; float8 rounds and saturates when it is written."""
+    """x / scale, for int8 rounded and clamped; float8 rounds and saturates when it is stored."""
     ratio = f"({a[0]} / {a[1]})"
     return f"smaller(larger(rintf({ratio}), -128.0f), 127.0f)" if op.dtype == int8 else ratio
 
@@ -230,8 +230,8 @@ EXPRESSIONS: dict[type[Op], Expression] = {
 }
 
 
-# In half types float32's last bits are rounded away: powers of e and quotients by the units for special functions,
-# which are wrong by up to 1e-5 of their values, take a third of the instructions.
+# For half-type results, float32's last bits are rounded away: exponentials and quotients by the special function
+# units, with relative errors up to 1e-5, take a third of the instructions.
 
 
 def _short_sigmoid(x: str) -> str:
@@ -260,7 +260,7 @@ def _twice_inner(x: str) -> str:
     return f"(1.59576912160573071176f * ({x} + 0.044715f * {x} * {x} * {x}))"
 
 
-#: Of results in half types.
+#: Expressions for results in half types.
 SHORT_EXPRESSIONS: dict[type[Op], Expression] = {
     pointwise.Sigmoid: lambda op, a, t: _short_sigmoid(a[0]),
     pointwise.Silu: lambda op, a, t: f"({a[0]} * {_short_sigmoid(a[0])})",
@@ -271,7 +271,7 @@ SHORT_EXPRESSIONS: dict[type[Op], Expression] = {
 
 
 def expression_of(op: Op) -> Expression | None:
-    """How an op is written in C; None for one that is not elementwise, or that no expression is known for."""
+    """The C expression of an op; None for ops that are not elementwise, or have none."""
     found = EXPRESSIONS.get(type(op))
     if found is None and isinstance(op, CustomOp) and op.elementwise:
         names = [f"a{i}" for i in range(op.arity or 1)]
@@ -287,7 +287,7 @@ def _own_expression(op: Any, a: Sequence[str], t: str) -> str:
 
 
 def result_layout(shape: Shape, specs: Sequence[Spec]) -> Layout:
-    """The layout that the result of an elementwise op gets: that of the first dense operand of its shape."""
+    """The layout of an elementwise op's result: that of the first dense operand of its shape."""
     for spec in specs:
         if spec.shape == shape and spec.layout is not None and _dense(spec):
             return spec.layout
@@ -299,12 +299,12 @@ def _dense(spec: Spec) -> bool:
 
 
 def align_operands(specs: Sequence[Spec], shape: Shape, layout: Layout) -> tuple[Spec, ...]:
-    """Operand specs as the kernel reads them: full-size dense ones are asked for in the result's layout.
+    """Operand specs for the kernel: full-size dense ones are requested in the result's layout.
 
-    A tensor that lies in another dense order is worth a tiled reorder by whoever runs the plan, as a strided read
-    would touch a memory line per element, unless its innermost axis is the result's, in whole accesses. Broadcast
-    operands are read where they lie, unless that would be one by one: a small one costs little to be reordered, and
-    what stays the same once.
+    A tensor in another dense order is worth a tiled reorder by the caller, since a strided read would touch a memory
+    line per element, unless its innermost axis is the result's, in whole accesses. Broadcast operands are read in
+    place, unless that would be element by element: reordering a small one costs little, and an unchanging one is
+    reordered once.
     """
     wanted = []
     for spec in specs:
@@ -318,9 +318,8 @@ def align_operands(specs: Sequence[Spec], shape: Shape, layout: Layout) -> tuple
 
 
 def _along(spec: Spec, shape: Shape, layout: Layout) -> Spec:
-    """A repeated operand in the result's order of axes, where its neighbours in memory are not the result's, if that
-    is worth a launch where it does not stay the same.
-    """
+    """A broadcast operand in the result's order of axes, if its contiguous elements are not the result's, and if a
+    launch for that pays even where the operand changes between runs."""
     shift = len(shape) - spec.ndim
     order = [a - shift for a in memory_order(shape, layout.strides) if a >= shift and shape[a] > 1]
     apart = bool(order) and spec.shape[order[-1]] > 1 and spec.physical.strides[order[-1]] != 1
@@ -331,7 +330,7 @@ def _along(spec: Spec, shape: Shape, layout: Layout) -> Spec:
 
 
 def _has_runs(spec: Spec, layout: Layout) -> bool:
-    """Whether a tensor in another order than a layout has the same neighbours, in accesses of 16 bytes."""
+    """Whether a tensor in another order than the layout has the same contiguous runs, in accesses of 16 bytes."""
     if spec.layout is None or spec.same_memory(full(spec, layout)) or spec.numel == 0:
         return False
     operands = [KernelOperand(spec.dtype, s, source()) for s in (spec.layout.strides, layout.strides)]
@@ -355,7 +354,7 @@ def op_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out:
         rule = SHORT_EXPRESSIONS.get(type(op), rule)
     arithmetic = types[-1] if isinstance(op, pointwise.Where) else types[0]
     kind = "bool" if out == bool_ else "f32" if isinstance(op, Dequantize) else arithmetic
-    if isinstance(op, Cast):  # rounded, or wrapped around, as it would be in memory
+    if isinstance(op, Cast):  # rounded or wrapped around as in memory
         exact = f"narrow<{c_type(out)}>({_whole(names[0], types[0], out)})"
         return Statement(name, wide_type(out), f"widen({exact})")
     return Statement(name, kind, rule(op, names, arithmetic))
@@ -387,7 +386,7 @@ def chain_values(
 
 
 def _whole(name: str, type: str, out: DType) -> str:
-    """Float to integer goes towards zero through 64 bits; everything else is C's conversion."""
+    """Float to integer truncates through 64 bits; everything else is C's conversion."""
     return f"(i64){name}" if type in ("f32", "f64") and out.kind in "iu" else name
 
 
@@ -396,12 +395,12 @@ def elementwise_op(op: Op, specs: tuple[Spec, ...], device: Device, policy: Poli
     """One elementwise op."""
     (out,) = op.infer(*specs)
     if isinstance(op, Cast) and specs[0].layout is None and out.dtype in (float16, bfloat16):
-        # Weights whose layout is still open: convolutions in half types read them channels last, and so will the
-        # gradient come and the update be done.
+        # Weights whose layout is still open: half-type convolutions read them channels last, and their gradient and
+        # update will have that layout, too.
         specs = (full(specs[0], channels_last(out.shape)),)
     types = [wide_type(s.dtype) for s in specs]
     value = op_value(op, [f"a{i}" for i in range(len(specs))], types, "y", out.dtype)
-    # Every element is read before it is written: a choice between new and old state may be made in the old one.
+    # Every element is read before it is written: a selection between new and old state may overwrite the old one.
     aliases = {0: 2} if isinstance(op, pointwise.Where) else dict(op.inplace)
     return chain_plan(specs, out, [value], "y", device, op.name, aliases)
 

@@ -35,7 +35,7 @@ def random(op: RandomUniform | RandomNormal, specs: tuple[Spec, ...], device: De
 
 
 def _parameters(op: RandomUniform | RandomNormal) -> dict[str, str]:
-    """The constants of the distribution, and the other one's as 0."""
+    """The constants of the distribution, and 0 for those of the other one."""
     found = {"LOW": 0.0, "RANGE": 0.0, "MEAN": 0.0, "STD": 0.0}
     if isinstance(op, RandomUniform):
         found |= {"LOW": op.low, "RANGE": op.high - op.low}

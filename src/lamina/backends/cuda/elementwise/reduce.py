@@ -1,7 +1,7 @@
-"""Reductions: over elements that lie together, over elements that lie apart, and in two stages when few remain.
+"""Reductions: over contiguous elements, over strided elements, and in two stages when few outputs remain.
 
-Which kernel runs follows from memory: when the innermost axis is reduced, a warp or a block takes each output
-(`reduce_rows`); when it is kept, threads run along the outputs and share the reduced elements among rows
+The layout decides which kernel runs: when the innermost axis is reduced, a warp or a block takes each output
+(`reduce_rows`); when it is kept, threads run along the outputs and divide the reduced elements among rows of threads
 (`reduce_columns`: the bias gradient). Sums of one call are always taken in the same order.
 """
 
@@ -48,15 +48,15 @@ from lamina.ops.primitives.reduce import ArgMax, ArgMin, Reduce
 from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Spec
 
-#: Blocks that keep a multiprocessor busy; with fewer outputs the elements of each are split among blocks.
+#: Blocks that keep a multiprocessor busy; with fewer outputs, the elements of each are split over blocks.
 ENOUGH = 8
-#: Elements that a thread adds up by itself before another row of threads is of use.
+#: Elements that a thread should add up by itself before another row of threads pays.
 _ALONE = 4
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of reduction as C: what is done to each element, how two are combined, the empty result."""
+    """One kind of reduction in C: the map on each element, the combination of two, the neutral element."""
 
     combine: str
     neutral: float
@@ -82,7 +82,7 @@ def _kind(name: str, accumulator: str) -> Kind:
 
 
 def _neutral(kind: Kind, dtype: DType, accumulator: str) -> str:
-    """The empty result as C; the smallest or largest integer where there is no infinity."""
+    """The neutral element in C; the smallest or largest integer where there is no infinity."""
     if dtype.kind in "iu" and abs(kind.neutral) == float("inf"):
         limits = np.iinfo(dtype.numpy)
         value = limits.min if kind.neutral < 0 else limits.max
@@ -110,7 +110,7 @@ def reduction_text(op: Reduce, dtype: DType, out: DType) -> str:
 
 @dataclass(frozen=True)
 class ReducedOperand:
-    """What is read for each element. type: of the elements, in C. place: where they lie."""
+    """An operand of the element expression. type: of its elements, in C. place: of its memory."""
 
     type: str
     itemsize: int
@@ -121,8 +121,8 @@ class ReducedOperand:
 class Stage:
     """One pass: the element number r of output o, for each of `kept.count` outputs `reduced.count` of them.
 
-    kept, reduced: row 0 of their strides says how the elements lie where they are a tensor; row i + 1 where operand i
-    is read for them. element: the body of the C function of e0, e1, … (one element of each operand) that gives one.
+    kept, reduced: row 0 of their strides is the layout of the reduced tensor, row i + 1 that of operand i. element:
+        the body of the C function of e0, e1, … (one element of each operand) that gives one.
     """
 
     kept: Space
@@ -133,20 +133,20 @@ class Stage:
     write: str
     kind: Kind
     neutral: str
-    whole: int  # elements that a result is of, all splits together
+    whole: int  # elements per result, over all splits
     enough: int  # blocks that keep the GPU busy
     stepwise: bool = False  # see `Program`
 
     @property
     def by_rows(self) -> bool:
-        """Whether neighbours in memory are reduced together."""
+        """Whether contiguous elements are reduced together."""
         inner = [abs(s) for s in self.reduced.strides[0] if s]
         outer = [abs(s) for s in self.kept.strides[0] if s]
         return self.kept.count == 1 or (bool(inner) and min(inner) < min(outer or [1 << 62]))
 
     @property
     def _along(self) -> Space:
-        """What accesses of several elements go along."""
+        """The space along which accesses of several elements run."""
         return self.reduced if self.by_rows else self.kept
 
     def width(self, aligned: bool) -> int:
@@ -157,7 +157,7 @@ class Stage:
         return width
 
     def _fits(self, width: int) -> bool:
-        """Whether so many elements lie together in every operand, or are one that is repeated."""
+        """Whether `width` elements are contiguous in every operand, or broadcast."""
         along, across = (self.reduced, self.kept) if self.by_rows else (self.kept, self.reduced)
         if along.sizes[-1] % width:
             return False
@@ -186,8 +186,8 @@ class Stage:
     def lanes(self, width: int) -> tuple[int, int]:
         """Threads along the outputs and rows of them, 256 in all.
 
-        Few outputs are spread over more blocks, 128 bytes for each: fewer splits are then left to combine. Of few
-        elements to an output (heads that share keys, 2 to 8) there are no more rows than have something to add up.
+        Few outputs are spread over more blocks, 128 bytes for each, so that fewer splits are left to combine. With
+        few elements per output (heads that share keys, 2 to 8) there are no idle rows.
         """
         outputs, multiprocessors = self.kept.count, self.enough // ENOUGH
         most = 32 if outputs >= 32 * width * self.enough else 8
@@ -229,14 +229,14 @@ class Stage:
         return Program(name, "elementwise/reduce.cu", text, self.stepwise)
 
     def _known(self, width: int) -> bool:
-        """Whether sizes are constants. Offsets by numbers cost a few instructions more: there is time for them beside
-        an access of 16 bytes, and where one step leads from element to element.
+        """Whether sizes are constants. Offsets from run-time sizes cost a few more instructions: an access of 16
+        bytes hides them, and they are not needed where a constant step leads from element to element.
         """
         whole = width * max(o.itemsize for o in self.operands) == VECTOR
         return self._index() != "i32" or not (whole or len(self.reduced.sizes) == 1)
 
     def _reading(self, width: int, sizes: KernelSizes) -> str:
-        """The operands as the kernels' parameters, and how elements are made of them."""
+        """The operands as kernel parameters, and the element expression."""
         numbers = range(len(self.operands))
         for i in numbers:
             sizes.add_offset(f"kept{i}", self.kept, i + 1)
@@ -308,7 +308,7 @@ def spaces(
 ) -> tuple[Space, Space, tuple[int, ...]]:
     """Kept and reduced axes of a tensor as spaces, in memory order, and the kept axes in that order.
 
-    others: strides of what else is read over its shape: further rows of the spaces.
+    others: strides of further operands over its shape: further rows of the spaces.
     """
     rows = [spec.physical.strides, *others]
     order = memory_order(spec.shape, rows[0])
@@ -318,7 +318,7 @@ def spaces(
 
 
 def reduced_spec(out: Spec, kept: tuple[int, ...], keepdims: bool) -> Spec:
-    """The result's spec: its axes in the order that the kept axes have in memory."""
+    """The result's spec: its axes in the memory order of the kept axes."""
     if keepdims:
         rest = tuple(a for a in range(out.ndim) if a not in kept)
         return full(out, dense_layout(out.shape, (*rest, *kept)))
@@ -328,7 +328,7 @@ def reduced_spec(out: Spec, kept: tuple[int, ...], keepdims: bool) -> Spec:
 
 
 def dense(spec: Spec) -> Spec:
-    """The spec where it lies if that is without gaps, else row-major."""
+    """The spec in its own layout if that is dense, else row-major."""
     given = plain_layout(spec)
     return given if given.tag is not None else row_major(spec)
 
@@ -351,10 +351,10 @@ def reduction_plan(
     label: str,
     body: str = "",
 ) -> Plan:
-    """The plan of a reduction whose elements are computed.
+    """The plan of a reduction over computed elements.
 
-    x: what is reduced, and how it would lie if it were a tensor. operands: what an element is made of, and with which
-    strides that is read over x. element: the value, in C, behind the statements of `body`.
+    x: the spec of the reduced values, as if they were a tensor. operands: the operands of an element, with their
+        strides over x. element: the value, in C, after the statements of `body`.
     """
     (out,) = op.infer(x)
     kept, inner, axes = spaces(x, op.axes, [strides for _, strides in operands])
@@ -391,7 +391,7 @@ def reduction_plan(
     )
 
 
-#: Elements that a lane looks at before lanes share them.
+#: Elements that a lane should process before lanes share a group.
 _SEARCHED = 8
 
 

@@ -25,7 +25,7 @@ from lamina.spec import Policy, Spec
 
 #: Elements that a thread combines by itself.
 EACH = 4
-#: Columns side by side from which a thread takes one: a warp then reads whole lines.
+#: Contiguous columns from which each thread takes one: a warp then reads whole lines.
 COLUMNS = 32
 _KINDS = ("sum", "prod", "max", "min", "logsumexp")
 

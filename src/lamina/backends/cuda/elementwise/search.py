@@ -1,4 +1,4 @@
-"""Places in sorted rows: a thread bisects for each value."""
+"""Search in sorted rows: a thread bisects for each value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that move elements: views where memory allows, else copies at the memory's speed."""
+"""Ops that move elements: views where strides allow, else copies at memory bandwidth."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def copy_plan(given: Spec, out: Spec, read: Strides, offset: int, device: Device
 
 
 def _is_fast(shape: Shape, read: Strides, write: Strides) -> bool:
-    """Whether a copy reads and writes whole lines of memory: along one axis, or tile by tile along two."""
+    """Whether a copy reads and writes whole cache lines: along one axis, or tile by tile along two."""
     space = collapse(shape, [read, write], memory_order(shape, write))
     return space.strides[0][-1] in (0, 1) or _transposed(space) is not None
 
@@ -167,19 +167,20 @@ def _unused(call: Call) -> Run:
 
 @kernels(shape_ops.Reshape, source="view")
 def reshape(op: shape_ops.Reshape, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The same memory under another shape: no work, but for a reorder where axes that are joined lie apart."""
+    """The same memory under another shape: no work, except for a reorder where joined axes are not adjacent in
+    memory."""
     return view(*specs[0].reshaped(op.shape), op.name)
 
 
 @kernels(shape_ops.After, source="view")
 def after(op: shape_ops.After, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The first operand as it lies."""
+    """The first operand, unchanged."""
     return passing_plan(specs, op.name)
 
 
 @kernels(shape_ops.Transpose, source="view")
 def transpose(op: shape_ops.Transpose, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The same memory with its strides in another order; who needs another layout reorders then."""
+    """The same memory with permuted strides; readers reorder if they need another layout."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
     strides = tuple(given.physical.strides[a] for a in op.order)
@@ -195,7 +196,7 @@ def concat(op: shape_ops.Concat, specs: tuple[Spec, ...], device: Device, policy
 
 
 def _joined(given: Sequence[Spec], out: Spec, axis: int, device: Device, label: str) -> Plan:
-    """The plan that writes inputs one behind the other along an axis."""
+    """The plan that writes inputs one after another along an axis."""
     write = out.physical.strides
 
     def steps(vector: bool) -> tuple[Bindable, ...]:
@@ -220,20 +221,20 @@ def _joined(given: Sequence[Spec], out: Spec, axis: int, device: Device, label: 
 
 
 def _joins_at_once(given: Sequence[Spec], out: Spec) -> bool:
-    """Whether one launch reads all inputs: where they are few, and rows stay rows."""
+    """Whether one launch reads all inputs: if they are few, and rows stay contiguous."""
     few = 1 < sum(s.numel > 0 for s in given) <= MOST_JOINED
     return few and all(_has_rows(s, out) for s in given if s.numel)
 
 
 def _has_rows(given: Spec, out: Spec) -> bool:
-    """Whether an input's neighbours in memory are the result's."""
+    """Whether an input's contiguous runs are the result's."""
     order = memory_order(given.shape, out.physical.strides)
     space = collapse(given.shape, [given.physical.strides, out.physical.strides], order)
     return space.strides[0][-1] in (0, 1)
 
 
 def _joining(given: Sequence[Spec], out: Spec, axis: int, vector: bool) -> Launch:
-    """The launch that reads inputs as one, joined along an axis."""
+    """The launch that reads inputs as one, concatenated along an axis."""
     kept = [(i, s) for i, s in enumerate(given) if s.numel]
     parts = tuple(KernelOperand(s.dtype, s.physical.strides, source(i)) for i, s in kept)
     read = JoinedOperand(parts, axis, tuple(s.shape[axis] for _, s in kept))
@@ -258,7 +259,7 @@ def slice_(op: shape_ops.Slice, specs: tuple[Spec, ...], device: Device, policy:
 
 
 def _part_plan(op: shape_ops.Slice | Diagonal, given: Spec, out: Spec, device: Device) -> Plan:
-    """The copy of the part that an op takes."""
+    """The copy of the part that an op selects."""
     strides = given.physical.strides
     read, offset = op.strides_within(given.shape, strides), op.first_within(strides)
     return copy_plan(given, out, read, offset, device, op.name)
@@ -266,7 +267,7 @@ def _part_plan(op: shape_ops.Slice | Diagonal, given: Spec, out: Spec, device: D
 
 @kernels(Diagonal, source="kernel")
 def diagonal(op: Diagonal, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """A copy that goes one row and one column further with each element."""
+    """A copy that advances one row and one column per element."""
     given = plain_layout(specs[0])
     return _part_plan(op, given, op.infer(*specs)[0].fixed, device)
 
@@ -284,7 +285,7 @@ def flip(op: shape_ops.Flip, specs: tuple[Spec, ...], device: Device, policy: Po
 
 @kernels(shape_ops.Expand, source="kernel")
 def expand(op: shape_ops.Expand, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """A copy that reads repeated axes with stride 0."""
+    """A copy that reads broadcast axes with stride 0."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
     lead = out.ndim - given.ndim
@@ -295,7 +296,7 @@ def expand(op: shape_ops.Expand, specs: tuple[Spec, ...], device: Device, policy
 
 @kernels(shape_ops.Pad, source="kernel")
 def pad(op: shape_ops.Pad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The constant everywhere, then the input into its place."""
+    """The constant everywhere, then the input copied into its place."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
     return _padded(op, given, _alike(given, out), device)
@@ -332,7 +333,7 @@ def _constant(spec: Spec, value: float, vector: bool) -> Launch:
 
 
 def _alike(given: Spec, out: Spec) -> Spec:
-    """`out` with the axis order that the input has in memory."""
+    """`out` with the input's memory order of axes."""
     if given.tag is None or given.numel == 0:
         return out.fixed
     return replace(out, layout=dense_layout(out.shape, memory_order(given.shape, given.physical.strides)))

@@ -1,6 +1,6 @@
 """Softmax and its logarithm, forward and backward: a thread, a warp or a block per group of elements.
 
-Groups that lie together, of up to 1,024 elements of a half type, are read once and held in registers.
+Contiguous groups of up to 1,024 elements of a half type are read once and held in registers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST = 32
 
 
 def lanes_for(kept: Space, reduced: Space) -> int:
-    """Threads that share a group: one when neighbours in memory belong to different groups."""
+    """Threads that share a group: one when contiguous elements belong to different groups."""
     inner = min((abs(s) for s in reduced.strides[0] if s), default=1)
     outer = min((abs(s) for s in kept.strides[0] if s), default=1 << 62)
     if reduced.count <= 8 or (outer < inner and kept.count >= 1024):
@@ -87,9 +87,8 @@ def _plan(
 
 
 def held_in_lanes(kept: Space, reduced: Space, spec: Spec) -> tuple[int, int, int] | None:
-    """(elements of an access, lanes that share a group, accesses of a lane), where groups lie together, in whole
-    accesses, and lanes hold them; else None.
-    """
+    """(elements per access, lanes that share a group, accesses per lane), for contiguous groups in whole accesses
+    that fit in the lanes' registers; else None."""
     width = VECTOR // spec.dtype.itemsize
     if len(reduced.sizes) != 1 or reduced.strides[0] != (1,):
         return None

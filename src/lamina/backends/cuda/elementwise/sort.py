@@ -1,6 +1,5 @@
-"""Rows in order: one launch for rows of a tile, and for longer ones whose elements are compared all with all; else
-tiles and merges, tiles alone for the first few.
-"""
+"""Sorting of rows: one launch for rows of a tile, and for longer ones whose elements are compared all-to-all; else
+tiles and merges, or only tiles for the first few elements."""
 
 from __future__ import annotations
 
@@ -28,22 +27,22 @@ from lamina.ops.primitives.sort import Sort
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec
 
-#: Pairs that a block sorts in shared memory.
+#: The most pairs that a block sorts in shared memory.
 TILE = 1024
-#: What is kept of each row for which dropping the rest tile by tile beats sorting all.
+#: The most elements kept per row for which discarding the rest tile by tile beats a full sort.
 FEW = TILE // 4
-#: Comparisons that are one launch instead of several that wait for each other: some 20 us of 132 multiprocessors.
+#: The most comparisons for which one launch beats several dependent ones: some 20 us of 132 multiprocessors.
 _MOST_COMPARED = 1 << 28
-#: Keys that a block compares with at a time, and pairs that a warp counts for.
+#: Keys that a block compares with at a time, and pairs that a warp ranks.
 _CHUNK, _OWN = 4096, 4
 _BLOCK_WARPS = 8
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What is sorted: `rows` rows of `size` elements of a C type, `inner` elements between two neighbours of a row.
+    """The input: `rows` rows of `size` elements of a C type, with stride `inner` within a row.
 
-    key: the C type of the keys; to_key: the C function that makes one of an element.
+    key: the C type of the keys; to_key: the C function from an element to its key.
     """
 
     rows: int
@@ -55,7 +54,7 @@ class Rows:
 
     @property
     def pairs_bytes(self) -> tuple[int, int]:
-        """Bytes of the keys and of the places of all elements."""
+        """Bytes of the keys and positions of all elements."""
         count = self.rows * self.size
         return (
             round_up(count * (8 if self.key == "u64" else 4), WORKSPACE_ALIGNMENT),
@@ -64,7 +63,7 @@ class Rows:
 
     @property
     def are_counted(self) -> bool:
-        """Whether all elements of a row are compared with all."""
+        """Whether elements are ranked by comparing all with all."""
         return self.size > TILE and self.inner == 1 and self.rows * self.size**2 <= _MOST_COMPARED
 
 
@@ -83,8 +82,8 @@ def sort_steps(
 ) -> tuple[list[Launch], int]:
     """The launches that sort rows at x, and the workspace they need from its start on.
 
-    keep: pairs of each row in the result. wanted: where values and int64 places are written; None leaves the pairs
-    (see `sorted_pairs`) in the workspace.
+    keep: pairs of each row in the result. wanted: the places of values and int64 positions; None leaves the pairs
+        (see `sorted_pairs`) in the workspace.
     """
     buffers = _buffers(given)
     if given.are_counted:
@@ -102,7 +101,7 @@ def sort_steps(
 
 
 def sorted_pairs(given: Rows) -> tuple[Place, Place]:
-    """Where `sort_steps` leaves keys and places."""
+    """Where `sort_steps` leaves keys and positions."""
     return _buffers(given)[0]
 
 
@@ -149,7 +148,7 @@ def _launch(
 
 
 def _counts(given: Rows, keep: int, x: Place, write: tuple[Place, Place], final: bool) -> Launch:
-    """The launch that writes each pair where the count of those before it says."""
+    """The launch that writes each pair at its rank, the count of pairs that come before it."""
     text = constants(
         COUNTS=1, PAIRS=0, FINAL=int(final), SIZE=given.size, WIDTH=keep, LENGTH=given.size, ROWS=given.rows,
         CHUNK=_CHUNK, OWN=_OWN,
@@ -164,7 +163,8 @@ def _counts(given: Rows, keep: int, x: Place, write: tuple[Place, Place], final:
 
 
 def number_key(dtype: DType, descending: bool) -> tuple[str, str]:
-    """(C type, C function) of a key in the order of numbers: -0 like 0, NaN above all. Downwards all bits change."""
+    """(C type, C function) of a key in numeric order: -0 equals 0, NaN above all. For descending order all bits are
+    inverted."""
     wide = dtype.itemsize == 8
     key = "u64" if wide else "u32"
     turn = "~" if descending else ""

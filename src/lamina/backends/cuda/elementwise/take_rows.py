@@ -1,4 +1,4 @@
-"""Rows in another order: copied in the widest words that they are made of."""
+"""Rows in another order: copied in the widest words that divide them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def take_rows(op: TakeRows, specs: tuple[Spec, ...], device: Device, policy: Pol
 
 
 def _launch(x: Spec, y: Spec, word: int) -> Launch:
-    """One thread for each word of so many bytes."""
+    """One thread per word of `word` bytes."""
     width = y.shape[1] * y.dtype.itemsize // word
     text = f"typedef {_WORDS[word]} W;\ntypedef {index_type(max(x.nbytes, y.nbytes) // word)} Index;\n"
     text += constants(COUNT=y.shape[0], ROWS=x.shape[0], WIDTH=width)

@@ -1,4 +1,4 @@
-"""An epilogue in a kernel of its own, in place behind the head: what fused plans have to beat."""
+"""An epilogue as a separate in-place kernel after the head: the baseline for fused plans."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from lamina.ops.primitives import Gelu, GeluGrad, SiluGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
-#: Bytes of a result that a kernel writes in hardly more time than its launch takes.
+#: Bytes of a result that a kernel writes in little more time than its launch takes.
 _SMALL = 1 << 20
 
 
 def pays_apart(problem: Problem, steps: Sequence[Op], device: Device, policy: Policy) -> bool:
-    """Whether the unfused form of a head with steps is worth making: it is timed, known, or expected to be best."""
+    """Whether the unfused form of a head with steps is worth building: it is timed, known, or expected to be best."""
     return bool(steps) and (_expected(problem, steps, device) or expects(problem, "split", device, policy))
 
 
 def beside_fused(problem: Problem, unfused: Formulation, steps: Sequence[Op], device: Device) -> Problem:
-    """The problem with the unfused form too: first where it is expected to be best, else last."""
+    """The problem including the unfused form: first if it is expected to be best, else last."""
     fused = problem.formulations
     first = _expected(problem, steps, device)
     return replace(problem, formulations=(unfused, *fused) if first else (*fused, unfused))
 
 
 def _expected(problem: Problem, steps: Sequence[Op], device: Device) -> bool:
-    """Whether steps are expected to be faster in a kernel of their own.
+    """Whether steps are expected to be faster in a separate kernel.
 
-    An error function behind a product costs cuDNN's fused engines more time than the traffic that they save (1.1 to
-    2.1 times, bfloat16, compute capability 9.0), unless the result stays in the cache anyway. The gradient of silu
-    takes them 22 microseconds for a result of any size, where a small product and a kernel behind it take 10.
+    An error function after a product costs cuDNN's fused engines more time than they save in traffic (1.1 to 2.1
+    times, bfloat16, compute capability 9.0), unless the result stays in the cache anyway. The gradient of silu takes
+    them 22 microseconds for a result of any size, where a small product and a separate kernel take 10.
     """
     erf = any(isinstance(s, Gelu) or (isinstance(s, GeluGrad) and s.approximate == "none") for s in steps)
     nbytes = problem.outputs[0].nbytes
@@ -51,8 +51,8 @@ def unfused_formulation(
 ) -> Formulation:
     """The head's own plan, then one elementwise kernel on its result.
 
-    head: a plan whose inputs are the first ones of the fused op, and whose output lies as `out`. extras: specs of the
-    further operands, inputs from number `first` on.
+    head: a plan whose inputs are the first ones of the fused op, and whose output has the layout of `out`. extras:
+    specs of the further operands, inputs from number `first` on.
     """
     assert isinstance(head.make, Launches)
     strides = out.physical.strides

@@ -1,8 +1,8 @@
-"""Index arithmetic for the kernels: fewer axes, then C code with the sizes as constants or as numbers of a table.
+"""Index arithmetic for the kernels: collapsed axes, then C code with sizes as constants or in a table.
 
 A loop over elements runs over a linear index; each operand's offset follows from it by divisions by constants,
 which the compiler turns into multiplications; where the sizes come in a table, so do the factors of these
-(`divisor`). `collapse` first joins axes that lie together in every operand. `KernelSizes` is a table with names.
+(`divisor`). `collapse` first merges axes that are contiguous in every operand. `KernelSizes` is a table with names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Strides = tuple[int, ...]
 
 
 def index_type(reach: int) -> str:
-    """The C type for indexes up to `reach`: 32 bits where a loop's step beyond the last one fits too."""
+    """The C type for indexes up to `reach`: 32 bits if one loop step beyond the last index fits, too."""
     return "i32" if reach < 2**31 - 2**26 else "i64"
 
 
@@ -36,7 +36,7 @@ class Space:
 
     @property
     def reach(self) -> int:
-        """The largest distance that an index or an operand's offset goes from 0."""
+        """The largest distance of an index or an operand's offset from 0."""
         reaches = [
             sum((n - 1) * abs(s) for n, s in zip(self.sizes, row, strict=True)) for row in self.strides
         ]
@@ -55,7 +55,7 @@ class Space:
 
 
 def broadcast_strides(spec: Spec, shape: Shape) -> Strides:
-    """The strides with which an operand is read over `shape`: 0 along axes where it is repeated."""
+    """The strides with which an operand is read over `shape`: 0 along broadcast axes."""
     lead = len(shape) - spec.ndim
     own = zip(spec.shape, spec.physical.strides, strict=True)
     return (0,) * lead + tuple(0 if n == 1 else s for n, s in own)
@@ -67,7 +67,7 @@ def memory_order(shape: Shape, strides: Sequence[int]) -> tuple[int, ...]:
 
 
 def dense_layout(shape: Shape, order: Sequence[int]) -> Layout:
-    """Without gaps, axes from outermost to innermost."""
+    """Dense, axes from outermost to innermost."""
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
         strides[axis] = step
@@ -76,7 +76,7 @@ def dense_layout(shape: Shape, order: Sequence[int]) -> Layout:
 
 
 def collapse(sizes: Sequence[int], strides: Iterable[Sequence[int]], order: Sequence[int]) -> Space:
-    """The axes in `order`, without those of size 1, joined where every operand steps evenly over two of them."""
+    """The axes in `order`, without those of size 1, merged where every operand steps evenly over two of them."""
     rows = [tuple(row) for row in strides]
     kept: list[int] = []
     found: list[list[int]] = [[] for _ in rows]
@@ -116,8 +116,8 @@ def offset_code(space: Space, names: Sequence[str], index: str = "index") -> str
 def divisor(size: int) -> tuple[int, int]:
     """(factor, shift): n // size is the upper half of n * factor, shifted right, for each n below 2**31.
 
-    With 2**(shift + 1) >= size the factor is 2**(32 + shift) / size rounded up; what that adds to n / size is less
-    than 1 / size (Granlund and Montgomery 1994, "Division by invariant integers using multiplication").
+    With 2**(shift + 1) >= size the factor is 2**(32 + shift) / size rounded up; the resulting error of n / size is
+    less than 1 / size (Granlund and Montgomery 1994, "Division by invariant integers using multiplication").
 
     Raises ValueError for a size below 2, or of more than 31 bits.
     """
@@ -130,15 +130,15 @@ def divisor(size: int) -> tuple[int, int]:
 def table_offset_code(
     space: Space, names: Sequence[str], table: str, first: int = 0
 ) -> tuple[str, tuple[int, ...]]:
-    """`offset_code` for 32-bit indexes, and the numbers that it reads as `table[first]`, `table[first + 1]`, …
+    """`offset_code` for 32-bit indexes, and the values that it reads as `table[first]`, `table[first + 1]`, …
 
-    The text is one for all spaces of a rank in which the same operands are repeated along the same axes, lie together
-    along the last one, and go the same way as another one.
+    The text is the same for all spaces of a rank with the same broadcast axes, the same operands contiguous along the
+    last axis, and the same equalities between operands.
     """
     lines, numbers = ["u32 rest_ = (u32)index;"], list[int]()
 
     def number(value: int) -> str:
-        numbers.append(value % (1 << 32))  # steps backwards, too
+        numbers.append(value % (1 << 32))  # negative steps, too
         return f"(u32){table}[{first + len(numbers) - 1}]"
 
     for axis in range(len(space.sizes) - 1, 0, -1):
@@ -166,12 +166,12 @@ def offset_function(name: str, space: Space, operand: int = 0) -> str:
 
 
 class KernelSizes:
-    """Numbers of 64 bits that a kernel gets as one parameter, `SIZES`, so that one text serves all sizes of a kind.
+    """64-bit numbers that a kernel gets as one parameter, `SIZES`, so that one text serves all sizes of a kind.
 
-    What is added stands in `text`: names of numbers, and functions of an index. They read the parameter by its name,
-    `sizes`, where they are used: a function that is given it as `const Sizes &sizes` knows them too.
+    `text` declares what is added: names of numbers, and functions of an index. They read the parameter by its name,
+    `sizes`, in the scope of their use: also in a function that gets it as `const Sizes &sizes`.
 
-    known: all is constants of the text, as it must be where indexes take more than 32 bits.
+    known: all are constants in the text, as is required if indexes need more than 32 bits.
     """
 
     def __init__(self, known: bool = False) -> None:
@@ -181,12 +181,12 @@ class KernelSizes:
 
     @property
     def values(self) -> tuple[int, ...]:
-        """The parameter's."""
+        """The values of the parameter."""
         return tuple(self._values) or (0,)
 
     @property
     def text(self) -> str:
-        """The parameter's type and all that was added; `Index` must be known."""
+        """The parameter's type and all declarations; `Index` must be declared before."""
         head = f"struct Sizes {{ i64 v[{len(self.values)}]; }};\n"
         return f"{head}#define SIZES const __grid_constant__ Sizes sizes\n{self._text}"
 
@@ -195,12 +195,12 @@ class KernelSizes:
         return f"sizes.v[{len(self._values) - 1}]"
 
     def add(self, **numbers: int) -> None:
-        """Numbers of type `Index` by their names."""
+        """Add numbers of type `Index` by name."""
         for name, value in numbers.items():
             self._text += f"#define {name} ((Index){value if self.known else self._number(value)})\n"
 
     def add_real(self, **numbers: float) -> None:
-        """Numbers of type f64 by their names."""
+        """Add numbers of type f64 by name."""
         for name, value in numbers.items():
             (bits,) = struct.unpack("<q", struct.pack("<d", value))
             text = repr(float(value)) if self.known else f"__longlong_as_double({self._number(bits)})"
@@ -230,7 +230,7 @@ class KernelSizes:
 
 
 def offset_of(space: Space, operand: int, index: int) -> int:
-    """What the C code computes, in Python: for tests."""
+    """The value of the C code, in Python: for tests."""
     found = 0
     for axis in range(len(space.sizes) - 1, 0, -1):
         index, x = divmod(index, space.sizes[axis])

@@ -1,4 +1,4 @@
-"""Own kernels as values: what is compiled, how it is launched, and the plan that comes of it.
+"""Own kernels as values: source, launch, and the resulting plan.
 
 Planning touches no device: a plan of own kernels can be made, and its programs compiled for any architecture,
 on a machine without a GPU. The kernels are loaded when the plan is bound to addresses.
@@ -27,7 +27,7 @@ from lamina.spec import DType, Layout, Spec
 KERNELS = Path(__file__).parents[1]
 #: Headers that kernel files share.
 INCLUDE = KERNELS / "include"
-#: Bytes that a thread moves at once, and that addresses must be a multiple of for it.
+#: Bytes of a vector access, and its address alignment.
 VECTOR = 16
 #: Blocks per multiprocessor beyond which kernels that can loop do so: enough to fill it several times over.
 LOOPING = 16
@@ -55,12 +55,12 @@ def c_type(dtype: DType) -> str:
 
 
 def bits_type(dtype: DType) -> str:
-    """An unsigned type of the same size, for kernels that only move elements."""
+    """An unsigned type of the same size, for kernels that only copy elements."""
     return _BITS[dtype.itemsize]
 
 
 def wide_type(dtype: DType) -> str:
-    """The type that arithmetic on it is done in."""
+    """The type of arithmetic on it."""
     return c_type(dtype.compute)
 
 
@@ -73,8 +73,8 @@ def _file(name: str) -> str:
 class Program:
     """CUDA C++ with one kernel `name`: `text` (constants and functions), then the kernel file `file`.
 
-    stepwise: every operation is rounded by itself (no product joins the sum behind it), so that what several kernels
-    compute is the same in every bit.
+    stepwise: every operation is rounded separately (no FMA contraction), so that several kernels compute bitwise
+        equal values.
     """
 
     name: str
@@ -84,13 +84,13 @@ class Program:
 
     @property
     def source(self) -> str:
-        """What the compiler gets."""
+        """The source for the compiler."""
         body = _file(self.file) if self.file else ""
         return f'#include "common.cuh"\n{self.text}\n{body}'
 
     @property
     def options(self) -> dict[str, object]:
-        """The compiler's."""
+        """The compiler's options."""
         return {"fma": False} if self.stepwise else {}
 
     def cubin(self, arch: str) -> bytes:
@@ -98,7 +98,7 @@ class Program:
         return compile_cubin(self.source, arch=arch, options=self.options, includes=[INCLUDE], name=self.name)
 
     def compile_ahead(self, arch: str) -> None:
-        """Have a thread make the machine code that `load` or `cubin` are going to ask for."""
+        """Have a thread compile the machine code that `load` or `cubin` will need."""
         _begun(self, arch)
 
     def load(self, device: Device) -> Kernel:
@@ -108,13 +108,13 @@ class Program:
 
 @lru_cache(maxsize=8192)
 def _begun(program: Program, arch: str) -> None:
-    """Begun once: most programs are launched many times."""
+    """Start only once: most programs are launched many times."""
     compilers.begin(partial(program.cubin, arch))
 
 
 @lru_cache(maxsize=8192)
 def _loaded(program: Program, device: Device) -> Kernel:
-    """Looked up by the program itself: eager ops bind at every call, and must not read the includes again."""
+    """Cached by the program itself: eager ops bind at every call, and must not read the includes again."""
     return compile_kernel(
         program.source, program.name, device=device, options=program.options, includes=[INCLUDE]
     )
@@ -126,7 +126,7 @@ def constants(**values: int | str | float) -> str:
 
 
 def neutral(kind: str, dtype: DType) -> str:
-    """What changes nothing in a sum, prod, max, min or logsumexp, as C source; 0 for others."""
+    """The neutral element of sum, prod, max, min or logsumexp, as C source; 0 for others."""
     if kind not in ("max", "min", "logsumexp"):
         return "1" if kind == "prod" else "0"
     if dtype.is_float:
@@ -156,7 +156,7 @@ class Place:
         return (call.inputs if self.kind == "input" else call.outputs)[self.index] + self.offset
 
     def c(self, call: Call) -> Any:
-        """As ctypes passes it."""
+        """The value in ctypes' form."""
         return ctypes.c_void_p(self.address(call))
 
     def recorded(self, call: Call, tape: PlanTape) -> list[Any]:
@@ -187,7 +187,7 @@ class Number:
     type: str
 
     def c(self, call: Call) -> Any:
-        """As ctypes passes it."""
+        """The value in ctypes' form."""
         return _NUMBERS[self.type](self.value)
 
     def recorded(self, call: Call, tape: PlanTape) -> list[Any]:
@@ -197,12 +197,12 @@ class Number:
 
 @dataclass(frozen=True)
 class Table:
-    """Addresses and whole numbers, 64 bits each, in one parameter that is passed by value."""
+    """Addresses and integers, 64 bits each, in one parameter passed by value."""
 
     entries: tuple[Place | int, ...]
 
     def c(self, call: Call) -> Any:
-        """As ctypes passes it."""
+        """The value in ctypes' form."""
         values = [e.address(call) if isinstance(e, Place) else e for e in self.entries]
         return (ctypes.c_uint64 * len(values))(*values)
 
@@ -213,17 +213,17 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class DeviceTable:
-    """Numbers that a plan brings along, such as a table of weights: copied to the device once, when it is bound."""
+    """Constants of a plan, such as a table of weights: copied to the device once, when the plan is bound."""
 
     values: np.ndarray[Any, Any]
     _copies: dict[Device, Buffer] = field(default_factory=dict, repr=False)
 
     def c(self, call: Call) -> Any:
-        """As ctypes passes it: where they are on the host, which a device does not read (see `on`)."""
+        """The value in ctypes' form: the host address, which a device cannot read (see `on`)."""
         return ctypes.c_void_p(self.values.ctypes.data)
 
     def recorded(self, call: Call, tape: PlanTape) -> list[Any]:
-        """As data: where the numbers will lie."""
+        """As data: the future address of the numbers."""
         return ["at", tape.keep(self.values)]
 
     def __reduce__(self) -> tuple[type[DeviceTable], tuple[np.ndarray[Any, Any]]]:
@@ -255,7 +255,7 @@ Argument = Place | Number | Table | DeviceTable
 
 
 class Queue(Stream):
-    """A stream of which only the handle is known."""
+    """A stream known only by its handle."""
 
     def __init__(self, device: Device, handle: int) -> None:
         super().__init__(device)
@@ -266,8 +266,8 @@ class Queue(Stream):
 class Launch:
     """One launch of one program.
 
-    waves: for a kernel whose blocks loop over what is left, the most blocks per multiprocessor along the first axis;
-    0 for one that needs the whole grid.
+    waves: for a grid-stride kernel, the most blocks per multiprocessor along the first axis; 0 for one that needs the
+        whole grid.
     """
 
     program: Program
@@ -278,7 +278,7 @@ class Launch:
     waves: int = 0
 
     def grid_on(self, machine: Machine) -> tuple[int, ...]:
-        """The grid that a machine gets."""
+        """The grid on a machine."""
         most = self.waves * machine.multiprocessors or self.grid[0]
         return (min(self.grid[0], most), *self.grid[1:])
 
@@ -299,11 +299,11 @@ class Launch:
 
 @dataclass(frozen=True)
 class Together:
-    """One launch whose blocks wait for each other: all of them must be on the device at the same time.
+    """A cooperative launch, whose blocks wait for each other: all of them must be resident at the same time.
 
     The kernel takes `first`, the address of `grid[0]` counters (32 bits, zero but for the top bit, and left so), then
-    `last`. otherwise: what runs on a device that has no room for all blocks at once. counted: whether there are
-    counters.
+    `last`. otherwise: the fallback for devices on which not all blocks are resident at once. counted: whether there
+    are counters.
     """
 
     program: Program
@@ -344,9 +344,9 @@ class Together:
 
 
 class Counters:
-    """Zeros on a device for `Together`. Each bound launch has its own as long as it lives, so that launches that run
-    beside each other, those of recorded programs among them, never share any. What was given back is taken again
-    last of all.
+    """Zeroed counters on a device for `Together`. Each bound launch has its own as long as it lives, so that
+    concurrent launches, including those of captured programs, never share any. Returned counters are reused as late
+    as possible.
     """
 
     COUNT = 1 << 16
@@ -357,7 +357,7 @@ class Counters:
         self._returned: dict[int, deque[tuple[Buffer, int]]] = {}
 
     def take(self, count: int) -> Buffer:
-        """`count` of them, in cache lines of their own."""
+        """Take `count` of them, in cache lines of their own."""
         size = round_up(count, 32)
         with self._lock:
             returned = self._returned.setdefault(size, deque())
@@ -376,7 +376,7 @@ class Counters:
 
 
 class _Taken:
-    """Gives counters back when it goes."""
+    """Returns counters when it is destroyed."""
 
     def __init__(self, held: Buffer, at: int, returned: deque[tuple[Buffer, int]]) -> None:
         self._place, self._returned = (held, at), returned
@@ -450,7 +450,7 @@ class SubPlan:
         return self.plan.launches
 
     def inner(self, call: Call) -> Call:
-        """The call of the plan within a call."""
+        """The inner plan's call within a call."""
         given, made = (tuple(p.address(call) for p in places) for places in (self.inputs, self.outputs))
         return Call(given, made, call.workspace + self.offset, call.stream)
 
@@ -464,7 +464,8 @@ class SubPlan:
 
 
 def check_join(first: Plan, second: Plan) -> None:
-    """Check that `second`, as a `SubPlan` behind `first`, reads its first output as it lies. Raises NoKernel."""
+    """Check that `second`, as a `SubPlan` after `first`, reads its first output in the same layout. Raises
+    NoKernel."""
     y, x = first.outputs[0], second.inputs[0]
     if not y.same_memory(x):
         raise NoKernel(
@@ -474,10 +475,10 @@ def check_join(first: Plan, second: Plan) -> None:
 
 @dataclass(frozen=True)
 class Aligned:
-    """Nothing to run: it refuses addresses that 16-byte access cannot take, where no other kernels stand in."""
+    """No work: rejects addresses unsuitable for 16-byte access, where there are no alternative kernels."""
 
     def bind(self, device: Device, call: Call) -> Run:
-        """Look at the addresses. Raises ValueError."""
+        """Check the addresses. Raises ValueError."""
         misaligned = [hex(a) for a in (*call.inputs, *call.outputs) if a % VECTOR]
         if misaligned:
             raise ValueError(
@@ -493,7 +494,7 @@ class Aligned:
 
 
 def recorded_steps(steps: Sequence[Bindable], device: Device, call: Call, tape: PlanTape) -> list[Any] | None:
-    """Steps as data; None where one has no such form."""
+    """Steps as data; None where one cannot be serialized."""
     found: list[Any] = []
     for step in steps:
         record = getattr(step, "recorded", None)
@@ -529,7 +530,7 @@ class Bindable(Protocol):
 
 
 def nothing() -> None:
-    """What there is to do for a tensor without elements."""
+    """The work for an empty tensor: none."""
 
 
 def sequence(runs: Sequence[Run]) -> Run:
@@ -557,7 +558,7 @@ def sequence(runs: Sequence[Run]) -> Run:
 
 @dataclass(frozen=True)
 class Steps:
-    """Makes steps that are made already."""
+    """Returns steps that exist already."""
 
     steps: tuple[Bindable, ...]
 
@@ -570,7 +571,7 @@ class Steps:
 class Launches:
     """The steps of a plan; called with a `Call` it binds them.
 
-    plain: steps that work at any address; taken when an address is not a multiple of `VECTOR`.
+    plain: steps that work at any address; used when an address is not a multiple of `VECTOR`.
     """
 
     device: Device
@@ -579,17 +580,17 @@ class Launches:
 
     @property
     def launches(self) -> int:
-        """How many kernels the steps queue: one each, unless a step says another number."""
+        """How many kernels the steps queue: one each, unless a step differs."""
         return sum(getattr(step, "launches", 1) for step in self.steps)
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """What has to be compiled."""
+        """The programs to compile."""
         return tuple(step.program for step in self.steps if isinstance(step, Launch | Together))
 
     @property
     def plain_programs(self) -> tuple[Program, ...]:
-        """What has to be compiled for addresses that are not aligned."""
+        """The programs to compile for unaligned addresses."""
         steps = self.plain() if self.plain else ()
         return tuple(step.program for step in steps if isinstance(step, Launch | Together))
 
@@ -646,24 +647,23 @@ def kernel_plan(
 def looping(
     program: Program, threads: int, arguments: Sequence[Argument], *, block: int = 256, each: int = 1
 ) -> Launch:
-    """A launch of so many threads, at least a block of them, by a kernel that loops where there are fewer.
+    """A launch of a grid-stride kernel with this many threads, at least one block.
 
-    each: so many times as many blocks may be there before threads loop: the last ones end at about the same time.
+    each: multiplies the number of blocks beyond which threads loop, so that the last ones end at about the same time.
     """
     blocks = max(1, -(-threads // block))
     return Launch(program, (blocks,), (block,), tuple(arguments), waves=LOOPING * each)
 
 
 def round_up(value: int, multiple: int) -> int:
-    """The next multiple of `multiple` that is not below `value`."""
+    """The smallest multiple of `multiple` that is not below `value`."""
     return -(-value // multiple) * multiple
 
 
 def lanes_of(accesses: int, most: int) -> tuple[int, int]:
-    """(lanes that share a row of so many accesses, accesses of a lane): few idle ones, and `most` at most; the most
-    lanes of those that are alike. Lanes are a power of two up to a warp, and four of them read a line of memory. (32,
-    more than `most`) where none fit.
-    """
+    """(lanes that share a row of `accesses` accesses, accesses per lane): few idle lanes, and at most `most`
+    accesses; among equals the most lanes. Lanes are a power of two up to a warp, and four of them read a cache line.
+    (32, more than `most`) where none fit."""
     found = [(lanes, -(-accesses // lanes)) for lanes in (32, 16, 8, 4, 2, 1) if lanes >= min(4, accesses)]
     fitting = [(lanes, turns) for lanes, turns in found if turns <= most]
     return min(fitting, key=lambda pair: pair[0] * pair[1]) if fitting else found[0]

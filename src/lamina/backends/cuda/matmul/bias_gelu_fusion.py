@@ -5,11 +5,11 @@ which is its sum over the rows. Formulations:
 
 blas    cuBLASLt's epilogue GELU_AUX_BIAS, for the tanh form (its DGELU_BGRAD takes 1.6 to 3.1 times as long as the
         steps: bfloat16, 2,048 to 16,384 rows of 384 to 2,048, compute capability 9.0)
-conv    cuDNN's convolution with one place, a bias and either form of gelu behind it, whose input is an output too
+conv    cuDNN's convolution with one position, a bias and either form of gelu, whose input is an output, too
 matmul  the same behind cuDNN's matmul
 sum     cuDNN's matmul with gelu's derivative and a sum over the rows behind it; the sum's order is any, and it is
         asked only where results are compared
-unfused what the ops are without this file; where that is as fast, a graph keeps the parts
+unfused the ops without this fusion; where that is as fast, a graph keeps them
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from lamina.spec import Policy, ShapeError, Spec, bfloat16, float16, float32
 
 _DTYPES = (float32, float16, bfloat16)
 _SUM_OF_ROWS = Reduce("sum", (0,))
-#: cuBLASLt reads and writes gelu's input in rows of a multiple of so many elements.
+#: cuBLASLt reads and writes gelu's input in rows whose length is a multiple of this.
 _STEP = 8
 
 
 @dataclass(frozen=True)
 class MatmulBiasGelu(Op):
-    """(a, b, bias [N]) -> (gelu(h), h), with h = a b + bias [M, N]; a and b as `product` takes them."""
+    """(a, b, bias [N]) -> (gelu(h), h), with h = a b + bias [M, N]; a and b as for `product`."""
 
     product: Matmul
     gelu: Gelu | GeluTanh
@@ -123,7 +123,7 @@ _SIZES = ((16, 24, 32), (33, 16, 8), (1, 8, 40))
 
 
 def _unfit(product: Matmul, result: PatternValue) -> str:
-    """Why no library has such an epilogue for a product with this result, "" where one may."""
+    """Why no library supports such an epilogue for a product with this result, "" where one may."""
     if result.ndim != 2:
         return f"libraries put a bias and gelu behind two matrices, not behind a batch of them: {result.spec}"
     if result.dtype not in _DTYPES:
@@ -155,7 +155,7 @@ def _why_not_backward(match: PatternMatch) -> str:
 
 
 def _sum_taken_along(match: PatternMatch) -> Results:
-    """gelu_grad(h, product) and its sum over the rows, where gelu's gradient ran."""
+    """gelu_grad(h, product) and its sum over the rows, at the place of gelu's gradient."""
     grad, product = match.node("grad"), match.node("product")
     op = MatmulGeluGrad(product.op, grad.op)
     dh, dbias = match.apply(op, *match.inputs(product), match["h"], at=grad)
@@ -217,9 +217,9 @@ def bias_gelu_grad(op: MatmulGeluGrad, specs: tuple[Spec, ...], device: Device, 
 def _with_step(
     product: Matmul, step: Op, specs: Sequence[Spec], place: Place, device: Device, policy: Policy
 ) -> list[SubPlan]:
-    """The product with a step on it, to a place; each by itself where no engine does both.
+    """The product with a step on it, to a place; separately where no engine fuses both.
 
-    Raises NoKernel where the result lies column by column.
+    Raises NoKernel where the result is column-major.
     """
     third = specs[2].open.fixed
     try:
@@ -238,7 +238,7 @@ def _with_step(
     return found
 
 
-#: (product, operands as they lie, h or dh, device, policy) -> what libraries do in one go.
+#: (product, operand specs, h or dh, device, policy) -> the libraries' fused formulations.
 _Formulations = Callable[[Product, Sequence[Spec], Spec, Device, Policy], list[Formulation]]
 
 
@@ -251,7 +251,8 @@ def _choose(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The fastest of what libraries do in one go and the steps; without timing cuBLASLt's epilogue, else the steps.
+    """The fastest of the libraries' fused formulations and the separate steps; without timing cuBLASLt's epilogue,
+    else the steps.
 
     cuDNN's graphs take 1.7 to 2.1 times as long as the steps (erf, bfloat16, 6,272 to 401,408 rows, compute
     capability 9.0).
@@ -291,7 +292,7 @@ _Graph = tuple[Graph, Mapping[int, Place]]
 
 
 def _forward_conv(op: MatmulBiasGelu, p: Product, h: Spec) -> _Graph:
-    """The product as a convolution with one place, of which there are more engines; columns are channels."""
+    """The product as a convolution with one position, which has more engines; columns are channels."""
     _, o, (a, b, _) = as_convolution(p, h.dtype)
     made = Graph("float32")
     x, w = (made.tensor(s.shape, s.physical.strides, s.dtype.name) for s in (o.x, o.w))
@@ -316,7 +317,7 @@ def _with_gelu(
     axes: Axes,
     pointers: Mapping[int, Place],
 ) -> _Graph:
-    """Product > bias > gelu, with the value between both as an output of the graph."""
+    """Product > bias > gelu, with gelu's input as an output of the graph."""
     kept, y = (made.tensor(value.dimensions, value.strides, h.dtype.name) for _ in range(2))
     given = Epilogue((Add(),), (bias,), 2).attach(made, value, kept, h.shape, h.physical, axes)
     Epilogue((op.gelu,), (), 3).attach(made, kept, y, h.shape, h.physical, axes)
@@ -326,7 +327,7 @@ def _with_gelu(
 def _backward_formulations(
     op: MatmulGeluGrad, p: Product, inputs: Sequence[Spec], dh: Spec, device: Device, policy: Policy
 ) -> list[Formulation]:
-    """cuDNN's, where results are compared and any order of sums will do."""
+    """cuDNN's, if results are compared and the order of summation does not matter."""
     compared = policy.algorithm == "fastest" and not policy.deterministic
     if compared and cudnn_multiplies(dh.dtype, policy):
         return [sum_formulation(op, p, inputs[2], dh)]
@@ -334,7 +335,7 @@ def _backward_formulations(
 
 
 def sum_formulation(op: MatmulGeluGrad, p: Product, h: Spec, dh: Spec) -> Formulation:
-    """cuDNN's sum is of float32, into zeros; a kernel rounds it."""
+    """cuDNN sums in float32, onto zeros; a kernel rounds the result."""
     zeros = Fill(scratch(), 0, 4 * p.n)
     operands = [KernelOperand(float32, (1,), scratch())], [KernelOperand(dh.dtype, (1,), target(1))]
     rounded = elementwise((p.n,), (0,), *operands, [], ["a0"])

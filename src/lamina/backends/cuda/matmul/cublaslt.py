@@ -1,7 +1,7 @@
 """Products by cuBLASLt, where it is installed: its best algorithms compete with cuDNN's engines.
 
-cuBLASLt reads matrices column by column. A row-major C [M, N] is a column-major C^T [N, M] = B^T A^T, so that the
-operands change places, and a bias along N lies along the rows, as its epilogues want it.
+cuBLASLt reads matrices column-major. A row-major C [M, N] is a column-major C^T [N, M] = B^T A^T, so that the
+operands are swapped, and a bias along N runs along the rows, as its epilogues require.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from lamina.replay.products import Descriptors, Matrices, handle_on, multiply
 from lamina.runtime import Device
 from lamina.spec import DType, Policy
 
-#: Algorithms of one product that compete.
+#: How many algorithms of one product compete.
 _MOST = 6
-#: Bytes of workspace that algorithms may take where the policy names no limit: what NVIDIA advises for Hopper.
+#: Default limit on the bytes of workspace, if the policy sets none: NVIDIA's advice for Hopper.
 _WORKSPACE = 32 << 20
-#: cublasLtReductionScheme_t, how sums split over blocks come together: in place (1), which is in any order, or
-#: through the workspace in the arithmetic's type (2); never in the result's.
+#: cublasLtReductionScheme_t, how split-K sums are combined: in place (1), in no fixed order, or through the workspace
+#: in the compute type (2); never in the result's type.
 _REPEATABLE, _EXACT = 2, 1 | 2
 
 
 @cache
 def _present() -> bool:
-    """Whether the library is there: looked for once."""
+    """Whether the library is available: looked up once."""
     return c.library.available()
 
 
 @dataclass(frozen=True)
 class Extras:
-    """Where an epilogue's operands lie.
+    """The places of an epilogue's operands.
 
-    bias: a vector along N, which "…bgrad" writes. residual: what is added to the product. aux: the activation's
-    input, as D lies, which "…aux" writes and the gradients "d…" read.
+    bias: a vector along N, which "…bgrad" writes. residual: added to the product. aux: the activation's input, in the
+        layout of D, which "…aux" writes and the gradients "d…" read.
     """
 
     bias: Place | None = None
@@ -94,13 +94,13 @@ class Multiply:
 
 
 def matrices(p: Product, dtype: DType, vector: Vector, *, tf32: bool) -> Matrices | None:
-    """A product as cuBLASLt sees it, or None where its epilogues have no such steps."""
+    """A product in cuBLASLt's terms, or None where no epilogue of it has such steps."""
     if vector.upper != float("inf") or (p.c_transposed and vector.bias is not None):
         return None
     swapped = (p.n, p.m, p.k, p.b_transposed, p.a_transposed, True)
     sides = (
         (p.m, p.n, p.k, False, False, False) if p.c_transposed else swapped
-    )  # turned ones lie column by column
+    )  # transposed results are column-major
     parts = [vector.activation, "bias" if vector.bias is not None else ""]
     compute = "tf32" if dtype.name == "float32" and tf32 else dtype.compute.name
     epilogue = "_".join(filter(None, parts))
@@ -122,8 +122,8 @@ def cublaslt_formulations(
     """The library's best algorithms for a product, none where there is no library, GPU or such epilogue.
 
     Args:
-        places: where A, B and C lie.
-        vector: the epilogue; None stands for one that cuBLASLt does not have.
+        places: of A, B and C.
+        vector: the epilogue; None: one that cuBLASLt does not support.
         before, after: kernels around the product. offset: bytes of workspace that they take.
     """
     asked = None if vector is None else matrices(p, dtype, vector, tf32=policy.tf32)
@@ -150,7 +150,7 @@ def cublaslt_aux_formulations(
 
 
 def _multiplies(device: Device, dtype: DType) -> bool:
-    """Whether there is a GPU, and the library, and it knows the type."""
+    """Whether there is a GPU, and the library, and it supports the type."""
     return dtype.name in c.DATA_TYPES and isinstance(target_of(device), Handle) and _present()
 
 
@@ -180,7 +180,7 @@ def _formulations(
 def _algorithms(asked: Matrices, device: Device, limit: int, schemes: int) -> list[tuple[bytes, int]]:
     """(algorithm, bytes of workspace), best first; none where the library cannot compute it."""
     with device.current(), suppress(c.CublasError):
-        address = 256  # any aligned one: it is not read
+        address = 256  # any aligned address: it is not read
         made = Descriptors(asked, address * asked.has_bias, address * asked.has_aux)
         preference = c.cublasLtMatmulPreferenceCreate()
         try:

@@ -1,9 +1,9 @@
-"""Products one of whose operands has few rows: a sample or a token at a time, or what is left of an image's channels.
+"""Products one of whose operands has few rows: a single sample or token, or a pooled image's channels.
 
-Such a product takes as long as its other operand is read. Tiles of matrix units, 64 columns and more each, leave most
-multiprocessors idle then, and fill up their rows with zeros; here threads share the sums so that all of them read.
-The steps behind it are computed in the same kernel. In bfloat16 (compute capability 9.0) one row by 1152 x 48 takes
-6 microseconds where cuDNN and cuBLASLt take 10 to 17, 3072 x 768 takes 5 to 6 (14 to 24), and 768 x 50264 29 (32 to
+Such a product is bound by reading its other operand. Tensor-core tiles of 64 and more columns leave most
+multiprocessors idle, and pad the rows with zeros; here the sums are split over threads so that all of them read. The
+epilogue is computed in the same kernel. In bfloat16 (compute capability 9.0) one row by 1152 x 48 takes 6
+microseconds where cuDNN and cuBLASLt take 10 to 17, 3072 x 768 takes 5 to 6 (14 to 24), and 768 x 50264 29 (32 to
 34).
 """
 
@@ -30,15 +30,15 @@ from lamina.backends.cuda.select.formulations import Formulation
 from lamina.runtime import Machine
 from lamina.spec import Spec, bfloat16, float16, float32
 
-#: Rows at most: each element of the other operand is multiplied so often while the next ones are read.
+#: The most rows: each element of the other operand is used so often while the next ones are read.
 MOST_ROWS = 4
-#: Threads of a warp, and of blocks whose columns lie together; bytes of an access of these.
+#: Threads of a warp, and of blocks for contiguous columns; bytes of an access of these.
 _WARP, _BLOCK, _NARROW = 32, 1024, 4
-#: Accesses of a lane from which on a block shares a column, where there are few.
+#: Accesses per lane from which a block shares a column, if there are few columns.
 _MANY = 4
-#: Elements of a sum that threads share without idle ones; elements that are read in hardly more than a launch.
+#: Elements of a sum that keep all threads busy; elements that are read in little more than a launch.
 _LONG, _LITTLE = 256, 1 << 20
-#: Products beyond which matrix units win (4 x 4096 by 4096 x 14336 takes 50 microseconds, and 46 there).
+#: Multiplications from which tensor cores win (4 x 4096 by 4096 x 14336 takes 50 microseconds, and 46 there).
 _MOST_PRODUCTS = 1 << 27
 
 
@@ -46,7 +46,7 @@ _MOST_PRODUCTS = 1 << 27
 class FewRows:
     """c [few, many] = rows [few, K] other, `other` being [many, K] or, not `along`, [K, many].
 
-    places: of rows, the other operand and c. strides: of c. axes: those of the result's shape that few and many are.
+    places: of rows, the other operand and c. strides: of c. axes: the result's axes for few and many.
     """
 
     few: int
@@ -60,13 +60,12 @@ class FewRows:
     @property
     def pays(self) -> bool:
         """Whether it is expected to be fastest: sums are long enough for all threads, or there is little to read, and
-        arithmetic does not outlast reading.
-        """
+        arithmetic takes no longer than reading."""
         read = self.many * self.k
         return (self.k >= _LONG or read <= _LITTLE) and self.few * read <= _MOST_PRODUCTS
 
     def formulation(self, c: Spec, epilogue: Epilogue, machine: Machine) -> Formulation | None:
-        """The kernel; None for types without one, and where rows lie so that accesses are too small."""
+        """The kernel; None for unsupported types, and where the rows' layout makes accesses too small."""
         if c.dtype not in (float16, bfloat16, float32) or not c.numel:
             return None
         width = self._width(c)
@@ -100,21 +99,21 @@ class FewRows:
         return width
 
     def _shared_by_group(self, width: int, machine: Machine) -> tuple[dict[str, int], int, int]:
-        """(constants, blocks, threads of a block): a warp for a column; a block where columns are few and long."""
+        """(constants, blocks, threads per block): a warp per column; a block if columns are few and long."""
         block = 256
         few = -(-self.many * _WARP // block) < machine.multiprocessors
         group = block if few and self.k > _MANY * _WARP * width else _WARP
         return {"GROUP": group}, -(-self.many * group // block), block
 
     def _shared_by_columns(self, width: int, machine: Machine) -> tuple[dict[str, int], int, int]:
-        """The same for columns that lie together: of those fewer, down to 32 bytes, where blocks are few."""
+        """The same for contiguous columns: fewer per block, down to 32 bytes, if blocks are few."""
         lanes = _WARP
         while lanes > 8 and -(-self.many // (lanes * width)) < machine.multiprocessors:
             lanes //= 2
         return {"LANES": lanes}, -(-self.many // (lanes * width)), _BLOCK
 
     def _finish(self, c: Spec, epilogue: Epilogue, extras: Sequence[Spec]) -> str:
-        """The function that takes the steps on a sum and writes it."""
+        """The function that applies the epilogue to a sum and writes it."""
         strides = [broadcast_strides(spec, c.shape) for spec in extras]
         read = [(str(s[self.axes[0]]), str(s[self.axes[1]])) for s in strides]
         return finish_text(c, epilogue, extras, (str(self.strides[0]), str(self.strides[1])), read)

@@ -1,4 +1,4 @@
-"""What own kernels for products do with a sum: the steps behind the product, and writing the element."""
+"""The end of own kernels for products: the epilogue on a sum, and writing the element."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def finish_text(
     read: Sequence[tuple[str, str]],
     more: str = "",
 ) -> str:
-    """`finish(sum, m, n, c GIVEN)` as C++, and what it is given: EXTRAS, further parameters, and GIVEN, their names.
+    """`finish(sum, m, n, c GIVEN)` as C++, with EXTRAS, further parameters, and GIVEN, their names.
 
-    written: the steps of c along its rows and columns; read: those of each further operand. more: further parameters
-    of the function.
+    written: the strides of c along its rows and columns; read: those of each further operand. more: further
+    parameters of the function.
     """
     body = chain_values(epilogue.steps, c, Statement("a0", wide_type(c.dtype), ""), extras, 1)
     types, names = [c_type(s.dtype) for s in extras], [f"x{i}" for i in range(len(extras))]

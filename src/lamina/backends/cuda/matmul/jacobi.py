@@ -1,4 +1,4 @@
-"""Singular values and eigenvalues of symmetric matrices: a block takes a matrix, by Jacobi's rotations in float64."""
+"""Singular values and eigenvalues of symmetric matrices: a block per matrix, by Jacobi's rotations in float64."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lamina.ops.primitives.decompose import SingularValues, SymmetricEigen
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
-#: Rounds over all pairs of columns: convergence is quadratic, so that about eight are needed in float64.
+#: Sweeps over all pairs of columns: convergence is quadratic, so that about eight are needed in float64.
 SWEEPS = 40
 
 
@@ -28,7 +28,7 @@ SWEEPS = 40
 def jacobi(
     op: SymmetricEigen | SingularValues, specs: tuple[Spec, ...], device: Device, policy: Policy
 ) -> Plan:
-    """The matrices row-major, one behind the other."""
+    """The matrices are row-major, one after another."""
     x = specs[0].open.fixed
     outputs = [s.fixed for s in op.infer(x.open)]
     *lead, m, n = x.shape

@@ -4,7 +4,7 @@ conv     a batch of one: x [M, K] times w [N, K]^T is a convolution with one pla
          operand as it is, is a data gradient; with the first one transposed, a filter gradient
 matmul   cuDNN's matmul (half types, and float32 where TF32 is allowed)
 blas     cuBLASLt, where it is installed: a formulation for each of its best algorithms
-padded   the same engines on copies of the operands whose rows are whole 16 bytes ("padded-conv", ...)
+padded   the same engines on copies of the operands with rows padded to 16 bytes ("padded-conv", ...)
 tiled    an own kernel: any dtype, any strides, any batch
 """
 
@@ -60,9 +60,9 @@ from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Spec, bfloat16, contiguous, float16, float32
 
 _POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
-#: Where the operands of a product and its result lie.
+#: The places of the operands of a product and its result.
 _PLACES = (source(0), source(1), target())
-#: Of cuBLASLt's algorithms for copies of operands so many compete.
+#: How many of cuBLASLt's algorithms for copied operands compete.
 _MOST_COPIED = 2
 
 
@@ -75,21 +75,21 @@ def matmul(op: Matmul, specs: tuple[Spec, ...], device: Device, policy: Policy) 
 def matmul_plan(
     op: Matmul, specs: Sequence[Spec], epilogue: Epilogue, device: Device, policy: Policy
 ) -> Plan:
-    """The product, and steps on it."""
+    """The product with an epilogue."""
     op.infer(*specs[:2])
     columns = tuple(is_transposed(s) for s in specs[:2])
     operands = (specs[0].open, specs[1].open)
     epilogue = replace(epilogue, extras=tuple(e.open for e in epilogue.extras))
     try:
         return _cached(op, operands, columns, epilogue, device, policy)
-    except NoKernel:  # such as steps that run behind a product of row-major operands alone
+    except NoKernel:  # such as epilogues that only a product of row-major operands supports
         if not any(columns):
             raise
     return _cached(op, operands, (False, False), epilogue, device, policy)
 
 
 def is_transposed(spec: Spec) -> bool:
-    """Whether a matrix lies column by column (a transposed view)."""
+    """Whether a matrix is column-major (a transposed view)."""
     if spec.layout is None or spec.numel == 0 or 1 in spec.shape[-2:]:
         return False
     rank = spec.ndim
@@ -123,7 +123,7 @@ def _cached(
     if epilogue.steps:
 
         def apart() -> Formulation:
-            """The product, then its steps in a kernel of their own."""
+            """The product, then its epilogue as a separate kernel."""
             head = _cached(op, specs, columns, NONE, device, policy)
             return unfused_formulation(head, epilogue.steps, c, extras, epilogue.first)
 
@@ -135,7 +135,7 @@ def _cached(
 
 
 def product_of(op: Matmul, a: Spec, b: Spec) -> Product:
-    """The product of operands as they lie."""
+    """The product of operands in their own layouts."""
     (out,) = op.infer(a, b)
     k = a.shape[-2 if op.transpose_a else -1]
     transposed = (op.transpose_a != is_transposed(a), op.transpose_b != is_transposed(b))
@@ -143,12 +143,12 @@ def product_of(op: Matmul, a: Spec, b: Spec) -> Product:
 
 
 def cudnn_multiplies(dtype: DType, policy: Policy) -> bool:
-    """Whether cuDNN's matmul computes products of a type as precisely as the policy asks for."""
+    """Whether cuDNN's matmul computes products of a type with the precision that the policy requires."""
     return dtype in (float16, bfloat16) or (dtype == float32 and policy.tf32)
 
 
 def transposed_layout(spec: Spec) -> Layout:
-    """Column by column within each matrix."""
+    """Column-major within each matrix."""
     strides = list(contiguous(spec.shape).strides)
     strides[-1], strides[-2] = spec.shape[-2], 1
     return Layout(tuple(strides))
@@ -168,12 +168,12 @@ def matmul_problem(
 ) -> Problem:
     """The formulations to compute a product; cuBLASLt's only for a device that is there.
 
-    Without timing cuDNN is asked first for half types: its convolutions, unless the steps read a matrix of the
-    result's size, which takes these 1.2 times as long as its products. The gradient of a weight goes to cuBLASLt,
-    which splits its long sums over blocks (2 to 50 times as fast for 6,000 to 400,000 rows, compute capability 9.0),
-    and so do float32 and float64. Where rows are no multiples of 16 bytes, and arithmetic outweighs the copies, the
-    same on padded operands comes first; what is known of products with whole rows says nothing about these, nor about
-    those of few rows and of little work, whose own kernels come first.
+    Without timing cuDNN comes first for half types: its convolutions, unless the epilogue reads a matrix of the
+    result's size, with which they take 1.2 times as long as its products. A weight gradient goes to cuBLASLt, which
+    splits its long sums over blocks (2 to 50 times as fast for 6,000 to 400,000 rows, compute capability 9.0), and so
+    do float32 and float64. If rows are no multiple of 16 bytes, and arithmetic outweighs the copies, the same on
+    padded operands comes first; results for products with aligned rows say nothing about these, nor about those of
+    few rows or little work, whose own kernels come first.
     """
     extras = epilogue.arranged(c.shape, c.physical)
     formulations = _engines(p, c, _PLACES, epilogue, policy, device)
@@ -222,7 +222,7 @@ def _engines(
 ) -> list[Formulation]:
     """cuDNN's and cuBLASLt's formulations, best first.
 
-    places: where A, B and C lie. around: kernels and scratch memory of a product of copies.
+    places: of A, B and C. around: kernels and scratch memory of a product of copies.
     """
     before, after, size = (around.before, around.after, around.scratch) if around else ((), (), 0)
     blas = cublaslt_formulations(
@@ -251,23 +251,23 @@ def _engines(
 def copied_formulations(
     name: str, made: CopiedProduct, c: Spec, policy: Policy, device: Device | None
 ) -> list[Formulation]:
-    """The engines on copies; of cuBLASLt's algorithms the first ones. c: the result of the product that is wanted."""
+    """The engines on copies; of cuBLASLt's algorithms the first ones. c: the final result of the product."""
     found = _engines(made.product, c, made.places, made.epilogue, policy, device, made)
     blas = [one for one in found if one.graph is None][_MOST_COPIED:]
     return [replace(one, name=f"{name}-{one.name}") for one in found if one not in blas]
 
 
 def _fits_conv(p: Product, epilogue: Epilogue) -> bool:
-    """Steps follow a forward convolution only, and its result must lie row-major."""
+    """An epilogue is supported only by a forward convolution, and its result must be row-major."""
     return not epilogue.steps or (p.b_transposed and not p.a_transposed)
 
 
 def conv_formulation(
     p: Product, c: Spec, epilogue: Epilogue, lie: tuple[Place, Place, Place] = _PLACES
 ) -> Formulation:
-    """The product as a convolution with one place, in the direction that fits how the operands lie.
+    """The product as a convolution with one position, in the direction that fits the operands' layouts.
 
-    lie: where A, B and C are.
+    lie: the places of A, B and C.
     """
     direction, o, places = as_convolution(p, c.dtype, lie)
 
@@ -291,9 +291,10 @@ def _in_channels(epilogue: Epilogue, c: Spec) -> Epilogue:
 def as_convolution(
     p: Product, dtype: DType, lie: tuple[Place, Place, Place] = _PLACES
 ) -> tuple[Direction, Operands, tuple[Place, Place, Place]]:
-    """(direction, operands, where x, filter and y lie) of a product without a batch. lie: where A, B and C are."""
+    """(direction, operands, places of x, filter and y) of a product without a batch. lie: the places of A, B and
+    C."""
     a, b, c = lie
-    if p.c_transposed:  # C^T [N, M] = B [N, K] A [K, M]: what lies in memory as B and A, in this order
+    if p.c_transposed:  # C^T [N, M] = B [N, K] A [K, M]: the stored B and A, in this order
         return ConvDataGrad, _operands(p.n, p.m, p.k, dtype), (c, a, b)
     if p.a_transposed:  # dw [M, N] = sum over k of dy [k, M] x [k, N]
         return ConvFilterGrad, _operands(p.k, p.n, p.m, dtype), (b, c, a)
@@ -314,7 +315,7 @@ def _operands(images: int, channels: int, filters: int, dtype: DType) -> Operand
 def matmul_formulation(
     p: Product, c: Spec, epilogue: Epilogue, places: tuple[Place, Place, Place] = _PLACES
 ) -> Formulation:
-    """cuDNN's matmul graph. places: where A, B and C lie."""
+    """cuDNN's matmul graph. places: of A, B and C."""
     return Formulation("matmul", lambda: matmul_graph(p, c.dtype, places, epilogue, c))
 
 

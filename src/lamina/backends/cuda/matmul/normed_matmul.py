@@ -1,9 +1,9 @@
-"""Products of few rows that a norm makes: layers of transformers on one sample, or on a few tokens.
+"""Products of few normalized rows: transformer layers on one sample, or on a few tokens.
 
-Such a product takes little more than its launch, and so does the norm in front of it. Here the blocks of a product
-normalize the rows that they read, so that nothing is written and read between. Tiles are as small as the machine has
-multiprocessors for them, each block has all of K under way at once, and its warps share the sums. Steps behind the
-product are computed in the same kernel.
+Such a product takes little more than its launch, and so does the norm before it. Here the blocks of the product
+normalize the rows that they read, without an intermediate result in memory. Tiles are as small as there are
+multiprocessors for, each block has loads of all of K in flight, and its warps split the sums. The epilogue is
+computed in the same kernel.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from lamina.spec import Spec
 
 #: Rows and columns of tiles, larger ones first.
 _TILES = ((64, 64), (32, 64), (32, 32), (16, 32))
-#: Elements of K that are copied at once; those of a row beside them; of an access.
+#: Elements of K that are copied at once; padding of their rows in shared memory; elements per access.
 _PART, _PAD, _EIGHT = 128, 8, 8
-#: Bytes that all blocks read at most. A norm by itself and cuDNN's product take 2.5 and 2.6 to 4 us (bfloat16,
-#: 8 to 400 rows, compute capability 9.0), this kernel 2.5 and a third of one for each MiB that its blocks read.
+#: The most bytes that all blocks read. A separate norm and cuDNN's product take 2.5 and 2.6 to 4 us (bfloat16, 8 to
+#: 400 rows, compute capability 9.0), this kernel 2.5 and a third of one for each MiB that its blocks read.
 _MOST_READ = 6 << 20
 
 
@@ -48,7 +48,8 @@ class NormedProduct:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Rows and columns of a block: those with which a multiprocessor reads least; the larger of two."""
+        """Rows and columns of a block's tile: those with the fewest reads per multiprocessor; the larger of two
+        equals."""
         return min(
             _TILES, key=lambda tile: ceil(self._blocks(tile) / self.machine.multiprocessors) * sum(tile)
         )
@@ -59,7 +60,7 @@ class NormedProduct:
 
     @property
     def fits(self) -> bool:
-        """Whether the kernel takes it."""
+        """Whether the kernel supports it."""
         p = self.product
         whole = p.k % _EIGHT == 0 and (p.b_transposed or p.n % _EIGHT == 0)
         some = p.batch == 1 and min(p.m, p.n, p.k) > 0 and not p.a_transposed
@@ -72,7 +73,7 @@ class NormedProduct:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory that a launch asks for: for operands, and then for the sums of all warps."""
+        """Bytes of shared memory of a launch: for operands, and then for the sums of all warps."""
         tall, wide = self.tile
         along = wide * (_PART + _PAD) if self.product.b_transposed else _PART * (wide + _PAD)
         operands = 2 * ceil(self.product.k / _PART) * (tall * (_PART + _PAD) + along)
@@ -80,7 +81,7 @@ class NormedProduct:
         return max(operands, sharing * tall * (wide + _PAD) * 4)
 
     def launch(self, c: Spec, scale: Spec, epilogue: Epilogue, *, aligned: bool) -> Launch:
-        """The launch, with steps behind the product. aligned: addresses are multiples of 16 bytes."""
+        """The launch, with an epilogue. aligned: addresses are multiples of 16 bytes."""
         p, (tall, wide), small = self.product, self.tile, 1 + self.norm.centred
         extras = epilogue.arranged(c.shape, c.physical)
         sizes = KernelSizes()

@@ -1,4 +1,4 @@
-"""A product of rows that a layer norm or an RMS norm makes as one op, where the kernel of `normed_matmul.py` pays."""
+"""A product of rows from a layer norm or RMS norm as one op, where the kernel of `normed_matmul.py` pays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lamina.spec import Policy, ShapeError, Spec, bfloat16, float16, float32
 
 @dataclass(frozen=True)
 class NormedMatmul(Op):
-    """(x [M, K], scale [K], bias [K], b) -> norm(x) b [M, N]; b as `product` takes it, no bias for an RMS norm."""
+    """(x [M, K], scale [K], bias [K], b) -> norm(x) b [M, N]; b as for `product`, no bias for an RMS norm."""
 
     norm: LayerNorm | RmsNorm
     product: Matmul
@@ -73,7 +73,7 @@ class NormedMatmul(Op):
 
 
 def _keeps_rows(node: PatternNode) -> bool:
-    """Whether a reshape leaves the last axis as it is, and makes a matrix."""
+    """Whether a reshape keeps the last axis, and makes a matrix."""
     (x,), (y,) = node.inputs, node.outputs
     return y.ndim == 2 and x.ndim > 0 and x.shape[-1] == y.shape[-1]
 
@@ -83,7 +83,7 @@ def _is_of_rows(node: PatternNode) -> bool:
 
 
 def _normed(match: PatternMatch) -> Results | None:
-    """The norm taken into the product, where nothing else reads what it makes."""
+    """The norm fused into the product, if its result has no other reader."""
     norm, product = match.node("norm"), match.root
     x, *small = match.inputs(norm)
     rows, b = match.inputs(product)
@@ -114,7 +114,7 @@ def normed_matmul(op: NormedMatmul, specs: tuple[Spec, ...], device: Device, pol
 
 
 def normed_plan(op: NormedMatmul, specs: Sequence[Spec], epilogue: Epilogue, device: Device) -> Plan:
-    """The own kernel, with steps behind the product. Raises NoKernel where it does not pay, and for other types."""
+    """The own kernel, with an epilogue. Raises NoKernel where it does not pay, and for other types."""
     x, *small, b = (s.open.fixed for s in specs[: 3 + op.norm.centred])
     if is_transposed(specs[2 + op.norm.centred]):
         b = full(b, transposed_layout(b))
@@ -136,7 +136,7 @@ def normed_plan(op: NormedMatmul, specs: Sequence[Spec], epilogue: Epilogue, dev
 
 
 def _apart(op: NormedMatmul, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """The norm to scratch memory, then the product; a graph keeps the parts."""
+    """The norm to scratch memory, then the product; a graph keeps them separate."""
     *given, b = specs
     norm = kernels.plan(op.norm, given, device, policy)
     product = kernels.plan(op.product, (norm.outputs[0], b), device, policy)

@@ -1,9 +1,9 @@
 """Products of matrices whose rows are no multiple of 16 bytes: copied to scratch memory with longer rows first.
 
-Matrix units' loads move 16 bytes, so that rows of odd length are read element by element, at a fifth of the rate or
-less (compute capability 9.0, bfloat16). Any of M, N and K that some operand or the result has as the length of its
-rows is rounded up to whole 16 bytes. What is beyond the operands is zero, on both sides of K, so that nothing that is
-not finite spreads; rows and columns of the result beyond the real ones are not copied back.
+Loads for tensor cores move 16 bytes, so that rows of odd length are read element by element, at a fifth of the rate
+or less (compute capability 9.0, bfloat16). Any of M, N and K that is the row length of an operand or the result is
+rounded up to a multiple of 16 bytes. Padding is zero in both operands along K, so that NaN and infinities do not
+spread; rows and columns of the result beyond the real ones are not copied back.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from lamina.backends.cuda.launch.program import (
 from lamina.runtime import Machine
 from lamina.spec import DType, Shape, Spec, contiguous
 
-#: How many times as long a product takes whose rows matrix units cannot read 16 bytes at a time.
+#: The slowdown of a product whose rows tensor cores cannot read 16 bytes at a time.
 _SLOWDOWN = 5.0
-#: Products with less arithmetic than this are a few microseconds either way: no copies compete.
+#: Products with less arithmetic take a few microseconds either way: no copies compete.
 _SMALL = 1e8
 
-#: A matrix as it lies: rows, and their length.
+#: A stored matrix: number and length of its rows.
 Sides = tuple[int, int]
 
 
@@ -48,8 +48,8 @@ Sides = tuple[int, int]
 class CopiedProduct:
     """A product of copies of operands, as of padded ones.
 
-    product: its sizes. places: where its A, B and C lie. epilogue: the steps that it is left to do; before, after:
-    kernels around it. scratch: bytes of workspace that these take. pays: whether it is expected to be faster.
+    product: its sizes. places: of its A, B and C. epilogue: the remaining steps; before, after: kernels around it.
+        scratch: bytes of workspace that these take. pays: whether it is expected to be faster.
     """
 
     product: Product
@@ -62,7 +62,7 @@ class CopiedProduct:
 
 
 def with_whole_rows(p: Product, dtype: DType) -> Product:
-    """The product with every row's length rounded up to whole 16 bytes."""
+    """The product with every row's length rounded up to a multiple of 16 bytes."""
     chunk = VECTOR // dtype.itemsize
     m, n, k = (round_up(size, chunk) for size in (p.m, p.n, p.k))
     return replace(
@@ -76,9 +76,9 @@ def with_whole_rows(p: Product, dtype: DType) -> Product:
 def padded(
     p: Product, c: Spec, epilogue: Epilogue, machine: Machine, *, tf32: bool = False
 ) -> CopiedProduct | None:
-    """How to compute a product on padded operands, or None where rows are whole or it cannot pay.
+    """The product on padded operands, or None where rows are aligned already or it cannot pay.
 
-    c: the result. tf32: whether matrix units multiply float32.
+    c: the result. tf32: whether tensor cores multiply float32.
     """
     dtype, q = c.dtype, with_whole_rows(p, c.dtype)
     if q == p or p.flops < _SMALL or q.flops > _SLOWDOWN * p.flops:
@@ -109,7 +109,7 @@ def padded(
 
 
 def _sides(p: Product) -> tuple[Sides, Sides, Sides]:
-    """A, B and C as they lie."""
+    """The stored A, B and C."""
     a, b, c = (p.m, p.k), (p.k, p.n), (p.m, p.n)
     return (
         a[::-1] if p.a_transposed else a,
@@ -119,7 +119,7 @@ def _sides(p: Product) -> tuple[Sides, Sides, Sides]:
 
 
 def repack(batch: int, own: Sides, wide: Sides, dtype: DType, origin: Place, to: Place) -> Launch:
-    """The launch that copies `batch` matrices to others of other sides, zeros where there is nothing to copy.
+    """The launch that copies `batch` matrices to others of different sizes, zero-padded.
 
     The addresses must be multiples of 16.
     """
@@ -132,7 +132,7 @@ def repack(batch: int, own: Sides, wide: Sides, dtype: DType, origin: Place, to:
 
 
 def _back(q: Product, pair: tuple[Sides, Sides], c: Spec, epilogue: Epilogue, place: Place) -> Launch:
-    """The launch that brings the result back, the epilogue's steps on the way."""
+    """The launch that copies the result back, and applies the epilogue."""
     own, wide = pair
     if not epilogue.steps:
         return repack(q.batch, wide, own, c.dtype, place, target())
@@ -149,6 +149,6 @@ def _back(q: Product, pair: tuple[Sides, Sides], c: Spec, epilogue: Epilogue, pl
 
 
 def _strides(q: Product, shape: Shape) -> Shape:
-    """Elements from one place along each axis of the result to the next, where it lies padded."""
+    """The strides of the padded result along the result's axes."""
     lead = contiguous((*shape[:-2], q.m, q.n)).strides[:-2]
     return (*lead, *q.c_strides[1:])

@@ -1,9 +1,9 @@
-"""Products of little work: what is left of images behind a mean over places, small layers, batches of short vectors.
+"""Products of little work: globally pooled images, small layers, batches of short vectors.
 
-Such a product takes as long as a launch and a few trips to memory, whatever computes it: kernels of cuDNN and
-cuBLASLt, made for large tiles, take 4 to 17 microseconds. Here a block makes 32 x 32 elements, its warps share the
-sums, and the steps behind them are computed in the same kernel. Its sizes are numbers: all layers of a network share
-one text for each chain of steps, where cuDNN compiles every size of a product with steps for a second.
+Such a product is bound by the launch and a few memory latencies; kernels of cuDNN and cuBLASLt, made for large tiles,
+take 4 to 17 microseconds. Here a block computes 32 x 32 elements, its warps split the sums, and the epilogue is
+computed in the same kernel. Sizes are run-time arguments: all layers of a network share one program per epilogue,
+where cuDNN compiles every size of a product with an epilogue for a second.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from lamina.backends.cuda.matmul.finish import finish_text
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.spec import Spec, bfloat16, float16
 
-#: Elements that are read and written at most, products (197 x 384 x 384 are faster by cuDNN and a kernel for the
-#: step behind, compute capability 9.0), and the longest sums: eight warps share them, 128 at a time.
+#: The most elements read and written, the most multiplications (197 x 384 x 384 are faster by cuDNN and a separate
+#: kernel for the epilogue, compute capability 9.0), and the longest sums: eight warps split them, 128 at a time.
 _LITTLE, _MOST_PRODUCTS, _LONGEST = 1 << 20, 1 << 24, 1536
 #: Rows and columns of a block.
 _TILE = 32
@@ -37,7 +37,7 @@ _TILE = 32
 
 @dataclass(frozen=True)
 class SmallProduct:
-    """c [M, N] = a [M, K] b [K, N]. places: of a, b and c. axes: those of the result's shape that M and N are."""
+    """c [M, N] = a [M, K] b [K, N]. places: of a, b and c. axes: the result's axes for M and N."""
 
     product: Product
     places: tuple[Place, Place, Place]

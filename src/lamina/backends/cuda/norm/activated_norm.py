@@ -1,4 +1,4 @@
-"""Norms with activations around them: the norms' passes, which compute functions of what they read and write."""
+"""Norms with activations before or after them: the norms' passes, with functions applied on reads and writes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lamina.spec import Policy, Spec
 
 @kernels(ActivatedNorm, source="kernel")
 def activated_norm(op: ActivatedNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The same passes, which compute a function of what they read, and one of the norm's result.
+    """The same passes, with a function applied to what they read, and one to the norm's result.
 
-    Raises NoKernel where a residual is added, or relu and another function follow; for a group norm, where it has no
-    places beside each other, or of a function of what is normalized.
+    Raises NoKernel where a residual is added, or relu and another function follow; for a group norm, without
+    contiguous positions, or with a function before the norm.
     """
     op.infer(*specs)
     norm, functions = op.norm, NormFunctions(op, op.before, op.behind)
@@ -40,9 +40,9 @@ def activated_norm(op: ActivatedNorm, specs: tuple[Spec, ...], device: Device, p
 def activation_norm_grad(
     op: ActivationNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
 ) -> Plan:
-    """The same passes, which make the gradient of the norm's result as they read what arrives.
+    """The same passes, which compute the gradient of the norm's result while reading the incoming gradient.
 
-    Apart, the norm's result is stored, too: forward it is written, and read by the activation.
+    Unfused, the norm's result is stored, too: it is written in the forward pass, and read by the activation.
     """
     op.infer(*specs)
     functions = NormFunctions(op, behind=op.act)
@@ -59,9 +59,9 @@ def activation_norm_grad(
 def norm_of_activation_grad(
     op: NormOfActivationGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
 ) -> Plan:
-    """The same passes, which compute the activation again, and in the last one its gradient.
+    """The same passes, which recompute the activation, and in the last one its gradient.
 
-    Forward it is computed in both passes. Apart, what it gives is written and read, as is the gradient of that.
+    Forward it is computed in both passes. Unfused, its result is written and read, as is the gradient of that.
     """
     op.infer(*specs)
     norm, behind = (op.norm, None) if isinstance(op.norm, BatchNormGrad) else (op.norm.norm, op.norm.act)
@@ -79,9 +79,10 @@ def norm_of_activation_grad(
 def _objection(
     op: Op, inside: Sequence[tuple[int, int]], apart: Sequence[tuple[int, int]], x: Spec, machine: Machine
 ) -> str:
-    """Why an op is better taken apart, where by the machine's rates it is; "" where it is not.
+    """Why an op is expected to be faster unfused; "" where it is not.
 
-    inside, apart: for each pass over x the instructions for an element, and how many tensors are read and written.
+    inside, apart: of the fused and unfused form, for each pass over x, the instructions per element, and how many
+        tensors are read and written.
     """
 
     def seconds(passes: Sequence[tuple[int, int]]) -> float:

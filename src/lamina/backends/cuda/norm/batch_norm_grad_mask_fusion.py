@@ -1,7 +1,7 @@
-"""relu's gradient taken into the gradient of the batch norm before it, whose kernels tell the mask from x.
+"""relu's gradient fused into the gradient of the batch norm before it, whose kernels recompute the mask from x.
 
 The norm's passes read x anyway and compute the sign of its output on the way, so that neither a mask nor the output
-is read. A library that has no such kernel would compute the norm once more.
+is read. A library without such a kernel would recompute the norm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lamina.ops.primitives.pointwise import ClippedReluGrad, ReluGrad
 
 
 def _tells_the_mask(norm: Any) -> bool:
-    """Whether x alone says where relu let through: not where a residual was added."""
+    """Whether x alone determines relu's mask: not if a residual was added."""
     return norm.op.relu and not norm.op.residual
 
 

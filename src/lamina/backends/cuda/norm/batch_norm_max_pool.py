@@ -1,9 +1,9 @@
 """Batch norm's last pass and the max-pool of its result in one kernel, and the gradients of both in two; against the
 unfused form.
 
-Forward the statistics come from `norm`'s kernels, then each element of x is read once, normalized in registers and
-compared there; what is written is what the pool gives. Backward the pool's gradient is gathered anew in either pass.
-Only `fastest` knows whether other formulations for the norm alone gain more than that.
+Forward the statistics come from `norm`'s kernels, then each element of x is read once, normalized and compared in
+registers; only the pool's result is written. Backward the pool's gradient is gathered again in both passes. Only
+timing (`fastest`) tells whether other formulations for the norm alone gain more than that.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from lamina.spec import Policy, Spec, channels_last, contiguous
 
 _FILE = "norm/batch_norm_max_pool.cu"
 _THREADS = 256
-#: Elements of a window at most: what they have in common is held in registers.
+#: The most elements of a window: overlapping rows are held in registers.
 _MOST_TAPS = 16
-#: Blocks per multiprocessor that sums are split among.
+#: Blocks per multiprocessor over which sums are split.
 _SUMMING = 8
-#: Outputs of a thread along a row, and down the rows as many of these as leave each multiprocessor so many blocks.
+#: Outputs of a thread along a row, and down the rows as many as leave this many blocks per multiprocessor.
 _ACROSS, _DOWN, _ENOUGH = 2, (4, 2, 1), 4
 
 
@@ -140,8 +140,8 @@ def _key(op: NormPool | PoolNormGrad, given: Sequence[Spec]) -> str:
 
 
 def _takes(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec) -> bool:
-    """Whether the kernels are for it: images channels last, whole accesses, small windows that step on (the pool's
-    gradient alone then adds in the same order).
+    """Whether the kernels support it: images channels last, whole accesses, small undilated windows, stride above 1
+    (the separate pool gradient then adds in the same order).
     """
     lies = all(s.ndim == 4 and s.physical == channels_last(s.shape) for s in (x, y))
     whole = x.numel > 0 and x.shape[1] % (VECTOR // x.dtype.itemsize) == 0
@@ -151,7 +151,7 @@ def _takes(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec) -> bool:
 def _choose(
     problem: Problem, steps: Callable[[bool], tuple[Bindable, ...]], size: int, device: Device, policy: Policy
 ) -> Plan:
-    """The fused kernels or the unfused form; it serves addresses that are not aligned too."""
+    """The fused kernels or the unfused form, which also serves unaligned addresses."""
     fused = Formulation("fused", steps=steps(True), scratch=size)
     problem = replace(problem, formulations=(fused, *problem.formulations))
     timed = expects(problem, "unfused", device, policy)
@@ -183,13 +183,13 @@ def _head(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec, index: str, width: int)
 
 
 def _statistics(op: NormPool, x: Spec, aligned: bool, machine: Machine) -> tuple[Bindable, ...]:
-    """What comes first: the norm's own kernels for the sums of each channel, and for mean and r from them."""
+    """The first launches: the norm's own kernels for the sums of each channel, and for mean and r from them."""
     sums, given = channel_blocks(x, aligned, machine), [source(i) for i in range(5)]
     return moments(x, sums), normalized(op.norm, x, given, machine, aligned)[0]
 
 
 def forward(op: NormPool, x: Spec, y: Spec, aligned: bool, machine: Machine) -> Launch:
-    """The pass behind the statistics: y from x."""
+    """The pass after the statistics: y from x."""
     width, (n, c, rows, columns) = VECTOR // x.dtype.itemsize if aligned else 1, y.shape
     wide = n * (c // width) * -(-columns // _ACROSS)
     enough = _ENOUGH * machine.multiprocessors * _THREADS
@@ -219,7 +219,7 @@ def forward(op: NormPool, x: Spec, y: Spec, aligned: bool, machine: Machine) -> 
 
 @dataclass(frozen=True)
 class Groups:
-    """Blocks over channels and parts of the groups of one stride that the positions of x are cut into."""
+    """The blocks over channels and groups; a group is a stride-sized set of positions of x."""
 
     channels: int
     width: int
@@ -231,7 +231,7 @@ class Groups:
 
     @classmethod
     def of(cls, op: PoolNormGrad, x: Spec, aligned: bool, machine: Machine) -> Groups:
-        """Those of x, whose gradient the op makes."""
+        """Those of x in the gradient of the op."""
         blocks = stride_blocks(op.pool, x)
         assert blocks is not None
         width = VECTOR // x.dtype.itemsize if aligned else 1
@@ -253,7 +253,7 @@ class Groups:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Blocks along the channels, and along the groups: as many as have work for each of their threads."""
+        """Blocks along the channels, and along the groups: as many as have work for all of their threads."""
         across = -(-self.channels // (self.lanes * self.width))
         most = -(-self.count // (_THREADS // self.lanes * 2))
         part = -(-self.count // max(1, min(self.blocks // across, most)))
@@ -266,7 +266,7 @@ class Groups:
 
     @property
     def text(self) -> str:
-        """How blocks share the groups."""
+        """The constants for the division of groups among blocks."""
         return constants(
             BACKWARD=1,
             LANES=self.lanes,

@@ -1,4 +1,4 @@
-"""A batch norm with the max-pool of its result, and both gradients, as one op each: nothing between is stored.
+"""A batch norm with the max-pool of its result, and both gradients, as one op each: intermediates are not stored.
 
 A pool reads each normalized element once, and its gradient is mostly zeros; both need as many bytes as x itself. The
 kernels are `batch_norm_max_pool`'s.
@@ -26,7 +26,7 @@ class NormPool(Op):
     """(x, scale, bias, running_mean, running_var[, residual]) -> (pooled, mean, r, next mean, next var[, index]).
 
     pooled is max_pool(batch_norm(x)), the normalized tensor being rounded to x's dtype before elements are compared;
-    index is there where the pool gives it. Raises what `BatchNorm` and `MaxPool` raise.
+    index is present if the pool gives it. Raises what `BatchNorm` and `MaxPool` raise.
     """
 
     norm: BatchNorm
@@ -59,7 +59,7 @@ class NormPool(Op):
     def samples(cls) -> Iterator[Sample]:
         for i, (kernel, win, x) in enumerate(_CASES):
             relu, residual = i % 3 > 0, i == 2
-            index = i % 2 == 0  # where one lies in a half type depends on how the elements are rounded
+            index = i % 2 == 0  # in a half type the argmax depends on the rounding of the elements
             op = cls(BatchNorm(1e-3, 0.1, relu, residual), MaxPool(kernel, win, index))
             small = [Arg(x[1:2], float32, low=0.5, high=2.0) for _ in range(4)]
             after = [Arg(x)] if residual else []
@@ -71,10 +71,10 @@ class NormPool(Op):
 
 @dataclass(frozen=True)
 class PoolNormGrad(Op):
-    """(g [N, C, *O], index, x, scale, mean, r[, bias or y]) -> what batch_norm_grad(max_pool_grad(g, index), x, …)
-    gives: (dx, dscale, dbias[, masked gradient]).
+    """(g [N, C, *O], index, x, scale, mean, r[, bias or y]) -> the results of batch_norm_grad(max_pool_grad(g,
+    index), x, …): (dx, dscale, dbias[, masked gradient]).
 
-    The pool's gradient is rounded to x's dtype before the norm's is computed of it. Raises what `MaxPoolGrad` and
+    The pool's gradient is rounded to x's dtype before the norm's is computed from it. Raises what `MaxPoolGrad` and
     `BatchNormGrad` raise.
     """
 
@@ -128,7 +128,7 @@ _CASES: tuple[tuple[Shape, Window, Shape], ...] = (
 
 
 def _pooled(match: PatternMatch) -> Results:
-    """Norm and pool where the norm ran."""
+    """Norm and pool fused, at the norm's place."""
     norm, pool = match.node("norm"), match.root
     y, mean, rstd, *rest = match.apply(NormPool(norm.op, pool.op), *match.inputs(norm), at=norm)
     replaced = (pool.outputs[0], *norm.outputs[1:], *pool.outputs[1:])
@@ -147,7 +147,7 @@ BATCH_NORM_MAX_POOL = fusions.add(
 
 
 def _gradient(match: PatternMatch) -> Results:
-    """The pool's gradient and the norm's where the norm's ran."""
+    """The gradients of pool and norm fused, at the place of the norm's."""
     pool, norm = match.node("pool"), match.root
     inputs = (*match.inputs(pool), *match.inputs(norm)[1:])
     made = match.apply(PoolNormGrad(pool.op, norm.op), *inputs, at=norm)

@@ -1,7 +1,7 @@
-"""Batch norms of an activation's result, and their gradients, of what the activation reads.
+"""Batch norms of an activation's result, fused with the activation, and their gradients.
 
-Each pass of the norm computes the activation again, and the last one of the gradient goes on to the gradient of what
-it reads. So what the activation gives is not stored, nor is its gradient. It is any elementwise expression of one
+Each pass of the norm recomputes the activation, and the last one of the gradient continues with the activation's
+gradient. So neither the activation's result nor its gradient is stored. It is any elementwise expression of one
 tensor and numbers.
 """
 
@@ -29,7 +29,7 @@ from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad
 from lamina.ops.primitives.pointwise import Gelu, GeluGrad, Relu, ReluGrad, Silu, SiluGrad
 from lamina.spec import Spec, bfloat16, float16, float32
 
-#: Steps between a norm's gradient and the end of an activation's at most.
+#: The most steps between a norm's gradient and the end of an activation's.
 _MOST_STEPS = 6
 
 
@@ -37,8 +37,8 @@ _MOST_STEPS = 6
 class NormOfActivationGrad(Op):
     """(g, x, scale, mean, rstd[, bias]) -> (dx, dscale, dbias).
 
-    With what the norm's gradient gives of (g, before(x), …) as its first result, d, dx is leaving(x, d), d not being
-    rounded. Raises what `BatchNormGrad` raises.
+    With d, the first result of the norm's gradient on (g, before(x), …), unrounded, dx is leaving(x, d). Raises what
+    `BatchNormGrad` raises.
     """
 
     before: FusedElementwise
@@ -92,7 +92,7 @@ def _may_end(node: Any) -> bool:
 
 
 def _gradient_before(node: Any, inputs: Callable[[Any], Sequence[Any]]) -> Any:
-    """The norm's gradient of which elementwise steps make what a node gives, the nearest one; None for none."""
+    """The nearest norm's gradient from which elementwise steps lead to a node; None for none."""
     behind = [node]
     for _ in range(_MOST_STEPS):
         makers = [v.node for n in behind for v in inputs(n) if v.node is not None]
@@ -105,7 +105,7 @@ def _gradient_before(node: Any, inputs: Callable[[Any], Sequence[Any]]) -> Any:
 
 
 def _gradient(match: PatternMatch) -> Results | None:
-    """The activation and its gradient taken into the norm's, where nothing else reads what lies between."""
+    """The activation and its gradient fused into the norm's gradient, if intermediates have no other reader."""
     root, grad = match.root, _gradient_before(match.root, match.inputs)
     if grad is None or grad.policy != root.policy or len(grad.outputs) > 3:
         return None
@@ -123,7 +123,7 @@ def _gradient(match: PatternMatch) -> Results | None:
 
 
 def _activations(match: PatternMatch, x: Any) -> list[tuple[Any, FusedElementwise]]:
-    """What x is made of by elementwise steps on one tensor and numbers, the farthest such tensor first."""
+    """The tensors from which x is computed by elementwise steps on one tensor and numbers, the farthest first."""
     found: list[tuple[Any, FusedElementwise]] = []
     steps: FusedElementwise | None = None
     while x.node is not None and len(found) < _MOST_STEPS:
@@ -139,7 +139,7 @@ def _activations(match: PatternMatch, x: Any) -> list[tuple[Any, FusedElementwis
 
 
 def _goes_on(match: PatternMatch, steps: GradientSteps, value: Any) -> bool:
-    """Whether the only reader of a value is a step more."""
+    """Whether a value's only reader is a further step."""
     readers = match.readers(value)
     if len(readers) != 1 or readers[0] is None or not is_step(readers[0]):
         return False
@@ -148,9 +148,9 @@ def _goes_on(match: PatternMatch, steps: GradientSteps, value: Any) -> bool:
 
 
 def _reads_alone(match: PatternMatch, taken: Sequence[Any], root: Any, grad: Any, x: Any) -> bool:
-    """Whether steps, and a norm with its gradient, are all that reads x, which an activation made, and x's gradient.
+    """Whether only steps, and a norm with its gradient, read x, an activation's result, and x's gradient.
 
-    taken: the values that steps give. What is made of x's gradient must not be read elsewhere either.
+    taken: the steps' results. Values made from x's gradient must not have other readers either.
     """
     nodes, between = {v.node for v in taken}, {grad.outputs[0]: None}
     for value in taken:
@@ -183,7 +183,7 @@ NORM_OF_ACTIVATION_GRAD = fusions.add(
 
 
 def _normalized(match: PatternMatch) -> Results | None:
-    """The activation taken into the norm, where the norm runs, as far as nothing else reads what it gives."""
+    """The activation fused into the norm, at the norm's place, as far as its result has no other reader."""
     norm, (x, *small) = match.root, match.inputs(match.root)
     steps: FusedElementwise | None = None
     for given, before in reversed(_activations(match, x)):

@@ -1,4 +1,4 @@
-"""Batch norm in one launch whose blocks are all on the GPU at once: channels last, elements kept in shared memory."""
+"""Batch norm in one launch with all blocks resident: channels last, elements kept in shared memory."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from lamina.spec import Spec, bfloat16, channels_last, float16, float32
 _FILE = "norm/batch_persistent.cu"
 #: Threads of a block; there is a block for each multiprocessor.
 _THREADS = 512
-#: Bytes of shared memory that the kernels declare: the rest of what a block may have is for elements that are kept.
+#: Bytes of shared memory that the kernels declare: the rest of a block's limit is for elements that are kept.
 _DECLARED = 35 << 10
-#: Vectors side by side that a block reads at most, and at least if there are as many.
+#: The most adjacent vectors that a block reads, and the fewest if there are as many.
 _MOST_LANES, _LEAST_LANES = 64, 8
-#: The part of the GPU that may be idle so that fewer blocks share channels.
+#: The fraction of the GPU that may be idle so that fewer blocks share channels.
 _IDLE = 0.04
 
 
 @dataclass(frozen=True)
 class BatchNormTiling:
     """At most `blocks` blocks over [rows, channels]; `width` elements per access, `arrays` tensors are kept in `room`
-    bytes of shared memory, `unroll` accesses of each are under way at once.
+    bytes of shared memory, `unroll` accesses of each are in flight.
     """
 
     rows: int
@@ -51,8 +51,8 @@ class BatchNormTiling:
 
     @cached_property
     def groups(self) -> int:
-        """Blocks along the channels: the most that leave few threads and multiprocessors idle. Each block adds up the
-        sums of all that share its channels: these are then fewer, and of fewer channels.
+        """Blocks along the channels: the most with few idle threads and multiprocessors. Each block adds up the sums
+        of all blocks that share its channels: these are then fewer, and of fewer channels.
         """
         vectors = self.channels // self.width
         few, most = -(-vectors // _MOST_LANES), max(1, vectors // _LEAST_LANES)
@@ -73,7 +73,7 @@ class BatchNormTiling:
 
     @cached_property
     def part(self) -> int:
-        """Rows of a block: some for every thread, however small the tensor is."""
+        """Rows of a block: at least one per thread, however small the tensor is."""
         splits = max(1, min(self.blocks // self.groups, self.rows * self.lanes // (_THREADS * 2)))
         return -(-self.rows // splits)
 
@@ -84,14 +84,14 @@ class BatchNormTiling:
 
     @property
     def held(self) -> int:
-        """Turns whose elements are kept."""
+        """Iterations whose elements are kept."""
         turns = -(-self.part // (_THREADS // self.lanes))
         most = self.room // (_THREADS * VECTOR * self.arrays) // self.unroll
         return min(most, -(-turns // self.unroll)) * self.unroll
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory for what is kept."""
+        """Bytes of shared memory for kept elements."""
         return self.held * _THREADS * VECTOR * self.arrays
 
     @property
@@ -105,13 +105,13 @@ class BatchNormTiling:
         return Table((self.rows, self.channels, self.lanes, self.part, self.splits, self.held))
 
     def text(self, x: Spec, activation: str, direction: str, machine: Machine) -> str:
-        """What a kernel is compiled for: types, and what is done beside the norm. direction: FORWARD or BACKWARD."""
+        """The kernels' constants: types, and the work beside the norm. direction: FORWARD or BACKWARD."""
         types = f"typedef {c_type(x.dtype)} T;\n" + constants(V=self.width, MOST_LANES=_MOST_LANES)
         return types + activation + constants(STREAM=int(_streams(x, machine)), **{direction: 1})
 
 
 def tiling(x: Spec, arrays: int, machine: Machine) -> BatchNormTiling | None:
-    """How blocks share x, None for tensors that are not for these kernels."""
+    """The division of x among blocks, None for tensors that these kernels do not support."""
     blocks, room = machine.multiprocessors, machine.shared_memory - _DECLARED
     channels, lies = x.shape[1], x.ndim == 2 or x.physical == channels_last(x.shape)
     if x.dtype not in (float16, bfloat16, float32) or not lies or x.numel + (1 << 22) > 2**31:
@@ -123,14 +123,14 @@ def tiling(x: Spec, arrays: int, machine: Machine) -> BatchNormTiling | None:
 
 
 def _streams(x: Spec, machine: Machine) -> bool:
-    """Whether the result is too large to be found in the cache by who reads it next."""
+    """Whether the result is too large to stay in the cache for its next reader."""
     return x.nbytes > machine.l2_bytes * 2 // 5
 
 
 def forward(
     op: BatchNorm, x: Spec, activation: str, otherwise: tuple[Bindable, ...], spare: int, machine: Machine
 ) -> Formulation | None:
-    """One launch for all; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
+    """A single launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
     found = tiling(x, 1, machine)
     if found is None:
         return None
@@ -152,9 +152,9 @@ def backward(
     machine: Machine,
     again: bool = False,
 ) -> Formulation | None:
-    """One launch for all; `otherwise` runs (with `spare` bytes of workspace) where the device is too small.
+    """A single launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small.
 
-    again: the activation needs the norm's result, hence the bias, which is input 5.
+    again: the activation needs the norm's result, and so the bias, which is input 5.
     """
     found = tiling(x, 2, machine) if op.moving else None
     if found is None:

@@ -1,7 +1,8 @@
-"""1x1 convolutions whose blocks sum what they write, for the batch norm behind or the one whose gradient follows.
+"""1x1 convolutions whose blocks also sum their results, for the following batch norm or the following gradient of
+one.
 
-A batch norm's sums otherwise read the whole result once more. cuDNN's engines that take them along exist for the
-forward direction only, and are slower than its others (cuDNN 9.19).
+Otherwise a batch norm's sums read the whole result once more. cuDNN has engines with these sums for the forward
+direction only, and they are slower than its others (cuDNN 9.19).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class ProductTiling:
 
     @property
     def teams(self) -> int:
-        """Teams of a block: more, with smaller tiles, where products take longer than what they read and write."""
+        """Teams of a block: more, with smaller tiles, if the products take longer than reads and writes."""
         return 4 if self.columns >= 512 else 2
 
     @property
@@ -53,7 +54,7 @@ class ProductTiling:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Blocks that read the same rows follow each other; there is one for each multiprocessor."""
+        """Blocks that read the same rows are adjacent; there is one for each multiprocessor."""
         tiles, across = -(-self.rows // self.tall), self.columns // self.wide
         return across, min(max(1, self.machine.multiprocessors // across), -(-tiles // self.teams))
 
@@ -64,7 +65,7 @@ class ProductTiling:
 
     @property
     def stages(self) -> int:
-        """Parts of the first operand that a team has in shared memory: up to four, as far as there is room."""
+        """Stages of the first operand that a team has in shared memory: up to four, as far as there is room."""
         return min(4, self._room(self.wide) // _STAGE)
 
     def _kept(self, wide: int) -> int:
@@ -73,12 +74,12 @@ class ProductTiling:
 
     def _room(self, wide: int) -> int:
         """Bytes of shared memory that are left for stages."""
-        numbers = 3 * wide * 4  # of the columns, beside what a launch asks for
+        numbers = 3 * wide * 4  # of the columns, beside the dynamic shared memory of a launch
         return self.machine.shared_memory - numbers - self._kept(wide)
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory that a launch asks for."""
+        """Bytes of dynamic shared memory of a launch."""
         return self._kept(self.wide) + self.stages * _STAGE
 
     @property
@@ -100,7 +101,8 @@ class ProductTiling:
 
 
 def tiling(window: Window, given: Spec, w: Spec, result: Spec, machine: Machine) -> ProductTiling | None:
-    """How blocks share a convolution or its data gradient, given -> result; None where these kernels do not do it."""
+    """The tiling of a convolution or its data gradient, given -> result; None where these kernels do not support
+    it."""
     dense = all(s.ndim == 4 and s.physical == channels_last(s.shape) for s in (given, result))
     point = window == Window((1, 1), ((0, 0), (0, 0)), (1, 1)) and w.shape[2:] == (1, 1)
     if not dense or not point or given.dtype not in (float16, bfloat16) or result.numel >= 2**31:
@@ -121,9 +123,9 @@ def forward(tiles: ProductTiling, dtype: DType, y: Place) -> Launch:
 
 @dataclass(frozen=True)
 class Behind:
-    """What follows a data gradient: a sum and relu's gradient, and the norm whose gradient needs its sums.
+    """The steps after a data gradient: a sum and relu's gradient, and the norm whose gradient needs the sums.
 
-    added, y: places of what is added and of relu's output, or None; bits: y is bits that say where that is positive.
+    added, y: places of the addend and of relu's output, or None; bits: y is a bit mask of where that is positive.
     norm: x, scale, mean, r, and its bias where it has relu, clipped at `hi`.
     """
 

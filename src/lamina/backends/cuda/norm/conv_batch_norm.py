@@ -1,10 +1,10 @@
-"""Convolutions that sum their result for a batch norm while they write it; against the unfused form.
+"""Convolutions that sum their result for a batch norm while writing it; they compete with the unfused form.
 
-Forward, the sums become the norm's statistics; backward, a convolution's data gradient is what the gradient of the
-norm before it sums. cuDNN has a pattern for the first, a convolution with GEN_STATS behind it, in half types and
-channels last; own kernels do both for 1x1 convolutions (`conv1x1_stats`), twice as fast. They win where the pass
-over the result that they save reads it from memory; elsewhere only measurements tell: those of `fastest`, or what
-`auto` knows of them.
+Forward, the sums become the norm's statistics; backward, the gradient of the norm before a convolution sums the
+convolution's data gradient. cuDNN has a pattern for the first, a convolution followed by GEN_STATS, in half types and
+channels last; own kernels do both for 1x1 convolutions (`conv1x1_stats`), twice as fast. They win if the saved pass
+over the result would read it from memory; elsewhere only measurements tell: those of `fastest`, or earlier ones that
+`auto` looks up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHORT = 256
 
 @kernels(ConvNorm, source="cudnn")
 def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The faster of the fused reduction behind the convolution and the unfused form. Raises NoKernel for a packed
+    """The faster of the convolution with fused reduction and the unfused form. Raises NoKernel for a packed
     mask where there is no fused reduction.
     """
     conv = kernels.plan(op.conv, specs[:2], device, policy)
@@ -76,7 +76,7 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
 
 
 def _takes(conv: Plan, norm: Plan) -> bool:
-    """Whether cuDNN's pattern is worth asking for: half types, channels last, eight channels at a time."""
+    """Whether cuDNN's pattern is worth trying: half types, channels last, channels a multiple of eight."""
     (x, _), (y,) = conv.inputs, conv.outputs
     lies = all(s.ndim == 4 and s.physical == channels_last(s.shape) for s in (x, y)) and norm.inputs[0] == y
     return lies and y.dtype in (float16, bfloat16) and x.shape[1] % 8 == y.shape[1] % 8 == 0
@@ -87,7 +87,7 @@ def _saves_a_read(result: Spec, depth: int, machine: Machine) -> bool:
     short sums and results beyond one and a half times the cache, 0.6 to 1.7 for smaller ones (bfloat16, compute
     capability 9.0).
 
-    depth: how many products each element of the result is the sum of.
+    depth: the number of products summed in each element of the result.
     """
     return depth <= _SHORT and 2 * result.nbytes > 3 * machine.l2_bytes
 
@@ -113,12 +113,12 @@ def statistics_formulation(op: ConvNorm, o: Operands, given: list[Place], machin
 
 
 def _signs(op: ConvNorm) -> Place | None:
-    """Where the bits go."""
+    """The place of the mask bits."""
     return target(6) if op.bits else None
 
 
 def own_formulation(op: ConvNorm, o: Operands, given: list[Place], machine: Machine) -> list[Formulation]:
-    """The same by own kernels, for convolutions that they do."""
+    """The same by own kernels, for convolutions that they support."""
     tiles = conv1x1_stats.tiling(o.window, o.x, o.w, o.y, machine)
     if tiles is None:
         return []
@@ -132,8 +132,8 @@ def own_formulation(op: ConvNorm, o: Operands, given: list[Place], machine: Mach
 
 @kernels(DataGradNorm, source="kernel")
 def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The faster of the fused reduction behind the data gradient and the unfused form. Raises NoKernel for a packed
-    mask where there is no fused reduction, and for steps on the data gradient that no engine takes.
+    """The faster of the data gradient with fused reduction and the unfused form. Raises NoKernel for a packed
+    mask where there is no fused reduction, and for steps on the data gradient that no engine supports.
     """
     count, signs = len(specs) - op.rest, [specs[-op.rest - 1].open.fixed] * op.bits
     specs = tuple(op.with_output(specs))
@@ -168,7 +168,7 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
 def own_gradient_formulation(
     op: DataGradNorm, o: Operands, given: Sequence[Place], count: int, machine: Machine
 ) -> list[Formulation]:
-    """Data gradient and sums by own kernels, then the norm's last pass; for convolutions that they do.
+    """Data gradient and sums by own kernels, then the norm's last pass; for convolutions that they support.
 
     given: places of all inputs, `count` of them the data gradient's.
     """
@@ -183,7 +183,7 @@ def own_gradient_formulation(
 
 
 def steps_behind(op: DataGradNorm, given: Sequence[Place], count: int) -> conv1x1_stats.Behind | None:
-    """What lies behind the product, if own kernels do it: at most a sum of two, then relu's gradient."""
+    """The steps after the product, if own kernels support them: at most a sum of two, then relu's gradient."""
     steps = op.grad.ops[1:] if isinstance(op.grad, Fused) else ()
     if tuple(map(type, steps)) not in ((), (Add,), (ReluGrad,), (Add, ReluGrad)) or op.norm.residual:
         return None

@@ -1,5 +1,5 @@
 """A convolution with the batch norm of its result as one op, and a data gradient with the gradient of the batch norm
-before the convolution: the norm's sums are taken while the convolution's result is written (`conv_batch_norm`).
+before the convolution: the norm's sums are computed while the convolution's result is written (`conv_batch_norm`).
 
 Only timing tells whether that costs less than a pass over the result, so that nothing is fused under other policies.
 """
@@ -32,7 +32,7 @@ def packed_mask(y: Array) -> Array:
 
 
 def unpacked_mask(mask: Array) -> Array:
-    """What `packed_mask` says, as [N, C, *S] of 0 and 1."""
+    """The mask of `packed_mask`, as [N, C, *S] of 0 and 1."""
     return np.moveaxis(np.unpackbits(mask, axis=-1, bitorder="little"), -1, 1)
 
 
@@ -40,7 +40,7 @@ def unpacked_mask(mask: Array) -> Array:
 class ConvNorm(Op):
     """(x, filter, scale, bias, running_mean, running_var[, residual]) -> (the norm's five outputs, conv(x, filter)).
 
-    Training needs the convolution's own result once more, for the norm's gradient. bits: a seventh output is the
+    Training also needs the convolution's own result, for the norm's gradient. bits: a seventh output is the
     packed ReLU mask of the norm's first (`packed_mask`).
     """
 
@@ -87,7 +87,8 @@ class ConvNorm(Op):
 
 @dataclass(frozen=True)
 class DataGradNorm(Op):
-    """(what `grad` takes, then x, scale, mean, r[, bias]) -> (dx, dscale, dbias, g): g by `grad`, the others from it.
+    """(operands of `grad`, then x, scale, mean, r[, bias]) -> (dx, dscale, dbias, g): g by `grad`, the others from
+    it.
 
     grad: a convolution's data gradient, perhaps with elementwise steps; g is the gradient of the norm's output. bits:
     the last step is relu's gradient, and relu's output is given as its packed mask (`packed_mask`).
@@ -101,7 +102,7 @@ class DataGradNorm(Op):
 
     @property
     def conv(self) -> ConvDataGrad:
-        """The data gradient without its steps. Raises ShapeError when it is something else."""
+        """The data gradient without its steps. Raises ShapeError for any other op."""
         head = self.grad.ops[0] if isinstance(self.grad, Fused) else self.grad
         if not isinstance(head, ConvDataGrad):
             raise ShapeError(f"{self.name}: needs a convolution's data gradient, got {self.grad}")
@@ -118,7 +119,7 @@ class DataGradNorm(Op):
         return self._both(lambda op, xs: op.infer(*xs), self.with_output(inputs))
 
     def with_output(self, inputs: Sequence[Spec]) -> list[Spec]:
-        """The inputs' specs with relu's output where there are bits."""
+        """The inputs' specs, with relu's output in place of bits."""
         found = list(inputs)
         if self.bits:
             n, *sizes, eighths = inputs[-self.rest - 1].shape
@@ -163,12 +164,12 @@ class DataGradNorm(Op):
 
 
 def _is_timed(node: Any) -> bool:
-    """Whether measurements decide: those that will be made, or those that are known."""
+    """Whether measurements decide: future ones, or known ones."""
     return node.policy.algorithm in ("fastest", "auto")
 
 
 def _statistics_behind(match: PatternMatch) -> Results:
-    """Convolution and batch norm where the norm ran; the convolution's result is still there for the gradient."""
+    """Convolution and batch norm fused at the norm's place; the convolution's result remains for the gradient."""
     norm, conv = match.root, match.node("conv")
     op = ConvNorm(conv.op, norm.op)
     *made, y = match.apply(op, *match.inputs(conv), *match.inputs(norm)[1:], at=norm)
@@ -196,7 +197,7 @@ def _may_follow(norm: Any) -> bool:
 
 
 def _sums_behind(match: PatternMatch) -> Results | None:
-    """Data gradient and the norm's gradient where the data gradient ran, if all that both read is there by then."""
+    """Data gradient and the norm's gradient fused at the data gradient's place, if all operands exist by then."""
     norm, grad = match.root, match.node("grad")
     others = match.inputs(norm)[1:]
     if not all(match.exists(v, at=grad) for v in others):
@@ -219,14 +220,14 @@ DATA_GRAD_BATCH_NORM = fusions.add(
 
 
 def _is_masked(node: Any) -> bool:
-    """Whether the last step on a data gradient is relu's, by relu's output as it is."""
+    """Whether the last step on a data gradient is relu's gradient, with relu's unpacked output."""
     op = node.op
     return not op.bits and isinstance(op.grad, Fused) and isinstance(op.grad.ops[-1], ReluGrad)
 
 
 def _packed(match: PatternMatch) -> Results | None:
     """The norm that makes relu's output writes its packed mask, and the data gradient reads that: a bit for each
-    element. Both must be ops that take sums along; the mask is of half types, eight channels at a time.
+    element. Both must be ops with fused sums; the mask is of half types, eight channels at a time.
     """
     grad, inputs = match.root, match.inputs(match.root)
     place = len(inputs) - grad.op.rest - 1

@@ -1,9 +1,9 @@
-"""Group norm of images that lie channels last, by sums of their channels.
+"""Group norm of channels-last images, by per-channel sums.
 
-In groups of few channels a group's elements are a few bytes at each place, so that rows of them would be read piece
-by piece; long rows are read again and again, and a few of them leave most of the machine idle. Sums are taken of each
-channel of an image instead, as batch norm's are, and come together by groups: x is read twice, g and x twice for the
-gradient, in whole accesses, and nothing is brought into another order. The same passes compute an activation.
+In groups of few channels a group's elements are a few bytes per position, so that its rows would be read in small
+pieces; long rows are read repeatedly, and a few rows leave most of the machine idle. Instead each channel of an image
+is summed, as in batch norm, and the sums are combined by groups: x is read twice, g and x twice for the gradient, in
+whole accesses, without reorders. The same passes compute an activation.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from lamina.ops.primitives.norm import GroupNorm, GroupNormGrad
 from lamina.runtime import Device, Machine
 from lamina.spec import Policy, Spec
 
-#: Places of a channel from which on its sums are little beside its elements.
+#: Positions of a channel from which on its sums are small compared with its elements.
 _PLACES = 32
-#: Sums of channels up to which a warp brings them together: the block brings together more.
+#: The most channel sums that a warp combines: more are left to a block.
 _FEW_SUMS = 512
-#: Rows for each multiprocessor that keep it at work.
+#: Rows per multiprocessor that keep it busy.
 _ENOUGH = 2
 
 
 def _text(functions: NormFunctions | None, x: Spec) -> str:
-    """What passes are compiled with: a function behind the norm, or none."""
+    """The code of a function after the norm, or none."""
     return flags(RELU=False, RESIDUAL=False) + ("" if functions is None else functions.text(x.dtype))
 
 
 @dataclass(frozen=True)
 class _Channels:
-    """An image's channels as they lie beside each other; some of them are a group."""
+    """An image's contiguous channels; some of them form a group."""
 
     x: Spec
     groups: int
@@ -73,7 +73,7 @@ class _Channels:
         return self.x.shape[0] * self.groups
 
     def blocks(self, aligned: bool, waves: int = SUMMING) -> Blocks:
-        """Channels of images kept, places reduced."""
+        """Channels of images kept, positions reduced."""
         strides = self.x.physical.strides
         rows = [strides, tuple(0 for _ in strides)]
         order = memory_order(self.x.shape, strides)
@@ -83,21 +83,21 @@ class _Channels:
 
     @property
     def sums_bytes(self) -> int:
-        """Of two partial sums of each channel, whether addresses are aligned or not."""
+        """Bytes of two partial sums of each channel, whether addresses are aligned or not."""
         most = max(self.blocks(aligned).split[1] for aligned in (True, False))
         nbytes = 2 * most * self.x.shape[0] * self.x.shape[1] * self.x.dtype.compute.itemsize
         return round_up(nbytes, WORKSPACE_ALIGNMENT)
 
     def known(self, head: KernelHead) -> KernelHead:
-        """With how channels are numbered."""
+        """The header with the numbering of channels."""
         head.sizes.add(CHANNELS=self.x.shape[1], PER_GROUP=self.x.shape[1] // self.groups)
         head.sizes.add_quotient("group_of", self.x.shape[1] // self.groups)
         head.sizes.add_quotient("image_of", self.x.shape[1])
         return head
 
     def suits_rows(self, tensors: int) -> bool:
-        """Whether a block reads each group of so many tensors well: once, or again from the second-level cache, and
-        the machine is busy."""
+        """Whether a block per group reads this many tensors efficiently: once, or again from the L2 cache, with the
+        machine busy."""
         nbytes = tensors * self.x.nbytes // self.lines
         at_once = min(self.lines, SUMMING * self.machine.multiprocessors)
         is_busy = self.lines >= _ENOUGH * self.machine.multiprocessors
@@ -106,7 +106,7 @@ class _Channels:
     def gathering(
         self, name: str, aligned: bool, teams: int, places: Sequence[Place], text: str = ""
     ) -> Launch:
-        """A launch of a warp, or a block, for each of what sums of channels are brought together for."""
+        """A launch with a warp, or a block, for each combination of channel sums."""
         sums = self.blocks(aligned)
         members = 32 if self.x.shape[1] // self.groups * sums.split[1] <= _FEW_SUMS else 256
         index = index_type(sums.kept.reach + self.x.numel)
@@ -126,9 +126,9 @@ class _Channels:
 def _channels(
     op: GroupNorm | GroupNormGrad, machine: Machine, functions: NormFunctions | None, *specs: Spec
 ) -> _Channels | None:
-    """The tensor where groups are to be read channel by channel; None where they are read as well row by row.
+    """The tensor if groups should be read channel by channel; None if row by row is as good.
 
-    With functions there are no others. Raises NoKernel without places beside each other.
+    With functions there is no other form. Raises NoKernel without contiguous positions.
     """
     x = full(specs[0], resident(*specs))
     found = _Channels(x, op.groups, machine)
@@ -196,9 +196,9 @@ def group_norm_grad(
     policy: Policy,
     functions: NormFunctions | None = None,
 ) -> Plan:
-    """Sums of each channel, those of groups, of scales and of biases from them, then dx; or row by row.
+    """Sums of each channel, from them those of groups, scales and biases, then dx; or row by row.
 
-    functions: of the gradient that arrives and the norm's result, for which the bias is given, too.
+    functions: of the incoming gradient and the norm's result, for which the bias is an operand, too.
     """
     lying = _channels(op, device.machine, functions, specs[1], specs[0])
     if lying is None:

@@ -21,11 +21,11 @@ from lamina.runtime import Machine
 from lamina.spec import DType, Spec
 
 _FILE = "norm/layer_norm_backward.cu"
-#: Elements of a row that a lane holds in registers, at most: of float64, and of other types.
+#: The most elements of a row that a lane holds in registers: of float64, and of other types.
 _MOST_WIDE, _MOST = 16, 32
-#: Threads of a block, and blocks on a multiprocessor at a time at most; warps of a block that adds up sums.
+#: Threads per block, and the most resident blocks per multiprocessor; warps of a block that adds up sums.
 _THREADS, _RESIDENT, _ADDING = 256, 4, 32
-#: Registers of a thread besides rows, scales and sums; and how many it may need for the next row to be read ahead.
+#: Registers of a thread besides rows, scales and sums; and the most that allow prefetching the next row.
 _OTHER, _ROOM = 40, 220
 
 
@@ -64,7 +64,7 @@ class ShortRows:
 
     @property
     def turns(self) -> int:
-        """Accesses of a lane to a row."""
+        """Accesses of a lane per row."""
         return lanes_of(self.count // self.width, self._most // self.width)[1]
 
     @property
@@ -73,26 +73,26 @@ class ShortRows:
 
     @property
     def _registers(self) -> tuple[int, int]:
-        """Registers of a thread: with one row of all that is read, and what a second one takes."""
+        """Registers of a thread: with one row of all operands, and the extra ones for a second row."""
         held, compute = self.turns * self.width, self.x.dtype.compute.itemsize
         row = (2 + self.added) * held * self.x.dtype.itemsize // 4
         return _OTHER + (2 + self.centred) * held * compute // 4 + row, row
 
     @property
     def ahead(self) -> bool:
-        """Whether there is room for the next row beside the one in work."""
+        """Whether registers suffice to prefetch the next row."""
         return sum(self._registers) <= _ROOM
 
     @property
     def resident(self) -> int:
-        """Blocks on a multiprocessor at a time."""
+        """Resident blocks per multiprocessor."""
         one, more = self._registers
         needed = round_up(one + more * self.ahead, 8)
         return max(1, min(_RESIDENT, self.machine.registers // (_THREADS * needed)))
 
     @property
     def blocks(self) -> int:
-        """Blocks, each with sums of its own: as many as run at once, for each goes through many rows."""
+        """Blocks, each with its own sums: as many as are resident, each processing many rows."""
         at_once = _THREADS // self.lanes
         return min(self.machine.multiprocessors * self.resident, max(1, -(-self.rows // at_once)))
 
@@ -112,9 +112,9 @@ class ShortRows:
     ) -> tuple[Launch, Launch]:
         """The launches.
 
-        operands: g (or of what it is computed), x, scale, mean, r, what is added. results: dx, of the type `out`, and
-        where it is kept in x's. totals: dscale, dbias. What is not there has any address. steps: how g is computed,
-        and whether dx is kept.
+        operands: g (or the operands from which it is computed), x, scale, mean, r, the addend. results: dx in the
+            type `out`, and optionally in x's type. totals: dscale, dbias. Absent ones have any address. steps: how g
+            is computed, and whether dx is kept in x's type.
         """
         text = f"typedef {c_type(self.x.dtype)} T;\ntypedef {c_type(out)} Y;\n" + constants(
             V=self.width, COUNT=self.count, ROWS=self.rows, BLOCKS=self.blocks, RESIDENT=self.resident,

@@ -1,10 +1,10 @@
-"""Normalization at the memory's speed: sums per channel or row, then one pass that applies them.
+"""Normalization at memory bandwidth: sums per channel or row, then one pass that applies them.
 
 Batch norm reads x twice (sums, apply), its gradient g and x twice; relu and a residual's sum run in the same passes.
-The sums are split among blocks and combined in a fixed order, relative to each channel's first element, so that they
-neither vary nor lose digits. Layer, RMS and group norm hold a row in registers and read it once. Under `fastest`
-batch norm in one launch competes (`batch_persistent`), and cuDNN's where it has one: half types, channels last, relu
-forward only.
+The sums are split over blocks and combined in a fixed order, relative to each channel's first element, so that they
+are reproducible and avoid cancellation. Layer, RMS and group norm hold a row in registers and read it once. Under
+`fastest` batch norm in one launch competes (`batch_persistent`), and cuDNN's where it has one: half types, channels
+last, relu forward only.
 """
 
 from __future__ import annotations
@@ -67,15 +67,16 @@ from lamina.runtime import Device, Machine
 from lamina.spec import DType, Layout, Policy, Spec, bfloat16, channels_last, contiguous, float16, float32
 
 _FILE = "norm/norm.cu"
-#: Blocks of 256 threads that fill a multiprocessor, for sums; passes that write take up to four times as many.
+#: Blocks of 256 threads that fill a multiprocessor, for sums; writing passes use up to four times as many.
 SUMMING, WRITING = 8, 32
-#: Up to so many times the second-level cache, x is read once by a launch whose blocks are all there at once.
+#: Up to this multiple of the L2 cache, x is read once by a launch with all blocks resident.
 _RESIDENT = 2.2
-#: Accesses of a thread up to which a row is held in registers; elements up to which scales are, of all rows.
+#: The most accesses per thread for which a row is held in registers; the most elements per thread for which scales
+#: that all rows share are, too.
 _HELD, _SAME = 4, 16
 #: Bytes of a row, or of two, that a block holds in registers.
 HELD_BYTES = 2 * _HELD * 256 * VECTOR
-#: Elements that must lie together for a group to be read where it lies.
+#: Elements that must be contiguous for a group to be read in its own layout.
 TOGETHER = 16
 
 
@@ -84,9 +85,9 @@ TOGETHER = 16
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks over kept places (channels, scales) and parts of the elements at each.
+    """Blocks over kept indices (channels, scales) and parts of the elements of each.
 
-    kept, reduced: where they lie in the big tensors (operand 0), and which row's statistics they have (operand 1).
+    kept, reduced: their strides in the big tensors (operand 0), and in the statistics (operand 1).
     """
 
     kept: Space
@@ -97,7 +98,7 @@ class Blocks:
 
     @cached_property
     def by_rows(self) -> bool:
-        """Whether the elements of a place lie together, rather than the places."""
+        """Whether the reduced elements are contiguous, rather than the kept ones."""
         inner = [s for s in self.reduced.strides[0] if s]
         outer = [s for s in self.kept.strides[0] if s]
         return bool(inner) and min(inner) < min(outer or [1 << 62])
@@ -108,14 +109,14 @@ class Blocks:
         along, across = (self.reduced, self.kept) if self.by_rows else (self.kept, self.reduced)
         fixed = (
             0 if self.by_rows else None
-        )  # the V elements of an access along a row have one row's statistics
+        )  # the V elements of an access along a row share one row's statistics
         if fixed is not None and along.strides[1][-1] != fixed:
             return 1
         return vector_width(along, across, self.itemsize) if self.aligned else 1
 
     @cached_property
     def lanes(self) -> int:
-        """Threads along the kept places."""
+        """Threads along the kept indices."""
         lanes = 1
         while lanes < 32 and lanes * self.width < self.kept.count:
             lanes *= 2
@@ -123,7 +124,7 @@ class Blocks:
 
     @property
     def across(self) -> int:
-        """Blocks along the kept places."""
+        """Blocks along the kept indices."""
         return self.kept.count if self.by_rows else -(-self.kept.count // (self.lanes * self.width))
 
     @cached_property
@@ -150,7 +151,7 @@ class Blocks:
 
 
 def vector_width(along: Space, across: Space, itemsize: int) -> int:
-    """Elements that lie together along `along`, and are aligned for every place of `across`, at most 16 bytes."""
+    """Elements that are contiguous along `along`, and aligned for every index of `across`, at most 16 bytes."""
     width = VECTOR // itemsize
     rest = (*along.strides[0][:-1], *across.strides[0])
     while width > 1 and (
@@ -162,15 +163,15 @@ def vector_width(along: Space, across: Space, itemsize: int) -> int:
 
 @dataclass
 class KernelHead:
-    """What a kernel of norm.cu begins with: types and constants, then numbers that it is given."""
+    """The header of a norm.cu kernel: types and constants, and run-time numbers."""
 
     types: str
     sizes: KernelSizes
 
     @classmethod
     def of(cls, spec: Spec, width: int, kept: Space, reduced: Space) -> KernelHead:
-        """That of a pass over a tensor. Offsets by numbers cost a few instructions more; there is time for these next
-        to an access of 16 bytes, and where one step leads from element to element.
+        """The header of a pass over a tensor. Offsets from run-time sizes cost a few more instructions; an access of
+        16 bytes hides these, and a constant step from element to element needs none.
         """
         index = index_type(kept.reach + reduced.reach + spec.numel)
         whole = width * spec.dtype.itemsize == VECTOR or len(reduced.sizes) == 1
@@ -183,7 +184,7 @@ class KernelHead:
 
     @classmethod
     def bare(cls, text: str, known: bool = False) -> KernelHead:
-        """One that has types alone, so far."""
+        """A header with types only, so far."""
         return cls(text, KernelSizes(known=known))
 
     def launch(self, name: str, switches: str, grid: Sequence[int], places: Sequence[Place]) -> Launch:
@@ -200,7 +201,7 @@ def types(index: str, spec: Spec) -> str:
 def totals(
     spec: Spec, outputs: int, parts: int, places: Sequence[Place], *, centred: bool, scaled: bool
 ) -> Launch:
-    """The gradients of scale and bias from partial sums [2, outputs, parts]. scaled: by r of each place."""
+    """The gradients of scale and bias from partial sums [2, outputs, parts]. scaled: by r of each output."""
     head = KernelHead.bare(types("i32", spec))
     head.sizes.add(OUTPUTS=outputs, SPLITS=parts)
     switches = constants(V=1, GRAD_TOTALS=1) + flags(CENTRED=centred, SCALED=scaled)
@@ -208,7 +209,7 @@ def totals(
 
 
 def resident(*specs: Spec) -> Layout:
-    """The layout that the big tensors share: of the first that names a dense one, else channels last."""
+    """The common layout of the big tensors: that of the first with a dense one, else channels last."""
     for spec in specs:
         if spec.layout is not None and spec.tag is not None and not spec.physical.is_blocked:
             return spec.physical
@@ -225,11 +226,10 @@ def flags(**values: bool) -> str:
 
 @dataclass(frozen=True)
 class NormFunctions:
-    """Functions of what is normalized, and of the norm's result, that are computed in the norm's passes.
+    """Functions of the norm's operand and of its result that are computed in the norm's passes.
 
-    op: all of it. before: what is normalized, of x. behind: what the norm's result becomes; of its gradient, what
-    becomes of the result and the gradient that arrives. leaving: x's gradient, of x and the gradient of what was
-    normalized.
+    op: the whole op. before: from x to the norm's operand. behind: applied to the norm's result; in its gradient, to
+        the result and the incoming gradient. leaving: x's gradient, from x and the gradient of the norm's operand.
     """
 
     op: Op
@@ -248,23 +248,23 @@ class NormFunctions:
         return self.is_grad and self.behind is not None
 
     def text_before(self, dtype: DType) -> str:
-        """What passes are compiled with that only read what is normalized, for a norm of this type."""
+        """The code for passes that only read the norm's operand, for a norm of this type."""
         return _function("before", self.before, 1, dtype)
 
     def text(self, dtype: DType) -> str:
-        """What the other passes are compiled with."""
+        """The code for the other passes."""
         name = "function_grad" if self.is_grad else "function"
         made = _function(name, self.behind, 1 + self.is_grad, dtype)
         return made + self.text_before(dtype) + _function("before_grad", self.leaving, 2, dtype)
 
     def label(self, norm: str) -> str:
-        """All steps' names around the norm's, in the order in which they are computed."""
+        """The names of all steps around the norm's, in order of computation."""
         given, result = (() if self.is_grad else _names(self.before)), _names(self.behind)
         return "+".join((*given, norm, *result, *_names(self.leaving)))
 
 
 def _function(name: str, steps: FusedElementwise | None, count: int, dtype: DType) -> str:
-    """Steps as a function in C++, and a constant that says that it is there."""
+    """Steps as a C++ function, and a constant that marks its presence."""
     return (
         "" if steps is None else constants(**{name.upper(): 1}) + device_function(name, steps, count, dtype)
     )
@@ -279,7 +279,7 @@ def activation(
     functions: NormFunctions | None = None,
     dtype: DType = float32,
 ) -> str:
-    """What is added and clipped behind the norm, or computed of its result."""
+    """The residual and relu after the norm, or a function of its result."""
     text = flags(RELU=op.relu, RESIDUAL=op.residual)
     if op.hi is not None:
         text += constants(HI=repr(float(op.hi)))
@@ -297,7 +297,7 @@ def channel_blocks(x: Spec, aligned: bool, machine: Machine, waves: int = SUMMIN
 
 
 def sums_bytes(x: Spec, machine: Machine) -> int:
-    """Workspace for partial sums, whether addresses are aligned or not."""
+    """Bytes of workspace for partial sums, whether addresses are aligned or not."""
     most = max(channel_blocks(x, aligned, machine).split[1] for aligned in (True, False))
     return 2 * most * x.shape[1] * x.dtype.compute.itemsize
 
@@ -342,12 +342,12 @@ def batch_norm(
         return _best(functions.op, own, formulations, device, policy)
     if _competes(op, own, device, policy) and (op.relu or not op.residual) and _cudnn_takes(x):
         formulations.append(cudnn_norm(op, x))
-        own = replace(own, aliases={3: 3, 4: 4})  # cuDNN does not say that y may lie over the residual
+        own = replace(own, aliases={3: 3, 4: 4})  # cuDNN does not allow y to overwrite the residual
     return _best(op, own, formulations, device, policy)
 
 
 def moments(x: Spec, sums: Blocks, functions: NormFunctions | None = None) -> Launch:
-    """Each channel's sums, to the start of the workspace."""
+    """Each channel's sums, at the start of the workspace."""
     switches = constants(MOMENTS=1) + _before(functions, x)
     return sums.head(x).launch("batch_moments", switches, sums.grid, (source(0), scratch()))
 
@@ -368,8 +368,9 @@ def normalized(
 ) -> tuple[Bindable, ...]:
     """The statistics from partial sums at the start of the workspace, then the pass that applies them.
 
-    given: places of the inputs. parts: the sums were taken elsewhere, of x itself and of its square: [2, C, parts].
-    signs: gets a bit for each element of the result; x is of a half type, channels last, eight at a time.
+    given: places of the inputs. parts: the sums were computed elsewhere, of x itself and of its square:
+        [2, C, parts].
+    signs: receives a sign bit per element of the result; x is of a half type, channels last, eight at a time.
     """
     passes = channel_blocks(x, aligned, machine, WRITING)
     residual = given[5 if op.residual else 0]
@@ -385,7 +386,7 @@ def normalized(
 def _statistics(
     op: BatchNorm, x: Spec, given: Sequence[Place], sums: Blocks, parts: int, before: str = ""
 ) -> Launch:
-    """Mean, r and running statistics of each channel; arguments as those of `normalized`."""
+    """Mean, r and running statistics of each channel; arguments as for `normalized`."""
     count, channels = sums.reduced.count, x.shape[1]
     index = index_type(sums.kept.reach + x.numel)
     head = KernelHead.bare(types(index, x), known=index != "i32")
@@ -399,7 +400,7 @@ def _statistics(
 
 
 def _residual(op: BatchNorm | BatchNormInfer) -> Place:
-    """The residual, or where there is none any address."""
+    """The residual, or any address if there is none."""
     return source(5) if op.residual else source(0)
 
 
@@ -457,7 +458,7 @@ def grad_applied(
     """dscale and dbias from partial sums at the start of the workspace, then the pass that writes dx.
 
     given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu or another
-    function, any). parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
+    function, any). parts: the sums were computed elsewhere, of g and of g (x - mean): [2, C, parts].
     """
     passes = channel_blocks(x, aligned, machine, WRITING)
     parts = parts or channel_blocks(x, aligned, machine).split[1]
@@ -516,7 +517,7 @@ def batch_norm_grad(
         return _best(functions.op, own, formulations, device, policy)
     if _competes(op, own, device, policy) and not op.relu and op.moving and _cudnn_takes(x):
         formulations.append(Formulation("cudnn", lambda: cudnn_norm_grad(x)))
-        own = replace(own, aliases={})  # cuDNN does not say that dx may lie over g
+        own = replace(own, aliases={})  # cuDNN does not allow dx to overwrite g
     return _best(op, own, formulations, device, policy)
 
 
@@ -525,7 +526,7 @@ def batch_norm_grad(
 
 @dataclass(frozen=True)
 class _Fixed(Place):
-    """An address that every call has: `offset` itself."""
+    """A fixed address, the same in every call: `offset` itself."""
 
     def address(self, call: Call) -> int:
         """The address."""
@@ -537,7 +538,7 @@ class _Fixed(Place):
 
 @lru_cache(maxsize=256)
 def _number(value: float) -> tuple[ctypes.Array[ctypes.c_float], _Fixed]:
-    """A float32 on the host for cuDNN to read, kept for good, and its place (a multiple of 16 bytes)."""
+    """A float32 on the host for cuDNN, kept alive for good, and its place (a multiple of 16 bytes)."""
     memory = (ctypes.c_float * 8)()
     lead = -ctypes.addressof(memory) % VECTOR
     memory[lead // 4] = value
@@ -545,12 +546,12 @@ def _number(value: float) -> tuple[ctypes.Array[ctypes.c_float], _Fixed]:
 
 
 def _place_of(value: float) -> _Fixed:
-    """Where a number lies."""
+    """The address of a number."""
     return _number(value)[1]
 
 
 def _cudnn_takes(x: Spec) -> bool:
-    """Whether cuDNN's norms are worth asking: they take half types, channels last, eight channels at a time."""
+    """Whether cuDNN's norms are worth trying: they need half types, channels last, channels a multiple of eight."""
     lies = x.ndim in (4, 5) and x.physical == channels_last(x.shape) and x.shape[1] % 8 == 0
     return lies and x.dtype in (float16, bfloat16)
 
@@ -570,9 +571,9 @@ def _best(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The best of the own kernels and the other formulations; misaligned addresses still get the own ones.
+    """The best of the own kernels and the other formulations; unaligned addresses always use the own ones.
 
-    Without timing that is one launch for all where much of x stays in the cache between the passes: up to one and a
+    Without timing that is the single launch if much of x stays in the cache between the passes: up to one and a
     half times the cache it took 0.65 of the time of the passes, up to 2.2 times 0.94, and beyond that 1.02 (bfloat16,
     compute capability 9.0). Where both passes compute an activation's gradient, it is faster at any size (0.8).
     """
@@ -611,8 +612,8 @@ def _tensors(
 
 
 def cudnn_norm(op: BatchNorm, x: Spec) -> Formulation:
-    """Batch norm as one operation, with relu and a residual in front of it. The new running statistics go through
-    the workspace, since they may lie over the old ones, which cuDNN does not allow for.
+    """Batch norm as one operation, with relu and a residual in front of it. The new running statistics go through the
+    workspace, since they may overwrite the old ones, which cuDNN does not support.
     """
     size = x.shape[1] * 4
     second = round_up(size, WORKSPACE_ALIGNMENT)
@@ -668,7 +669,7 @@ RowsGrad = LayerNormGrad | RmsNormGrad | GroupNormGrad
 
 @dataclass(frozen=True)
 class Lines:
-    """A tensor's axes, cut as a frame cuts them, with three strides each: in memory, of its statistics, its scale."""
+    """A tensor's axes, split as by a frame, with three strides each: in memory, of its statistics, its scale."""
 
     x: Spec
     frame: Frame
@@ -677,7 +678,7 @@ class Lines:
     def strides(self) -> list[tuple[int, ...]]:
         """Per operand (the tensor, the statistics, the scale) the strides along `frame.split`."""
         given = list(self.x.physical.strides)
-        if len(self.frame.split) > len(given):  # channels cut into groups
+        if len(self.frame.split) > len(given):  # channels split into groups
             given[1:2] = [given[1] * self.frame.split[2], given[1]]
         kept, scale = contiguous(self.frame.kept).strides, contiguous(self.frame.scale).strides
         stats = [0 if n == 1 else s for n, s in zip(self.frame.kept, kept, strict=True)]
@@ -697,7 +698,7 @@ class Lines:
         return collapse(self.frame.split, rows, kept), self.space(axes)
 
     def scales(self, aligned: bool, machine: Machine) -> Blocks:
-        """Scales in their own order, and what shares each."""
+        """Scales in their own order, and the elements that share each."""
         others = self.frame.others
         own = [a for a in range(len(self.frame.split)) if a not in others]
         kept = collapse(self.frame.split, self.strides, own)
@@ -706,7 +707,7 @@ class Lines:
 
 
 def lines_of(op: Rows | RowsGrad, x: Spec, *others: Spec) -> Lines:
-    """x where it lies if its rows can be read well there, else row-major."""
+    """x in its own layout if its rows can be read efficiently there, else row-major."""
     grouped = isinstance(op, (GroupNorm, GroupNormGrad))
     layout = resident(x, *others) if grouped else contiguous(x.shape)
     lines = Lines(full(x, layout), op.frame(x))
@@ -726,9 +727,9 @@ def row_launch(
     held_tensors: int,
     out: DType | None = None,
 ) -> Launch:
-    """A part of a warp, a warp or a block for each row. out: the type of a norm's result."""
+    """A part of a warp, a warp or a block per row. out: the type of a norm's result."""
     kept, inner = lines.rows()
-    # An access has one scale, or as many that lie together.
+    # An access has one scale, or as many contiguous ones.
     step = inner.strides[2][-1]
     width = vector_width(inner, kept, lines.x.dtype.itemsize) if aligned and step in (0, 1) else 1
     if step == 1 and any(s % width for row in (inner.strides[2][:-1], kept.strides[2]) for s in row):
@@ -776,7 +777,7 @@ def row_norm(op: Rows, specs: tuple[Spec, ...], device: Device, policy: Policy) 
 def short_rows(
     op: RowsGrad, lines: Lines, machine: Machine, *, added: bool = False, aligned: bool = True
 ) -> ShortRows | None:
-    """The tensor as rows for the kernel of one pass, where that takes it. added: a tensor to x's gradient."""
+    """The tensor as rows for the single-pass kernel, if that supports it. added: a tensor added to x's gradient."""
     if isinstance(op, GroupNormGrad):
         return None
     kept, inner = lines.rows()

@@ -1,9 +1,10 @@
-"""Activations behind a batch or group norm in the passes that normalize, and their gradients in those of the norm's.
+"""Activations after a batch or group norm fused into the normalizing passes, and their gradients into those of the
+norm's.
 
-The norm's last pass writes f(norm(x)) at once. The gradient's two passes read x anyway: they compute the norm's
-result again, and from it and the gradient that arrives the norm's own gradient. So neither the norm's result nor its
-gradient is ever stored. f is any elementwise expression of one tensor and numbers, its gradient one of the norm's
-result and one tensor more.
+The norm's last pass writes f(norm(x)) directly. The gradient's two passes read x anyway: they recompute the norm's
+result, and from it and the incoming gradient the norm's own gradient. So neither the norm's result nor its gradient
+is ever stored. f is any elementwise expression of one tensor and numbers, its gradient one of the norm's result and
+one further tensor.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from lamina.ops.primitives.pointwise import Gelu, Gt, Mul, Sigmoid, SigmoidGrad,
 from lamina.ops.primitives.quantize import Dequantize, Quantize
 from lamina.spec import ShapeError, Spec, bfloat16, float16, float32, float64
 
-#: Steps of a gradient at most.
+#: The most steps of a gradient.
 _MOST_STEPS = 24
 
 
 @dataclass(frozen=True)
 class ActivatedNorm(Op):
-    """(x, …) -> what the norm gives, its first result y being behind(y), of before(x).
+    """(x, …) -> the norm's results on before(x), with behind(y) in place of its first result y.
 
     before(x) and the norm's own result are not rounded. Raises what the norm raises.
     """
@@ -83,7 +84,7 @@ _GROUPED: tuple[tuple[tuple[int, ...], int], ...] = (
 
 
 def like(op: Op, steps: FusedElementwise | None, *inputs: Spec) -> Spec:
-    """What steps give, which is like their first input. Raises ShapeError for anything else."""
+    """The spec of the steps' result, which equals that of their first input. Raises ShapeError for anything else."""
     found = inputs[0] if steps is None else steps.infer(*inputs)[0]
     if found.open != inputs[0].open:
         raise ShapeError(
@@ -94,9 +95,9 @@ def like(op: Op, steps: FusedElementwise | None, *inputs: Spec) -> Spec:
 
 @dataclass(frozen=True)
 class ActivationNormGrad(Op):
-    """(g, x, scale, mean, rstd, bias) -> what the norm's gradient of (act(y, g), x, scale, mean, rstd) gives.
+    """(g, x, scale, mean, rstd, bias) -> the results of the norm's gradient on (act(y, g), x, scale, mean, rstd).
 
-    That is (dx, dscale, dbias). y is the norm's result, computed from x again and not rounded. Raises what the norm's
+    That is (dx, dscale, dbias). y is the norm's result, recomputed from x and not rounded. Raises what the norm's
     gradient raises.
     """
 
@@ -162,7 +163,7 @@ def is_bare(norm: BatchNorm | BatchNormInfer | BatchNormGrad | GroupNorm | Group
 
 
 def is_step(node: Any) -> bool:
-    """Whether a node is elementwise, and one that kernels can compute."""
+    """Whether a node is elementwise, and supported by the kernels."""
     op = node.op
     known = bool(op.elementwise) and expression_of(op) is not None
     return known and len(node.outputs) == 1 and not isinstance(op, Quantize | Dequantize)
@@ -185,7 +186,7 @@ _GRADIENT = made_by(
 
 
 def _gradient(match: PatternMatch) -> Results | None:
-    """The steps taken into the norm's gradient, where they read one tensor beside the norm's result."""
+    """The steps fused into the norm's gradient, if they read only one tensor beside the norm's result."""
     grad, norm = match.root, match.node("norm")
     found = GradientSteps(match, norm.outputs[0]).written(match.node("arriving").outputs[0])
     if found is None:
@@ -197,10 +198,10 @@ def _gradient(match: PatternMatch) -> Results | None:
 
 
 class GradientSteps:
-    """The steps from a norm's result, and one tensor beside it, to a value. Numbers are steps, too.
+    """The steps from a norm's result, and one further tensor, to a value. Numbers are steps, too.
 
     Attributes:
-        taken: the values that steps give, without numbers, each behind those that it is made of.
+        taken: the steps' results, without numbers, each after its operands.
     """
 
     def __init__(self, match: PatternMatch, result: Any) -> None:
@@ -227,7 +228,8 @@ class GradientSteps:
         return None
 
     def _source(self, value: Any) -> Any:
-        """The tensor that a value is made of by steps on one tensor and numbers; itself where it is none."""
+        """The tensor from which a value is computed by steps on one tensor and numbers; the value itself if there is
+        none."""
         for _ in range(_MOST_STEPS):
             read = () if value.node is None else self.match.inputs(value.node)
             tensors = [v for v in dict.fromkeys(read) if not self._is_number(v)]
@@ -241,7 +243,7 @@ class GradientSteps:
         return self._is_number(value) or self._is_of_result(value)
 
     def _look(self, value: Any, beside: dict[Any, None]) -> None:
-        """Note what is read beside functions of the result on the way to a value."""
+        """Record the other operands on the way from functions of the result to a value."""
         for v in self.match.inputs(value.node):
             if self._is_of_result(v):
                 if v is not self.result:
@@ -258,7 +260,7 @@ class GradientSteps:
         return self._of_result[value]
 
     def _is_of(self, value: Any, given: Any) -> bool:
-        """Whether a value is a step on the other tensor and numbers."""
+        """Whether a value is a step on the further tensor and numbers."""
         if value.node is None or value.shape != given.shape or not is_step(value.node):
             return False
         read = self.match.inputs(value.node)
@@ -272,7 +274,7 @@ class GradientSteps:
         return _is_number(value, self.result)
 
     def _number(self, value: Any) -> int:
-        """Of a value: 0 and 1 are the tensors, ~i is what step i gives."""
+        """The index of a value: 0 and 1 are the tensors, ~i is the result of step i."""
         if value not in self._numbers:
             op, read = self._step(value)
             self.ops.append(op)
@@ -281,7 +283,7 @@ class GradientSteps:
         return self._numbers[value]
 
     def _step(self, value: Any) -> tuple[Op, tuple[int, ...]]:
-        """What makes a value, and the numbers of what that reads."""
+        """The step that computes a value, and the indices of its operands."""
         if self._is_number(value):
             return FullLike(float(value.constant.numpy().reshape(()))), (0,)
         read = tuple(map(self._number, self.match.inputs(value.node)))
@@ -304,7 +306,7 @@ NORM_ACTIVATION_GRAD = fusions.add(
 
 
 def steps_of(node: Any, value: Any, inputs: Sequence[Any]) -> FusedElementwise | None:
-    """What a node makes of one of its inputs; None where the others are no numbers, or shape or dtype change."""
+    """A node as a function of one of its inputs; None if the others are not numbers, or shape or dtype change."""
     others = {
         v: float(v.constant.numpy().reshape(())) for v in inputs if v is not value and _is_number(v, value)
     }
@@ -324,7 +326,7 @@ def _is_number(value: Any, like: Any) -> bool:
 
 
 def one_by_one(first: FusedElementwise | None, second: FusedElementwise | None) -> FusedElementwise | None:
-    """Steps on one tensor, and others on what they give."""
+    """Steps on one tensor, followed by others on their result."""
     if first is None or second is None:
         return second or first
     shift = len(first.ops)

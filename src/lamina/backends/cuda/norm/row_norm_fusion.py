@@ -1,8 +1,8 @@
-"""Norms of rows with the steps around them: what is normalized is computed, and the result rounded, in one kernel.
+"""Norms of rows fused with the steps around them: operand computed, and result rounded, in one kernel.
 
-Transformers add to a residual stream, normalize the sum, and hand it on in a half type. The kernel of a norm holds a
-row in registers: it computes the row of its operands, writes it where others read it too, and writes the result in
-the type in which that is read. So the sum is neither read again, nor is the norm's result stored in float32.
+Transformers add to a residual stream, normalize the sum, and pass it on in a half type. The kernel of a norm holds a
+row in registers: it computes the row from its operands, writes it if others read it, too, and writes the result in
+the type in which that is read. So the sum is not read again, nor is the norm's result stored in float32.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from lamina.ops.primitives.shape import Reshape
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, ShapeError, Spec, bfloat16, contiguous, float16, float32, float64
 
-#: Tensors of which a row is computed, at most: each is a load of a thread's for every access.
+#: The most tensors from which a row is computed: each is one load per thread and access.
 _MOST_OPERANDS = 6
 
 
 def count_of(before: FusedElementwise | None) -> int:
-    """How many operands a tensor is computed of; one where it is read."""
+    """The number of operands from which a tensor is computed; one if it is only read."""
     return 1 if before is None else 1 + max(k for read in before.reads for k in read)
 
 
 @dataclass(frozen=True)
 class SteppedNorm(Op):
-    """(x, scale, bias?) -> (y, statistics …, x?): what the norm gives, y in `dtype`.
+    """(x, scale, bias?) -> (y, statistics …, x?): the norm's results, y in `dtype`.
 
-    With `before` there are operands of x's shape in x's place, of which that makes x. keeps: whether x is a result,
-    too.
+    With `before` there are operands of x's shape in place of x, from which it computes x. keeps: whether x is a
+    result, too.
     """
 
     norm: LayerNorm | RmsNorm
@@ -61,7 +61,7 @@ class SteppedNorm(Op):
 
     @property
     def count(self) -> int:
-        """Of the operands that stand in x's place."""
+        """The number of operands in place of x."""
         return count_of(self.before)
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
@@ -112,7 +112,7 @@ class SteppedNorm(Op):
 
 
 def _stepped(match: PatternMatch) -> Results | None:
-    """The norm with the step that rounds its result, and with those that make what it normalizes."""
+    """The norm fused with the step that rounds its result, and with those that compute its operand."""
     norm = match.root
     x, *small = match.inputs(norm)
     y, *statistics = norm.outputs
@@ -126,7 +126,7 @@ def _stepped(match: PatternMatch) -> Results | None:
     given = [shaped(match, v, x.shape) for v in operands]
     new, *others = match.apply(op, *given, *small, at=norm)
     found = {result: shaped(match, new, result.shape), **dict(zip(statistics, others, strict=False))}
-    if result is not y:  # which nothing reads any more
+    if result is not y:  # without further readers
         found[y] = match.apply(Cast(y.dtype), new, at=norm)[0]
     if keeps:
         found[made] = shaped(match, others[-1], made.shape)
@@ -135,7 +135,7 @@ def _stepped(match: PatternMatch) -> Results | None:
 
 
 def rounded(match: PatternMatch, y: Any) -> Any:
-    """What is made of a value: itself, or the one thing that a cast to fewer bits makes of it or of a view of it."""
+    """A value after rounding: itself, or the only reader, a narrowing cast of it or of a view of it."""
     seen = y
     while (node := _only_reader(match, seen)) is not None and isinstance(node.op, Reshape):
         (seen,) = node.outputs
@@ -146,13 +146,13 @@ def rounded(match: PatternMatch, y: Any) -> Any:
 
 
 def _only_reader(match: PatternMatch, value: Any) -> Any:
-    """The node that alone reads a value; None where there are several, or the graph gives it."""
+    """The only reader of a value; None if there are several, or it is an output of the graph."""
     readers = match.readers(value)
     return readers[0] if len(readers) == 1 else None
 
 
 def computed(match: PatternMatch, x: Any, rank: int) -> tuple[Any, FusedElementwise | None, list[Any]]:
-    """Where x is computed of whole tensors: its value there, how, and of which; else x, None, [x]."""
+    """The computation of x from whole tensors: x before reshapes, the steps, their operands; else x, None, [x]."""
     made = x
     while made.node is not None and isinstance(made.node.op, Reshape):
         (made,) = match.inputs(made.node)
@@ -168,7 +168,7 @@ def computed(match: PatternMatch, x: Any, rank: int) -> tuple[Any, FusedElementw
 
 
 def _steps(op: Op, count: int) -> FusedElementwise | None:
-    """An op on so many tensors as an expression; None where it is none."""
+    """An op on `count` tensors as an expression; None if it has none."""
     if isinstance(op, FusedElementwise):
         return None if any(isinstance(step, MOVES) or not step.elementwise for step in op.ops) else op
     if isinstance(op, Fused):
@@ -177,14 +177,14 @@ def _steps(op: Op, count: int) -> FusedElementwise | None:
 
 
 def _rounding(steps: FusedElementwise, dtype: DType) -> FusedElementwise:
-    """Steps whose result is rounded to a half type, as it is where it is stored."""
+    """Steps with the result rounded to a half type, as it is when stored."""
     if dtype.itemsize == dtype.compute.itemsize or isinstance(steps.ops[-1], Cast):
         return steps
     return FusedElementwise((*steps.ops, Cast(dtype)), (*steps.reads, (~(len(steps.ops) - 1),)))
 
 
 def _each_once(given: Sequence[Any], steps: FusedElementwise) -> tuple[list[Any], FusedElementwise]:
-    """Operands without those that are met again, and steps on them."""
+    """The operands without duplicates, and the steps on them."""
     once = {v: i for i, v in enumerate(dict.fromkeys(given))}
     reads = (tuple(once[given[k]] if k >= 0 else k for k in read) for read in steps.reads)
     return list(once), FusedElementwise(steps.ops, tuple(reads))
@@ -252,8 +252,8 @@ def names(steps: FusedElementwise) -> str:
 
 
 def reading(name: str, steps: FusedElementwise | None, operands: Sequence[Spec], dtype: DType) -> str:
-    """How a kernel gets V elements of a type that are computed of operands: a function, as text that it is compiled
-    with; "" where they are read."""
+    """The function of a kernel that computes V elements of a type from operands, as source text; "" if they are only
+    read."""
     if steps is None:
         return ""
     numbers = range(len(operands))

@@ -1,8 +1,8 @@
-"""Gradients of norms of rows with the steps around them: the sum of what arrives is computed, the residual stream's
-gradient added, and the result rounded, in one kernel.
+"""Gradients of norms of rows fused with the steps around them: incoming gradients are summed, the residual stream's
+gradient is added, and the result rounded, in one kernel.
 
-What arrives at a norm of a transformer is a sum of half types, one from each product that reads the norm's result.
-Its gradient is added to that of the residual stream, and handed on in a half type, too.
+The incoming gradient of a transformer's norm is a sum of half types, one from each product that reads the norm's
+result. The norm's gradient is added to that of the residual stream, and passed on in a half type, too.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ from lamina.spec import DType, Policy, ShapeError, Spec, bfloat16, contiguous, f
 
 @dataclass(frozen=True)
 class SteppedNormGrad(Op):
-    """(g, x, scale, mean?, rstd, r?) -> (dx, dscale, dbias?, sum?): what the norm's gradient gives, dx in `dtype`.
+    """(g, x, scale, mean?, rstd, r?) -> (dx, dscale, dbias?, sum?): the results of the norm's gradient, dx in
+    `dtype`.
 
-    With `before` there are operands of g's shape in g's place, of which that makes g. added: r is added to dx. keeps:
-    dx is a result in x's type, too.
+    With `before` there are operands of g's shape in place of g, from which it computes g. added: r is added to dx.
+    keeps: dx is a result in x's type, too.
     """
 
     norm: LayerNormGrad | RmsNormGrad
@@ -57,7 +58,7 @@ class SteppedNormGrad(Op):
 
     @property
     def count(self) -> int:
-        """Of the operands that stand in g's place."""
+        """The number of operands in place of g."""
         return count_of(self.before)
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
@@ -113,7 +114,7 @@ class SteppedNormGrad(Op):
 
 
 def _ended(match: PatternMatch) -> Results | None:
-    """The gradient with the sum behind it, and the step that rounds that."""
+    """The gradient fused with the following sum, and the step that rounds it."""
     norm = match.root
     dx, *sums = norm.outputs
     total, added = _added(match, dx)
@@ -124,13 +125,13 @@ def _ended(match: PatternMatch) -> Results | None:
     op = SteppedNormGrad(norm.op, result.dtype, bool(added), keeps)
     new, *others = match.apply(op, *match.inputs(norm), *added, at=norm)
     found = {result: new, **dict(zip(sums, others, strict=False))}
-    if result is not total:  # without `keeps` nothing reads it any more
+    if result is not total:  # without `keeps` it has no further reader
         found[total] = others[-1] if keeps else match.apply(Cast(total.dtype), new, at=norm)[0]
     return {dx: found[total], **found}
 
 
 def _added(match: PatternMatch, dx: Any) -> tuple[Any, list[Any]]:
-    """The sum of dx and another tensor, where nothing else reads dx, and that tensor; dx and none else."""
+    """The sum of dx and another tensor, if dx has no other reader, and that tensor; else dx and none."""
     readers = match.readers(dx)
     if len(readers) == 1 and readers[0] is not None and isinstance(readers[0].op, Add):
         (total,) = readers[0].outputs
@@ -141,7 +142,7 @@ def _added(match: PatternMatch, dx: Any) -> tuple[Any, list[Any]]:
 
 
 def _narrowed(match: PatternMatch, total: Any) -> Any:
-    """What a cast to fewer bits makes of a value; itself where there is none, or another one."""
+    """The only narrowing cast of a value; the value itself if there is none, or several."""
     casts = {n for n in match.readers(total) if n is not None and isinstance(n.op, Cast)}
     made = [n.outputs[0] for n in casts]
     narrow = [v for v in made if v.dtype.is_float and v.dtype.itemsize < total.dtype.itemsize]
@@ -149,7 +150,7 @@ def _narrowed(match: PatternMatch, total: Any) -> Any:
 
 
 def _begun(match: PatternMatch) -> Results | None:
-    """The gradient with the steps that make what arrives."""
+    """The gradient fused with the steps that compute the incoming gradient."""
     norm = match.root
     g, *rest = match.inputs(norm)
     op = norm.op if isinstance(norm.op, SteppedNormGrad) else SteppedNormGrad(norm.op, norm.outputs[0].dtype)
@@ -185,7 +186,8 @@ GRADIENT_BEGINS = fusions.add(
 
 @kernels(SteppedNormGrad, source="kernel")
 def stepped_norm_grad(op: SteppedNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """One pass, and the sums over its blocks; long rows step by step. Raises NoKernel for operands of wider types."""
+    """A single pass, and the sums over its blocks; long rows step by step. Raises NoKernel for operands of wider
+    types."""
     outs, n, norm = op.infer(*specs), op.count, op.norm
     operands, (x, *small) = specs[:n], specs[n:]
     if any(s.dtype.itemsize > x.dtype.itemsize for s in (*operands, outs[0])):
@@ -235,7 +237,7 @@ def _apart(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The steps one after the other; a graph keeps the parts."""
+    """The steps one after the other; a graph keeps them separate."""
     n, x, parts, steps = op.count, inputs[op.count], list[Plan](), list[Bindable]()
     room = round_up(x.nbytes, WORKSPACE_ALIGNMENT)
     dx, between = scratch(), 2 * room

@@ -1,7 +1,7 @@
-"""One op on many dense tensors in one launch: a table of addresses comes along as a parameter.
+"""One op on many dense tensors in one launch: a table of addresses is passed as a parameter.
 
-Updates; elementwise ops of one or more steps, on operands of the result's size and on numbers; and what makes one
-number of each tensor, in two launches: what each block's share gives, and what these give together.
+Updates; elementwise ops of one or more steps, on operands of the result's size and on scalars; and full reductions of
+each tensor, in two launches: partial results per block, and their combination.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec
 
 Parts = Sequence[tuple[Spec, ...]]
-#: Blocks that reduce one tensor at most: as many partial results are left to one warp.
+#: The most blocks that reduce one tensor: a single warp combines as many partial results.
 _MOST_SHARES = 64
 
 
 @kernels(Foreach, source="kernel")
 def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The parts laid out as the op alone would have them; raises NoKernel where they do not suit one kernel."""
+    """The parts in the layouts that the op alone would give them; raises NoKernel where they do not suit one
+    kernel."""
     single = op.op
     if not (isinstance(single, Update | Reduce | FusedElementwise) or expression_of(single)):
         raise NoKernel(f"cuda: no kernel for many of {single.name}")
@@ -75,7 +76,7 @@ def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy
 
 
 def _check(op: Op, inputs: Parts, outputs: Parts) -> None:
-    """One kernel needs equal dtypes, elements in one order without gaps, and a table that fits."""
+    """One kernel needs equal dtypes, dense elements in one order, and a table that fits."""
     kinds = {tuple(s.dtype for s in (*i, *o)) for i, o in zip(inputs, outputs, strict=True)}
     if len(kinds) > 1:
         raise NoKernel(f"cuda: many of {op.name} need equal dtypes, got {len(kinds)} kinds")
@@ -89,16 +90,16 @@ def _check(op: Op, inputs: Parts, outputs: Parts) -> None:
 
 
 def _order(spec: Spec) -> object:
-    """Sizes and steps of the axes that have several elements: equal where element i is the same one in memory."""
+    """Sizes and strides of the axes with several elements: equal if element i is the same in memory."""
     pairs = zip(spec.shape, spec.physical.strides, strict=True)
     return [(n, s) for n, s in pairs if n > 1]
 
 
 @dataclass(frozen=True)
 class _Element:
-    """How an element is made. reads: of each operand a0, a1, … which input it is, and whether that has all elements.
+    """The computation of an element. reads: for each operand a0, a1, … its input, and whether that has all elements.
 
-    dtype: of the value `result`, behind the statements.
+    dtype: of the value `result`, after the statements.
     """
 
     reads: tuple[tuple[int, bool], ...]
@@ -137,7 +138,7 @@ class _ManyKernel:
 
     @property
     def workspace(self) -> int:
-        """Bytes for what blocks give; the launches for addresses that are not aligned have the most of them."""
+        """Bytes of the blocks' partial results; the launches for unaligned addresses have the most blocks."""
         return 8 * self._table(1)[1] if self.reduction else 0
 
     def _table(self, width: int) -> tuple[Table, int, str]:
@@ -145,7 +146,7 @@ class _ManyKernel:
         return address_table(self.sizes, self.inputs, self.outputs, width, most)
 
     def launches(self, aligned: bool) -> tuple[Launch, ...]:
-        """One launch, or two where each tensor becomes a number."""
+        """One launch, or two for full reductions."""
         read = [self.inputs[0][k].dtype for k, _ in self.element.reads]
         out = self.outputs[0][0].dtype
         width = VECTOR // max(d.itemsize for d in (*read, out)) if aligned else 1
@@ -170,11 +171,11 @@ class _ManyKernel:
         )
 
     def _program(self, name: str, text: str) -> Program:
-        """Fused steps are rounded as they are in the op's own kernel: what it shares with others stays equal."""
+        """Fused steps are rounded as in the op's own kernel, so that results are bitwise equal."""
         return Program(name, "optimizer/elements.cu", text, stepwise=isinstance(self.op, FusedElementwise))
 
     def _reading(self, read: Sequence[DType]) -> str:
-        """The operands of a row of the table, V elements of each, and what the k-th of them give."""
+        """The operands of a table row, V elements of each, and the values of the k-th of them."""
         locate, load, packed, single = [], [], [], []
         for i, ((index, whole), dtype) in enumerate(zip(self.element.reads, read, strict=True)):
             pointer = f"(const {c_type(dtype)} *)row[{2 + index}]"
@@ -196,7 +197,7 @@ class _ManyKernel:
 
 
 def _element(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec], size: int) -> _Element:
-    """How an element of a part is made."""
+    """The computation of an element of a part."""
     if isinstance(op, FusedElementwise):
         body = FusedBody(op, inputs)
         value = body.value(op.reads[-1][0] if isinstance(op.ops[-1], Reduce) else -len(op.ops))

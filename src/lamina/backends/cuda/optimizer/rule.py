@@ -1,4 +1,4 @@
-"""An update's rule as CUDA C++: NumPy's arithmetic on symbols writes the lines of a kernel."""
+"""An update's rule as CUDA C++: NumPy's arithmetic on symbols emits the statements of a kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.backends.cuda.launch.program import c_type
 from lamina.ops.primitives.update import Update
 from lamina.spec import DType, as_dtype
 
-#: What each of NumPy's functions is in CUDA C++.
+#: NumPy's functions in CUDA C++.
 _TEXTS: dict[np.ufunc, str] = {
     np.add: "{} + {}",
     np.subtract: "{} - {}",
@@ -24,7 +24,7 @@ _TEXTS: dict[np.ufunc, str] = {
     np.absolute: "fabs({})",
     np.sqrt: "sqrt({})",
     np.power: "pow({}, {})",
-    np.maximum: "{0} >= {1} || {0} != {0} ? {0} : {1}",  # NaN passes, which fmax would drop
+    np.maximum: "{0} >= {1} || {0} != {0} ? {0} : {1}",  # NaN propagates, which fmax would drop
     np.minimum: "{0} <= {1} || {0} != {0} ? {0} : {1}",
     np.exp: "exp({})",
     np.log: "log({})",
@@ -36,10 +36,10 @@ _COMPARISONS = (np.greater, np.less)
 
 
 class Symbol(NDArrayOperatorsMixin):
-    """A number of a kernel, by its name.
+    """A scalar of a kernel, by its name.
 
-    dtype: as NumPy has it. common: whether it is the same for all elements, so that it is made once. weak: whether it
-    stands for one of Python's numbers, which take the type of what they meet.
+    dtype: as NumPy has it. common: whether it is the same for all elements, so that it is computed once. weak:
+        whether it stands for a Python number, which takes the type of the other operand.
     """
 
     def __init__(self, lines: RuleText, name: str, dtype: Any, common: bool, weak: bool = False) -> None:
@@ -51,7 +51,7 @@ class Symbol(NDArrayOperatorsMixin):
         return self.lines.add(f"({_c(dtype)}){self.name}", dtype, self.common)
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **options: Any) -> Symbol:
-        """A line that applies the function. Raises NoKernel for one that is not in the table."""
+        """Emit the function. Raises NoKernel for one that is not in the table."""
         if function not in _TEXTS or method != "__call__" or options:
             raise NoKernel(f"cuda: an update's rule cannot use numpy.{function.__name__}; known: {_known()}")
         symbols = [x for x in inputs if isinstance(x, Symbol)]
@@ -63,7 +63,7 @@ class Symbol(NDArrayOperatorsMixin):
     def __array_function__(
         self, function: Any, types: Any, inputs: Sequence[Any], options: Mapping[str, Any]
     ) -> Symbol:
-        """A line that chooses, for `numpy.where`. Raises NoKernel for another function."""
+        """Emit a selection, for `numpy.where`. Raises NoKernel for another function."""
         if function is not np.where or len(inputs) != 3 or options:
             raise NoKernel(f"cuda: an update's rule cannot use numpy.{function.__name__}; known: {_known()}")
         condition, *either = inputs
@@ -75,7 +75,7 @@ class Symbol(NDArrayOperatorsMixin):
 
 
 class RuleText:
-    """The lines that a rule writes: those that are run once, and those for each element."""
+    """The statements that a rule emits: those that run once, and those for each element."""
 
     def __init__(self) -> None:
         self.members: list[str] = []
@@ -83,7 +83,7 @@ class RuleText:
         self.each: list[str] = []
 
     def add(self, text: str, dtype: Any, common: bool, weak: bool = False) -> Symbol:
-        """A line that gives its value a name."""
+        """Emit a statement that names its value."""
         name, kind = f"v{len(self.common) + len(self.each)}", _c(dtype)
         if common:
             self.members.append(f"{kind} {name};")
@@ -93,14 +93,14 @@ class RuleText:
         return Symbol(self, name, dtype, common, weak)
 
     def moved(self, op: Update, common: bool) -> Update:
-        """The op whose moving numbers are those behind the rate."""
+        """The op whose hyperparameters are the scalars after the rate."""
         behind = range(1, 1 + len(op.moving))
         return op.at(*(self.add(f"n[{i}]", np.float64, common, weak=True) for i in behind))
 
 
 @lru_cache(maxsize=256)
 def rule_text(op: Update, dtype: DType) -> str:
-    """What update.cu computes with: `Rule`, the step of an element; `Norms`, the values of norms; `advance`."""
+    """The code for update.cu: `Rule`, the step of an element; `Norms`, the values of norms; `advance`."""
     texts = [_struct("Rule", "step", op, dtype)]
     if op.norms:
         texts.append(_struct("Norms", "of", op, dtype))
@@ -110,7 +110,7 @@ def rule_text(op: Update, dtype: DType) -> str:
 
 
 def _struct(name: str, function: str, op: Update, dtype: DType) -> str:
-    """A struct with the numbers that all elements share, and what it makes of an element."""
+    """A struct with the scalars that all elements share, and the function on an element."""
     lines, count, measures = RuleText(), len(op.moments), name == "Norms"
     p, g, *moments = [Symbol(lines, n, dtype.numpy, False) for n in ("p", "g", *_moments(count))]
     known = len(op.scalars) + (0 if measures else op.norms)
@@ -139,7 +139,7 @@ def _struct(name: str, function: str, op: Update, dtype: DType) -> str:
 
 
 def _advance(op: Update) -> str:
-    """The function that makes the scalars after a step."""
+    """The function that computes the scalars after a step."""
     lines = RuleText()
     t, rate, *scalars = [
         Symbol(lines, n, np.float64, False) for n in ("t", "rate", *_numbers(len(op.scalars)))
@@ -152,7 +152,7 @@ def _advance(op: Update) -> str:
 
 
 def _named(inputs: Sequence[Any], dtype: Any) -> list[str]:
-    """Symbols by name, Python's numbers as constants of a type, or cast to it."""
+    """Symbols by name; Python numbers as constants of a type, or cast to it."""
     return [_in_type(x, dtype) if isinstance(x, Symbol) else f"({_c(dtype)})({float(x)!r})" for x in inputs]
 
 
@@ -161,7 +161,7 @@ def _in_type(x: Symbol, dtype: Any) -> str:
 
 
 def _common_type(symbols: Sequence[Symbol]) -> Any:
-    """What an expression's type is: that of the symbols which have one of their own, else float64."""
+    """An expression's type: that of the symbols with a type of their own, else float64."""
     own = [s.dtype for s in symbols if not s.weak]
     return np.result_type(*own) if own else np.dtype(np.float64)
 
@@ -175,7 +175,7 @@ def _numbers(count: int) -> list[str]:
 
 
 def _stores(names: Sequence[str], results: Sequence[Symbol]) -> str:
-    """The results in their places, read before any is overwritten: a moment may be handed from one to another."""
+    """The stores of the results, all read before any is overwritten: a moment may be passed from one to another."""
     moved = [(n, r.name) for n, r in zip(names, results, strict=True) if n != r.name]
     if any(name in names for _, name in moved):
         raise NoKernel("cuda: an update's rule must compute each moment, or leave it as it is")

@@ -1,4 +1,4 @@
-"""Many tensors for one launch: a table of addresses that comes along as a parameter."""
+"""Many tensors in one launch: a table of addresses that is passed as a parameter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lamina.backends.cuda.launch.program import Place, Table, constants, source, target
 from lamina.spec import Spec
 
-#: Bytes that a kernel's parameters may have from CUDA 12.1 on, less room for the others.
+#: Bytes of kernel parameters from CUDA 12.1 on, minus room for the others.
 MOST_BYTES = 32_000
 #: Accesses of each thread: enough work for a block to be worth its start.
 _ACCESSES = 4
@@ -22,7 +22,7 @@ def address_table(
 ) -> tuple[Table, int, str]:
     """The table of all parts, how many blocks work on it, and the constants of foreach.cuh.
 
-    sizes: elements of each part. most: blocks for each part, which loop where there is more to do.
+    sizes: elements of each part. most: blocks per part; they loop over the rest.
     """
     entries: list[Place | int] = []
     first, n_in, n_out = 0, len(inputs[0]), len(outputs[0])

@@ -26,7 +26,7 @@ from lamina.ops.primitives.update import Update
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
-#: Blocks on each tensor where norms are taken: every block of the step adds up what all of them have summed.
+#: Blocks per tensor if norms are computed: every block of the step adds up the sums of all of them.
 _MOST_SUMS = 1024
 
 
@@ -65,8 +65,8 @@ def update(op: Update, specs: tuple[Spec, ...], device: Device, policy: Policy) 
 def update_launches(
     op: Update, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]], aligned: bool
 ) -> tuple[Launch, ...]:
-    """Sums for norms, where the rule reads any; one launch over the elements of all parts; one that moves on scalars
-    and counts of steps."""
+    """Sums for norms, if the rule reads any; one launch over the elements of all parts; one that advances scalars and
+    step counts."""
     p, g = inputs[0][:2]
     width = _width(inputs[0], aligned)
     most = _MOST_SUMS if op.norms else 1 << 30
@@ -88,7 +88,7 @@ def update_launches(
 def update_workspace(
     op: Update, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]]
 ) -> int:
-    """Bytes for the blocks' sums; the launches for addresses that are not aligned have the most blocks."""
+    """Bytes of the blocks' sums; the launches for unaligned addresses have the most blocks."""
     return 8 * op.norms * address_table(_sizes(inputs), inputs, outputs, 1, _MOST_SUMS)[1]
 
 

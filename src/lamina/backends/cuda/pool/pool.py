@@ -1,6 +1,6 @@
-"""Pooling at the memory's speed: several channels per thread where they lie together, gradients without atomics.
+"""Pooling at memory bandwidth: several channels per thread where they are contiguous, gradients without atomics.
 
-The gradient is gathered: each position of the input looks at the few windows that cover it.
+The gradient is gathered: each position of the input reads the few windows that cover it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Shape, Spec, channels_last, int32, uint8
 
 _NAMES = ("D", "H", "W")
-#: Positions that one thread computes the gradient of, at most: their sums are held in registers.
+#: The most positions for which one thread computes the gradient: their sums are held in registers.
 _MOST_IN_BLOCK = 4
 Pool = MaxPool | MaxPoolGrad | MaxPoolGather | AvgPool | AvgPoolGrad
 
 
 @kernels(MaxPool, source="kernel")
 def max_pool(op: MaxPool, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The maxima, and with `index` where they lie."""
+    """The maxima, and with `index` their positions."""
     outs = op.infer(*specs)
     x = _dense_or_channels_last(specs[0])
     results = [_same_order(out, x) for out in outs]
@@ -48,7 +48,7 @@ def max_pool(op: MaxPool, specs: tuple[Spec, ...], device: Device, policy: Polic
 
 @kernels(MaxPoolGrad, source="kernel")
 def max_pool_grad(op: MaxPoolGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The gradient put where the maxima were."""
+    """The gradient scattered to the positions of the maxima."""
     (out,) = op.infer(*specs)
     index = _dense_or_channels_last(specs[1] if specs[1].layout is not None else specs[0])
     g = full(specs[0], index.physical)
@@ -60,7 +60,7 @@ def max_pool_grad(op: MaxPoolGrad, specs: tuple[Spec, ...], device: Device, poli
 
 @kernels(MaxPoolGather, source="kernel")
 def max_pool_gather(op: MaxPoolGather, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """A tensor's elements at the places of the maxima."""
+    """A tensor's elements at the positions of the maxima."""
     (out,) = op.infer(*specs)
     index = _dense_or_channels_last(specs[1] if specs[1].layout is not None else out)
     index = full(specs[1], index.physical)
@@ -89,18 +89,18 @@ def avg_pool_grad(op: AvgPoolGrad, specs: tuple[Spec, ...], device: Device, poli
 
 
 def _dense_or_channels_last(spec: Spec) -> Spec:
-    """The spec where it lies, if that is without gaps; else channels last."""
+    """The spec in its own layout, if that is dense; else channels last."""
     lies = spec.layout is not None and spec.tag is not None and not spec.physical.is_blocked
     return spec if lies else full(spec, channels_last(spec.shape))
 
 
 def _same_order(spec: Spec, like: Spec) -> Spec:
-    """`spec` with its axes in the order that those of `like` have in memory."""
+    """`spec` with the memory order of axes of `like`."""
     return full(spec, _order(spec.shape, like.physical, like.shape))
 
 
 def _order(shape: Shape, layout: Layout, of: Shape) -> Layout:
-    """A dense layout in the axis order of another one; axes of size 1 there do not tell, so channels go first."""
+    """A dense layout in the axis order of another one; axes of size 1 there are ambiguous, so channels go first."""
     if layout == channels_last(of) and layout.strides[1] == 1:
         return channels_last(shape)
     return dense_layout(shape, memory_order(of, layout.strides))
@@ -117,7 +117,7 @@ def _plan(
     places: Sequence[Place],
     device: Device,
 ) -> Plan:
-    """`wide` is the spec of what is pooled (or its gradient), `narrow` that of what comes out (or its gradient)."""
+    """`wide` is the spec of the pooled tensor (or its gradient), `narrow` that of the result (or its gradient)."""
     if outputs[0].numel == 0:
         return kernel_plan(device, inputs, outputs, [], label=op.name)
 
@@ -140,7 +140,7 @@ def _plan(
 
 
 def stride_blocks(op: MaxPool | MaxPoolGrad, x: Spec) -> tuple[int, int] | None:
-    """How many blocks of one stride cover the image; None where the kernel for them does not apply."""
+    """The number of stride-sized blocks that cover the image; None where the kernel for them does not apply."""
     win = op.window
     inside = x.physical.strides[1] == 1 and x.shape[1] > 1
     if win.rank != 2 or not inside or max(win.dilation) > 1 or not 1 < prod(win.stride) <= _MOST_IN_BLOCK:
@@ -153,7 +153,7 @@ def stride_blocks(op: MaxPool | MaxPoolGrad, x: Spec) -> tuple[int, int] | None:
 
 
 def _width(wide: Spec, narrow: Spec) -> int:
-    """Channels per thread: as many as 16 bytes hold, where channels lie together in both tensors."""
+    """Channels per thread: as many as 16 bytes hold, if channels are contiguous in both tensors."""
     if wide.physical.strides[1] != 1 or narrow.physical.strides[1] != 1:
         return 1
     width = VECTOR // wide.dtype.itemsize
@@ -170,8 +170,8 @@ def _add(sizes: KernelSizes, name: str, size: int) -> None:
 
 
 def _sizes(wide: Spec, narrow: Spec, width: int) -> tuple[KernelSizes, str]:
-    """The numbers of pool.cu, and its types. Divisions by numbers cost a few instructions more: there is time for
-    them beside accesses of 16 bytes.
+    """The numbers of pool.cu, and its types. Divisions by run-time sizes cost a few more instructions, which accesses
+    of 16 bytes hide.
     """
     lead = 5 - wide.ndim
     kind = index_type(max(wide.nbytes, narrow.nbytes) // wide.dtype.itemsize)

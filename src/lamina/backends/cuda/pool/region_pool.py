@@ -1,4 +1,4 @@
-"""Maxima over windows that are not evenly spaced."""
+"""Maxima over unevenly spaced windows."""
 
 from __future__ import annotations
 

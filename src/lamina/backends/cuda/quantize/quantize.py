@@ -1,4 +1,4 @@
-"""8-bit convolutions and products: cuDNN graphs with the scale and further steps behind them, or an own kernel.
+"""8-bit convolutions and products: cuDNN graphs with the scale and an epilogue, or an own kernel.
 
 Hopper's tensor cores take int8 (sums in int32) and float8 (sums in float32), channels last. A product
 is a convolution of images of one pixel. The own kernel takes any address.
@@ -38,7 +38,7 @@ def eight_bits(op: QuantizedOp, specs: tuple[Spec, ...], device: Device, policy:
 
 
 def eights_plan(op: QuantizedOp, specs: Sequence[Spec], steps: Sequence[Op], device: Device) -> Plan:
-    """y, and steps on it. Engines are taken as cuDNN's heuristics rank them."""
+    """y, with an epilogue. Engines are chosen by cuDNN's heuristics."""
     return _cached(op, tuple(s.open for s in specs), tuple(steps), device)
 
 
@@ -61,7 +61,7 @@ def _cached(op: QuantizedOp, specs: tuple[Spec, ...], steps: tuple[Op, ...], dev
 
 
 def eights_problem(op: QuantizedOp, x: Spec, w: Spec, y: Spec, epilogue: Epilogue) -> Problem:
-    """cuDNN's graph, then the own kernel where there are no steps."""
+    """cuDNN's graph, then the own kernel if there is no epilogue."""
     window = op.window if isinstance(op, QuantizedConv) else _POINT
     o = Operands(_planar(window), *(_image(s) for s in (x, w, y)))
     steps = "".join(f" > {step}" for step in epilogue.steps)
@@ -108,7 +108,7 @@ def _axes(shape: Shape, strides: Shape) -> tuple[Shape, Shape]:
 
 
 def _graph(o: Operands, result: Spec, epilogue: Epilogue) -> tuple[Graph, Mapping[int, Place]]:
-    """Convolution, scale, steps. result: y as the op has it."""
+    """Convolution, scale, epilogue. result: the op's y."""
     sums = "int32" if o.x.dtype == int8 else "float32"
     graph = Graph("float32")
     x, w = (graph.tensor(s.shape, s.physical.strides, s.dtype.name) for s in (o.x, o.w))

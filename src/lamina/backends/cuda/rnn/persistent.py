@@ -1,11 +1,10 @@
-"""LSTMs and GRUs in launches whose blocks keep the weights for all time steps; half types.
+"""LSTMs and GRUs in persistent kernels, whose blocks keep the weights on chip for all time steps; half types.
 
-A layer of 128 units fits into the registers of one block, which then needs nothing of other blocks (rnn_alone.cu).
-Larger ones are shared among blocks that are all on the GPU at once (rnn_resident.cu). Where all layers' weights fit
-there, one launch runs them beside each other ("wave"): the longest chain is steps + layers - 1 products. Else each
-layer is a launch of its own, between products of all its time steps at once.
-What need not wait for the step before it is such a product always: the first layer's input, all gradients of weights,
-the gradient of the input.
+A layer of 128 units fits into the registers of one block, which is then independent of other blocks
+(persistent_single.cu). Larger ones are divided among blocks that are all resident (persistent.cu). If all layers'
+weights fit there, one launch runs the layers concurrently ("wave"): the longest chain is steps + layers - 1 products.
+Else each layer is a launch of its own, between products over all its time steps. Products without a dependency
+between steps are always of that kind: the first layer's input, all gradients of weights, the gradient of the input.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device, Machine
 from lamina.spec import DType, Policy, Spec, bfloat16, float16, uint8
 
-#: Layers in blocks that are all there at once; in blocks of their own.
+#: Kernel files: for layers divided among resident blocks; for layers within one block.
 _TOGETHER, _ALONE = "rnn/persistent.cu", "rnn/persistent_single.cu"
-#: FLOP, and length of sums, of a product up to which it runs with others in one launch; libraries are faster above.
+#: FLOP, and length of sums, up to which a product runs with others in one launch; libraries are faster above.
 _SMALL_FLOPS, _SMALL_SUMS = 10**9, 1024
-#: Registers of a thread for sums, for what it reads, and for these and weights together.
+#: Registers of a thread for sums, for operands, and for these and weights together.
 _SUMS, _READ, _HELD = 64, 64, 128
-#: Nanoseconds of a step besides its work; bytes per nanosecond that a multiprocessor gets from the second-level cache
-#: and from shared memory; multiplications per nanosecond. Only how they compare matters.
+#: Nanoseconds of a step besides its work; bytes per nanosecond of a multiprocessor from L2 cache and from shared
+#: memory; multiplications per nanosecond. Only their ratios matter.
 _LATENCY, _CACHE, _BANKS, _MULTIPLY = 1300, 45, 200, 2200
-#: Nanoseconds of a launch with the product in front of it; of a step within a block; units of a layer for one block.
+#: Nanoseconds of a launch with the preceding product; of a step within a block; units of a layer for one block.
 _LAUNCH, _WITHIN, _SMALL = 6000, 450, 128
-#: Times that a warp looks for what it waits for before the launch fails; None: for ever.
+#: How often a warp polls before the launch fails; None: forever.
 PATIENCE: int | None = None
 
 
@@ -63,11 +62,11 @@ PATIENCE: int | None = None
 
 @dataclass(frozen=True)
 class Tiling:
-    """How blocks of a machine share `layers` layers of `hidden` units over `steps` steps of `batch` sequences.
+    """The division of `layers` layers of `hidden` units over `steps` steps of `batch` sequences among blocks.
 
     wave: all layers in one launch. units: hidden units of a block, a multiple of 8; all of them: blocks do not wait
-    for each other. groups: parts of the batch. chains: parts that a block does, by warps of their own; blocks that do
-    the same part are a team.
+    for each other. groups: parts of the batch. chains: parts that a block processes, by separate warps; blocks that
+    process the same part are a team.
     """
 
     machine: Machine
@@ -82,7 +81,7 @@ class Tiling:
 
     @property
     def alone(self) -> bool:
-        """Whether a block does whole layers."""
+        """Whether a block processes whole layers."""
         return self.units == self.hidden
 
     @property
@@ -102,7 +101,7 @@ class Tiling:
 
     @property
     def padded(self) -> int:
-        """Sequences that there are blocks for."""
+        """Sequences, including padding, for which there are blocks."""
         return self.groups * self.tiles * 8
 
     @property
@@ -125,7 +124,7 @@ class Tiling:
 
     @property
     def buffers(self) -> int:
-        """Places for the warps' sums: with two of them a barrier less."""
+        """Buffers for the warps' sums: with two of them one barrier less."""
         return 2 if self._weights + 2 * self._parts <= self.machine.shared_memory else 1
 
     @property
@@ -135,7 +134,7 @@ class Tiling:
 
     @property
     def registers(self) -> tuple[int, int, int]:
-        """Of a thread: sums, what it reads, and the recurrent weights if they were there."""
+        """Registers per thread: sums, operands, and the recurrent weights if they are kept there."""
         rows, inner = self.units // 4, self.hidden // self.warps // 32
         return 4 * rows * self.tiles, 4 * inner * self.tiles, 8 * inner * rows
 
@@ -158,12 +157,12 @@ class Tiling:
 
     @property
     def _rounds(self) -> int:
-        """Groups that a multiprocessor does one after the other."""
+        """Groups that a multiprocessor processes one after the other."""
         return -(-self.groups // self.machine.multiprocessors)
 
     @property
     def nanoseconds(self) -> float:
-        """About what the forward pass takes."""
+        """The estimated time of the forward pass."""
         launches = self.layers / self.span
         if self.alone:
             return (_WITHIN * self.steps + _LAUNCH) * launches * self._rounds
@@ -178,7 +177,7 @@ class Tiling:
 
     @property
     def states(self) -> int:
-        """All states of a layer, the first one in front."""
+        """All states of a layer, the initial one first."""
         return (self.steps + 1) * self.batch * self.hidden * 2
 
     @property
@@ -193,7 +192,7 @@ class Tiling:
 
     @property
     def reserve(self) -> int:
-        """What the forward pass leaves for the gradient: states, gates, cells."""
+        """The values that the forward pass saves for the gradient: states, gates, cells."""
         return self.layers * (self.states + self.gates + self.cells)
 
     def text(self, dtype: DType, **more: int) -> str:
@@ -216,7 +215,7 @@ class Tiling:
 
 
 def tiling(op: Rnn | RnnGrad, sizes: Sizes, dtypes: Sequence[DType], machine: Machine) -> Tiling | None:
-    """How blocks share a network, None for what is not for these kernels."""
+    """The division of a network among blocks, None for networks that these kernels do not support."""
     if (
         op.mode not in ("lstm", "gru")
         or op.bidirectional
@@ -263,13 +262,13 @@ class _Job:
 
     @property
     def small(self) -> bool:
-        """Whether it runs with others."""
+        """Whether it runs with others in one launch."""
         return self.n % 8 == 0 and 2 * self.m * self.n * self.k <= _SMALL_FLOPS and self.k <= _SMALL_SUMS
 
 
 @dataclass(frozen=True)
 class NoRoom:
-    """In place of a launch that the device has no room for."""
+    """Takes the place of a launch for which the device has no room."""
 
     blocks: int
 
@@ -287,7 +286,7 @@ def _after(place: Place, nbytes: int) -> Place:
 
 @dataclass(frozen=True)
 class _Builder:
-    """What both directions need: sizes, the weights' places, where the reserve is, and where products may work."""
+    """Common part of both directions: sizes, the places of weights and reserve, and workspace for products."""
 
     tiling: Tiling
     op: Rnn | RnnGrad
@@ -320,7 +319,7 @@ class _Builder:
         return self.op.hidden if layer else self.sizes.inputs
 
     def _weight(self, layer: int, which: int) -> Place:
-        """W_ih, W_hh, b_ih, b_hh of a layer; without biases any place."""
+        """W_ih, W_hh, b_ih, b_hh of a layer; without biases any address."""
         each = 4 if self.op.bias else 2
         return self.weights[layer * each + which % each]
 
@@ -329,7 +328,7 @@ class _Builder:
         return Table(tuple(self._weight(layer, which) for layer in layers for which in range(4)))
 
     def _states(self, layer: int, step: int) -> Place:
-        """A layer's states from a step on; 0: the first state."""
+        """A layer's states from a step on; 0: the initial state."""
         t = self.tiling
         return _after(self.reserve, layer * t.states + step * t.batch * t.hidden * 2)
 
@@ -346,7 +345,7 @@ class _Builder:
         return _after(place, layer * self.sizes.batch * self.op.hidden * 2)
 
     def _input(self, layer: int, x: Place) -> Place:
-        """What a layer reads, [T, B, .]."""
+        """A layer's input, [T, B, .]."""
         return self._states(layer - 1, 1) if layer else x
 
     def _matmul(self, op: Matmul, shapes: tuple[tuple[int, int], tuple[int, int]]) -> Plan:
@@ -438,8 +437,8 @@ class _Builder:
             0 if t.wave else self.bytes_of_output,
         )
         ends_of = [*accumulate((round_up(n, WORKSPACE_ALIGNMENT) for n in sizes), initial=work)]
-        da, ds, own, dbias, between = map(scratch, ends_of[:-1])  # of an LSTM da is ds
-        # What blocks wait for: the gradients of gates, of a GRU's n from the input only where a layer below reads it.
+        da, ds, own, dbias, between = map(scratch, ends_of[:-1])  # for an LSTM da is ds
+        # What blocks wait for: the gradients of gates; a GRU's n from the input only if a layer below reads it.
         awaited = ds if span == 1 else da
         clear = Fill(awaited, 0xFF, dbias.offset - awaited.offset)
         end = work = ends_of[-1]
@@ -534,7 +533,7 @@ def forward_plan(op: Rnn, inputs: Sequence[Spec], found: Tiling, device: Device,
 def gradient_plan(op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: Device, policy: Policy) -> Plan:
     """(dx, dh0, dc0, *dweights, spent reserve); without a reserve the forward pass runs first.
 
-    Nothing is written into the reserve: what is left of it is empty.
+    The reserve is not modified: the spent one is empty.
     """
     outputs = [s.fixed for s in op.infer(*inputs)]
     inputs, sizes, n = list(inputs), Sizes(*inputs[0].shape), op.states
@@ -552,7 +551,8 @@ def gradient_plan(op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: De
         before: list[Bindable] = []
         work = end = 0
         if not op.reserve:
-            # The last states go where the gradients of the first ones are written later: nobody reads them.
+            # The last states share memory with the gradients of the initial ones, which are written later: nobody
+            # reads them.
             work = round_up(y.offset + build.bytes_of_output, WORKSPACE_ALIGNMENT)
             first, last = (source(1), source(n)), (target(1), target(n))
             before, end = build.forward(source(0), first, y, last, True, work, misaligned)
@@ -572,7 +572,7 @@ def _planned(
     steps: Callable[[bool], tuple[list[Bindable], int]],
     device: Device,
 ) -> Plan:
-    """The plan of the (steps, bytes of workspace) for aligned addresses, and for misaligned ones."""
+    """The plan of the (steps, bytes of workspace) for aligned addresses, and for unaligned ones."""
     made, end = steps(False)
     label = f"{op.name} resident"
     return kernel_plan(

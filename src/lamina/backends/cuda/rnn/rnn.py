@@ -1,8 +1,8 @@
-"""Recurrent networks by cuDNN, in its algorithm that is fastest for the sizes, or by own persistent kernels.
+"""Recurrent networks by cuDNN, with its fastest algorithm for the sizes, or by own persistent kernels.
 
-cuDNN wants all weights in one piece of memory in an order of its own: one kernel gathers them there in front of the
-forward pass, which leaves them in the reserve for the backward pass; one kernel brings their gradients back.
-Everything runs on the call's stream and may be captured in a CUDA graph.
+cuDNN needs all weights in one block of memory in its own order: one kernel gathers them there before the forward
+pass, which leaves them in the reserve for the backward pass; one kernel scatters their gradients back. Everything
+runs on the call's stream and may be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, uint8
 
 #: The formulation of own kernels.
 PERSISTENT = "resident"
-#: Sequences at once up to which own kernels are expected to be faster than cuDNN's.
+#: The number of sequences up to which own kernels are expected to be faster than cuDNN's.
 _FEW = 64
-#: The distance from 1 to the next number.
+#: The machine epsilon.
 _EPS = {float16: 2.0**-10, bfloat16: 2.0**-7}
-#: What a network is known by: the attributes that both directions share.
+#: The key of a network: the attributes that both directions share.
 _Attributes = tuple[str, int, int, bool, int, bool]
 
 
@@ -63,9 +63,9 @@ _Attributes = tuple[str, int, int, bool, int, bool]
 
 @dataclass(frozen=True, eq=False)
 class RnnDescription:
-    """A network for one batch: cuDNN's descriptors, where its weights lie, and how much memory it takes.
+    """A network for one batch: cuDNN's descriptors, the places of its weights, and its memory sizes.
 
-    launches: about how many kernels a pass queues, those of each layer and time step.
+    launches: about how many kernels a pass queues: those of each layer and time step.
     """
 
     rnn: RNN
@@ -81,12 +81,12 @@ class RnnDescription:
 
     @property
     def kept(self) -> int:
-        """Bytes that the forward pass leaves: the weights as cuDNN has them, then its reserve."""
+        """Bytes that the forward pass saves: the weights in cuDNN's order, then its reserve."""
         return self.reserve_at + self.reserve
 
     @property
     def reserve_at(self) -> int:
-        """Where cuDNN's reserve begins behind the weights."""
+        """The offset of cuDNN's reserve, after the weights."""
         return round_up(self.weights.nbytes, WORKSPACE_ALIGNMENT)
 
 
@@ -100,7 +100,7 @@ def _network(
     device: Device,
     tf32: bool,
 ) -> RnnDescription:
-    """way: cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones."""
+    """way: cuDNN's algorithm by name, with " packed" if sequences are passed in packed layout."""
     handle = handle_for(device)
     algorithm, _, packed = formulation.partition(" ")
     try:
@@ -147,7 +147,7 @@ def _descriptor(known: _Attributes, sizes: Sizes, dtype: DType, tf32: bool) -> R
 
 
 def _sequences(sizes: Sizes, dtype: DType, width: int, packed: bool) -> RNNData:
-    """Sequences of one length: they lie alike in the packed and in the padded layout."""
+    """Sequences of equal length: packed and padded layout are the same."""
     return RNNData(
         data_type=dtype.name,
         max_length=sizes.steps,
@@ -159,19 +159,19 @@ def _sequences(sizes: Sizes, dtype: DType, width: int, packed: bool) -> RNNData:
 
 # ------------------------------------------------------------------------------------------------------ formulations
 
-#: What "auto" takes, for as long as the process lasts: a reserve is read by the formulation that wrote it, whatever
-#: others have found to be faster by then.
+#: The choice under "auto", for the lifetime of the process: a reserve must be read by the formulation that wrote it,
+#: even if another one has been found to be faster since.
 _settled: dict[tuple[Device, str], str] = {}
 
 
 def _formulation(
     op: Rnn | RnnGrad, inputs: Sequence[Spec], training: bool, device: Device, policy: Policy
 ) -> str:
-    """cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones; or `PERSISTENT`.
+    """cuDNN's algorithm by name, with " packed" if sequences are passed in packed layout; or `PERSISTENT`.
 
-    "standard", or under "fastest" what runs fastest here, which is remembered, for "auto" too, which else takes what
-    is expected to be faster; under "direct" the own kernels where they can. Forward and backward ask alike, and get
-    the same answer.
+    "standard", or under "fastest" the fastest one here, which is remembered, for "auto" too, which otherwise takes
+    the one expected to be faster; under "direct" the own kernels if they support the network. Forward and backward
+    pose the same question, and get the same answer.
     """
     own = _tiling(op, inputs, device) is not None
     if own and (policy.algorithm == "direct" or not isinstance(target_of(device), Handle)):
@@ -194,10 +194,10 @@ def _tiling(op: Rnn | RnnGrad, inputs: Sequence[Spec], device: Device) -> persis
 def _fastest(
     known: _Attributes, sizes: Sizes, dtype: DType, own: bool, training: bool, device: Device, policy: Policy
 ) -> str:
-    """The formulation that runs fastest here, under "auto" as far as that is known.
+    """The fastest formulation here, under "auto" as far as it is known.
 
-    own: whether own kernels compete. Where nothing is known they are taken for few sequences at once: for 8 to 64
-    they took 0.2 to 0.85 of the time of cuDNN's recorded launches (float16, compute capability 9.0).
+    own: whether own kernels compete. Without measurements they are used for few sequences: for 8 to 64 they took 0.2
+        to 0.85 of the time of cuDNN's captured launches (float16, compute capability 9.0).
     """
     store = plan_store(device)
     limit = f"tf32={policy.tf32} deterministic={policy.deterministic} limit={policy.workspace_limit}"
@@ -249,7 +249,7 @@ def _fastest_of_library(
 
 @dataclass(frozen=True)
 class _Entrant:
-    """A formulation in the contest: its plan, recorded as a CUDA graph."""
+    """A formulation in the contest: its plan, captured as a CUDA graph."""
 
     label: str
     plan: Plan
@@ -265,11 +265,11 @@ class _Entrant:
         return (self,)
 
     def bind(self, device: Device, call: Call) -> Run:
-        """Record it at these addresses; where it cannot be recorded it stays as it is."""
+        """Capture it at these addresses; if that is not possible, it runs as it is."""
         run = self.plan.bind(call)
-        run()  # what is loaded at the first call is not recorded
+        run()  # initialization at the first call is not captured
         try:
-            # A stream of its own: what other threads queue meanwhile is not recorded.
+            # A separate stream: other threads' work is not captured.
             with device.stream() as side:
                 again = self.plan.bind(call._replace(stream=side.handle))
                 with side.capture(home=device.default_stream) as graph:
@@ -288,10 +288,10 @@ def _duel(
     device: Device,
     policy: Policy,
 ) -> tuple[str, float] | None:
-    """cuDNN's formulation against the own kernels: the faster, and its milliseconds; None where neither is right.
+    """cuDNN's formulation against the own kernels: the faster, and its milliseconds; None where neither is correct.
 
-    Training: all gradients, with a forward pass in front. Weights are as small as they are in use, so that errors do
-    not grow from step to step; results may differ by their roundings, one after the other.
+    Training: all gradients, after a forward pass. Weights are realistically small, so that errors do not grow from
+    step to step; the tolerance covers the accumulated rounding of all steps.
     """
     op = RnnGrad(*known) if training else Rnn(*known)
     states, weights = op.state_shapes(sizes.batch), op.weight_shapes(sizes.inputs)
@@ -325,7 +325,7 @@ def _in_formulation(
 
 
 def pieces(layout: WeightLayout, op: Rnn | RnnGrad) -> list[tuple[int, int, int, int]]:
-    """(weight, first element in it, first element in cuDNN's space, elements) of each run of equal order."""
+    """(weight, first element in it, first element in cuDNN's space, elements) of each run with the same order."""
     gates, directions = GATES[layout.cell], op.directions
     count = 2 + 2 * op.bias + bool(op.projection)
     within = {("weight", "ih"): 0, ("weight", "hh"): 1, ("bias", "ih"): 2, ("bias", "hh"): 3}
@@ -340,7 +340,7 @@ def pieces(layout: WeightLayout, op: Rnn | RnnGrad) -> list[tuple[int, int, int,
 
 
 def _joined(found: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Runs that go on in both places as one."""
+    """Runs that are contiguous in both places merged into one."""
     joined: list[tuple[int, int, int, int]] = []
     for weight, begin, offset, size in found:
         if joined:
@@ -361,7 +361,7 @@ def transfer(
 ) -> tuple[Launch, Launch]:
     """One kernel that copies the weights into cuDNN's space (gather), or their gradients out of it.
 
-    Returns the launch for addresses that are multiples of `VECTOR`, and the one for any.
+    Returns the launch for addresses that are multiples of `VECTOR`, and the one for arbitrary addresses.
     """
     words = max(VECTOR // dtype.itemsize, 1)
     for _, begin, offset, size in runs:
@@ -409,7 +409,7 @@ extern "C" __global__ void __launch_bounds__(256) rnn_weights({listed}, {"" if g
 
 @dataclass(frozen=True, eq=False)
 class _Forward:
-    """cudnnRNNForward. space: the weights, and for training the reserve behind them."""
+    """cudnnRNNForward. space: the weights, and for training the reserve after them."""
 
     network: RnnDescription
     x: Place
@@ -525,7 +525,7 @@ class _Backward:
 
 @dataclass(frozen=True)
 class _Unless:
-    """Copy, unless both places are one."""
+    """A copy, unless source and target are the same place."""
 
     copy: Copy
 
@@ -541,7 +541,7 @@ class _Unless:
 
 @kernels(Rnn, source="cudnn")
 def rnn(op: Rnn, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """(y, hn, cn, reserve) from x, the first states and the weights; all row-major."""
+    """(y, hn, cn, reserve) from x, the initial states and the weights; all row-major."""
     inputs = [s.open.fixed for s in specs]
     outputs = [s.fixed for s in op.infer(*inputs)]
     if not inputs[0].shape[1]:
@@ -580,8 +580,7 @@ def rnn_grad(op: RnnGrad, specs: tuple[Spec, ...], device: Device, policy: Polic
 def gradient(op: RnnGrad, inputs: Sequence[Spec], formulation: str, device: Device, policy: Policy) -> Plan:
     """All gradients in one formulation.
 
-    cuDNN writes into the reserve: it is an output, too, which takes over the input's memory where nothing else
-    reads that.
+    cuDNN modifies the reserve: it is also an output, which takes over the input's memory if that has no other reader.
     """
     found = _tiling(op, inputs, device)
     if formulation == PERSISTENT and found is not None:
@@ -607,7 +606,8 @@ def gradient(op: RnnGrad, inputs: Sequence[Spec], formulation: str, device: Devi
         y = scratch(end + round_up(net.kept, WORKSPACE_ALIGNMENT))
         end = y.offset + round_up(inputs[1 + states].nbytes, WORKSPACE_ALIGNMENT)
         gather, any_gather = transfer(runs, weights, space, dtype, True)
-        # The last states go where the gradients of the first ones are written later: nobody reads them.
+        # The last states share memory with the gradients of the initial ones, which are written later: nobody reads
+        # them.
         again = _Forward(
             net, source(0), first, y, tuple(target(1 + i) for i in range(states)), space, True, work
         )
@@ -657,5 +657,5 @@ def _plan(
 
 
 def _zeros(outputs: Sequence[Spec]) -> list[Bindable]:
-    """Nothing was seen: gradients of the weights are zero."""
+    """An empty batch or sequence: gradients of the weights are zero."""
     return [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs) if s.nbytes]

@@ -1,1 +1,1 @@
-"""Linear maps along axes, and points between the elements: kernels and their planners."""
+"""Linear maps along axes, and sampling between elements: kernels and their planners."""

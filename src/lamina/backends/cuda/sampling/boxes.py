@@ -1,4 +1,4 @@
-"""Features in boxes, whose gradient adds in fixed point, and the boxes that are kept among overlapping ones."""
+"""Features in boxes, whose gradient is summed in fixed point, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def roi_align(op: RoiAlign, specs: tuple[Spec, ...], device: Device, policy: Pol
 
 @kernels(RoiAlignGrad, source="kernel")
 def roi_align_grad(op: RoiAlignGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """All samples of a bin together add at most its g to an element."""
+    """All samples of a bin together add at most the bin's gradient to an element."""
     g, boxes = (s.open.fixed for s in specs)
     dx = op.infer(g.open, boxes.open)[0].fixed
     bits = count_bits(boxes.shape[0] * prod(op.output))
@@ -69,7 +69,7 @@ def _launch(
 
 @kernels(KeepBoxes, source="kernel")
 def keep_boxes(op: KeepBoxes, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """All overlaps as bits in the workspace, then one block that goes through the boxes."""
+    """All overlaps as bits in the workspace, then one block that iterates over the boxes."""
     boxes = specs[0].open.fixed
     kept = op.infer(boxes.open)[0].fixed
     count, words = boxes.shape[0], -(-boxes.shape[0] // 64)

@@ -1,4 +1,4 @@
-"""Sums whose terms are added in any order, with the same bits from run to run: in fixed point (`fixed_sum.cuh`)."""
+"""Bitwise reproducible sums with terms in any order: in fixed point (`fixed_sum.cuh`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FILE = "sampling/fixed_sum.cu"
 
 
 def count_bits(terms: int) -> int:
-    """COUNT_BITS of fixed_sum.cuh for at most so many terms of one sum, none larger than the largest value."""
+    """COUNT_BITS of fixed_sum.cuh for at most `terms` terms per sum, none larger than the largest value."""
     return ceil(log2(max(terms, 2)))
 
 
@@ -34,8 +34,8 @@ def fixed_sum(
 ) -> tuple[list[Bindable], int]:
     """The steps that write `result` from the values at a place, and their workspace.
 
-    add(sums, range): the launch that adds all terms to `sums`, 64 bits for each element of the result in its order in
-    memory, and the one that then writes NaN where terms are not finite.
+    add(sums, range): the launch that adds all terms to `sums`, 64 bits for each element of the result in memory
+    order, and the one that then writes NaN where terms are not finite.
     """
     if not values.numel or not result.numel:
         return ([Fill(target(), 0, result.nbytes)] if result.numel else []), 0

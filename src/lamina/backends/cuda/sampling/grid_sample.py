@@ -1,4 +1,5 @@
-"""Images read at places that are data: a thread per place and a few channels; gradients in fixed point."""
+"""Sampling of images at data-dependent positions: a thread per position and a few channels; gradients in fixed
+point."""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ from lamina.runtime import Device
 from lamina.spec import Policy, Shape, Spec, channels_last
 
 _FILE = "sampling/grid_sample.cu"
-#: Channels that share a place's weights, where there are threads enough.
+#: Channels that share a position's weights, if there are enough threads.
 _MOST_EACH, _THREADS = 16, 1 << 17
 GridOp = GridSample | GridSampleGrad | GridSampleGridGrad
 
 
 @kernels(GridSample, source="kernel")
 def grid_sample(op: GridSample, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """y in x's order in memory: row-major or channels last."""
+    """y in the memory order of x: row-major or channels last."""
     last = _is_last(specs[0])
     x, grid = _laid(specs[0], last), specs[1].open.fixed
     y = _laid(op.infer(*(s.open for s in specs))[0], last)
@@ -58,7 +59,7 @@ def grid_sample(op: GridSample, specs: tuple[Spec, ...], device: Device, policy:
 
 @kernels(GridSampleGrad, source="kernel")
 def grid_sample_grad(op: GridSampleGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The terms are added by atomic additions of whole numbers: in any order with the same bits."""
+    """The terms are added by integer atomics: reproducible in any order."""
     last = _is_last(specs[0])
     g, grid = _laid(specs[0], last), specs[1].open.fixed
     dx = _laid(op.infer(*(s.open for s in specs))[0], last)
@@ -87,7 +88,7 @@ def grid_sample_grad(op: GridSampleGrad, specs: tuple[Spec, ...], device: Device
 def grid_sample_grid_grad(
     op: GridSampleGridGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
 ) -> Plan:
-    """A sum over the channels at each place."""
+    """A sum over the channels at each position."""
     last = _is_last(specs[1])
     g, x, grid = _laid(specs[0], last), _laid(specs[1], last), specs[2].open.fixed
     op.infer(*(s.open for s in specs))
@@ -107,7 +108,7 @@ def _laid(spec: Spec, last: bool) -> Spec:
 
 
 def _each(y: Spec, last: bool, aligned: bool) -> int:
-    """Channels of a thread: as many as 16 bytes hold, or as leave threads enough."""
+    """Channels per thread: as many as 16 bytes hold, or as leave enough threads."""
     channels = y.shape[1]
     if last:
         each = VECTOR // y.dtype.itemsize if aligned else 1

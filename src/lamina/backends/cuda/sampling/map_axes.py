@@ -1,4 +1,4 @@
-"""Linear maps along axes: one launch over all of them, or one for each where their rows are long."""
+"""Linear maps along axes: one launch over all of them, or one for each if their rows are long."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from lamina.ops.primitives.map_axes import MOST_AXES, MapAxes
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Shape, Spec, channels_last
 
-#: Elements that a result reads on average, beyond which the axes are mapped one after the other.
+#: Average number of elements read per result beyond which the axes are mapped one after the other.
 _MOST_TAPS = 20
-#: Rows of other planes that a thread works out with the same weights, where there are threads enough.
+#: Rows of other planes that a thread computes with the same weights, if there are enough threads.
 _EACH, _THREADS = 4, 1 << 16
 
 
 class AxesPass(NamedTuple):
-    """One launch: the sizes in memory order, outermost first, and what each axis becomes."""
+    """One launch: the sizes in memory order, outermost first, and the map of each axis."""
 
     sizes: Shape
     maps: tuple[AxisMap | None, ...]
@@ -59,7 +59,7 @@ class AxesPass(NamedTuple):
 
 @kernels(MapAxes, source="kernel")
 def map_axes(op: MapAxes, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The result in the order that x has in memory: row-major or channels last."""
+    """The result in the memory order of x: row-major or channels last."""
     x, (y,) = specs[0].fixed, op.infer(*specs)
     last = x.ndim > 2 and x.layout == channels_last(x.shape)
     order = [0, *range(2, x.ndim), 1] if last else list(range(x.ndim))
@@ -90,7 +90,7 @@ def map_axes(op: MapAxes, specs: tuple[Spec, ...], device: Device, policy: Polic
 
 
 def _steps(whole: AxesPass, moves: bool) -> list[AxesPass]:
-    """All axes at once where few elements are read for each result; else axis by axis, first those that shrink."""
+    """All axes at once if few elements are read per result; else axis by axis, shrinking ones first."""
     mapped = [a for a, m in enumerate(whole.maps) if m is not None]
     taps = [_taps(m) for m in whole.maps if m is not None]
     if mapped[-1] - mapped[0] < MOST_AXES and (moves or len(taps) == 1 or prod(taps) <= _MOST_TAPS):
@@ -104,14 +104,14 @@ def _steps(whole: AxesPass, moves: bool) -> list[AxesPass]:
 
 
 def _taps(axis: AxisMap) -> float:
-    """How many elements a row reads on average."""
+    """The average number of elements that a row reads."""
     return len(axis.table.at) / max(axis.target, 1)
 
 
 def _launch(
     step: AxesPass, kinds: tuple[DType, DType], places: tuple[Place, Place], moves: bool, aligned: bool
 ) -> Launch:
-    """One launch over [outer, up to three axes, inner]; an axis between mapped ones is mapped to itself."""
+    """One launch over [outer, up to three axes, inner]; an axis between mapped ones gets the identity map."""
     mapped = [a for a, m in enumerate(step.maps) if m is not None]
     first, behind = mapped[0], mapped[-1] + 1
     outer, inner = prod(step.sizes[:first]), prod(step.sizes[behind:])
@@ -135,7 +135,7 @@ def _launch(
 
 
 def _width(inner: int, kinds: tuple[DType, DType]) -> int:
-    """Elements of a thread that lie together: as many as 16 bytes hold, where that divides the inner axes."""
+    """Contiguous elements per thread: as many as 16 bytes hold, if that divides the inner axes."""
     width = VECTOR // max(k.itemsize for k in kinds)
     while inner % width:
         width //= 2

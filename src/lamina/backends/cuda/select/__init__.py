@@ -1,1 +1,1 @@
-"""Which formulation of an op runs: candidates, measurements, the device they are for."""
+"""The choice of an op's formulation: candidates, measurements, the target device."""

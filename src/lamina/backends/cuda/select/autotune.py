@@ -1,4 +1,4 @@
-"""The contest of `lamina.cudnn` on what the backend has: specs for operands, steps for candidates."""
+"""The contest of `lamina.cudnn` in terms of the backend: specs for operands, steps for candidates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.spec import Spec
 
 
 class Contestant(Protocol):
-    """A candidate: what runs, its scratch memory in bytes, its name."""
+    """A candidate: its steps, its scratch memory in bytes, its name."""
 
     @property
     def steps(self) -> Sequence[Bindable]:
@@ -60,7 +60,7 @@ class Trial(Generic[E]):
 
 @dataclass(frozen=True)
 class Plain:
-    """Own kernels that say what is right."""
+    """Own kernels that compute the reference."""
 
     steps: tuple[Bindable, ...]
     workspace: int = 0
@@ -94,7 +94,7 @@ def best(
     refusals: list[str],
     times: list[tuple[E, float]] | None = None,
 ) -> tuple[E, float] | None:
-    """The fastest right candidate and its milliseconds; the arguments are those of `slices`."""
+    """The fastest correct candidate and its milliseconds; the arguments are those of `slices`."""
     return finished(
         slices(
             entries,
@@ -123,11 +123,11 @@ def slices(
     times: list[tuple[E, float]] | None = None,
     room: int | None = None,
 ) -> Generator[str, None, tuple[E, float] | None]:
-    """The contest in small parts (`Contest.slices`); it returns the fastest right candidate and its milliseconds: the
-    first one unless another is clearly faster.
+    """The contest in small parts (`Contest.slices`); it returns the fastest correct candidate and its milliseconds:
+    the first one unless another is clearly faster.
 
-    plain: own kernels that say what is right; slow: they are only asked when most candidates disagree with the first.
-    times: gets every right candidate with its milliseconds. room: the most bytes that it may take.
+    plain: own kernels that compute the reference; slow: they only run when most candidates disagree with the first.
+        times: receives every correct candidate with its milliseconds. room: the most bytes that it may take.
     Raises MemoryError, OutOfMemoryError.
     """
     if not entries:

@@ -78,20 +78,20 @@ from lamina.runtime import CompileError, Device, DeviceError, digest
 from lamina.runtime.shared_lock import swift_turns
 from lamina.spec import DType, Policy, Spec, bfloat16, float16
 
-#: Engines that only work, and are slow, are tried when there are fewer good ones than this.
+#: Engines that are only functional are tried if there are fewer good ones than this.
 ENOUGH = 4
-#: Problems with less arithmetic than this also try own kernels where there are engines.
+#: Problems with less arithmetic also try own kernels if there are engines.
 _QUICK = 1e8
-#: Problems with more arithmetic than this are worth engines and knob values that no heuristic names; so many of them,
-#: and so many rounds of going on from the best.
+#: Problems with more arithmetic are worth engines and knob values that no heuristic names; so many of them, and so
+#: many rounds of continuing from the best.
 _LARGE, _MOST_VARIANTS, _ROUNDS = 1e12, 40, 2
-#: Problems with more arithmetic than this are checked against the first candidate, others against own kernels.
+#: Problems with more arithmetic are checked against the first candidate, others against own kernels.
 _SLOW = 2e10
-#: Between runs so many of the preferred formulation's engines compete, and so many candidates in all.
+#: Between runs, the number of the preferred formulation's engines that compete, and of candidates in all.
 _FEW, _MOST_FEW = 6, 12
 
 _first_choices: dict[tuple[Device, str, Policy], Choice] = {}
-#: What is told of every contest.
+#: Called with the outcome of every contest.
 _watchers: list[Callable[[ContestOutcome], None]] = []
 
 
@@ -100,7 +100,7 @@ _watchers: list[Callable[[ContestOutcome], None]] = []
 
 @dataclass(frozen=True)
 class Execute:
-    """One run of a cuDNN plan: uid -> address, and where in the workspace its own scratch memory begins."""
+    """One run of a cuDNN plan: uid -> address, and the offset of its own scratch memory in the workspace."""
 
     plan: ExecutionPlan
     pointers: Mapping[int, Place]
@@ -120,7 +120,7 @@ class Execute:
         return self.plan.bind(handle, VariantPack(addresses, workspace), call.stream)
 
     def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any] | None:
-        """As data, if the engine can be written down; numbers on the host as their bytes."""
+        """As data, if the engine can be serialized; numbers on the host as their bytes."""
         try:
             text = self.plan.json
         except CudnnError:
@@ -133,7 +133,7 @@ class Execute:
         return [["cudnn", tape.store(text.encode()), operands, workspace, self.plan.workspace]]
 
 
-#: Makes a cuDNN graph and says which address each uid has.
+#: Makes a cuDNN graph, and the address of each uid.
 MakeGraph = Callable[[], tuple[Graph, Mapping[int, Place]]]
 
 
@@ -141,11 +141,11 @@ MakeGraph = Callable[[], tuple[Graph, Mapping[int, Place]]]
 class Formulation:
     """One formulation.
 
-    graph: makes the cuDNN graph and says which address each uid has; None where own kernels do it all.
+    graph: makes the cuDNN graph and the address of each uid; None if own kernels do everything.
     before, after: kernels around the graph. steps: instead of a graph, the kernels.
     scratch: bytes at the start of the workspace that the kernels and the graph share.
-    spare: timed only where the other formulations have few candidates.
-    parts: for an op that stands for several, the plans of these, if this runs them one after the other.
+    spare: timed only if the other formulations have few candidates.
+    parts: for an op that stands for several, the plans of these, if this formulation runs them one after the other.
     """
 
     name: str
@@ -162,11 +162,11 @@ class Formulation:
 class Problem:
     """One op on operands of given specs, and the formulations to compute it, preferred ones first.
 
-    flops: how much arithmetic it is. plain: own kernels that work at any address (and check the others where the
-    arithmetic is little). family: what the key is without the sizes that `Policy.once` looks past; "" where each size
-    is a problem of its own. kind: the op with its attributes that are no sizes, what near problems share; "" where
-    there are none. apart: makes the formulation that runs an op's parts one after the other, where the plans of these
-    are only worth making for a contest.
+    flops: its arithmetic. plain: own kernels that work at any address (and serve as reference for others if there is
+        little arithmetic). family: the key without the sizes that `Policy.once` ignores; "" if each size is a problem
+        of its own. kind: the op with its attributes except sizes, which neighbouring problems share; "" if there are
+        none. apart: makes the formulation that runs an op's parts one after the other, if the plans of these are only
+        worth making for a contest.
     """
 
     key: str
@@ -183,7 +183,7 @@ class Problem:
 
     @property
     def place(self) -> ProblemPlace:
-        """Where it is among other problems."""
+        """Its place among other problems."""
         return ProblemPlace.of(self.kind, self.inputs, self.outputs)
 
     @property
@@ -193,13 +193,13 @@ class Problem:
 
     @property
     def op(self) -> str:
-        """The op's name, without attributes and what is fused behind it."""
+        """The op's name, without attributes and epilogue."""
         return re.split(r"\W", self.kind, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A formulation with an engine: something that can run; seconds: as timed."""
+    """A formulation with an engine; seconds: as timed."""
 
     formulation: Formulation
     plan: ExecutionPlan | None
@@ -209,7 +209,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """As people read it."""
+        """Its readable name."""
         return (
             self.formulation.name
             if self.plan is None
@@ -218,7 +218,7 @@ class Candidate:
 
     @property
     def choice(self) -> Choice:
-        """What the store keeps."""
+        """The entry for the plan store."""
         if self.plan is None or self.plan.config is None:
             return Choice(self.formulation.name)
         return Choice(self.formulation.name, *self.plan.config.key)
@@ -228,8 +228,8 @@ class Candidate:
 class ContestOutcome:
     """What a contest found.
 
-    key: the winner's in the plan store. first: what was there before, the heuristic's. times: each right candidate
-    with its milliseconds. refusals: why others were out.
+    key: the winner's in the plan store. first: the previous choice, the heuristic's. times: each correct candidate
+        with its milliseconds. refusals: why others were rejected.
     """
 
     problem: Problem
@@ -243,7 +243,7 @@ class ContestOutcome:
 
 @contextmanager
 def watched(told: Callable[[ContestOutcome], None]) -> Iterator[None]:
-    """Meanwhile `told` is called with what each contest found, in the thread that held it."""
+    """Within this context `told` is called with the outcome of each contest, in the thread that held it."""
     _watchers.append(told)
     try:
         yield
@@ -311,12 +311,11 @@ def _choose(
 
 
 def _takes_any_steps(one: Candidate, problem: Problem) -> bool:
-    """Whether it is cuDNN's engine for any steps behind a convolution, which uses no tensor cores, where these would
-    compute it.
+    """Whether it is cuDNN's generic engine for epilogues of convolutions, which uses no tensor cores, although these
+    support the convolution.
 
-    The parts one after the other take between a half and a fortieth of its time: a convolution with a clipped relu
-    behind it, or one along a single axis in groups with a bias (bfloat16, one image, cuDNN 9.19, compute capability
-    9.0).
+    Separate steps take between a half and a fortieth of its time: a convolution followed by a clipped relu, or a 1-D
+    grouped one with a bias (bfloat16, one image, cuDNN 9.19, compute capability 9.0).
     """
     half = problem.op.startswith("conv") and problem.dtype in (float16, bfloat16)
     return half and one.plan is not None and one.plan.config is not None and one.plan.config.key[0] == 0
@@ -325,8 +324,8 @@ def _takes_any_steps(one: Candidate, problem: Problem) -> bool:
 def _drawn_first(
     problem: Problem, device: Device, target: Target, policy: Policy, refusals: list[str]
 ) -> Candidate | None:
-    """The first candidate that can be made: what cuDNN's heuristics named for the same problem before, in whatever
-    process, else what they name now (which takes them milliseconds, for each formulation that they refuse too).
+    """The first candidate that can be built: the earlier answer of cuDNN's heuristics for the same problem, in any
+    process, else their present one (which takes milliseconds, also for each formulation that they refuse).
     """
     modes = ("fallback",) if policy.algorithm == "fallback" else ("a", "fallback")
     asks = problem.formulations and problem.formulations[0].graph is not None
@@ -338,7 +337,7 @@ def _drawn_first(
     if found is not None:
         return found
     found = next(candidates(problem, target, policy, modes, refusals), None)
-    if found is not None and scouted_target() is None:  # a scout takes every plan to be possible
+    if found is not None and scouted_target() is None:  # a scout assumes every plan to be possible
         store.put(key, found.choice)
     return found
 
@@ -349,14 +348,15 @@ def _is_there(device: Device) -> bool:
 
 
 def _store_key(problem: Problem, policy: Policy) -> str:
-    """A problem under a policy, for the stores. The formulations are a part of it: a new one is a new question."""
+    """The key of a problem under a policy, for the stores. It includes the formulations: a new one invalidates old
+    answers."""
     allowed = f"deterministic={policy.deterministic}, workspace_limit={policy.workspace_limit}"
     formulations = ",".join(formulation.name for formulation in problem.formulations)
     return f"{problem.key} tf32={policy.tf32}, {allowed}, ways={formulations}"
 
 
 def _first_choice(problem: Problem, device: Device, target: Target, policy: Policy) -> Candidate | None:
-    """What was chosen for the first sizes of the same family, if it does these ones too."""
+    """The choice for the first sizes of the same family, if it supports these ones, too."""
     if not policy.once or not problem.family:
         return None
     choice = _first_choices.get((device, problem.family, policy))
@@ -380,7 +380,7 @@ def _named(problem: Problem, target: Target, policy: Policy, refusals: list[str]
 
 
 def _known(problem: Problem, device: Device, target: Target, policy: Policy) -> Candidate | None:
-    """The first choice that is known, for the problem or for a near one, and that can be made for it."""
+    """The first known choice, for the problem or for a neighbouring one, that can be built for it."""
     for choice in known_choices(problem.place, device):
         found = rebuild(problem, choice, target, policy)
         if found is not None:
@@ -389,7 +389,7 @@ def _known(problem: Problem, device: Device, target: Target, policy: Policy) -> 
 
 
 def expects(problem: Problem, name: str, device: Device, policy: Policy) -> bool:
-    """Whether a formulation that costs time to make is worth it: all compete, or it is the one that is known."""
+    """Whether a formulation that takes time to build is worth it: all compete, or it is the known choice."""
     if policy.algorithm == "fastest":
         return True
     return policy.algorithm == "auto" and any(
@@ -414,7 +414,7 @@ def make_plan(problem: Problem, chosen: Candidate, device: Device) -> Plan:
 
 
 def _varies(chosen: Candidate) -> str:
-    """Why a candidate may give other bits from run to run."""
+    """Why a candidate's results may not be bitwise reproducible."""
     config = None if chosen.plan is None else chosen.plan.config
     random = NumericalNote.CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC
     return (
@@ -432,9 +432,9 @@ def candidates(
     refusals: list[str],
     accept: tune.Accept | None = None,
 ) -> Iterator[Candidate]:
-    """What could run, formulation by formulation and best first within each, made as it is asked for.
+    """The candidates, formulation by formulation and best first within each, built lazily.
 
-    accept: says why an engine is unwanted, beside what the policy says.
+    accept: gives the reason why an engine is unwanted, in addition to the policy.
     """
     limit = policy.workspace_limit
     for formulation in problem.formulations:
@@ -450,7 +450,7 @@ def candidates(
 
 
 def _wanted(dtype: DType, policy: Policy, accept: tune.Accept | None) -> tune.Accept:
-    """What the policy and `accept` say together."""
+    """The conditions of the policy and `accept` combined."""
     return lambda config: unwanted(config, dtype, policy) or (accept(config) if accept else "")
 
 
@@ -475,7 +475,7 @@ def _of_graph(
 
 
 def _left(formulation: Formulation, limit: int) -> int:
-    """What a formulation's own scratch memory leaves of a limit for cuDNN's."""
+    """The part of a limit that a formulation's own scratch memory leaves for cuDNN's."""
     return max(0, limit - round_up(formulation.scratch, WORKSPACE_ALIGNMENT))
 
 
@@ -498,7 +498,7 @@ def _fastest(
 ) -> Candidate | None:
     """The remembered choice, if it still builds; else the best of all candidates, which is remembered.
 
-    The formulations are a part of the key: where there is a new one, the contest is held again.
+    The formulations are part of the key: after a new one is added, the contest is held again.
     """
     store, key = plan_store(device), _store_key(problem, policy)
     remembered = store.get(key)
@@ -531,9 +531,8 @@ def _fastest(
 
 
 def _ahead_of_contest(problem: Problem, device: Device, target: Target, policy: Policy) -> Candidate | None:
-    """In a scout's thread: have all made that a contest is going to run, while others are held; the first of it.
-    Where a winner is remembered, it is that alone.
-    """
+    """In a scout's thread: have all candidates of a contest built while earlier ones are held; returns the first. If
+    a winner is remembered, only that is built."""
     place = problem.place
     remembered = plan_store(device).placed(place.nature).get(place.sizes) if place.nature else None
     found = None if remembered is None else rebuild(problem, remembered, target, policy)
@@ -547,13 +546,14 @@ def _ahead_of_contest(problem: Problem, device: Device, target: Target, policy: 
 
 
 def _seconds(milliseconds: float) -> float | None:
-    """None where nobody took the time."""
+    """None if there is no measurement."""
     return milliseconds / 1e3 if milliseconds else None
 
 
 @contextmanager
 def _loading(problem: Problem, device: Device) -> Iterator[None]:
-    """Meanwhile threads compile and load the own kernels that the contest will run; what fails fails there."""
+    """Within this context threads compile and load the own kernels that the contest will run; errors are raised
+    there."""
 
     def load(program: Program) -> None:
         device.make_current()
@@ -567,7 +567,7 @@ def _loading(problem: Problem, device: Device) -> Iterator[None]:
 
 
 def _programs(problem: Problem) -> set[Program]:
-    """Those of formulations that are timed in any case, and of what checks them."""
+    """The programs of formulations that are timed in any case, and of the reference."""
     timed = [
         formulation
         for formulation in problem.formulations
@@ -590,8 +590,8 @@ def _contest(
     refusals: list[str],
     times: list[tuple[Candidate, float]],
 ) -> tuple[Candidate, float] | None:
-    """The fastest right candidate and its milliseconds; every right one is appended to `times`."""
-    with swift_turns():  # plans of the next problems are being made
+    """The fastest correct candidate and its milliseconds; every correct one is appended to `times`."""
+    with swift_turns():  # plans of the next problems are being built
         return autotune.best(
             entries,
             device,
@@ -659,8 +659,8 @@ def _made(
     modes: Sequence[str],
     refusals: list[str],
 ) -> list[Candidate]:
-    """The candidates of formulations that are graphs, all plans made at the same time: the first of each that the
-    heuristics name, and those that no measurement rules out.
+    """The candidates of graph formulations, all plans built concurrently: the heuristics' first of each, and those
+    that no measurement rules out.
     """
     drafts: list[tuple[Formulation, Mapping[int, Place], EngineConfig]] = []
     for formulation in formulations:
@@ -700,17 +700,17 @@ def _outclassed(problem: Problem, formulation: Formulation, config: EngineConfig
 def _beyond(
     problem: Problem, graph: Graph, target: Target, named: Iterable[EngineConfig]
 ) -> list[EngineConfig]:
-    """For a large problem also engines that accept its graph but that the heuristics leave out."""
+    """For a large problem, additional engines that accept its graph but that the heuristics omit."""
     if problem.flops < _LARGE:
         return []
     try:
         return tune.unnamed(graph.build(target), {config.key[0] for config in named})
     except CudnnError:
-        return []  # the graph itself is refused, as the heuristics said
+        return []  # the graph itself is refused, as the heuristics reported
 
 
 def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) -> Candidate | None:
-    """The candidate that a choice names, or None when it does not exist any more or breaks the policy."""
+    """The candidate that a choice names, or None if it no longer exists or violates the policy."""
     formulation = next((w for w in problem.formulations if w.name == choice.formulation), None)
     if formulation is None:
         return None
@@ -734,7 +734,7 @@ def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) ->
 
 
 def _open(problem: Problem, chosen: Candidate, device: Device, policy: Policy) -> OpenChoice | None:
-    """What may be learnt between runs, where this very problem was not measured and the policy lets plans change."""
+    """The open question of a plan, if this very problem was not measured and the policy allows changes of plans."""
     fixed = policy.algorithm != "auto" or policy.deterministic or policy.once or policy.check_finite
     if fixed or not problem.kind or is_measured(problem.place, device):
         return None
@@ -749,7 +749,7 @@ def _open(problem: Problem, chosen: Candidate, device: Device, policy: Policy) -
 
 
 def _is_known(place: ProblemPlace, choice: Choice, device: Device) -> bool | None:
-    """Whether measurements name this choice first; None where there are none of this very problem."""
+    """Whether measurements rank this choice first; None if there are none of this very problem."""
     if not is_measured(place, device):
         return None
     first = next(known_choices(place, device))
@@ -757,9 +757,8 @@ def _is_known(place: ProblemPlace, choice: Choice, device: Device) -> bool | Non
 
 
 def _few(problem: Problem, chosen: Candidate, device: Device, policy: Policy) -> list[Candidate]:
-    """A few candidates, with their kernels loaded: the one in use, those of near problems, the first of each
-    formulation. For a thread of its own.
-    """
+    """A few candidates, with their kernels loaded: the one in use, those of neighbouring problems, the first of each
+    formulation. Runs in a separate thread."""
     with device.current():
         target, limit = target_of(device), tune.budget(device, policy.workspace_limit)
         near = [rebuild(problem, choice, target, policy) for choice in known_choices(problem.place, device)]
@@ -772,7 +771,7 @@ def _few(problem: Problem, chosen: Candidate, device: Device, policy: Policy) ->
 
 
 def drawn(problem: Problem, target: Target, policy: Policy, limit: int) -> list[Candidate]:
-    """The first candidates of each formulation that take no more than `limit` bytes of workspace, in turns."""
+    """The first candidates of each formulation with at most `limit` bytes of workspace, round-robin."""
     accept = tune.few_compiled(_FEW)
     preferred = next((w for w in problem.formulations if w.graph is not None), None)
     lists = [
@@ -784,7 +783,7 @@ def drawn(problem: Problem, target: Target, policy: Policy, limit: int) -> list[
 
 
 def _apart(problem: Problem) -> list[Formulation]:
-    """The formulation that runs the parts one after the other, if the problem has it and these have plans."""
+    """The formulation that runs the parts one after the other, if the problem has it and the parts have plans."""
     try:
         return [] if problem.apart is None else [problem.apart()]
     except NoKernel:
@@ -792,7 +791,7 @@ def _apart(problem: Problem) -> list[Formulation]:
 
 
 def _loads(one: Candidate, device: Device) -> bool:
-    """Load a candidate's own kernels; whether they can be."""
+    """Load a candidate's own kernels; whether that succeeded."""
     try:
         for step in one.steps:
             if isinstance(step, Launch | Together):
@@ -810,12 +809,12 @@ def _firsts(
     limit: int,
     accept: tune.Accept,
 ) -> Iterator[Candidate]:
-    """The heuristic's candidates of a formulation, made as they are asked for; own kernels as in `_entries`."""
+    """The heuristic's candidates of a formulation, built lazily; own kernels as in `_entries`."""
     if formulation.graph is not None:
         wanted = _wanted(problem.dtype, policy, accept)
         for made in _of_graph(formulation, formulation.graph, target, limit, ("a",), wanted, []):
             if not threading.main_thread().is_alive():
-                return  # the process ends, and waits for this thread
+                return  # the process is exiting, and waits for this thread
             yield made
     elif formulation.steps != problem.plain or problem.flops <= _QUICK:
         yield candidate(formulation, None, {})
@@ -824,7 +823,7 @@ def _firsts(
 def _compared(
     problem: Problem, device: Device, policy: Policy, entries: Sequence[Candidate], room: int
 ) -> Generator[str, None, tuple[tuple[Candidate, float] | None, dict[Choice, float]]]:
-    """The contest in small parts: the fastest candidate that is right, and the milliseconds of all that are."""
+    """The contest in small parts: the fastest correct candidate, and the milliseconds of all correct ones."""
     times: list[tuple[Candidate, float]] = []
     found = yield from autotune.slices(
         entries,
@@ -842,13 +841,13 @@ def _compared(
 def _learn(
     problem: Problem, device: Device, policy: Policy, entries: Sequence[Candidate], room: int
 ) -> TuningSlices:
-    """The contest between a few candidates, which are checked against the one in use. What it finds is stored."""
+    """The contest between a few candidates, which are checked against the one in use. The result is stored."""
     if len(entries) < 2:
         return None
     found, times = yield from _compared(problem, device, policy, entries, room)
     held = times.get(entries[0].choice)
     if found is None or held is None:
-        return None  # what is in use did not pass: there is nothing to compare with
+        return None  # the one in use did not pass: there is no reference
     best, milliseconds = found
     place = problem.place
     learnt = replace(best.choice, milliseconds=milliseconds, heuristic=held)
@@ -862,7 +861,7 @@ def _learn(
 def _adopting(
     problem: Problem, chosen: Candidate, device: Device, policy: Policy, learnt: Choice
 ) -> OpenChoice:
-    """How the winner of another process's contest comes here."""
+    """The adoption of the winner of another process's contest."""
     return OpenChoice(
         partial(_pair, problem, chosen, device, policy, learnt),
         partial(_adopt, problem, device, policy, learnt),
@@ -872,9 +871,8 @@ def _adopting(
 def _pair(
     problem: Problem, chosen: Candidate, device: Device, policy: Policy, learnt: Choice
 ) -> list[Candidate]:
-    """The candidate in use and the one that was learnt, with their kernels loaded; the first alone where the other
-    cannot be made here. For a thread of its own.
-    """
+    """The candidate in use and the learnt one, with their kernels loaded; only the first if the other cannot be built
+    here. Runs in a separate thread."""
     with device.current():
         found = rebuild(problem, learnt, target_of(device), policy)
         for check in checks_of({spec.dtype.name for spec in (*problem.inputs, *problem.outputs)}):
@@ -885,9 +883,8 @@ def _pair(
 def _adopt(
     problem: Problem, device: Device, policy: Policy, learnt: Choice, entries: Sequence[Candidate], room: int
 ) -> TuningSlices:
-    """The contest between the candidate in use and the one that was learnt elsewhere, which wins where it is right;
-    it is stored as where it was measured.
-    """
+    """The contest between the candidate in use and the one learnt elsewhere, which wins if it is correct; it is
+    stored as if measured here."""
     if len(entries) < 2:
         return None
     _, times = yield from _compared(problem, device, policy, entries, room)
@@ -904,5 +901,5 @@ def _adopt(
 def nothing_to_do(
     problem_inputs: Sequence[Spec], outputs: Sequence[Spec], device: Device, label: str
 ) -> Plan:
-    """The plan for a result without elements."""
+    """The plan for an empty result."""
     return kernel_plan(device, problem_inputs, outputs, [], label=label)
