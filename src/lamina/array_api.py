@@ -1,7 +1,7 @@
-"""Floor 5: the array API standard's names for what Lamina has (data-apis.org, 2024.12): NumPy's convention.
+"""Floor 5: the array API standard (data-apis.org, 2024.12): its names for Lamina's functions, as in NumPy.
 
-`x.__array_namespace__()` gives this module, for tensors and traced values: `axis`, `keepdims`, `concat`, …
-What the standard has and Lamina has not (linear algebra, complex numbers, wider unsigned integers) is absent.
+`x.__array_namespace__()` returns this module, for tensors and traced values: `axis`, `keepdims`, `concat`, …
+Parts of the standard that Lamina lacks (linear algebra, complex numbers, wider unsigned integers) are absent.
 Functions take tensors, arrays and numbers, and raise as the functions of `lamina.ops` do.
 """
 
@@ -53,7 +53,7 @@ isfinite, isinf, isnan, signbit = ops.isfinite, ops.isinf, ops.isnan, ops.signbi
 
 
 def round(x: Any, /) -> Any:
-    """The nearest whole number, the even one of two."""
+    """Rounded to the nearest integer, halves to even."""
     return ops.round(x)
 
 
@@ -69,7 +69,7 @@ def positive(x: Any, /) -> Any:
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-    """x, not below min and not above max."""
+    """x clamped between min and max."""
     return ops.clamp(x, min, max)
 
 
@@ -128,7 +128,7 @@ def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: builtins.bool = Fal
 
 
 def _line(what: str, x: Any, axis: int | None) -> int:
-    """The axis to go along. Raises ValueError where none is given and there is more than one."""
+    """The given axis, or the only one. Raises ValueError if none is given and there are several."""
     if axis is None and x.ndim != 1:
         raise ValueError(f"{what}: axis must be given for an array of {x.ndim} axes")
     return 0 if axis is None else axis
@@ -137,7 +137,7 @@ def _line(what: str, x: Any, axis: int | None) -> int:
 def cumulative_sum(
     x: Any, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: builtins.bool = False
 ) -> Any:
-    """The sums up to each element, with a 0 in front where asked for."""
+    """Cumulative sums, with a leading 0 if requested."""
     line = _line("cumulative_sum", x, axis)
     return _with_first(ops.cumsum(x, line, dtype=dtype), line, 0, include_initial)
 
@@ -145,7 +145,7 @@ def cumulative_sum(
 def cumulative_prod(
     x: Any, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: builtins.bool = False
 ) -> Any:
-    """The products up to each element, with a 1 in front where asked for."""
+    """Cumulative products, with a leading 1 if requested."""
     line = _line("cumulative_prod", x, axis)
     return _with_first(ops.cumprod(x, line, dtype=dtype), line, 1, include_initial)
 
@@ -158,27 +158,27 @@ def _with_first(x: Any, axis: int, value: int, asked: builtins.bool) -> Any:
 
 
 def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
-    """The differences of neighbours, n times over."""
+    """The n-th differences of neighbors."""
     return ops.diff(x, n, axis, prepend, append)
 
 
-# ---- order, places and sets
+# ---- sorting, searching and sets
 def sort(
     x: Any, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
 ) -> Any:
-    """The elements along an axis in order; always stable."""
+    """The elements sorted along an axis; always stable."""
     return ops.sort(x, axis, descending).values
 
 
 def argsort(
     x: Any, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
 ) -> Any:
-    """The indices that put the elements along an axis in order; always stable."""
+    """The indices that sort the elements along an axis; always stable."""
     return ops.argsort(x, axis, descending)
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: Literal["left", "right"] = "left", sorter: Any = None) -> Any:
-    """Where elements would stand in a sorted vector."""
+    """The insertion points of elements in a sorted vector."""
     return ops.searchsorted(x1, x2, side=side, sorter=sorter)
 
 
@@ -193,17 +193,17 @@ def isin(x1: Any, x2: Any, /, *, invert: builtins.bool = False) -> Any:
 
 
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
-    """The slices along an axis that a vector of indices names."""
+    """The slices along an axis at a vector of indices."""
     return ops.index_select(x, _line("take", x, axis), indices)
 
 
 def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Any:
-    """The elements that indices name along an axis."""
+    """The elements at indices along an axis."""
     return ops.take_along_dim(x, indices, axis)
 
 
 class UniqueAll(NamedTuple):
-    """Distinct elements, where each one is first, where each element is among them, how often each occurs."""
+    """Distinct elements, the first index of each, the inverse indices, and the count of each."""
 
     values: Any
     indices: Any
@@ -212,21 +212,21 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """Distinct elements, and how often each one occurs."""
+    """Distinct elements, and the count of each."""
 
     values: Any
     counts: Any
 
 
 class UniqueInverse(NamedTuple):
-    """Distinct elements, and where each element is among them."""
+    """Distinct elements, and the inverse indices."""
 
     values: Any
     inverse_indices: Any
 
 
 def unique_all(x: Any, /) -> UniqueAll:
-    """The distinct elements and all about them."""
+    """The distinct elements with first indices, inverse indices and counts."""
     values, inverse, counts = ops.unique(x, return_inverse=True, return_counts=True)
     order = ops.argsort(ops.flatten(inverse))  # stable: the first of each comes first
     first = ops.index_select(order, 0, ops.sub(ops.cumsum(counts, 0), counts))
@@ -234,12 +234,12 @@ def unique_all(x: Any, /) -> UniqueAll:
 
 
 def unique_counts(x: Any, /) -> UniqueCounts:
-    """The distinct elements and how often each one occurs."""
+    """The distinct elements and their counts."""
     return UniqueCounts(*ops.unique(x, return_counts=True))
 
 
 def unique_inverse(x: Any, /) -> UniqueInverse:
-    """The distinct elements and where each element is among them."""
+    """The distinct elements and the inverse indices."""
     return UniqueInverse(*ops.unique(x, return_inverse=True))
 
 
@@ -260,7 +260,7 @@ def argmin(x: Any, /, *, axis: int | None = None, keepdims: builtins.bool = Fals
 
 # ---- shapes
 def reshape(x: Any, /, shape: tuple[int, ...], *, copy: builtins.bool | None = None) -> Any:
-    """The elements under another shape; copy=True gives memory of their own."""
+    """The elements in another shape; copy=True always copies."""
     found = ops.reshape(x, shape)
     return tensors.tensor(found) if copy and isinstance(found, Tensor) else found
 
@@ -289,17 +289,17 @@ def squeeze(x: Any, /, axis: int | tuple[int, ...]) -> Any:
 
 
 def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
-    """Arrays one behind the other along an axis; None: all flattened."""
+    """Arrays concatenated along an axis; None: all flattened."""
     return ops.cat([ops.flatten(x) for x in arrays], 0) if axis is None else ops.cat(arrays, axis)
 
 
 def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Any:
-    """Arrays side by side along a new axis."""
+    """Arrays stacked along a new axis."""
     return ops.stack(arrays, axis)
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
-    """The parts along an axis, without it."""
+    """The slices along an axis, without it."""
     return tuple(ops.squeeze(part, axis) for part in ops.split(x, 1, axis))
 
 
@@ -309,7 +309,7 @@ def flip(x: Any, /, *, axis: Axis = None) -> Any:
 
 
 def broadcast_to(x: Any, /, shape: tuple[int, ...]) -> Any:
-    """Repeated up to a shape."""
+    """Broadcast to a shape."""
     return ops.expand(x, shape)
 
 
@@ -319,19 +319,19 @@ def moveaxis(x: Any, source: int | tuple[int, ...], destination: int | tuple[int
 
 
 def roll(x: Any, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> Any:
-    """Elements moved along axes; what leaves at one end comes back at the other."""
+    """Elements shifted along axes, wrapping around."""
     if isinstance(axis, tuple) and isinstance(shift, int):
         shift = (shift,) * len(axis)
     return ops.roll(x, shift, axis)
 
 
 def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
-    """Each element so many times, one after the other."""
+    """Each element repeated a number of times, consecutively."""
     return ops.repeat_interleave(x, repeats, axis)
 
 
 def tile(x: Any, repetitions: tuple[int, ...], /) -> Any:
-    """Repeated along the axes."""
+    """Tiled along the axes."""
     return ops.tile(x, repetitions)
 
 
@@ -346,7 +346,7 @@ def triu(x: Any, /, *, k: int = 0) -> Any:
 
 
 def meshgrid(*arrays: Any, indexing: Literal["xy", "ij"] = "xy") -> tuple[Any, ...]:
-    """Vectors repeated over the grid that they span."""
+    """Vectors broadcast over the grid that they span."""
     return ops.meshgrid(*arrays, indexing=indexing)
 
 
@@ -367,7 +367,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     return ops.cast(ops.sum(product, axis), product.dtype)
 
 
-# ---- making arrays
+# ---- creating arrays
 def asarray(
     obj: Any,
     /,
@@ -376,7 +376,7 @@ def asarray(
     device: Device | str | None = None,
     copy: builtins.bool | None = None,
 ) -> Any:
-    """A tensor of numbers, lists or an array; its memory is shared where copy is not True."""
+    """A tensor from numbers, lists or an array; its memory is shared unless copy is True."""
     if copy:
         return tensors.tensor(obj, dtype, device)
     return tensors.as_tensor(obj).to(device, dtype)
@@ -385,7 +385,7 @@ def asarray(
 def from_dlpack(
     x: Any, /, *, device: Device | str | None = None, copy: builtins.bool | None = None
 ) -> Tensor:
-    """A tensor over another library's memory, copied where asked for or where the device differs."""
+    """A tensor over another library's memory, copied if requested or if the device differs."""
     found = tensors.from_dlpack(x)
     return tensors.tensor(found, device=device) if copy else found.to(device)
 
@@ -404,7 +404,7 @@ def empty(shape: Any, *, dtype: DType | None = None, device: Device | str | None
 def full(
     shape: Any, fill_value: Any, *, dtype: DType | None = None, device: Device | str | None = None
 ) -> Tensor:
-    """The same value everywhere; its kind gives the dtype unless that is given."""
+    """The same value everywhere; its type gives the default dtype."""
     kinds: dict[type, DType] = {builtins.bool: bool, int: int64}
     return tensors.full(shape, fill_value, dtype or kinds.get(type(fill_value), float32), device)
 
@@ -427,7 +427,7 @@ def empty_like(x: Any, /, *, dtype: DType | None = None, device: Device | str | 
 def full_like(
     x: Any, /, fill_value: Any, *, dtype: DType | None = None, device: Device | str | None = None
 ) -> Tensor:
-    """The same value everywhere, of x's shape."""
+    """The same value everywhere, in x's shape."""
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or _device_of(x))
 
 
@@ -450,7 +450,7 @@ def arange(
     dtype: DType | None = None,
     device: Device | str | None = None,
 ) -> Tensor:
-    """Evenly spaced numbers from start up to, not including, stop."""
+    """Evenly spaced numbers from start up to, but excluding, stop."""
     values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
     return tensors.tensor(values, dtype, device)
 
@@ -483,13 +483,13 @@ def eye(
 
 
 def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
-    """Arrays repeated up to one shape."""
+    """Arrays broadcast to a common shape."""
     shape = np.broadcast_shapes(*(x.shape for x in arrays))
     return tuple(ops.expand(x, shape) for x in arrays)
 
 
 class FloatInfo(NamedTuple):
-    """What a float dtype holds."""
+    """The limits of a float dtype."""
 
     bits: int
     eps: float
@@ -500,7 +500,7 @@ class FloatInfo(NamedTuple):
 
 
 class IntegerInfo(NamedTuple):
-    """What an integer dtype holds."""
+    """The limits of an integer dtype."""
 
     bits: int
     max: int
@@ -509,7 +509,7 @@ class IntegerInfo(NamedTuple):
 
 
 def finfo(type: Any, /) -> FloatInfo:
-    """What a float dtype, or that of an array, holds."""
+    """The limits of a float dtype, or of an array's."""
     kind = type if isinstance(type, DType) else type.dtype
     known: Any = ml_dtypes.finfo
     found = known(kind.numpy)
@@ -518,26 +518,28 @@ def finfo(type: Any, /) -> FloatInfo:
 
 
 def iinfo(type: Any, /) -> IntegerInfo:
-    """What an integer dtype, or that of an array, holds."""
+    """The limits of an integer dtype, or of an array's."""
     kind = type if isinstance(type, DType) else type.dtype
     found = np.iinfo(kind.numpy)
     return IntegerInfo(8 * kind.itemsize, int(found.max), int(found.min), kind)
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
-    """The dtype that arrays and dtypes are computed in together."""
+    """The common dtype of arrays and dtypes in computations."""
     kinds = [x if isinstance(x, DType) else x.dtype for x in arrays_and_dtypes]
     return functools.reduce(spec.promote_types, kinds)
 
 
 def can_cast(from_: Any, to: DType, /) -> builtins.bool:
-    """Whether every number of a dtype is one of another."""
+    """Whether a dtype can be cast to another without loss."""
     kind = from_ if isinstance(from_, DType) else from_.dtype
     return builtins.bool(kind.category <= to.category and spec.promote_types(kind, to) == to)
 
 
 def isdtype(dtype: DType, kind: Any) -> builtins.bool:
-    """Whether a dtype is another, or of a kind: "bool", "signed integer", "real floating", …, or one of several."""
+    """Whether a dtype equals another, or is of a kind: "bool", "signed integer", "real floating", …, or one of
+    several.
+    """
     if isinstance(kind, tuple):
         return builtins.any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, DType):
@@ -552,7 +554,7 @@ def isdtype(dtype: DType, kind: Any) -> builtins.bool:
 
 
 def _device_of(x: Any) -> Device | None:
-    """Where a tensor is; None for traced values."""
+    """The device of a tensor; None for traced values."""
     return x.device if isinstance(x, Tensor) else None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Gone(argparse.Action):
-    """An option that is called otherwise now: using it is an error that says the new name (`const`)."""
+    """A renamed option: using it is an error that tells the new name (`const`)."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, const: str) -> None:
         super().__init__(option_strings, dest, nargs="?", const=const, help=argparse.SUPPRESS)
@@ -21,7 +21,7 @@ class Gone(argparse.Action):
         values: Any,
         option_string: Any = None,
     ) -> None:
-        """Ends the program."""
+        """Exits the program."""
         parser.error(f"{option_string} is {self.const} now")
 
 

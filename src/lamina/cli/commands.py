@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     options.words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status = options.run(options)  # commands that run other programs end as these did
+        status = options.run(options)  # commands that run other programs exit with their status
     except BrokenPipeError:  # the reader of our output has gone: nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.FAILED

@@ -119,7 +119,7 @@ def _pair(name: str, values: list[int]) -> tuple[int, int]:
 
 
 def _gpu(name: str) -> str | None:
-    """The GPU to measure on, None where there is none or none is wanted."""
+    """The GPU to measure on, None if there is none or none is requested."""
     if name == "none":
         return None
     if name != "auto":
@@ -154,7 +154,7 @@ def _table(direction: str, rows: Iterable[CaseRow]) -> Table:
 
 
 def _order(row: CaseRow) -> tuple[bool, float, str]:
-    """Fastest first, what was refused last."""
+    """Fastest first, refused ones last."""
     return bool(row.refused), row.milliseconds or 0.0, row.api
 
 

@@ -1,4 +1,4 @@
-"""One convolution case: its graphs, its engines and algorithms, and what each costs and gives on a GPU."""
+"""One convolution case: its graphs, its engines and algorithms, and their time and error on a GPU."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 _IMPERATIVE = {"forward": "forward", "data": "backward_data", "filter": "backward_filter"}
 _NONDETERMINISTIC = note("nondeterministic")
-_NUMPY_FLOPS = 2e9  # up to so much arithmetic NumPy is the reference, beyond it cuDNN in float64
-_SAMPLE = 1 << 20  # elements that are compared, at either end of the result
+_NUMPY_FLOPS = 2e9  # operations up to which NumPy is the reference; beyond, cuDNN in float64
+_SAMPLE = 1 << 20  # number of compared elements at either end of the result
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Case:
 
     @cached_property
     def window(self) -> Window:
-        """The window as the ops have it."""
+        """The window as the ops represent it."""
         (top, left), one = self.pad, self.groups
         return Window(self.stride, ((top, top), (left, left)), self.dilation, one)
 
@@ -88,7 +88,7 @@ class Case:
 
     @property
     def compute(self) -> str:
-        """The type of the sums."""
+        """The accumulation type."""
         return "float64" if self.dtype == "float64" else "float32"
 
     def shapes(self, direction: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -118,7 +118,7 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseRow:
-    """One way to compute one direction. milliseconds and error are None where nothing was run."""
+    """One way to compute one direction. milliseconds and error are None if nothing was run."""
 
     direction: str
     api: str
@@ -133,7 +133,7 @@ class CaseRow:
     refused: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON."""
         return asdict(self)
 
 
@@ -143,7 +143,7 @@ class CaseRow:
 def graph_plans(
     case: Case, direction: str, target: Target, engines: str
 ) -> Iterator[tuple[CaseRow, ExecutionPlan | None]]:
-    """Plans of one direction, and rows for what is refused.
+    """Plans of one direction, and rows for refused ones.
 
     engines: "best" is the first plan of the heuristic, "each" the first of every engine, "all" every
     configuration that heuristics name.
@@ -177,7 +177,7 @@ def _row(direction: str, plan: ExecutionPlan) -> CaseRow:
 
 
 def deviceless(case: Case, directions: Sequence[str], target: Target, engines: str) -> list[CaseRow]:
-    """What would run on a GPU that is not there: plans and refusals, and the names of the algorithms."""
+    """Candidates for an absent GPU: plans and refusals, and the names of the algorithms."""
     rows = []
     for direction in directions:
         rows += [row for row, _ in graph_plans(case, direction, target, engines)]
@@ -188,7 +188,8 @@ def deviceless(case: Case, directions: Sequence[str], target: Target, engines: s
 
 
 def remarks(case: Case, rows: Sequence[CaseRow]) -> list[str]:
-    """For each direction and API of which nothing runs: that, and what the library says to its algorithms."""
+    """For each direction and API without a candidate: a line saying so, with the library's reason for
+    its algorithms."""
     lines = []
     for direction, api in dict.fromkeys((row.direction, row.api) for row in rows):
         of = [row for row in rows if (row.direction, row.api) == (direction, api)]
@@ -209,9 +210,9 @@ class Bench:
 
     Args:
         case: the convolution. device: the GPU.
-        repeats: runs that are timed each by itself; the median counts.
-        limit: most bytes of workspace.
-        tflops, bandwidth: what the fraction of the roofline is counted by (TFLOP/s, TB/s; default: the device's own).
+        repeats: number of individually timed runs; the median is reported.
+        limit: maximum workspace in bytes.
+        tflops, bandwidth: the roofline for the reported fraction (TFLOP/s, TB/s; default: the device's own).
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class Bench:
     def _runs(
         self, direction: str, engines: str, operands: list[Buffer], result: Buffer
     ) -> Iterator[tuple[CaseRow, Callable[[], None] | None]]:
-        """What can be run: imperative algorithms first, then graph engines."""
+        """The runnable candidates: imperative algorithms first, then graph engines."""
         yield from self._imperative(direction, operands, result)
         pointers = {1: operands[0].pointer, 2: operands[1].pointer, 3: result.pointer}
         for row, plan in graph_plans(self.case, direction, self.handle, engines):
@@ -287,7 +288,7 @@ class Bench:
     def _measured(
         self, row: CaseRow, run: Callable[[], None], result: Buffer, expected: list[np.ndarray[Any, Any]]
     ) -> CaseRow:
-        """The row with time and error; a failure becomes its reason."""
+        """The row with time and error; for a failure, with its reason."""
         try:
             memset(result, 0xFF, self.stream)  # NaN in every float type
             run()
@@ -306,7 +307,7 @@ class Bench:
         )
 
     def _time(self, run: Callable[[], None]) -> float:
-        """The median of single runs, after two that count for nothing."""
+        """The median of single runs, after two warm-up runs."""
         for _ in range(2):
             run()
         pairs = [(Event(timing=True), Event(timing=True)) for _ in range(self.repeats)]
@@ -320,16 +321,16 @@ class Bench:
     # -- values ---------------------------------------------------------------------------------------------
 
     def _random(self, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
-        """Numbers between -1 and 1 that the dtype holds exactly."""
+        """Numbers between -1 and 1 that the dtype represents exactly."""
         numbers = np.random.default_rng(seed).random(shape, np.float32) * 2 - 1
         return numbers.astype(self.dtype.numpy)
 
     def _laid(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The elements in the order of memory."""
+        """The elements in memory order."""
         return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if self.case.layout == "nhwc" else array)
 
     def _expected(self, direction: str, arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """Both ends of the result in float64: NumPy's where that is quick, else cuDNN's double precision."""
+        """Both ends of the result in float64: by NumPy where that is fast, else by cuDNN in double precision."""
         if self.case.flops <= _NUMPY_FLOPS:
             (whole,) = run_reference(self.case.op(direction), arrays, float64)
             return _ends(self._laid(whole).reshape(-1))

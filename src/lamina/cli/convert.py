@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 
 class FileWeights(NamedTuple):
-    """The weights of a file: arrays of the types that it has, and its texts."""
+    """The weights of a file: arrays in the file's types, and its texts."""
 
     arrays: dict[str, Array]
     texts: dict[str, str]
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _of(table: Mapping[str, Any], file: Path, what: str) -> Any:
-    """The longest ending of a file's name that the table has. Raises ValueError."""
+    """The longest extension of a file's name that is in the table. Raises ValueError."""
     for start in range(len(file.suffixes)):
         ending = "".join(file.suffixes[start:])
         if ending in table:
@@ -72,7 +72,7 @@ def _of(table: Mapping[str, Any], file: Path, what: str) -> Any:
 
 
 def _read_weights(file: Path, options: argparse.Namespace) -> FileWeights:
-    """Every format that says in its content what it is."""
+    """Every format that can be detected by its content."""
     known: dict[Storage, Array] = {}
     with open_weights(file, key=options.key) as found:
         return FileWeights({name: x.read(known) for name, x in found.tensors.items()}, found.texts)
@@ -89,7 +89,7 @@ def _write_torch(found: FileWeights, file: Path, options: argparse.Namespace) ->
 
 
 def _read_onnx(file: Path, options: argparse.Namespace) -> FileWeights:
-    """The weights of a model; the model itself stands in the texts."""
+    """The weights of a model; the model itself is in the texts."""
     if options.key is not None:
         raise ValueError("--key: an ONNX model has nothing but its weights")
     net = convert.from_onnx(file)
@@ -97,7 +97,7 @@ def _read_onnx(file: Path, options: argparse.Namespace) -> FileWeights:
 
 
 def _write_onnx(found: FileWeights, file: Path, options: argparse.Namespace) -> list[Path]:
-    """The model that the texts hold, with these weights."""
+    """The model in the texts, with these weights."""
     if options.shard_size:
         raise ValueError("--shard-size: only safetensors files come in shards")
     convert.onnx_of_weights(found.arrays, found.texts, options.source).to_onnx(file)
@@ -105,7 +105,7 @@ def _write_onnx(found: FileWeights, file: Path, options: argparse.Namespace) -> 
 
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
-#: What reads and writes files, by the ending of their names.
+#: Readers and writers of files, by file name extension.
 READERS: dict[str, Reader] = {
     **dict.fromkeys((".safetensors", ".index.json", *_TORCH), _read_weights),
     ".onnx": _read_onnx,

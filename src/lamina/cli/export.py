@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Make the network, write it, say what was written."""
+    """Build the network, write it, report the result."""
     write = WRITERS.get(options.target.suffix)
     if write is None:
         raise ValueError(f"OUT: {options.target.name!r} ends in none of {', '.join(WRITERS)}")
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _write_onnx(net: Module, images: Spec, sight: Sight | None, options: argparse.Namespace) -> str:
-    """A model; how its network sees images, where that is known, stands in it. Raises ExportError."""
+    """A model; it records the image preprocessing, if known. Raises ExportError."""
     model = convert.to_onnx(
         net,
         images,
@@ -87,7 +87,7 @@ def _write_onnx(net: Module, images: Spec, sight: Sight | None, options: argpars
 
 
 def _write_plan(net: Module, images: Spec, sight: Sight | None, options: argparse.Namespace) -> str:
-    """A saved plan; it is read again, and asked, unless --no-check says not to. Raises ValueError."""
+    """A saved plan; it is loaded again and run, unless --no-check is given. Raises ValueError."""
     drawn = np.random.default_rng(0).standard_normal(images.shape).astype(np.float32)
     with Inferer(net.eval(), device=options.device, precision=options.precision) as inferer:
         wanted = inferer(drawn).numpy()
@@ -100,7 +100,7 @@ def _write_plan(net: Module, images: Spec, sight: Sight | None, options: argpars
     return f"a plan for {images.shape[0]} images of {images.shape[2]}x{images.shape[3]} on {where.kind}"
 
 
-#: What writes a network, by the ending of the file's name.
+#: Writers of networks, by file name extension.
 WRITERS: dict[str, Callable[[Module, Spec, Sight | None, argparse.Namespace], str]] = {
     ".onnx": _write_onnx,
     ".plan": _write_plan,
@@ -108,9 +108,9 @@ WRITERS: dict[str, Callable[[Module, Spec, Sight | None, argparse.Namespace], st
 
 
 def _net(options: argparse.Namespace) -> tuple[Module, Sight | None, int]:
-    """The network with its weights, how it sees images where these say it, and how many channels these have.
+    """The network with its weights, its image preprocessing if the weights record it, and their number of channels.
 
-    Raises ValueError for weights of others.
+    Raises ValueError for weights of other networks.
     """
     network = NETWORKS[options.network]
     if options.weights is None:

@@ -1,4 +1,4 @@
-"""Folders of images as training data, and what a network must be given to see an image as it was trained to."""
+"""Folders of images as training data, and the preprocessing that reproduces the training's view of an image."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import numpy as np
 from lamina.data import DataLoader, ImageFolder, Subset, random_split, transforms
 from lamina.data.datasets import Dataset, Transform
 
-#: Where each split is, by the names that are usual.
+#: The folder of each split, by its usual names.
 _NAMES = {"train": ("train", "training"), "validation": ("validation", "val", "valid"), "test": ("test",)}
-#: Of a folder without splits: shares, drawn by a seed of their own.
+#: For a folder without splits: fractions, drawn with a fixed seed.
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
-#: Mean and deviation of ImageNet's pixels, of levels from 0 to 1.
+#: Mean and standard deviation of ImageNet's pixels, of levels from 0 to 1.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-#: The smaller side of an image before its middle is taken, by the network's size.
+#: The smaller side of an image before the center crop, by the network's size.
 _MARGIN = 256 / 224
 _KEY = "lamina network"
 
 
 @dataclass(frozen=True)
 class Sight:
-    """How a network sees images: its kind, and what they are made to be. Kept in the header of its weights.
+    """A network's image preprocessing: image kind and transforms. Stored in the header of its weights.
 
     mean, std: of levels from 0 to 1, one for all channels or one each. margin: the image's smaller side is scaled to
-    so many times the size, and its middle is taken; 0 scales both sides to the size.
+    this multiple of the size before the center crop; 0 scales both sides to the size.
     """
 
     network: str
@@ -41,12 +41,12 @@ class Sight:
     margin: float = _MARGIN
 
     def header(self) -> dict[str, str]:
-        """As a text of a weight file."""
+        """As a text for a weight file."""
         return {_KEY: json.dumps(asdict(self))}
 
     @classmethod
     def of(cls, texts: Mapping[str, str], where: str) -> Sight | None:
-        """Of a weight file's texts; None where there is none. Raises ValueError for an unsound one."""
+        """From a weight file's texts; None if absent. Raises ValueError for an invalid one."""
         if _KEY not in texts:
             return None
         try:
@@ -58,13 +58,13 @@ class Sight:
 
     @classmethod
     def usual(cls, network: str, classes: tuple[str, ...], channels: int, size: int) -> Sight:
-        """Where nothing is known: ImageNet's mean and deviation, the middle of the levels for grey images."""
+        """The default: ImageNet's mean and standard deviation, the middle of the levels for gray images."""
         seen = cls(network, classes, channels, size)
         return seen if channels == 3 else replace(seen, mean=(0.5,), std=(0.5,))
 
     @property
     def mode(self) -> str:
-        """Of `decode_image`."""
+        """The mode of `decode_image`."""
         return "grey" if self.channels == 1 else "rgb"
 
     def transform(self) -> transforms.Compose:
@@ -75,7 +75,7 @@ class Sight:
         return transforms.Compose([*cut, transforms.Normalize(self.mean, self.std)])
 
     def augmented(self) -> transforms.Compose:
-        """Random parts and flips, for training."""
+        """Random crops and flips, for training."""
         return transforms.Compose(
             [
                 transforms.RandomResizedCrop(self.size, (0.35, 1.0)),
@@ -98,9 +98,9 @@ def image_batches(
 ) -> DataLoader:
     """Batches of one split of a folder of images.
 
-    The folder has a folder for each class, whose images are split 80:10:10 by a fixed seed, or folders for splits
-    ("train", "val", "test") with these in them; what of the splits is missing is taken from the training images.
-    Raises DataError for unsound folders.
+    The folder has a folder for each class, whose images are split 80:10:10 with a fixed seed, or folders for splits
+    ("train", "val", "test") that contain these; missing splits are taken from the training images.
+    Raises DataError for invalid folders.
     """
     training = split == "train"
     transform = sight.augmented() if training and augment else sight.transform()
@@ -131,7 +131,8 @@ def _folder(root: Path, split: str) -> Path | None:
 
 
 def _split(root: Path, split: str, sight: Sight, transform: Transform) -> Dataset[Any]:
-    """The images of a split. What has no folder of its own has a share of the training images, by a fixed seed."""
+    """The images of a split. A split without its own folder gets a share of the training images, with a
+    fixed seed."""
     own = _folder(root, split)
     if own is not None and split != "train":
         return ImageFolder(own, transform, mode=sight.mode, classes=sight.classes)

@@ -116,7 +116,7 @@ def _packages() -> Table:
 
 
 def _caches() -> Table:
-    """Each folder of the cache: what it holds, and whether it is used."""
+    """Each folder of the cache: its contents, and whether it is used."""
     table = _table("Caches", "folder", "files", "size", "used")
     root = cache_directory()
     folders = [root, *sorted(f for f in root.rglob("*") if f.is_dir())] if root.is_dir() else [root]

@@ -1,4 +1,4 @@
-"""What an ONNX model holds, as tables: what goes in and out, its tensors, its operators."""
+"""The contents of an ONNX model as tables: its inputs and outputs, its tensors, its operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lamina import convert
 
 
 def show_model(console: Console, file: Path) -> None:
-    """Print the parts of a model. Raises OnnxError where it is none, OSError where it cannot be read."""
+    """Print the parts of a model. Raises OnnxError if it is not one, OSError if it cannot be read."""
     found = convert.contents_of_onnx(file)
     for what, values in (("input", found.inputs), ("output", found.outputs)):
         for name, kind in values.items():

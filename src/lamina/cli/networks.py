@@ -14,7 +14,7 @@ from lamina.data import Batches
 from lamina.nn import Module, models
 from lamina.nn.models.registry import Builder
 
-#: The networks that classify images, by the names that commands call them.
+#: The networks that classify images, by their names in commands.
 NETWORKS = {
     builder.command: builder
     for builder in sorted(models.builders().values(), key=lambda b: b.command)
@@ -22,21 +22,21 @@ NETWORKS = {
 }
 
 
-#: What commands tell a network that takes it.
+#: The arguments that commands pass to a network accepting them.
 _TOLD = ("num_classes", "in_channels", "image_size")
 
 
 def command_name(text: str) -> str:
-    """A network's name as commands call it: Python's, with underscores, is taken too.
+    """A network's name in commands; Python's, with underscores, is accepted too.
 
-    FILE.py:NAME is one of the user's own, which commands know from then on by its name. Raises ArgumentTypeError.
+    FILE.py:NAME is a user-defined one, which commands know from then on by its name. Raises ArgumentTypeError.
     """
     file, _, name = text.rpartition(":")
     return _of_file(Path(file), name) if file.endswith(".py") else text.replace("_", "-")
 
 
 def _of_file(file: Path, name: str) -> str:
-    """Run a file of the user's, as `python FILE` would, for the function or class of this name."""
+    """Run a user's file, as `python FILE` would, for the function or class of this name."""
     sys.path.insert(0, str(file.absolute().parent))
     try:
         make = runpy.run_path(str(file)).get(name)
@@ -55,9 +55,9 @@ def _of_file(file: Path, name: str) -> str:
 
 
 def _untold(make: Callable[..., Module], name: str) -> Builder:
-    """A network of which its own defaults tell how many channels and classes it has.
+    """A network whose defaults determine its numbers of channels and classes.
 
-    Raises ArgumentTypeError for one that needs to be told more.
+    Raises ArgumentTypeError for one with required arguments.
     """
     taken = inspect.signature(make).parameters
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -82,7 +82,7 @@ def is_image_folder(name: str) -> bool:
 def batches(name: str, split: str, batch_size: int, size: int, seed: int, shift: float) -> Batches:
     """The batches of a data set: "digits", or a folder with files as MNIST's.
 
-    Raises ValueError when there is neither a data set nor a folder of this name, DataError for unsound files.
+    Raises ValueError when there is neither a data set nor a folder of this name, DataError for invalid files.
     """
     if name == "digits":
         return data.digits(batch_size, size, split, seed=seed, shift=shift)

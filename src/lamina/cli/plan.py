@@ -32,7 +32,7 @@ from lamina.spec import PRECISIONS, Spec, float32, int64, policy
 from lamina.spec.policies import ALGORITHMS
 from lamina.train import train_step
 
-#: Timings of each kernel, of which the median counts.
+#: Timings of each kernel, whose median is reported.
 _ROUNDS = 10
 
 
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace) -> bool:
-    """Whether the program is run."""
+    """Whether the program is to be run."""
     return bool(options.time or options.trace)
 
 
@@ -122,7 +122,7 @@ def _compiled(options: argparse.Namespace) -> Executable:
         return _of_model(options)
     network = NETWORKS[options.network]
     where = device(options.device)
-    with nullcontext() if _runs(options) else init.skipped():  # a plan asks for no weights
+    with nullcontext() if _runs(options) else init.skipped():  # planning needs no weights
         net = network(network.channels, network.classes)
     images = Spec((options.batch_size, network.channels, network.size, network.size), float32)
     if not options.train:
@@ -148,7 +148,7 @@ def _of_model(options: argparse.Namespace) -> Executable:
 
 
 def _inference(options: argparse.Namespace, net: Module, inputs: Any) -> Executable:
-    """The program for inference; with weights where it is to run."""
+    """The program for inference; with weights if it is to be run."""
     if options.memory_limit:
         raise ValueError("--memory-limit: inference keeps nothing that could be computed again; add --train")
     predictor = Predictor(net, device=options.device, precision=options.precision, backend=options.backend)

@@ -1,4 +1,4 @@
-"""What `lamina info` says of a saved plan: for which machine it is, and which inputs it answers."""
+"""The description of a saved plan for `lamina info`: its machine, and the inputs it answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lamina.runtime import human_bytes
 
 
 def is_plan(path: Path) -> bool:
-    """Whether a file begins as saved plans do, of whatever format."""
+    """Whether a file begins like a saved plan, of whatever format."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -111,13 +111,13 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
 
 
 def _stores() -> dict[str, PlanStore]:
-    """This user's stores by the names of their files, GPU and version of cuDNN."""
+    """This user's stores by file name, GPU and cuDNN version."""
     files = sorted((cache_directory() / "plans").glob("*.jsonl"))
     return {file.stem: PlanStore(*_split(file.stem)) for file in files}
 
 
 def _split(name: str) -> tuple[str, str]:
-    """GPU and version of cuDNN."""
+    """GPU and cuDNN version."""
     device, _, version = name.rpartition("-")
     return device, version
 

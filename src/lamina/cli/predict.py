@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for some in _batched(files, batch or options.batch_size):
         inputs = inputs_of([read_image(file, sight.mode) for file in some], sight)
-        if batch:  # a model of so many images, no fewer
+        if batch:  # a model with a fixed batch size
             inputs = np.resize(inputs, (batch, *inputs.shape[1:]))
         found = predictor(inputs)
         scores = (found[0] if isinstance(found, tuple) else found).numpy()
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _of_weights(options: argparse.Namespace) -> tuple[Module, Sight, int]:
-    """The network of a weight file, how it sees, and 0: it takes any number of images. Raises ValueError."""
+    """The network of a weight file, its preprocessing, and 0: it takes any number of images. Raises ValueError."""
     if options.size:
         raise ValueError("--size: is for ONNX models; a network sees in the size that it was trained in")
     tensors, texts = read_weights(options.weights)
@@ -107,9 +107,9 @@ def _of_weights(options: argparse.Namespace) -> tuple[Module, Sight, int]:
 
 
 def _of_model(options: argparse.Namespace) -> tuple[Module, Sight, int]:
-    """An ONNX model of images, how it sees, and how many images it takes, 0 for any number. Raises ValueError.
+    """An ONNX model of images, its preprocessing, and its batch size, 0 for any. Raises ValueError.
 
-    What `lamina export` wrote says how; others see images as is usual.
+    Models of `lamina export` record the preprocessing; others get the default.
     """
     if options.network is not None:
         raise ValueError(f"--network: {options.weights} is a model of its own")
@@ -139,7 +139,7 @@ def _names(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _sight(options: argparse.Namespace, tensors: dict[str, Tensor], texts: dict[str, str]) -> Sight:
-    """How the network sees, by the weights' header and the options. Raises ValueError."""
+    """The preprocessing, from the weights' header and the options. Raises ValueError."""
     found = Sight.of(texts, str(options.weights))
     if found is None and options.network is None:
         raise ValueError(f"--network: {options.weights} does not say of which network it is; name it")
@@ -162,7 +162,7 @@ def _batched(files: list[Path], size: int) -> Iterator[list[Path]]:
 
 
 def _line(file: Path, scores: np.ndarray[Any, Any], classes: tuple[str, ...], top: int, as_json: bool) -> str:
-    """An image's likeliest classes, by the softmax of the outputs; models may end with it."""
+    """An image's likeliest classes, by the softmax of the outputs; models may already end with it."""
     shares = scores
     if scores.min() < 0 or abs(scores.sum() - 1) > 1e-3:
         shares = np.exp(scores - scores.max())

@@ -4,7 +4,7 @@
     lamina run --ranks 2 --prefix -m package.train
 
 Each rank gets the variables that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, …). When one
-fails, all end, and what it was is told; SIGTERM and Ctrl-C are passed on.
+fails, all are ended, and the failure is reported; SIGTERM and Ctrl-C are forwarded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the ranks, and end as they did."""
+    """Run the ranks, and exit with their status."""
     ranks = options.ranks or _gpus(options.gpus)
     job = Job(
         [sys.executable, *(["-m"] if options.module else []), options.program, *options.arguments],
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _gpus(asked: str | None) -> int:
-    """How many GPUs to run on. Raises NoGpuError where there are not as many, ValueError for what is no number."""
+    """How many GPUs to run on. Raises NoGpuError if there are fewer, ValueError for non-numbers."""
     found = sum(where.kind == "cuda" for where in devices())
     if asked not in (None, "all") and not (asked.isdecimal() and int(asked)):
         raise ValueError(f"--gpus must be a number of at least 1, or all, got {asked}")

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _inside(text: str) -> Link | MeasuredAllReduces:
-    """A link, or what was measured where a file says it."""
+    """A link, or the measurements in a file."""
     try:
         record = parse_json(Path(text).read_bytes()) if text.endswith(".json") else {}
         if isinstance(record, dict) and "points" in record:
@@ -68,7 +68,7 @@ def _inside(text: str) -> Link | MeasuredAllReduces:
 
 
 def _link(text: str) -> Link:
-    """A link by its name, its two numbers, or a file with what was fitted."""
+    """A link by its name, its two numbers, or a file with fitted values."""
     if text in LINKS:
         return LINKS[text]
     try:
@@ -132,7 +132,7 @@ def _workload(options: argparse.Namespace) -> Workload:
 
 
 def _table(found: list[Prediction]) -> str:
-    """Times in milliseconds; communication is no part of the step's sum."""
+    """Times in milliseconds; communication is not part of the step's sum."""
     head = ("GPUs", "step ms", "compute", "contention", "exposed", "stragglers", "input", "communication")
     rows: list[tuple[str, ...]] = [(*head, "samples/s", "speedup")]
     for p in found:

@@ -1,4 +1,4 @@
-"""How the program ends: its exit statuses, and which error means which."""
+"""Exit statuses of the program, and the errors that they mean."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from lamina.train import DivergedError
 
 
 class ExitStatus(IntEnum):
-    """Exit statuses of `lamina`. A fault of the program itself ends with a traceback and FAILED."""
+    """Exit statuses of `lamina`. An internal error ends with a traceback and FAILED."""
 
     DONE = 0
-    #: What was asked for cannot be done; one line on standard error says why.
+    #: The request cannot be fulfilled; one line on standard error tells why.
     FAILED = 1
     #: The arguments are wrong (argparse's status).
     USAGE = 2
     #: Training ended because the loss or a parameter became infinite or NaN; the last finite checkpoint stays.
     DIVERGED = 3
-    #: No such GPU, or a library or package is not there.
+    #: No such GPU, or a library or package is missing.
     UNAVAILABLE = 4
-    #: Memory of the device or the host does not suffice, or `--memory-limit` is too small.
+    #: Device or host memory is insufficient, or `--memory-limit` is too small.
     OUT_OF_MEMORY = 5
     #: Ctrl-C (128 + SIGINT). With `--out` the checkpoint was written first.
     INTERRUPTED = 130
 
 
-#: What a user can put right, in order; anything else is a fault of the program and keeps its traceback.
+#: Errors that a user can fix, in order; anything else is an internal error and keeps its traceback.
 _MEANING: tuple[tuple[tuple[type[BaseException], ...], ExitStatus], ...] = (
     ((KeyboardInterrupt,), ExitStatus.INTERRUPTED),
     ((DivergedError,), ExitStatus.DIVERGED),
@@ -56,12 +56,12 @@ _MEANING: tuple[tuple[tuple[type[BaseException], ...], ExitStatus], ...] = (
 
 
 def status_of(error: BaseException) -> ExitStatus | None:
-    """The exit status that an error means, None for a fault of the program."""
+    """The exit status for an error, None for an internal error."""
     return next((status for kinds, status in _MEANING if isinstance(error, kinds)), None)
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error's text without line breaks; an interruption's is "interrupted" where it says nothing."""
+    """An error's text without line breaks; an interruption without text gives "interrupted"."""
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
     line = " ".join(str(text).split())
     if isinstance(error, LibraryNotFound):

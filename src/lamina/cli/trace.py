@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Join and say what of."""
+    """Join them and report which."""
     check_writable(options.out)
     ranks = merge_timelines(options.files, options.out)
     print(f"{options.out}: {ranks} rank{'s' * (ranks > 1)}")

@@ -36,7 +36,7 @@ from lamina.train.callbacks import Callback, CSVLogger, EarlyStopping, TensorBoa
 from lamina.train.loop import fit
 from lamina.train.metrics import TopK
 
-#: The share of all steps over which the learning rate climbs; then it falls along half a cosine.
+#: The fraction of all steps over which the learning rate rises; it then falls along half a cosine.
 WARM_UP = 0.1
 
 
@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> None:
 def _fit(
     options: argparse.Namespace, step: Step, start: Position, splits: Mapping[str, Batches], console: Console
 ) -> History:
-    """The run; interrupted, it says how to go on."""
+    """The run; if interrupted, it tells how to resume."""
     callbacks: list[Callback] = [CSVLogger(options.csv)] if options.csv else []
     callbacks += [TensorBoard(options.tensorboard)] if options.tensorboard else []
     callbacks += [EarlyStopping(patience=options.patience)] if options.patience else []
@@ -155,7 +155,7 @@ def _fit(
 
 
 def _again(options: argparse.Namespace) -> str:
-    """The command that goes on from the checkpoint: this one, resumed."""
+    """The command that resumes from the checkpoint: this one, with --resume."""
     words = list(options.words)
     if "--resume" in words:
         place = words.index("--resume")
@@ -181,7 +181,7 @@ def _batches(options: argparse.Namespace, split: str) -> Batches:
 
 
 def _sight(options: argparse.Namespace) -> Sight:
-    """How the network sees the images of a folder."""
+    """The network's preprocessing for the images of a folder."""
     size = options.size or NETWORKS[options.network].size
     return Sight(options.network, classes_of(options.data), size=size)
 
@@ -192,7 +192,7 @@ def _network(options: argparse.Namespace, train_data: Batches) -> Module:
 
 
 def _optimizer(options: argparse.Namespace, steps_per_epoch: int) -> Optimizer:
-    """The optimizer, with a rate that climbs for the first steps and falls to zero at the last."""
+    """The optimizer, with a learning rate that warms up over the first steps and falls to zero at the last."""
     total = options.epochs * steps_per_epoch
     climb = int(WARM_UP * total)
     peak = NETWORKS[options.network].rates[options.optimizer] if options.lr is None else options.lr
@@ -203,7 +203,7 @@ def _optimizer(options: argparse.Namespace, steps_per_epoch: int) -> Optimizer:
 
 
 def _start(options: argparse.Namespace, step: Step) -> Position:
-    """Where training begins. Raises ValueError when the checkpoint has all epochs already."""
+    """The starting position. Raises ValueError when the checkpoint has all epochs already."""
     if not options.resume:
         return Position()
     start = load_checkpoint(options.resume, step, override=options.override)
@@ -216,7 +216,7 @@ def _start(options: argparse.Namespace, step: Step) -> Position:
 
 
 def _headline(options: argparse.Namespace, step: Step, splits: Mapping[str, Batches]) -> str:
-    """What is about to happen, in two lines."""
+    """A summary of the run ahead, in two lines."""
     count = sum(p.numel() for p in step.net.parameters())
     where = step.device
     name = f"{where.name} ({where})" if where.kind == "cuda" else f"the CPU ({where.name})"
@@ -231,7 +231,7 @@ def _headline(options: argparse.Namespace, step: Step, splits: Mapping[str, Batc
 def _finish(
     options: argparse.Namespace, net: Module, history: History, test: Scores, console: Console
 ) -> None:
-    """Write what was asked for, and print the accuracy on the test split."""
+    """Write the requested files, and print the accuracy on the test split."""
     validation = history.epochs[-1].validation
     if options.weights:
         texts = _sight(options).header() if is_image_folder(options.data) else {}

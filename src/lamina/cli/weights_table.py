@@ -1,4 +1,4 @@
-"""What a file of weights holds, as a table; every checksum in it is held against the bytes."""
+"""The contents of a weight file as a table; every checksum in it is verified."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lamina.runtime import human_bytes
 
 
 def show_weights(console: Console, file: Path, key: str | None) -> None:
-    """Print the tensors of a file. Raises WeightsError where it is damaged, KeyError for a key that is not there."""
+    """Print the tensors of a file. Raises WeightsError if it is damaged, KeyError for a missing key."""
     with open_weights(file, key=key, whole=key is None) as found:
         console.print(_tensors(found))
         for name, text in found.texts.items():
@@ -39,13 +39,13 @@ def _tensors(found: StoredWeights) -> Table:
 
 
 def _shared(found: StoredWeights) -> set[Storage]:
-    """The storages that several tensors lie in."""
+    """The storages of several tensors."""
     counts = Counter(x.storage for x in found.tensors.values())
     return {storage for storage, count in counts.items() if count > 1}
 
 
 def _checked(found: StoredWeights) -> str:
-    """Reads all storages that have a checksum. Raises WeightsError where one does not hold."""
+    """Reads all storages with a checksum. Raises WeightsError for a mismatch."""
     checked: list[StoredTensor] = [x for x in found.tensors.values() if x.checked]
     for storage in {x.storage for x in checked}:
         storage.read()

@@ -1,4 +1,4 @@
-"""Floor 6: networks of other systems come in as networks and graphs of Lamina's ops, and Lamina's go out."""
+"""Floor 6: networks of other libraries are imported as networks and graphs of Lamina's ops, and Lamina's exported."""
 
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         to_torch,
     )
 
-#: Of `lamina.convert.torch`, which needs PyTorch.
+#: From `lamina.convert.torch`, which needs PyTorch.
 _TORCH = (
     "ConvertedModule",
     "Parity",

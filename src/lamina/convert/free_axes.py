@@ -1,4 +1,4 @@
-"""Free axes: which axes of a program's inputs may have any size, and its traces at several sizes of them."""
+"""Free (dynamic) axes: axes of a program's inputs that may have any size, and traces at several sizes of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lamina.convert.sizes import Dim, difference, probes
 from lamina.graph import Graph
 from lamina.spec import Spec
 
-#: What users give: one name for the first axis of every input, or by input's name its axes with their names.
+#: The user's argument: one name for the first axis of every input, or by input name its axes with their names.
 Free = str | Mapping[str, Mapping[int, str]]
 
 
@@ -26,7 +26,7 @@ class FreeAxes:
 
     @classmethod
     def of(cls, who: str, specs: Mapping[str, Spec], dynamic: Free | None) -> FreeAxes:
-        """Raises ValueError for inputs and axes that are not there, and axes of one name with two sizes."""
+        """Raises ValueError for missing inputs and axes, and axes of one name with two sizes."""
         if dynamic is None:
             return cls(who, specs, {})
         if isinstance(dynamic, str):
@@ -48,7 +48,7 @@ class FreeAxes:
         return self.axes.get(name, {})
 
     def sizes(self) -> dict[str, int]:
-        """The examples' sizes of free axes by name. Raises ValueError where one name has two."""
+        """The examples' sizes of free axes by name. Raises ValueError if one name has two."""
         found: dict[str, int] = {}
         for name, spec in self.specs.items():
             for axis, label in self.of_input(name).items():
@@ -77,8 +77,8 @@ class FreeAxes:
     ) -> list[Graph]:
         """The program at the examples' sizes, then at others of the free axes.
 
-        name: the program's, for errors. traced: makes its graph; alike: brings the graphs into one form. Raises
-        `error` where it is another program at other sizes.
+        name: the program's, for errors. traced: makes its graph; alike: normalizes the graphs to one form. Raises
+        `error` if the program differs at other sizes.
         """
         sizes = {label: max(n, 2) for label, n in self.sizes().items()}
         graph = traced(self.resized(sizes))
@@ -100,7 +100,7 @@ class FreeAxes:
         )
 
     def dims(self, name: str, held: object, shapes: Sequence[Sequence[int]]) -> list[Dim]:
-        """The free axes of an input as sizes that formulas are made of. held: what stands for the input; shapes: its
-        own in each trace."""
+        """The free axes of an input as sizes for formulas. held: the input's representation; shapes: its shape in
+        each trace."""
         columns = list(zip(*shapes, strict=True))
         return [Dim(held, a, columns[a]) for a in self.of_input(name)]

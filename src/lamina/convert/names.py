@@ -1,7 +1,7 @@
-"""Names that other libraries give to weights, as torchvision's: rules by families of networks, not by single ones.
+"""Rules that rename other libraries' weights to torchvision's names, by families of networks.
 
-What a family is, a name tells that all of its networks have. torchvision's names are those of `lamina.nn` as well.
-`lamina.load_weights(path, rename=timm_names)` applies them.
+A family is recognized by a name that all of its networks have. torchvision's names are also those of `lamina.nn`.
+`lamina.load_weights(path, rename=timm_names)` applies the rules.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 from lamina.files.weights import Renames
 
-#: Stages that networks of these families have, at most, and blocks of a stage.
+#: The maximum numbers of stages, and of blocks of a stage, in networks of these families.
 _STAGES, _BLOCKS = range(8), range(1, 64)
 
 
 class Family(NamedTuple):
-    """Networks of one library that are built alike: a name that all of them have, and the rules for their names."""
+    """Similarly built networks of one library: a name that all of them have, and the rules for their names."""
 
     mark: str
     rules: Renames
 
 
 def timm_names(names: Iterable[str]) -> Renames:
-    """Rules that make timm's names torchvision's: ViT, Swin, ConvNeXt, RegNet, EfficientNet, VGG.
+    """Rules that rename timm's weights to torchvision's: ViT, Swin, ConvNeXt, RegNet, EfficientNet, VGG.
 
     ResNet, ResNeXt and DenseNet have the same names there, and get no rules.
     """
@@ -32,7 +32,7 @@ def timm_names(names: Iterable[str]) -> Renames:
 
 
 def hugging_face_names(names: Iterable[str]) -> Renames:
-    """Rules that make transformers' names torchvision's: ViT, ResNet, ConvNeXt, in files and in memory.
+    """Rules that rename transformers' weights to torchvision's: ViT, ResNet, ConvNeXt, in files and in memory.
 
     Networks that Lamina has with transformers' own names (BERT, GPT-2) get no rules.
     """
@@ -90,7 +90,7 @@ _REGNET_TIMM = {
     r"\.conv\.(\w+)$": r".0.\1",
     r"\.bn\.(\w+)$": r".1.\1",
 }
-#: In the first stage nothing widens the channels first.
+#: The blocks of the first stage have no expansion layer (which widens the channels).
 _EFFICIENTNET_TIMM = {
     r"^conv_stem\.": "features.0.0.",
     r"^bn1\.": "features.0.1.",
@@ -113,7 +113,7 @@ _EFFICIENTNET_TIMM = {
     r"\.block\.conv_pwl\.": ".block.3.0.",
     r"\.block\.bn3\.": ".block.3.1.",
 }
-#: timm has the first two linear layers as convolutions.
+#: timm implements the first two linear layers as convolutions.
 _VGG_TIMM = {
     r"^pre_logits\.fc1\.weight$": "classifier.0.weight[0,-1]",
     r"^pre_logits\.fc1\.bias$": "classifier.0.bias",

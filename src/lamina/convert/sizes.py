@@ -1,7 +1,7 @@
-"""Sizes that depend on free axes, found by tracing at several sizes: what is a number in each trace is a formula.
+"""Sizes that depend on free axes, found by tracing at several sizes: numbers that differ are expressed by formulas.
 
 A network is traced at the examples' sizes and again with other sizes of the free axes. A number that differs is
-looked for among the sizes of values that are there: d, p d / q + c, c d e.
+matched with the sizes of available values: d, p d / q + c, c d e.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lamina.graph import Graph, Value
 from lamina.spec import Shape
 
 Array = np.ndarray[Any, Any]
-#: How much larger than the example's a free axis is in the other traces; where a network does not take that, so many
-#: times as large.
+#: Added to a free axis' example size in the other traces (STEPS); if the network does not accept that, factors of
+#: it (TIMES).
 STEPS = (2, 5)
 TIMES = (2, 3)
 
 
 class Dim(NamedTuple):
-    """An axis of a value in the model, and its size in each trace. name: the value, or what stands for it."""
+    """An axis of a value in the model, and its size in each trace. name: the value, or its representation."""
 
     name: Any
     axis: int
@@ -43,7 +43,7 @@ class Expression:
     offset: int = 0
 
     def written(self, dim: Callable[[Dim], Any], arithmetic: Callable[[str, Any, Any], Any]) -> Any:
-        """Its value, as what writes it names values. dim: of one size; arithmetic: of operator ("Mul", "Div", "Add"),
+        """Its value, in the writer's representation. dim: of one size; arithmetic: of operator ("Mul", "Div", "Add"),
         operand and operand or number."""
         found = dim(self.dims[0])
         for other in self.dims[1:]:
@@ -59,7 +59,7 @@ class Expression:
 
 
 def expression(numbers: tuple[int, ...], dims: Sequence[Dim]) -> Expression | None:
-    """What gives these numbers, one in each trace; the simplest first."""
+    """A formula for these numbers, one in each trace; the simplest first."""
     for dim in dims:
         if dim.sizes == numbers:
             return Expression((dim,))
@@ -95,7 +95,7 @@ def _product(numbers: tuple[int, ...], dims: Sequence[Dim]) -> Expression | None
 
 
 def probes(sizes: Mapping[str, int]) -> Iterator[list[dict[str, int]]]:
-    """Plans of sizes of the free axes by name: each a list of traces beside the one of the examples."""
+    """Plans of sizes of the free axes by name: each a list of traces in addition to the examples'."""
     for grown in (_added, _multiplied):
         alone = [{**sizes, name: grown(n, i)} for name, n in sizes.items() for i in range(2)]
         together = [{name: grown(n, i % 2) + i // 2 * n for i, (name, n) in enumerate(sizes.items())}]
@@ -111,7 +111,7 @@ def _multiplied(size: int, i: int) -> int:
 
 
 def difference(graphs: Sequence[Graph]) -> str | None:
-    """How graphs differ beside sizes; None where they do not."""
+    """The difference between graphs other than sizes; None if there is none."""
     first = graphs[0]
     for other in graphs[1:]:
         if len(first.nodes) != len(other.nodes):
@@ -128,7 +128,7 @@ def difference(graphs: Sequence[Graph]) -> str | None:
 
 
 def _places(graph: Graph) -> dict[Value, tuple[int, int]]:
-    """Where each value that is no constant comes from."""
+    """The producer of each value that is not a constant."""
     found = {v: (-1, i) for i, v in enumerate(graph.inputs)}
     found.update({v: (n, i) for n, node in enumerate(graph.nodes) for i, v in enumerate(node.outputs)})
     return found
@@ -138,7 +138,7 @@ def _places(graph: Graph) -> dict[Value, tuple[int, int]]:
 
 
 def filled(arrays: Sequence[Array]) -> Any | None:
-    """The number that stands everywhere in each trace; None where it is not one."""
+    """The single number that fills the constant in each trace; None if there is none."""
     values = {a.reshape(-1)[:1].tobytes() for a in arrays}
     if len(values) != 1 or not all(a.size and (a == a.reshape(-1)[0]).all() for a in arrays):
         return None
@@ -146,7 +146,7 @@ def filled(arrays: Sequence[Array]) -> Any | None:
 
 
 def repeated(arrays: Sequence[Array]) -> Array | None:
-    """What stands again and again along the axes whose sizes differ, with size 1 there; None where the traces have
+    """The part that repeats along the axes whose sizes differ, with size 1 there; None if the traces have
     none in common.
     """
     columns = zip(*(a.shape for a in arrays), strict=True)
@@ -166,7 +166,7 @@ class Counted(NamedTuple):
 
 
 def counted(arrays: Sequence[Array]) -> Counted | None:
-    """How the constant counts along the one axis whose size differs between the traces; None where it does not."""
+    """The arithmetic progression along the one axis whose size differs between the traces; None if it is none."""
     first = arrays[0]
     axes = [i for i, n in enumerate(zip(*(a.shape for a in arrays), strict=True)) if len(set(n)) > 1]
     if len(axes) != 1 or first.dtype == np.bool_:
@@ -187,7 +187,7 @@ class Triangle(NamedTuple):
 
 
 def triangle(arrays: Sequence[Array]) -> Triangle | None:
-    """The triangle of booleans that the constant is in each trace; None where it is none."""
+    """The triangle of booleans that the constant is in each trace; None if it is none."""
     if arrays[0].dtype != np.bool_ or arrays[0].ndim < 2:
         return None
     for upper in (False, True):
@@ -199,5 +199,5 @@ def triangle(arrays: Sequence[Array]) -> Triangle | None:
 
 
 def free_shape(shapes: Sequence[Shape], names: Mapping[tuple[int, ...], str]) -> list[int | str | None]:
-    """A shape as a model says it: a number, the name of a free axis of these sizes, None for what is neither."""
+    """A shape in a model's notation: a number, the name of a free axis of these sizes, None for neither."""
     return [sizes[0] if len(set(sizes)) == 1 else names.get(sizes) for sizes in zip(*shapes, strict=True)]

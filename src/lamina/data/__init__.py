@@ -1,5 +1,5 @@
-"""Floor 5: real data as batches of NumPy arrays: digits, MNIST files, arrays, folders of images; augmentation,
-tar shards; shuffling, workers, prefetching, each rank's part."""
+"""Floor 5: data as batches of NumPy arrays: digits, MNIST files, arrays, folders of images, tar shards;
+augmentation, shuffling, workers, prefetching, sharding across ranks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""Batches: which samples come together in which order, as a pure function of seed, epoch and position.
+"""Batches: the composition and order of batches as a pure function of seed, epoch and position.
 
-Nothing is remembered between epochs but the epoch's number, so training can go on exactly where it stopped:
+No state is kept between epochs but the epoch's number, so training can resume exactly where it stopped:
 `batches.epoch(3, start=17)` is what an uninterrupted run would have seen.
 """
 
@@ -23,7 +23,7 @@ from lamina.runtime.ranks import common_world
 
 Array = np.ndarray[Any, Any]
 Batch = tuple[Array, ...]
-#: Gives the samples with these indices; the generator is for random augmentation.
+#: Returns the samples with these indices; the generator is for random augmentation.
 Loader = Callable[[Array, np.random.Generator], Batch]
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Epochs(Protocol):
 
 @runtime_checkable
 class SeededGenerator(Protocol):
-    """A generator that tells its seed, such as `nn.Generator`."""
+    """A generator with a known seed, such as `nn.Generator`."""
 
     def initial_seed(self) -> int:
         """The seed."""
@@ -49,24 +49,24 @@ class SeededGenerator(Protocol):
 
 
 class Batches(Checked):
-    """A data set cut into batches. Each `for` loop over it is one more epoch, in a new order when shuffled.
+    """A data set split into batches. Each `for` loop over it is one more epoch, in a new order when shuffled.
 
-    load: gives (images, labels, …) for an array of indices; a generator for random augmentation comes with
-        it.
+    load: returns (images, labels, …) for an array of indices and a generator for random augmentation.
     count: the number of samples.
     batch_size: samples per batch. With drop_last the last, shorter batch of an epoch is left out.
-    seed: order and augmentation depend on it, on the epoch and on the position alone.
-    num_classes: how many labels there are, where the data set knows it.
+    seed: order and augmentation depend only on it, on the epoch and on the position.
+    num_classes: how many labels there are, if the data set knows it.
     rank, world_size: of several processes that train together each reads its part of every batch: `batch_size`
         is that of all ranks, so that order, steps and positions are the same on any number of them. Rank r has
-        the r-th of `world_size` equal pieces; of the last, shorter batch what is there of it, maybe nothing
-        (right for evaluation, which adds up; ranks that wait for each other need drop_last or pad_last).
+        the r-th of `world_size` equal pieces; of the last, shorter batch it has what remains, possibly nothing
+        (fine for evaluation, which sums up; ranks that wait for each other need drop_last or pad_last).
     parallel: "data": rank and world_size are those of this process (`lamina.distributed`), as for `train_step`.
-    pad_last: the last batch is filled up with its own samples again, and batches are (inputs, (targets, weights)):
-        weights (n,) float32 are 0 for what was filled in, and such that their mean over a whole batch is 1. A
+    pad_last: the last batch is padded with its own samples, and batches are (inputs, (targets, weights)):
+        weights (n,) float32 are 0 for the padding, and such that their mean over a whole batch is 1. A
         loss that is the mean of weights * losses of samples is then exact on any number of ranks.
     Raises ValueError for a batch_size < 1 or one that is no multiple of world_size, a rank that is not below it,
-    drop_last with pad_last, or when drop_last leaves nothing of some samples; no samples make no batches.
+    drop_last with pad_last, or when drop_last leaves no batches from a non-empty data set; no samples give no
+    batches.
     """
 
     @renamed(batch="batch_size", classes="num_classes")
@@ -111,7 +111,7 @@ class Batches(Checked):
             yield part.weighted(self.load(part.indices, part.rng))
 
     def parts(self, number: int, start: int = 0) -> Iterator[BatchPart]:
-        """What this rank loads for the batches of an epoch."""
+        """The loads of this rank for the batches of an epoch."""
         order, size = self.order(number), self.batch_size
         for position in range(start, len(self)):
             batch = order[position * size : (position + 1) * size]
@@ -120,7 +120,7 @@ class Batches(Checked):
                 yield replace(part, indices=batch[part.indices])
 
     def describe(self) -> dict[str, Any]:
-        """What a resumed run must find again: sizes, order, and a digest of the first samples as they are loaded."""
+        """A description that a resumed run must match: sizes, order, and a digest of the first samples as loaded."""
         indices = np.arange(min(self.size, self.batch_size))
         first = self.load(indices, np.random.default_rng(self.seed)) if self.count else ()
         content = hashlib.sha256()
@@ -133,7 +133,7 @@ class Batches(Checked):
 
     @property
     def size(self) -> int:
-        """How many samples there are to choose from."""
+        """The number of samples to choose from."""
         return self.count
 
     @property
@@ -156,14 +156,14 @@ class Batches(Checked):
 
 @dataclass(frozen=True)
 class BatchPart:
-    """What one rank loads of one batch: samples, a generator, and weights, where they are asked for."""
+    """One rank's load for one batch: samples, a generator, and weights, if requested."""
 
     indices: Any
     rng: np.random.Generator
     weights: Array | None = None
 
     def weighted(self, batch: Any) -> Any:
-        """The batch, with its weights beside the targets. Raises ValueError where it has no targets."""
+        """The batch, with its weights beside the targets. Raises ValueError if it has no targets."""
         if self.weights is None:
             return batch
         if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -175,7 +175,7 @@ class BatchPart:
 
 
 def seed_of(what: str, generator: SeededGenerator | np.random.Generator | None, seed: int | None) -> int:
-    """A seed as it is given (0 where nothing is), a generator's, or one drawn from NumPy's. Raises ValueError."""
+    """The given seed (0 by default), a generator's, or one drawn from a NumPy generator. Raises ValueError."""
     if generator is None:
         return 0 if seed is None else seed
     if seed is not None:
@@ -188,7 +188,7 @@ def seed_of(what: str, generator: SeededGenerator | np.random.Generator | None, 
 def place_of(parallel: str | None, rank: int, world_size: int) -> tuple[int, int]:
     """Rank and world size as they are given, or those of this process.
 
-    Raises ValueError where both are given, RuntimeError where ranks were started that have not met.
+    Raises ValueError where both are given, RuntimeError where ranks were started but not connected.
     """
     if parallel is None:
         return rank, world_size
@@ -201,7 +201,7 @@ def place_of(parallel: str | None, rank: int, world_size: int) -> tuple[int, int
 
 
 def rows_of(batch_size: int, rank: int, world_size: int) -> slice:
-    """Which samples of a whole batch belong to a rank. Raises ValueError."""
+    """The samples of a whole batch that belong to a rank. Raises ValueError."""
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if not 0 <= rank < world_size:
@@ -219,7 +219,7 @@ def rows_of(batch_size: int, rank: int, world_size: int) -> slice:
 
 
 def part_of(count: int, size: int, rows: slice, words: list[int], padded: bool) -> BatchPart:
-    """A rank's part of a batch of `count` samples, where whole batches have `size`: which of them, by their places.
+    """A rank's part of a batch of `count` samples, where whole batches have `size`: the positions of its samples.
 
     rows: the rank's. words: the seed of the batch.
     """
@@ -231,8 +231,8 @@ def part_of(count: int, size: int, rows: slice, words: list[int], padded: bool) 
 
 
 def generator_of(words: list[int], first: int) -> np.random.Generator:
-    """The generator of a batch, for its samples from `first` on: the i-th that it spawns belongs to sample
-    first + i of the batch, whoever loads it; what it draws itself no other part of the batch draws."""
+    """The generator of a batch, for its samples from `first` on: its i-th spawned generator belongs to sample
+    first + i of the batch, whoever loads it; its own draws are not repeated by any other part of the batch."""
     bits = np.random.PCG64(np.random.SeedSequence(words, n_children_spawned=first))
     return np.random.Generator(bits.advance(first << 64))
 
@@ -252,7 +252,7 @@ def arrays(
     world_size: int = 1,
     parallel: Literal["data"] | None = None,
 ) -> Batches:
-    """Batches of arrays: x of shape (N, …) and, if given, y of shape (N, …). Dtypes are kept; the rest is as in
+    """Batches of arrays: x of shape (N, …) and, if given, y of shape (N, …). Dtypes are kept; otherwise as in
     `Batches`.
 
     Raises ValueError when the lengths differ.
@@ -279,7 +279,7 @@ def arrays(
 
 
 class Prefetch(Checked):
-    """Data made ready by a thread, up to `depth` batches ahead. Any iterable; see `prefetch`."""
+    """Data prefetched by a thread, up to `depth` batches ahead. Any iterable; see `prefetch`."""
 
     def __init__(self, source: Iterable[Any], depth: int = 2) -> None:
         if depth < 1:
@@ -295,7 +295,7 @@ class Prefetch(Checked):
     def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
         """The batches of one epoch from position `start` on.
 
-        A source that knows no epochs is read from its beginning, and `start` batches are passed over.
+        A source without epochs is read from its beginning, and `start` batches are skipped.
         """
         source = self.source
         if isinstance(source, Epochs):
@@ -309,20 +309,20 @@ class Prefetch(Checked):
 
     @property
     def uneven(self) -> bool:
-        """Whether ranks have different numbers of samples of a batch, where the source knows it."""
+        """Whether ranks have different numbers of samples of a batch, if the source knows it."""
         return bool(getattr(self.source, "uneven", False))
 
     def describe(self) -> dict[str, Any]:
-        """What the source says of itself; nothing where it does not."""
+        """The source's description; empty if it has none."""
         describe = getattr(self.source, "describe", dict)
         return dict(describe())
 
 
 @checked
 def prefetch(source: Iterable[Any], depth: int = 2) -> Prefetch:
-    """The same batches, made by a thread while the previous ones are used.
+    """The same batches, prefetched by a thread while the previous ones are used.
 
-    An error in the source is raised where the batch would have been. The thread ends with the loop.
+    An error in the source is raised in place of its batch. The thread ends with the loop.
     """
     return Prefetch(source, depth)
 
@@ -335,8 +335,8 @@ class LateError(RuntimeError):
 
 
 def ahead(start: Callable[[], Iterator[T]], depth: int, timeout: float = 0) -> Iterator[T]:
-    """Iterate over start() in a thread that is up to `depth` items ahead. Raises LateError where an item takes longer
-    than `timeout` seconds."""
+    """Iterate over start() in a thread that prefetches up to `depth` items. Raises LateError where an item takes
+    longer than `timeout` seconds."""
     items: queue.Queue[tuple[str, Any]] = queue.Queue(depth)
     stop = threading.Event()
     thread = threading.Thread(target=_produce, args=(start, items, stop), name="lamina prefetch", daemon=True)
@@ -364,13 +364,13 @@ def ahead(start: Callable[[], Iterator[T]], depth: int, timeout: float = 0) -> I
 def _produce(
     start: Callable[[], Iterator[T]], items: queue.Queue[tuple[str, Any]], stop: threading.Event
 ) -> None:
-    """Fill the queue until the source ends, fails, or nobody wants more."""
+    """Fill the queue until the source ends or fails, or the reader stops."""
     last: tuple[str, Any] = ("end", None)
     try:
         for item in start():
             if not _put(items, ("item", item), stop):
                 return
-    except BaseException as error:  # handed to the reader, who raises it
+    except BaseException as error:  # passed to the reader, who raises it
         last = ("error", error)
     _put(items, last, stop)
 

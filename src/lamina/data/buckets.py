@@ -1,7 +1,7 @@
-"""Samples of different lengths in few shapes: similar ones together, padded to their bucket's length, with masks.
+"""Length bucketing: samples of similar length are batched, and padded to their bucket's length, with masks.
 
-A compiled program belongs to shapes. With buckets there are as many programs as buckets, and little padding; lengths
-and masks tell what is padding, so that recurrent layers (`lengths=`), attention (masks) and losses leave it out.
+A compiled program is specific to shapes. With buckets there are as many programs as buckets, and little padding;
+lengths and masks mark the padding, so that recurrent layers (`lengths=`), attention (masks) and losses ignore it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Padded(NamedTuple):
 
 @checked
 def pad(samples: Sequence[Any], length: int | None = None, padding: Any = 0) -> Padded:
-    """Samples of different lengths as one batch, padded behind their ends.
+    """Samples of different lengths as one batch, padded at their ends.
 
     Args:
         samples: each an array (t, …) or nested tuples, lists and dicts of arrays; those whose first axis has the
-            sample's length, that of its first array, are padded. The others, such as labels of whole samples, are of
-            one shape.
-        length: T, at least the longest sample's; by default that.
-        padding: what padding is filled with: a number, or one for each array in the samples' structure. For labels
-            -100, which `ops.cross_entropy` leaves out: padding=(0, -100).
-    Raises ValueError for no samples, a length that is too small, other structures or shapes.
+            sample's length, that of its first array, are padded. The others, such as labels of whole samples, must
+            have equal shapes.
+        length: T, at least the longest sample's, which is the default.
+        padding: the padding value: a number, or one for each array in the samples' structure. For labels
+            -100, which `ops.cross_entropy` ignores: padding=(0, -100).
+    Raises ValueError for no samples, too small a length, and different structures or shapes.
     """
     if not samples:
         raise ValueError("pad: there are no samples")
@@ -94,7 +94,7 @@ def _stacked(column: Sequence[Array], lengths: Array, length: int, value: Any, i
 
 @checked
 def boundaries(lengths: Sequence[int] | Array, count: int, multiple: int = 1) -> list[int]:
-    """At most `count` lengths to pad to, with the least padding in all; each a multiple of `multiple`.
+    """At most `count` padded lengths, with the least total padding; each a multiple of `multiple`.
 
     Found by dynamic programming over the lengths that occur. Raises ValueError for numbers below 1, or multiples
     beyond 2^31 - 1.
@@ -104,7 +104,7 @@ def boundaries(lengths: Sequence[int] | Array, count: int, multiple: int = 1) ->
     rounded = -(-np.asarray(lengths, np.int64) // multiple) * multiple
     ends, often = np.unique(rounded, return_counts=True)
     samples = np.concatenate([[0], np.cumsum(often)])
-    best = ends * samples[1:]  # places that the samples up to each end take in one bucket
+    best = ends * samples[1:]  # positions that the samples up to each end take in one bucket
     choice: list[Array] = []
     for _ in range(min(count, len(ends)) - 1):
         before = np.concatenate([[0], best])
@@ -127,13 +127,14 @@ class Buckets(Checked):
     Args:
         samples: a sequence of samples, as `pad` takes them: arrays, or pairs (inputs, targets), ….
         batch_size: samples per batch; the last batch of a bucket may be shorter.
-        buckets: how many buckets at most (their lengths by `boundaries`), or the lengths themselves.
+        buckets: the maximum number of buckets (their lengths by `boundaries`), or the lengths themselves.
         padding: as `pad` takes it.
-        arrange: makes a batch of a `Padded`; by default of pairs ((inputs, lengths), targets), of others (values,
-            lengths), which is what `train_step` takes of a network with a `forward(inputs, lengths)`.
+        arrange: makes a batch from a `Padded`; by default ((inputs, lengths), targets) from pairs, (values, lengths)
+            from others, which is what `train_step` takes for a network with a `forward(inputs, lengths)`.
         shuffle, seed: the order within buckets, and of the batches, depends on seed and epoch alone.
-        drop_last: leave out the shorter batches, so that there is one shape a bucket.
-        rank, world_size, parallel: as in `Batches`: batch_size is that of all ranks, which have one bucket at a time.
+        drop_last: leave out the shorter batches, so that there is one shape per bucket.
+        rank, world_size, parallel: as in `Batches`: batch_size is that of all ranks, which use the same bucket at a
+            time.
     Raises ValueError for a batch_size < 1 or one that is no multiple of world_size, samples that are longer than
     every bucket, or when nothing is left.
     """
@@ -207,7 +208,7 @@ class Buckets(Checked):
         return self.world_size > 1 and not whole
 
     def describe(self) -> dict[str, Any]:
-        """What a resumed run must find again: sizes, order, and a digest of the first batch."""
+        """A description that a resumed run must match: sizes, order, and a digest of the first batch."""
         content = hashlib.sha256()
         first = pad(
             [self.samples[i] for i in range(min(len(self.samples), self.batch_size))], None, self.padding
@@ -224,7 +225,7 @@ class Buckets(Checked):
 
 
 def inputs_with_lengths(batch: Padded) -> Any:
-    """((inputs, lengths), targets) of pairs, else (values, lengths)."""
+    """((inputs, lengths), targets) for pairs, else (values, lengths)."""
     if isinstance(batch.values, tuple) and len(batch.values) == 2:
         return (batch.values[0], batch.lengths), batch.values[1]
     return batch.values, batch.lengths

@@ -1,7 +1,7 @@
-"""Photographs: image files to tensors and back, on the CPU by Pillow, on a GPU by NVIDIA's nvImageCodec.
+"""Image codecs: image files to tensors and back, on the CPU by Pillow, on a GPU by NVIDIA's nvImageCodec.
 
-A picture is a uint8 tensor of shape (H, W, C), C = 3 (red, green, blue) or 1. On a GPU the file's bytes go to
-the device and pixels are made there; the tensor is the decoder's memory, without a copy.
+An image is a uint8 tensor of shape (H, W, C), C = 3 (red, green, blue) or 1. On a GPU the file's bytes are copied to
+the device and decoded there; the tensor is the decoder's memory, without a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lamina.tensors import Tensor, as_tensor
 
 FORMATS = ("jpeg", "png", "bmp")
 _CHANNELS = {"rgb": 3, "grey": 1}
-#: The largest picture that is decoded unless a caller allows more: 8192 × 8192, of which Pillow needs 0.4 GB.
+#: The largest image that is decoded unless a caller allows more: 8192 × 8192, for which Pillow needs 0.4 GB.
 MAX_PIXELS = 1 << 26
 
 
@@ -30,11 +30,11 @@ class Codec(Protocol):
     """Decodes and encodes on one kind of device."""
 
     def decode(self, data: bytes, grey: bool, where: Device, max_pixels: int) -> Tensor:
-        """The picture (H, W, C) in the bytes of a file. Raises DataError before it decodes a larger one."""
+        """The image (H, W, C) in the bytes of a file. Raises DataError for a larger one, before decoding it."""
         ...
 
     def encode(self, image: Tensor, format: str, quality: int) -> bytes:
-        """The bytes of a file with the picture (H, W, C)."""
+        """The bytes of a file with the image (H, W, C)."""
         ...
 
 
@@ -49,21 +49,21 @@ def _codec_of(where: Device) -> Codec:
 def decode_image(
     data: Any, *, mode: str = "rgb", device: Device | str | None = "cpu", max_pixels: int = MAX_PIXELS
 ) -> Tensor:
-    """The picture in the bytes of an image file, as a uint8 tensor (H, W, C) on `device`.
+    """The image in the bytes of an image file, as a uint8 tensor (H, W, C) on `device`.
 
     On a GPU JPEG is decoded there by nvImageCodec, on the CPU by Pillow. Decoders may differ by a few levels
     where colours are kept at half resolution, because they interpolate them differently.
 
     Args:
         data: the file's content (bytes, or anything with the buffer protocol).
-        mode: "rgb" (C = 3) or "grey" (C = 1); other pictures are converted.
+        mode: "rgb" (C = 3) or "grey" (C = 1); other images are converted.
         device: where the tensor is.
-        max_pixels: larger pictures are refused by what their header says: a file of some kilobytes can hold a
-            picture of gigabytes. (Pillow itself refuses more than 178,956,970.)
+        max_pixels: larger images are refused by their header: a file of some kilobytes can hold an image of
+            gigabytes. (Pillow itself refuses more than 178,956,970.)
 
     Raises:
         ImportError: the decoder is not installed; the message says what to install.
-        DataError: no image, a damaged one, or one of more pixels. NoGpuError: the device is not there.
+        DataError: not an image, a damaged one, or one of more pixels. NoGpuError: the device does not exist.
     """
     if mode not in _CHANNELS:
         raise ValueError(f"decode_image: mode must be 'rgb' or 'grey', got {mode!r}")
@@ -79,7 +79,7 @@ def decode_image(
 
 @checked
 def encode_image(image: Any, format: str = "jpeg", *, quality: int = 90) -> bytes:
-    """The bytes of an image file with `image`, made on the device where it is.
+    """The bytes of an image file with `image`, encoded on the device where it is.
 
     Args:
         image: uint8 of shape (H, W, 3), (H, W, 1) or (H, W): a tensor, or an array of any library.
@@ -87,7 +87,7 @@ def encode_image(image: Any, format: str = "jpeg", *, quality: int = 90) -> byte
         quality: of a JPEG, 1 to 100.
 
     Raises:
-        ImportError: the encoder is not installed. ShapeError, DTypeError: not a picture.
+        ImportError: the encoder is not installed. ShapeError, DTypeError: not an image.
         DataError: the encoder refuses it.
     """
     if format not in FORMATS:
@@ -106,11 +106,11 @@ def encode_image(image: Any, format: str = "jpeg", *, quality: int = 90) -> byte
 
 @checked
 def resize(images: Any, size: int | tuple[int, int], *, antialias: bool = True) -> Tensor:
-    """Pictures scaled bilinearly to `size`, on their device.
+    """Images resized bilinearly to `size`, on their device.
 
-    Two matrix products, one per axis. With `antialias` a picture that shrinks is averaged over all of its
-    pixels (as Pillow's BILINEAR, and torch's interpolate with antialias=True); without, each result
-    interpolates its four nearest pixels. Beyond the border the border's pixels count.
+    Two matrix products, one per axis. With `antialias` a shrinking image is averaged over all of its pixels (as
+    Pillow's BILINEAR, and torch's interpolate with antialias=True); without, each result interpolates its four
+    nearest pixels. Beyond the border the border's pixels are repeated.
 
     Args:
         images: (H, W, C) or (N, H, W, C), uint8 or float: a tensor, or an array of any library.
@@ -152,7 +152,7 @@ def normalize(
     *,
     dtype: DType | str = "float32",
 ) -> Tensor:
-    """Pictures (…, H, W, C) of uint8 as a network's input (…, C, H, W): (x / 255 - mean) / std.
+    """Images (…, H, W, C) of uint8 as a network's input (…, C, H, W): (x / 255 - mean) / std.
 
     Args:
         images: a tensor, or an array of any library.
@@ -161,7 +161,7 @@ def normalize(
         dtype: of the result, a float.
 
     Raises:
-        ShapeError: fewer than three axes, or figures for another number of channels. DTypeError: not uint8.
+        ShapeError: fewer than three axes, or mean and std for another number of channels. DTypeError: not uint8.
     """
     pictures = as_tensor(images)
     if pictures.dtype.name != "uint8" or not as_dtype(dtype).is_float:

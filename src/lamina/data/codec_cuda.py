@@ -17,7 +17,7 @@ except ImportError as error:
         "images on a GPU need nvImageCodec: pip install 'lamina[image-cu13]' (or image-cu12)"
     ) from error
 
-_lock = threading.Lock()  # a decoder does one call at a time
+_lock = threading.Lock()  # a decoder handles one call at a time
 
 
 @lru_cache(maxsize=16)
@@ -34,7 +34,7 @@ class NvImageCodec:
     """Decodes and encodes with nvImageCodec, on the default stream of the device."""
 
     def decode(self, data: bytes, grey: bool, where: Device, max_pixels: int) -> Tensor:
-        """The picture (H, W, C): the decoder's own memory; turned as its camera says."""
+        """The image (H, W, C): the decoder's own memory; rotated by its EXIF orientation."""
         spec = nvimgcodec.ColorSpec.GRAY if grey else nvimgcodec.ColorSpec.SRGB
         parameters = nvimgcodec.DecodeParams(color_spec=spec)
         stream = where.default_stream.handle

@@ -17,7 +17,7 @@ try:
 except ImportError as error:
     raise ImportError("images on the CPU need Pillow: pip install 'lamina[image]'") from error
 
-#: Filters of warnings belong to the process: one thread at a time changes them, while it reads a header.
+#: Warning filters are global to the process: one thread at a time changes them, while it reads a header.
 _filters = threading.Lock()
 
 
@@ -25,7 +25,7 @@ class PillowCodec:
     """Decodes and encodes with Pillow."""
 
     def decode(self, data: bytes, grey: bool, where: Device, max_pixels: int) -> Tensor:
-        """The picture (H, W, C); turned as its camera says."""
+        """The image (H, W, C), rotated by its EXIF orientation."""
         try:
             with _filters, warnings.catch_warnings():
                 warnings.simplefilter(

@@ -1,8 +1,8 @@
-"""Data sets of single samples: arrays, parts of other sets, folders of images.
+"""Data sets of single samples: arrays, subsets of other sets, folders of images.
 
-A data set has a length and gives sample i by `dataset[i]`: an array, a number, or nested tuples, lists and
-dicts of them, as PyTorch's do. Where samples are augmented it has a method `sample(i, rng)` as well, and
-`DataLoader` gives it a generator that depends on the seed, the epoch and the sample's place alone.
+A data set has a length and returns sample i by `dataset[i]`: an array, a number, or nested tuples, lists and
+dicts of them, as PyTorch's do. If samples are augmented it also has a method `sample(i, rng)`, which
+`DataLoader` calls with a generator that depends only on the seed, the epoch and the sample's position.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from lamina.data.idx import DataError
 from lamina.ops.arguments import Checked, checked
 
 Array = np.ndarray[Any, Any]
-#: Changes an image (H, W, C) or what an earlier one made of it; the generator is for those that draw.
+#: Transforms an image (H, W, C) or the result of an earlier transform; the generator is for random transforms.
 Transform = Callable[[Array, np.random.Generator], Array]
 S = TypeVar("S", covariant=True)
-#: Files that `ImageFolder` takes for images.
+#: File name extensions of images for `ImageFolder`.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 
 
 @runtime_checkable
 class Dataset(Protocol[S]):
-    """Samples by their number. What is derived from it is joined by `a + b` (`ConcatDataset`)."""
+    """Samples by their number. Subclasses are concatenated by `a + b` (`ConcatDataset`)."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        # Not in the protocol: what has a length and gives samples is one, whether or not it adds.
+        # Not in the protocol: an object with a length and samples is a data set, whether or not it supports
+        # addition.
         super().__init_subclass__(**options)
         if not hasattr(cls, "__add__"):
             cls.__add__ = _joined  # type: ignore[operator]
@@ -44,10 +45,11 @@ class Dataset(Protocol[S]):
 
 
 class IterableDataset(Generic[S]):
-    """Samples one after the other, as torch's: a base for classes whose `__iter__` gives those of one epoch.
+    """Samples one after another, as torch's IterableDataset: a base for classes whose `__iter__` yields an epoch's
+    samples.
 
-    A `DataLoader` takes anything that can be iterated and has no `__getitem__`. With a method `set_epoch` it is told
-    the epoch's number before.
+    A `DataLoader` accepts any iterable without `__getitem__`. If it has a method `set_epoch`, that is called with the
+    epoch's number beforehand.
     """
 
     def __iter__(self) -> Iterator[S]:
@@ -56,23 +58,23 @@ class IterableDataset(Generic[S]):
         )
 
     def __add__(self, other: Iterable[Any]) -> ChainDataset:
-        """The samples of both, one set behind the other."""
+        """The samples of both sets, concatenated."""
         return ChainDataset([self, other])
 
 
 def _joined(self: Dataset[Any], other: Dataset[Any]) -> ConcatDataset:
-    """The samples of both, one set behind the other."""
+    """The samples of both sets, concatenated."""
     return ConcatDataset([self, other])
 
 
 class _Joinable(Checked):
-    """A base of sets that are joined by `a + b`."""
+    """A base of sets that are concatenated by `a + b`."""
 
     __add__ = _joined
 
 
 def sample_of(dataset: Dataset[Any], index: int, rng: np.random.Generator) -> Any:
-    """A sample, augmented by the generator where the data set does that."""
+    """A sample, augmented with the generator if the data set supports that."""
     draw = getattr(dataset, "sample", None)
     return dataset[index] if draw is None else draw(index, rng)
 
@@ -97,9 +99,9 @@ class TensorDataset(_Joinable):
 
 
 class Subset(_Joinable):
-    """Some samples of another set, in the order of `indices`, which may count from the back.
+    """Some samples of another set, in the order of `indices`, which may be negative.
 
-    Raises IndexError for one that it does not have.
+    Raises IndexError for invalid indices.
     """
 
     def __init__(self, dataset: Dataset[Any], indices: Sequence[int]) -> None:
@@ -114,7 +116,7 @@ class Subset(_Joinable):
         return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
-        """The sample at this place of the indices."""
+        """The sample at this position of the indices."""
         return self.dataset[self.indices[index]]
 
     def sample(self, index: int, rng: np.random.Generator) -> Any:
@@ -123,7 +125,7 @@ class Subset(_Joinable):
 
 
 class ConcatDataset(_Joinable):
-    """The samples of several sets, one set behind the other; an index may count from the back."""
+    """The samples of several sets, concatenated; indices may be negative."""
 
     def __init__(self, datasets: Sequence[Dataset[Any]]) -> None:
         self.datasets = list(datasets)
@@ -144,7 +146,7 @@ class ConcatDataset(_Joinable):
         return self.datasets[number], index - (self.ends[number - 1] if number else 0)
 
     def __getitem__(self, index: int) -> Any:
-        """The sample of the set that has it."""
+        """The sample, from the set that contains it."""
         dataset, place = self._place(index)
         return dataset[place]
 
@@ -154,9 +156,9 @@ class ConcatDataset(_Joinable):
 
 
 class StackDataset(_Joinable):
-    """Sample i is that of several sets of one length: a tuple, or, with sets by name, a dict; as torch's.
+    """Sample i of several sets of one length: a tuple, or, with sets by name, a dict; torch's StackDataset.
 
-    Raises ValueError for sets that differ in length, for none, and for some by name and some not.
+    Raises ValueError for sets of different lengths, for none, and for a mix of named and unnamed ones.
     """
 
     def __init__(self, *args: Dataset[Any], **kwargs: Dataset[Any]) -> None:
@@ -176,7 +178,7 @@ class StackDataset(_Joinable):
         return self._each(lambda d, i: d[index])
 
     def sample(self, index: int, rng: np.random.Generator) -> Any:
-        """Likewise, augmented, each by a generator of its own."""
+        """Likewise, augmented, each with its own generator."""
         own = rng.spawn(len(self.datasets))
         return self._each(lambda d, i: sample_of(d, index, own[i]))
 
@@ -187,7 +189,7 @@ class StackDataset(_Joinable):
 
 
 class ChainDataset(IterableDataset[Any], Checked):
-    """The samples of several sets that are iterated, one set behind the other, as torch's."""
+    """The samples of several iterable sets, concatenated; torch's ChainDataset."""
 
     def __init__(self, datasets: Sequence[Iterable[Any]]) -> None:
         self.datasets = list(datasets)
@@ -196,7 +198,7 @@ class ChainDataset(IterableDataset[Any], Checked):
         return itertools.chain.from_iterable(self.datasets)
 
     def set_epoch(self, number: int) -> None:
-        """Tell the sets which epoch comes."""
+        """Tell the sets the number of the next epoch."""
         for dataset in self.datasets:
             getattr(dataset, "set_epoch", lambda number: None)(number)
 
@@ -209,11 +211,11 @@ def random_split(
     *,
     seed: int | None = None,
 ) -> list[Subset]:
-    """Disjoint random parts of a set.
+    """Disjoint random subsets of a set.
 
-    lengths: numbers of samples that together are all, or fractions whose sum is 1 (what rounding down leaves is
-        given to the first ones, one each, as torch does).
-    generator: an `nn.Generator`, whose seed is taken, or NumPy's, which is drawn from; or seed, 0 by default.
+    lengths: numbers of samples that sum to the total, or fractions whose sum is 1 (the remainder of rounding down
+        goes to the first ones, one each, as torch does).
+    generator: an `nn.Generator`, whose seed is used, or NumPy's, from which a seed is drawn; or seed, 0 by default.
     Raises ValueError for other lengths, and for a generator with a seed.
     """
     total = len(dataset)
@@ -232,15 +234,15 @@ def random_split(
 
 
 class ImageFolder(_Joinable):
-    """Images in one folder a class: root/cat/1.jpg, root/dog/a/2.png (torchvision's).
+    """Images in one folder per class: root/cat/1.jpg, root/dog/a/2.png (torchvision's).
 
-    Sample i is (image, label): the image uint8 (H, W, 3), or what `transform` makes of it, and the class' number.
+    Sample i is (image, label): the image uint8 (H, W, 3), or the result of `transform`, and the class index.
 
     transform: (image, rng) -> image, such as `transforms.Compose`. mode: "rgb" or "grey".
-    classes: their names; by default those of the folders, sorted. To test what was trained, give the training's.
+    classes: their names; by default those of the folders, sorted. For testing, pass those of the training.
     max_pixels: as in `decode_image`. samples: (path, label) of every image, sorted.
-    Raises DataError for a root without folders, folders without images, classes that are not given, and, when it is
-    read, a file that is no image.
+    Raises DataError for a root without folders, folders without images, classes that are not listed, and, on reading,
+    a file that is not an image.
     """
 
     def __init__(
@@ -271,16 +273,16 @@ class ImageFolder(_Joinable):
         return len(self.samples)
 
     def image(self, index: int) -> Array:
-        """The image as it is in the file, uint8 (H, W, C). Raises DataError, which names the file."""
+        """The original image of the file, uint8 (H, W, C). Raises DataError, which names the file."""
         return read_image(self.samples[index][0], self.mode, self.max_pixels)
 
     def sample(self, index: int, rng: np.random.Generator) -> tuple[Array, int]:
-        """An image, transformed by the generator, and its label."""
+        """An image, transformed with the generator, and its label."""
         picture = self.image(index)
         return picture if self.transform is None else self.transform(picture, rng), self.samples[index][1]
 
     def __getitem__(self, index: int) -> tuple[Array, int]:
-        """Likewise, by a generator that depends on the index alone."""
+        """Likewise, with a generator that depends only on the index."""
         return self.sample(index, np.random.default_rng(index))
 
     def __repr__(self) -> str:
@@ -288,7 +290,7 @@ class ImageFolder(_Joinable):
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The images in a folder and below, sorted; the file itself where it is one."""
+    """The images in a folder and its subfolders, sorted; a file stands for itself."""
     files = [folder] if folder.is_file() else sorted(folder.rglob("*"))
     return [f for f in files if f.suffix.lower() in IMAGE_SUFFIXES and f.is_file()]
 

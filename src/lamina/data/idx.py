@@ -23,7 +23,7 @@ from lamina.ops.arguments import checked
 Array = np.ndarray[Any, Any]
 
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-#: A file that claims more than this is refused before anything is read: the largest known one has 0.6 GB.
+#: A file that declares more than this is refused before anything is read: the largest known one has 0.6 GB.
 LIMIT = 2 << 30
 RANKS = 8
 _CHUNK = 1 << 20
@@ -32,11 +32,11 @@ PREFIX = {"train": "train", "test": "t10k"}
 
 
 class DataError(ValueError):
-    """A data file that is missing, cut short or not what it claims to be; the message names the file."""
+    """A data file that is missing, truncated or not in its format; the message names the file."""
 
 
 def check_pixels(height: int, width: int, limit: int) -> None:
-    """Raise DataError for a picture of more pixels than the limit."""
+    """Raise DataError for an image of more pixels than the limit."""
     if height * width > limit:
         raise DataError(
             f"decode_image: {height} × {width} are {height * width} pixels, max_pixels is {limit}; "
@@ -48,7 +48,7 @@ def check_pixels(height: int, width: int, limit: int) -> None:
 def read_idx(path: str | Path, limit: int = LIMIT) -> Array:
     """The array in an IDX file (".gz" is decompressed on the way). Reads at most `limit` bytes.
 
-    Raises DataError for anything that is not a whole IDX file.
+    Raises DataError for anything that is not a complete IDX file.
     """
     file = Path(path)
     try:
@@ -79,7 +79,7 @@ def _read(file: Path, stream: BinaryIO, limit: int) -> Array:
 
 
 def _read_exactly(file: Path, stream: BinaryIO, expected: int) -> bytes:
-    """`expected` bytes and not one more; memory grows with what is really there, not with what is claimed."""
+    """Exactly `expected` bytes; memory grows with the bytes actually present, not with the declared number."""
     parts: list[bytes] = []
     missing = expected
     while missing > 0 and (part := stream.read(min(missing, _CHUNK))):
@@ -109,13 +109,13 @@ def mnist(
     """MNIST, Fashion-MNIST or any data in the same four files, from a folder.
 
     Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-… , each plain or ".gz". Downloads nothing.
-    Gives images float32 (batch_size, 1, size, size), normalised by the training images' mean and deviation, and
-    labels int64 (batch_size,).
+    Yields images float32 (batch_size, 1, size, size), normalized by the training images' mean and standard deviation,
+    and labels int64 (batch_size,).
 
     size: scaled to size × size, bilinear; None keeps the images as they are.
     split: "train", "validation" or "test".
-    validation: the last share of the training files, which "train" leaves out: 10,000 of MNIST's 60,000. With 0
-        "train" is the whole of them.
+    validation: the last fraction of the training files, which "train" leaves out: 10,000 of MNIST's 60,000. With 0
+        "train" has all of them.
     shuffle, drop_last: by default True for "train", else False.
     shift: random shift in pixels of the file, for training.
     Raises DataError for a missing or unsound file, ValueError for an unknown split.

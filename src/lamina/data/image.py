@@ -14,8 +14,8 @@ Array = np.ndarray[Any, Any]
 def bilinear(size: int, source: int, shift: Array | float = 0.0) -> Array:
     """The matrices that resample `source` pixels to `size` pixels, float32 of shape (…, size, source).
 
-    Pixel i of the result lies at (i + 0.5)·source/size - 0.5 - shift of the source (pixel centres at
-    integers, as in torch's align_corners=False); outside of the source there is zero. `shift` is in source
+    Pixel i of the result lies at (i + 0.5)·source/size - 0.5 - shift of the source (pixel centers at
+    integers, as in torch's align_corners=False); outside of the source values are zero. `shift` is in source
     pixels, one per matrix.
     """
     centres = (np.arange(size) + 0.5) * (source / size) - 0.5  # (size,)
@@ -26,8 +26,8 @@ def bilinear(size: int, source: int, shift: Array | float = 0.0) -> Array:
 def triangle(size: int, source: int, antialias: bool = True) -> Array:
     """The matrix that scales `source` pixels to `size` bilinearly, float32 of shape (size, source).
 
-    Each row sums to one, so that beyond the border the border's pixel counts. With `antialias` the triangle is
-    as wide as a result pixel when the picture shrinks; without, always two pixels wide.
+    Each row sums to one, so that the border's pixel is repeated beyond the border. With `antialias` the triangle is
+    as wide as a result pixel when the image shrinks; without, always two pixels wide.
     """
     scale = source / size
     reach = max(scale, 1.0) if antialias else 1.0

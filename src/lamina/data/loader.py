@@ -1,4 +1,4 @@
-"""Batches of a data set's samples, made by workers ahead of time, in an order that does not depend on them."""
+"""Batches of a data set's samples, prefetched by workers, in an order that does not depend on the workers."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ from lamina.ops.arguments import checked
 Array = np.ndarray[Any, Any]
 
 
-#: Makes a batch of a list of samples.
+#: Makes a batch from a list of samples.
 Collate = Callable[[list[Any]], Any]
-#: Changes a batch, such as `transforms.MixUp`.
+#: Transforms a batch, such as `transforms.MixUp`.
 BatchTransform = Callable[[Any, np.random.Generator], Any]
 
 
 class DataLoader(Batches):
-    """Batches of a data set, as PyTorch's: each `for` loop is one more epoch; the names are PyTorch's, too.
+    """Batches of a data set, as PyTorch's DataLoader: each `for` loop is one more epoch; parameter names are
+    PyTorch's.
 
-    dataset: anything with a length and `dataset[i]`; with a method `sample(i, rng)` it is augmented, and with one
-        `order(rng)` it says in which order it is read when it is shuffled. Or anything that can be iterated and has
-        no `__getitem__` (`IterableDataset`): one sample after the other, by one thread, ahead with workers.
+    dataset: anything with a length and `dataset[i]`; a method `sample(i, rng)` augments samples, and a method
+        `order(rng)` gives the reading order for shuffling. Or any iterable without `__getitem__` (`IterableDataset`):
+        read sample by sample, by one thread, prefetched if there are workers.
     batch_size, shuffle, drop_last, pad_last, seed, rank, world_size, parallel: as in `Batches`: order and
         augmentation depend on the seed, the epoch and the sample's place alone, whatever the number of workers and
-        ranks; batch_size is that of all ranks. None: samples are not joined, each is given as it is.
-    generator: in the seed's place: an `nn.Generator`, whose seed is taken, or NumPy's, which is drawn from once.
-    num_workers: threads that make batches, up to `prefetch_factor` each ahead; 0: the thread that reads them. With
-        processes=True they are processes, which start anew and give batches in shared memory: for samples that much
-        Python is needed for. Data set and functions must be such that they can be pickled then. Decoding and NumPy
-        need no processes.
+        ranks; batch_size is that of all ranks. None: samples are not batched, each is returned as it is.
+    generator: in place of seed: an `nn.Generator`, whose seed is used, or NumPy's, from which one seed is drawn.
+    num_workers: threads that make batches, each prefetching up to `prefetch_factor`; 0: the reading thread makes
+        them. With processes=True they are spawned worker processes, which return batches in shared memory: for
+        samples that need much Python code. Data set and functions must then be picklable. Decoding and NumPy need no
+        processes.
     worker_init_fn: called with a worker's number, from 0 on, in that worker, before its first batch;
-        `get_worker_info` tells the rest there.
-    sampler: says which samples an epoch has, in which order: `RandomSampler`, `WeightedRandomSampler`, a list of
-        indices, or anything with a length that gives them at each `for` (with a method `set_epoch` it is told the
-        epoch's number before, with one `order(rng)` it is asked for all of them). What is drawn by a sampler of one's
-        own does not depend on the loader's seed.
-    batch_sampler: gives the indices of a batch at a time, a list each, in the place of batch_size, shuffle, sampler,
+        `get_worker_info` gives further information there.
+    sampler: gives an epoch's samples and their order: `RandomSampler`, `WeightedRandomSampler`, a list of indices, or
+        any iterable of indices with a length (a method `set_epoch` is called with the epoch's number beforehand, a
+        method `order(rng)` returns all indices). The draws of a custom sampler do not depend on the loader's seed.
+    batch_sampler: yields lists of the indices of each batch, in place of batch_size, shuffle, sampler,
         drop_last and pad_last: `BatchSampler`, a list of lists, or anything of that kind.
-    timeout: how many seconds a batch of a worker is waited for; 0: for ever. RuntimeError where it takes longer.
-    pin_memory, persistent_workers, in_order: torch's words; batches are handed to a GPU by way of pinned memory in
-        any case, processes are kept until `close`, and batches come in order.
-    collate_fn: makes a batch of a list of samples, by default `default_collate`.
-    batch_transform: (batch, rng) -> batch, behind collate_fn.
-    Raises ValueError for numbers out of range, arguments that exclude each other and an empty data set; what a worker
-    raises is raised where its batch would have been, and WorkerError where a process died.
+    timeout: how many seconds to wait for a worker's batch; 0: no limit. RuntimeError if it takes longer.
+    pin_memory, persistent_workers, in_order: accepted as in torch; batches are always copied to a GPU through pinned
+        memory, processes are kept until `close`, and batches come in order.
+    collate_fn: makes a batch from a list of samples, by default `default_collate`.
+    batch_transform: (batch, rng) -> batch, applied after collate_fn.
+    Raises ValueError for numbers out of range, arguments that exclude each other and an empty data set; a worker's
+    error is raised in place of its batch, and WorkerError if a process died.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class DataLoader(Batches):
         self.dataset, self.num_workers, self.processes = dataset, num_workers, processes
         self.sampler, self.batch_sampler = sampler, batch_sampler
         self.prefetch_factor, self.timeout = prefetch_factor, timeout
-        #: Whether samples come one after the other, and not by their numbers.
+        #: Whether the data set is iterable, without access by index.
         self.iterated = not hasattr(dataset, "__getitem__")
         self._check_ways(shuffle, processes)
         if batch_sampler is not None:
@@ -109,7 +109,7 @@ class DataLoader(Batches):
             batch_size = getattr(batch_sampler, "batch_size", 1)
         classes = getattr(dataset, "classes", None)
         seed = seed_of("DataLoader", generator, seed)
-        workers = min(num_workers, 1) if self.iterated else num_workers  # one thread reads what is iterated
+        workers = min(num_workers, 1) if self.iterated else num_workers  # one thread reads an iterable
         self._making = _Making(
             dataset, _collation(collate_fn, batch_size), batch_transform, worker_init_fn, workers, seed
         )
@@ -134,7 +134,7 @@ class DataLoader(Batches):
         self._kept = KeptWorkers()
 
     def _check_ways(self, shuffle: bool, processes: bool) -> None:
-        """Raises ValueError for what a data set that is iterated leaves no room for."""
+        """Raises ValueError for options that do not apply to an iterable data set."""
         if not self.iterated:
             return
         name = type(self.dataset).__name__
@@ -149,7 +149,7 @@ class DataLoader(Batches):
             )
 
     def _samples(self, batch_size: int) -> int:
-        """How many samples an epoch has; of a data set that does not tell, a batch."""
+        """The number of samples of an epoch; of an iterable data set without a length, of a batch."""
         if self.iterated and not hasattr(self.dataset, "__len__"):
             return batch_size
         return len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ class DataLoader(Batches):
         return super().__len__()
 
     def order(self, number: int) -> Array:
-        """The indices of all samples in the order of epoch `number`; a data set may have one that suits it."""
+        """The indices of all samples in the order of epoch `number`; a data set may define its own order."""
         if self.sampler is not None:
             return self._sampled(self.sampler, number)
         own = getattr(self.dataset, "order", None)
@@ -172,7 +172,9 @@ class DataLoader(Batches):
         return np.asarray(own(np.random.default_rng([self.seed, number])))
 
     def _sampled(self, sampler: Sampler[int], number: int) -> Array:
-        """What the sampler gives for an epoch. Raises ValueError for another number, IndexError for no sample."""
+        """The sampler's indices for an epoch. Raises ValueError for a wrong number of them, IndexError for invalid
+        ones.
+        """
         getattr(sampler, "set_epoch", lambda number: None)(number)
         order = getattr(sampler, "order", None)
         if order is None:
@@ -190,7 +192,7 @@ class DataLoader(Batches):
         return indices
 
     def parts(self, number: int, start: int = 0) -> Iterator[BatchPart]:
-        """What this rank loads for the batches of an epoch."""
+        """The loads of this rank for the batches of an epoch."""
         if self.batch_sampler is None:
             yield from super().parts(number, start)
             return
@@ -204,7 +206,7 @@ class DataLoader(Batches):
 
     @property
     def size(self) -> int:
-        """How many samples the data set has."""
+        """The number of samples of the data set."""
         return len(self.dataset)  # type: ignore[arg-type]
 
     @property
@@ -215,7 +217,7 @@ class DataLoader(Batches):
         return super().uneven
 
     def describe(self) -> dict[str, Any]:
-        """As `Batches.describe`; of a data set that is iterated without what its samples are."""
+        """As `Batches.describe`; for an iterable data set without a digest of its samples."""
         if not self.iterated:
             return super().describe()
         return {
@@ -237,7 +239,7 @@ class DataLoader(Batches):
         return self._ahead(number, start)
 
     def _read(self, number: int, start: int) -> Iterator[Any]:
-        """The batches of samples that come one after the other."""
+        """The batches of an iterable data set."""
         getattr(self.dataset, "set_epoch", lambda number: None)(number)
         making = self._making
         if self.num_workers:
@@ -281,7 +283,7 @@ class DataLoader(Batches):
 
 
 def _check_numbers(num_workers: int, prefetch_factor: int, timeout: float) -> None:
-    """Raises ValueError for what is out of range."""
+    """Raises ValueError for values out of range."""
     if num_workers < 0 or prefetch_factor < 1:
         raise ValueError(
             "DataLoader: num_workers must be at least 0 and prefetch_factor at least 1, got "
@@ -297,7 +299,7 @@ def _check_numbers(num_workers: int, prefetch_factor: int, timeout: float) -> No
 def _check_alone(
     batch_size: int | None, shuffle: bool, sampler: Any, drop_last: bool, pad_last: bool
 ) -> None:
-    """Raises ValueError for what a batch_sampler says itself."""
+    """Raises ValueError for options that a batch_sampler determines itself."""
     given = {
         f"batch_size={batch_size}": batch_size != 1,
         "shuffle": shuffle,
@@ -313,7 +315,7 @@ def _check_alone(
 
 
 def _indices(batch: Any) -> Array:
-    """The indices of a batch. Raises TypeError for what is no list of ints."""
+    """The indices of a batch. Raises TypeError for anything but a list of ints."""
     try:
         return np.asarray([int(i) for i in batch], np.int64)
     except TypeError:
@@ -330,7 +332,7 @@ def _collation(collate_fn: Callable[[Any], Any] | None, batch_size: int | None) 
 
 
 class _Single:
-    """What makes of a list of one sample that sample, changed by collate_fn."""
+    """Makes the single sample from a list of one, transformed by collate_fn."""
 
     def __init__(self, collate_fn: Callable[[Any], Any] | None) -> None:
         self.collate_fn = collate_fn
@@ -340,7 +342,7 @@ class _Single:
 
 
 class WorkerInfo(NamedTuple):
-    """What a worker of a `DataLoader` is: its number, how many there are, a seed of its own, and its data set."""
+    """A `DataLoader` worker's number, the number of workers, its own seed, and its data set."""
 
     id: int
     num_workers: int
@@ -348,21 +350,21 @@ class WorkerInfo(NamedTuple):
     dataset: Any
 
 
-#: Which worker this thread is, where it is one.
+#: The worker that this thread is, if any.
 _here = threading.local()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Within a worker of a `DataLoader` which one it is; None elsewhere. torch.utils.data.get_worker_info.
+    """The current worker of a `DataLoader`, within one; None elsewhere. torch.utils.data.get_worker_info.
 
-    A data set that is iterated has one worker at most, so that one that gives each worker its part gives all.
+    An iterable data set has one worker at most, so that one that splits its samples among workers yields all.
     """
     found: WorkerInfo | None = getattr(_here, "worker", None)
     return found
 
 
 class _Making:
-    """Makes a batch: samples, each with a generator of its own, then the batch of them."""
+    """Makes a batch: samples, each with its own generator, then the batch from them."""
 
     def __init__(
         self,
@@ -377,7 +379,7 @@ class _Making:
         self.worker_init_fn, self.workers, self.seed = worker_init_fn, workers, seed
 
     def begin(self, worker: int) -> None:
-        """What a worker does first."""
+        """A worker's initialization."""
         _here.worker = WorkerInfo(worker, self.workers, self.seed + worker, self.dataset)
         if self.worker_init_fn is not None:
             self.worker_init_fn(worker)
@@ -395,7 +397,7 @@ class _Making:
 
 
 def _begun(making: _Making) -> Loader:
-    """The same for the threads of one loop, each of which begins once."""
+    """The same for the threads of one loop, each of which is initialized once."""
     own, numbers = threading.local(), itertools.count()
 
     def make(indices: Array, rng: np.random.Generator) -> Any:
@@ -408,22 +410,22 @@ def _begun(making: _Making) -> Loader:
 
 
 class PendingBatch(Protocol):
-    """A batch that is being made: a Future, or a `Ticket`."""
+    """A pending batch: a Future, or a `Ticket`."""
 
     def result(self) -> Any:
         """The batch."""
         ...
 
     def cancel(self) -> Any:
-        """Nobody wants it any more."""
+        """Cancel it."""
         ...
 
 
 def made_ahead(
     parts: Iterator[BatchPart], submit: Callable[[Any, Any], PendingBatch], depth: int, timeout: float = 0
 ) -> Iterator[Any]:
-    """The batches of parts in their order, of which up to `depth` are being made. Raises LateError where one takes
-    longer than `timeout` seconds."""
+    """The batches of parts in order, with up to `depth` pending. Raises LateError if one takes longer than `timeout`
+    seconds."""
     waiting: deque[tuple[BatchPart, PendingBatch]] = deque()
     try:
         for part in parts:
@@ -440,7 +442,7 @@ def made_ahead(
 
 
 def _result(made: PendingBatch, timeout: float) -> Any:
-    """A batch, once it is made. Raises LateError, and what was raised while it was made."""
+    """A batch, once it is made. Raises LateError, and any error of making it."""
     late = False
     if timeout and isinstance(made, Future):
         late = not wait([made], timeout).done
@@ -454,7 +456,7 @@ def _result(made: PendingBatch, timeout: float) -> Any:
 def made_by_threads(
     parts: Iterator[BatchPart], load: Loader, count: int, depth: int, timeout: float = 0
 ) -> Iterator[Any]:
-    """Likewise, by so many threads, which end with the loop; one that is late ends when its batch is made."""
+    """Likewise, by a number of threads, which end with the loop; a late one ends when its batch is made."""
     pool, late = ThreadPoolExecutor(count, "lamina data"), False
     try:
         yield from made_ahead(parts, lambda indices, rng: pool.submit(load, indices, rng), depth, timeout)

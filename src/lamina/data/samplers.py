@@ -1,4 +1,4 @@
-"""In which order, how often, and with which others samples are read: what a `DataLoader` takes."""
+"""Samplers: the order, number and grouping of the samples that a `DataLoader` reads."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ Indices = TypeVar("Indices", covariant=True)
 
 @runtime_checkable
 class Sampler(Protocol[Indices]):
-    """Gives the indices of an epoch's samples, or of its batches, at each `for`; a base for one's own."""
+    """Yields the indices of an epoch's samples, or of its batches, at each `for`; a base for custom samplers."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Indices]: ...
 
 
 def _own(generator: SeededGenerator | np.random.Generator | None) -> np.random.Generator | None:
-    """What a sampler draws from that was given a generator."""
+    """The random source of a sampler that was given a generator."""
     if generator is None or isinstance(generator, np.random.Generator):
         return generator
     return np.random.default_rng(generator.initial_seed())
 
 
 class _Drawn(Checked):
-    """A sampler that draws each epoch's order: by its own generator, or the one that the loader names."""
+    """A sampler that draws each epoch's order: from its own generator, or the loader's."""
 
     rng: np.random.Generator | None
 
     def order(self, rng: np.random.Generator) -> Array:
-        """The indices of an epoch; a generator that the sampler was given goes before rng."""
+        """The indices of an epoch; the sampler's own generator takes precedence over rng."""
         return self._draw(self.rng or rng)
 
     def _draw(self, rng: np.random.Generator) -> Array:
@@ -61,9 +61,9 @@ class SequentialSampler(Checked):
 class RandomSampler(_Drawn):
     """All samples in random order, as torch.utils.data.RandomSampler.
 
-    replacement: each is drawn from all. num_samples: how many an epoch has, all by default; beyond them they begin
-    anew. generator: an `nn.Generator`, whose seed is taken, or NumPy's; by default order depends on the loader's seed
-    and the epoch's number. Raises ValueError for num_samples < 1.
+    replacement: draw each from all. num_samples: how many an epoch has, all by default; beyond that, samples repeat
+        in a new order. generator: an `nn.Generator`, whose seed is used, or NumPy's; by default the order depends on
+        the loader's seed and the epoch's number. Raises ValueError for num_samples < 1.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RandomSampler(_Drawn):
 
     @property
     def num_samples(self) -> int:
-        """How many an epoch has."""
+        """The number of samples of an epoch."""
         return len(self.data_source) if self._count is None else self._count
 
     def __len__(self) -> int:
@@ -115,7 +115,7 @@ class SubsetRandomSampler(_Drawn):
 class BatchSampler(Checked):
     """Lists of a sampler's indices, batch_size each, as torch.utils.data.BatchSampler.
 
-    The last one may be shorter, or is left out with drop_last. Raises ValueError for batch_size < 1.
+    The last list may be shorter, or is left out with drop_last. Raises ValueError for batch_size < 1.
     """
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
@@ -131,12 +131,12 @@ class BatchSampler(Checked):
         return self._cut(self.sampler)
 
     def batches(self, rng: np.random.Generator) -> Iterator[list[int]]:
-        """Those of an epoch, whose order is drawn from rng where the sampler draws."""
+        """Those of an epoch, whose order is drawn from rng if the sampler is random."""
         order = getattr(self.sampler, "order", None)
         return self._cut(self.sampler if order is None else order(rng).tolist())
 
     def set_epoch(self, number: int) -> None:
-        """Tell the sampler which epoch comes."""
+        """Tell the sampler the number of the next epoch."""
         getattr(self.sampler, "set_epoch", lambda number: None)(number)
 
     def _cut(self, indices: Iterable[int]) -> Iterator[list[int]]:
@@ -153,9 +153,9 @@ class BatchSampler(Checked):
 class WeightedRandomSampler(_Drawn):
     """Draws sample i with a probability in proportion to weights[i], as torch.utils.data.WeightedRandomSampler.
 
-    num_samples: how many an epoch has. replacement: whether a sample may come several times. What an epoch draws
-    depends on the loader's seed and the epoch's number alone, unless a generator is given, as `RandomSampler`'s;
-    `for` over the sampler itself draws anew each time.
+    num_samples: how many an epoch has. replacement: whether a sample may come several times. An epoch's draws depend
+        only on the loader's seed and the epoch's number, unless a generator is given, as for `RandomSampler`;
+        iterating over the sampler itself draws anew each time.
     Raises ValueError for weights that are negative, not finite or all 0, and for more samples than there are weights
     above 0 without replacement.
     """
@@ -189,12 +189,13 @@ class WeightedRandomSampler(_Drawn):
 
 
 class DistributedSampler(Checked):
-    """One rank's part of all samples, every num_replicas-th of an order that ranks share, as torch's.
+    """One rank's part of all samples, every num_replicas-th of a shared order, as torch's DistributedSampler.
 
     num_replicas, rank: those of this process (`lamina.distributed`) unless given. shuffle: the order is drawn from
-    seed and the epoch's number, which a `DataLoader` tells by itself (`set_epoch`). All ranks get as many: samples
-    are left out with drop_last, else the first ones come again. A loader's batch_size is the rank's own then;
-    `DataLoader(..., parallel="data")` cuts every batch among the ranks instead, and leaves or adds nothing.
+        seed and the epoch's number, which a `DataLoader` sets by itself (`set_epoch`). All ranks get equal numbers:
+        samples are left out with drop_last, else the first ones are repeated. A loader's batch_size is then the
+        rank's own; `DataLoader(..., parallel="data")` instead splits every batch among the ranks, and drops or
+        repeats nothing.
     Raises ValueError for a rank that is not below num_replicas.
     """
 
@@ -221,17 +222,17 @@ class DistributedSampler(Checked):
 
     @property
     def num_samples(self) -> int:
-        """How many this rank, as each, has of an epoch."""
+        """The number of samples that each rank has in an epoch."""
         size, ranks = len(self.dataset), self.num_replicas
         return size // ranks if self.drop_last else -(-size // ranks)
 
     @property
     def total_size(self) -> int:
-        """How many all ranks have."""
+        """The number of samples of all ranks."""
         return self.num_samples * self.num_replicas
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell which epoch comes."""
+        """Set the number of the next epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:

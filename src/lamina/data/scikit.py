@@ -1,6 +1,6 @@
 """Scikit-learn's handwritten digits: 1,797 scans of 8×8 pixels, 10 classes (UCI ML hand-written digits).
 
-They come with the library, so nothing is downloaded. `lamina.data.digits` imports this module at first use.
+They ship with the library, so nothing is downloaded. `lamina.data.digits` imports this module at first use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 CLASSES = 10
 SPLITS = ("train", "validation", "test")
-#: Of each class this share is for validation, and as much for the test; which scans never changes.
+#: The fraction of each class for validation, and for the test; the split never changes.
 SHARE = 0.2
 
 
@@ -42,13 +42,13 @@ def digits(
 ) -> Batches:
     """Handwritten digits scaled to size × size: batches of images and labels.
 
-    Gives images float32 (batch_size, 1, size, size), bilinear, normalised by the training pixels' mean and
+    Yields images float32 (batch_size, 1, size, size), bilinear, normalized by the training pixels' mean and standard
     deviation, and labels int64 (batch_size,).
 
     split: "train" has 1,079 scans, "validation" 359, "test" 359: a fixed cut with equal shares of each class.
         Choose learning rates, epochs and networks on "validation"; look at "test" once, at the end.
     shuffle, drop_last: by default True for "train", else False.
-    seed: of the order and of the random shifts.
+    seed: for the order and the random shifts.
     shift: in training, each scan is moved by up to this many of its 8 pixels along each axis.
     Raises ValueError for an unknown split or a size < 1.
     """
@@ -85,13 +85,13 @@ def scans(split: str) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=1)
 def statistics() -> tuple[np.float32, np.float32]:
-    """Mean and deviation of the training scans' pixels."""
+    """Mean and standard deviation of the training scans' pixels."""
     images = scans("train")[0]
     return np.float32(images.mean()), np.float32(images.std())
 
 
 def cut(labels: Array) -> Array:
-    """The split of each sample, as its index in SPLITS: of each class the same shares, by a fixed generator."""
+    """The split of each sample, as its index in SPLITS: of each class the same fractions, by a fixed generator."""
     rng = np.random.default_rng(0)
     found = np.zeros(len(labels), np.int64)
     for digit in range(CLASSES):

@@ -1,8 +1,8 @@
-"""The order in which shards that are read through give their samples, where their numbers of samples are known.
+"""The order of samples from sequentially read shards, where their numbers of samples are known.
 
-It is known before anything is read then, so that a rank opens those shards alone that have samples of its own.
-Several shards are read side by side (lanes): each batch takes equal parts of them, one behind the other, and ranks
-take their parts of batches from lanes of their own.
+The order is then known before anything is read, so that a rank opens only shards with samples of its own.
+Several shards are read side by side (lanes): each batch takes equal parts of them, concatenated, and ranks
+take their parts of batches from separate lanes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lamina.runtime.ranks import current_world
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
-#: Before the number, in the file beside a shard.
+#: The prefix of the number in the file beside a shard.
 _FORMAT = "lamina samples 1"
 
 
 def count_samples(path: str, open: Callable[[str], IO[bytes]]) -> int:
-    """How many samples a shard has: by the file beside it (`train.tar.gz.count`), where that is not older, else by
-    reading the shard through; the number is kept there if that can be written. Raises DataError."""
+    """The number of samples of a shard: from the file beside it (`train.tar.gz.count`), if that is not older, else by
+    reading the shard through; the number is stored there if that can be written. Raises DataError."""
     shard, beside = Path(path), Path(f"{path}.count")
     with suppress(OSError, ValueError):
         if beside.stat().st_mtime_ns >= shard.stat().st_mtime_ns:
@@ -38,13 +38,13 @@ def count_samples(path: str, open: Callable[[str], IO[bytes]]) -> int:
     with open(path) as source:
         count = sum(1 for _ in read_shard(path, source))
     if shard.is_file():
-        with suppress(OSError):  # a folder that others own: it is counted again by each run
+        with suppress(OSError):  # a folder that others own: it is counted again in each run
             write_atomically(beside, [f"{_FORMAT} {count}\n".encode()])
     return count
 
 
 def counted(paths: Sequence[str], open: Callable[[str], IO[bytes]], *, together: bool) -> list[int]:
-    """The numbers of samples of shards. together: each rank of the world counts a part; all call it then."""
+    """The numbers of samples of shards. together: each rank of the world counts a part; all must call it."""
     world = current_world()
     rank, size = (world.rank, world.size) if together else (0, 1)
     found, error = list[int](), ""
@@ -64,9 +64,9 @@ def batches_in_order(
 ) -> Iterator[list[tuple[int, int]]]:
     """Each batch's samples as (shard, number in it).
 
-    counts: samples of each shard. lanes: shards that are read side by side; each gives batch_size / lanes samples to
-    a batch, and where one has run out, those with the most left give more. rng: shards come in random order, and each
-    sample is drawn from buffer / lanes of its lane; None: in order.
+    counts: samples of each shard. lanes: the number of shards read side by side; each contributes batch_size / lanes
+    samples to a batch, and when one is exhausted, those with the most left contribute more. rng: shards come in
+    random order, and each sample is drawn from buffer / lanes of its lane; None: in order.
     """
     shards = range(len(counts)) if rng is None else rng.permutation(len(counts)).tolist()
     rngs = [None] * lanes if rng is None else [rng] if lanes == 1 else rng.spawn(lanes)
@@ -96,7 +96,7 @@ def _shares_of(left: Sequence[int], size: int) -> list[int]:
 
 
 def drawn(samples: Iterator[T], size: int, rng: np.random.Generator) -> Iterator[T]:
-    """The samples, each drawn from `size` of them that were read."""
+    """The samples, each drawn from a buffer of `size`."""
     held = list(islice(samples, size))
     for sample in samples:
         place = int(rng.integers(len(held)))

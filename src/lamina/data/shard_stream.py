@@ -1,4 +1,4 @@
-"""Tar shards that can only be read from beginning to end: compressed ones, pipes, what comes over a net."""
+"""Tar shards that can only be read sequentially: compressed ones, pipes, network streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lamina.ops.arguments import Checked
 
 
 class _Raw(NamedTuple):
-    """A sample as it is in a shard: the shard, the key, and the contents of its files by kind."""
+    """A raw sample of a shard: the shard, the key, and the contents of its files by kind."""
 
     shard: str
     key: str
@@ -38,25 +38,25 @@ def open_file(name: str) -> IO[bytes]:
 
 
 class ShardStream(Checked):
-    """Batches of tar shards that are read through, one behind the other; each `for` loop is one more epoch.
+    """Batches of tar shards that are read sequentially, one after another; each `for` loop is one more epoch.
 
-    paths, columns, transform, mode, max_pixels: as in `TarShards`, which reads shards that can be seeked, and
+    paths, columns, transform, mode, max_pixels: as in `TarShards`, which reads seekable shards, and
         no more of them than a rank needs.
     batch_size, shuffle, seed, drop_last, pad_last, rank, world_size, parallel: as in `Batches`. Shuffled,
-        shards are read in random order, and each sample is drawn from `buffer` that were read.
-    interleave: so many shards are read side by side, and each batch takes equal parts of them. A rank, and each of
-        its processes, then reads those shards alone that its part comes from; otherwise it reads all of them, and
+        shards are read in random order, and each sample is drawn from a buffer of `buffer` samples.
+    interleave: how many shards are read side by side; each batch takes equal parts of them. A rank, and each of
+        its processes, then reads only the shards that its part comes from; otherwise it reads all of them, and
         decodes its part.
-    samples: how many each shard has. Where it is left out and interleave is above 1, shards are counted once, by
-        reading them (with parallel="data" each rank a part); the number is kept beside the shard.
+    samples: the number of samples of each shard. If it is left out and interleave is above 1, shards are counted
+        once, by reading them (with parallel="data" each rank a part); the number is stored beside the shard.
     num_workers, prefetch_factor, collate_fn: as in `DataLoader`: workers are threads, which decode, or with
-        processes=True processes, which read, too.
-    open: opens what a path names, such as urllib.request.urlopen; gzip, bzip2 and xz are understood.
-    length: the number of batches of an epoch, where it is known and `samples` is not.
+        processes=True processes, which also read.
+    open: opens a path, such as urllib.request.urlopen; gzip, bzip2 and xz are detected.
+    length: the number of batches of an epoch, if it is known and `samples` is not.
 
-    The order depends on seed, epoch, buffer and interleave alone. To go on within an epoch, shards that come before
-    are passed over where their samples are counted; else they are read again, but not decoded.
-    Raises ValueError for numbers out of range, and DataError for what cannot be read.
+    The order depends only on seed, epoch, buffer and interleave. To resume within an epoch, earlier shards
+    are skipped if their samples are counted; else they are read again, but not decoded.
+    Raises ValueError for numbers out of range, and DataError for unreadable shards.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ShardStream(Checked):
     def _counted(
         self, samples: Sequence[int] | None, open: Callable[[str], IO[bytes]], *, together: bool
     ) -> list[int] | None:
-        """How many samples each shard has, None where that need not be known. Raises ValueError, DataError."""
+        """The number of samples of each shard, None where it is not needed. Raises ValueError, DataError."""
         if self.interleave > 1 and (self.interleave > len(self.paths) or self.batch_size % self.interleave):
             raise ValueError(
                 f"ShardStream: interleave={self.interleave} must divide batch_size={self.batch_size}, and be at most "
@@ -149,19 +149,19 @@ class ShardStream(Checked):
 
     @property
     def uneven(self) -> bool:
-        """Whether ranks may have different numbers of samples of the last batch: without `samples` nobody knows."""
+        """Whether ranks may have different numbers of samples of the last batch: unknown without `samples`."""
         known = self.samples is not None and sum(self.samples) % self.batch_size == 0
         return self.world_size > 1 and not (self.drop_last or self.pad_last or known)
 
     def describe(self) -> dict[str, Any]:
-        """What a resumed run must find again: shards, sizes and order."""
+        """A description that a resumed run must match: shards, sizes and order."""
         facts = {"shards": [Path(p).name for p in self.paths], "batch_size": self.batch_size}
         rest = ("drop_last", "pad_last", "shuffle", "seed", "buffer")
         facts |= {name: getattr(self, name) for name in rest}
         return facts | ({"interleave": self.interleave} if self.interleave > 1 else {})
 
     def _parts(self, number: int, start: int, rows: slice) -> Iterator[BatchPart]:
-        """What is decoded of these rows of each batch, with the samples as they are in the shards."""
+        """The loads of these rows of each batch, with the raw samples of the shards."""
         rng = np.random.default_rng([self.seed, number])
         if self.samples is None:
             with closing(self._read(rng)) as read:
@@ -183,7 +183,7 @@ class ShardStream(Checked):
     def _cut(
         self, batches: Iterator[list[Any]], number: int, start: int, rows: slice
     ) -> Iterator[tuple[BatchPart, list[Any]]]:
-        """These rows of each batch, as places in it, and the batch."""
+        """These rows of each batch, as positions in it, and the batch."""
         for position, batch in enumerate(batches):
             if position < start or (self.drop_last and len(batch) < self.batch_size):
                 continue
@@ -192,7 +192,7 @@ class ShardStream(Checked):
 
     # ---- processes
     def _by_processes(self, number: int, start: int) -> Iterator[Any]:
-        """Batches whose rows processes read and decode, each the same ones of every batch."""
+        """Batches whose rows are read and decoded by processes, each the same rows of every batch."""
         workers = self._kept.get(self.num_workers, _RowsMaker(self))
         loop = next(self._kept.loops)
         asked: deque[list[Ticket]] = deque()
@@ -221,12 +221,12 @@ class ShardStream(Checked):
                 ticket.cancel()
 
     def close(self) -> None:
-        """End the processes, if there are any; the next epoch starts new ones."""
+        """End the processes, if any; the next epoch starts new ones."""
         self._kept.close()
 
     # ---- reading
     def _read(self, rng: np.random.Generator) -> Generator[_Raw]:
-        """All samples of an epoch, as they stand in the shards."""
+        """All raw samples of an epoch, in shard order."""
         order = rng.permutation(len(self.paths)) if self.shuffle else range(len(self.paths))
         for path in (self.paths[i] for i in order):
             yield from self._shard(path)
@@ -240,7 +240,7 @@ class ShardStream(Checked):
                 yield _Raw(path, files[0].key, {kind: found[kind] for kind in kinds})
 
     def _decoded(self, samples: Sequence[Any], rng: np.random.Generator) -> list[Any]:
-        """The samples of what was read."""
+        """The samples of an open stream."""
         own = rng.spawn(len(samples))
         return [self.decoder.sample(s.key, s.files, r, s.shard) for s, r in zip(samples, own, strict=True)]
 
@@ -252,9 +252,9 @@ class ShardStream(Checked):
 
 
 class _SharedReading:
-    """Shards that are read through, each once, for samples that are asked for in another order.
+    """Sequentially read shards, each read once, for samples that are requested in another order.
 
-    shard: reads one. wanted: all samples that will be asked for, as (shard, number in it).
+    shard: reads one. wanted: all samples that will be requested, as (shard, number in it).
     """
 
     def __init__(
@@ -266,13 +266,13 @@ class _SharedReading:
         self._shard, self._paths = shard, paths
         self._uses: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         for number, place in (sample for batch in wanted for sample in batch):
-            self._uses[number][place] += 1  # a batch that is filled up has some twice
+            self._uses[number][place] += 1  # a padded batch contains some twice
         self._open: dict[int, Generator[_Raw]] = {}
         self._place: dict[int, int] = {}
         self._held: dict[tuple[int, int], _Raw] = {}
 
     def take(self, samples: Sequence[tuple[int, int]]) -> list[_Raw]:
-        """These samples. Raises DataError for a shard that has fewer than it should."""
+        """These samples. Raises DataError for a shard with fewer samples than expected."""
         return [self._one(*sample) for sample in samples]
 
     def _one(self, shard: int, number: int) -> _Raw:
@@ -287,7 +287,7 @@ class _SharedReading:
         return found
 
     def _read_to(self, shard: int, number: int) -> None:
-        """Read on until a sample, and keep those before it that are wanted later."""
+        """Read on until a sample, and keep earlier ones that are wanted later."""
         if shard not in self._open:
             self._open[shard], self._place[shard] = self._shard(self._paths[shard]), 0
         while self._place[shard] <= number:
@@ -303,24 +303,24 @@ class _SharedReading:
             self._place[shard] += 1
 
     def close(self) -> None:
-        """Close the shards that are open."""
+        """Close the open shards."""
         for reading in self._open.values():
             reading.close()
 
 
-#: Loops over a stream that a process goes on with.
+#: Loops over a stream that a process continues.
 _LOOPS = 4
 
 
 class _RowsMaker:
-    """What a process runs: it decodes its share of the rows of each batch, one batch behind the other."""
+    """A process's work: it decodes its share of the rows of each batch, batch by batch."""
 
     def __init__(self, stream: ShardStream) -> None:
         self.stream = stream
         self._under_way: dict[tuple[int, int], tuple[int, Iterator[BatchPart]]] = {}
 
     def __call__(self, task: Any, _: Any) -> tuple[list[Any], Any] | None:
-        """The samples of a share of a batch, and their weights; None behind the last one."""
+        """The samples of a share of a batch, and their weights; None after the last one."""
         loop, number, place, share, shares = task
         at, parts = self._under_way.pop((loop, share), (-1, iter(())))
         if at != place:

@@ -28,14 +28,14 @@ from lamina.ops.arguments import Checked, checked
 from lamina.runtime import write_atomically
 
 Array = np.ndarray[Any, Any]
-#: Shards that are open at once.
+#: The maximum number of open shards.
 _OPEN = 64
-#: Which kinds of files hold what (webdataset's); any other is bytes.
+#: Content type by file kind (webdataset's); any other is bytes.
 _IMAGES = ("jpg", "jpeg", "png", "bmp")
 _NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _TEXTS = ("txt", "text", "transcript")
 _JSON = ("json", "jsn")
-#: How values that are no bytes are written.
+#: Encoders of values other than bytes.
 _WRITTEN: dict[str, Callable[[Any], bytes]] = {
     **dict.fromkeys(_NUMBERS, lambda value: b"%d" % value),
     **dict.fromkeys(_TEXTS, lambda value: str(value).encode()),
@@ -47,12 +47,12 @@ IMAGE_AND_LABEL = ("jpg;jpeg;png", "cls")
 
 
 class Decoder(Checked):
-    """Makes a sample of its files.
+    """Makes a sample from its files.
 
-    columns: kinds of files; of "jpg;png" the one that is there. The sample is a tuple of them; without columns
+    columns: kinds of files; "jpg;png" takes the one that exists. The sample is a tuple of them; without columns
         it is a dict of all files by kind, with the key as "__key__".
-    transform: (image, rng) -> image, of each image; those of one sample are given equal generators, so that a
-        picture and its mask are cut alike. mode, max_pixels: as in `decode_image`.
+    transform: (image, rng) -> image, applied to each image; those of one sample get equal generators, so that an
+        image and its mask are cropped alike. mode, max_pixels: as in `decode_image`.
     Images are uint8 (H, W, C), cls, count and index numbers, txt strings, json its value, npy an array; else bytes.
     """
 
@@ -68,7 +68,7 @@ class Decoder(Checked):
         self.transform, self.mode, self.max_pixels = transform, mode, max_pixels
 
     def wanted(self, kinds: Iterable[str], where: str) -> list[str]:
-        """The kinds that are read of a sample that has these. Raises DataError where a column is missing."""
+        """The kinds to read of a sample that has these. Raises DataError where a column is missing."""
         there = list(kinds)
         if self.columns is None:
             return there
@@ -82,7 +82,7 @@ class Decoder(Checked):
         return [kind for kind in found if kind is not None]
 
     def sample(self, key: str, files: Mapping[str, bytes], rng: np.random.Generator, where: str) -> Any:
-        """The sample of these contents. Raises DataError, which names the sample."""
+        """The sample with these contents. Raises DataError, which names the sample."""
         found = {kind: self._value(kind, data, rng, f"{where}: {key}.{kind}") for kind, data in files.items()}
         return {"__key__": key, **found} if self.columns is None else tuple(found.values())
 
@@ -107,18 +107,18 @@ class Decoder(Checked):
 
 
 class TarShards(Checked):
-    """The samples of tar shards that can be seeked, as one data set (webdataset's convention: files of one name up to
+    """The samples of seekable tar shards as one data set (webdataset's convention: files of one name up to
     the first dot, such as a/17.jpg and a/17.cls, are one sample).
 
     paths: files, patterns ("train-*.tar") and webdataset's braces ("train-{000..146}.tar"); their order is the
         samples'.
     columns, transform, mode, max_pixels: as in `Decoder`.
-    mix: when it is shuffled, samples are mixed over so many shards at a time, which are read before others are
+    mix: for shuffling, samples are mixed over this many shards at a time, which are read before others are
         opened; None: over all.
 
-    Each shard's index is made once, and kept beside it (`index_of`); a file that is not where the index says is an
-    error. Only the wanted files of a sample are read. Raises DataError for paths without shards, and for shards or
-    samples that cannot be read.
+    Each shard's index is made once, and stored beside it (`index_of`); a file that is not where the index says is an
+    error. Only the requested files of a sample are read. Raises DataError for paths without shards, and for
+    unreadable shards or samples.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class TarShards(Checked):
         return np.concatenate([rng.permutation(group) for group in mixed])
 
     def sample(self, index: int, rng: np.random.Generator) -> Any:
-        """A sample, its images transformed by the generator."""
+        """A sample, its images transformed with the generator."""
         if not 0 <= index < len(self):
             raise IndexError(f"TarShards: index {index} is not from 0 to {len(self) - 1}")
         shard = bisect_right(self.ends, index)
@@ -165,11 +165,11 @@ class TarShards(Checked):
         return self.decoder.sample(key, read, rng, path)
 
     def __getitem__(self, index: int) -> Any:
-        """Likewise, by a generator that depends on the index alone."""
+        """Likewise, with a generator that depends only on the index."""
         return self.sample(index, np.random.default_rng(index))
 
     def _read(self, path: str, known: ShardIndex, file: int) -> bytes:
-        """The content of a file, behind its header, which must be that of the file that is meant."""
+        """The content of a file, after its header, which must be that of the intended file."""
         offset, size = int(known.offset[file]), int(known.size[file])
         data = self._files.read(path, offset - HEADER, size + HEADER)
         if len(data) != size + HEADER or not _begins(data[:HEADER], known.name(file), size):
@@ -184,7 +184,9 @@ class TarShards(Checked):
 
 
 def _begins(header: bytes, name: str, size: int) -> bool:
-    """Whether a tar's header is that of this file. Long and foreign names stand elsewhere: there the size must do."""
+    """Whether a tar's header is that of this file. Long and foreign names are stored elsewhere: there the size must
+    do.
+    """
     try:
         found = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
     except tarfile.HeaderError:
@@ -193,7 +195,7 @@ def _begins(header: bytes, name: str, size: int) -> bool:
 
 
 class _OpenFiles:
-    """Files that are open for reading at any place, by any thread; each process opens its own."""
+    """Files that are open for reading at any position, by any thread; each process opens its own."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
@@ -218,7 +220,7 @@ class _OpenFiles:
 
 
 class _OpenFile:
-    """A descriptor that is closed when nobody reads it any more."""
+    """A descriptor that is closed when it is no longer being read."""
 
     def __init__(self, path: str) -> None:
         self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -231,7 +233,7 @@ class _OpenFile:
 
 @checked
 def shard_paths(paths: str | Path | Sequence[str | Path]) -> list[str]:
-    """Files, patterns and webdataset's braces as names of files. Raises DataError where there are none."""
+    """File names from files, patterns and webdataset's braces. Raises DataError if there are none."""
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     found: list[str] = []
     for text in (t for path in given for t in expand_braces(str(path))):
@@ -245,7 +247,7 @@ def shard_paths(paths: str | Path | Sequence[str | Path]) -> list[str]:
 
 
 def expand_braces(text: str) -> list[str]:
-    """The names that "{000..146}" and "{a,b}" stand for, in order; numbers are as wide as the first."""
+    """The names that "{000..146}" and "{a,b}" expand to, in order; numbers are as wide as the first."""
     match = re.search(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}", text)
     if match is None:
         return [text]
@@ -270,12 +272,12 @@ def write_shards(
 ) -> list[Path]:
     """Write samples as tar shards, with their indexes; returns the shards.
 
-    pattern: names of files with a place for the shard's number, such as "train-%06d.tar".
+    pattern: file names with a placeholder for the shard's number, such as "train-%06d.tar".
     samples: dicts of kind -> value, {"jpg": image, "cls": 3}: images (uint8, H, W, C) for jpg, png and bmp,
-        numbers for cls, strings for txt, anything for json, arrays for npy; bytes are written as they are.
+        numbers for cls, strings for txt, anything for json, arrays for npy; bytes are written unchanged.
         "__key__" is the sample's name, by default its number in nine digits.
-    quality: of JPEGs. Equal samples give equal files.
-    Raises ValueError for a pattern without a number's place, or a kind without a way to write its value.
+    quality: for JPEGs. Equal samples give equal files.
+    Raises ValueError for a pattern without a placeholder, or a kind without an encoder for its value.
     """
     if samples_per_shard < 1:
         raise ValueError(f"write_shards: samples_per_shard must be at least 1, got {samples_per_shard}")

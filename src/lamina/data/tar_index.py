@@ -1,9 +1,9 @@
-"""Where each file of a tar shard lies, so that samples can be read in any order.
+"""Index of a tar shard: the position of each file, for random access to samples.
 
-A shard follows webdataset's convention: files that lie next to each other and share their path up to the first dot of
-their name are one sample; what follows the dot is the kind. Its index is kept beside it in the format of
-NVIDIA DALI's `wds2idx` (v1.2): a line `v1.2 <samples>`, then of each sample a line of `<kind> <offset> <bytes>
-<name>` for each file. An index of DALI's serves, and ours serves DALI.
+A shard follows webdataset's convention: adjacent files that share their path up to the first dot of
+their name are one sample; the part after the dot is the kind. Its index is stored beside it in the format of
+NVIDIA DALI's `wds2idx` (v1.2): a line `v1.2 <samples>`, then for each sample a line of `<kind> <offset> <bytes>
+<name>` for each file. Indexes are interchangeable with DALI's.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Array = np.ndarray[Any, Any]
 _VERSION = "v1.2"
 #: Bytes of a tar's header, right before a file's content.
 HEADER = 512
-#: What tarfile raises, and then passes over, where a header is missing, cut off or damaged.
+#: Errors that tarfile raises, and then skips, where a header is missing, truncated or damaged.
 _CUT = (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError)  # type: ignore[attr-defined]
 
 
 class _BrokenShardError(tarfile.TarError):
-    """A shard whose rest cannot be read; the message says from where on."""
+    """A shard whose rest cannot be read; the message tells from which position on."""
 
 
 class _Member(tarfile.TarInfo):
-    """A header, or an error: behind the first file tarfile takes one that is damaged or missing for the end."""
+    """A header, or an error: after the first file tarfile takes a damaged or missing one for the end."""
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
@@ -64,8 +64,8 @@ class ShardFile(NamedTuple):
 class ShardIndex:
     """Where the samples of a shard lie: sample i has the files ends[i - 1] to ends[i].
 
-    kinds: names of kinds; kind: (M,) of each file. offset, size: (M,) bytes. names: all names, one behind the other,
-        of which the i-th ends at name_ends[i].
+    kinds: names of kinds; kind: (M,) of each file. offset, size: (M,) bytes. names: all names, concatenated, of which
+        the i-th ends at name_ends[i].
     """
 
     ends: Array
@@ -108,10 +108,10 @@ class ShardIndex:
 
 
 def index_of(shard: str | Path) -> ShardIndex:
-    """The index of a shard: the one beside it (`train-000.idx` of `train-000.tar`), where it is not older than
-    the shard, else made by reading all headers, and kept there if that can be written.
+    """The index of a shard: the one beside it (`train-000.idx` for `train-000.tar`), if it is not older than
+    the shard, else made by reading all headers, and stored there if that can be written.
 
-    Raises DataError for a shard that is none, or is compressed (`ShardStream` reads those).
+    Raises DataError for files that are not shards, or are compressed (`ShardStream` reads those).
     """
     path = Path(shard)
     beside = path.with_suffix(".idx")
@@ -122,7 +122,7 @@ def index_of(shard: str | Path) -> ShardIndex:
     if not samples:
         raise DataError(f"{path}: no samples; files in a shard are named as KEY.KIND")
     if not any(f.name != "".join(f.name.split()) for sample in samples for f in sample):
-        with suppress(OSError):  # a folder that others own: the index is made again by each run
+        with suppress(OSError):  # a folder that others own: the index is made again in each run
             write_atomically(beside, [_text(samples).encode()])
     return ShardIndex.of(samples)
 
@@ -133,7 +133,7 @@ def _text(samples: list[list[ShardFile]]) -> str:
 
 
 def _parsed(text: str, total: int) -> Iterator[list[ShardFile]]:
-    """The samples of an index. Raises ValueError where it is none of a shard of so many bytes."""
+    """The samples of an index. Raises ValueError if it does not belong to a shard of this size."""
     head, *lines = text.splitlines()
     if head != f"{_VERSION} {len(lines)}":
         raise ValueError(head)
@@ -153,9 +153,8 @@ def read_shard(
 ) -> Iterator[tuple[list[ShardFile], list[bytes]]]:
     """The samples of a shard in their order: files, and, where they come from a stream, their contents.
 
-    source: a stream that cannot be seeked, compressed or not; without one the shard is a file, and only its
-        headers are read. Raises DataError for what is no tar, or ends too early, and for two files of one name
-        and kind.
+    source: a non-seekable stream, compressed or not; without one the shard is a file, and only its headers are read.
+        Raises DataError for a file that is not a tar, or is truncated, and for two files of one name and kind.
     """
     try:
         with _opened(path, source) as tar:
@@ -202,8 +201,8 @@ def _grouped(
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The key of a file's sample and its kind, in lower case: ("a/0001", "seg.png") of "a/0001.seg.png". The kind of
-    what belongs to no sample is empty: names without a dot, hidden files, and webdataset's own notes."""
+    """The key of a file's sample and its kind, in lower case: ("a/0001", "seg.png") of "a/0001.seg.png". The kind is
+    empty for files that belong to no sample: names without a dot, hidden files, and webdataset's own metadata."""
     folder, slash, last = name.rpartition("/")
     stem, _, kind = last.partition(".")
     if not stem or last.startswith("__"):

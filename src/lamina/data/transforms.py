@@ -1,9 +1,9 @@
-"""Augmentation: images changed one by one, and mixed with each other in a batch. Names and defaults are
+"""Augmentation: transforms of single images, and mixing of images within a batch. Names and defaults are
 torchvision's.
 
-An image is an array (H, W, C), uint8 or float32 from 0 to 255. A transform is called with it and a generator: what is
-drawn depends on that alone, so that a run repeats to the bit, whoever makes its batches. `ToTensor` and
-`Normalize`, which come last, give float32 (C, H, W). `MixUp` and `CutMix` take batches
+An image is an array (H, W, C), uint8 or float32 from 0 to 255. A transform is called with it and a generator, on
+which alone the random draws depend, so that a run repeats bit-exactly, whichever worker makes its batches. `ToTensor`
+and `Normalize`, which come last, return float32 (C, H, W). `MixUp` and `CutMix` take batches
 (`DataLoader(batch_transform=)`).
 """
 
@@ -42,12 +42,12 @@ __dir__ = listing(__all__)
 
 Array = np.ndarray[Any, Any]
 Rng = np.random.Generator
-#: How much red, green and blue are seen (ITU-R BT.601).
+#: The luma weights of red, green and blue (ITU-R BT.601).
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 class Compose(Checked):
-    """Transforms one after the other."""
+    """Transforms applied one after another."""
 
     def __init__(self, transforms: Sequence[Any]) -> None:
         wrong = next((t for t in transforms if isinstance(t, type) or not callable(t)), None)
@@ -73,13 +73,13 @@ class _Transform(Checked):
 
 
 class RandomApply(_Transform):
-    """A transform that is made with probability p."""
+    """A transform that is applied with probability p."""
 
     def __init__(self, transform: Any, p: float = 0.5) -> None:
         self.transform, self.p = transform, _probability("RandomApply", p)
 
     def __call__(self, image: Array, rng: Rng) -> Array:
-        """Perhaps."""
+        """Apply it with probability p."""
         return self.transform(image, rng) if rng.random() < self.p else image
 
 
@@ -87,13 +87,13 @@ class RandomApply(_Transform):
 
 
 class Resize(_Transform):
-    """Scales bilinearly with antialiasing; a single number is the length of the smaller side."""
+    """Resizes bilinearly with antialiasing; a single number is the length of the smaller side."""
 
     def __init__(self, size: int | tuple[int, int]) -> None:
         self.size = _size("Resize", size) if isinstance(size, tuple | list) else _size("Resize", size)[0]
 
     def __call__(self, image: Array, rng: Rng) -> Array:
-        """The scaled image."""
+        """The resized image."""
         height, width = _image("Resize", image)
         if isinstance(self.size, tuple):
             return scaled(image, *self.size)
@@ -102,13 +102,13 @@ class Resize(_Transform):
 
 
 class CenterCrop(_Transform):
-    """The middle of an image; a smaller one is padded with zeros."""
+    """The center of an image; a smaller one is padded with zeros."""
 
     def __init__(self, size: int | tuple[int, int]) -> None:
         self.size = _size("CenterCrop", size)
 
     def __call__(self, image: Array, rng: Rng) -> Array:
-        """The middle."""
+        """The center crop."""
         image = _at_least(image, *self.size)
         height, width = _image("CenterCrop", image)
         top, left = (height - self.size[0]) // 2, (width - self.size[1]) // 2
@@ -128,7 +128,7 @@ class Border(_Transform):
         self.fill, self.padding_mode = fill, padding_mode
 
     def __call__(self, image: Array, rng: Rng) -> Array:
-        """The larger image."""
+        """The padded image."""
         _image("Border", image)
         left, top, right, bottom = self.padding
         options = {"constant_values": self.fill} if self.padding_mode == "constant" else {}
@@ -140,7 +140,7 @@ _MODES = {"constant": "constant", "edge": "edge", "reflect": "reflect", "symmetr
 
 
 class RandomCrop(_Transform):
-    """A part of this size at a random place, after padding; a smaller image is padded with zeros."""
+    """A crop of this size at a random position, after padding; a smaller image is padded with zeros."""
 
     def __init__(
         self, size: int | tuple[int, int], padding: int | Sequence[int] = 0, *, padding_mode: str = "constant"
@@ -148,7 +148,7 @@ class RandomCrop(_Transform):
         self.size, self.pad = _size("RandomCrop", size), Border(padding, padding_mode=padding_mode)
 
     def __call__(self, image: Array, rng: Rng) -> Array:
-        """The part."""
+        """The crop."""
         image = _at_least(self.pad(image, rng), *self.size)
         height, width = image.shape[:2]
         top = int(rng.integers(0, height - self.size[0] + 1))
@@ -157,9 +157,9 @@ class RandomCrop(_Transform):
 
 
 class RandomResizedCrop(_Transform):
-    """A random part scaled to `size` (Szegedy et al. 2014).
+    """A random crop resized to `size` (Szegedy et al. 2014).
 
-    scale: its area as a share of the image's. ratio: width over height, drawn evenly in its logarithm.
+    scale: its area as a fraction of the image's. ratio: width over height, log-uniformly distributed.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class RandomResizedCrop(_Transform):
         self.size, self.scale, self.ratio = _size("RandomResizedCrop", size), scale, ratio
 
     def __call__(self, image: Array, rng: Rng) -> Array:
-        """The scaled part."""
+        """The resized crop."""
         height, width = _image("RandomResizedCrop", image)
         top, left, rows, columns = self._part(height, width, rng)
         return scaled(image[top : top + rows, left : left + columns], *self.size)
@@ -185,17 +185,17 @@ class RandomResizedCrop(_Transform):
             if 0 < columns <= width and 0 < rows <= height:
                 top, left = rng.integers(0, height - rows + 1), rng.integers(0, width - columns + 1)
                 return int(top), int(left), rows, columns
-        # None fits: the middle, as large as the ratios allow.
+        # None fits: a center crop, as large as the ratios allow.
         ratio = min(max(width / height, self.ratio[0]), self.ratio[1])
         rows, columns = min(height, round(width / ratio)), min(width, round(height * ratio))
         return (height - rows) // 2, (width - columns) // 2, rows, columns
 
 
-# ---- places and colours
+# ---- flips and colors
 
 
 class RandomHorizontalFlip(_Transform):
-    """Left and right change places with probability p."""
+    """Flips left and right with probability p."""
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = _probability("RandomHorizontalFlip", p)
@@ -207,7 +207,7 @@ class RandomHorizontalFlip(_Transform):
 
 
 class RandomVerticalFlip(_Transform):
-    """Top and bottom change places with probability p."""
+    """Flips top and bottom with probability p."""
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = _probability("RandomVerticalFlip", p)
@@ -227,7 +227,7 @@ class Grayscale(_Transform):
         self.num_output_channels = num_output_channels
 
     def __call__(self, image: Array, rng: Rng) -> Array:
-        """The grey image."""
+        """The grayscale image."""
         return np.repeat(_as_before(image, _grey("Grayscale", image)), self.num_output_channels, 2)
 
 
@@ -251,7 +251,7 @@ class ColorJitter(_Transform):
         self.hue = _range("hue", hue, 0, -0.5, 0.5)
 
     def __call__(self, image: Array, rng: Rng) -> Array:
-        """The changed image."""
+        """The jittered image."""
         _image("ColorJitter", image)
         drawn = [rng.uniform(*r) for r in (self.brightness, self.contrast, self.saturation, self.hue)]
         found = image.astype(np.float32)
@@ -273,7 +273,7 @@ def _saturation(x: Array, factor: Any) -> Array:
 
 
 def _hue(x: Array, shift: Any) -> Array:
-    """By way of HSV (Smith 1978). Grey pictures have no hue."""
+    """Through HSV (Smith 1978). Gray images have no hue."""
     if x.shape[2] != 3 or shift == 0:
         return x
     high, low = x.max(2), x.min(2)
@@ -307,9 +307,9 @@ class ToTensor(_Transform):
 
 
 class Normalize(_Transform):
-    """float32 (C, H, W), each channel minus its mean, by its deviation.
+    """float32 (C, H, W), each channel minus its mean, divided by its standard deviation.
 
-    An image (H, W, C) of uint8 is made that first.
+    An image (H, W, C) of uint8 is converted first.
     """
 
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
@@ -327,7 +327,7 @@ class Normalize(_Transform):
 
 
 class RandomErasing(_Transform):
-    """A random part of float32 (C, H, W) set to `value`, with probability p (Zhong et al. 2017)."""
+    """A random rectangle of float32 (C, H, W) set to `value`, with probability p (Zhong et al. 2017)."""
 
     def __init__(
         self,
@@ -340,7 +340,7 @@ class RandomErasing(_Transform):
         self.scale, self.ratio = scale, ratio
 
     def __call__(self, image: Array, rng: Rng) -> Array:
-        """The image with a hole, perhaps."""
+        """The image, possibly with a rectangle erased."""
         if image.ndim != 3:
             raise ShapeError(f"RandomErasing: needs (C, H, W), got {image.shape}")
         if rng.random() >= self.p:
@@ -379,7 +379,7 @@ class _Mixing(_Transform):
         return mixed, labels * weight + labels[other] * (1 - weight)
 
     def mix(self, first: Array, second: Array, share: float, rng: Rng) -> tuple[Array, float]:
-        """The mixed images, and the share that the first ones have in them."""
+        """The mixed images, and the weight of the first ones in them."""
         raise NotImplementedError
 
 
@@ -396,7 +396,7 @@ class CutMix(_Mixing):
     """A rectangle of the other image in each, of the area 1 - λ, λ from Beta(α, α) (Yun et al. 2019)."""
 
     def mix(self, first: Array, second: Array, share: float, rng: Rng) -> tuple[Array, float]:
-        """Images (N, C, H, W) with a part of the others."""
+        """Images (N, C, H, W) with a rectangle of the others."""
         height, width = first.shape[-2:]
         middle = int(rng.integers(0, height)), int(rng.integers(0, width))
         half = [0.5 * math.sqrt(1 - share) * n for n in (height, width)]
@@ -407,11 +407,11 @@ class CutMix(_Mixing):
         return mixed, 1 - (bottom - top) * (right - left) / (height * width)
 
 
-# ---- parts
+# ---- helpers
 
 
 def scaled(image: Array, height: int, width: int) -> Array:
-    """An image (H, W, C) scaled bilinearly with antialiasing; uint8 is rounded to the nearest level."""
+    """An image (H, W, C) resized bilinearly with antialiasing; uint8 is rounded to the nearest level."""
     rows, columns, channels = image.shape
     if (rows, columns) == (height, width):
         return image
@@ -420,7 +420,7 @@ def scaled(image: Array, height: int, width: int) -> Array:
 
 
 def _drawn(area: float, scale: tuple[float, float], ratio: tuple[float, float], rng: Rng) -> tuple[int, int]:
-    """Height and width of a random part: its share of the area, and width over height, drawn from pairs."""
+    """Height and width of a random crop: its fraction of the area, and width over height, drawn from ranges."""
     part = area * rng.uniform(*scale)
     slope = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
     return round(math.sqrt(part / slope)), round(math.sqrt(part * slope))
@@ -442,7 +442,7 @@ def _grey(name: str, image: Array) -> Array:
 
 
 def _at_least(image: Array, height: int, width: int) -> Array:
-    """The image with zeros around it where it is smaller."""
+    """The image padded with zeros where it is smaller."""
     down, across = max(0, height - image.shape[0]), max(0, width - image.shape[1])
     if not (down or across):
         return image

@@ -1,9 +1,9 @@
-"""Processes that make batches, each at the other end of a socket, with shared memory for what goes through it.
+"""Worker processes that make batches, each at the other end of a socket, with shared memory for the messages.
 
-A message is a file in memory (`memfd_create`) that holds a pickled object, with its arrays beside it, not copied into
-the pickle; only the file's descriptor goes through the socket. The receiver maps it, and the arrays lie there
-until the last of them is gone. Nothing has a name, so nothing can be left behind, and no limit of /dev/shm
-applies. A worker whose reader is gone, killed too, reads the end of its socket and ends.
+A message is a file in memory (`memfd_create`) that holds a pickled object, with its arrays beside the pickle
+(out of band); only the file's descriptor goes through the socket. The receiver maps it, and the arrays stay there
+until the last of them is released. Nothing has a name, so nothing can be left behind, and no limit of /dev/shm
+applies. A worker whose reader is gone, even if killed, sees the end of its socket and exits.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from multiprocessing.util import Finalize
 from types import FrameType
 from typing import Any
 
-#: Makes a batch of a part's indices and its generator.
+#: Makes a batch from a part's indices and its generator.
 Making = Callable[[Any, Any], Any]
-#: Bytes of the message's head, and of the whole.
+#: Bytes of the message's header, and of the whole.
 _LENGTHS = struct.Struct("<QQ")
-#: Where arrays begin in memory: at multiples of it.
+#: Alignment of arrays in memory.
 _ALIGNED = 64
-#: What asks the reader to end and reaches its group of processes, too: Ctrl-C, and the end of a scheduler's job.
+#: Signals that end the reader and also reach its process group: Ctrl-C, and the end of a scheduler's job.
 _READERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-#: Seconds that a worker has to end by itself.
+#: Seconds that a worker has to exit by itself.
 _PATIENCE = 2.0
 
 
 class WorkerError(RuntimeError):
-    """A process that makes batches has died; the message says which one, and how."""
+    """A worker process has died; the message tells which one, and how."""
 
 
 class KeptWorkers:
-    """The processes of a loader: begun when needed first, kept until `close`, or while somebody has the loader.
+    """The worker processes of a loader: started when first needed, kept until `close`, or for the loader's lifetime.
 
-    loops: numbers its loops over them. A copy, or what is pickled, begins without processes.
+    loops: numbers its loops over them. Copies and unpickled objects begin without processes.
     """
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class KeptWorkers:
         return KeptWorkers, ()
 
     def get(self, count: int, making: Making) -> Workers:
-        """The processes; so many new ones where there are none."""
+        """The processes; `count` of them are started if there are none."""
         with self._starting:
             if self._held is None:
                 self._held = Workers(count, making)
             return self._held
 
     def close(self) -> None:
-        """End the processes, if there are any."""
+        """End the processes, if any."""
         with self._starting:
             if self._held is not None:
                 self._held.close()
@@ -73,14 +73,14 @@ class KeptWorkers:
 
 
 class Workers:
-    """Processes that make batches of what they are sent, in turn; each holds the data set.
+    """Processes that make batches from the parts sent to them, in turn; each holds the data set.
 
-    Raises what pickling `making` raises.
+    Raises any error of pickling `making`.
     """
 
     def __init__(self, count: int, making: Making) -> None:
         self._workers: list[_Worker] = []
-        # At the exit before multiprocessing sends what it calls daemons SIGTERM, and waits for them.
+        # At exit, before multiprocessing sends its daemons SIGTERM and waits for them.
         self._end = Finalize(self, _end_all, (self._workers,), exitpriority=1)
         for number in range(count):
             self._workers.append(_Worker(f"process {number + 1} of {count}", making, number))
@@ -88,7 +88,7 @@ class Workers:
         self._lock = threading.Lock()
 
     def submit(self, indices: Any, rng: Any) -> Ticket:
-        """Have a batch made. Raises WorkerError."""
+        """Request a batch. Raises WorkerError."""
         with self._lock:
             worker = self._workers[self._turn]
             self._turn = (self._turn + 1) % len(self._workers)
@@ -101,26 +101,26 @@ class Workers:
 
 @dataclass(frozen=True)
 class Ticket:
-    """A batch that a worker makes."""
+    """A pending batch of a worker."""
 
     worker: _Worker
     number: int
 
     def result(self) -> Any:
-        """The batch. Raises what was raised while it was made, with the worker's traceback as a note; WorkerError."""
+        """The batch. Raises the worker's error, with its traceback as a note; WorkerError."""
         return self.worker.result(self.number)
 
     def wait(self, timeout: float) -> bool:
-        """Wait so many seconds at most; whether it is there, or what was raised. Raises WorkerError."""
+        """Wait up to `timeout` seconds; whether it is ready, or the error raised. Raises WorkerError."""
         return self.worker.wait(self.number, timeout)
 
     def cancel(self) -> None:
-        """Nobody wants it any more."""
+        """Cancel it."""
         self.worker.cancel(self.number)
 
 
 class _Worker:
-    """One process, its socket, and what came out of it that was not asked for yet."""
+    """One process, its socket, and its results not yet collected."""
 
     def __init__(self, name: str, making: Making, place: int) -> None:
         self.name, self._lock = name, threading.Lock()
@@ -128,12 +128,12 @@ class _Worker:
         self._found: dict[int, Any] = {}
         self._dropped: set[int] = set()
         self._link, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        context = multiprocessing.get_context("spawn")  # a forked child has no threads of oneDNN's
+        context = multiprocessing.get_context("spawn")  # a forked child lacks oneDNN's threads
         self._process: SpawnProcess = context.Process(
             target=_work, args=(there, making, place), name=f"lamina data {name}", daemon=True
         )
         with there:
-            # A child begins with the signals blocked that its parent blocks.
+            # A child inherits the parent's mask of blocked signals.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _READERS)
             try:
                 self._process.start()
@@ -176,7 +176,7 @@ class _Worker:
                 self._dropped.add(number)
 
     def _receive(self) -> None:
-        """Take the next thing that the process has made."""
+        """Receive the process's next result."""
         try:
             message = _received(self._link)
         except ConnectionError:
@@ -203,11 +203,11 @@ class _Worker:
         return WorkerError(f"DataLoader: {self.name} (id {self._process.pid}) {how}")
 
     def hang_up(self) -> None:
-        """Tell it that there is nothing more to do."""
+        """Tell it that there is no more work."""
         self._link.close()
 
     def end(self) -> None:
-        """Wait for its end, and force it where it takes long."""
+        """Wait for its exit, and kill it if that takes long."""
         self._process.join(_PATIENCE)
         if self._process.exitcode is None:
             self._process.kill()
@@ -227,7 +227,7 @@ def _end_all(workers: list[_Worker]) -> None:
 
 @dataclass(frozen=True)
 class _Failure:
-    """What was raised in a worker, pickled where that is possible, and its traceback."""
+    """A worker's error, pickled if possible, and its traceback."""
 
     pickled: bytes | None
     traceback: str
@@ -238,7 +238,7 @@ class _Failure:
         try:
             pickled = pickle.dumps(error)
             pickle.loads(pickled)
-        except Exception:  # whatever a foreign exception's pickling raises: its traceback tells
+        except Exception:  # whatever the pickling of a foreign exception raises: the traceback remains
             return _Failure(None, text)
         return _Failure(pickled, text)
 
@@ -251,7 +251,7 @@ class _Failure:
 
 
 def _work(link: socket.socket, making: Making, place: int) -> None:
-    """Make what is asked for until nobody asks any more; before that, `making.begin(place)`, if there is one."""
+    """Make the requested batches until the reader is gone; before that, call `making.begin(place)`, if defined."""
     begin = getattr(making, "begin", None)
     for number in _READERS:
         signal.signal(number, _leave_to_the_reader)
@@ -274,14 +274,14 @@ def _work(link: socket.socket, making: Making, place: int) -> None:
 
 
 def _leave_to_the_reader(number: int, frame: FrameType | None) -> None:
-    """A process with the reader gone ends by that."""
+    """A process whose reader is gone exits on reading its socket."""
 
 
 # ---- messages
 
 
 def _send(link: socket.socket, thing: Any) -> None:
-    """Send an object through memory. Raises ConnectionError when nobody is there, and what pickling raises."""
+    """Send an object through shared memory. Raises ConnectionError if the reader is gone, and errors of pickling."""
     parts: list[Any] = []
     body = pickle.dumps(thing, protocol=5, buffer_callback=lambda b: parts.append(b.raw()))
     head = pickle.dumps((len(body), [p.nbytes for p in parts]))
@@ -314,7 +314,7 @@ def _received(link: socket.socket) -> Any | None:
 
 
 def _places(head: int, sizes: list[int]) -> tuple[list[slice], int]:
-    """Where parts of these sizes lie behind the head, and where all ends."""
+    """The offsets of parts of these sizes after the header, and the total size."""
     return (found := list(_slices(head, sizes))), found[-1].stop
 
 

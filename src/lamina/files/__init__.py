@@ -1,4 +1,4 @@
-"""Floor 4: tensors in files: safetensors, whole or in shards, and files of `torch.save`, which are read as data."""
+"""Floor 4: tensors in files: safetensors, whole or sharded, and `torch.save` files, which are read as data."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The element types that files have, by the name that each format gives them, and what Lamina holds them in."""
+"""The element types of files, by each format's name for them, and the types that hold them in Lamina."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ElementType(NamedTuple):
-    """One type: NumPy's, safetensors' code, torch's name, that of torch's typed storage; "" where there is none."""
+    """One type: NumPy's, safetensors' code, torch's name, that of torch's typed storage; "" if there is none."""
 
     numpy: np.dtype[Any]
     code: str
@@ -50,7 +50,7 @@ BY_CODE = {t.code: t for t in ELEMENT_TYPES if t.code}
 BY_TORCH = {t.torch: t for t in ELEMENT_TYPES}
 BY_STORAGE = {t.storage: t for t in ELEMENT_TYPES if t.storage}
 
-#: The narrowest type of Lamina's that holds every value of another one.
+#: The narrowest Lamina type that holds every value of another one.
 _WIDER: dict[str, type] = {
     "float8_e5m2": np.float16,
     "float8_e4m3fnuz": np.float16,
@@ -63,11 +63,11 @@ _WIDER: dict[str, type] = {
 
 
 def as_held(name: str, array: Array) -> Tensor:
-    """A tensor of these values, in the same memory where Lamina has the type.
+    """A tensor of these values, sharing their memory if Lamina has the type.
 
-    Other types become the narrowest that holds all of their values; complex numbers become pairs of real and
-    imaginary part in a new last axis, as `torch.view_as_real` gives. Raises DTypeError for whole numbers that int64
-    does not hold.
+    Other types become the narrowest type that holds all of their values; complex numbers become pairs of real and
+    imaginary part in a new last axis, as in `torch.view_as_real`. Raises DTypeError for integers that int64
+    cannot hold.
     """
     return as_tensor(held(name, array))
 

@@ -1,8 +1,8 @@
-"""Pickles as data: their opcodes are interpreted by this module, which makes containers, texts and numbers alone.
+"""Pickles as data: an interpreter of their opcodes that only makes containers, strings and numbers.
 
-A pickle is a program. Here none of it is run: a name in it (GLOBAL) is looked up in a table that the caller gives,
-whose functions are the caller's own, and any other name ends in an error. Opcodes that could reach further (INST,
-OBJ, NEWOBJ_EX, EXT) are refused. How much memory and how many steps a pickle may take is counted before they are
+A pickle is a program. Here none of it is run: a name in it (GLOBAL) is looked up in a table given by the caller,
+whose functions are the caller's own, and any other name is an error. Opcodes that could reach further (INST,
+OBJ, NEWOBJ_EX, EXT) are refused. The memory and the steps of a pickle are counted before they are
 spent.
 Opcodes: Python's `pickletools`.
 """
@@ -14,22 +14,23 @@ import pickletools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-#: Opcodes of one pickle, at most.
+#: The maximum number of opcodes of one pickle.
 STEPS = 2_000_000
-#: Bytes that what a pickle makes may need beyond the size of the file.
+#: Bytes that a pickle's objects may need beyond the size of the file.
 ALLOWANCE = 160 << 20
-#: Bytes that opcodes stand for, at most, beside those of their argument.
+#: Upper bound on the bytes of an opcode's object, beside those of its argument.
 _COST = {"EMPTY_SET": 240, "FROZENSET": 240, "SETITEM": 120, "EMPTY_DICT": 72, "PUT": 120, "MEMOIZE": 120}
 _COST |= {"BINPUT": 120, "LONG_BINPUT": 120, "REDUCE": 400, "BINPERSID": 300}
 _USUAL_COST, _ITEM_COST = 64, 120
 
 
 class PickleError(ValueError):
-    """A pickle that is damaged, asks for too much, or holds something else than data; the message names it."""
+    """A pickle that is damaged, exceeds its limits, or holds anything other than data; the message names
+    the cause."""
 
 
 class Function(NamedTuple):
-    """What a pickle may call: the caller's own function, under the name that the pickle has for it."""
+    """A function that a pickle may call: the caller's own, under the pickle's name for it."""
 
     name: str
     call: Callable[..., Any]
@@ -50,8 +51,8 @@ def read_pickle(
 ) -> Any:
     """The value of the next pickle in a file.
 
-    names: what (module, name) stands for; a `Function` may be called, anything else is a value.
-    persistent: gives what a persistent id stands for. allowance: bytes that it may make, beside `ALLOWANCE`.
+    names: the objects for (module, name); a `Function` may be called, anything else is a value.
+    persistent: returns the object of a persistent id. allowance: bytes that it may allocate, beside `ALLOWANCE`.
     Raises PickleError.
     """
     machine = _Machine(names, persistent, allowance + ALLOWANCE)
@@ -78,7 +79,7 @@ def read_pickle(
 
 
 class _Machine:
-    """The stack of a pickle, and what it remembers."""
+    """The stack and the memo of a pickle."""
 
     def __init__(
         self, names: Mapping[tuple[str, str], Any], persistent: Callable[[Any], Any], allowance: int
@@ -110,14 +111,14 @@ class _Machine:
         return _no_mark(self.stack.pop())
 
     def top(self, kind: type) -> Any:
-        """What an item is put into."""
+        """The object that an item is put into."""
         found = self.stack[-1]
         if type(found) is not kind:
             raise PickleError(f"an item for a {type(found).__name__}, not a {kind.__name__}")
         return found
 
     def items(self) -> list[Any]:
-        """What lies above the last mark, which is taken away with it."""
+        """Pop the items above the last mark, and the mark."""
         for at in range(len(self.stack) - 1, -1, -1):
             if self.stack[at] is _MARK:
                 found = self.stack[at + 1 :]
@@ -147,7 +148,7 @@ class _Machine:
         return function.call(*arguments)
 
     def build(self, state: Any) -> None:
-        """State for an object: dicts had attributes that weights do not need (`_metadata`), others have none."""
+        """State of an object: dicts had attributes that weights do not need (`_metadata`), others have none."""
         if type(self.stack[-1]) is not dict:
             raise PickleError(f"attributes for a {type(self.stack[-1]).__name__}")
 
@@ -176,7 +177,7 @@ def _pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _key(value: Any) -> Any:
-    """A key whose hash no stranger can choose freely: texts, numbers of 64 bits, and tuples of these."""
+    """A key whose hash an attacker cannot choose freely: strings, 64-bit numbers, and tuples of these."""
     parts = value if type(value) is tuple and len(value) < 16 else (value,)
     for part in parts:
         if type(part) not in (str, bytes, bool, int, float, type(None)):
@@ -197,7 +198,7 @@ def _same(value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """What Python 2 wrote as a string: a text."""
+    """A string written by Python 2, as text."""
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 

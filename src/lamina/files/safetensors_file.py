@@ -1,8 +1,8 @@
-"""Tensors in safetensors files: names, shapes, dtypes and bytes, and nothing that could run.
+"""Tensors in safetensors files: names, shapes, dtypes and bytes, and nothing executable.
 
-Every dtype goes both ways, bfloat16 and the 8-bit ones too. A file is put in place at once
+All dtypes can be written and read, including bfloat16 and the 8-bit ones. A file is replaced atomically
 (`runtime.write_atomically`), so a crash leaves the old one. The writer adds a SHA-256 per tensor and one of the
-header; the reader checks them where they are. Format: https://github.com/huggingface/safetensors, "Format".
+header; the reader checks them if present. Format: https://github.com/huggingface/safetensors, "Format".
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DIGEST = "sha256:"
 _SEAL = "sha256"  # of the header without this entry
 #: The longest header that the format allows.
 _LONGEST_HEADER = 100_000_000
-#: Axes that an array may have.
+#: The maximum number of axes of an array.
 _MOST_AXES = 64
 
 
 class Contents(NamedTuple):
-    """What a file's header says: its tensors by name, its texts, and the header's SHA-256, "" where it has none."""
+    """The content of a file's header: its tensors by name, its texts, and the header's SHA-256, "" if it has none."""
 
     tensors: dict[str, StoredTensor]
     texts: dict[str, str]
@@ -43,15 +43,15 @@ class Contents(NamedTuple):
 def save_safetensors(state: Any, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors and arrays by name, or the state_dict of a module, to a file. Raises OSError.
 
-    path: written as `runtime.write_atomically` does: through links, into pipes directly, otherwise at once.
-    metadata: more texts to keep in the file's header.
-    Raises TypeError for what is neither a module nor a mapping of names to arrays.
+    path: written as by `runtime.write_atomically`: through links, into pipes directly, otherwise atomically.
+    metadata: further texts for the file's header.
+    Raises TypeError for anything but a module or a mapping of names to arrays.
     """
     write_atomically(path, safetensors_parts(state, metadata))
 
 
 def safetensors_parts(state: Any, metadata: Mapping[str, str] | None = None) -> list[bytes | memoryview]:
-    """What `save_safetensors` writes, one piece after another."""
+    """The bytes that `save_safetensors` writes, piece by piece."""
     arrays = {name: _named_array(name, value) for name, value in named_values(state).items()}
     digests = {_DIGEST + name: hashlib.sha256(_bytes(array)).hexdigest() for name, array in arrays.items()}
     return [_header(arrays, {**(metadata or {}), **digests}), *map(_bytes, arrays.values())]
@@ -68,14 +68,15 @@ def named_values(state: Any) -> Mapping[str, Any]:
 
 
 def host_array(value: Any) -> Array:
-    """The values as a row-major NumPy array, of any type that files have."""
+    """The values as a row-major NumPy array, of any file element type."""
     known = isinstance(value, np.ndarray) and value.dtype in BY_NUMPY and value.dtype.isnative
     values = value if known else as_tensor(value).numpy()
     return np.ascontiguousarray(values).reshape(values.shape)  # the former makes scalars one-dimensional
 
 
 def _named_array(name: str, value: Any) -> Array:
-    """`host_array`, whose error names the entry. Raises TypeError, ValueError for the name that headers keep."""
+    """`host_array`, with the entry's name in errors. Raises TypeError, ValueError for the name reserved
+    by headers."""
     if name == "__metadata__":
         raise ValueError(
             "weights: '__metadata__' is not a tensor's name in safetensors files: it holds their texts"
@@ -94,7 +95,7 @@ def load_safetensors(path: str | Path) -> dict[str, Tensor]:
 def read_safetensors(path: str | Path, *, sealed: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a file and the texts in its header. Raises WeightsError or OSError.
 
-    sealed: refuse a file without the digest of its header, which only files of other programs lack.
+    sealed: refuse a file without the digest of its header, which only files written by other programs lack.
     """
     with Source(path) as source:
         return _read_all(source, sealed)
@@ -103,7 +104,7 @@ def read_safetensors(path: str | Path, *, sealed: bool = False) -> tuple[dict[st
 def parse_safetensors(
     data: bytes, path: str | Path, *, sealed: bool = False
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """As `read_safetensors`, of a file's content; path: what errors call it."""
+    """As `read_safetensors`, from a file's content; path: its name in errors."""
     return _read_all(Source(path, data), sealed)
 
 
@@ -113,7 +114,7 @@ def _read_all(source: Source, sealed: bool) -> tuple[dict[str, Tensor], dict[str
 
 
 def scan_safetensors(source: Source, *, sealed: bool = False) -> Contents:
-    """What a file holds, without its values. Raises WeightsError."""
+    """The entries of a file, without their values. Raises WeightsError."""
     try:
         facts, start = _facts(source)
         texts = facts.pop("__metadata__", {})
@@ -134,7 +135,7 @@ def scan_safetensors(source: Source, *, sealed: bool = False) -> Contents:
 
 
 def _instead(source: Source) -> str:
-    """What a file is that a download left in the place of weights; "" where it is none of those."""
+    """What a file is that a failed download left in place of weights; "" if it is none of those."""
     start = source.read(0, min(source.size, 40)).tobytes().lstrip().lower()
     if start.startswith(b"version https://git-lfs"):
         return "it is a pointer of Git LFS: fetch the file itself by `git lfs pull`"
@@ -142,7 +143,7 @@ def _instead(source: Source) -> str:
 
 
 def _facts(source: Source) -> tuple[dict[str, Any], int]:
-    """The header, and where the data begins."""
+    """The header, and the offset of the data."""
     if source.size < 8:
         raise ValueError(f"{source.size} bytes are too few")
     length = int.from_bytes(source.read(0, 8).tobytes(), "little")
@@ -155,7 +156,7 @@ def _facts(source: Source) -> tuple[dict[str, Any], int]:
 
 
 def _stored(source: Source, name: str, facts: Any, start: int, digest: str | None) -> StoredTensor:
-    """One tensor of the header, whose shape must be of as many bytes as it has."""
+    """One tensor of the header, whose shape must match its number of bytes."""
     first, last = facts["data_offsets"]
     shape = tuple(facts["shape"])
     kind = BY_CODE.get(facts["dtype"])
@@ -187,7 +188,7 @@ def _bytes(array: Array) -> memoryview:
 
 
 def _header(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
-    """Length (8 bytes, little-endian), then JSON: per tensor its dtype, shape and place in the data."""
+    """Length (8 bytes, little-endian), then JSON: per tensor its dtype, shape and offsets in the data."""
     facts: dict[str, Any] = {"__metadata__": dict(metadata)}
     offset = 0
     for name, array in arrays.items():

@@ -1,6 +1,6 @@
-"""The bytes of a file, read in parts when they are asked for.
+"""The bytes of a file, read in parts on demand.
 
-Files are read, not mapped: a map ends the process (SIGBUS) when another program shortens the file meanwhile.
+Files are read, not mapped: access to a map ends the process (SIGBUS) if another program has truncated the file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Array = np.ndarray[Any, Any]
 
 
 class WeightsError(ValueError):
-    """A file that is no sound file of weights, or was changed since; the message names file and tensor."""
+    """A file that is not a valid file of weights, or was changed since; the message names file and tensor."""
 
 
 class Source:
     """A file that is open for reading, or its content.
 
-    path: what errors call it. size: bytes. Raises OSError when it cannot be read. A pipe is read at once.
+    path: its name in errors. size: bytes. Raises OSError when it cannot be read. A pipe is read immediately.
     """
 
     def __init__(self, path: str | Path, content: bytes | None = None) -> None:
@@ -39,7 +39,7 @@ class Source:
             self._take_all(status.st_mode)
 
     def _take_all(self, mode: int) -> None:
-        """Read a pipe to its end. Raises OSError for folders, WeightsError for devices, which have none."""
+        """Read a pipe to its end. Raises OSError for folders, WeightsError for devices, which have no end."""
         if stat.S_ISDIR(mode):
             self.close()
             raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", self.path)
@@ -51,9 +51,9 @@ class Source:
         self.size = len(self._content)
 
     def read(self, offset: int, nbytes: int) -> Array:
-        """So many bytes from an offset, uint8, in memory of their own.
+        """So many bytes from an offset, uint8, as a copy.
 
-        Raises WeightsError where the file has not as many, OSError.
+        Raises WeightsError if the file has fewer, OSError.
         """
         if not 0 <= offset <= offset + nbytes <= self.size:
             raise WeightsError(
@@ -72,7 +72,7 @@ class Source:
         return found
 
     def close(self) -> None:
-        """Read no more. Idempotent."""
+        """Close it. Idempotent."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -1,4 +1,4 @@
-"""Tensors in a file, before their values are read."""
+"""Lazily read tensors of a file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes of a file that tensors lie in; several may share them.
+    """Bytes of a file that hold tensors; several tensors may share them.
 
-    label: what errors call it. digest: their SHA-256, crc: their CRC-32, where the file has one.
+    label: their name in errors. digest: their SHA-256, crc: their CRC-32, if the file has one.
     """
 
     source: Source = field(compare=False, repr=False)
@@ -32,7 +32,7 @@ class Storage:
     crc: int | None = None
 
     def read(self) -> Array:
-        """The bytes, uint8. Raises WeightsError where they were changed, OSError."""
+        """The bytes, uint8. Raises WeightsError if they were changed, OSError."""
         found = self.source.read(self.offset, self.nbytes)
         if self.digest is not None and hashlib.sha256(found.data).hexdigest() != self.digest:
             raise self._changed()
@@ -50,7 +50,7 @@ class Storage:
 class StoredTensor:
     """A tensor in a file. offset and strides are in elements of its type, within its storage.
 
-    big_endian: the bytes of each number stand in the other order, as machines with that order write them.
+    big_endian: the numbers are stored in big-endian byte order.
     """
 
     storage: Storage
@@ -71,19 +71,19 @@ class StoredTensor:
         *,
         digest: str | None = None,
     ) -> StoredTensor:
-        """One with bytes of its own, row by row."""
+        """A tensor with its own bytes, row-major."""
         nbytes = math.prod(shape) * kind.numpy.itemsize
         storage = Storage(source, f"tensor {name!r}", offset, nbytes, digest)
         return cls(storage, kind, shape, row_major(shape))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements; more than the storage has where it repeats them."""
+        """Bytes of its elements; more than the storage has if elements repeat (broadcast strides)."""
         return math.prod(self.shape) * self.kind.numpy.itemsize
 
     @property
     def checked(self) -> bool:
-        """Whether a change of its bytes would be found."""
+        """Whether a corruption of its bytes would be detected."""
         return self.storage.digest is not None or self.storage.crc is not None
 
     def inside(self) -> bool:
@@ -95,7 +95,7 @@ class StoredTensor:
         return end * self.kind.numpy.itemsize <= self.storage.nbytes
 
     def read(self, known: MutableMapping[Storage, Array] | None = None) -> Array:
-        """Its values. known: storages that were read before; tensors of one storage share its memory.
+        """Its values. known: storages read before; tensors of one storage share its memory.
 
         Raises WeightsError where the bytes were changed, OSError.
         """
@@ -113,14 +113,14 @@ class StoredTensor:
         return values.byteswap() if self.big_endian else values
 
     def contiguous(self) -> bool:
-        """Whether it is row by row."""
+        """Whether it is row-major."""
         return 0 in self.shape or all(
             n == 1 or s == w for n, s, w in zip(self.shape, self.strides, row_major(self.shape), strict=True)
         )
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a tensor that is stored row by row, in elements."""
+    """The strides of a row-major tensor, in elements."""
     strides = [1] * len(shape)
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * max(1, shape[i + 1])

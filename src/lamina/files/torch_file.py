@@ -1,8 +1,8 @@
-"""Files of `torch.save`, without torch and without running their pickle.
+"""Files of `torch.save`, read without torch and without running their pickle.
 
 Two formats: a zip archive whose `data.pkl` is the tree and whose `data/KEY` are the storages (since PyTorch 1.6), and
-the older one, a few pickles with the storages behind them. What the pickle may hold is listed here: containers,
-texts, numbers, tensors and their storages, dtypes, sizes, devices. PyTorch's documentation ("Serialization
+the older one, a few pickles followed by the storages. The allowed contents of the pickle are listed here: containers,
+strings, numbers, tensors and their storages, dtypes, sizes, devices. PyTorch's documentation ("Serialization
 semantics") describes both.
 """
 
@@ -25,11 +25,11 @@ from lamina.spec import DTypeError, as_dtype
 
 Array = np.ndarray[Any, Any]
 
-#: Bytes of a pickle, at most: it holds names and shapes, not values.
+#: The maximum size of a pickle in bytes: it holds names and shapes, not values.
 _LONGEST_PICKLE = 64 << 20
 _MOST_AXES = 64
 _DEEPEST = 200
-#: What the older format begins with, as a pickle.
+#: The beginning of the older format, as a pickle.
 _OLD_MAGIC = 0x1950A86A20F9469CFC6C
 _OLD_PROTOCOL = 1001
 _UNTYPED = BY_TORCH["uint8"]
@@ -37,14 +37,14 @@ _PARAMETER, _TENSOR = "torch.nn.parameter.Parameter", "torch.Tensor"
 
 
 def load_torch(path: str | Path) -> Any:
-    """What `torch.save` wrote: its dicts, lists, tuples, texts and numbers, with tensors on the CPU.
+    """The content of a `torch.save` file: its dicts, lists, tuples, strings and numbers, with tensors on the CPU.
 
-    Parameters are tensors, an OrderedDict is a dict, torch's dtypes are Lamina's, or NumPy's where Lamina has not the
-    type, devices are texts. Tensors that shared a storage share memory; strides stay. Element types that Lamina lacks
-    become wider ones (`lamina.load_weights`).
+    Parameters are tensors, an OrderedDict is a dict, torch's dtypes become Lamina's, or NumPy's if Lamina lacks the
+    type, devices become strings. Tensors that shared a storage share memory; strides are kept. Element types that
+    Lamina lacks become wider ones (`lamina.load_weights`).
 
-    The pickle in the file is read as data: nothing in it is run. Raises WeightsError for what is damaged or holds
-    anything else (the message names it), OSError when it cannot be read.
+    The pickle in the file is read as data: nothing in it is run. Raises WeightsError for a file that is damaged or
+    holds anything else (the message names it), OSError when it cannot be read.
     """
     known: dict[Storage, Array] = {}
     with Source(path) as source:
@@ -52,7 +52,7 @@ def load_torch(path: str | Path) -> Any:
 
 
 def is_torch(source: Source) -> bool:
-    """Whether a file begins as one of `torch.save`."""
+    """Whether a file begins like one of `torch.save`."""
     start = source.read(0, min(source.size, 9)).tobytes()
     return start.startswith(MAGIC) or (
         start.startswith(b"\x80") and start[8:] != b"{"
@@ -60,7 +60,7 @@ def is_torch(source: Source) -> bool:
 
 
 def scan_torch(source: Source) -> Any:
-    """What `load_torch` gives, with a `StoredTensor` for each tensor. Raises WeightsError, OSError."""
+    """The result of `load_torch`, with a `StoredTensor` for each tensor. Raises WeightsError, OSError."""
     start = source.read(0, min(source.size, 4)).tobytes()
     try:
         if start == MAGIC:
@@ -75,9 +75,9 @@ def scan_torch(source: Source) -> Any:
 
 
 def mapped(tree: Any, change: Callable[[str, StoredTensor], Any]) -> Any:
-    """The tree with each tensor changed, given its dotted name; what stood in several places is changed once.
+    """The tree with each tensor replaced, given its dotted name; shared objects are replaced once.
 
-    Raises WeightsError for what is nested too deeply, or holds itself.
+    Raises WeightsError for trees that are nested too deeply, or contain themselves.
     """
     return _mapped(tree, change, "", {}, 0)
 
@@ -107,12 +107,12 @@ def _joined(name: str, key: Any) -> str:
     return f"{name}.{text}"[-500:] if name else text[:500]
 
 
-# ------------------------------------------------------------------------------------------------------ what it holds
+# ------------------------------------------------------------------------------------------------------ the contents
 
 
 @dataclass(frozen=True)
 class _Names:
-    """What names in the pickle stand for; the tensors that are made lie in the storages of one file."""
+    """The objects for names in the pickle; the tensors that are made lie in the storages of one file."""
 
     source: Source
     big_endian: bool = False
@@ -138,7 +138,7 @@ class _Names:
         return {**_VALUES, **table}
 
     def tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *rest: Any) -> StoredTensor:
-        """rest: whether it has a gradient, hooks, and what else torch knew (lazy conjugation)."""
+        """rest: whether it has a gradient, hooks, and further state of torch's (lazy conjugation)."""
         return self._made(storage, storage.kind, offset, shape, strides, rest[2] if len(rest) > 2 else None)
 
     def typed_tensor(
@@ -236,14 +236,14 @@ def _complex(real: float, imaginary: float) -> complex:
 
 
 def _encoded(text: Any, encoding: Any) -> bytes:
-    """How protocol 2 writes bytes."""
+    """Protocol 2's encoding of bytes."""
     if encoding not in ("latin1", "latin-1"):
         raise PickleError(f"the encoding {str(encoding)[:100]}")
     return str(text).encode("latin-1")
 
 
 def _values_of(tree: Any, depth: int = 0, known: dict[int, Any] | None = None) -> Any:
-    """The tree as its reader gets it: no functions and storages, types as Lamina's or NumPy's."""
+    """The tree in its final form: without functions and storages, types as Lamina's or NumPy's."""
     known = {} if known is None else known
     if isinstance(tree, ElementType):
         return _dtype(tree)
@@ -293,7 +293,7 @@ def _zipped(source: Source) -> Any:
 
 
 def _content(source: Source, found: Mapping[str, Member], name: str, unchecked: bool, longest: int) -> bytes:
-    """A small member, checked; empty where it is missing."""
+    """A small member, checked; empty if it is missing."""
     if name not in found:
         return b""
     member = found[name]
@@ -313,7 +313,7 @@ class _Zipped:
     unchecked: bool
 
     def storage(self, reference: Any) -> _TypedStorage:
-        """What ("storage", type, key, device, elements) stands for."""
+        """The storage for ("storage", type, key, device, elements)."""
         kind, key, count = _reference(reference)
         member = self.members.get(self.folder + key)
         if member is None:
@@ -343,7 +343,7 @@ def _reference(reference: Any) -> tuple[ElementType, str, int]:
 
 
 def _old(source: Source) -> Any:
-    """Pickles one after another: a number, the protocol, the machine, the tree, the keys; then the storages."""
+    """Pickles one after another: a magic number, the protocol, the machine, the tree, the keys; then the storages."""
     file = io.BytesIO(source.read(0, min(source.size, _LONGEST_PICKLE)).tobytes())
     kept = _Behind(source)
     if read_pickle(file, {}, kept.refused, 0) != _OLD_MAGIC:
@@ -366,11 +366,11 @@ def _placed(found: StoredTensor, places: Mapping[str, int]) -> StoredTensor:
 
 
 class _Behind:
-    """Storages that lie behind the pickles, in the order of a list that comes after the tree."""
+    """Storages that follow the pickles, in the order of a list that comes after the tree."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.sizes: dict[str, tuple[int, int]] = {}  # elements, and bytes of one
+        self.sizes: dict[str, tuple[int, int]] = {}  # elements, and bytes per element
 
     def refused(self, _reference: Any) -> Any:
         raise PickleError("a storage outside of the tree")
@@ -384,7 +384,7 @@ class _Behind:
         return _TypedStorage(Storage(self.source, label, 0, count * size[1]), kind)
 
     def places(self, keys: Any, at: int, big_endian: bool) -> dict[str, int]:
-        """Where each storage's bytes begin: each has its number of elements, in 8 bytes, in front of it."""
+        """The offset of each storage's bytes: they are preceded by its number of elements, in 8 bytes."""
         found: dict[str, int] = {}
         if type(keys) is not list:
             raise PickleError("no list of storages")

@@ -1,4 +1,4 @@
-"""Writes files that `torch.load` reads, without torch: a zip archive of a pickle (data alone) and the storages."""
+"""Writes files for `torch.load`, without torch: a zip archive of a pickle (data alone) and the storages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lamina.tensors import Tensor, as_tensor
 Array = np.ndarray[Any, Any]
 
 _ROOT = "archive/"
-#: Storages begin at multiples of this, as torch's do.
+#: Alignment of storages, as torch's.
 _ALIGNMENT = 64
 _DEEPEST = 200
 _UTF8 = 0x800
@@ -31,12 +31,12 @@ _FULL = 0xFFFFFFFF
 
 @checked
 def save_torch(state: Any, path: str | Path) -> None:
-    """Write a file that `torch.load(path)` reads, weights_only or not: bit-equal, by name.
+    """Write a file that `torch.load(path)` reads bit-equal, by name, weights_only or not.
 
     state: a module (its state_dict), or dicts, lists and tuples of tensors, arrays, texts, bytes, numbers, dtypes and
         None.
     Tensors of one type whose memory overlaps share a storage, and transposed ones stay so; those with gaps between
-    their elements are copied. path: put in place at once (`runtime.write_atomically`). Raises TypeError for anything
+    their elements are copied. path: replaced atomically (`runtime.write_atomically`). Raises TypeError for anything
     else, OSError.
     """
     tree = _with_arrays(named_values(state) if hasattr(state, "state_dict") else state, 0)
@@ -51,7 +51,7 @@ def save_torch(state: Any, path: str | Path) -> None:
 
 
 def _with_arrays(tree: Any, depth: int) -> Any:
-    """The tree, with arrays for tensors. Each tensor becomes one array, however often it stands there."""
+    """The tree, with arrays for tensors. Each tensor becomes one array, however often it occurs."""
     if depth > _DEEPEST:
         raise TypeError(f"save_torch: nested more than {_DEEPEST} times")
     if isinstance(tree, dict):
@@ -75,7 +75,7 @@ _PLAIN = (str, bytes, int, float, bool, type(None), DType)
 
 
 def _array(value: Any) -> Array:
-    """An array whose elements fill its memory, in any order of axes."""
+    """A dense array, in any order of axes."""
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if not isinstance(value, np.ndarray):
@@ -103,7 +103,9 @@ class _Storage:
         self.low, self.high = np.lib.array_utils.byte_bounds(array) if array.size else (0, 0)
 
     def takes(self, array: Array) -> bool:
-        """Whether an array that begins no earlier overlaps, its elements on those that are there: then it is in."""
+        """Add an array that begins no earlier, if its elements overlap and align with the present ones; whether it
+        was added.
+        """
         low, high = np.lib.array_utils.byte_bounds(array)
         if low >= self.high or (low - self.low) % array.itemsize:
             return False
@@ -199,7 +201,7 @@ def _text(value: str) -> bytes:
     return b"X" + struct.pack("<I", len(data)) + data
 
 
-#: Plain values as opcodes; bool stands before int, of which it is one.
+#: Opcodes of plain values; bool comes before int, its base class.
 _ENCODED: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda _: b"N",
     bool: lambda v: b"\x88" if v else b"\x89",
@@ -214,7 +216,7 @@ _ENCODED: dict[type, Callable[[Any], bytes]] = {
 
 
 class _Written(NamedTuple):
-    """What the directory says of a member."""
+    """The directory entry of a member."""
 
     name: bytes
     nbytes: int

@@ -1,4 +1,4 @@
-"""Weights of any network's file: found in it, read, given other names, and written, whole or in shards."""
+"""Weights from the files of any library: located, read, renamed, and written, whole or sharded."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from lamina.runtime.memory import parse_bytes
 from lamina.tensors import Tensor
 
 Array = np.ndarray[Any, Any]
-#: Regular expressions for names, and what becomes of what they match; None leaves the tensor out.
+#: Regular expressions for names, and replacements of their matches; None leaves the tensor out.
 Renames = Mapping[str, str | None]
 
 _INDEX = ".index.json"
-#: How a file of one array of NumPy's begins.
+#: The beginning of a NumPy array file.
 _NUMPY = b"\x93NUMPY"
 _SAFETENSORS, _TORCH = ".safetensors", (".pt", ".pth", ".bin", ".ckpt")
-#: Rules, or what gives them for the names of a file.
+#: Rules, or a function that returns them for the names of a file.
 Renaming = Renames | Callable[[Iterable[str]], Renames]
 
 _PART = re.compile(r"(?P<name>.*)#(?P<number>\d+)")
@@ -39,14 +39,14 @@ _SHAPED = re.compile(r"(?P<name>.*)\[(?P<shape>-?\d+(?:,-?\d+)*)\]")
 
 
 class StoredWeights(NamedTuple):
-    """The tensors of a file by name, its texts, and what it is: "safetensors", "torch" or "shards"."""
+    """The tensors of a file by name, its texts, and its kind: "safetensors", "torch" or "shards"."""
 
     tensors: dict[str, StoredTensor]
     texts: dict[str, str]
     format: str
 
 
-#: What a file that `lamina.train.save_checkpoint` wrote says that it is.
+#: The kind that `lamina.train.save_checkpoint` records in its files.
 CHECKPOINT = "lamina checkpoint 1"
 
 
@@ -56,26 +56,25 @@ def load_weights(
 ) -> dict[str, Tensor]:
     """The weights in a file by name, on the CPU; `Module.load_state_dict` takes them.
 
-    What the file is, its content says: safetensors, an index of shards (`*.index.json`, its shards beside it), or
-    what `torch.save` wrote (`.pt`, `.pth`, `.bin`), whose pickle is read as data: nothing in it is run. Of a
-    training step's checkpoint it is what the network's `state_dict` was. Every dtype that these have is read; one
-    that Lamina has not becomes the narrowest that holds its values (float8_e5m2: float16; unsigned integers: wider
+    The kind of file is detected by its content: safetensors, an index of shards (`*.index.json`, its shards beside
+    it), or a `torch.save` file (`.pt`, `.pth`, `.bin`), whose pickle is read as data: nothing in it is run. For a
+    training step's checkpoint the result is the network's `state_dict`. Every dtype of these formats is read; one
+    that Lamina lacks becomes the narrowest that holds its values (float8_e5m2: float16; unsigned integers: wider
     ones), complex numbers become pairs (…, 2).
 
     Args:
         path: the file.
-        key: where the weights are in a larger checkpoint, such as "state_dict" or "model.ema", of one of Lamina's
-            "averaged" or the name of a network; needed only where several parts of it hold tensors.
-        prefix: taken away from names that begin with it, such as "module.".
-        rename: regular expressions and replacements as `re.sub` takes them, tried on each name in their order; None
-            leaves the tensor out. Tensors that become "name#0", "name#1", … are joined along their first axis, in
-            that order; one that becomes "name[-1,1,1]" gets that shape, where -1 is what is left and 0 the size that
-            the axis has. A function gives such rules for the names that there are: `lamina.convert.timm_names`,
+        key: the location of the weights in a larger checkpoint, such as "state_dict" or "model.ema", in one of
+            Lamina's "averaged" or the name of a network; needed only if several parts of it hold tensors.
+        prefix: removed from names that begin with it, such as "module.".
+        rename: regular expressions and replacements as `re.sub` takes them, applied to each name in their order; None
+            leaves the tensor out. Tensors renamed to "name#0", "name#1", … are concatenated along their first axis,
+            in that order; one renamed to "name[-1,1,1]" gets that shape, where -1 is inferred and 0 keeps the axis'
+            size. A function returns such rules for the present names: `lamina.convert.timm_names`,
             `lamina.convert.hugging_face_names`.
 
-    Raises WeightsError for a file that is damaged, was changed since it was written (where it has checksums), or
-    holds something else than weights, KeyError for a key that is not there, DTypeError for uint64 beyond int64,
-    OSError.
+    Raises WeightsError for a file that is damaged, was changed since it was written (if it has checksums), or holds
+    anything other than weights, KeyError for a missing key, DTypeError for uint64 beyond int64, OSError.
     """
     with open_weights(path, key=key) as found:
         names = renamed(found.tensors, prefix=prefix, rename=rename)
@@ -85,7 +84,7 @@ def load_weights(
 
 
 def read_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """As `load_weights`, with the texts that a safetensors file has in its header."""
+    """As `load_weights`, with the texts in a safetensors file's header."""
     with open_weights(path) as found:
         known: dict[Storage, Array] = {}
         return {name: as_held(name, x.read(known)) for name, x in found.tensors.items()}, found.texts
@@ -93,8 +92,8 @@ def read_weights(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 @contextmanager
 def open_weights(path: str | Path, *, key: str | None = None, whole: bool = False) -> Iterator[StoredWeights]:
-    """A file of weights within the block, without its values. whole: of a training run all parts, not the network's
-    alone. Raises as `load_weights`."""
+    """Opens a file of weights within the block, without its values. whole: all parts of a training checkpoint, not
+    only the network's. Raises as `load_weights`."""
     with ExitStack() as opened:
         yield _scanned(opened.enter_context(Source(path)), key, opened, whole)
 
@@ -137,7 +136,7 @@ def _picked(tree: Any, key: str | None, path: str) -> dict[str, StoredTensor]:
 
 
 def _of_run(tensors: Mapping[str, StoredTensor], key: str | None, path: str) -> dict[str, StoredTensor]:
-    """The tensors of one part of a training run, named "part/name"; by default those of its network."""
+    """The tensors of one part of a training checkpoint, named "part/name"; by default the network's."""
     parts: dict[str, Any] = {}
     for name, x in tensors.items():
         part, _, rest = name.partition("/")
@@ -162,7 +161,7 @@ def _mappings(tree: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
 
 
 def _under(tree: Any, key: str, path: str) -> Any:
-    """What stands under a dotted key; the tree itself under ""."""
+    """The value at a dotted key; the tree itself for ""."""
     for part in key.split(".") if key else ():
         if not isinstance(tree, dict) or part not in tree:
             known = ", ".join(map(repr, list(tree)[:20])) if isinstance(tree, dict) else type(tree).__name__
@@ -179,7 +178,7 @@ def _tensors_in(tree: Any, where: str) -> dict[str, StoredTensor]:
 
 
 def _of_index(source: Source, opened: ExitStack) -> StoredWeights:
-    """The tensors that an index names, in the shards beside it."""
+    """The tensors that an index lists, in the shards beside it."""
     try:
         text = source.read(0, source.size).tobytes()
         index = parse_json(text)
@@ -224,7 +223,8 @@ def _seal_of(source: Source) -> str:
 def renamed(
     tensors: Mapping[str, Any], *, prefix: str = "", rename: Renaming | None = None
 ) -> dict[str, Any]:
-    """The same values under other names, as `load_weights` gives them. Raises WeightsError where two become one."""
+    """The same values under other names, as `load_weights` returns them. Raises WeightsError where two
+    names collide."""
     table = rename([n.removeprefix(prefix) for n in tensors]) if callable(rename) else rename or {}
     rules = [(re.compile(pattern), new) for pattern, new in table.items()]
     found: dict[str, Any] = {}
@@ -250,7 +250,7 @@ def _renamed(name: str, rules: list[tuple[re.Pattern[str], str | None]]) -> str 
 
 
 def _shaped(named: tuple[str, Array]) -> tuple[str, Array]:
-    """A name without the shape that stands behind it, and the array of that shape. Raises ValueError."""
+    """A name without its shape suffix, and the array of that shape. Raises ValueError."""
     name, array = named
     if match := _SHAPED.fullmatch(name):
         sizes = [int(n) for n in match["shape"].split(",")]
@@ -259,7 +259,9 @@ def _shaped(named: tuple[str, Array]) -> tuple[str, Array]:
 
 
 def joined(arrays: Mapping[str, Array], where: str = "weights") -> dict[str, Array]:
-    """The arrays, shaped as "name[0,-1]" says, and those of "name#0", "name#1", … joined along their first axis."""
+    """The arrays, shaped by "name[0,-1]" suffixes, and those of "name#0", "name#1", … concatenated along the first
+    axis.
+    """
     parts: dict[str, dict[int, Array]] = {}
     found: dict[str, Any] = {}
     for name, array in map(_shaped, arrays.items()):
@@ -285,18 +287,18 @@ def save_weights(
     metadata: Mapping[str, str] | None = None,
     shard_bytes: int | str | None = None,
 ) -> list[Path]:
-    """Write tensors by name, or the state_dict of a module, to a file, or to several; returns what was written.
+    """Write tensors by name, or the state_dict of a module, to one or several files; returns the paths written.
 
     Args:
         state: a module, or a mapping of tensors and arrays.
-        path: what it ends in decides: ".safetensors", or ".pt", ".pth", ".bin", ".ckpt" for `torch.load`.
+        path: its extension selects the format: ".safetensors", or ".pt", ".pth", ".bin", ".ckpt" for `torch.load`.
         metadata: texts to keep beside them (safetensors).
-        shard_bytes: the most bytes of tensors in one file, or such as "5 GiB" (safetensors). More of them are
-            written to NAME-00001-of-0000N.safetensors, …, and which tensor is where to NAME.safetensors.index.json,
-            which `load_weights` reads. A tensor that is larger alone has a file of its own.
+        shard_bytes: the maximum bytes of tensors in one file, as a number or text such as "5 GiB" (safetensors).
+            Beyond that, files NAME-00001-of-0000N.safetensors, … are written, and an index of their tensors,
+            NAME.safetensors.index.json, which `load_weights` reads. A single tensor above the limit has its own file.
 
-    Each file is put in place at once, the index last. Raises ValueError for another ending, WeightsError for a dtype
-    that the format lacks, OSError.
+    Each file is replaced atomically, the index last. Raises ValueError for another extension, WeightsError for a
+    dtype that the format lacks, OSError.
     """
     file = Path(path)
     if file.suffix in _TORCH:

@@ -1,7 +1,7 @@
-"""The members of a zip archive that are stored as they are, as torch writes them; nothing is unpacked.
+"""The uncompressed members of a zip archive, as torch writes them; nothing is unpacked.
 
-Written for files from strangers: members that are compressed or encrypted, lie on each other or outside of the file,
-stand twice or whose two headers disagree are refused, so that what is read is never more than the file has. Format:
+Written for untrusted files: members that are compressed or encrypted, overlap or lie outside the file,
+occur twice or whose two headers disagree are refused, so that no more is read than the file has. Format:
 PKWARE's APPNOTE.TXT, 4.3.
 """
 
@@ -16,16 +16,16 @@ from lamina.files.source import Source, WeightsError
 MAGIC = b"PK\x03\x04"
 _CENTRAL, _END, _END64, _LOCATOR64 = b"PK\x01\x02", b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
 _LOCAL_SIZE, _CENTRAL_SIZE, _END_SIZE, _LOCATOR_SIZE, _END64_SIZE = 30, 46, 22, 20, 56
-#: The longest comment behind the end record.
+#: The longest comment after the end record.
 _LONGEST_COMMENT = 65535
 _ENCRYPTED = 1
 _FILL = 0xFFFFFFFF
-#: Bytes of a directory, at most.
+#: The maximum size of a directory in bytes.
 _LONGEST_DIRECTORY = 64 << 20
 
 
 class Member(NamedTuple):
-    """A member: where its bytes lie in the file, and their CRC-32."""
+    """A member: the position of its bytes in the file, and their CRC-32."""
 
     offset: int
     nbytes: int
@@ -64,7 +64,7 @@ def _unsound(source: Source, why: str) -> WeightsError:
 
 
 def _directory(source: Source) -> tuple[int, int, int]:
-    """Entries, bytes and offset of the central directory, by the record at the end of the file."""
+    """Entries, bytes and offset of the central directory, from the record at the end of the file."""
     length = min(source.size, _END_SIZE + _LONGEST_COMMENT)
     tail = source.read(source.size - length, length).tobytes()
     at = tail.rfind(_END)
@@ -86,7 +86,7 @@ def _directory(source: Source) -> tuple[int, int, int]:
 
 
 def _entries(source: Source, directory: bytes, count: int) -> Iterator[tuple[str, Member, int]]:
-    """Each entry's name, its bytes, and where its local header begins."""
+    """Each entry's name, its bytes, and the position of its local header."""
     at = 0
     for _ in range(count):
         if directory[at : at + 4] != _CENTRAL:
@@ -108,7 +108,7 @@ def _entries(source: Source, directory: bytes, count: int) -> Iterator[tuple[str
 
 
 def _written_by(name: str) -> str:
-    """What to do with an archive that has such a member, by who writes these."""
+    """Advice for an archive with such a member, depending on the program that writes these."""
     if name.endswith(".npy"):
         return "; of NumPy's arrays: net.load_state_dict(dict(numpy.load(path)))"
     if "/code/" in name:
@@ -117,7 +117,7 @@ def _written_by(name: str) -> str:
 
 
 def _wide(extra: bytes, sizes: Iterable[int]) -> Iterator[int]:
-    """Sizes and offset; those that 32 bits do not hold stand in the extra field."""
+    """Sizes and offset; those exceeding 32 bits are in the extra field."""
     wide, at = b"", 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, at)
@@ -132,12 +132,12 @@ def _wide(extra: bytes, sizes: Iterable[int]) -> Iterator[int]:
 
 
 def _data_of(source: Source, name: str, header: int, crc: int, flags: int) -> int:
-    """Where a member's bytes begin, behind its local header, which must agree with the directory."""
+    """The position of a member's bytes, after its local header, which must agree with the directory."""
     local = source.read(header, _LOCAL_SIZE).tobytes()
     own_flags, method, own_crc = struct.unpack_from("<2H4xI", local, 6)
     name_size, extra_size = struct.unpack_from("<2H", local, 26)
     own_name = source.read(header + _LOCAL_SIZE, name_size).tobytes()
-    late = own_flags & 8 and own_crc == 0  # what is written in one go has its checksum behind the bytes
+    late = own_flags & 8 and own_crc == 0  # streamed archives have the checksum after the bytes
     if (
         local[:4] != MAGIC
         or own_name != name.encode()

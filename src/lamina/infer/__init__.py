@@ -30,7 +30,7 @@ __all__ = [
 ]
 __dir__ = listing(__all__)
 
-#: A process that only answers from a saved plan imports nothing that makes plans.
+#: A process that only answers from a saved plan imports nothing related to planning.
 __getattr__ = lazy(
     __name__,
     {

@@ -10,10 +10,10 @@ from lamina.infer.serving import Serving
 
 
 async def asked(serving: Serving, inputs: Any) -> Any:
-    """The outputs; the event loop goes on meanwhile. Cancelling the task cancels the request."""
+    """The outputs, without blocking the event loop. Cancelling the task cancels the request."""
     kind, given, count = serving.kind_of(inputs)
     use = serving.known(kind)
-    if use is None:  # making a program takes long
+    if use is None:  # compiling a program takes long
         use = await asyncio.to_thread(serving.made, kind, given, count)
     put = serving.queue.put
     try:

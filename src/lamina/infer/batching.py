@@ -1,13 +1,13 @@
 """Requests gathered into batches, and the threads that run them.
 
-Callers that ask again at once would fill one batch together and all wait for it: the device while the host writes and
-answers, the host while the device runs. So where a batch takes longer to fill than to run, a part of it begins while
-a run is free: as many samples as let all runs together hold those of a full batch.
+Callers that ask again immediately would fill one batch together and all wait for it: the device would idle while the
+host writes and answers, and the host while the device runs. So where a batch takes longer to fill than to run, it
+begins partly filled when a run is free: with as many samples as let all runs together hold those of a full batch.
 
-A caller that waits for its answer has a thread: the one that fills a batch runs it, else the batch's first caller
-when its time is up. So nobody is woken to begin a run, and each of the others once, when its answer is there.
-Batches with requests that nobody waits for (`put`) are run by workers. Whoever has ended a run lets the next batch
-begin before answers are handed out.
+A caller that waits for its answer has a thread: the one that fills a batch runs it, otherwise the batch's first
+caller when its time is up. So no thread is woken to begin a run, and each of the others is woken once, when its
+answer is ready. Batches with requests that no thread waits for (`put`) are run by workers. The thread that finishes a
+run starts the next batch before it hands out answers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lamina.runtime import renew_after_fork
 
 
 class QueueFull(RuntimeError):
-    """As many requests wait as an `Inferer` takes, and it was made to refuse more."""
+    """The queue of an `Inferer` made with when_full="raise" is full."""
 
 
 class Answering(Protocol):
-    """What answers the requests of one kind.
+    """A program that answers requests of one kind.
 
     most: samples that one run takes. together: whether several requests may share a run.
-    seconds: the least time that a run has taken; infinite before the first.
+    seconds: the shortest time of a run so far; infinite before the first.
     """
 
     most: int
@@ -44,15 +44,15 @@ class Answering(Protocol):
     seconds: float
 
     def memory(self) -> Any:
-        """Memory for the inputs of one run, whose every place holds a sample that is as valid as any."""
+        """Memory for the inputs of one run, in which every place holds a valid sample."""
         ...
 
     def give_back(self, memory: Any) -> None:
-        """Let another run use it."""
+        """Release it for another run."""
         ...
 
     def write(self, memory: Any, given: Sequence[Any], start: int, count: int) -> None:
-        """Put the samples of a request at a place."""
+        """Write the samples of a request at a place."""
         ...
 
     def run(self, memory: Any) -> Sequence[Any]:
@@ -75,7 +75,7 @@ def _locked() -> threading.Lock:
 
 
 def _seconds(left: float) -> float:
-    """What a wait may be given for so many seconds."""
+    """The timeout argument of a wait for this many seconds."""
     return min(max(left, 0.0), threading.TIMEOUT_MAX)
 
 
@@ -83,8 +83,8 @@ def _seconds(left: float) -> float:
 class Request:
     """Samples that wait for an answer, at a place of a batch.
 
-    future: tells the answer; None where the caller waits, until `woken` is free. runs: whether the caller's thread
-    may run batches. withdrawn: nobody waits for the answer any more.
+    future: receives the answer; None where the caller waits, until `woken` is released. runs: whether the caller's
+    thread may run batches. withdrawn: the answer is no longer wanted.
     """
 
     start: int
@@ -97,20 +97,20 @@ class Request:
 
     @property
     def may_run(self) -> bool:
-        """Whether a thread waits for it that may run its batch."""
+        """Whether a waiting thread may run its batch."""
         return self.runs and not self.withdrawn
 
     def starts(self) -> bool:
-        """From now on it cannot be cancelled; whether it was not before."""
+        """Mark it as running, so that it can no longer be cancelled; False if it was cancelled before."""
         if self.future is None:
             return not self.withdrawn
         try:
             return self.future.set_running_or_notify_cancel()
-        except InvalidStateError:  # set by somebody else
+        except InvalidStateError:  # set by another thread
             return False
 
     def cancel(self) -> None:
-        """Let it end without an answer, unless it runs."""
+        """Cancel it, unless it runs."""
         if self.future is None:
             self.withdrawn = True
             self.wake()
@@ -118,8 +118,8 @@ class Request:
             self.future.cancel()
 
     def wake(self) -> None:
-        """Let the caller look at what became of its batch."""
-        with suppress(RuntimeError):  # it has not looked yet since it was woken last
+        """Wake the caller to check the state of its batch."""
+        with suppress(RuntimeError):  # it has not checked since it was last woken
             self.woken.release()
 
 
@@ -127,11 +127,12 @@ class Request:
 class Gathering:
     """A batch: it fills, runs, and has answers.
 
-    memory: of its inputs. since: when its first request came. until: when it begins although it is not full. enough:
-    samples that are worth a run. used: samples. writing: requests whose samples are not written yet. due: its time is
-    up. leader: the caller that sees to that. begun: takes no more. runner: the caller whose thread runs it. done: it
-    has run. told: callers that wake each other then.
-    outputs, error: how it ended.
+    memory: of its inputs. since: when its first request came. until: when it begins even if not full. enough: number
+    of samples worth a run. used: number of samples. writing: requests whose samples are not written yet. due: its
+    time is up.
+    leader: the caller that watches the deadline. begun: accepts no more. runner: the caller whose thread runs it.
+    done: it has run. told: callers that then wake each other.
+    outputs, error: its result.
     """
 
     to: Answering
@@ -152,8 +153,8 @@ class Gathering:
     error: BaseException | None = None
 
     def wake_next(self) -> None:
-        """Let the next caller look at its answer; that one wakes the one behind it, so that Python's lock, which all
-        of them need, is nearly free when each comes to it."""
+        """Wake the next caller; that one wakes the one after it, so that the GIL, which all of them need, is nearly
+        uncontended when each wakes up."""
         while self.told:
             try:
                 request = self.told.popleft()
@@ -164,7 +165,7 @@ class Gathering:
                 return
 
     def is_ready(self, now: float) -> bool:
-        """Whether it is to run now, if a run is free."""
+        """Whether it should run now, if a run is free."""
         self.due = self.due or now >= self.until
         return not self.writing and (self.due or self.used >= self.to.most or self._fills_slowly(now))
 
@@ -173,15 +174,15 @@ class Gathering:
         return self.used >= self.enough and (now - self.since) * self.to.most >= self.to.seconds * self.used
 
     def begin(self, mine: Request | None) -> None:
-        """It takes no more; a caller runs it if one may, best the one that asks. What is told by futures, whose
-        callbacks may take long, is no caller's to run."""
+        """Close it to requests; a caller runs it if one may, preferably `mine`. Batches with futures, whose callbacks
+        may take long, are not run by callers."""
         self.begun = True
         if all(r.future is None for r in self.requests):
             callers = [r for r in self.requests if r.may_run]
             self.runner = mine if mine in callers else callers[0] if callers else None
 
     def run(self) -> list[Request]:
-        """Run it; the requests that were not cancelled before."""
+        """Run it with the requests that were not cancelled before."""
         live = [r for r in self.requests if r.starts()]
         if live:
             begun = time.perf_counter()
@@ -195,7 +196,9 @@ class Gathering:
         return live
 
     def answer(self, r: Request) -> Any:
-        """A request's answer, or error; where the run failed, by a run of its own: none pays for another's values."""
+        """A request's answer, or error; if the run failed, by its own run, so that none fails because of another's
+        values.
+        """
         if self.outputs is not None:
             return self.to.answer(self.outputs, r.start, r.count)
         assert self.error is not None
@@ -207,8 +210,8 @@ class Gathering:
 class RequestQueue:
     """Batches that fill or wait, and the workers for those that no caller runs.
 
-    runs: the most runs, and workers, at a time. limit: the most requests without an answer. seconds: how long the
-    first request of a batch waits for others.
+    runs: the maximum number of concurrent runs, and of workers. limit: the maximum number of unanswered requests.
+    seconds: how long the first request of a batch waits for others.
     """
 
     def __init__(self, runs: int, limit: int, seconds: float, name: str) -> None:
@@ -218,7 +221,7 @@ class RequestQueue:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child, where the threads are not: nothing waits."""
+        """In a forked child, which lacks the threads: reset to an empty queue."""
         self._start()
 
     def _start(self) -> None:
@@ -230,8 +233,8 @@ class RequestQueue:
         self._running = 0  # batches that have begun and hold a context
         self._serving: list[int] = []  # threads that run batches or hand out answers
         self._workers: list[threading.Thread] = []
-        self._idle = 0  # workers that wait, less calls that wait for workers
-        self._calls: SimpleQueue[Gathering | None] = SimpleQueue()  # for workers: what to run; None: to look
+        self._idle = 0  # waiting workers minus wake-ups already sent
+        self._calls: SimpleQueue[Gathering | None] = SimpleQueue()  # for workers: what to run; None: check
         self.waiting = 0  # requests without an answer
         self._closed = False
 
@@ -242,8 +245,8 @@ class RequestQueue:
 
     # ---- requests
     def put(self, to: Answering, given: Sequence[Any], count: int, *, block: bool) -> Future[Any]:
-        """A future for a request of so many samples, whose arrays are copied. Raises QueueFull where it is not to
-        wait for room, RuntimeError after `close`."""
+        """A future for a request of `count` samples, whose arrays are copied. Raises QueueFull if the queue is full
+        and waiting is not allowed, RuntimeError after `close`."""
         future: Future[Any] = Future()
         self._join(to, given, Request(0, count, time.perf_counter(), future), block)
         return future
@@ -251,10 +254,11 @@ class RequestQueue:
     def call(
         self, to: Answering, given: Sequence[Any], count: int, *, block: bool, timeout: float | None = None
     ) -> Any:
-        """The answer to a request of so many samples, within so many seconds. Raises as `put` does, TimeoutError,
-        CancelledError where `close` cancelled it, and what the run raises.
+        """The answer to a request of `count` samples, within `timeout` seconds. Raises as `put` does, TimeoutError,
+        CancelledError where `close` cancelled it, and any error of the run.
 
-        The main thread runs no batch, because Ctrl-C may end it at any place; nor does who has not the time.
+        The main thread runs no batch, because Ctrl-C may interrupt it anywhere; nor does a caller with too short a
+        timeout.
         """
         begun = time.perf_counter()
         runs = timeout is None and get_ident() != threading.main_thread().ident
@@ -275,7 +279,7 @@ class RequestQueue:
         return self._answered(batch, request)
 
     def _join(self, to: Answering, given: Sequence[Any], request: Request, block: bool) -> Gathering:
-        """Write a request into a batch, which begins where it is full."""
+        """Write a request into a batch, which begins when it is full."""
         with self._lock:
             self._admit(block)
             batch = self._place(to, request)
@@ -295,7 +299,7 @@ class RequestQueue:
         return batch
 
     def _pass_on(self, batch: Gathering, request: Request) -> None:
-        """Have somebody else see to a batch, where a request did that is not there any more."""
+        """Choose another leader for a batch whose leader is this request, which is gone."""
         if batch.leader is request:
             self._lead(batch)
             if batch.leader is not None:
@@ -335,13 +339,13 @@ class RequestQueue:
         return batch
 
     def _lead(self, batch: Gathering) -> None:
-        """Have a caller, or a worker, see to it that a batch begins when its time is up."""
+        """Have a caller, or a worker, begin a batch when its time is up."""
         batch.leader = next((r for r in batch.requests if r.may_run), None)
         if batch.leader is None and batch.to.together:
             self._call_worker(None)
 
     def _wait(self, batch: Gathering, request: Request, timeout: float | None) -> None:
-        """Until a batch has run; in this thread, where it is to run here. Raises TimeoutError."""
+        """Wait until a batch has run; run it in this thread if it is the runner. Raises TimeoutError."""
         end = math.inf if timeout is None else request.begun + timeout
         while not (batch.done or request.withdrawn):
             if batch.runner is request:
@@ -360,8 +364,8 @@ class RequestQueue:
 
     # ---- runs
     def _begin_ready(self, mine: Request | None = None) -> None:
-        """Let what is ready begin, while contexts are free: in the thread of the request that asks where it is that
-        one's batch, of another caller, or a worker's."""
+        """Begin the ready batches, while contexts are free: in the asking request's thread if it is that one's batch,
+        else in another caller's or a worker's."""
         now = time.perf_counter()
         for batch in [b for b in self._batches if self._closed or b.is_ready(now)]:
             if batch.writing or self._running >= self._most:
@@ -375,7 +379,7 @@ class RequestQueue:
                 batch.runner.wake()
 
     def _serve(self, batch: Gathering) -> None:
-        """Run a batch that has begun, let others begin, and hand out the answers."""
+        """Run a batch that has begun, let others begin, and distribute the answers."""
         self._serving.append(get_ident())
         live: list[Request] = []
         try:
@@ -395,9 +399,10 @@ class RequestQueue:
                     self._release()
 
     def _tell(self, batch: Gathering, live: Sequence[Request]) -> None:
-        """Wake the callers, whose threads take their answers themselves, and tell futures theirs.
+        """Wake the callers, whose threads take their answers themselves, and set the results of futures.
 
-        Who may leave before (the main thread, by Ctrl-C, and who has a timeout) is woken here, the others in a chain.
+        Callers that may leave early (the main thread, by Ctrl-C, and those with a timeout) are woken here, the others
+        in a chain.
         """
         waiting = [r for r in live if r.future is None and r is not batch.runner]
         batch.told.extend(r for r in waiting if r.runs)
@@ -408,7 +413,7 @@ class RequestQueue:
         batch.wake_next()
         for r in live:
             if r.future is not None:
-                with suppress(InvalidStateError):  # set by somebody else
+                with suppress(InvalidStateError):  # set by another thread
                     try:
                         answer = self._answered(batch, r)
                     except BaseException as error:
@@ -430,7 +435,7 @@ class RequestQueue:
 
     # ---- workers
     def _call_worker(self, batch: Gathering | None) -> None:
-        """Have a worker run a batch, or look (None) until when batches wait."""
+        """Have a worker run a batch, or check (None) until when batches wait."""
         self._calls.put(batch)
         self._idle -= 1
         if self._idle < 0 and len(self._workers) < self._most:
@@ -463,17 +468,17 @@ class RequestQueue:
             if batch is not None:
                 return batch
 
-    # ---- the end
+    # ---- closing
     def close(self, *, cancel: bool) -> None:
         """Take no more requests, answer those that wait (or cancel them), and end the threads. It waits for all that,
-        but where a future's callback calls it."""
+        except when called from a future's callback."""
         with self._lock:
             self._closed = True
             waiting = [r for b in self._batches for r in b.requests] if cancel else []
             for request in waiting:
                 if request.future is None:
                     request.cancel()
-        for request in waiting:  # callbacks of futures may ask for anything here
+        for request in waiting:  # callbacks of futures may call anything
             if request.future is not None:
                 request.cancel()
         with self._lock:
@@ -487,8 +492,8 @@ class RequestQueue:
             worker.join()
 
     def abandon(self) -> None:
-        """`close` for what has no owner any more, which garbage collection may find in any thread: in a worker's,
-        which may hold the lock, nothing is waited for, and what waits is answered."""
+        """`close` for an object without an owner, which garbage collection may find in any thread: in a worker's,
+        which may hold the lock, it waits for nothing, and pending requests are answered."""
         if threading.current_thread() not in self._workers:
             self.close(cancel=True)
             return
@@ -497,11 +502,11 @@ class RequestQueue:
             self._calls.put(None)
 
     def _is_done(self) -> bool:
-        """Whether nothing runs, waits to, or is being told."""
+        """Whether nothing runs, is pending, or is being answered."""
         return not (self._batches or self._running or self._serving)
 
     def _release(self) -> None:
-        """After `close`: let the workers end, and who waits for that go on, where nothing is left."""
+        """After `close`: let the workers and the threads waiting for them end, when nothing is left."""
         if self._is_done():
             for _ in self._workers:
                 self._calls.put(None)

@@ -1,4 +1,4 @@
-"""Text that a language model continues, token by token, by one compiled program and a cache of fixed size."""
+"""Autoregressive text generation, token by token, by one compiled program and a cache of fixed size."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Array = np.ndarray[Any, Any]
 
 
 class Continues(Protocol):
-    """A language model that goes on from a cache, such as `nn.GPT2LMHeadModel`."""
+    """A language model that decodes with a cache, such as `nn.GPT2LMHeadModel`."""
 
     def empty_cache(self, batch: int, length: int) -> Any:
-        """What it keeps of `length` tokens of `batch` texts, before any."""
+        """An empty cache for `length` tokens of `batch` texts."""
 
     def continued(self, input_ids: Any, cache: Any, position: Any) -> tuple[Any, Any]:
-        """Logits (B, L, V) of what comes after each of input_ids (B, L) from `position` on, and the cache."""
+        """Next-token logits (B, L, V) for each of input_ids (B, L) from `position` on, and the cache."""
 
 
 def generate(
@@ -36,10 +36,10 @@ def generate(
 ) -> Array:
     """The prompt, integers (B, L), and max_new_tokens tokens after it: int64 (B, L + max_new_tokens).
 
-    net: a `Continues`; it runs in inference mode, where its parameters are. temperature: 0 takes the likeliest token
-    each time, else tokens are drawn from softmax(logits / temperature). top_k: only from the k likeliest. seed: of
-    the draws. Compiled are two programs, for the prompt and for a token, which later calls with as many texts, tokens
-    and new tokens find again. Raises TypeError, ShapeError, ValueError.
+    net: a `Continues`; it runs in inference mode, on the device of its parameters. temperature: 0 takes the likeliest
+        token each time (greedy), else tokens are drawn from softmax(logits / temperature). top_k: samples only from
+        the k likeliest. seed: of the sampling. Two programs are compiled, for the prompt and for a token, which later
+        calls with equal numbers of texts, tokens and new tokens reuse. Raises TypeError, ShapeError, ValueError.
     """
     if missing := [n for n in ("empty_cache", "continued") if not callable(getattr(net, n, None))]:
         raise TypeError(
@@ -68,7 +68,7 @@ def generate(
     return np.concatenate(found, 1)
 
 
-#: The compiled step of each network that was asked to go on.
+#: The compiled step of each network that has generated text.
 _steps: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
 
 
@@ -95,6 +95,6 @@ def _chosen(logits: Array, temperature: float, top_k: int | None, rng: np.random
     if top_k is not None and top_k < logits.shape[1]:
         least = np.partition(logits, -top_k, axis=1)[:, -top_k, None]
         logits = np.where(logits < least, -np.inf, logits)
-    # The largest of logits and Gumbel noise is a draw from their softmax.
+    # The argmax of logits plus Gumbel noise is a sample from their softmax.
     drawn: Array = (logits / temperature + rng.gumbel(size=logits.shape)).argmax(1, keepdims=True)
     return drawn

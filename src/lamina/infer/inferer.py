@@ -33,24 +33,25 @@ _log = logging.getLogger("lamina.infer")
 class Inferer(Serving):
     """A network that answers requests of many threads: inferer(inputs) -> outputs, in host memory.
 
-    There is one set of weights. Each call under way has memory of its own, on a GPU a stream and a CUDA graph too
-    (a `contexts` of them), and calls run at the same time. Three ways to ask, for any number of threads:
+    There is one set of weights. Each concurrent call has its own memory, and on a GPU its own stream and CUDA graph
+    (up to `contexts` of them). Three ways to ask, for any number of threads:
 
         inferer(x)              waits for the answer
         inferer.submit(x)       a concurrent.futures.Future of it, which can be cancelled until it runs
         await inferer.ask(x)    for asyncio
 
-    With `max_batch` above 1 requests are gathered: a run takes up to so many samples. It begins when it is full, when
-    its first request has waited for `max_wait_ms`, or, where filling takes longer than a run, with `max_batch /
-    contexts` samples, so that the host works for one run while the device works on another; while all contexts are
-    busy it fills. Requests share a run only where the ops of the network prove that samples stay apart
-    (`Op.batch_axes`) and a trial at the first request shows that a sample's result does not depend, in any bit, on
-    its place and its neighbours; otherwise each has a run of its own. All requests of a kind use one program, of
-    `max_batch` samples whatever its fill, so that an answer is the same, bit by bit, however many threads ask. The
+    With `max_batch` above 1 requests are gathered (dynamic batching): a run takes up to that many samples. It begins
+    when it is full, when its first request has waited for `max_wait_ms`, or, where filling takes longer than a run,
+    with `max_batch / contexts` samples, so that the host works for one run while the device works on another; while
+    all contexts are busy it fills. Requests share a run only where the ops of the network prove that samples are
+    independent (`Op.batch_axes`) and a trial at the first request shows that a sample's result does not depend, in
+    any bit, on its place and its neighbors; otherwise each has its own run. All requests of a kind use one program,
+    of `max_batch` samples however full, so that an answer is the same, bit by bit, however many threads ask. The
     error of a request is that request's alone.
 
-    Nothing is tuned while it serves, for other plans would give other bits: it takes what a `Predictor`, a compiled
-    function, or training on the same machine has learnt by the time its programs are made, and stays with that.
+    Nothing is tuned while it serves, because other plans would give other bits: it uses the tuning results of a
+    `Predictor`, a compiled function, or training on the same machine at the time its programs are made, and keeps
+    them.
 
     Args:
         net: the network; it is used in inference mode, as `Predictor` does. Its weights are read when a program is
@@ -59,14 +60,14 @@ class Inferer(Serving):
         max_batch: samples that share a run; 1 gathers nothing.
         max_wait_ms: how long the first request of a batch waits for others.
         batch_axis: the axis of the inputs that holds the samples; all inputs have as many.
-        contexts: the most calls at a time. Default: on a GPU 8 (2 where requests are gathered), on a CPU one per core
-            (1 where they are gathered, which uses all cores).
-        queue_limit: the most requests of `submit`, `ask` and gathered calls that wait for an answer.
+        contexts: the maximum number of concurrent calls. Default: on a GPU 8 (2 where requests are gathered), on a
+            CPU one per core (1 where they are gathered, which uses all cores).
+        queue_limit: the maximum number of unanswered requests of `submit`, `ask` and gathered calls.
         when_full: "wait" lets `submit` wait for room, "raise" has it raise QueueFull.
-        max_programs: kinds of inputs (shapes, dtypes, structures) whose programs are kept; the one that was not used
-            for longest goes.
+        max_programs: kinds of inputs (shapes, dtypes, structures) whose programs are cached; the least recently used
+            is evicted.
 
-    Raises ValueError for numbers below their least, or another `when_full`.
+    Raises ValueError for numbers below their minimum, or another `when_full`.
     """
 
     @checked_method
@@ -106,9 +107,9 @@ class Inferer(Serving):
             queue_limit=queue_limit,
             when_full=when_full,
         )
-        self._uses: dict[RequestKind, ProgramUse] = {}  # the one used last at the end
+        self._uses: dict[RequestKind, ProgramUse] = {}  # the most recently used last
         self._programs: dict[RequestKind, ServedProgram] = {}
-        # Kinds of whole batches whose trial failed, the last at the end:
+        # Kinds of whole batches whose trial failed, the latest last:
         self._alone: dict[RequestKind, None] = {}
         self._making = threading.RLock()
         renew_after_fork(self)
@@ -124,7 +125,7 @@ class Inferer(Serving):
 
     @property
     def device(self) -> Device:
-        """Where it runs."""
+        """The device."""
         return self._predictor.device
 
     def __reduce__(self) -> str:
@@ -148,17 +149,17 @@ class Inferer(Serving):
         return array_spec(x)
 
     def policy(self) -> Policy:
-        """The policy that is in force."""
+        """The current policy."""
         return current_policy()
 
     # ---- programs
     def save(self, path: str | Path, *, portable: bool = True) -> None:
-        """Write the programs that there are to a file, from which `lamina.infer.load` answers at once.
+        """Write the existing programs to a file, from which `lamina.infer.load` answers immediately.
 
-        Ask once for each kind of inputs before. The file holds the weights as they lie, the kernels that were chosen
-        (on a GPU their machine code) and where everything is in memory; it is for this kind of machine and these
-        versions of the libraries. portable: it also holds the graphs and the weights as they were, so that the plans
-        can be made anew on another machine.
+        Call the inferer once for each kind of inputs before. The file holds the weights in their memory layout, the
+        chosen kernels (on a GPU their machine code) and the memory plan; it is for this kind of machine and these
+        versions of the libraries. portable: it also holds the graphs and the original weights, so that the plans can
+        be made anew on another machine.
 
         Raises ValueError where there is no program yet, or one that cannot be saved; OSError.
         """
@@ -174,9 +175,9 @@ class Inferer(Serving):
             save_plan(self._predictor, programs, path, portable=portable, serving=serving)
 
     def refresh(self) -> None:
-        """Take over weights that were changed since the programs were made; runs that have begun end first.
+        """Load weights that were changed since the programs were made; runs that have begun end first.
 
-        Where a module's numbers, hooks or parts were changed, programs are made anew at the next request.
+        If a module's numbers, hooks or submodules were changed, programs are made anew at the next request.
         """
         with self._making:
             if self._predictor.renewed():
@@ -189,7 +190,7 @@ class Inferer(Serving):
                 done.append(program.executable)
 
     def known(self, kind: RequestKind) -> ProgramUse | None:
-        """The program for a kind of inputs, where it is there."""
+        """The cached program for a kind of inputs, if any."""
         found = self._uses.get(kind)
         if found is not None and len(self._programs) >= self.max_programs:
             with self._making:  # in the order of use, where that matters
@@ -197,7 +198,7 @@ class Inferer(Serving):
         return found
 
     def made(self, kind: RequestKind, given: Sequence[Any], count: int) -> ProgramUse:
-        """The program for a kind of inputs, made at the first request. Raises what the network raises for it."""
+        """The program for a kind of inputs, made at the first request. Raises the network's errors for it."""
         with self._making:
             if kind not in self._uses:
                 use = None
@@ -214,13 +215,13 @@ class Inferer(Serving):
             return self._uses[kind]
 
     def _loaded(self, graph: Graph) -> Executable:
-        """The executable of a graph on the weights; what was made of these for other programs serves it too."""
+        """The executable of a graph on the weights; it shares the weights transformed for other programs."""
         executable = self._predictor.compiled(graph)
         self._predictor._load(executable, [p.executable for p in self._programs.values()])
         return executable
 
     def _forget(self) -> None:
-        """Let go of the programs that were not used for longest."""
+        """Evict the least recently used programs."""
         while len(self._programs) > self.max_programs:
             oldest = next(iter(self._programs))
             del self._programs[oldest]
@@ -229,7 +230,7 @@ class Inferer(Serving):
             del self._alone[next(iter(self._alone))]
 
     def _gathered(self, kind: RequestKind, given: Sequence[Any], count: int) -> ProgramUse | None:
-        """The program that answers requests of a kind together with others, where that changes no bit."""
+        """The program that answers requests of a kind together with others, if that changes no bit."""
         axes = [self.batch_axis % s.ndim for s in kind.specs]
         most, one = (
             kind._replace(specs=tuple([resized(s, a, n) for s, a in zip(kind.specs, axes, strict=True)]))
@@ -237,7 +238,7 @@ class Inferer(Serving):
         )
         if most in self._alone:
             return None
-        # the request's own first: where the network refuses it, the error is to tell its shapes
+        # the request's own first: if the network refuses it, the error should tell its shapes
         fewer = {n: s for n, s in ((count, kind.specs), (1, one.specs)) if n < self.max_batch}
         small = [self._predictor.traced(kind.structure, specs)[0] for specs in fewer.values()]
         large, structure = self._predictor.traced(kind.structure, most.specs)
@@ -269,7 +270,7 @@ class Inferer(Serving):
 
 
 class _Serving(Predictor):
-    """A Predictor whose executables serve so many calls at a time."""
+    """A Predictor whose executables serve several concurrent calls."""
 
     contexts = 1
 
@@ -284,7 +285,7 @@ class _CompiledBatch(GatheredProgram):
     """A GatheredProgram of an executable: tensors go in, in pinned memory, and come out."""
 
     def array_in(self, place: Buffer, spec: Spec) -> Tensor:
-        """A tensor, which tells an executable that its memory is pinned."""
+        """A tensor, so that an executable knows that its memory is pinned."""
         return Tensor(place, spec.fixed)
 
     def given_out(self, x: Array) -> Tensor:

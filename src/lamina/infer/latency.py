@@ -1,4 +1,4 @@
-"""How long answers took: counted while an `Inferer` works, told as percentiles."""
+"""Latency statistics: collected while an `Inferer` works, reported as percentiles."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 
 from lamina.runtime import renew_after_fork
 
-#: The answers that percentiles are of: the newest ones.
+#: The number of latest answers over which percentiles are computed.
 _KEPT = 1 << 16
 
 
 @dataclass(frozen=True)
 class Latency:
-    """What an `Inferer` did since it was made, or since `reset_statistics`.
+    """The activity of an `Inferer` since it was made, or since `reset_statistics`.
 
-    answered, failed, cancelled: requests by how they ended. waiting: those that have not.
+    answered, failed, cancelled: requests by outcome. waiting: pending requests.
     runs: of programs. fill: requests that a run answered, on average.
-    p50_ms, p95_ms, p99_ms, mean_ms: milliseconds from the request to its answer (0 before the first), of the newest
+    p50_ms, p95_ms, p99_ms, mean_ms: milliseconds from the request to its answer (0 before the first), of the latest
     65,536. per_second: answers, from the first request to the last answer.
     """
 
@@ -52,7 +52,7 @@ class Latency:
 
 
 class Stopwatch:
-    """Counts requests and keeps how long their answers took. For any number of threads."""
+    """Counts requests and records their latencies. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +64,7 @@ class Stopwatch:
         self._lock = threading.Lock()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Reset."""
         with self._lock:
             self._seconds: deque[float] = deque(maxlen=_KEPT)
             self._answered = self._failed = self._cancelled = self._runs = 0
@@ -86,7 +86,7 @@ class Stopwatch:
                 self._last = now
 
     def latency(self, waiting: int) -> Latency:
-        """All of it; waiting: requests without an answer so far."""
+        """The statistics; waiting: unanswered requests so far."""
         with self._lock:
             seconds = np.array(self._seconds) if self._seconds else np.zeros(1)
             span = self._last - (self._first or 0.0)

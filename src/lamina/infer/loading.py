@@ -1,4 +1,4 @@
-"""Loading a saved plan: a GPU is opened, and the file read, while what answers is imported."""
+"""Loading a saved plan: a GPU is opened, and the file read, while the serving modules are imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lamina.infer.saved import SavedInferer
     from lamina.runtime import Device
 
-#: What damaged data makes the decoder, or the library behind it, raise.
+#: Errors that damaged data causes in the decoder or the underlying library.
 _UNSOUND = (
     KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, ctypes.ArgumentError,
     NotImplementedError, StatusError, LibraryError, DeviceError,
@@ -39,19 +39,19 @@ def load(
     queue_limit: int | None = None,
     when_full: str | None = None,
 ) -> SavedInferer:
-    """What `Inferer.save` wrote, ready to answer.
+    """The result of `Inferer.save`, ready to answer.
 
-    Every byte is checked. Kernels and addresses are taken as they were; where the machine, Lamina or a library that
-    the plan calls is another one, plans are made anew (`replan`) or the file is refused.
+    Every byte is checked. Kernels and addresses are used as saved; if the machine, Lamina or a library that the plan
+    calls differs, plans are made anew (`replan`) or the file is refused.
 
     Args:
         path: the file.
-        device: where to run; default: the kind of device that it was saved for, the first one.
-        replan: plan anew where the file is for another machine, if it was saved to be portable.
-        trusted: take a GPU's machine code from a file that others may have written, too.
+        device: where to run; default: the first one of the kind that it was saved for.
+        replan: plan anew where the file is for another machine, if it was saved as portable.
+        trusted: accept a GPU's machine code from a file that others may have written, too.
         contexts, max_wait_ms, queue_limit, when_full: as for `Inferer`; default: as saved.
 
-    Raises PlanFileError for a file that is damaged, changed or no plan, OtherMachineError (one of these) for one of
+    Raises PlanFileError for a file that is damaged, changed or not a plan, OtherMachineError (a subclass) for one of
     another machine, OSError where it cannot be read, OutOfMemoryError, NoGpuError where there is no such device, and
     TypeError and ValueError for arguments as `Inferer` does.
     """
@@ -72,7 +72,7 @@ def load(
 
 @contextmanager
 def _unsound_is_said(path: str | Path) -> Iterator[None]:
-    """Raise PlanFileError for what damaged data raises within."""
+    """Raise PlanFileError for errors that damaged data causes within."""
     try:
         yield
     except (PlanFileError, OSError, OutOfMemoryError):

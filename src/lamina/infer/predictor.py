@@ -44,19 +44,19 @@ class Predictor(Checked):
     precision: as in `train_step`; by default "fp64" for a network whose parameters are all in float64, "fp32" for
     others.
 
-    The weights are the network's own tensors, resident on the device; `refresh` after they were changed. Where a
-    module's numbers, hooks or parts were changed, programs are made anew. Every module is in inference mode here, and
-    in its own mode elsewhere. Each kind of inputs (shapes, dtypes, structure, policy)
-    has a program; a smaller batch than one seen before is filled up to it, where the ops prove that no sample
-    depends on another. max_programs, max_program_bytes: how many are kept, and in how much memory (by default a
-    quarter of the device's); what was not used for longest goes first.
+    The weights are the network's own tensors, resident on the device; call `refresh` after changing them. If a
+    module's numbers, hooks or submodules were changed, programs are made anew. Every module is in inference mode
+    here, and in its own mode elsewhere. Each kind of inputs (shapes, dtypes, structure, policy) has a program; a
+    smaller batch than one seen before is padded to it, if the ops prove that no sample depends on another.
+    max_programs, max_program_bytes: how many are cached, and in how much memory (by default a quarter of the
+    device's); the least recently used is evicted first.
 
-    tuning: under the policy "auto" on a GPU, plans that nobody measured compete between calls, after two seconds of
-    them in at most a tenth of the time that they take; winners are put in before a call, and remembered on disk. From
-    then on outputs differ within the type's rounding. Nothing changes under the policy `deterministic`. False, or
-    LAMINA_TUNING=0 in the environment, turns it off; `predictor.tuning` says how far it is.
+    tuning: under the policy "auto" on a GPU, unmeasured plans are autotuned between calls, after two seconds of calls
+    and in at most a tenth of their time; winners are swapped in before a call, and cached on disk. From then on
+    outputs differ within the type's rounding. Nothing changes under the policy `deterministic`. False, or
+    LAMINA_TUNING=0 in the environment, turns it off; `predictor.tuning` tells its progress.
 
-    Threads may share it: their calls run at the same time, and give what they give alone.
+    Thread-safe: calls run concurrently, with the same results as alone.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Predictor(Checked):
     def __call__(self, inputs: Any, *more: Any) -> Any:
         """The network's outputs for arrays of any library, in the order of the samples.
 
-        inputs, more: what the network is called with, one by one, or all as one tuple or dict.
-        Raises TypeError for what is no array, and what the network's ops raise for shapes and dtypes.
+        inputs, more: the network's arguments, one by one, or all as one tuple or dict.
+        Raises TypeError for non-arrays, and the errors of the network's ops for shapes and dtypes.
         """
         if not self._same():
             self.renewed()
@@ -117,7 +117,7 @@ class Predictor(Checked):
         return "\n".join([head, *(f"  {p.executable!r}" for p in self._programs)])
 
     def _told(self) -> str:
-        """What it computes in, where, and on how much."""
+        """Its precision, device, and size."""
         nbytes = sum(x.nbytes for x in self._held.values())
         return f"{self.precision} on {self.device}; weights {human_bytes(nbytes)}"
 
@@ -128,7 +128,7 @@ class Predictor(Checked):
 
     @property
     def tuning(self) -> TuningState:
-        """How far tuning between calls is."""
+        """The progress of tuning between calls."""
         return self._tuner.state
 
     @property
@@ -137,14 +137,15 @@ class Predictor(Checked):
         return list(self._held.values())
 
     def refresh(self) -> None:
-        """Take over weights that were changed in place since the last call."""
+        """Load weights that were changed in place since the last call."""
         done: list[Executable] = []
         for program in self._programs:
             self._load(program.executable, done)
             done.append(program.executable)
 
     def renewed(self) -> bool:
-        """Drop all programs where a module's numbers, hooks or parts were changed since then; whether they were."""
+        """Drop all programs if a module's numbers, hooks or submodules were changed since; returns whether
+        they were."""
         with self._compiling:
             changed = not self._same()
             if changed:
@@ -152,15 +153,17 @@ class Predictor(Checked):
                 self._held = self._weights_of_net()
                 self._programs.clear()
                 self._uses = {}
-                self._known = {}  # after the uses: who looks up writes into the one that was there before
+                self._known = {}  # after the uses: concurrent look-ups write into the previous one
             return changed
 
     def program(self, inputs: Any) -> Executable:
-        """The compiled graph for inputs of these shapes and dtypes: a Spec, or a tree of them as the inputs are."""
+        """The compiled graph for inputs of these shapes and dtypes: a Spec, or a tree of them in the inputs'
+        structure.
+        """
         specs, structure = _tree.flatten(inputs)
         return self.compiled(self.traced(structure, [s.open for s in specs])[0])
 
-    # ---- what differs between kinds of predictors
+    # ---- overridden by other kinds of predictors
     def traced(self, structure: Structure, specs: Sequence[Spec]) -> tuple[Graph, Structure]:
         """The network in inference mode as a graph of its weights and inputs, and the structure of its outputs."""
         names = [*self._held, *_tree.names(structure, "inputs")]
@@ -188,7 +191,7 @@ class Predictor(Checked):
         return compile(graph, self.device, resident=resident, backend=self.backend)
 
     def _weights_of_net(self) -> dict[str, Tensor]:
-        """Its parameters and buffers by name, in float64 where that is computed in."""
+        """Its parameters and buffers by name, in float64 if that is the compute type."""
         held: dict[str, Tensor] = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
         if self.precision.master.name == "float64":
             for x in held.values():
@@ -197,16 +200,16 @@ class Predictor(Checked):
 
     # ---- programs
     def _load(self, executable: Executable, beside: Sequence[Executable]) -> None:
-        """beside: executables that hold the weights as they are now."""
+        """beside: executables that share the current weights."""
         if self._held:
             executable.load(dict(enumerate(self._held.values())), beside)
 
     def _use(self, kind: _InputKind) -> _Use:
-        """The program that serves inputs of a kind: one for more samples if that is proven to do, else its own."""
+        """The program that serves inputs of a kind: one for more samples if proven equivalent, else its own."""
         with self._compiling:
             if kind not in self._uses:
                 with collector_paused():
-                    self.renewed()  # what was changed since counts for the programs that are there, too
+                    self.renewed()  # changes since then invalidate the existing programs, too
                     graph, outputs = self.traced(kind.structure, kind.specs)
                     use = self._filled(kind, graph) or self._exact(kind, graph, outputs)
                 self._uses[kind] = use
@@ -238,12 +241,12 @@ class Predictor(Checked):
         return _Use(program)
 
 
-#: Kinds of single tensors and arrays that are known by the spec's identity.
+#: How many uses for single tensors and arrays are cached by the spec's identity.
 _MOST_KNOWN = 64
 
 
 class _KnownUse(NamedTuple):
-    """What serves tensors and arrays of a spec under a policy: the same objects, which it keeps alive."""
+    """The use for tensors and arrays of a spec under a policy; found by identity, so that both are kept alive."""
 
     spec: Spec
     policy: Policy
@@ -251,7 +254,7 @@ class _KnownUse(NamedTuple):
 
 
 class _InputKind(NamedTuple):
-    """What a program is made for."""
+    """The key of a program."""
 
     structure: Structure
     specs: tuple[Spec, ...]
@@ -260,7 +263,7 @@ class _InputKind(NamedTuple):
 
 @dataclass(eq=False)
 class _CompiledNet:
-    """A compiled graph, as it was traced, and the structure of its outputs. calls: how it is called."""
+    """A compiled graph, its traced form, and the structure of its outputs. calls: how it is called."""
 
     kind: _InputKind
     graph: Graph
@@ -274,7 +277,7 @@ class _CompiledNet:
 
 @dataclass(frozen=True, eq=False)
 class _Use:
-    """A program, and how a smaller batch is filled up and cut out of the outputs (None: it is as large)."""
+    """A program, and how a smaller batch is padded and its outputs cut (None: it has the full size)."""
 
     program: _CompiledNet
     batch: Batch | None = None
@@ -292,16 +295,16 @@ class _Use:
 
 
 def _is_plain(x: Any) -> bool:
-    """Whether it is an array of NumPy in the machine's byte order."""
+    """Whether it is a NumPy array in native byte order."""
     return type(x) is np.ndarray and x.dtype.isnative
 
 
 def flat_outputs(
     net: Module, structure: Structure, inputs: Sequence[Any], compute: Any, master: Any, made: list[Structure]
 ) -> list[Any]:
-    """What net makes of traced inputs, its floats computed in `compute` and given in `master`.
+    """The outputs of net for traced inputs, its floats computed in `compute` and returned in `master`.
 
-    made: takes the structure of the outputs.
+    made: receives the structure of the outputs.
     """
     tree = _tree.unflatten(structure, [_as(x, compute) for x in inputs])
     positional, named = _tree.arguments(tree, net.forward)
@@ -316,7 +319,7 @@ def _as(x: Any, dtype: Any) -> Any:
 
 
 def _repeated(x: Any, axis: int | None, more: int) -> Any:
-    """x with its last sample so many times more: as valid as the others, whatever the numbers mean."""
+    """x with its last sample repeated: as valid as the others, whatever the numbers mean."""
     if axis is None:
         return x
     host = x if isinstance(x, np.ndarray) else x.numpy() if x.device.kind == "cpu" else None

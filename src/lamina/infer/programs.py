@@ -1,4 +1,4 @@
-"""Programs that answer requests: one a run, or several that share a run of fixed size."""
+"""Programs that answer requests: one request per run, or several that share a run of fixed size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lamina.spec import Spec, as_dtype
 Array = np.ndarray[Any, Any]
 
 _HOST = Device("cpu")
-#: A trial of a program ends when so many numbers were compared, or after so many turns.
+#: A trial of a program ends after this many compared numbers, or this many rounds.
 _TRIED_NUMBERS, _MOST_TRIALS = 1 << 13, 64
 
 
@@ -39,11 +39,11 @@ class ServedProgram:
     """A program that answers one request a run.
 
     executable: gives the outputs for the inputs, in order. outputs: their structure.
-    seconds: the least time that a run of a batch has taken.
+    seconds: the shortest time of a run of a batch so far.
     """
 
     most, together, seconds = 1, False, math.inf
-    #: What was compiled, where it was compiled here.
+    #: The executable, if it was compiled here.
     graph: Any = None
 
     def __init__(self, executable: Any, outputs: Structure) -> None:
@@ -54,7 +54,7 @@ class ServedProgram:
         return []
 
     def give_back(self, memory: Any) -> None:
-        """It is not used again."""
+        """It is not reused."""
 
     def write(self, memory: Any, given: Sequence[Any], start: int, count: int) -> None:
         """Copy the inputs, which may change before they are used."""
@@ -86,9 +86,9 @@ class BatchInputs(list[Any]):
 
 
 class GatheredProgram(ServedProgram):
-    """A program of a fixed number of samples, which answers as many requests as they are of.
+    """A program of a fixed number of samples, which answers as many requests as fit into it.
 
-    inputs, results: where the samples lie. sample: inputs of one sample that is valid.
+    inputs, results: where the samples lie. sample: inputs of one valid sample.
     """
 
     together = True
@@ -108,7 +108,7 @@ class GatheredProgram(ServedProgram):
         self._spare: list[BatchInputs] = []
 
     def memory(self) -> BatchInputs:
-        """Pinned on a GPU; its places hold samples of earlier requests, at first the one that is valid."""
+        """Pinned on a GPU; its places hold samples of earlier requests, initially the valid one."""
         try:
             return self._spare.pop()
         except IndexError:
@@ -116,7 +116,7 @@ class GatheredProgram(ServedProgram):
             return BatchInputs([self._repeated(x, axis) for x, axis in pairs], self.axes)
 
     def give_back(self, memory: BatchInputs) -> None:
-        """Let another run use it; what a failed run read is not given back."""
+        """Release it for another run; memory that a failed run read is not reused."""
         if len(self._spare) < 4:
             self._spare.append(memory)
 
@@ -129,11 +129,11 @@ class GatheredProgram(ServedProgram):
         return found
 
     def array_in(self, place: Buffer, spec: Spec) -> Any:
-        """What inputs are given as: an array in memory of the host, pinned or not."""
+        """The form of inputs: an array in host memory, pinned or not."""
         return place.array(spec.shape, spec.dtype.numpy)
 
     def given_out(self, x: Array) -> Any:
-        """What outputs are given out as."""
+        """The form of outputs."""
         return x
 
     def write(self, memory: BatchInputs, given: Sequence[Any], start: int, count: int) -> None:
@@ -143,18 +143,20 @@ class GatheredProgram(ServedProgram):
             place[start : start + count] = np.moveaxis(samples, axis, 0) if axis else samples
 
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The outputs of one run, as arrays, which answers are cut out of."""
+        """The outputs of one run, as arrays, from which answers are cut."""
         return [host(y) for y in super().run(inputs)]
 
     def alone(self, memory: Sequence[Any], start: int, count: int) -> Sequence[Any]:
-        """The outputs where nothing but the request's samples is there: at their own places, and at all others."""
+        """The outputs of a run with the request's samples alone: at their own places, the first of them at all
+        others.
+        """
         index = np.arange(self.most)
         index = np.where((index >= start) & (index < start + count), index, start)
         return self.run([host(x).take(index, axis) for x, axis in zip(memory, self.axes, strict=True)])
 
     def answer(self, outputs: Sequence[Any], start: int, count: int) -> Any:
-        """A request's samples of the outputs, in memory of their own: views would keep all of a batch in memory as
-        long as one of its answers is kept, and what all samples share would be written by any of the callers."""
+        """A request's samples of the outputs, copied: views would keep the whole batch in memory as long as one of
+        its answers is kept, and values that all samples share could be written by any of the callers."""
         pairs = zip(outputs, self.results, strict=True)
         return _tree.unflatten(
             self.outputs, [self.given_out(_cut(y, a, start, count).copy()) for y, a in pairs]
@@ -163,7 +165,7 @@ class GatheredProgram(ServedProgram):
     def is_placeless(self) -> bool:
         """Whether, on trial, a sample has the same result, in every bit, at other places and beside other ones.
 
-        Kernels that round differently here and there mostly give the same bits all the same: many are compared.
+        Kernels that round differently by position still give the same bits mostly, so many numbers are compared.
         """
         rng = np.random.default_rng(0)
         for turn in range(_MOST_TRIALS):
@@ -188,14 +190,14 @@ class GatheredProgram(ServedProgram):
         return [self._trial(s, axis, rng) for s, axis in zip(self.sample, self.axes, strict=True)]
 
     def _trial(self, sample: Array, axis: int, rng: np.random.Generator) -> Array:
-        """Inputs with other numbers at every place; what is no floating point number stays the valid sample's."""
+        """Inputs with other numbers at every place; values that are not floating point stay the valid sample's."""
         x = host(self._repeated(sample, axis))
         if spec_of(x).dtype.is_float:
             x[...] = rng.standard_normal(x.shape, np.float32)
         return x
 
     def _agree(self, a: Sequence[Array], b: Sequence[Any], samples: Sequence[int], shift: int) -> bool:
-        """Whether these samples of a have their bits in b, so many places further on."""
+        """Whether these samples of a equal, bit by bit, those of b shifted by a number of places."""
         for y, z, axis in zip(a, b, self.results, strict=True):
             for s in samples:
                 here, there = _cut(y, axis, s, 1), _cut(z, axis, (s + shift) % self.most, 1)
@@ -205,7 +207,7 @@ class GatheredProgram(ServedProgram):
 
 
 def _cut(y: Array, axis: SamplesAlong | None, start: int, count: int) -> Array:
-    """Some samples of an output; all of what is the same for every sample."""
+    """Some samples of an output; all of a value that is the same for every sample."""
     if axis is None:
         return y
     return y[(slice(None),) * axis.axis + (slice(start * axis.size, (start + count) * axis.size),)]
@@ -222,7 +224,7 @@ def _spec(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Spec:
 
 
 def resized(spec: Spec, axis: int, count: int) -> Spec:
-    """The spec with so many indices along an axis."""
+    """The spec with another number of indices along an axis."""
     return Spec(tuple(count if a == axis else n for a, n in enumerate(spec.shape)), spec.dtype)
 
 

@@ -1,6 +1,6 @@
 """8-bit inference of a trained network: calibrate, round weights and activations, compile.
 
-The ranges of what convolutions and linear layers read are collected over a few batches. Then each of these layers
+The ranges of the inputs of convolutions and linear layers are collected over a few batches. Then each of these layers
 reads its input and its weights as int8 or float8 (e4m3); everything between them stays in float32. Scales are
 symmetric, one for each tensor of activations, one for each output channel of the weights (Wu et al. 2020, "Integer
 quantization for deep learning inference": this and nothing more is within 1 % of float32 for common networks).
@@ -55,14 +55,14 @@ def quantize(
 
     batches: inputs (images (N, …) float32, or a dict of arrays), or (inputs, labels), to calibrate with; a hundred
         typical images are enough.
-    precision: "int8", or "fp8" (e4m3; multiplied in float32 on a CPU, which has no such arithmetic).
+    precision: "int8", or "fp8" (e4m3; multiplied in float32 on a CPU, which lacks such arithmetic).
     per_channel: a scale for each output channel of the weights instead of one for all of them.
-    percentile: up to which of the magnitudes numbers are represented, such as 99.99, the mean over the batches;
+    percentile: the percentile of the magnitudes that is still represented, such as 99.99, the mean over the batches;
         larger ones saturate. By default the largest magnitude is represented.
 
-    The weights are those of now: call again after training.
-    Raises ValueError for an unknown precision, a percentile outside (0, 100], no batches, values that are not finite
-    in what a layer reads, or a network with nothing to quantize.
+    The current weights are used: call again after training.
+    Raises ValueError for an unknown precision, a percentile outside (0, 100], no batches, non-finite values in a
+    layer's input, or a network with nothing to quantize.
     """
     if precision not in KINDS:
         raise ValueError(f"quantize: precision must be one of {', '.join(KINDS)}, got {precision!r}")
@@ -86,14 +86,14 @@ class QuantizedPredictor(Predictor):
         self.dtype, self.per_channel = dtype, per_channel
         self.ranges: list[float] = []
         self._weights = {id(x): constant(x.numpy().copy()) for x in self._held.values()}
-        self._held = {}  # nothing stays behind in float32 but what the graph holds
+        self._held = {}  # no float32 weights are kept but those in the graph
 
     def _told(self) -> str:
-        """What it computes in, and where."""
+        """Its precision and device."""
         return f"{self.dtype} on {self.device}"
 
     def renewed(self) -> bool:
-        """Never: what was calibrated stays as it is."""
+        """No effect: the calibrated state is fixed."""
         self._same.look()
         return False
 
@@ -102,9 +102,9 @@ class QuantizedPredictor(Predictor):
         return compile(self._quantized(graph), self.device, backend=self.backend)
 
     def calibrate(self, batches: Iterable[Any], percentile: float | None) -> None:
-        """Set the ranges from these batches.
+        """Calibrate the ranges with these batches.
 
-        Raises ValueError when there are none, or nothing to quantize, and for values that are not finite.
+        Raises ValueError when there are none, or nothing to quantize, and for non-finite values.
         """
         programs: dict[Any, Executable] = {}
         seen: list[list[float]] = []
@@ -141,7 +141,7 @@ class QuantizedPredictor(Predictor):
         return fold_weights(folded), made[0]
 
     def _observer(self, structure: Structure, specs: Sequence[Spec]) -> Executable:
-        """What the layers read."""
+        """The inputs of the layers."""
         graph, _ = self.traced(structure, specs)
         read = [n.inputs[0] for n in graph.nodes if self._is_layer(n)]
         if not read:
@@ -167,7 +167,7 @@ class QuantizedPredictor(Predictor):
         )
 
     def _layer(self, node: Node, largest: float) -> Value:
-        """One layer: round what it reads, multiply, scale."""
+        """One layer: round its input, multiply, scale."""
         x = node.inputs[0]
         scale = np.float32(largest / LARGEST[self.dtype] if largest > 0 else 1)
         weights, factors = self._weights_of(node)
@@ -193,7 +193,7 @@ class QuantizedPredictor(Predictor):
 
 
 def _range(x: np.ndarray[Any, Any], percentile: float | None) -> float:
-    """The magnitude that a batch asks to be represented; NaN or infinity where a value is not finite."""
+    """The magnitude to represent for a batch; NaN or infinity where a value is not finite."""
     if not x.size:
         return 0.0
     largest = np.abs(x).max()

@@ -1,4 +1,4 @@
-"""Plans made anew from the graphs and weights that a saved plan holds, on another machine than it was saved on."""
+"""Replanning from the graphs and weights in a saved plan, on a machine other than the one it was saved on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lamina.tensors import Tensor
 
 
 class Compiled:
-    """An executable as a `Player` is called: arrays in, arrays out."""
+    """An executable with the interface of a `Player`: arrays in, arrays out."""
 
     def __init__(self, executable: Executable, resident: int) -> None:
         self._executable, self.device = executable, executable.device
@@ -52,7 +52,7 @@ def planned_anew(
         executable.load(dict(enumerate(weights)))
         kind, program, counts = program_of(data, Compiled(executable, len(weights)), reading)
         if isinstance(program, GatheredProgram) and not program.is_placeless():
-            program.together = False  # each request fills a run of its own
+            program.together = False  # each request has its own full run
         found.append((kind, program, counts))
     return found
 

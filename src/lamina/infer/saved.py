@@ -1,4 +1,4 @@
-"""Answers from a saved plan: without the network, planning or compiling."""
+"""Inference from a saved plan: without the network, planning or compiling."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _late = lazy(__name__, {"planned_anew": "lamina.infer.replanning"})
 
 
 class SampleAxis(NamedTuple):
-    """Where samples lie in an output: along an axis, so many indices each."""
+    """Where samples lie in an output: along an axis, with a number of indices each."""
 
     axis: int
     size: int
 
 
 class SavedInferer(Serving):
-    """Answers requests of many threads as the `Inferer` did that was saved; made by `lamina.infer.load`.
+    """Answers requests of many threads as the saved `Inferer` did; made by `lamina.infer.load`.
 
-    It is called and queued for in the same ways, but takes only the kinds of inputs that were saved, and gives NumPy
-    arrays.
+    It is called and queued for in the same ways, but accepts only the kinds of inputs that were saved, and returns
+    NumPy arrays.
 
     network: the name of the network's class. device: where it runs. planned_anew: whether the plans were made here.
     """
@@ -73,15 +73,15 @@ class SavedInferer(Serving):
         return spec_of(x)
 
     def policy(self) -> Policy:
-        """That of the plan, whatever is in force now."""
+        """The plan's policy, independent of the current one."""
         return _POLICY
 
     def known(self, kind: RequestKind) -> ProgramUse | None:
-        """The program for a kind of inputs, where it was saved."""
+        """The program for a kind of inputs, if it was saved."""
         return self._uses.get(kind)
 
     def made(self, kind: RequestKind, given: Sequence[Any], count: int) -> ProgramUse:
-        """None is made. Raises ShapeError."""
+        """Programs cannot be made here. Raises ShapeError."""
         listed = "; ".join(f"{k.structure} of {', '.join(map(str, k.specs))}" for k in self._programs)
         raise ShapeError(
             f"SavedInferer of {self.network}: it was saved for {listed}, not for {kind.structure} of "
@@ -98,7 +98,7 @@ class SavedInferer(Serving):
 
 
 class _Asked(NamedTuple):
-    """A kind that is asked for, and what answers it."""
+    """A kind of request, and the program that answers it."""
 
     asked: RequestKind
     use: ProgramUse
@@ -125,7 +125,7 @@ def check_options(
     queue_limit: int | None,
     when_full: str | None,
 ) -> None:
-    """Raise TypeError or ValueError for an argument of `load` that is not what it may be."""
+    """Raise TypeError or ValueError for an invalid argument of `load`."""
     if device not in (None, "auto"):
         Device(device)
     given = {"contexts": (contexts, 1), "max_wait_ms": (max_wait_ms, 0), "queue_limit": (queue_limit, 1)}
@@ -143,7 +143,7 @@ def loaded(
     queue_limit: int | None,
     when_full: str | None,
 ) -> SavedInferer:
-    """What a file holds, ready to answer; the arguments are those of `load`."""
+    """A file's programs, ready to answer; the arguments are those of `load`."""
     header = reading.header
     settings: dict[str, Any] = {
         "batch_axis": int(header["serving"]["batch_axis"]),
@@ -171,7 +171,7 @@ def loaded(
 
 
 def _where(kind: Any, device: Device | str | None) -> Device:
-    """The device that is asked for, or the first of a kind."""
+    """The requested device, or the first of a kind."""
     if kind not in ("cpu", "cuda"):
         raise PlanFileError(f"a plan for a device {kind!r}")
     if device is not None:
@@ -180,7 +180,7 @@ def _where(kind: Any, device: Device | str | None) -> Device:
 
 
 def _differences(header: Mapping[str, Any], device: Device) -> list[str]:
-    """In words, why a plan cannot be taken as it is."""
+    """The reason why a plan cannot be used unchanged."""
     if header["lamina"] != __version__:
         return [f"it was written by Lamina {header['lamina']}, this is {__version__}"]
     if header["machine"]["device"] != device.kind:
@@ -213,7 +213,7 @@ def _players(
 
 
 def _kept(reading: Reading, device: Device, nbytes: int) -> Buffer:
-    """The bytes that kernels read, on the device."""
+    """The weights and constants that kernels read, on the device."""
     memory = reading.memory
     if device.kind == "cpu":
         return Buffer.borrow(memory.ctypes.data, nbytes, device, memory)
@@ -226,11 +226,12 @@ def _kept(reading: Reading, device: Device, nbytes: int) -> Buffer:
 def program_of(
     data: Mapping[str, Any], executable: Any, reading: Reading
 ) -> tuple[RequestKind, ServedProgram, Sequence[int]]:
-    """A program of the file on what runs it, the kind that it is for, and of how many samples requests may be."""
+    """A program of the file on its player, the kind that it serves, and the number of samples that requests
+    may have."""
     specs = tuple([decode_spec(s).open for s in data["specs"]])
     kind = RequestKind(_structure(data["inputs"]), specs, _POLICY)
     outputs, gathered = _structure(data["outputs"]), data["gathered"]
-    _tree.unflatten(outputs, executable.outputs)  # raises ValueError where they are not as many
+    _tree.unflatten(outputs, executable.outputs)  # raises ValueError where they do not match
     if [s for _, s in executable.inputs] != [s.fixed for s in specs]:
         raise PlanFileError(f"the plan's inputs are not {', '.join(map(str, specs))}")
     if gathered is None:
@@ -254,7 +255,7 @@ _POLICY = Policy()
 
 
 def _stored(reading: Reading, spec: Any, offset: Any) -> np.ndarray[Any, Any]:
-    """An array of the file; its values are there once the file is read."""
+    """An array of the file; its values are available once the file is read."""
     found = decode_spec(spec)
     part = reading.part([offset, found.nbytes])
     return np.frombuffer(part, found.dtype.numpy).reshape(found.shape)

@@ -1,4 +1,4 @@
-"""What an `Inferer` can answer, in one file."""
+"""Writing the programs of an `Inferer` to one file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def save_plan(
 ) -> None:
     """Write programs of a predictor's network to a file. Raises ValueError, OSError.
 
-    serving: how they are asked, as `SavedInferer` takes it.
+    serving: the serving options, as `SavedInferer` takes them.
     """
     if not programs:
         raise ValueError("Inferer.save: there is no program yet; ask once for each kind of inputs")
@@ -79,7 +79,7 @@ def _program(predictor: Predictor, kind: RequestKind, program: ServedProgram, pa
 def _gathered(
     predictor: Predictor, kind: RequestKind, program: GatheredProgram, parts: Parts
 ) -> dict[str, Any]:
-    """How requests share a run: where samples lie, of how many a request may be, and one that is valid."""
+    """How requests share a run: where samples lie, how many a request may have, and a valid one."""
     results = [None if r is None else [r.axis, r.size] for r in program.results]
     proven = [n for n in range(1, program.most) if _computes(predictor, kind, program, n)]
     samples = [
@@ -96,7 +96,7 @@ def _gathered(
 
 
 def _computes(predictor: Predictor, kind: RequestKind, program: GatheredProgram, count: int) -> bool:
-    """Whether the ops prove that the program computes requests of so many samples."""
+    """Whether the ops prove that the program computes requests of this many samples."""
     specs = [resized(s, a, count) for s, a in zip(kind.specs, program.axes, strict=True)]
     small, _ = predictor.traced(kind.structure, specs)
     large: Graph = program.graph
@@ -106,7 +106,7 @@ def _computes(predictor: Predictor, kind: RequestKind, program: GatheredProgram,
 
 
 def encode_structure(structure: Structure) -> Any:
-    """A tree without its leaves, as JSON values. Raises ValueError for named tuples, and keys that JSON has not."""
+    """A tree without its leaves, as JSON values. Raises ValueError for named tuples, and keys that JSON lacks."""
     if structure == LEAF:
         return "*"
     if structure.kind is bool:

@@ -1,4 +1,4 @@
-"""Requests of many threads: called, queued or awaited, answered by programs; counted, and ended."""
+"""Requests of many threads: called, queued or awaited, answered by programs; with statistics and shutdown."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from lamina.infer.programs import ServedProgram
 from lamina.runtime import Device, usable_cores
 from lamina.spec import Policy, Spec
 
-#: Calls at a time on a GPU where requests are not gathered, and where they are.
+#: Concurrent calls on a GPU without gathering of requests, and with it.
 _ON_GPU, _BATCHES_ON_GPU = 8, 2
-#: Of how many shapes of single arrays the kind is known at once.
+#: The number of single-array shapes whose kind is cached.
 _MOST_PLAIN = 256
-#: asyncio takes long to import, and most programs do without it.
+#: asyncio takes long to import, and most programs do not need it.
 _late = lazy(__name__, {"asked": "lamina.infer.asking"})
 
 
 class RequestKind(NamedTuple):
-    """What a program is made for."""
+    """The key of a program."""
 
     structure: Structure
     specs: tuple[Spec, ...]
@@ -48,9 +48,9 @@ class ProgramUse:
 
 
 class Serving(ABC):
-    """Answers requests of any number of threads by programs, which subclasses make or have.
+    """Answers requests of any number of threads by programs, which subclasses compile or hold.
 
-    At most `contexts` calls are under way, at the same time.
+    At most `contexts` calls run concurrently.
     batch_axis: the axis of the inputs that holds the samples. when_full: "wait" or "raise", where the queue is full.
     """
 
@@ -81,23 +81,23 @@ class Serving(ABC):
 
     @abstractmethod
     def policy(self) -> Policy:
-        """What else programs are made for."""
+        """The policy in the programs' key."""
 
     @abstractmethod
     def known(self, kind: RequestKind) -> ProgramUse | None:
-        """The program for a kind of inputs, where it is there."""
+        """The existing program for a kind of inputs, if any."""
 
     @abstractmethod
     def made(self, kind: RequestKind, given: Sequence[Any], count: int) -> ProgramUse:
-        """The program for a kind of inputs, made at the first request. Raises what is wrong with the kind."""
+        """The program for a kind of inputs, made at the first request. Raises the errors of an invalid kind."""
 
     # ---- requests
     def __call__(self, inputs: Any, *, timeout: float | None = None) -> Any:
         """The outputs for arrays of any library, as tensors on the CPU, in the network's structure.
 
         timeout: seconds to wait for the answer where requests are gathered.
-        Raises TypeError for what is no array, what the network's ops raise for shapes, dtypes and indices,
-        TimeoutError, QueueFull where the queue is full and is not to be waited for, RuntimeError after `close`.
+        Raises TypeError for non-arrays, the errors of the network's ops for shapes, dtypes and indices, TimeoutError,
+        QueueFull where the queue is full and waiting is not allowed, RuntimeError after `close`.
         """
         given, use = self._asked(inputs)
         if timeout is not None and not (isinstance(timeout, Real) and timeout == timeout):
@@ -119,27 +119,27 @@ class Serving(ABC):
         return answer
 
     def submit(self, inputs: Any) -> Future[Any]:
-        """A future of the outputs. The inputs are copied, and may change when this returns.
+        """A future of the outputs. The inputs are copied, and may be changed after this returns.
 
-        `Future.cancel` works until the request's run begins. Raises at once what is wrong with the inputs' kind (as a
-        call does), QueueFull and RuntimeError as a call does; errors of a run come by the future.
+        `Future.cancel` works until the request's run begins. Immediately raises the errors of an invalid kind of
+        inputs, QueueFull and RuntimeError, as a call does; errors of a run are set on the future.
         """
         given, use = self._asked(inputs)
         return self.queue.put(use.program, given, use.count, block=self.when_full == "wait")
 
     async def ask(self, inputs: Any) -> Any:
-        """The outputs, for asyncio: the event loop goes on meanwhile. Cancelling the task cancels the request."""
+        """The outputs, without blocking the event loop (asyncio). Cancelling the task cancels the request."""
         return await _late("asked")(self, inputs)
 
     def statistics(self) -> Latency:
-        """How many requests were answered, and how long that took."""
+        """Counts and latencies of the answered requests."""
         return self.queue.stopwatch.latency(self.queue.waiting)
 
     def reset_statistics(self) -> None:
-        """Let `statistics` begin anew."""
+        """Reset the `statistics`."""
         self.queue.stopwatch.reset()
 
-    # ---- the end
+    # ---- closing
     def close(self, *, cancel: bool = False) -> None:
         """Take no more requests, answer those that wait (or cancel them), and end the threads. Idempotent."""
         self.queue.close(cancel=cancel)
@@ -152,7 +152,7 @@ class Serving(ABC):
 
     # ---- kinds
     def kind_of(self, inputs: Any) -> tuple[RequestKind, list[Any], int]:
-        """What kind the inputs are of, their arrays, and how many samples they are (0 where that is not clear)."""
+        """The kind of the inputs, their arrays, and how many samples they have (0 where that is not clear)."""
         if self.queue.closed:
             raise RuntimeError(f"{type(self).__name__}: it was closed, and takes no more requests")
         given, structure = self.flattened(inputs)
@@ -176,16 +176,16 @@ class Serving(ABC):
 
 
 def default_contexts(device: Device, max_batch: int) -> int:
-    """Calls at a time, where nobody says how many."""
+    """The default number of concurrent calls."""
     if device.kind == "cuda":
         return _ON_GPU if max_batch == 1 else _BATCHES_ON_GPU
     return usable_cores() if max_batch == 1 else 1
 
 
 def check_numbers(what: str, when_full: str, **numbers: tuple[float, float]) -> None:
-    """Raise ValueError where a number, given with its least, is below it, or `when_full` is no such word.
+    """Raise ValueError where a number is below its given minimum, or `when_full` is invalid.
 
-    Raises TypeError for what is no number.
+    Raises TypeError for non-numbers.
     """
     for name, (value, least) in numbers.items():
         if not isinstance(value, Real):

@@ -44,5 +44,5 @@ __all__ = [
 ]
 __dir__ = listing(__all__)
 
-#: The loop draws its progress bar with rich, which costs more to import than everything else here.
+#: The loop draws its progress bar with rich, whose import costs more than everything else here.
 __getattr__ = lazy(__name__, {"fit": "lamina.train.loop"})

@@ -17,7 +17,7 @@ from lamina.ops.arguments import checked
 from lamina.runtime import Device
 from lamina.tensors import Tensor, tensor
 
-#: (average, current value, how many values the average is of) -> the new average.
+#: (average, current value, number of values averaged so far) -> the new average.
 AverageFn = Callable[[Any, Any, Any], Any]
 
 
@@ -45,11 +45,11 @@ def _equal(averaged: Any, current: Any, count: Any) -> Any:
 class AveragedModel(Module):
     """A copy of a network whose parameters are averages of the network's: torch.optim.swa_utils.AveragedModel.
 
-    `update_parameters(net)` takes the parameters as they are now into the average: at once, in a function under
-    `lamina.jit` as a part of its program, or by `train_step(..., averaged=)` in each update.
+    `update_parameters(net)` folds the current parameters into the average: immediately, as part of the program in a
+    function under `lamina.jit`, or in each update with `train_step(..., averaged=)`.
 
-    n_averaged: how many values the averages are of, int64.
-    device: of the copy, by default the network's. avg_fn: how averages are made, equal weights by default.
+    n_averaged: how many values have been averaged, int64.
+    device: of the copy, by default the network's. avg_fn: the averaging function, equal weights by default.
     use_buffers: floating point buffers are averaged as well; otherwise they are copied.
     """
 
@@ -76,7 +76,7 @@ class AveragedModel(Module):
 
     @checked
     def update_parameters(self, model: Module) -> None:
-        """Take the values of another network of the same kind into the averages; the first are taken as they are.
+        """Update the averages with the values of another network of the same kind; the first update copies them.
 
         Raises ValueError for a network with other parameters.
         """
@@ -108,10 +108,10 @@ def _held(net: Module) -> dict[str, Tensor]:
 
 @checked
 def update_bn(loader: Iterable[Any], model: Module) -> None:
-    """Compute the running statistics of batch norms anew, as the mean over the batches of loader.
+    """Recompute the running statistics of batch norms as the mean over the batches of loader.
 
-    For averaged weights, whose statistics nobody has seen. loader: inputs, or pairs whose first part is inputs, as
-    `train_step` takes them. Each batch counts alike. Modules keep their modes.
+    Needed for averaged weights, whose statistics were never collected. loader: inputs, or pairs whose first part is
+    inputs, as `train_step` takes them. All batches have equal weight. Modules keep their modes.
     """
     norms = [
         m

@@ -1,4 +1,4 @@
-"""Callbacks: what watches a training run, and may end it, keep its best state, change its rate, or write it down."""
+"""Callbacks: observe a training run, and may end it, keep its best state, change its learning rate, or log it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ __dir__ = listing(__all__)
 class Run:
     """A call of `fit`, as callbacks see it.
 
-    start: where it began. epochs: in all. metrics: on the validation data, by name. setup: of the data.
-    leads: of several ranks, all of which have the same callbacks, whether this is the one that writes files.
+    start: the position where training begins. epochs: their total number. metrics: those of the validation data, by
+        name. setup: of the data.
+    leads: whether this rank writes files, where several ranks have the same callbacks.
     """
 
     step: Step
@@ -57,13 +58,13 @@ class Run:
 
 
 class Callback(Checked):
-    """Watches a run; own ones define what they need of these methods. A plain function of an `Epoch` is one, too.
+    """Observes a run; subclasses override the methods that they need. A plain function of an `Epoch` is one, too.
 
-    What `state` gives is kept in checkpoints, so that a run that goes on is the run that was not interrupted.
+    The result of `state` is kept in checkpoints, so that a resumed run equals an uninterrupted one.
     """
 
     def begin(self, run: Run) -> None:
-        """Training begins; run.start tells whether it goes on. Files that cannot be written are refused here."""
+        """Training begins; run.start tells whether it is resumed. Files that cannot be written are refused here."""
 
     def step(self, number: int, loss: float) -> None:
         """Step `number` of the network, counted from 0, had this loss."""
@@ -72,18 +73,18 @@ class Callback(Checked):
         """An epoch has ended; True ends training."""
 
     def after_epoch(self, position: Position) -> None:
-        """All callbacks have seen the epoch; `fit` would write a checkpoint of this position, with what they
-        remember."""
+        """All callbacks have seen the epoch; `fit` would write a checkpoint of this position, with the callbacks'
+        states."""
 
     def end(self) -> None:
-        """Training has ended, whatever the reason."""
+        """Training has ended, for whatever reason."""
 
     def state(self) -> dict[str, Any]:
-        """What it remembers, as JSON has it."""
+        """The callback's state, as JSON values."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Remember what an earlier run did."""
+        """Restore the state of an earlier run."""
 
 
 class OfEpochs(Callback):
@@ -93,12 +94,12 @@ class OfEpochs(Callback):
         self.function = function
 
     def epoch(self, epoch: Epoch) -> bool:
-        """What the function says."""
+        """The function's result."""
         return bool(self.function(epoch))
 
 
 def as_callback(given: Any) -> Callback:
-    """A callback as it is, a function of epochs as one. Raises TypeError."""
+    """Callbacks unchanged, functions of epochs wrapped. Raises TypeError."""
     if isinstance(given, Callback):
         return given
     if isinstance(given, type) or not callable(given):
@@ -107,11 +108,11 @@ def as_callback(given: Any) -> Callback:
 
 
 class Monitor(Callback):
-    """Compares one figure of each epoch with the best before.
+    """Compares one figure of each epoch with the best so far.
 
-    monitor: its name (`Epoch.figures`); None takes "validation.loss" where it is, else "loss".
-    mode: "min" or "max", which is better; None knows: losses and errors are better small.
-    min_delta: by how much it must be better to count.
+    monitor: its name (`Epoch.figures`); None takes "validation.loss" if present, else "loss".
+    mode: "min" or "max", which is better; None decides by the name: smaller losses and errors are better.
+    min_delta: the smallest change that counts as an improvement.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Monitor(Callback):
         self.run: Run | None = None
 
     def begin(self, run: Run) -> None:
-        """Know the run."""
+        """Store the run."""
         self.run = run
 
     def value(self, epoch: Epoch) -> float:
@@ -141,7 +142,7 @@ class Monitor(Callback):
         return found[name]
 
     def larger_is_better(self) -> bool:
-        """Which way is better."""
+        """The direction of improvement."""
         if self.mode is not None:
             return self.mode == "max"
         name = (self.monitor or "loss").rpartition(".")[2]
@@ -149,7 +150,7 @@ class Monitor(Callback):
         return metric.larger_is_better if metric else name == "accuracy"
 
     def improved(self, epoch: Epoch) -> bool:
-        """Whether the figure is the best so far, which is remembered. NaN never is."""
+        """Whether the figure is the best so far; if so, it is stored. NaN never is."""
         value = self.value(epoch)
         if math.isnan(value):
             return False
@@ -172,9 +173,9 @@ class Monitor(Callback):
 
 
 class EarlyStopping(Monitor):
-    """Ends training when a figure has not become better for `patience` epochs.
+    """Ends training when a figure has not improved for `patience` epochs.
 
-    Each run begins to compare and count anew, but for one that goes on from a checkpoint.
+    Comparing and counting restart with each run, except one resumed from a checkpoint.
 
     restore_best: at the end the network gets the parameters and buffers of its best epoch of this run.
     """
@@ -196,13 +197,13 @@ class EarlyStopping(Monitor):
         self._kept: dict[str, np.ndarray[Any, Any]] = {}
 
     def begin(self, run: Run) -> None:
-        """Begin anew, unless the run goes on."""
+        """Reset, unless the run is resumed."""
         super().begin(run)
         if run.start == Position():
             self.best, self.waited = None, 0
 
     def epoch(self, epoch: Epoch) -> bool:
-        """Whether it has waited long enough."""
+        """Whether patience has run out."""
         if self.improved(epoch):
             self.waited = 0
             if self.restore_best and self.run is not None:
@@ -212,30 +213,30 @@ class EarlyStopping(Monitor):
         return self.waited >= self.patience
 
     def end(self) -> None:
-        """Give the best weights back."""
+        """Restore the best weights."""
         if self._kept and self.run is not None:
             for name, held in _weights(self.run.step).items():
                 held.copy_(self._kept[name])
             self._kept = {}
 
     def state(self) -> dict[str, Any]:
-        """The best figure, and for how long it has waited."""
+        """The best figure, and the number of epochs since."""
         return {**super().state(), "waited": self.waited}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Likewise."""
+        """Restore them."""
         super().load_state(state)
         self.waited = int(state["waited"])
 
 
 def _weights(step: Step) -> dict[str, Any]:
-    """Parameters and buffers by name, and what this rank holds of those that its network has rounded."""
+    """Parameters and buffers by name, and this rank's pieces of the master weights that its network holds rounded."""
     groups = ("parameters", "buffers", "masters")
     return {f"{group}/{n}": x for group in groups for n, x in getattr(step.state, group).items()}
 
 
 class BestCheckpoint(Monitor):
-    """Writes a checkpoint whenever a figure is the best so far, from which a run goes on as from `fit`'s own."""
+    """Writes a checkpoint whenever a figure is the best so far; runs resume from it as from `fit`'s own."""
 
     def __init__(
         self, path: str | Path, monitor: str | None = None, *, mode: str | None = None, min_delta: float = 0.0
@@ -251,24 +252,24 @@ class BestCheckpoint(Monitor):
             check_writable(self.path)
 
     def epoch(self, epoch: Epoch) -> None:
-        """Whether the epoch is the best; it is written when the other callbacks have seen it, too."""
+        """Whether the epoch is the best; it is written after the other callbacks have seen it."""
         self._due = self.improved(epoch)
 
     def after_epoch(self, position: Position) -> None:
-        """Write it, where the epoch is the best; a state in shards is gathered by all ranks."""
+        """Write it if the epoch is the best; a sharded state is gathered by all ranks."""
         due, self._due = self._due, False
         if due and self.run is not None and (self.run.leads or self.run.step.shards is not None):
             save_checkpoint(self.path, self.run.step, position, self.run.setup)
 
 
 class ReduceLROnPlateau(Monitor):
-    """Makes the learning rate smaller when a figure has not become better for a while (torch's, by epochs).
+    """Reduces the learning rate when a figure has not improved for a while (torch's ReduceLROnPlateau, by epochs).
 
-    factor: the present rate, of a schedule too, whoever else has changed it, is multiplied by it after more than
-        `patience` epochs without a better one.
-    threshold: by how much it must be better: a fraction of the best (threshold_mode "rel"), or a difference ("abs").
-    cooldown: so many epochs after a change do not count. min_factor: its changes in a run together make the rate no
-        smaller than so many times what it was (torch's min_lr as a fraction, which fits schedules).
+    factor: multiplies the current rate (also a schedule's, whoever else has changed it) after more than `patience`
+        epochs without improvement.
+    threshold: the required improvement: a fraction of the best (threshold_mode "rel"), or a difference ("abs").
+    cooldown: how many epochs after a change do not count. min_factor: this callback's changes in a run together never
+        reduce the rate below this multiple of its initial value (torch's min_lr as a fraction, which fits schedules).
     """
 
     def __init__(
@@ -297,10 +298,10 @@ class ReduceLROnPlateau(Monitor):
         self.factor, self.patience, self.cooldown, self.min_factor = factor, patience, cooldown, min_factor
         self.threshold, self.relative = threshold, threshold_mode == "rel"
         self.scale, self.waited, self.cooling = 1.0, 0, 0
-        self._found: float | None = None  # by what all such callbacks had multiplied the rate, in a state
+        self._found: float | None = None  # product of the factors of all such callbacks, in a state
 
     def begin(self, run: Run) -> None:
-        """Let the rate of a run that goes on be what it was; begin anew in another one, at the rate that there is."""
+        """Restore the rate of a resumed run; in another run, reset and start from the current rate."""
         super().begin(run)
         if run.start == Position():
             self.best, self.scale, self.waited, self.cooling, self.min_delta = None, 1.0, 0, 0, 0.0
@@ -309,7 +310,7 @@ class ReduceLROnPlateau(Monitor):
         self._found = None
 
     def epoch(self, epoch: Epoch) -> None:
-        """Compare, count, and change the rate where it is time."""
+        """Compare, count, and change the rate when due."""
         if self.best is not None:
             self.min_delta = self.threshold * (abs(self.best) if self.relative else 1.0)
         self.waited = 0 if self.improved(epoch) else self.waited + 1
@@ -327,25 +328,25 @@ class ReduceLROnPlateau(Monitor):
             multiply_rate(self.run.step.optimizer, change)
 
     def state(self) -> dict[str, Any]:
-        """What it compares, counts and has done, and by what the rate is multiplied in all."""
+        """The comparison state, counters, changes made, and the total factor applied to the rate."""
         found = {**super().state(), "scale": self.scale, "waited": self.waited, "cooling": self.cooling}
         return found | ({"rate_factor": rate_factor(self.run.step.optimizer)} if self.run is not None else {})
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Likewise."""
+        """Restore them."""
         super().load_state(state)
         self.scale = float(state["scale"])
-        self._found = float(state.get("rate_factor", self.scale))  # files of before have the scale alone
+        self._found = float(state.get("rate_factor", self.scale))  # older files have the scale alone
         self.waited, self.cooling = int(state["waited"]), int(state["cooling"])
 
 
-# ---- writing down
+# ---- logging
 
 
 class CSVLogger(Callback):
-    """Writes the figures of each epoch as a line of a CSV file; a run that goes on continues the file.
+    """Writes the figures of each epoch as a line of a CSV file; a resumed run continues the file.
 
-    The file is whole at every moment. Lines of epochs that are trained again are replaced.
+    The file is complete at every moment. Lines of epochs that are trained again are replaced.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -367,7 +368,7 @@ class CSVLogger(Callback):
             ]
 
     def epoch(self, epoch: Epoch) -> None:
-        """Write the file with one more line."""
+        """Rewrite the file with one more line."""
         if not self._leads:
             return
         rest = {
@@ -388,9 +389,9 @@ class CSVLogger(Callback):
 class TensorBoard(Callback):
     """Writes losses of steps and figures of epochs as TensorBoard's event files, without TensorBoard.
 
-    folder: made where it is missing; each run writes a file of its own. `tensorboard --logdir FOLDER` (the package
+    folder: created if missing; each run writes its own file. `tensorboard --logdir FOLDER` (of the package
         tensorboard, which is not needed for writing) shows them.
-    every: so many steps lie between two losses that are written.
+    every: the number of steps between two recorded losses.
     """
 
     def __init__(self, folder: str | Path, *, every: int = 1) -> None:
@@ -428,14 +429,14 @@ class TensorBoard(Callback):
 
 
 class Trace(Callback):
-    """Writes what ran when in some steps, for chrome://tracing and https://ui.perfetto.dev.
+    """Records a timeline of some steps, for chrome://tracing and https://ui.perfetto.dev.
 
-    These steps train as the others do, but each is waited for.
+    These steps train as usual, but are synchronized one by one.
 
-    path: a JSON file. Of several ranks, who must all have this callback, each writes one, `run.rank3.json` for
+    path: a JSON file. With several ranks, all of which must have this callback, each writes one, `run.rank3.json` for
         `run.json`, by rank 0's clock; `lamina trace` joins them.
-    first: so many calls of programs run before (kernels are loaded, and captured, in the first two). steps: so
-        many are recorded.
+    first: number of program calls before recording begins (kernels are loaded and captured in the first two). steps:
+        number of recorded calls.
     """
 
     def __init__(self, path: str | Path, *, first: int = 2, steps: int = 3) -> None:
@@ -446,7 +447,7 @@ class Trace(Callback):
         self._recording = ExitStack()
 
     def begin(self, run: Run) -> None:
-        """Begin to record. Raises OSError for a file that cannot be written."""
+        """Begin recording. Raises OSError for a file that cannot be written."""
         rank = distributed.rank()
         check_writable(self.own_path)
         self.timeline = Timeline(self.steps, skip=self.first, rank=rank)

@@ -1,8 +1,8 @@
-"""Checkpoints: all that training changes, in one safetensors file; training resumes from it to the bit.
+"""Checkpoints: the whole training state in one safetensors file; training resumes from it bit-exactly.
 
-The file holds parameters, buffers, optimizer state, random state and loss scale under their names, and in its
-header the step's number, the position in the data, those numbers of the optimizer that were changed, and how the run
-is set up (`lamina.train.setup`), which is compared when it goes on. It is put in place at once (a crash leaves the
+The file holds parameters, buffers, optimizer state, random state and loss scale under their names. Its header holds
+the step's number, the position in the data, the optimizer's hyperparameters that were changed, and the setup of the
+run (`lamina.train.setup`), which is compared on resuming. The file is replaced atomically (a crash leaves the
 previous one), and every tensor's SHA-256 is checked when it is read.
 """
 
@@ -26,15 +26,15 @@ from lamina.train.step import Step
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that does not fit the network, the optimizer or the precision; the message says what."""
+    """A checkpoint that does not fit the network, the optimizer or the precision; the message says how."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the data training stands: so many whole epochs, and so many batches of the next one.
+    """A position in the data: the number of whole epochs, and of batches of the next one.
 
-    setup: how the run was set up, where the position comes from a checkpoint; `fit` compares it with its own.
-    loop: what `fit` and its callbacks remembered there.
+    setup: the setup of the run, where the position comes from a checkpoint; `fit` compares it with its own.
+    loop: the state of `fit` and its callbacks there.
     """
 
     epoch: int = 0
@@ -52,13 +52,13 @@ def save_checkpoint(
 ) -> None:
     """Write the state of a training step and the position in the data to a file. Raises OSError.
 
-    step: or, for a step of one's own, what it changes by names of one's own: networks, optimizers with parameters,
-        generators, tensors, whatever has `state_dict` and `load_state_dict`:
-        {"generator": g, "critic": c, "optimizers": …}. The default generator belongs to it.
-    setup: what else resuming must find as it was (`data_setup`), beside what belongs to the step.
+    step: a train step, or, for a custom one, the objects it changes under names of your choice: networks, optimizers
+        with parameters, generators, tensors, anything with `state_dict` and `load_state_dict`: {"generator": g,
+        "critic": c, "optimizers": …}. The default generator is included.
+    setup: further settings that must agree on resuming (`data_setup`), beside those of the step.
     Where the ranks share the state (`shard_optimizer`, or gradients that `accumulate` has gathered and no update has
-    used), all of them call it, and the first one writes; the file is that of one rank, and loads on any number of
-    them.
+    used), all of them call it, and the first one writes; the file is the same as of one rank, and loads on any number
+    of ranks.
     """
     facts = facts_of(step, position, setup)
     if isinstance(step, Step):
@@ -74,14 +74,13 @@ def save_checkpoint(
 def load_checkpoint(
     path: str | Path, step: Step | Mapping[str, Any], *, override: Collection[str] = ()
 ) -> Position:
-    """Take over the state of a checkpoint, and return the position in the data that belongs to it.
+    """Load the state of a checkpoint, and return its position in the data.
 
-    step: or what was saved, by the same names.
-    override: what may differ from the run that wrote it, such as "lr" or "optimizer.momentum"; "optimizer" stands
-        for all of its settings, "all" for everything.
-    Nothing is changed unless everything fits. Raises WeightsError for a file that is not sound, CheckpointError
-    for one of another network, optimizer or precision, ResumeError for other settings, OSError when it cannot be
-    read.
+    step: or the objects that were saved, by the same names.
+    override: settings that may differ from the run that wrote it, such as "lr" or "optimizer.momentum"; "optimizer"
+        stands for all of its settings, "all" for everything.
+    Nothing is changed unless everything fits. Raises WeightsError for a corrupt file, CheckpointError for one of
+    another network, optimizer or precision, ResumeError for other settings, OSError when it cannot be read.
     """
     tensors, texts = read_safetensors(path, sealed=True)
     if texts.get("format") != CHECKPOINT:
@@ -90,7 +89,7 @@ def load_checkpoint(
 
 
 def facts_of(step: Step | Mapping[str, Any], position: Position, setup: Setup | None) -> dict[str, Any]:
-    """What a checkpoint says beside tensors, as JSON has it."""
+    """The metadata of a checkpoint beside its tensors, as JSON values."""
     facts: dict[str, Any] = {"epoch": position.epoch, "batch": position.batch}
     if isinstance(step, Step):
         facts |= {"step": step.number, "precision": str(step.precision)}
@@ -112,9 +111,10 @@ def take_checkpoint(
     override: Collection[str],
     pieces: Mapping[str, tuple[Tensor, Shape]] | None = None,
 ) -> Position:
-    """Let a step, or objects, be what was read. Raises as `load_checkpoint` does.
+    """Set a step, or objects, to the values read. Raises as `load_checkpoint` does.
 
-    pieces: of what the ranks share this rank's own, with the shapes of the whole, in place of whole tensors.
+    pieces: this rank's pieces of the state shared among ranks, with the shapes of the whole, in place of whole
+        tensors.
     """
     if not isinstance(step, Step):
         if facts.precision:
@@ -144,7 +144,7 @@ def take_checkpoint(
 
 @dataclass(frozen=True)
 class Facts:
-    """What the header says, checked."""
+    """The header's content, checked."""
 
     step: int
     epoch: int
@@ -162,7 +162,7 @@ class Facts:
 
 
 def parsed_facts(path: str | Path, text: str) -> Facts:
-    """The checked facts. Raises WeightsError."""
+    """The checked metadata. Raises WeightsError."""
     try:
         facts: dict[str, Any] = parse_json(text)
         numbers = {key: int(facts[key]) for key in ("step", "epoch", "batch")}

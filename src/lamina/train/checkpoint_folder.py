@@ -1,9 +1,8 @@
-"""A folder of checkpoints to which each rank writes its part, beside the training.
+"""A folder of checkpoints to which each rank writes its part asynchronously, while training continues.
 
-A checkpoint is a file of each rank and an index, `checkpoint-000012.json`, which names the files with their sizes
-and the checksums of their headers, which hold those of their tensors. The index is written last, by the first rank,
-when all files are there: without it there is no checkpoint, and a run that is killed while it writes leaves the one
-before.
+A checkpoint is one file per rank and an index, `checkpoint-000012.json`, which lists the files with their sizes and
+the checksums of their headers, which in turn hold those of their tensors. The first rank writes the index last, when
+all files exist: without it there is no checkpoint, and a run that is killed while writing leaves the previous one.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ from lamina.train.step import Step
 _FORMAT = "lamina checkpoint of ranks 1"
 _INDEX = re.compile(r"checkpoint-(\d{6,})\.json")
 _PART = re.compile(r"checkpoint-(\d{6,})\.([0-9a-f]{12})\.\d+-of-\d+\.safetensors")
-#: What each rank has of its own, by the beginning of its name. Ranks with other numbers of samples draw other
-#: numbers of random values. On another number of ranks the first rank's counts, of sums of gradients the mean.
+#: State that is each rank's own, by name prefix. Ranks with other numbers of samples draw other numbers of random
+#: values. On another number of ranks the first rank's is used; of gradient sums, the mean.
 _SUMS = ("gathered/", "errors/")
 _OWN = ("buffers/", "random/", *_SUMS)
-#: Seconds between two looks at whether all ranks' files are there.
+#: Seconds between two checks whether all ranks' files exist.
 _POLL = 0.02
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """What this rank writes, and what the index says of all."""
+    """The tensors that this rank writes, and the index's metadata of all."""
 
     tensors: dict[str, Any]
     pieces: dict[str, list[int]]
@@ -73,7 +72,7 @@ class _Parts:
 
 @dataclass(frozen=True)
 class _Reading:
-    """A tensor that is held whole, before it is read from its parts in files. own: each rank reads one of its own."""
+    """A replicated tensor, before it is read from its parts in files. own: each rank reads its own."""
 
     parts: Sequence[StoredTensor]
     read: Callable[[], Tensor]
@@ -86,16 +85,17 @@ class _Reading:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are read."""
+        """Number of bytes to read."""
         return sum(part.nbytes for part in self.parts)
 
 
 class CheckpointFolder:
     """Checkpoints of a training step in a folder that all ranks see. Every rank makes one, and makes the same calls.
 
-    step: or, for a step of one's own, what it changes by name, as in `save_checkpoint`; but for generators it must
-        be the same on all ranks then.
-    keep: how many whole checkpoints stay. timeout: seconds that the first rank waits for the others' files.
+    step: a train step, or, for a custom one, the objects it changes by name, as in `save_checkpoint`; generators must
+        then be the same on all ranks.
+    keep: the number of complete checkpoints to keep. timeout: seconds that the first rank waits for the others'
+        files.
     Raises ValueError for a keep < 1, OSError for a folder that cannot be made.
     """
 
@@ -120,23 +120,23 @@ class CheckpointFolder:
     # ---- writing
     @checked
     def save(self, position: Position | None = None, setup: Setup | None = None) -> None:
-        """Copy the state as it is now, and write it while training goes on. Waits for the one before.
+        """Copy the current state, and write it while training goes on. Waits for the previous checkpoint.
 
-        Raises what went wrong with the one before: OSError, TimeoutError where a rank's file did not come; then this
-        one is not written, but has its number: what other ranks, where nothing went wrong, write under it belongs to
-        no later one.
+        Raises the error of the previous checkpoint: OSError, TimeoutError where a rank's file did not appear. In that
+        case this one is not written, but its number is used up, so that files that other ranks, without an error,
+        write under it are never mistaken for a later one's.
         """
         self._number += 1
         self.wait()
         parts = self._parts(position or Position(), setup)
-        # No daemon: the interpreter's end waits for it.
+        # Not a daemon: the interpreter's exit waits for it.
         self._thread = threading.Thread(
             target=self._write, args=(self._number, parts), name="lamina checkpoint"
         )
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when this rank's file is written; on the first rank, when the checkpoint is whole.
+        """Return when this rank's file is written; on the first rank, when the checkpoint is complete.
 
         Raises as `save`.
         """
@@ -156,7 +156,7 @@ class CheckpointFolder:
             self._error = error
 
     def _finish(self, number: int, parts: _Parts) -> None:
-        """Write the index when all files are there, and remove what is older than what stays."""
+        """Write the index when all files exist, and remove checkpoints older than those to keep."""
         files = [self._file(number, place) for place in range(self._size)]
         index = self.path / f"checkpoint-{number:06d}.json"
         end = time.monotonic() + self.timeout
@@ -179,7 +179,7 @@ class CheckpointFolder:
         self._remove_old()
 
     def _check_alone(self, index: Path) -> None:
-        """Raise FileExistsError where another run has written a checkpoint of this number meanwhile."""
+        """Raise FileExistsError where another run has meanwhile written a checkpoint of this number."""
         if index.exists():
             raise FileExistsError(
                 errno.EEXIST,
@@ -192,7 +192,7 @@ class CheckpointFolder:
         return self.path / f"checkpoint-{number:06d}.{self._run}.{place}-of-{self._size}.safetensors"
 
     def _parts(self, position: Position, setup: Setup | None) -> _Parts:
-        """Copies on the host of what this rank writes."""
+        """Host copies of the tensors that this rank writes."""
         facts = facts_of(self.step, position, setup)
         if isinstance(self.step, Step):
             held, pieces = self.step.common_state(), self.step.pieces()
@@ -211,13 +211,13 @@ class CheckpointFolder:
     # ---- reading
     @checked
     def load(self, *, override: Collection[str] = ()) -> Position | None:
-        """Take over the newest whole checkpoint, of any number of ranks, and return the position in the data.
+        """Load the newest complete checkpoint, of any number of ranks, and return its position in the data.
 
-        None, with nothing changed, where there is none. On the same number of ranks training goes on to the bit; on
-        another one statistics and random states that are each rank's own are the first rank's, and gradients that
-        were gathered for an update their mean. Each rank reads its pieces, and of what all have a share, which it
-        gives the others.
-        override and errors: as of `load_checkpoint`; what one rank cannot read is an error of all.
+        None, with nothing changed, where there is none. On the same number of ranks training resumes bit-exactly. On
+        another number, statistics and random states that are local to each rank become the first rank's, and
+        accumulated gradients their mean. Each rank reads its pieces and a share of the replicated state, which it
+        broadcasts to the others. override and errors: as in `load_checkpoint`; a read error on one rank is raised on
+        all.
         """
         self.wait()
         newest = self._of_first(self.newest() if self._place == 0 else None)
@@ -231,11 +231,11 @@ class CheckpointFolder:
         return take_checkpoint(newest, whole, facts, self.step, override, pieces)
 
     def newest(self) -> Path | None:
-        """The index of the newest checkpoint whose files are all there as they were written; None where none is."""
+        """The index of the newest checkpoint whose files all exist unchanged; None where there is none."""
         return next((file for _, file in self._indices() if _sound(file) is not None), None)
 
     def _indices(self) -> list[tuple[int, Path]]:
-        """Numbers and indices, the newest first."""
+        """Numbers and indices, newest first."""
         names = [f.name for f in self.path.iterdir()] if self.path.is_dir() else []
         found = [(int(match[1]), self.path / match[0]) for n in names if (match := _INDEX.fullmatch(n))]
         return sorted(found, reverse=True)
@@ -243,7 +243,7 @@ class CheckpointFolder:
     def _read(
         self, files: Sequence[Path], index: Mapping[str, Any]
     ) -> tuple[dict[str, Tensor], dict[str, tuple[Tensor, Shape]]]:
-        """What this rank holds whole, and its pieces of the rest with the shapes of the whole.
+        """The replicated state, and this rank's pieces of the rest with the shapes of the whole.
 
         Raises WeightsError, on all ranks.
         """
@@ -274,7 +274,7 @@ class CheckpointFolder:
     def _readings(
         self, held: Sequence[Mapping[str, StoredTensor]], index: Mapping[str, Any]
     ) -> dict[str, _Reading]:
-        """How all that a rank holds whole is read."""
+        """How the state that this rank holds whole is read."""
         found: dict[str, _Reading] = {}
         for name in dict.fromkeys(name for part in held for name in part):
             parts = [part[name] for part in held if name in part]
@@ -290,7 +290,7 @@ class CheckpointFolder:
         return found
 
     def _given_round(self, mine: Mapping[str, Tensor], owners: Mapping[str, int]) -> dict[str, Tensor]:
-        """What all hold whole: each rank gives the others what it has read."""
+        """The replicated state: each rank sends the others the share it has read."""
         if self._size == 1:
             return dict(mine)
         kinds = {n: x.spec.open for n, x in mine.items() if n in owners}
@@ -303,7 +303,7 @@ class CheckpointFolder:
         return found
 
     def _piece(self, parts: Sequence[StoredTensor], name: str, shape: Shape) -> Tensor:
-        """This rank's piece, of those of the ranks that wrote them and hold some of it."""
+        """This rank's piece, from the overlapping pieces of the ranks that wrote them."""
         assert self._shards is not None
         length, count = self._shards.length(shape), math.prod(shape)
         begin, step = self._shards.place * length, parts[0].shape[0] if parts[0].shape else 1
@@ -319,15 +319,15 @@ class CheckpointFolder:
         """The first rank's value."""
         return broadcast_object(value, self._group.ranks[0], self._group) if self._size > 1 else value
 
-    # ---- what is removed
+    # ---- removal
     def _remove_old(self) -> None:
-        """Indices first: what has none is no checkpoint."""
+        """Indices first: without one there is no checkpoint."""
         for _, file in self._indices()[self.keep :]:
             file.unlink(missing_ok=True)
         self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:
-        """Files of ranks that no index names, but for those that may be being written."""
+        """Remove ranks' files that no index lists, except those that may still be being written."""
         newest = max([n for n, _ in self._indices()], default=0)
         named = {f["name"] for _, file in self._indices() for f in (_content(file) or {}).get("files", ())}
         for file in self.path.iterdir():
@@ -339,7 +339,7 @@ class CheckpointFolder:
 
 
 def _group_of(step: Step | Mapping[str, Any]) -> Group:
-    """The ranks that hold a state together."""
+    """The group of ranks that share the state."""
     if not isinstance(step, Step):
         KeptObjects(step)  # raises
         return world_group()
@@ -347,7 +347,7 @@ def _group_of(step: Step | Mapping[str, Any]) -> Group:
 
 
 def _shares(sizes: Mapping[str, int], size: int) -> list[list[str]]:
-    """Which rank writes or reads what all have, by its bytes: the largest first, each to the rank with the fewest."""
+    """Which rank writes or reads each replicated tensor, by bytes: largest first, each to the least loaded rank."""
     shares: list[list[str]] = [[] for _ in range(size)]
     filled = [0] * size
     for name in sorted(sizes, key=lambda n: (-sizes[n], n)):
@@ -358,13 +358,13 @@ def _shares(sizes: Mapping[str, int], size: int) -> list[list[str]]:
 
 
 def _joined(name: str, parts: Sequence[StoredTensor], shape: Shape) -> Tensor:
-    """The tensor of all ranks' pieces."""
+    """The whole tensor from all ranks' pieces."""
     flat = np.concatenate([as_held(name, part.read()).numpy() for part in parts])
     return as_tensor(flat[: math.prod(shape)].reshape(shape))
 
 
 def _mean(name: str, parts: Sequence[StoredTensor]) -> Tensor:
-    """The mean of what was each rank's own."""
+    """The mean of the ranks' local values."""
     given = [as_held(name, part.read()).numpy() for part in parts]
     mean = np.mean([x.astype(np.float64) for x in given], 0)
     return as_tensor(np.asarray(mean).astype(given[0].dtype))
@@ -375,7 +375,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def _content(file: Path) -> dict[str, Any] | None:
-    """What an index says, None where it is not as it was written."""
+    """The content of an index, None where it was not written completely."""
     try:
         content = parse_json(file.read_bytes())
         digest = content.pop("sha256")
@@ -385,7 +385,7 @@ def _content(file: Path) -> dict[str, Any] | None:
 
 
 def _sound(file: Path) -> dict[str, Any] | None:
-    """What an index says, where all of its files are there, of their size and with their header."""
+    """The content of an index, if all of its files exist with the right sizes and headers."""
     content = _content(file)
     if content is None:
         return None

@@ -1,4 +1,4 @@
-"""What a training step closes over beside the state that it trains."""
+"""Tensors that a training step closes over beside the state that it trains."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lamina.tensors import Tensor, tensors_version
 
 
 class StepCapture(Capture):
-    """Records what is made of parameters, as `lamina.jit` does, and computes at once what is made of constants alone.
+    """Records computations on parameters, as `lamina.jit` does, and computes those on constants alone immediately.
 
-    The step's own tensors are read as what stands for them, however the loss came by them: `net.parameters()` as
-    well as `net.weight`. Those of other modules (a teacher, a loss with buffers) become inputs that each step reads
-    as they are then, and what is written to them is an output. Other tensors are constants.
+    The step's own tensors are read as the traced values that represent them, however the loss accesses them:
+    `net.parameters()` as well as `net.weight`. Tensors of other modules (a teacher, a loss with buffers) become
+    inputs whose current values each step reads, and writes to them become outputs. Other tensors are constants.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class StepCapture(Capture):
         self._overwritten: list[ReferenceType[Tensor]] = []  # constants that were written
 
     def read(self, x: Any) -> Value:
-        """What stands for an operand now."""
+        """The current traced value of an operand."""
         if isinstance(x, Tensor):
             if id(x) in self.own:
                 found: Value = self.own[id(x)]
@@ -41,7 +41,7 @@ class StepCapture(Capture):
         return super().read(x)
 
     def _constant(self, x: Tensor) -> Value:
-        """A tensor as a constant, which does not keep the tensor itself, but its memory."""
+        """A tensor as a constant, which keeps alive the tensor's memory, but not the tensor itself."""
         known = self._constants.get(id(x))
         if known is None or known[0]() is not x:
             known = self._constants[id(x)] = ref(x), constant(copy(x))
@@ -52,11 +52,11 @@ class StepCapture(Capture):
         return super().read(x)
 
     def knows(self, x: Operand) -> bool:
-        """Whether the numbers of a tensor are there already: those of constants."""
+        """Whether the values of a tensor are known already: those of constants."""
         return id(x) not in self.own and not self._is_held(x) and not self._is_within(x)
 
     def write(self, target: Operand, values: Any) -> None:
-        """Let a module's tensor hold other values from now on. Raises TypeError for a tensor that is a constant."""
+        """Set a module's tensor to other values from now on. Raises TypeError for a tensor that is a constant."""
         if isinstance(target, Tensor) and self.knows(target):
             self._overwritten.append(ref(target))
             self.hold(target)
@@ -66,7 +66,7 @@ class StepCapture(Capture):
             self._write_own(id(target), self.rewritten(target, values))
 
     def replace(self, holder: Value, made: Value) -> None:
-        """As in any trace; what stands for a tensor of the network is written as that is."""
+        """As in any trace; a value that represents one of the network's tensors is written as that tensor."""
         for key, standing in self.own.items():
             if isinstance(standing, Value) and self.holders.get(standing, standing) is holder:
                 self._write_own(key, made)
@@ -87,9 +87,9 @@ class StepCapture(Capture):
         return id(x) in self.own
 
     def leave_behind(self) -> None:
-        """Forget what the function made. Raises TypeError for a constant that was written.
+        """Discard the function's intermediate tensors. Raises TypeError for a constant that was written.
 
-        Where one of those that the user holds is written later, the program is no longer right.
+        If the user later writes a constant that is still alive, the program becomes invalid.
         """
         super().leave_behind()
         if constants := [x for known, _ in self._constants.values() if (x := known()) is not None]:
@@ -102,7 +102,7 @@ class StepCapture(Capture):
                 )
 
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
-        """Record op where an operand is known only when the step runs, else compute it."""
+        """Record op if an operand is known only when the step runs, else compute it."""
         read = [
             self.read(x) if isinstance(x, Value) or (isinstance(x, Tensor) and not self.knows(x)) else x
             for x in operands
@@ -116,7 +116,7 @@ class StepCapture(Capture):
         return self.bind_op(op, operands)[0]
 
     def feed(self, spec: Spec, ask: Callable[[], Any]) -> Value:
-        """Never: an optimizer's step within a step."""
+        """Always raises TypeError: an optimizer's step within a step."""
         raise TypeError(
             "train_step: an optimizer steps within the step of another one; write one function for lamina.jit"
         )
@@ -125,20 +125,20 @@ class StepCapture(Capture):
         return isinstance(x, Parameter) or id(x) in self.tensors
 
     def _is_within(self, x: Operand) -> bool:
-        """Whether it is a part of a tensor that is not known."""
+        """Whether it is a view of a tensor that is not known."""
         first: Any = x._part.first() if isinstance(x, Tensor) and x._part is not None else None
         return first is not None and not self.knows(first)
 
 
 class SameValues:
-    """A guard: whether nobody has written over tensors since, as long as there are any that could."""
+    """A guard: whether none of these tensors has been written since, while any of them are alive."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._seen = tensors_version()
         self._were = [(ref(x), x.version) for x in tensors]
 
     def __call__(self) -> bool:
-        """Whether they hold what they held."""
+        """Whether their values are unchanged."""
         now = tensors_version()
         if now != self._seen:
             alive = [(x, version) for known, version in self._were if (x := known()) is not None]
@@ -149,15 +149,15 @@ class SameValues:
 
 
 def _has_version(x: Tensor, version: int) -> bool:
-    _ = x.buffer  # a part of another tensor looks at that now
+    _ = x.buffer  # updates the version of a view
     return x.version == version
 
 
 class ClosedOver:
-    """The tensors of other modules that a program reads, and updates.
+    """The tensors of other modules that a program reads and updates.
 
-    kept: those that stay where they are. given: those that are handed over at each call (borrowed memory, other
-    devices). inputs: what stands for both; outputs: the next values of those of `kept` that are updated.
+    kept: those that stay where they are. given: those that are passed at each call (borrowed memory, other devices).
+    inputs: the traced values of both; outputs: the next values of those of `kept` that are updated.
     """
 
     def __init__(self, capture: StepCapture, device: Any) -> None:

@@ -1,4 +1,4 @@
-"""Why a training run ends before it is done."""
+"""Errors that end a training run early."""
 
 import math
 
@@ -6,7 +6,7 @@ import math
 class DivergedError(ArithmeticError):
     """The loss or a parameter is infinite or not a number; the message says since which step, and what is kept.
 
-    step: the number of the step whose loss it was, counted from 0. loss: its value.
+    step: the number of the step with this loss, counted from 0. loss: its value.
     """
 
     def __init__(self, message: str, step: int = -1, loss: float = math.nan) -> None:
@@ -15,4 +15,4 @@ class DivergedError(ArithmeticError):
 
 
 class ResumeError(ValueError):
-    """A run is to go on otherwise than it began; the message names each difference with both values."""
+    """A run would resume with settings other than its own; the message names each difference with both values."""

@@ -1,4 +1,4 @@
-"""How well a network does on data that it was not trained on, and what it says to data without targets."""
+"""Evaluation of a network on data that it was not trained on, and its predictions for data without targets."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from lamina.train.scoring import Scoring
 
 @dataclass(frozen=True)
 class Scores:
-    """What an evaluation found.
+    """The results of an evaluation.
 
-    correct: of `labels` labels, so many were hit; both are None where the targets are no labels (regression).
-    loss: the mean over all labels that count, or over all samples where targets are no labels; None where no loss was
-        asked for.
-    metrics: the figure of each metric that was asked for, by its name: a float, or an array.
+    correct: how many of `labels` labels were predicted correctly; both are None where the targets are not labels
+        (regression).
+    loss: the mean over all labels that count, or over all samples where targets are not labels; None where no loss
+        was requested.
+    metrics: the value of each requested metric, by its name: a float, or an array.
     """
 
     correct: int | None = None
@@ -40,7 +41,7 @@ class Scores:
 
     @property
     def accuracy(self) -> float | None:
-        """The fraction of the labels that was hit, from 0 to 1; None where there are none."""
+        """The fraction of the labels predicted correctly, from 0 to 1; None where there are none."""
         return self.correct / self.labels if self.labels and self.correct is not None else None
 
     def __str__(self) -> str:
@@ -68,20 +69,21 @@ def evaluate(
 ) -> Scores:
     """Accuracy, loss and metrics of a network over (inputs, targets) batches, in inference mode.
 
-    Targets are labels where they are integers of shape (N, …) and the outputs have shape (N, C, …): one label a
-    sample, or one a pixel. The answer is the class with the largest output; a NaN among them is never right.
+    Targets are labels where they are integers of shape (N, …) and the outputs have shape (N, C, …): one label per
+    sample, or one per pixel. The prediction is the class with the largest output; outputs with a NaN are never
+    correct.
 
-    net: a module, or a Predictor that is used again and again.
+    net: a module, or a Predictor that is reused.
     data: inputs and targets may each be an array, or nested tuples, lists and dicts of arrays, as in `train_step`.
-    loss_fn: (outputs, targets) -> scalar, a mean over the labels that count, or over the samples where targets are no
-        labels: then it must be given, or metrics. (Of a loss with class weights the figure is a mean of means.)
-    metrics: of `lamina.train.metrics`, own ones, or functions like loss_fn; or a dict of these by name. They are
-        compiled with loss_fn and run on the device, but for those that ask for the host.
+    loss_fn: (outputs, targets) -> scalar, a mean over the labels that count, or over the samples where targets are
+        not labels: then it or metrics must be given. (For a loss with class weights the result is a mean of means.)
+    metrics: of `lamina.train.metrics`, custom ones, or functions like loss_fn; or a dict of these by name. They are
+        compiled with loss_fn and run on the device, except those that ask for the host.
     parallel: "data": each rank evaluates its part of the data, of any size, without padding; all get the scores
         of the whole.
-    ignore_index: labels of this value count neither as right nor as wrong.
+    ignore_index: labels of this value count neither as correct nor as wrong.
     Raises ValueError when data has no batches or was made with pad_last=True, or there is neither an accuracy nor
-    anything else to find; ShapeError where a metric does not fit.
+    anything else to compute; ShapeError where a metric does not fit.
     """
     predictor = net
     if not isinstance(predictor, Predictor):
@@ -94,7 +96,7 @@ def evaluate(
 
 
 def scored(predictor: Predictor, data: Iterable[Any], scoring: Scoring) -> Scores:
-    """What `evaluate` gives, by programs that may be there already."""
+    """The result of `evaluate`, by programs that may exist already."""
     check_unpadded(data, "evaluate: data")
     predictor.refresh()
     scoring.begin()
@@ -125,7 +127,7 @@ def scored(predictor: Predictor, data: Iterable[Any], scoring: Scoring) -> Score
 
 
 def check_unpadded(data: Iterable[Any], where: str) -> None:
-    """Raise ValueError for data that fills up its last batch: figures would count what was filled in."""
+    """Raise ValueError for data that pads its last batch: the results would count the padding."""
     inner: Any = data
     while isinstance(inner, Prefetch):
         inner = inner.source
@@ -147,14 +149,14 @@ def predict(
     precision: str | Precision | None = None,
     backend: str | None = None,
 ) -> Any:
-    """What a network gives for data without targets, in inference mode: tensors on the CPU, in its own structure.
+    """The outputs of a network for data without targets, in inference mode: tensors on the CPU, in its own structure.
 
-    data: what the network takes: an array, or a tuple, list or dict of arrays (as in `train_step`); or anything else
-        that can be iterated, which gives such inputs batch by batch (data.Batches, a generator, a list of dicts).
-    batch_size: so many samples of arrays, cut along each one's first axis, are computed at once; None: all.
-    labelled: each batch is a pair (inputs, targets), of which the targets are left out; a list of pairs is batches.
-    Outputs of several batches are joined along their first axis. Raises ValueError for data without batches and for
-    batch_size < 1, ShapeError for arrays of different lengths and for outputs that cannot be joined.
+    data: the network's inputs: an array, or a tuple, list or dict of arrays (as in `train_step`); or any other
+        iterable that yields such inputs batch by batch (data.Batches, a generator, a list of dicts).
+    batch_size: how many samples of arrays, split along each one's first axis, are computed at once; None: all.
+    labelled: each batch is a pair (inputs, targets), whose targets are ignored; a list of pairs is a list of batches.
+    Outputs of several batches are concatenated along their first axis. Raises ValueError for data without batches and
+    for batch_size < 1, ShapeError for arrays of different lengths and for outputs that cannot be concatenated.
     """
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"predict: batch_size must be at least 1, got {batch_size}")
@@ -192,7 +194,7 @@ def _is_list_of_pairs(data: Any) -> bool:
 
 
 def _parts(inputs: Any, batch_size: int | None) -> Iterable[Any]:
-    """The inputs cut into batches."""
+    """The inputs split into batches."""
     if batch_size is None:
         return [inputs]
     arrays, structure = flatten_arrays(inputs, "predict: inputs")
@@ -231,7 +233,7 @@ def pair_of(batch: Any, where: str) -> tuple[Any, Any]:
 
 
 def samples_of(inputs: Any) -> int:
-    """The length of the first axis, of the first of several arrays."""
+    """The length of the first axis of the first array."""
     first = flatten_arrays(inputs, "inputs")[0][0]
     return int(first.shape[0]) if first.ndim else 1
 

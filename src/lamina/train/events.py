@@ -1,9 +1,9 @@
-"""TensorBoard's event files: records of protocol buffers, written without TensorBoard or protobuf.
+"""TensorBoard's event files: protocol buffer records, written without TensorBoard or protobuf.
 
-A file is a row of records (TFRecord): the length as 8 bytes, the length's checksum, the bytes, their checksum; a
+A file is a sequence of records (TFRecord): the length as 8 bytes, the length's checksum, the bytes, their checksum; a
 checksum is a CRC-32C that is rotated and shifted ("masked"). Each record is an `Event` message, of which a few
 fields are needed: wall_time (1, double), step (2, int64), file_version (3, string) or summary (5), and session_log
-(7), which tells TensorBoard to forget what an earlier run wrote from a step on. A summary holds values (1) of a tag
+(7), which tells TensorBoard to discard the events of earlier runs from a step on. A summary holds values (1) of a tag
 (1, string) and a simple_value (2, float).
 """
 
@@ -20,14 +20,14 @@ from pathlib import Path
 import numpy as np
 
 _VERSION = "brain.Event:2"
-#: SessionLog.START, after which steps from this event's on count anew.
+#: SessionLog.START, after which events from this one's step on supersede earlier ones.
 _START = 1
 
 
 class EventFile:
     """An event file in a folder, open for writing.
 
-    purge_step: what earlier files of the folder hold from this step on is no longer shown.
+    purge_step: events of the folder's earlier files from this step on are no longer shown.
     Raises OSError when it cannot be made.
     """
 
@@ -50,16 +50,16 @@ class EventFile:
         self.flush()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Write numbers by their tags."""
+        """Write scalars by their tags."""
         summary = b"".join(_bytes(1, _text(1, tag) + _float(2, value)) for tag, value in values.items())
         self._write(_integer(2, step) + _bytes(5, summary))
 
     def flush(self) -> None:
-        """Give what is written to the system, so that TensorBoard sees it."""
+        """Flush to the operating system, so that TensorBoard sees the events."""
         self._file.flush()
 
     def close(self) -> None:
-        """Write the rest and close."""
+        """Flush and close."""
         self._file.close()
 
     def _write(self, fields: bytes) -> None:
@@ -68,7 +68,7 @@ class EventFile:
         self._file.write(length + _checksum(length) + event + _checksum(event))
 
 
-# ---- protocol buffers: a field is its number and the kind of its bytes, then the bytes
+# ---- protocol buffers: a field is its number and wire type, then the bytes
 
 
 def _varint(value: int) -> bytes:
@@ -115,7 +115,7 @@ def _table() -> list[int]:
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of iSCSI, TFRecord and others."""
+    """The checksum used by iSCSI, TFRecord and others."""
     table, value = _table(), 0xFFFFFFFF
     for byte in data:
         value = table[(value ^ byte) & 0xFF] ^ value >> 8
@@ -123,7 +123,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _checksum(data: bytes) -> bytes:
-    """Masked, as TFRecord has it."""
+    """Masked, as in TFRecord."""
     value = crc32c(data)
     masked = ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
     return struct.pack("<I", masked)

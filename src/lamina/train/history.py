@@ -1,4 +1,4 @@
-"""What a training run was, as values."""
+"""The record of a training run, as values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.train.evaluation import Scores
 class Epoch:
     """Figures of one epoch: means over its steps, and the scores on validation data after it.
 
-    learning_rate: of its last step, NaN where nobody knows.
+    learning_rate: of its last step, NaN if unknown.
     """
 
     number: int
@@ -35,7 +35,7 @@ class Epoch:
 
     def figures(self) -> dict[str, float]:
         """Every single figure by its name: "loss", "accuracy", "validation.loss", "validation.accuracy", and
-        "validation." with a metric's name. What there is none of is left out."""
+        "validation." with a metric's name. Missing ones are left out."""
         found = {"loss": self.loss, "accuracy": self.accuracy}
         if self.validation is not None:
             scores = self.validation
@@ -47,7 +47,7 @@ class Epoch:
 
 @dataclass
 class History:
-    """What a run was: the loss of every step, the figures of every epoch, and where it ended."""
+    """The record of a run: the loss of every step, the figures of every epoch, and where it ended."""
 
     losses: list[float] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
@@ -60,7 +60,7 @@ class History:
 
 
 def _curve(losses: list[float], width: int = 600, height: int = 160) -> str:
-    """An SVG element of the losses over the steps; what is not finite is left out."""
+    """An SVG element of the losses over the steps; values that are not finite are left out."""
     known = [(i, x) for i, x in enumerate(losses) if math.isfinite(x)]
     low, high = min((x for _, x in known), default=0.0), max((x for _, x in known), default=1.0)
     across, down = max(len(losses) - 1, 1), (high - low) or 1.0

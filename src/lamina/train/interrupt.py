@@ -1,4 +1,4 @@
-"""Ctrl-C as a request: a training step is never cut in half, so that what is saved after it is whole."""
+"""Ctrl-C as a request: a training step is never interrupted midway, so that a state saved after it is consistent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lamina.train.preemption import Preemption
 
 
 class Interrupt(Preemption):
-    """While it is entered, the first Ctrl-C makes `asked` true, on all ranks of the group after the same step, as of
-    `Preemption`; the second one interrupts its process at once, as ever.
+    """Within this context the first Ctrl-C makes `asked` true, on all ranks of the group after the same step, as with
+    `Preemption`; the second one interrupts its process immediately, as usual.
 
-    Only on the main thread, which gets signals, and only where nobody else handles them.
+    Only on the main thread, which gets signals, and only where no other handler is installed.
     """
 
     signals = (signal.SIGINT,)

@@ -1,4 +1,4 @@
-"""What a step of one's own changes, by names, as a checkpoint holds it: networks, optimizers, generators, tensors."""
+"""The state of a custom step, by names, as a checkpoint holds it: networks, optimizers, generators, tensors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _RANDOM = "random"
 
 @runtime_checkable
 class HasState(Protocol):
-    """A module, an optimizer with parameters, a scheduler, anything alike."""
+    """A module, an optimizer with parameters, a scheduler, or anything similar."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Its state by name."""
 
     def load_state_dict(self, state: Any) -> Any:
-        """Take a state over."""
+        """Load a state."""
 
 
 class KeptObjects:
@@ -42,18 +42,18 @@ class KeptObjects:
         self.objects = dict(objects)
 
     def _generators(self) -> list[Generator]:
-        """Of all networks, and the default one, each once."""
+        """Those of all networks, and the default one, each once."""
         found = [g for x in self.objects.values() if isinstance(x, Module) for g in x.generators()]
         return list({id(g): g for g in (*found, default_generator)}.values())
 
     def _tensors(self) -> dict[str, Tensor]:
-        """What is a tensor by itself."""
+        """Objects that are plain tensors."""
         found = {n: x for n, x in self.objects.items() if isinstance(x, Tensor)}
         found |= {n: x.state for n, x in self.objects.items() if isinstance(x, Generator)}
         return found | {f"{_RANDOM}/{i}": g.state for i, g in enumerate(self._generators())}
 
     def random(self) -> list[str]:
-        """The names of what `state` gives that say how far generators have drawn."""
+        """The names in the result of `state` that hold the positions of generators."""
         own = [n for n, x in self.objects.items() if isinstance(x, Generator)]
         return own + [f"{_RANDOM}/{i}" for i in range(len(self._generators()))]
 
@@ -61,7 +61,7 @@ class KeptObjects:
         return {n: x for n, x in self.objects.items() if not isinstance(x, Tensor | Generator)}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors by name, and of each object what is no tensor, as JSON has it."""
+        """Tensors by name, and the parts of each object that are not tensors, as JSON values."""
         tensors, plain = self._tensors(), dict[str, Any]()
         for name, x in self._stateful().items():
             given = x.state_dict()
@@ -70,7 +70,7 @@ class KeptObjects:
         return tensors, plain
 
     def take(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> list[str]:
-        """Let all be what `state` gave; or what does not fit, where networks and tensors are left as they were."""
+        """Load the result of `state`; or return the mismatch, where networks and tensors are left unchanged."""
         own = self._tensors()
         states = {n: self._state_of(n, tensors, plain) for n in self._stateful()}
         known = {f"{n}/{k}" for n, given in states.items() for k in given} | own.keys()

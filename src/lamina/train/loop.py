@@ -42,11 +42,11 @@ from lamina.train.scoring import LATE, Scoring
 from lamina.train.setup import Setup, check_same, data_setup, step_setup
 from lamina.train.step import Step
 
-#: float16 skips steps whose gradients overflow while its loss scale is searched: so many in a row are no divergence.
+#: float16 skips steps whose gradients overflow while its loss scale is searched: this many in a row are tolerated.
 _SKIPPED = 20
 _COUNTS = ("read", "samples", "labels", "hits")
 _END = object()
-#: Seconds that other ranks wait for one that writes a checkpoint.
+#: Seconds that other ranks wait for the one that writes a checkpoint.
 _WRITING = 600.0
 
 
@@ -71,33 +71,33 @@ def fit(
 ) -> History:
     """Train for `epochs` epochs in all, showing loss, accuracy, samples per second and the time left.
 
-    step: of several ranks (`parallel="data"`) each reads its part of every batch (`Batches(…, parallel="data")`);
+    step: with several ranks (`parallel="data"`) each reads its part of every batch (`Batches(…, parallel="data")`);
         rank 0 logs and saves, figures and validation are of all.
-    data: (inputs, targets) batches, or dicts of inputs without targets: anything that can be iterated again and
-        again, or, for one epoch, once; with a start inside, something that knows epochs (data.Batches,
-        data.prefetch).
-    validation: evaluated after each epoch. metrics: for it, beside loss and accuracy, as in `evaluate`.
-    start: where an earlier run ended (`load_checkpoint` returns it). What the checkpoint says of the run must be
-        so again: epochs, batch size, seed and content of the data.
+    data: (inputs, targets) batches, or dicts of inputs without targets: any iterable that can be iterated repeatedly,
+        or, for one epoch, once; to start within an epoch, data that knows epochs (data.Batches, data.prefetch).
+    validation: evaluated after each epoch. metrics: computed on it beside loss and accuracy, as in `evaluate`.
+    start: where an earlier run ended (`load_checkpoint` returns it). The run must match the checkpoint's: epochs,
+        batch size, seed and content of the data.
     checkpoint: a file to write after each epoch. After Ctrl-C the current step is finished and the file is written
-        with the position inside of the epoch, before KeyboardInterrupt goes on, on all ranks where one of several is
-        interrupted; a second Ctrl-C ends at once. A
-        `CheckpointFolder` of the step is written beside the training, by each rank its part. SIGTERM and SIGUSR1,
-        by which schedulers announce the end of a job, are answered likewise: all ranks stop after one step, the
-        checkpoint is written, and Preempted ends the process with status 85.
-    checkpoint_every: write it after so many steps, too.
-    callbacks: of `lamina.train.callbacks`, own ones, or functions that are called with each Epoch; training ends when
-        one returns True, on all ranks where one does on any. What they remember is in the checkpoint.
+        with the position inside the epoch, before KeyboardInterrupt is raised, on all ranks if any of several is
+        interrupted; a second Ctrl-C ends immediately. A `CheckpointFolder` of the step is written asynchronously,
+        each rank writing its part. SIGTERM and SIGUSR1, by which schedulers announce the end of a job, are handled
+        likewise: all ranks stop after one step, the checkpoint is written, and Preempted ends the process with status
+        85.
+    checkpoint_every: also write it every so many steps.
+    callbacks: of `lamina.train.callbacks`, custom ones, or functions that are called with each Epoch; training ends
+        on all ranks when one returns True on any. Their state is in the checkpoint.
     max_steps: end after so many steps.
     check_finite: end with DivergedError when a loss is infinite or NaN, or, before a checkpoint is written, a
-        parameter: the last checkpoint stays. In float16 it takes more than 20 such losses in a row, because steps
-        that overflow are skipped.
-    override: what may differ from the run that wrote the checkpoint: "epochs", "data.batch_size", "data", "all".
+        parameter: the last checkpoint stays. In float16 it takes more than 20 such losses in a row, because
+            overflowing steps are skipped.
+    override: settings that may differ from the run that wrote the checkpoint: "epochs", "data.batch_size", "data",
+        "all".
     progress: draw a bar; by default on terminals only, with one line per epoch elsewhere.
     Raises ValueError for epochs < 1, for data without batches, for batches of which ranks have different numbers of
-    samples, where data is a list or says so (`uneven`, as `data.Batches` do: other data must see to it itself), and
-    for ranks with different settings, TypeError for data that can be read only once where there are more epochs,
-    ResumeError for another run than the checkpoint's, OSError when the checkpoint cannot be written.
+    samples, where data is a list or reports it (`uneven`, as `data.Batches` do: other data must ensure it itself),
+    and for ranks with different settings, TypeError for one-shot iterables with more than one epoch, ResumeError for
+    a run other than the checkpoint's, OSError when the checkpoint cannot be written.
     """
     if epochs < 1:
         raise ValueError(f"fit: epochs must be at least 1, got {epochs}")
@@ -139,14 +139,15 @@ def fit(
 def _check_ranks(
     step: Step, data: Iterable[Any], setup: Setup, start: Position, max_steps: int | None
 ) -> None:
-    """Raise ValueError where ranks that train together have different settings: of the step, of the run's length, and
-    of batches that they share, but for their content, which may be random, or that are there as a list."""
+    """Raise ValueError where ranks that train together have different settings: of the step, of the run's length, or
+    of batches that they share (except their content, which may be random), or of batches given as a list (their
+    sizes)."""
     if step.options.parallel is None:
         return
     told = _shared(data, setup)
     told |= {**step_setup(step), "epoch": start.epoch, "batch": start.batch, "max_steps": max_steps}
     length = _length(data)
-    if length is not None:  # of which a limit may leave some out, on ranks that have more of them
+    if length is not None:  # a limit may cut them short, on ranks that have more
         told["batches"] = length if max_steps is None else min(length, start.batch + max_steps)
     if isinstance(data, list | tuple) and step.options.parallel.equal_parts:
         told |= _samples(data if max_steps is None else data[start.batch : start.batch + max_steps])
@@ -156,11 +157,11 @@ def _check_ranks(
 
 
 def _warn_of_same_batches(parallel: DataParallel, data: Any, setup: Setup) -> None:
-    """Warn, on the first rank, where all read the same batches whole: N ranks do then what one would do."""
+    """Warn, on the first rank, where all ranks read the same whole batches: N ranks then do the work of one."""
     source = data.source if isinstance(data, Prefetch) else data
     facts = {name: x for name, x in setup.items() if name.startswith("data.")}
     whole = getattr(source, "world_size", 0) == 1 and "data.content" in facts
-    # A sampler of one's own may give each rank other samples.
+    # A custom sampler may give each rank different samples.
     sampled = any(getattr(source, name, None) is not None for name in ("sampler", "batch_sampler"))
     given = parallel.gather_objects(facts if whole and not sampled else None)
     if parallel.place == 0 and given[0] is not None and all(other == given[0] for other in given):
@@ -183,19 +184,19 @@ def _check_validations(step: Step, validation: Iterable[Any] | None, metrics: Ma
 
 
 def _shared(data: Any, setup: Setup) -> dict[str, Any]:
-    """What of a setup ranks have in common: all but the data's content, or the data, where each has its own."""
+    """The part of a setup that ranks share: all but the data's content, or the data, where each rank has its own."""
     own = "data.content" if getattr(data, "world_size", 1) > 1 else "data."
     return {name: x for name, x in setup.items() if not name.startswith(own)}
 
 
 def _samples(batches: Sequence[Any]) -> dict[str, int]:
-    """How many samples each batch has. Raises ValueError for what is no batch."""
+    """The number of samples of each batch. Raises ValueError for what is not a batch."""
     pairs = (pair_of(batch, f"fit: batch {i}") for i, batch in enumerate(batches))
     return {f"samples of batch {i}": samples_of(inputs) for i, (inputs, _) in enumerate(pairs)}
 
 
 def _is_saved(step: Step, checkpoint: str | Path | CheckpointFolder | None) -> bool:
-    """Whether any rank writes checkpoints: then all of them answer the signals that ask for one."""
+    """Whether any rank writes checkpoints: then all of them handle the signals that request one."""
     parallel = step.options.parallel
     given = [checkpoint is not None] if parallel is None else parallel.gather_objects(checkpoint is not None)
     if parallel is not None and step.shards is not None and any(given) and not all(given):
@@ -214,7 +215,8 @@ def _at_the_same_sample(start: Position, setup: Setup) -> Position:
 
 @dataclass(frozen=True)
 class _Saving:
-    """When checkpoints are written, and whether what is not finite is refused. by_any: whether a rank writes them."""
+    """When checkpoints are written, and whether non-finite values are an error. by_any: whether any rank
+    writes them."""
 
     checkpoint: str | Path | CheckpointFolder | None
     every: int | None
@@ -223,7 +225,7 @@ class _Saving:
 
 
 class _Loop:
-    """One call of `fit`: the parts that stay the same, and what has been seen."""
+    """One call of `fit`: the parts that stay the same, and the state so far."""
 
     def __init__(
         self,
@@ -246,10 +248,10 @@ class _Loop:
         self.interrupt, self.preemption = Interrupt(group), Preemption(group)
         self.preempted = ""  # by which signal
         self.evaluation: tuple[Predictor, Scoring] | None = None
-        self.bad = 0  # losses in a row that are not finite
+        self.bad = 0  # consecutive losses that are not finite
 
     def all(self, console: Console | None, progress: bool | None) -> History:
-        """Every epoch from the start on."""
+        """All epochs from the start on."""
         start, epochs = self.run.start, self.run.epochs
         done = start.epoch * (self.length or 0) + start.batch
         ends = [] if self.length is None else [epochs * self.length]
@@ -273,15 +275,15 @@ class _Loop:
         return self.history
 
     def _end(self, begun: Sequence[Callback]) -> None:
-        """Let each callback end, and the checkpoint be whole, whatever the others raise."""
-        with contextlib.ExitStack() as ends:  # the last one that it is given is the first one that it calls
+        """End each callback, and complete the checkpoint, even if others raise."""
+        with contextlib.ExitStack() as ends:  # runs its callbacks last in, first out
             if isinstance(self.saving.checkpoint, CheckpointFolder):
                 ends.callback(self.saving.checkpoint.wait)
             for callback in reversed(begun):
                 ends.callback(callback.end)
 
     def _states(self) -> list[Mapping[str, Any] | None]:
-        """What each callback remembered at the start: the first of its class that no other callback has."""
+        """The saved state of each callback at the start: the first of its class not yet taken by another callback."""
         left = [tuple(entry) for entry in self.run.start.loop.get("callbacks", ())]
         found: list[Mapping[str, Any] | None] = []
         for callback in self.callbacks:
@@ -297,10 +299,10 @@ class _Loop:
         return self.max_steps is not None and len(self.history.losses) >= self.max_steps
 
     def epoch(self, number: int, first: int, reporter: Reporter) -> bool:
-        """Train one epoch from batch `first` on, evaluate, tell the callbacks, and save; whether one wants to end.
+        """Train one epoch from batch `first` on, evaluate, call the callbacks, and save; whether one wants to end.
 
-        What follows the last step may take long: the checkpoint is written before it, with the figures so far, and
-        once more when the epoch is behind.
+        The work after the last step may take long: the checkpoint is written before it, with the figures so far, and
+        once more at the end of the epoch.
         """
         reporter.start_epoch(number, self.run.epochs)
         figures = _Figures(self.run.start.loop.get("figures") if first else None)
@@ -325,7 +327,7 @@ class _Loop:
         )
         self.history.epochs.append(summary)
         reporter.line(str(summary))
-        asked = [callback.epoch(summary) for callback in self.callbacks]  # each, whatever the others say
+        asked = [callback.epoch(summary) for callback in self.callbacks]  # each, whatever the others return
         if figures.whole:
             self._save(number + 1, 0)
         for callback in self.callbacks:
@@ -337,17 +339,17 @@ class _Loop:
         return self._is_asked_by_any(any(asked))
 
     def _is_asked_by_any(self, asked: bool) -> bool:
-        """Whether a callback of any rank wants to end, as one that watches its own clock may: all stop together."""
+        """Whether a callback on any rank wants to end, such as one that watches its own clock: all stop together."""
         return asked if self.parallel is None else any(self.parallel.gather_objects(asked))
 
     def _is_preempted(self) -> bool:
-        """Whether a signal has asked any rank to end; all ranks ask, and stop together."""
+        """Whether a signal has reached any rank; all ranks ask, and stop together."""
         if not self.preempted and self.saving.by_any:
             self.preempted = self.preemption.asked
         return bool(self.preempted)
 
     def _leave(self, reporter: Reporter) -> NoReturn:
-        """End with the status of what was preempted; the checkpoint is whole by then."""
+        """Exit with the status of a preempted process; the checkpoint is complete by then."""
         if isinstance(self.saving.checkpoint, CheckpointFolder):
             self.saving.checkpoint.wait()
         where = self._where().removeprefix("interrupted")
@@ -363,7 +365,7 @@ class _Loop:
             last = self._is_last(first + figures.steps, batches)
             loss = self.step(
                 inputs, targets, update=True if last else None
-            )  # a short group of gradients ends here
+            )  # an incomplete accumulation group ends here
             figures.steps += 1
             pending.append(
                 _Result(
@@ -389,20 +391,20 @@ class _Loop:
             raise ValueError(self._no_batches(number, first))
 
     def _is_last(self, position: int, batches: _Ahead) -> bool:
-        """Whether the batch at this position ends the epoch, where a group of gradients that it does not fill is
-        to end with it. Only then, and where the data does not know its length, the next batch is waited for."""
+        """Whether the batch at this position ends the epoch and must therefore end an incomplete accumulation group.
+        Only then, and if the data's length is unknown, is the next batch waited for."""
         if self.length is not None:
             return position + 1 == self.length
         return self.step.waiting + 1 < self.step.options.accumulate and batches.is_over()
 
     def _is_whole(self, position: int, batches: _Ahead) -> bool:
-        """Whether no batch is left: by the data's length, else by asking for one more."""
+        """Whether no batch is left: by the data's length, else by fetching one more."""
         if self.length is not None:
             return position >= self.length
         return not (self.interrupt.asked or self.preempted) and batches.is_over()
 
     def _no_batches(self, number: int, first: int) -> str:
-        """Why there was nothing to train on."""
+        """The reason why there was nothing to train on."""
         if first:
             return f"fit: epoch {number + 1} has no batch {first} to go on from" + (
                 f", only {self.length}" if self.length is not None else ""
@@ -427,7 +429,7 @@ class _Loop:
             self._stop(f"the loss is {loss}", loss)
 
     def _save(self, epoch: int, batch: int, figures: _Figures | None = None) -> None:
-        """Take down the position, and write the checkpoint, unless training diverged."""
+        """Record the position, and write the checkpoint, unless training diverged."""
         loop: dict[str, Any] = {"callbacks": [[type(c).__name__, c.state()] for c in self.callbacks]}
         if figures is not None:
             loop["figures"] = figures.state()
@@ -462,7 +464,7 @@ class _Loop:
         )
 
     def _where(self) -> str:
-        """What to do after Ctrl-C."""
+        """Instructions for resuming after Ctrl-C."""
         at, file = self.history.position, _name_of(self.saving.checkpoint)
         place = f"interrupted after {at.epoch} epochs and {at.batch} batches"
         if file is None:
@@ -477,7 +479,7 @@ class _Loop:
         return itertools.islice(iter(self.data), first, None)
 
     def _evaluate(self, data: Iterable[Any], number: int) -> Scores:
-        """The scores on validation data; data that knows epochs (random crops) gives those of this one."""
+        """The scores on validation data; data that knows epochs (random crops) gives this epoch's."""
         if self.evaluation is None:
             step = self.step
             predictor = Predictor(
@@ -498,7 +500,7 @@ def _name_of(checkpoint: str | Path | CheckpointFolder | None) -> str | None:
 
 
 class _Ahead:
-    """Batches, of which one can be fetched before its turn; timelines show how long each was waited for."""
+    """Batches with one of lookahead; timelines show the waiting time for each."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -525,9 +527,9 @@ class _Ahead:
 
 @dataclass(frozen=True)
 class _Result:
-    """A step that was started: its loss, hits and labels, which may not be known yet, and what it was given.
+    """A launched step: its loss, hits and labels, which may not be computed yet, and its inputs.
 
-    own: these are of this rank's part of the batch alone: gradients are gathered, and nothing is communicated.
+    own: these are of this rank's part of the batch alone: gradients are accumulated without communication.
     """
 
     loss: Tensor
@@ -540,13 +542,13 @@ class _Result:
 class _Figures:
     """Sums over the steps of an epoch; with the `state` of an interrupted one, over its steps as well.
 
-    steps: of this run. read: steps whose loss is known. whole: whether it went on to the epoch's end.
+    steps: of this run. read: steps whose loss is known. whole: whether the epoch ran to its end.
     """
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         self.steps = self.read = self.samples = self.labels = self.hits = 0
         self.sum = 0.0
-        self._own = [0.0, 0, 0]  # of the sum, the hits and the labels, what is not of all ranks
+        self._own = [0.0, 0, 0]  # this rank's part of the sum, hits and labels, not yet reduced
         self.whole = False
         self.began = self.ended = time.perf_counter()
         if state is not None:
@@ -555,7 +557,7 @@ class _Figures:
             self.began -= float(state["seconds"])
 
     def state(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON values."""
         return {**{n: getattr(self, n) for n in _COUNTS}, "sum": self.sum, "seconds": self.seconds}
 
     def add(self, loss: float, result: _Result) -> None:
@@ -570,7 +572,7 @@ class _Figures:
         self.ended = time.perf_counter()
 
     def join(self, parallel: DataParallel) -> None:
-        """Let what is each rank's own be that of all ranks, so that these decide alike. All of them call it."""
+        """Reduce the ranks' own sums over all ranks, so that these decide alike. All of them call it."""
         sums, hits, labels = (sum(x) for x in zip(*parallel.gather_objects(self._own), strict=True))
         self.sum += sums / parallel.size - self._own[0]
         self.hits += int(hits - self._own[1])
@@ -584,7 +586,7 @@ class _Figures:
 
     @property
     def accuracy(self) -> float | None:
-        """The fraction of the labels that was hit (those of -100 do not count), None where there are none."""
+        """The fraction of the labels predicted correctly (-100 is ignored), None where there are none."""
         return self.hits / self.labels if self.labels else None
 
     @property
@@ -599,7 +601,7 @@ class _Figures:
 
 
 def _length(data: Iterable[Any]) -> int | None:
-    """How many batches an epoch has, None where the data does not know."""
+    """The number of batches of an epoch, None if the data does not know it."""
     try:
         return len(data)  # type: ignore[arg-type]
     except TypeError:

@@ -1,13 +1,13 @@
-"""Metrics: figures over all samples of a data set, from what each batch adds.
+"""Metrics: values over all samples of a data set, from each batch's contributions.
 
-A metric has two halves. `sums` makes numbers of one batch that may be added to those of other batches, by ops,
-so that it is compiled and runs on the device where the outputs are. `result` makes the figure of their totals, by
-NumPy. What ops cannot say (strings, sorting all scores) sets `on_host` and gets NumPy arrays.
+A metric has two parts. `sums` computes a batch's additive contributions by ops, so that it is compiled and runs on
+the device where the outputs are. `result` computes the metric from their totals, by NumPy. Computations that ops
+cannot express (strings, sorting all scores) set `on_host` and get NumPy arrays.
 
-Labels are as in `lamina.evaluate`: integers (N, …) for outputs (N, C, …); one that is no class and does not say
-`ignore_index` counts as missed. Where outputs and targets have one shape, or outputs a second axis of 1 that targets
-lack, they are binary: outputs above `threshold` (0, for logits) mean class 1, targets above 0.5 are class 1. An
-output with a NaN is the answer of no class.
+Labels are as in `lamina.evaluate`: integers (N, …) for outputs (N, C, …); a label that is neither a class nor
+`ignore_index` counts as missed. Where outputs and targets have one shape, or outputs have a second axis of size 1
+that targets lack, they are binary: outputs above `threshold` (0, for logits) mean class 1, targets above 0.5 are
+class 1. Outputs with a NaN predict no class.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ __all__ = [
 __dir__ = listing(__all__)
 
 Array = np.ndarray[Any, Any]
-#: Over classes: the mean of the classes' figures; that weighted by the classes' samples; of all samples together;
-#: of class 1 alone; one figure a class.
+#: Averaging over classes: the mean of the classes' values; the mean weighted by the classes' samples; over all
+#: samples together; class 1 alone; one value per class.
 Average = Literal["macro", "weighted", "micro", "binary", "none"]
 
 
 class Metric(Checked, ABC):
-    """A figure over all samples. Own ones define `name`, `sums` and `result`.
+    """A value over all samples. Custom metrics define `name`, `sums` and `result`.
 
-    name: what the figure is called in `Scores.metrics` and in progress lines.
-    on_host: `sums` gets NumPy arrays and gives NumPy numbers, instead of being compiled.
-    larger_is_better: which way a callback looks.
+    name: the metric's name in `Scores.metrics` and in progress lines.
+    on_host: `sums` gets NumPy arrays and returns NumPy numbers, instead of being compiled.
+    larger_is_better: the direction of improvement for callbacks.
     """
 
     name: str
@@ -63,11 +63,12 @@ class Metric(Checked, ABC):
 
     @abstractmethod
     def sums(self, outputs: Any, targets: Any) -> Any:
-        """What a batch adds: a tensor, or a tuple, list or dict of them, of the same shapes for every batch."""
+        """A batch's contribution: a tensor, or a tuple, list or dict of them, of the same shapes for every batch."""
 
     @abstractmethod
     def result(self, totals: Any) -> Any:
-        """The figure: a number or an array. totals: as `sums` gives them, as NumPy arrays, added over all batches."""
+        """The metric: a number or an array. totals: as `sums` returns them, as NumPy arrays, added over
+        all batches."""
 
     def merge(self, first: Any, second: Any) -> Any:
         """The totals of two parts of the data: their sum, leaf by leaf."""
@@ -79,7 +80,7 @@ class Metric(Checked, ABC):
 def named_metrics(given: Iterable[Any] | Mapping[str, Any]) -> dict[str, Metric]:
     """Metrics under their names. A function (outputs, targets) -> mean of the batch becomes a `Mean`.
 
-    Raises TypeError for what is neither, ValueError for a name that is taken.
+    Raises TypeError for anything else, ValueError for a name that is taken.
     """
     pairs = list(given.items()) if isinstance(given, Mapping) else [(None, m) for m in given]
     found: dict[str, Metric] = {}
@@ -100,7 +101,7 @@ def named_metrics(given: Iterable[Any] | Mapping[str, Any]) -> dict[str, Metric]
 
 class Mean(Metric):
     """The mean of a function that gives the mean of a batch, such as a loss: over the labels that count, or over the
-    samples where targets are no labels, as `lamina.evaluate` weighs loss_fn.
+    samples where targets are not labels, as `lamina.evaluate` weights loss_fn.
 
     function: (outputs, targets) -> scalar, written with lamina.ops.
     """
@@ -117,7 +118,7 @@ class Mean(Metric):
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
 
     def sums(self, outputs: Any, targets: Any) -> Any:
-        """The mean times the number of labels that count, or of samples, and that."""
+        """The mean times the number of labels that count, or of samples, and that number."""
         mean = self.function(outputs, targets)
         if tuple(mean.shape) != ():
             raise ShapeError(f"metric {self.name}: must give a scalar, got {mean.spec}; use a mean")
@@ -126,8 +127,8 @@ class Mean(Metric):
             return mean * count, np.asarray(count)
         counted = _count(ops.ne(ops.cast(targets, "int64"), self.ignore_index))
         if mean.dtype.itemsize < 4:
-            mean = ops.cast(mean, "float32")  # pixels are more than float16 counts
-        # The mean over no label is no number, and weighs nothing.
+            mean = ops.cast(mean, "float32")  # float16 cannot count all pixels
+        # The mean over no labels is NaN, and has no weight.
         return ops.where(ops.gt(counted, 0), mean * ops.cast(counted, mean.dtype), 0.0), counted
 
     def result(self, totals: Any) -> float:
@@ -202,7 +203,7 @@ class TopK(Metric):
         places = spread(labels, classes)
         own = _sum_where(places, x)
         before = ops.sum(ops.cast(ops.gt(x, ops.unsqueeze(own, 1)), "int64"), 1)
-        counts = ops.logical_and(counted, ops.any(places, 1))  # a label that is no class is never right
+        counts = ops.logical_and(counted, ops.any(places, 1))  # a label that is no class is never correct
         hits = ops.logical_and(ops.logical_and(ops.lt(before, self.k), counts), ops.logical_not(_has_nan(x)))
         return _count(hits), _count(counted)
 
@@ -212,7 +213,7 @@ class TopK(Metric):
 
 
 class _Counted(Metric):
-    """Made of the confusion matrix.
+    """Computed from the confusion matrix.
 
     num_classes: C; None takes it from the outputs' second axis (2 where outputs are binary).
     """
@@ -233,8 +234,8 @@ class _Counted(Metric):
         self.name = name or self.title
 
     def sums(self, outputs: Any, targets: Any) -> Any:
-        """How often label i was answered by class j: int64 [C + 1, C + 1]; the last row is labels that are no class,
-        the last column answers that were NaN."""
+        """How often label i was predicted as class j: int64 [C + 1, C + 1]; the last row is labels that are no class,
+        the last column predictions that were NaN."""
         x, labels, classes = classified(self.name, outputs, targets, self.threshold)
         if self.num_classes not in (None, classes):
             raise ShapeError(
@@ -257,8 +258,8 @@ class _Counted(Metric):
 
 
 class ConfusionMatrix(_Counted):
-    """How often label i was answered by class j, int64 [C, C]. Answers that were NaN and labels that are no class
-    are left out."""
+    """How often label i was predicted as class j, int64 [C, C]. Predictions that were NaN and labels that are no
+    class are left out."""
 
     title = "confusion_matrix"
 
@@ -268,7 +269,7 @@ class ConfusionMatrix(_Counted):
 
 
 class Accuracy(_Counted):
-    """The fraction of labels that are hit; NaN where no label counts."""
+    """The fraction of labels predicted correctly; NaN where no label counts."""
 
     title = "accuracy"
 
@@ -281,7 +282,7 @@ class Accuracy(_Counted):
 class IoU(_Counted):
     """Intersection over union of each class's pixels (or samples), its mean over the classes that occur.
 
-    each: one figure a class instead, NaN where it occurs neither among labels nor among answers.
+    each: one value per class instead, NaN where it occurs neither among labels nor among predictions.
     """
 
     title = "iou"
@@ -291,7 +292,7 @@ class IoU(_Counted):
         self.each = each
 
     def result(self, totals: Any) -> Any:
-        """The mean, or one a class."""
+        """The mean, or one per class."""
         hits, wrong, missed = self.per_class(totals)
         union = hits + wrong + missed
         found = np.divide(hits, union, out=np.full_like(hits, np.nan), where=union > 0)
@@ -301,7 +302,7 @@ class IoU(_Counted):
 
 
 class _Averaged(_Counted):
-    """A figure of each class, averaged. A class without a denominator counts as 0."""
+    """A value per class, averaged. A class without a denominator counts as 0."""
 
     def __init__(
         self, num_classes: int | None = None, *, average: Average | None = None, **options: Any
@@ -310,7 +311,7 @@ class _Averaged(_Counted):
         self.average = average
 
     def of_counts(self, hits: Array, wrong: Array, missed: Array) -> Any:
-        """The figure of true positives, false positives and false negatives."""
+        """The value from true positives, false positives and false negatives."""
         raise NotImplementedError
 
     def result(self, totals: Any) -> Any:
@@ -329,7 +330,7 @@ class _Averaged(_Counted):
 
 
 class PrecisionScore(_Averaged):
-    """Of the answers of a class, the fraction that is right."""
+    """The fraction of a class's predictions that are correct."""
 
     title = "precision"
 
@@ -339,7 +340,7 @@ class PrecisionScore(_Averaged):
 
 
 class RecallScore(_Averaged):
-    """Of the labels of a class, the fraction that is found."""
+    """The fraction of a class's labels that are found."""
 
     title = "recall"
 
@@ -359,10 +360,10 @@ class F1Score(_Averaged):
 
 
 class AUC(Metric):
-    """The area under the ROC curve of two classes: how likely a sample of class 1 scores above one of class 0.
+    """The area under the ROC curve of two classes: the probability that a class-1 sample scores above a class-0 one.
 
-    Outputs are scores of any scale, shaped as the targets, or (N, 2), whose difference is the score. Exact, by the
-    ranks of all scores (Mann & Whitney 1947), equal scores counting half; so it keeps them, on the host.
+    Outputs are scores of any scale, shaped like the targets, or (N, 2), whose difference is the score. Exact, by the
+    ranks of all scores (Mann & Whitney 1947), equal scores counting half; it therefore keeps all scores, on the host.
     """
 
     name = "auc"
@@ -372,7 +373,7 @@ class AUC(Metric):
         self.ignore_index = ignore_index
 
     def sums(self, outputs: Any, targets: Any) -> Any:
-        """Of the targets that count scores, float64, and whether they are of class 1, flat."""
+        """The scores of the targets that count, float64, and whether they are of class 1, flat."""
         if outputs.shape == (*targets.shape, 2):
             outputs = outputs[..., 1].astype(np.float64) - outputs[..., 0]
         _same_shape(self.name, outputs, targets)
@@ -380,7 +381,7 @@ class AUC(Metric):
         return outputs[counted].astype(np.float64), targets[counted] > 0.5
 
     def merge(self, first: Any, second: Any) -> Any:
-        """One behind the other."""
+        """Concatenated."""
         return tuple(np.concatenate(pair) for pair in zip(first, second, strict=True))
 
     def result(self, totals: Any) -> float:
@@ -399,13 +400,13 @@ class AUC(Metric):
 
 
 class EditDistance(Metric):
-    """Levenshtein's distance between sequences: insertions, deletions and substitutions that make one the other.
+    """Levenshtein distance between sequences: the number of insertions, deletions and substitutions between them.
 
     rate: divided by the length of the targets, over all samples together: the label error rate, or, where the
         sequences are lists of words or of characters, the word or character error rate. Else the mean distance.
-    decode: makes a list of sequences of the outputs, as NumPy arrays (`greedy_ctc`; a list of `text.split()`). By
+    decode: makes a list of sequences from the outputs, as NumPy arrays (`greedy_ctc`; a list of `text.split()`). By
         default outputs (N, C, T) are the logits of T classes each, and integers (N, T) the sequences themselves.
-    decode_targets: likewise of the targets; by default integers (N, T) without `ignore_index`.
+    decode_targets: likewise for the targets; by default integers (N, T) without `ignore_index`.
     """
 
     on_host = True
@@ -451,7 +452,7 @@ class EditDistance(Metric):
 
 
 def edit_distance(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """Levenshtein's distance of two sequences, of anything that can be compared (Wagner & Fischer 1974)."""
+    """Levenshtein distance of two sequences of any comparable items (Wagner & Fischer 1974)."""
     codes: dict[Any, int] = {}
     a, b = (
         np.asarray(
@@ -462,14 +463,14 @@ def edit_distance(first: Sequence[Any], second: Sequence[Any]) -> int:
     places = np.arange(len(b) + 1)
     row = places
     for number, symbol in enumerate(a, 1):
-        # Without insertions first; an insertion then takes the least from the left, one more a place.
+        # Without insertions first; an insertion then takes the minimum from the left, plus one per position.
         reached = np.minimum(row[1:] + 1, row[:-1] + (b != symbol))
         row = np.minimum.accumulate(np.concatenate(([number], reached)) - places) + places
     return int(row[-1])
 
 
 def greedy_ctc(log_probs: Array, lengths: Any = None, *, blank: int = 0) -> list[list[int]]:
-    """The best path through CTC's outputs: the likeliest symbol at each time, repetitions and blanks left out.
+    """The best path through CTC's outputs: the likeliest symbol at each time, with repetitions and blanks removed.
 
     log_probs: (T, N, C), as `ops.ctc_loss` takes them. lengths: of the N samples, T by default.
     """
@@ -499,7 +500,7 @@ def _labelled(outputs: Any, targets: Any) -> bool:
 
 
 def classified(name: str, outputs: Any, targets: Any, threshold: float | None) -> tuple[Any, Any, int]:
-    """Outputs (N, C, …), labels int64 (N, …) and C; where a threshold is given binary ones are two classes around it.
+    """Outputs (N, C, …), labels int64 (N, …) and C; binary outputs with a threshold become two classes around it.
 
     Raises ShapeError for other shapes.
     """
@@ -524,7 +525,7 @@ def _binary(shape: tuple[int, ...]) -> int:
 
 
 def spread(labels: Any, classes: int) -> Any:
-    """Where a label is class c: booleans (N, C, …); other labels are nowhere."""
+    """Where a label is class c: booleans (N, C, …); False everywhere for other labels."""
     numbers = np.arange(classes).reshape(1, classes, *[1] * (len(labels.shape) - 1))
     return ops.eq(ops.unsqueeze(labels, 1), numbers)
 
@@ -539,7 +540,7 @@ def _flat(mask: Any) -> Any:
 
 
 def _sum_where(mask: Any, x: Any) -> Any:
-    """The sum over the classes of x where the mask holds; what it does not hold may be anything."""
+    """The sum over the classes of x where the mask is set; elements elsewhere may be anything."""
     return ops.sum(ops.where(mask, x, 0.0), 1)
 
 

@@ -1,4 +1,4 @@
-"""Signals that announce the end of a job (SIGTERM, SIGUSR1): all ranks stop after one step, to go on later."""
+"""Signals that announce the end of a job (SIGTERM, SIGUSR1): all ranks stop after the same step, to resume later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lamina.spec import Group
 
 
 class Preempted(SystemExit):
-    """Training ended because a signal asked for it, and what it needs to go on is saved; the exit status is 85."""
+    """Training ended because of a signal, and the state needed to resume is saved; the exit status is 85."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ class Preempted(SystemExit):
 
 
 class Preemption:
-    """While it is entered, SIGTERM and SIGUSR1 end nothing: `asked` says that a rank of the group has got one.
+    """Within this context SIGTERM and SIGUSR1 do not end the process: `asked` tells that a rank got one.
 
         with Preemption() as preemption:
             for batch in batches:
@@ -37,13 +37,14 @@ class Preemption:
                     folder.wait()
                     raise Preempted(preemption.asked)
 
-    Every rank reads `asked` after the same steps and gets the same answer. Where ranks are watched and steps are
-    those of `train_step`, nothing is communicated until a signal comes: the watchdogs agree after which step all
-    stop. Otherwise each reading is a collective operation. Only on the main thread, which gets signals, and only
-    where nobody else handles them; elsewhere it waits for the other ranks' signals alone. group: by default all.
+    Every rank reads `asked` after the same steps and gets the same answer. Where ranks have watchdogs and steps are
+    those of `train_step`, nothing is communicated until a signal arrives: the watchdogs agree on the step after which
+    all stop. Otherwise each reading is a collective operation. Only on the main thread, which gets signals, and only
+    where no other handler is installed; elsewhere it responds to the other ranks' signals alone. group: by default
+    all.
     """
 
-    #: What is answered, where this is what would answer it otherwise.
+    #: Signals that are handled, if `default` is their current handler.
     signals: ClassVar[Sequence[signal.Signals]] = (signal.SIGTERM, signal.SIGUSR1)
     default: ClassVar[Any] = signal.SIG_DFL
 
@@ -70,7 +71,7 @@ class Preemption:
 
     @property
     def asked(self) -> str:
-        """The name of the signal after which all stop now, "" where there is none."""
+        """The name of the signal after which all stop now, "" if there is none."""
         if not self._agreed:
             self._agreed = self._agreement()
         return self._agreed

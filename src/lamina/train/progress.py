@@ -1,4 +1,4 @@
-"""What a training run shows: a bar on a terminal, one line per epoch elsewhere."""
+"""Progress display of a training run: a bar on a terminal, one line per epoch elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.progress import (
 class Reporter:
     """Shows loss, accuracy, samples per second and the time left. Use as a context manager.
 
-    total: steps of the whole run, None where nobody knows. done: steps that an earlier run has made.
+    total: steps of the whole run, None if unknown. done: steps of an earlier run.
     bar: None draws one on terminals only.
     """
 
@@ -62,5 +62,5 @@ class Reporter:
         self._progress.update(self._task, advance=1, figures=f"loss {loss:.4f}  {hits}{rate:.0f} samples/s")
 
     def line(self, text: str) -> None:
-        """A line that stays: above the bar, or plainly."""
+        """A line that stays: above the bar, or plain."""
         self.console.print(text, soft_wrap=True)

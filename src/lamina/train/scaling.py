@@ -1,8 +1,7 @@
 """Dynamic loss scaling for float16 (Micikevicius et al. 2018): state as a value, inside the compiled step.
 
-The loss is multiplied by `scale`. Are all gradients finite, they are divided by it again and the step counts
-as good; after INTERVAL good steps in a row the scale doubles. Otherwise the scale halves and the step changes
-nothing.
+The loss is multiplied by `scale`. If all gradients are finite, they are divided by it again and the step counts as
+good; after INTERVAL good steps in a row the scale doubles. Otherwise the scale halves and the step changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def initial_scale() -> Tensor:
 
 
 def all_finite(gradients: Sequence[Any]) -> Any:
-    """A bool scalar: whether no gradient holds an infinity or a NaN (each times zero is zero)."""
+    """A bool scalar: whether no gradient contains an infinity or a NaN (whose product with zero is NaN)."""
     return ops.eq(total(g * 0.0 for g in gradients), 0.0)
 
 

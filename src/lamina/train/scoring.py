@@ -1,4 +1,4 @@
-"""What an evaluation adds up: loss, hits and metrics of each batch, compiled to run where the outputs are."""
+"""Accumulation of an evaluation: loss, hits and metrics of each batch, compiled to run where the outputs are."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from lamina.tensors import Tensor, array_spec, flatten_arrays
 from lamina.train.labels import are_labels
 from lamina.train.metrics import Metric
 
-#: Sums are read this many batches late, so that reading them does not make the device wait for the host.
+#: Sums are read with a delay of this many batches, so that reading them does not make the device wait for the host.
 LATE = 2
 
 
 class Scoring:
     """Sums over the batches of an evaluation; `begin` starts with nothing.
 
-    The loss, the hits and the metrics that do not ask for the host are one compiled program per set of shapes, which
-    is queued behind the network's.
+    The loss, the hits and the metrics that do not need the host are one compiled program per set of shapes, queued
+    after the network's.
 
-    loss: the sum of the batches' losses times their weights, and those (`weight`): the labels that count, or samples
-    where targets are no labels. hits, labels, samples: over all batches that were read; `finish` reads the last ones,
-    and where the evaluation is `parallel` adds up what all ranks have.
+    loss: the sum of the batches' losses times their weights; weight: the sum of these: the labels that count, or
+        samples where targets are not labels. hits, labels, samples: over all batches read so far; `finish` reads the
+        last ones, and, for a `parallel` evaluation, reduces over all ranks.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Scoring:
         self.begin()
 
     def begin(self) -> None:
-        """Forget all batches."""
+        """Reset."""
         self.batches = self.samples = self.hits = self.labels = self.weight = 0
         self.loss = 0.0
         self.has_labels = True
@@ -59,7 +59,7 @@ class Scoring:
         self._queued: deque[_Sums] = deque()
 
     def add(self, outputs: Any, targets: Any, samples: int) -> None:
-        """One more batch. Raises TypeError for what is no array, ShapeError where loss or metrics do not fit."""
+        """Add one more batch. Raises TypeError for non-arrays, ShapeError where loss or metrics do not fit."""
         given, first = _tree.flatten(outputs)
         wanted, second = flatten_arrays(targets, "evaluate: targets", needed=targets is not None)
         kind = _SumsKind(first, second, tuple(array_spec(x) for x in (*given, *wanted)), current_policy())
@@ -77,7 +77,7 @@ class Scoring:
             self._read(self._queued.popleft())
 
     def finish(self) -> dict[str, Any]:
-        """Read what is left, and give the figure of each metric."""
+        """Read the remaining sums, and return the value of each metric."""
         while self._queued:
             self._read(self._queued.popleft())
         if self.parallel is not None:
@@ -85,13 +85,13 @@ class Scoring:
         return {name: metric.result(self._totals[name]) for name, metric in self.metrics.items()}
 
     def _sums_so_far(self) -> tuple[Any, ...]:
-        """Of this rank's batches."""
+        """Those of this rank's batches."""
         counts = (self.batches, self.samples, self.hits, self.labels, self.weight, self.loss)
         return counts, self.has_labels, self._totals, [*["loss"] * (self.loss_fn is not None), *self.metrics]
 
     def _join(self, ranks: Sequence[tuple[Any, ...]]) -> None:
-        """Add up the sums of all ranks, in their order: each has the same in the end. Raises ValueError where they
-        were asked for different figures, which would be of some ranks' data alone."""
+        """Add up the sums of all ranks, in rank order, so that all get the same result. Raises ValueError where they
+        were asked for different metrics, whose sums would cover some ranks' data alone."""
         self._check_asked([asked for *_, asked in ranks])
         numbers = zip(*(counts for counts, *_ in ranks), strict=True)
         self.batches, self.samples, self.hits, self.labels, self.weight, self.loss = map(sum, numbers)
@@ -103,7 +103,7 @@ class Scoring:
                 self._totals[name] = new if old is None else self.metrics[name].merge(old, new)
 
     def _check_asked(self, asked: Sequence[Sequence[str]]) -> None:
-        """Raise ValueError, on all ranks, where one is asked for other figures than the first."""
+        """Raise ValueError, on all ranks, if one is asked for metrics other than the first's."""
         other = next((place for place, names in enumerate(asked) if names != asked[0]), None)
         if other is not None and self.parallel is not None:
             numbers = self.parallel.ranks.ranks
@@ -121,14 +121,14 @@ class Scoring:
         if "hits" in found:
             hits, weight = map(int, found["hits"])
             self.hits, self.labels = self.hits + hits, self.labels + weight
-        if "loss" in found and weight:  # a mean over nothing is no number
+        if "loss" in found and weight:  # the mean over no samples is NaN
             self.loss, self.weight = self.loss + float(found["loss"]) * weight, self.weight + weight
         for name, metric in self.metrics.items():
             new, old = found[f"metric {name}"], self._totals.get(name)
             self._totals[name] = new if old is None else metric.merge(old, new)
 
     def _compile(self, kind: _SumsKind, count: int) -> _Program:
-        """The program of the sums of a batch of this kind."""
+        """The program of the sums for a batch of this kind."""
         structures: list[Structure] = []
 
         def sums(*values: Any) -> list[Any]:
@@ -158,7 +158,7 @@ class Scoring:
         return found
 
     def _hits(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        """Hits and labels that count, where the targets are labels. An output with a NaN hits nothing."""
+        """Hits and labels that count, where the targets are labels. An output with a NaN is never a hit."""
         if not are_labels(outputs.shape, targets.shape, targets.dtype.kind):
             return {}
         labels = ops.cast(targets, "int64")
@@ -171,7 +171,7 @@ class Scoring:
 
 @dataclass(frozen=True)
 class _SumsKind:
-    """What a program is made for."""
+    """The key of a program."""
 
     outputs: Structure
     targets: Structure
@@ -194,7 +194,7 @@ class _Program:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Of a batch, which may not be computed yet."""
+    """Sums of a batch, which may not be computed yet."""
 
     sums: dict[str, Any]
     samples: int

@@ -1,6 +1,6 @@
-"""How a training run is set up, as plain values: what a checkpoint records, and what must agree when it goes on.
+"""The setup of a training run, as plain values: recorded in checkpoints, and compared on resuming.
 
-A setup maps names to numbers, texts, flags or lists of them. Names with a point belong together, such as
+A setup maps names to numbers, strings, flags or lists of them. Names with a dot belong together, such as
 "optimizer.momentum".
 """
 
@@ -17,7 +17,7 @@ from lamina.train.errors import ResumeError
 from lamina.train.step import Step
 
 Setup = Mapping[str, Any]
-#: The learning rate is recorded at these steps: that tells schedules apart.
+#: The learning rate is recorded at these steps to distinguish schedules.
 _PROBES = (0, *(2**n for n in range(17)))
 
 _ABSENT = object()
@@ -25,7 +25,7 @@ _ABSENT = object()
 
 @runtime_checkable
 class Described(Protocol):
-    """Data that says what it is: data.Batches, and data.Prefetch of them."""
+    """Data that describes itself: data.Batches, and data.Prefetch of them."""
 
     def describe(self) -> Mapping[str, Any]:
         """Sizes, order and content, as plain values."""
@@ -33,7 +33,8 @@ class Described(Protocol):
 
 
 def step_setup(step: Step) -> dict[str, Any]:
-    """Of a training step: the optimizer with its settings, the learning rate over time, loss and clipping."""
+    """The setup of a training step: the optimizer with its settings, the learning rate over time, loss
+    and clipping."""
     return {
         **_optimizer_setup(step.optimizer, "optimizer"),
         "lr": [planned_rate(step.optimizer, number) for number in _PROBES],
@@ -46,7 +47,7 @@ def step_setup(step: Step) -> dict[str, Any]:
 
 
 def _name_of(function: Any) -> str:
-    """The name of a function, of what a `functools.partial` calls, or of an object's class."""
+    """The name of a function, of the function that a `functools.partial` calls, or of an object's class."""
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__qualname__", type(function).__name__))
@@ -67,7 +68,7 @@ def _optimizer_setup(optimizer: Optimizer, name: str) -> dict[str, Any]:
 
 
 def _groups_setup(optimizer: Optimizer) -> dict[str, Any]:
-    """Of parameter groups: each one's numbers, rates and parameters' names."""
+    """The setup of parameter groups: each one's hyperparameters, rates and parameters' names."""
     found: dict[str, Any] = {}
     for i, group in enumerate(optimizer.param_groups if optimizer.is_bound else ()):
         if isinstance(group.rule, Optimizer):
@@ -78,16 +79,17 @@ def _groups_setup(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def changed_numbers(optimizer: Optimizer) -> dict[str, Any]:
-    """The numbers of an optimizer and its groups that were set again since it was made, by their names in a setup.
+    """The hyperparameters of an optimizer and its groups that were set again after construction, by their setup
+    names.
 
-    A setup leaves these out: they are state, which a checkpoint gives back.
+    A setup leaves these out: they are state, which a checkpoint restores.
     """
     return {name: getattr(rule, field) for name, rule, field in _changed_of(optimizer)}
 
 
 def take_numbers(optimizer: Optimizer, kept: Setup, setup: Setup, override: Collection[str]) -> None:
-    """Let numbers be as they were: those that had been changed (kept), and those that are changed by now, which the
-    other run had as it was made (setup); but for what is overridden."""
+    """Restore hyperparameters: those that the saved run had changed (kept), and those changed by now that the saved
+    run still had at their initial values (setup); except those overridden."""
     for rule_name, rule in _rules(optimizer):
         for field in inspect.signature(type(rule).__init__).parameters:
             name = f"{rule_name}.{field}"
@@ -98,7 +100,8 @@ def take_numbers(optimizer: Optimizer, kept: Setup, setup: Setup, override: Coll
 
 
 def _changed_of(optimizer: Optimizer) -> Iterator[tuple[str, Optimizer, str]]:
-    """The name in a setup, the rule and the field of each number that was set again and that JSON can say."""
+    """The setup name, the rule and the field of each hyperparameter that was set again and that JSON
+    can represent."""
     for name, rule in _rules(optimizer):
         for field in sorted(rule.changed):
             if isinstance(getattr(rule, field, _ABSENT), bool | int | float | str | tuple | None):
@@ -106,7 +109,8 @@ def _changed_of(optimizer: Optimizer) -> Iterator[tuple[str, Optimizer, str]]:
 
 
 def _rules(optimizer: Optimizer) -> Iterator[tuple[str, Optimizer]]:
-    """An optimizer and those that it wraps, then those of its groups, which follow it where they are not set."""
+    """An optimizer and those that it wraps, then those of its groups, which inherit the values that they do
+    not set."""
     groups = optimizer.param_groups if optimizer.is_bound else ()
     named = [("optimizer", optimizer), *((f"optimizer.group{i}", g.rule) for i, g in enumerate(groups))]
     while named:
@@ -118,18 +122,16 @@ def _rules(optimizer: Optimizer) -> Iterator[tuple[str, Optimizer]]:
 
 
 def data_setup(data: Iterable[Any], epochs: int) -> dict[str, Any]:
-    """Of data: the number of epochs, and what the data says of itself (nothing, where it does not `describe` it)."""
+    """The setup of data: the number of epochs, and the data's description (nothing, where it has no `describe`)."""
     described = data.describe() if isinstance(data, Described) else {}
     return {"epochs": epochs, **{f"data.{name}": value for name, value in described.items()}}
 
 
 def check_same(old: Setup, new: Setup, override: Collection[str], where: str) -> None:
-    """Raise ResumeError when what both setups name differs, but for what is overridden."""
+    """Raise ResumeError where values that both setups contain differ, except those overridden."""
     wrong = {name: _difference(old[name], new[name]) for name in new if name in old}
     if wrong.get("data.batch_size"):
-        wrong.pop(
-            "data.content", None
-        )  # a digest of the first batch, which says nothing of one of another size
+        wrong.pop("data.content", None)  # a digest of the first batch, meaningless for another batch size
     told = [
         f"{name} {text}" for name, text in sorted(wrong.items()) if text and not _overridden(name, override)
     ]
@@ -145,7 +147,7 @@ def _overridden(name: str, override: Collection[str]) -> bool:
 
 
 def _difference(old: Any, new: Any) -> str:
-    """Both values where they differ; of lists over the steps, those of the first step that differs."""
+    """Both values where they differ; for lists over the steps, those of the first step that differs."""
     old, new = _plain(old), _plain(new)
     if old == new:
         return ""
@@ -156,5 +158,5 @@ def _difference(old: Any, new: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON gives it back: tuples are lists."""
+    """As JSON returns it: tuples become lists."""
     return [_plain(v) for v in value] if isinstance(value, tuple | list) else value

@@ -1,8 +1,8 @@
 """A training step as one compiled graph: forward, loss, gradients, clipping, optimizer.
 
-Parameters, optimizer state, buffers, random state and loss scale are inputs that the graph updates in place;
-the learning rate, the network's inputs and the targets are ordinary inputs. One program is compiled per structure,
-shapes and dtypes of these, all of them on the same state.
+Parameters, optimizer state, buffers, random state and loss scale are inputs that the graph updates in place; the
+learning rate, the network's inputs and the targets are ordinary inputs. One program is compiled per structure, shapes
+and dtypes of these; all share the same state.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ from lamina.train.scaling import all_finite, initial_scale, next_scale
 
 _where = device  # the argument of `train_step` has the same name
 Loss = Callable[[Any, Any], Any]
-#: How many parameters a text names.
+#: How many parameters an error message names.
 _SHOWN = 4
 V = TypeVar("V")
 
 
 @dataclass
 class State:
-    """All that training changes, by name, as this rank holds it.
+    """The whole training state, by name, as this rank holds it.
 
-    masters: with the optimizer in shards, this rank's pieces of wide parameters, which `parameters` has rounded.
+    masters: with a sharded optimizer, this rank's pieces of the wide (master) weights, which `parameters` has
+        rounded.
     """
 
     parameters: dict[str, Tensor]
@@ -102,42 +103,44 @@ def train_step(
 ) -> Step:
     """A function that trains net by one batch: step(inputs, targets) -> loss.
 
-    net: its parameters become the step's state: they move to the device and are updated in place. What is frozen
-        (`requires_grad_(False)`) gets no gradient, which costs nothing.
+    net: its parameters become the step's state: they move to the device and are updated in place. Frozen parameters
+        (`requires_grad_(False)`) get no gradient, at no cost.
     loss_fn: (outputs of net, floats in float32, targets) -> scalar, such as ops.cross_entropy. It gets the outputs in
-        the structure in which net returns them, and the targets in that in which they are given.
-    optimizer: such as optim.SGD(lr=0.01, momentum=0.9); with parameters of its own, or groups of them, it trains
-        these alone: optim.SGD(lr=0.01).over(net, groups).
-    device: "auto" takes a GPU when there is one; for one that is not there (`Device("cuda", machine=…)`) steps are
-        planned alone, by `program`, and parameters stay where they are. backend: another backend of that device
+        the structure in which net returns them, and the targets as they are given.
+    optimizer: such as optim.SGD(lr=0.01, momentum=0.9); an optimizer with its own parameters or groups trains only
+        these: optim.SGD(lr=0.01).over(net, groups).
+    device: "auto" takes a GPU when there is one; for an absent one (`Device("cuda", machine=…)`) steps are only
+        planned, by `program`, and parameters stay where they are. backend: another backend of that device
         ("reference").
     precision: "fp32"; "tf32"; "bf16" and "fp16", with float32 master weights and, for fp16, dynamic loss
         scaling; "fp64". Parameters are converted to the type of the weights. By default "fp64" for a network whose
         parameters are all in float64, "fp32" for others.
     clip_norm: gradients are scaled down to this norm, taken over all of them together. clip_value: before that, each
         of their elements is brought into [-clip_value, clip_value].
-    accumulate: so many calls gather gradients, of which the last one updates the parameters by their mean.
-        `step(inputs, targets, update=True)` ends a shorter group.
-    averaged: a train.AveragedModel of net, which takes part in each update.
-    keep_grads: `step.grads` holds the gradients of the last call, as they came to the optimizer.
-    parallel: "data": each rank calls the step with its part of a batch, all of one size, and all train by the mean
-        of the gradients, which travel while the backward pass goes on. Parameters start as rank 0's; loss and hits
-        are those of the whole batch. A `lamina.distributed.DataParallel` says more. Nothing to do in a world of one
-        rank.
-    shard_optimizer: with `parallel`, each rank keeps its piece alone of the optimizer's state, and in half precision
-        of the float32 parameters: gradients are reduced and scattered, the own pieces updated, and the new
-        parameters gathered (in the half type). For optimizers that go element by element.
+    accumulate: the number of calls over which gradients are accumulated; the last one updates the parameters by their
+        mean. `step(inputs, targets, update=True)` ends a group early.
+    averaged: a train.AveragedModel of net, updated in each step.
+    keep_grads: `step.grads` holds the gradients of the last call, as the optimizer received them.
+    parallel: "data": each rank calls the step with its part of a batch, all of one size, and all train by the mean of
+        the gradients, whose communication overlaps with the backward pass. Parameters start as rank 0's; loss and
+        hits are those of the whole batch. A `lamina.distributed.DataParallel` gives further options. No effect in a
+        world of one rank.
+    shard_optimizer: with `parallel`, each rank keeps only its shard of the optimizer's state and, in half precision,
+        of the float32 parameters: gradients are reduce-scattered, the rank's shard updated, and the new parameters
+        all-gathered (in the half type). For elementwise optimizers.
     memory_limit: bytes, or such as "8 GiB", for everything but parameters and state: where activations take more,
-        some are computed again in the backward pass instead of being kept, with the same results.
-    max_programs, max_program_bytes: each kind of batch (shapes, dtypes, structure) has a program; how many are kept,
-        and in how much memory (by default a quarter of the device's). What was not used for longest goes first.
-    tuning: under the policy "auto" on a GPU, plans that nobody measured compete between steps, after two seconds
-        of them in at most a tenth of the time; winners are put in before a step, within the type's rounding, and
-        remembered on disk. Ranks that train together hold a part of the contests each, and change plans before the
-        same step. Nothing changes under the policy `deterministic`. False, or LAMINA_TUNING=0 in the environment,
-        turns it off (on one rank: on all of them, with a warning); `step.tuning` says how far it is.
+        some are rematerialized in the backward pass, with the same results.
+    max_programs, max_program_bytes: each kind of batch (shapes, dtypes, structure) has a program; how many are
+        cached, and in how much memory (by default a quarter of the device's). The least recently used is evicted
+        first.
+    tuning: under the policy "auto" on a GPU, unmeasured plans are autotuned between steps, after two seconds of
+        training and in at most a tenth of the time; winners are swapped in before a step, change results within the
+        type's rounding, and are cached on disk. Ranks that train together each measure a part of the candidates, and
+        change plans before the same step. Nothing changes under the policy `deterministic`. False, or LAMINA_TUNING=0
+        in the environment, turns it off (on one rank: on all of them, with a warning); `step.tuning` tells its
+        progress.
     Raises NoGpuError, ValueError for an unknown precision, a network without parameters, or shards of an optimizer
-    that needs whole tensors, RuntimeError where ranks were started that have not met (`lamina.distributed.init`),
+    that needs whole tensors, RuntimeError where ranks were started but not connected (`lamina.distributed.init`),
     MemoryLimitError at the first step when it cannot be planned in so little memory.
     """
     if shard_optimizer and parallel is None:
@@ -164,7 +167,7 @@ def _tuner(ended: str, together: DataParallel | None) -> Tuner:
 
 @dataclass(frozen=True)
 class Options:
-    """What a step does with gradients; see `train_step`."""
+    """How a step treats gradients; see `train_step`."""
 
     clip_norm: float | None = None
     clip_value: float | None = None
@@ -184,7 +187,7 @@ class Options:
 
 
 class _ReadOnly(Generic[V]):
-    """An attribute that programs are compiled with: setting it would change none of them."""
+    """An attribute that is fixed when programs are compiled: setting it would not change them."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -204,15 +207,15 @@ class _ReadOnly(Generic[V]):
 
 
 class Step:
-    """A compiled training step; made by `train_step`. Threads may share it: their steps run one after another, whole.
+    """A compiled training step; made by `train_step`. Thread-safe: steps of several threads run one after another.
 
-    Each module trains in its own mode: what is in `eval()` (a batch norm that is to keep its statistics) stays so.
+    Each module trains in its own mode: modules in `eval()` (a batch norm that is to keep its statistics) stay so.
 
-    number: updates done so far; the optimizer's schedules go by it.
-    grads: of the last call, by the parameters' names, where `keep_grads` asks for them.
-    correct, labels: of the last batch, how many labels the largest output hit, and how many there are but for those
-        that are -100, as scalar tensors (None when the labels are not integers); reading them waits for the device,
-        as reading the loss does.
+    number: updates done so far; the optimizer's schedules depend on it.
+    grads: of the last call, by the parameters' names, where `keep_grads` is set.
+    correct, labels: of the last batch, the number of labels predicted correctly by the largest output, and the number
+        of labels other than -100, as scalar tensors (None when the labels are not integers); reading them waits for
+        the device, as reading the loss does.
     """
 
     net = _ReadOnly[Module]()
@@ -247,8 +250,8 @@ class Step:
         self._settings: tuple[int, Hashable] = (-1, ())
         self._compared = False  # with the other ranks' programs
         self._group_name = "" if options.parallel is None else options.parallel.name
-        self._waiting: int | None = 0  # gradients that were gathered; None: as the state says
-        # The parameters that have a gradient since the last update; None: as the state says.
+        self._waiting: int | None = 0  # accumulated gradients; None: as in the state
+        # The parameters that have a gradient since the last update; None: as in the state.
         self._gathered: frozenset[str] | None = frozenset()
         self._reached: dict[Hashable, frozenset[str]] = {}  # parameters that a program's loss depends on
         self.state, self._groups = self._initial_state()
@@ -256,7 +259,7 @@ class Step:
 
     @property
     def tuning(self) -> TuningState:
-        """How far tuning between steps is."""
+        """The progress of tuning between steps."""
         return self._tuner.state
 
     @property
@@ -270,14 +273,14 @@ class Step:
 
     @property
     def waiting(self) -> int:
-        """How many gradients were gathered since the last update."""
+        """How many gradients were accumulated since the last update."""
         if self._waiting is None:
             count = self.state.gathered.get("count")
             self._waiting = 0 if count is None else int(count.item())
         return self._waiting
 
     def _with_gradient(self) -> frozenset[str]:
-        """The parameters that got a gradient since the last update: of a saved state, those whose sum is not 0."""
+        """The parameters that got a gradient since the last update: for a loaded state, those whose sum is not 0."""
         if self._gathered is None:
             sums = {n: x for n, x in self.state.gathered.items() if n != "count"}
             self._gathered = frozenset([n for n, x in sums.items() if bool(ops.any(ops.ne(x, 0.0)))])
@@ -287,13 +290,14 @@ class Step:
         """Train by one batch and return its loss: a scalar tensor; reading its value waits for the device.
 
         inputs: what net takes: an array of any library and dtype, or nested tuples, lists and dicts of them. A tuple
-            or list holds net's positional arguments, a dict its named ones. Floats are cast to the compute type,
-            integers and booleans reach the network as they are.
-        targets: what loss_fn takes, likewise an array or nested arrays, as they are; None where the network gives its
-            own loss, which loss_fn hands on: lambda outputs, targets: outputs["loss"].
-        update: where gradients are accumulated, whether this call updates the parameters by the mean of what was
-            gathered, this batch included; by default each `accumulate`-th call since the last update does.
-        Raises TypeError for what is no array, or may be one or several (a tuple of numbers).
+            or list holds net's positional arguments, a dict its keyword arguments. Floats are cast to the compute
+            type, integers and booleans reach the network as they are.
+        targets: what loss_fn takes, likewise an array or nested arrays, as they are; None where the network computes
+            its own loss, which loss_fn passes on: lambda outputs, targets: outputs["loss"].
+        update: where gradients are accumulated, whether this call updates the parameters by the mean of the
+            accumulated gradients, including this batch's; by default each `accumulate`-th call since the last update
+            does.
+        Raises TypeError for non-arrays, and for values that may be one array or several (a tuple of numbers).
         """
         given, takes = flatten_arrays(inputs, "train_step: inputs")
         wanted, goals = flatten_arrays(targets, "train_step: targets", needed=targets is not None)
@@ -302,7 +306,7 @@ class Step:
             updates = self.waiting + 1 >= self.options.accumulate if update is None else update
             kind = _BatchKind(takes, goals, specs, updates)
             program = self._program(kind, self._with_gradient() if updates else frozenset())
-            if self.options.parallel is not None:  # a rank's own steps are no other's
+            if self.options.parallel is not None:  # a rank's own steps are not compared with others'
                 progress.begin_step(self.number)
                 self._compare(program, kind.samples, self.options.parallel)
             with self._tuner.before(program.executable):
@@ -322,9 +326,11 @@ class Step:
             self.grads = {name: next(results) for name in program.grads} if self.options.keep_grads else None
             return loss
 
-    # ---- what one rank would hold
+    # ---- the state in the form of a single rank
     def pieces(self) -> dict[str, tuple[Tensor, Shape]]:
-        """Of what the ranks share, by the names of `whole_state`, this rank's pieces, and the shapes of the whole."""
+        """This rank's pieces of the state shared among ranks, by the names of `whole_state`, and the shapes of the
+        whole.
+        """
         shapes = {n: x.shape for n, x in self.state.parameters.items()}
         found = {f"parameters/{n}": (x, shapes[n]) for n, x in self.state.masters.items()}
         for name, entry in _trained(self.state, self._groups) if self.shards is not None else ():
@@ -335,14 +341,16 @@ class Step:
         return found
 
     def common_state(self) -> dict[str, Tensor]:
-        """What each rank holds whole, by name."""
+        """The replicated state, by name."""
         pieces = self.pieces()
         return {
             n: x for n, x in self.state.named().items() if n not in pieces and not n.startswith("masters/")
         }
 
     def whole_state(self) -> dict[str, Tensor]:
-        """The state by name as one rank would hold it: what the ranks share is gathered, so that all call it then."""
+        """The state by name as a single rank would hold it: sharded state is gathered, so that all ranks must call
+        it.
+        """
         if self.shards is None:
             return self.state.named() | self._gathered_by_all()
         pieces = self.pieces()
@@ -351,11 +359,11 @@ class Step:
 
     @property
     def is_shared(self) -> bool:
-        """Whether ranks hold different parts of the state, so that all of them call `whole_state`."""
+        """Whether ranks hold different parts of the state, so that all of them must call `whole_state`."""
         return self.shards is not None or (self.options.parallel is not None and self.waiting > 0)
 
     def _gathered_by_all(self) -> dict[str, Tensor]:
-        """Gradients that wait for an update are each rank's own; one rank would hold their mean."""
+        """Gradients awaiting an update are each rank's own; a single rank would hold their mean."""
         parallel = self.options.parallel
         if parallel is None or not self.waiting:
             return {}
@@ -363,14 +371,14 @@ class Step:
         return all_reduce_each(own, "mean", group=parallel.ranks)
 
     def whole_specs(self) -> dict[str, Spec]:
-        """Shapes and dtypes of `whole_state`, which nobody else need call."""
+        """Shapes and dtypes of `whole_state`, without communication."""
         pieces = {n: Spec(shape, x.dtype) for n, (x, shape) in self.pieces().items()}
         return {n: x.spec.open for n, x in self.common_state().items()} | pieces
 
     def take_state(self, whole: Mapping[str, Tensor], own: Mapping[str, Tensor] | None = None) -> None:
-        """Let the state be what `whole_state` gave, of any number of ranks.
+        """Load the result of `whole_state`, of any number of ranks.
 
-        own: pieces of this rank's, in place of whole tensors. All ranks give the same names, and call it then.
+        own: pieces of this rank's, in place of whole tensors. All ranks pass the same names, and must all call it.
         """
         own = own or {}
         for name, (piece, _) in self.pieces().items():
@@ -388,8 +396,9 @@ class Step:
             held.copy_(rounded.to(held.device, held.dtype))
 
     def _compare(self, program: _CompiledStep, samples: int | None, parallel: DataParallel) -> None:
-        """At the first step: whether all ranks have traced the same collective operations, exchange gradients of the
-        same parameters, and have parts of one size. In later steps the watchdogs compare that. Raises ValueError."""
+        """At the first step: check that all ranks have traced the same collective operations, exchange gradients of
+        the same parameters, and have parts of one size. In later steps the watchdogs compare that. Raises ValueError.
+        """
         if not self._compared:
             parallel.check_alike("train_step: collective operations", program.collectives)
             names = [(name, "") for name in sorted(program.reached)]
@@ -420,14 +429,14 @@ class Step:
     def program(self, inputs: Any, targets: Any = None) -> _CompiledStep:
         """The program for inputs and targets of these shapes and dtypes, compiled on first use.
 
-        inputs, targets: a Spec, or a tree of them as the arrays will be.
+        inputs, targets: a Spec, or a tree of them in the arrays' structure.
         """
         (given, takes), (wanted, goals) = _tree.flatten(inputs), _tree.flatten(targets)
         return self._program(_BatchKind(takes, goals, tuple(s.open for s in (*given, *wanted))))
 
     def _program(self, kind: _BatchKind, gathered: frozenset[str] = frozenset()) -> _CompiledStep:
-        """gathered: parameters that have a gradient already, of which it updates those by that alone that its own
-        loss does not depend on."""
+        """gathered: parameters that already have a gradient; those of them that the program's own loss does not
+        depend on are updated by that gradient alone."""
         key = (kind, current_policy(), self._modes_and_frozen(), self._groups.compiled)
         with self._turn:
             others = gathered - self._reached.get(key, frozenset())
@@ -440,7 +449,8 @@ class Step:
             return found
 
     def _modes_and_frozen(self) -> Hashable:
-        """Which modules are in training mode, and which parameters are trained: asked anew only when one was set."""
+        """Which modules are in training mode, and which parameters are trained: recomputed only when one
+        was changed."""
         if self._settings[0] != settings_version():
             self._check_parameters()
             modes = tuple([m.training for m in self.net.modules()])
@@ -449,7 +459,7 @@ class Step:
         return self._settings[1]
 
     def _check_types(self) -> None:
-        """Raises RuntimeError for parameters and buffers that were made another dtype after the step was made."""
+        """Raises RuntimeError for parameters and buffers whose dtype was changed after the step was made."""
         master, compute = self.precision.master, self.precision.compute
         for name, held in (self.state.parameters | self.state.buffers).items():
             wanted = compute if name in self.state.masters else master
@@ -482,7 +492,7 @@ class Step:
     # ---- state
     @property
     def _home(self) -> Device | None:
-        """Where the state lies; on the CPU, where the step is planned for a GPU that is not there."""
+        """The device of the state; the CPU where the step is planned for an absent GPU."""
         return self.device if self.device.planned is None else None
 
     def _initial_state(self) -> tuple[State, ParameterGroups]:
@@ -517,9 +527,9 @@ class Step:
         return state, groups
 
     def _extend(self, state: State, groups: ParameterGroups) -> None:
-        """Add what belongs to parameters that are trained now: optimizer state, gathered gradients.
+        """Add the state of parameters that are trained now: optimizer state, accumulated gradients.
 
-        Raises ValueError for an optimizer that trains others than the network's.
+        Raises ValueError for an optimizer that trains parameters other than the network's.
         """
         known = {id(p) for p in state.parameters.values()}
         if foreign := [e.name for e in groups.entries.values() if id(e.param) not in known]:
@@ -545,7 +555,7 @@ class Step:
             state.gathered["count"] = zeros((), device=self._home)
 
     def _share_master(self, state: State, name: str) -> None:
-        """Keep this rank's piece of a wide parameter that the network reads in the compute type alone."""
+        """Keep this rank's piece of a wide parameter that the network reads only in the compute type."""
         param, compute = state.parameters[name], self.precision.compute
         if name in state.masters or param.dtype == compute or id(param) in self.net.masters():
             return
@@ -584,7 +594,7 @@ class Step:
         )
 
     def _trained(self) -> list[tuple[str, TrainedParameter]]:
-        """The parameters that are trained, by the network's names. Raises ValueError where there are none."""
+        """The trained parameters, by the network's names. Raises ValueError where there are none."""
         found = _trained(self.state, self._groups)
         if not found:
             raise ValueError(
@@ -596,11 +606,12 @@ class Step:
     def _forward_and_back(
         self, values: dict[str, Value], kind: _BatchKind, capture: StepCapture, gathered: frozenset[str]
     ) -> tuple[list[Any], list[Value], frozenset[str]]:
-        """The new value of every state, in order, then the loss, perhaps the numbers of hits and of labels, and the
-        gradients; what is exchanged with other ranks and not read; the names of the parameters that the loss depends
+        """The new value of every state, in order, then the loss, the numbers of hits and of labels (if any), and the
+        gradients; values exchanged with other ranks but not read; the names of the parameters that the loss depends
         on.
 
-        gathered: those that have a gradient already. What has none is not updated, as by torch's optimizers.
+        gathered: parameters that already have a gradient. Those without one are not updated, as in torch's
+            optimizers.
         """
         parameters = {n: values[f"parameters/{n}"] for n in self.state.parameters}
         trained = self._trained()
@@ -638,8 +649,9 @@ class Step:
     def _moved(
         self, parameters: dict[str, Value], half: dict[str, Any], written: dict[str, Any]
     ) -> dict[str, Any]:
-        """The parameters that the network itself wrote (rows scaled to a norm), in their own type: of one that it
-        read rounded, what it changed is added. Raises ValueError where several ranks would each write their own."""
+        """The parameters that the network itself wrote (rows scaled to a norm), in their own type: if the network
+        reads a rounded copy, its change is added. Raises ValueError where several ranks would each write their own.
+        """
         if written and self.options.parallel is not None:
             raise ValueError(
                 f"train_step: forward writes {', '.join(written)} (max_norm), each rank what its own batch names, so "
@@ -652,10 +664,10 @@ class Step:
         }
 
     def _gradients(self, loss: Any, wrt: Sequence[Any]) -> list[Any]:
-        """The gradients; None for what the loss does not depend on.
+        """The gradients; None for parameters that the loss does not depend on.
 
-        Ranks send nothing for these: they compare their programs, so that all leave out the same. Raises ValueError
-        where the loss depends on nothing that is trained.
+        These are not communicated: ranks compare their programs, so that all leave out the same. Raises ValueError
+        where the loss depends on no trained parameter.
         """
         known = isinstance(loss, Value)  # else it is a constant
         found = (
@@ -673,7 +685,7 @@ class Step:
     def _average(
         self, averaged: AveragedModel, values: dict[str, Value], new: dict[str, Any], good: Any
     ) -> dict[str, Any]:
-        """The averages with the new parameters and buffers; as they were, where an update was skipped (good)."""
+        """The averages including the new parameters and buffers; unchanged where an update was skipped (good)."""
         own = {f"averaged/{n}": x for n, x in self.state.averaged.items()}
         given = {f"parameters/{n}": x for n, x in self.state.parameters.items()}
         given |= {f"buffers/{n}": x for n, x in self.state.buffers.items()}
@@ -688,9 +700,9 @@ class Step:
         self, parameters: dict[str, Value], values: dict[str, Value], kind: _BatchKind, capture: StepCapture
     ) -> tuple[Any, Any, Any, dict[str, Any], dict[str, Any]]:
         """The loss, the outputs in the master type, the targets, the new values of buffers and random states, and
-        those of parameters that the network wrote itself.
+        those of parameters that the network itself wrote.
 
-        The loss reads parameters in the master type, too.
+        The loss also reads parameters in the master type.
         """
         compute, master = self.precision.compute, self.precision.master
         standing: dict[int, Any] = {id(self.state.parameters[n]): v for n, v in parameters.items()}
@@ -711,7 +723,7 @@ class Step:
             read = [capture.read(operand(y, "forward", at)) for y, at in places]
             outputs = _tree.unflatten(structure, [_cast(y, master) for y in read])
             del found, results, places, read
-            # Of float16, whose gradients are scaled, the parameters themselves: see `_forward_and_back`.
+            # In float16, whose gradients are scaled, the parameters themselves: see `_forward_and_back`.
             wide = (
                 {n: values[f"parameters/{n}"] for n in parameters} if "scale/scale" in values else parameters
             )
@@ -742,10 +754,10 @@ class Step:
         values: dict[str, Value],
         updates: bool,
     ) -> tuple[dict[str, Any], Sequence[Any], Sequence[Any], Any]:
-        """The new parameters, optimizer states, gathered gradients and loss scale; the gradients; the loss and
-        the hits (figures), of all ranks where these update together; whether it updates (None: in any case).
+        """The new parameters, optimizer states, accumulated gradients and loss scale; the gradients; the loss and the
+        hits (figures), over all ranks where these update together; whether it updates (None: always).
 
-        trained: those with a gradient, with those that are arriving."""
+        trained: those with a gradient, in the order of arriving, their gradients."""
         scale, names = values.get("scale/scale"), [name for name, _ in trained]
         new: dict[str, Any] = {}
         good = None  # whether there is a gradient to update by: with a loss scale it may overflow
@@ -779,13 +791,13 @@ class Step:
         return new, self._whole_gradients(names, arriving), figures, good
 
     def _own_piece(self, name: str, parameters: dict[str, Value], values: dict[str, Value]) -> Any:
-        """What this rank updates of a parameter."""
+        """The part of a parameter that this rank updates."""
         if self.shards is None:
             return parameters[name]
         return values[f"masters/{name}"] if name in self.state.masters else self.shards.own(parameters[name])
 
     def _whole_parameters(self, names: Sequence[str], after: Sequence[Any]) -> dict[str, Any]:
-        """The new parameters of what each rank has updated, and the new pieces of wide ones."""
+        """The new parameters, from the parts that each rank has updated, and the new pieces of wide ones."""
         if self.shards is None:
             return {f"parameters/{n}": x for n, x in zip(names, after, strict=True)}
         masters = {f"masters/{n}": x for n, x in zip(names, after, strict=True) if n in self.state.masters}
@@ -795,7 +807,7 @@ class Step:
         return masters | {f"parameters/{n}": x for n, x in zip(names, whole, strict=True)}
 
     def _whole_gradients(self, names: Sequence[str], arriving: Sequence[Any]) -> Sequence[Any]:
-        """The gradients as they came to the optimizer, where they are asked for."""
+        """The gradients as the optimizer received them, if requested."""
         if self.shards is None or not self.options.keep_grads:
             return arriving
         return self.shards.whole_of_each(arriving, [self.state.parameters[n].shape for n in names])
@@ -808,7 +820,7 @@ class Step:
         values: dict[str, Value],
         new: dict[str, Any],
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Gradients and the loss averaged over the ranks, the hits added up; and the new errors of rounding."""
+        """Gradients and the loss averaged over the ranks, the hits summed; also stores the new rounding errors."""
         parallel = self.options.parallel
         if parallel is None:
             return arriving, figures
@@ -824,7 +836,7 @@ class Step:
 
     @property
     def _keeps_errors(self) -> bool:
-        """Whether gradients travel in a half type, and what rounding left over is kept."""
+        """Whether gradients are communicated in a half type with error feedback (rounding errors are kept)."""
         return self.options.parallel is not None and self.options.parallel.keeps_errors
 
     def _gather(
@@ -836,9 +848,9 @@ class Step:
         new: dict[str, Any],
         updates: bool,
     ) -> tuple[Sequence[Any], Any]:
-        """Add gradients to those that were gathered; their mean where the parameters are updated now.
+        """Add gradients to the accumulated ones; return their mean if the parameters are updated now.
 
-        good: whether the gradients are finite (None: as they are); what is returned, whether there is a mean.
+        good: whether the gradients are finite (None: not checked); returned: whether there is a mean.
         """
         before = [values[f"gathered/{name}"] for name in names]
         sums = [held + _cast(g, held.dtype) for held, g in zip(before, arriving, strict=True)]
@@ -857,7 +869,7 @@ class Step:
         return mean, None if good is None else ops.gt(grown, 0.0)
 
     def _clipped(self, arriving: Sequence[Any]) -> list[Any]:
-        """Gradients within the limits."""
+        """The gradients, clipped."""
         grads = list(arriving)
         if self.options.clip_value is not None:
             clip_grad_value_(grads, self.options.clip_value)
@@ -869,15 +881,15 @@ class Step:
 
 
 def _trained(state: State, groups: ParameterGroups) -> list[tuple[str, TrainedParameter]]:
-    """The parameters that are trained, by the network's names."""
+    """The trained parameters, by the network's names."""
     known = [(name, groups.entries.get(id(p))) for name, p in state.parameters.items()]
     return [(name, e) for name, e in known if e is not None and e.is_trained]
 
 
 @dataclass(frozen=True)
 class _BatchKind:
-    """What a program is made for: the structures of inputs and targets, the specs of both's arrays in order, and
-    whether it updates the parameters."""
+    """The key of a program: the structures of inputs and targets, the specs of both's arrays in order, and whether it
+    updates the parameters."""
 
     inputs: Structure
     targets: Structure
@@ -886,7 +898,7 @@ class _BatchKind:
 
     @property
     def samples(self) -> int | None:
-        """The first axis of all arrays, None where these differ."""
+        """The size of the first axis of all arrays, None where these differ."""
         found = {s.shape[0] for s in self.specs if s.ndim}
         return found.pop() if len(found) == 1 else None
 
@@ -905,7 +917,8 @@ class _BatchKind:
 def _recognized(
     loss: Any, hits: list[Value], after: dict[str, Any], written: dict[str, Any]
 ) -> tuple[Any, list[Value], dict[str, Any], dict[str, Any]]:
-    """What a forward pass gave, made by the ops that its formulas are: their gradients keep, and move, less."""
+    """The forward pass's results with formulas replaced by equivalent ops, whose gradients keep and move
+    less data."""
     every = [loss, *hits, *after.values(), *written.values()]
     traced = dict.fromkeys(v for v in every if isinstance(v, Value))
     made = dict(zip(traced, with_idioms(list(traced)), strict=True))
@@ -915,7 +928,7 @@ def _recognized(
 
 
 def _hits(outputs: Any, targets: Any) -> list[Value]:
-    """How often the largest output is the label, and how many labels count, where there is one output (N, C, …) and
+    """How often the largest output is the label, and how many labels count, if there is one output (N, C, …) and
     labels (N, …)."""
     if not (isinstance(outputs, Value) and isinstance(targets, Value)):
         return []
@@ -935,7 +948,7 @@ class _CompiledStep:
     collectives: Sequence[tuple[str, str]]
     closed: ClosedOver
     reached: frozenset[str]  # parameters that the loss depends on
-    rates: Sequence[Spec]  # what it is given of each group
+    rates: Sequence[Spec]  # specs of each group's inputs
     told: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -956,10 +969,10 @@ class _CompiledStep:
         memory_limit: int | None,
         ranks: Group | None,
     ) -> _CompiledStep:
-        """Compile: the first len(held) inputs are state, updated by the outputs of the same index; the last ones are
-        what is closed over, updated by the last outputs. ranks: that train together.
+        """Compile: the first len(held) inputs are state, updated by the outputs of the same index; the last inputs
+        are the closed-over tensors, updated by the last outputs. ranks: those that train together.
 
-        State that the program only hands through (a buffer that is not updated) stays where it is.
+        State that the program only passes through (a buffer that is not updated) stays where it is.
         """
         graph = graph.unmarked()
         same = [i for i in range(len(held)) if graph.outputs[i] is graph.inputs[i]]
@@ -982,7 +995,7 @@ class _CompiledStep:
         return cls(executable, counts, grads, collectives_of(graph, ranks), closed, reached, rates)
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
-        """One step on the rates, inputs and targets: the loss, perhaps hits and labels, and the gradients."""
+        """One step on the rates, inputs and targets: the loss, the hits and labels (if any), and the gradients."""
         return self.executable(*inputs, *self.closed.given)
 
     def holds(self) -> bool:
@@ -991,7 +1004,7 @@ class _CompiledStep:
 
 
 def _in_short(names: Sequence[str]) -> str:
-    """A few of the names, with a checksum over all where these are not all."""
+    """A few of the names, with a checksum over all if truncated."""
     if len(names) <= _SHOWN:
         return ", ".join(names)
     seal = zlib.crc32("\n".join(names).encode())

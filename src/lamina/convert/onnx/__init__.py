@@ -5,9 +5,9 @@
     outputs = graph({"image": x})                 # tensors in, tensors out
     recorded = graph.trace({"image": Spec(...)})  # a lamina.graph.Graph of the same nodes
 
-Each operator of ONNX has a handler, a function of an `OnnxNode`, in the module of its family; `converts` enters it in
-`HANDLERS`. What a handler needs to know as numbers (axes, sizes, pads) it asks of the node (`OnnxNode.integers`): a
-tensor or a constant gives it, a traced input is an `UnknownValueError` that names the input.
+Each operator of ONNX has a handler, a function of an `OnnxNode`, in the module of its family; `converts` registers it
+in `HANDLERS`. Handlers get the numbers that they need (axes, sizes, pads) from the node (`OnnxNode.integers`):
+tensors and constants have known values, a traced input raises an `UnknownValueError` that names it.
 
 Needs the package `onnx` (`pip install lamina[onnx]`), which reads the files.
 """

@@ -1,4 +1,4 @@
-"""What of a model's tensors are parameters, statistics, or numbers that must be known while it is recorded."""
+"""Analysis of a model's tensors: which are parameters, statistics, or must be known at trace time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from lamina.convert.onnx.body import Body, OnnxStep
 from lamina.convert.onnx.node import KNOWN, STATISTICS
 
-#: Operators that read an input's sizes alone.
+#: Operators that only read an input's sizes.
 OF_SIZES = {("", "Shape"), ("", "Size")}
 Functions = Mapping[tuple[str, str], Body]
 
@@ -33,14 +33,14 @@ def statistics(body: Body, functions: Functions) -> set[str]:
 
 
 def beside_statistics(body: Body) -> set[str]:
-    """What is read by the operators that read statistics: computed with in the type of these."""
+    """The values read by the operators that read statistics: computed in the statistics' type."""
     return {n for s in nodes_of(body) if STATISTICS.get(s.key) for n in s.inputs[1:] if n}
 
 
 def decisive(body: Body, inputs: Iterable[str], functions: Functions) -> set[str]:
-    """The values whose numbers decide shapes or the way that is taken, and what these are computed from.
+    """The values that determine shapes or control flow, and the values from which these are computed.
 
-    Values that depend on the numbers of the graph's inputs are not among them: they are not known beforehand.
+    Values that depend on the values of the graph's inputs are excluded: they are not known at trace time.
     """
     steps = list(nodes_of(body))
     varying = _varying(steps, set(inputs))
@@ -59,7 +59,7 @@ def decisive(body: Body, inputs: Iterable[str], functions: Functions) -> set[str
 
 
 def _varying(steps: Iterable[OnnxStep], inputs: set[str]) -> set[str]:
-    """The values that depend on the numbers of inputs; those of a subgraph if one around it does."""
+    """The values that depend on the values of inputs; in a subgraph, if one around it does."""
     found = set(inputs)
     for step in steps:
         read = {*step.inputs, *(n for b in step.bodies for s in nodes_of(b) for n in s.inputs)}
@@ -69,7 +69,7 @@ def _varying(steps: Iterable[OnnxStep], inputs: set[str]) -> set[str]:
 
 
 def _decisive_inputs(step: OnnxStep, functions: Functions) -> list[str]:
-    """The inputs of a node whose numbers it asks for; of a function, those of the nodes within it."""
+    """The inputs of a node whose values it needs; of a function, those of the nodes within it."""
     inner = functions.get(step.key)
     if inner is None:
         return _at(step.inputs, KNOWN.get(step.key, ()))

@@ -17,7 +17,7 @@ from lamina.spec import bool_, int64
 class AttentionInputs:
     """Queries [B, H, Tq, E], keys [B, H, Tk, E] and values [B, H, Tk, Ev].
 
-    cached: keys and values with those of the past, before heads were repeated; past: how many are of the past.
+    cached: keys and values including past ones, before heads were repeated; past: how many are past ones.
     """
 
     q: Any
@@ -29,7 +29,7 @@ class AttentionInputs:
 
 @converts("Attention")
 def attention(node: OnnxNode) -> Any:
-    """(softmax(q k^T scale + bias) v, keys and values with those of the past, the scores at the stage asked for)."""
+    """(softmax(q k^T scale + bias) v, keys and values including past ones, the scores at the requested stage)."""
     given = _operands(node)
     scale = node.get("scale") or given.q.shape[-1] ** -0.5
     bias = _bias(node, given)
@@ -71,7 +71,7 @@ def _operands(node: OnnxNode) -> AttentionInputs:
 
 
 def _bias(node: OnnxNode, given: AttentionInputs) -> Any:
-    """What is added to the scores [B, H, Tq, Tk] (or broadcasts with them), None where nothing is."""
+    """The term added to the scores [B, H, Tq, Tk] (or broadcasting with them), None if there is none."""
     rows, columns = given.q.shape[2], given.k.shape[2]
     allowed = _window(node, given, rows, columns)
     bias, mask = None, node.optional(3)
@@ -87,7 +87,7 @@ def _bias(node: OnnxNode, given: AttentionInputs) -> Any:
 
 
 def _filled(mask: Any, columns: int) -> Any:
-    """A mask that ends before the keys do hides those that it does not name."""
+    """A mask shorter than the keys hides the remaining keys."""
     short = columns - mask.shape[-1]
     if short <= 0 or mask.shape[-1] == 1:
         return mask
@@ -99,7 +99,7 @@ def _filled(mask: Any, columns: int) -> Any:
 
 
 def _window(node: OnnxNode, given: AttentionInputs, rows: int, columns: int) -> Any:
-    """Which keys a query may see by its place: causal, within a distance, not behind the sample's last key."""
+    """Which keys a query may attend to by position: causal, within a distance, up to the sample's last key."""
     valid = node.optional(6)
     left, right = node.get("left_window_size", -1), node.get("right_window_size", -1)
     right = (
@@ -114,7 +114,7 @@ def _window(node: OnnxNode, given: AttentionInputs, rows: int, columns: int) -> 
         return None if allowed.all() else as_tensor(allowed)
     valid = ops.cast(valid, int64).reshape((-1, 1, 1, 1))
     shown = ops.lt(as_tensor(key), valid)
-    ahead = ops.sub(as_tensor(key - query + rows), valid)  # the last query stands at the last valid key
+    ahead = ops.sub(as_tensor(key - query + rows), valid)  # the last query is at the last valid key
     shown = shown if right < 0 else ops.logical_and(shown, ops.le(ahead, right))
     return shown if left < 0 else ops.logical_and(shown, ops.ge(ahead, -left))
 
@@ -140,7 +140,7 @@ def _composed(node: OnnxNode, given: AttentionInputs, scale: float, cap: float, 
 
 @converts("RotaryEmbedding")
 def rotary_embedding(node: OnnxNode) -> Any:
-    """Pairs of features turned by angles that grow with the position (https://arxiv.org/abs/2104.09864)."""
+    """Rotary position embedding: pairs of features rotated by the position (https://arxiv.org/abs/2104.09864)."""
     x, cos, sin, places = node.input(0), node.input(1), node.input(2), node.optional(3)
     wide = x if x.ndim == 4 else heads(x, node.needed("num_heads"))
     width = node.get("rotary_embedding_dim", 0) or wide.shape[-1]
@@ -150,9 +150,9 @@ def rotary_embedding(node: OnnxNode) -> Any:
 
 
 def turned(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
-    """[..., E] with as many pairs of features turned as the tables [..., n] have angles; the rest stays.
+    """[..., E] with as many pairs of features rotated as the tables [..., n] have angles; the rest is unchanged.
 
-    A pair are neighbours (interleaved), or feature i and feature i + n.
+    Pairs are neighbors (interleaved), or features i and i + n.
     """
     n = cos.shape[-1]
     moved, rest = x[..., : 2 * n], x[..., 2 * n :]
@@ -164,7 +164,7 @@ def turned(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
 
 
 def _angles(table: Any, places: Any) -> Any:
-    """[B, 1, T, E / 2]: the rows of a table at each place, or as they are given."""
+    """[B, 1, T, E / 2]: the rows of a table at each position, or as given."""
     if places is None:
         return table.unsqueeze(1)
     rows = ops.index_select(table, 0, ops.cast(places, int64).reshape((-1,)))
@@ -173,7 +173,7 @@ def _angles(table: Any, places: Any) -> Any:
 
 @converts("FlexAttention", domain="ai.onnx.preview")
 def flex_attention(node: OnnxNode) -> Any:
-    """softmax(f(q k^T scale)) v; f, and what is done to the weights, are subgraphs."""
+    """softmax(f(q k^T scale)) v; f, and the function of the weights, are subgraphs."""
     q, k, v = (node.input(i) for i in range(3))
     k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
     scale = node.get("scale") or q.shape[-1] ** -0.5

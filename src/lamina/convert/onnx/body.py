@@ -14,16 +14,16 @@ from lamina.convert.onnx.proto import External, attribute, dense, tensor
 from lamina.convert.onnx.wider import WIDER, check_readers, widened
 from lamina.tensors import Tensor
 
-#: Names that the specification gives to its own operators' domain.
+#: The names of the standard operators' domain.
 OWN_DOMAIN = ("", "ai.onnx")
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxStep:
-    """A node: its operator, the names that it reads and makes, its attributes.
+    """A node: its operator, the names of its inputs and outputs, its attributes.
 
     references: attributes that a function's node takes from the caller: own name -> the caller's.
-    declared: ONNX's element types of inputs that are held in a wider one (`wider`), by place.
+    declared: ONNX's element types of inputs that are held in a wider type (`wider`), by input index.
     """
 
     operator: str
@@ -51,9 +51,9 @@ class OnnxStep:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A graph, a subgraph or a function: what goes in and out, its tensors, its nodes in order.
+    """A graph, a subgraph or a function: its inputs and outputs, its tensors, its nodes in order.
 
-    attributes: of a function, what its attributes are by default.
+    attributes: of a function, its attributes' default values.
     """
 
     inputs: tuple[str, ...]
@@ -64,17 +64,17 @@ class Body:
 
     @cached_property
     def makers(self) -> Mapping[str, OnnxStep]:
-        """The node that makes each name."""
+        """The node that produces each name."""
         return {name: step for step in self.steps for name in step.outputs if name}
 
 
 def domain(name: str) -> str:
-    """A domain's name, "" for the specification's own."""
+    """A domain's name, "" for the standard one."""
     return "" if name in OWN_DOMAIN else name
 
 
 def body_of_graph(proto: onnx.GraphProto, external: External | None = None) -> Body:
-    """A graph with its tensors. Raises OnnxError for what cannot be read."""
+    """A graph with its tensors. Raises OnnxError for unreadable parts."""
     sparse = {t.values.name: tensor(dense(t, external)) for t in proto.sparse_initializer}
     codes = {t.name: t.data_type for t in proto.initializer if t.data_type in WIDER}
     steps = _steps(proto.node, external)
@@ -115,10 +115,10 @@ def _steps(nodes: Sequence[onnx.NodeProto], external: External | None) -> tuple[
 
 
 def _ordered(steps: Sequence[OnnxStep]) -> tuple[OnnxStep, ...]:
-    """The steps, each behind those that make what it reads, else in the file's order.
+    """The steps in topological order, otherwise in the file's order.
 
-    The specification asks for that order, but programs that rewrite models append what they add. Steps in a circle
-    come last: the first of them that runs is an error.
+    The specification requires that order, but programs that rewrite models append their nodes. Steps of a cycle
+    come last: the first of them that runs raises an error.
     """
     maker = {name: i for i, step in enumerate(steps) for name in step.outputs if name}
     needs = [{maker[n] for n in read_by(step) if n in maker} - {i} for i, step in enumerate(steps)]
@@ -143,7 +143,7 @@ def _ordered(steps: Sequence[OnnxStep]) -> tuple[OnnxStep, ...]:
 
 
 def read_by(step: OnnxStep) -> set[str]:
-    """The names that a node reads, and those that its subgraphs read from around them."""
+    """The names that a node reads, and those that its subgraphs capture from the enclosing scope."""
     found = {name for name in step.inputs if name}
     for inner in step.bodies:
         own = {*inner.inputs, *inner.initializers, *(n for s in inner.steps for n in s.outputs)}

@@ -1,4 +1,4 @@
-"""What a model consists of, for readers: nothing is computed, and operators need no handlers."""
+"""The contents of a model, for inspection: nothing is computed, and operators need no handlers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class OnnxContents:
     """The parts of a model.
 
     inputs, outputs: their types and sizes by name, such as "float [batch, 3, 224, 224]". tensors: (element type,
-    sizes) of each by name. operators: how often each stands in it, subgraphs and functions included. unknown: those
-    that have no handler. opsets: the version of each domain.
+    sizes) of each by name. operators: the count of each, subgraphs and functions included. unknown: those
+    without a handler. opsets: the version of each domain.
     """
 
     inputs: Mapping[str, str]
@@ -33,7 +33,7 @@ class OnnxContents:
 
 
 def contents_of_onnx(file: str | Path) -> OnnxContents:
-    """The parts of a file's model. Raises OnnxError for what is none, OSError for a file that cannot be read."""
+    """The parts of a file's model. Raises OnnxError if it is not a model, OSError for a file that cannot be read."""
     model, _ = read_model(file)
     graph, held = model.graph, {t.name for t in model.graph.initializer}
     functions = {(domain(f.domain), f.name) for f in model.functions}
@@ -59,7 +59,7 @@ def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def _kind(kind: onnx.TypeProto) -> str:
-    """A type as text; a size without a number by its name."""
+    """A type as text; a symbolic size by its name."""
     if not kind.HasField("tensor_type"):
         return str(kind.WhichOneof("value") or "a value").removesuffix("_type")
     tensor = kind.tensor_type

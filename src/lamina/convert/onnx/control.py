@@ -1,4 +1,4 @@
-"""Control flow whose course is known while the graph is recorded: branches are chosen, loops unrolled."""
+"""Control flow that is resolved at trace time: branches are chosen, loops unrolled."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lamina.graph import Value
 from lamina.ops.core import Operand
 from lamina.spec import Spec
 
-#: Runs of a loop that are all recorded because nothing tells which is the last one.
+#: The maximum number of recorded iterations of a loop whose end is not known at trace time.
 _MOST_MASKED = 1000
 
 
 @converts("If", known=(0,))
 def branch(node: OnnxNode) -> Any:
-    """The outputs of one of two subgraphs: of both, of which the condition chooses, where it is not known and they
-    have the same shapes.
+    """The outputs of one of two subgraphs; of both, selected by the condition, if it is not known at trace time and
+    the shapes agree.
     """
     if numbers(node.input(0)) is not None:
         return node.run_graph(node.needed("then_branch" if node.number(0) else "else_branch"), [])
@@ -29,7 +29,7 @@ def branch(node: OnnxNode) -> Any:
 
 
 def _chosen(node: OnnxNode, truth: Any, *given: Sequence[Any]) -> list[Any]:
-    """Of two lists of values the first where a condition holds, else the second."""
+    """The first or the second of two lists of values, selected by a condition."""
     pairs = list(zip(*given, strict=True))
     if any(not isinstance(x, Operand) for pair in pairs for x in pair) or any(
         a.spec != b.spec for a, b in pairs
@@ -40,10 +40,10 @@ def _chosen(node: OnnxNode, truth: Any, *given: Sequence[Any]) -> list[Any]:
 
 @converts("Loop", known=(0, 1))
 def loop(node: OnnxNode) -> Any:
-    """A body run while its own condition holds: (carried values, what each run gave).
+    """A body iterated while its own condition holds: (carried values, the outputs of each iteration).
 
-    A condition that is not known while the graph is recorded takes a number of runs that is: all of them are
-    recorded, and each leaves the carried values as they are where the condition held no more.
+    A condition that is not known at trace time requires a known number of iterations: all of them are
+    recorded, and those after the condition became false leave the carried values unchanged.
     """
     body, most = node.needed("body"), node.number(0)
     goes = node.input(1) if node.optional(1) is not None else as_tensor(np.array(True))
@@ -67,9 +67,9 @@ def loop(node: OnnxNode) -> Any:
 
 
 def _masked_loop(node: OnnxNode, most: Any, count: int, goes: Any, carried: list[Any]) -> list[Any]:
-    """The runs from `count` on of a loop whose condition is known when the program runs: it chooses between values.
+    """The iterations from `count` on of a loop whose condition is known only at run time: it selects between values.
 
-    What each run gives besides has as many rows as there were runs: it must not be asked for.
+    Outputs per iteration would have as many rows as there were iterations: they are not supported.
     """
     body = node.needed("body")
     if most is None or most > _MOST_MASKED or len(body.outputs) > 1 + len(carried):
@@ -85,26 +85,26 @@ def _masked_loop(node: OnnxNode, most: Any, count: int, goes: Any, carried: list
 
 
 def _of_no_run(node: OnnxNode, body: Any, carried: list[Any]) -> list[Any]:
-    """What a loop that never runs gives besides the carried values: no rows of what its first run would give."""
+    """The per-iteration outputs of a loop that never iterates: no rows, in the shape of its first iteration's."""
     if len(body.outputs) == 1 + len(carried):
         return []
     count, goes = as_tensor(np.array(0)), as_tensor(np.array(True))
     try:
         made = node.run_graph(body, [Value(count.spec), goes, *carried])
-    except UnknownValueError:  # the count itself decides shapes
+    except UnknownValueError:  # the count itself determines shapes
         made = node.run_graph(body, [count, goes, *carried])
     return [no_rows(x, 0) for x in made[1 + len(carried) :]]
 
 
 def no_rows(x: Any, axis: int) -> Any:
-    """Nothing of what x is, along a new axis."""
+    """An empty stack of values like x, along a new axis."""
     at = axis % (x.ndim + 1)
     return as_tensor(np.zeros((*x.shape[:at], 0, *x.shape[at:])), x.dtype)
 
 
 @converts("Scan")
 def scan(node: OnnxNode) -> Any:
-    """A body run for each slice of the scanned inputs: (the last states, what each run gave along an axis)."""
+    """A body iterated over slices of the scanned inputs: (the last states, the outputs stacked along an axis)."""
     if node.opset < 9:
         return _scan_of_batch(node)
     count = node.needed("num_scan_inputs")
@@ -115,7 +115,7 @@ def scan(node: OnnxNode) -> Any:
 
 
 def _scan_of_batch(node: OnnxNode) -> Any:
-    """Opset 8: an axis of samples in front, for each of which the body runs; the first input are lengths."""
+    """Opset 8: a leading batch axis, for each sample of which the body runs; the first input are lengths."""
     if node.optional(0) is not None:
         raise node.error("lengths of samples are not read; use opset 9 or newer")
     given, count = node.inputs[1:], node.needed("num_scan_inputs")
@@ -130,7 +130,7 @@ def _scan_of_batch(node: OnnxNode) -> Any:
 def _scanned(
     node: OnnxNode, states: Sequence[Any], scanned: Sequence[Any], axes: Sequence[int], back: Sequence[int]
 ) -> list[Any]:
-    """The last states, and what each run of the body gave."""
+    """The last states, and the outputs of each iteration."""
     body = node.needed("body")
     made: list[list[Any]] = []
     steps = scanned[0].shape[axes[0]]
@@ -154,6 +154,6 @@ def _scanned(
 
 
 def _slice_of(x: Any, axis: int) -> Value:
-    """What stands for a slice of x along an axis that has none."""
+    """A traced placeholder for a slice of x along an axis of size 0."""
     kept = [n for a, n in enumerate(x.shape) if a != axis % x.ndim]
     return Value(Spec(tuple(kept), x.dtype))

@@ -41,7 +41,7 @@ def spatial_rank(node: OnnxNode, x: Any) -> int:
 
 
 def convolved(node: OnnxNode, x: Any, w: Any, bias: Any = None) -> Any:
-    """The convolution of the node's window and groups."""
+    """The convolution with the node's window and groups."""
     win = window(node, w.shape[2:], x.shape[2:])
     return CONV[spatial_rank(node, x)](x, w, bias, win.stride, win.pairs, win.dilation, node.get("group", 1))
 
@@ -57,7 +57,7 @@ def conv(node: OnnxNode) -> Any:
 
 
 def _of_integers(node: OnnxNode) -> Any:
-    """The convolution of inputs that DequantizeLinear made, by kernels for 8-bit integers; None for others."""
+    """The convolution of inputs produced by DequantizeLinear, by kernels for 8-bit integers; None for others."""
     left, right = Dequantized.of(node, 0), Dequantized.of(node, 1)
     if node.mode.training or left is None or right is None or not right.varies_along(0):
         return None
@@ -65,7 +65,7 @@ def _of_integers(node: OnnxNode) -> Any:
 
 
 def _real(node: OnnxNode, x: Any, scale: Any, zero: Any, w: Any, w_scale: Any, w_zero: Any) -> Any:
-    """The convolution of what quantized tensors stand for, float32; None where it is none of 8-bit kernels."""
+    """The convolution of dequantized tensors, float32; None if 8-bit kernels do not support it."""
     if not eight_bits(x) or not one_number(scale, zero) or 0 in x.shape:
         return None
     spatial_rank(node, x)
@@ -78,7 +78,7 @@ def _real(node: OnnxNode, x: Any, scale: Any, zero: Any, w: Any, w_scale: Any, w
 
 @converts("ConvTranspose")
 def conv_transpose(node: OnnxNode) -> Any:
-    """The gradient of a convolution by its input. What pads take away at each side is cut from the whole result."""
+    """The gradient of a convolution with respect to its input. Pads crop each side of the full result."""
     x, w = node.input(0), node.input(1)
     rank = spatial_rank(node, x)
     more = tuple(node.get("output_padding", (0,) * rank))
@@ -102,14 +102,16 @@ def _cut(
     stride: tuple[int, ...],
     more: tuple[int, ...],
 ) -> tuple[list[int], list[int]]:
-    """(how much is cut at the front, the sizes that stay) of each spatial axis."""
+    """(the front crop, the remaining size) of each spatial axis."""
     rank, mode = len(spatial), node.get("auto_pad", "NOTSET")
     sizes = node.get("output_shape")
     if sizes is None and mode.startswith("SAME"):
         sizes = [n * s for n, s in zip(spatial, stride, strict=True)]
     if sizes is not None:
         total = [t + m - n for t, m, n in zip(whole, more, sizes[-rank:], strict=True)]
-        odd = mode != "SAME_UPPER"  # the side of the odd element that is cut: the front but for this
+        odd = (
+            mode != "SAME_UPPER"
+        )  # the side of the odd element that is cropped: the front except for this mode
         lo = [(max(0, t) + odd) // 2 for t in total]
         return lo, list(sizes[-rank:])
     pads = node.get("pads", (0,) * 2 * rank) if mode == "NOTSET" else (0,) * 2 * rank
@@ -118,9 +120,9 @@ def _cut(
 
 
 def _exact(node: OnnxNode, x: Any, zero: Any, w: Any, w_zero: Any) -> Any:
-    """The convolution of integers less their zero points, int32.
+    """The convolution of integers minus their zero points, int32.
 
-    In float32 where w is known and of 8 bits, in parts of the channels of which each is exact; else by float64, which
+    In float32 if w is known and 8-bit, split into parts of the channels that are each exact; else in float64, which
     is exact below 2^53.
     """
     x, values = centred(x, zero, -1), centred_numbers(w, w_zero)
@@ -139,7 +141,7 @@ def _exact(node: OnnxNode, x: Any, zero: Any, w: Any, w_zero: Any) -> Any:
 
 @converts("ConvInteger")
 def conv_integer(node: OnnxNode) -> Any:
-    """The convolution of integers with their zero points taken off, int32."""
+    """The convolution of integers minus their zero points, int32."""
     x, w, zero, w_zero = (
         node.input(0),
         node.input(1),
@@ -173,13 +175,13 @@ def qlinear_conv(node: OnnxNode) -> Any:
 
 
 def _per_filter(zero: Any, w: Any) -> Any:
-    """A zero point for each filter as one that broadcasts with the filters."""
+    """A zero point for each filter, reshaped to broadcast with the filters."""
     return zero.reshape((-1,) + (1,) * (w.ndim - 1)) if zero is not None and zero.ndim else zero
 
 
 @converts("CausalConvWithState")
 def causal_conv(node: OnnxNode) -> Any:
-    """(a convolution of each channel over what has been, the last k - 1 steps, which the next call begins with)."""
+    """(a causal depthwise convolution, the last k - 1 steps as the state of the next call)."""
     x, w, bias, past = node.input(0), node.input(1), node.optional(2), node.optional(3)
     keep = w.shape[2] - 1
     if past is None:
@@ -194,9 +196,9 @@ def causal_conv(node: OnnxNode) -> Any:
 
 @converts("Col2Im", known=(1, 2))
 def col2im(node: OnnxNode) -> Any:
-    """Blocks [N, C prod(block), L] added up where they overlap, as an image of one to three spatial axes.
+    """Blocks [N, C prod(block), L] summed where they overlap, as an image of one to three spatial axes (col2im).
 
-    The gradient of a convolution by its input whose filters each hold a single one.
+    The gradient of a convolution with respect to its input, with one-hot filters.
     """
     x, image, block = node.input(0), node.integers(1) or (), node.integers(2) or ()
     rank = len(image)
@@ -216,9 +218,9 @@ def col2im(node: OnnxNode) -> Any:
 
 @converts("DeformConv")
 def deform_conv(node: OnnxNode) -> Any:
-    """A convolution (2-d) whose taps stand at places of their own, read by bilinear interpolation.
+    """A deformable convolution (2-d), whose taps are at individual positions, read by bilinear interpolation.
 
-    offset: [N, 2 G kh kw, H', W'], how far each tap is moved (y, x); mask: [N, G kh kw, H', W'], its factor.
+    offset: [N, 2 G kh kw, H', W'], the displacement of each tap (y, x); mask: [N, G kh kw, H', W'], its factor.
     """
     x, w, offset, bias, mask = (node.optional(i) for i in range(5))
     if x.ndim != 4:
@@ -244,7 +246,7 @@ def deform_conv(node: OnnxNode) -> Any:
 
 
 def _taps(win: Any, output: tuple[int, int]) -> np.ndarray[Any, Any]:
-    """Where each tap stands without an offset: [kh kw, 2, H', W']."""
+    """The position of each tap without an offset: [kh kw, 2, H', W']."""
     axes = [
         np.arange(k)[:, None] * d - lo + np.arange(n)[None] * s
         for k, d, lo, n, s in zip(win.kernel, win.dilation, win.lo, output, win.stride, strict=True)

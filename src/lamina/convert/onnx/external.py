@@ -1,4 +1,4 @@
-"""Tensors that a model keeps in files beside it: read by memory map, and only from the model's own folder."""
+"""External tensor data in files beside a model: memory-mapped, and only from the model's own folder."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import onnx
 
 from lamina.convert.onnx.node import OnnxError
 
-#: What a tensor may say of where its bytes are (onnx.proto, TensorProto.external_data).
+#: The allowed keys of a tensor's external data (onnx.proto, TensorProto.external_data).
 _KEYS = {"location", "offset", "length", "checksum", "basepath"}
 
 
 class ExternalData:
-    """The files of a folder that tensors name: `data(tensor, nbytes)` gives their bytes.
+    """The files of a folder that tensors refer to: `data(tensor, nbytes)` returns their bytes.
 
-    A location is a relative path without ".." whose file, links followed, lies in the folder. Offset and length must
-    lie within the file, and the length be the tensor's; a SHA-1 of the file is checked where it is given.
-    Raises OnnxError for everything else, with the path.
+    A location is a relative path without ".." whose file, links resolved, lies in the folder. Offset and length must
+    lie within the file, and the length be the tensor's; a SHA-1 of the file is checked if given.
+    Raises OnnxError for anything else, with the path.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""What is known while a graph is recorded is computed at once, within a bound on its size."""
+"""Constant folding while a graph is recorded, within a bound on the results' size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from lamina.spec import Spec
 
 
 class Folding:
-    """Within `recording`, ops compute at once; a result of more than `MOST_BYTES` is refused before it is made."""
+    """Within `recording`, ops compute immediately; a result of more than `MOST_BYTES` is refused before it is
+    computed.
+    """
 
     lasts = False
 
@@ -47,32 +49,32 @@ class Folding:
         return True
 
     def assigns(self, holder: Any, name: str) -> None:
-        """Nothing: what is computed at once stays."""
+        """No effect: results are constants."""
 
     def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
-        """As it is: constants of a model are made on the host."""
+        """Unchanged: constants of a model are made on the host."""
         return x
 
     def stands_for(self, x: Operand) -> bool:
-        """Never: what is known are the tensors themselves."""
+        """Never: values are the tensors themselves."""
         return False
 
     def guard(self, holds: Callable[[], bool]) -> None:
-        """Nothing: what is known stays."""
+        """No effect: constants stay valid."""
 
     def write(self, target: Operand, values: Any) -> None:
-        """A state (running statistics, of a generator) is written as it is around this."""
+        """A state (running statistics, a generator's) is written through the enclosing recorder."""
         with recording(self._around):
             target.copy_(values)  # type: ignore[attr-defined]
 
     def feed(self, spec: Spec, ask: Callable[[], Any]) -> Operand:
-        """What it is now."""
+        """Its current value."""
         return self.read(ask())
 
     def finally_(self, done: Callable[[], None]) -> int:
-        """Raises OnnxError: nothing is called later."""
+        """Raises OnnxError: there are no later calls."""
         raise OnnxError("nothing can be done after each call of a constant")
 
     def note(self, owner: object, make: Callable[[], Any]) -> Any:
-        """Nothing is kept: it is made anew."""
+        """Nothing is cached: it is made anew."""
         return make()

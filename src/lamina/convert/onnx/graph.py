@@ -1,4 +1,4 @@
-"""`OnnxGraph`: the nodes of a model, run one after the other on whatever operands they are given."""
+"""`OnnxGraph`: an interpreter that runs the nodes of a model in order, on any kind of operands."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from lamina.ops.origin import Origin, current_origin, origin_is
 from lamina.spec import Spec
 from lamina.tensors import Tensor
 
-#: Nodes of subgraphs and functions, and runs of these, that one call may take: loops are unrolled, functions opened.
+#: The maximum numbers of nodes of subgraphs and functions, and of their runs, in one call: loops are unrolled,
+#: functions inlined.
 MOST_STEPS = 50_000
-#: Functions and subgraphs that may lie within one another.
+#: The maximum nesting of functions and subgraphs.
 MOST_DEPTH = 64
 
 
@@ -40,8 +41,8 @@ class OnnxGraph(Checked):
     """A model: call it with its inputs by name, get its outputs by name.
 
     model: an onnx.ModelProto. Its initializers become tensors; an input of the same name replaces one.
-    external: reads tensors that are kept in other files. Raises OnnxError for a model without a graph, for element
-    types that Lamina does not have; when called, for operators that it does not have (`unknown_operators` lists them
+    external: reads tensors that are stored in other files. Raises OnnxError for a model without a graph, and for
+    element types that Lamina lacks; when called, for unsupported operators (`unknown_operators` lists them
     beforehand).
     """
 
@@ -70,8 +71,8 @@ class OnnxGraph(Checked):
     ) -> dict[str, Any]:
         """The outputs by name.
 
-        weights: what stands for initializers. mode: whether it trains; by default as the nodes say.
-        Raises OnnxError for an input that is missing or unknown, and what handlers raise.
+        weights: replacements of initializers. mode: training or inference; by default as the nodes say.
+        Raises OnnxError for an input that is missing or unknown, and the errors of handlers.
         """
         if missing := [n for n in self.inputs if n not in inputs]:
             raise OnnxError(f"the graph's inputs {missing} are not given; given are {list(inputs)}")
@@ -84,7 +85,9 @@ class OnnxGraph(Checked):
 
     @checked
     def trace(self, inputs: Mapping[str, Any]) -> Graph:
-        """Of ops: Inputs given as a `Spec` are its inputs, in that order; arrays and tensors are constants."""
+        """Record a graph of ops: inputs given as a `Spec` become its inputs, in that order; arrays and tensors are
+        constants.
+        """
         specs = {n: s for n, s in inputs.items() if isinstance(s, Spec)}
         constants = {n: x for n, x in inputs.items() if n not in specs}
 
@@ -96,7 +99,7 @@ class OnnxGraph(Checked):
 
 
 class _Call:
-    """One run of a graph: it counts what it runs."""
+    """One run of a graph, with counts against the limits."""
 
     def __init__(self, graph: OnnxGraph, mode: Mode) -> None:
         self.functions, self.mode = graph.functions, mode
@@ -106,7 +109,7 @@ class _Call:
     def run(
         self, body: Body, values: dict[str, Any], opsets: Mapping[str, int], given: Mapping[str, Any]
     ) -> list[Any]:
-        """The outputs of a body's nodes over named values, which it adds to. given: a function's attributes."""
+        """The outputs of a body's nodes over named values, which it extends. given: a function's attributes."""
         with self._within():
             for step in body.steps:
                 self._count(self.depth > 1)
@@ -125,7 +128,7 @@ class _Call:
         self.depth -= 1
 
     def _count(self, repeated: bool) -> None:
-        """One more; the nodes of the graph itself are as many as the file holds."""
+        """Count one more node; those of the graph itself are bounded by the file."""
         self.steps += repeated
         if self.steps > MOST_STEPS:
             raise OnnxError(f"loops and functions take more than {MOST_STEPS} nodes in one call")
@@ -138,7 +141,7 @@ class _Call:
         opsets: Mapping[str, int],
         given: Mapping[str, Any],
     ) -> None:
-        """Run one node: its outputs are added to the values."""
+        """Run one node, adding its outputs to the values."""
         if missing := [n for n in step.inputs if n and n not in values]:
             raise OnnxError(f"{step}: no node before it makes its inputs {missing}")
         operands = tuple(values[n] if n else None for n in step.inputs)
@@ -186,7 +189,7 @@ class _Call:
                 return _as_outputs(handler(node))
 
     def _origin(self, step: OnnxStep) -> Origin:
-        """Where the ops of a node come from: by its name in the model, or that of what it makes."""
+        """The origin of a node's ops: its name in the model, or that of its first output."""
         name = step.name or next(filter(None, step.outputs), step.operator)
         return self.around._replace(module=".".join(filter(None, (self.around.module, name))))
 
@@ -218,7 +221,7 @@ def _all_steps(body: Body) -> Iterator[OnnxStep]:
 
 
 def _standing(x: Any) -> Any:
-    """An input as an operand; where a function is recorded whole, what stands for a tensor that it closes over."""
+    """An input as an operand; if a function is recorded as a whole, the traced value of a closed-over tensor."""
     if isinstance(x, list):
         return OnnxSequence(_standing(y) for y in x)
     if x is None or isinstance(x, Absent | OnnxTexts):
@@ -236,7 +239,7 @@ def _as_outputs(found: Any) -> Sequence[Any]:
 
 @contextmanager
 def _typed(step: OnnxStep) -> Iterator[None]:
-    """What goes wrong because a file asks for nonsense is an OnnxError with the node; errors of ops get a note."""
+    """Errors caused by invalid values in a file become an OnnxError with the node; errors of ops get a note."""
     try:
         yield
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Images at other sizes and at other places."""
+"""Image resizing and sampling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from lamina.spec import float32
 
 @dataclass(frozen=True)
 class ResizedAxis:
-    """How one axis, of which the region start … end is read, is resized: `size` elements to `out`, one to `scale`."""
+    """The resizing of one axis, of which the region start … end is read: `size` elements to `out`, by a factor
+    `scale`.
+    """
 
     size: int
     out: int
@@ -24,7 +26,7 @@ class ResizedAxis:
     end: float = 1.0
 
     def places(self, transform: str, kind: type[Any] = np.float64) -> Array:
-        """Where each element of the result stands on the axis, as a real number computed in a type of NumPy's."""
+        """The source position of each element of the result, as a real number computed in a NumPy type."""
         n, out, scale = kind(self.size), self.out, kind(self.scale)
         i: Array = np.arange(out, dtype=kind)
         apart: Array = i / scale
@@ -32,13 +34,13 @@ class ResizedAxis:
         if transform == "half_pixel":
             return centred
         if transform == "half_pixel_symmetric":
-            # The result is centred on the axis though its size was rounded down.
+            # The result is centered on the axis though its size was rounded down.
             shift: float = n / 2 * (1 - out / (scale * n))
             return centred + shift
         if transform == "pytorch_half_pixel":
             return centred if out > 1 else np.zeros(out)
         if transform == "align_corners":
-            # The result's size before it is rounded down decides.
+            # The result's size before rounding down is used.
             wide = scale * n
             return i * (n - 1) / (wide - 1) if out > 1 else np.zeros(out)
         if transform == "asymmetric":
@@ -51,13 +53,13 @@ class ResizedAxis:
 
 @converts("Resize", "Upsample", known=(1, 2, 3))
 def resize(node: OnnxNode) -> Any:
-    """Each element of the result is a weighted sum of the elements around its place, axis by axis."""
+    """Each element of the result is a weighted sum of the elements around its source position, axis by axis."""
     x = node.input(0)
     transform = node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric")
     outside = None
     for place, axis in _axes(node, x).items():
         require_bounded(str(node), 8 * axis.out * axis.size)
-        # In float32, as other runtimes compute them: what lies between two elements is rounded as there.
+        # In float32, as in other runtimes: positions between two elements are rounded as there.
         at = axis.places(transform, np.float32 if node.get("mode", "nearest") == "nearest" else np.float64)
         weights = _weights(node, at, axis)
         x = _applied(x, place, weights)
@@ -88,7 +90,7 @@ def _axes(node: OnnxNode, x: Any) -> dict[int, ResizedAxis]:
         if scales is None or not scales.size:
             raise node.error("needs scales or sizes")
         # In float32, as onnxruntime multiplies: 6 elements to the scale 7/6 are 7, not 6.99….
-        # Whole axes count, also of what is cropped: so do ONNX's shape inference, its reference and onnxruntime.
+        # Whole axes count, even if cropped, as in ONNX's shape inference, its reference and onnxruntime.
         single = np.float32
         out = np.floor(n.astype(single) * scales.astype(single)).astype(int)
         scales = scales.astype(np.float64)
@@ -104,7 +106,7 @@ def _axes(node: OnnxNode, x: Any) -> dict[int, ResizedAxis]:
 
 
 def _kept_aspect(node: OnnxNode, n: Array, sizes: Array) -> tuple[Array, Array]:
-    """(sizes, scales): as they are asked for, or so that both axes keep one scale."""
+    """(sizes, scales): as requested, or so that both axes keep one scale."""
     policy = node.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return sizes, sizes / n
@@ -117,7 +119,7 @@ def _kept_aspect(node: OnnxNode, n: Array, sizes: Array) -> tuple[Array, Array]:
 
 
 def _weights(node: OnnxNode, at: Array, axis: ResizedAxis) -> Array:
-    """[out, size]: what each element of the axis counts for."""
+    """[out, size]: the weight of each element of the axis."""
     mode = node.get("mode", "nearest")
     if mode == "nearest":
         return _nearest(node, at, axis.size)
@@ -132,7 +134,7 @@ def _weights(node: OnnxNode, at: Array, axis: ResizedAxis) -> Array:
 
 
 def _gathered(at: Array, size: int, kernel: Any, reach: float, stretch: float, exclude: bool) -> Array:
-    """The kernel's weights around each place; those outside count for the nearest element, or not at all."""
+    """The kernel's weights around each position; outside positions are clamped to the nearest element, or weigh 0."""
     found = np.zeros((len(at), size))
     for row, place in zip(found, at, strict=True):
         taps = np.arange(int(np.floor(place - reach)) + 1, int(np.ceil(place + reach)) + 1)
@@ -152,7 +154,7 @@ def _cubic(d: Array, a: float) -> Array:
 
 
 def _nearest(node: OnnxNode, at: Array, size: int) -> Array:
-    """A one at the element nearest to each place."""
+    """A one at the element nearest to each position."""
     rounding: dict[str, Callable[[Array], Array]] = {
         "round_prefer_floor": lambda p: np.ceil(p - 0.5), "round_prefer_ceil": lambda p: np.floor(p + 0.5),
         "floor": np.floor, "ceil": np.ceil,
@@ -166,7 +168,7 @@ def _nearest(node: OnnxNode, at: Array, size: int) -> Array:
 
 
 def _applied(x: Any, axis: int, weights: Array) -> Any:
-    """x with one axis mapped: elements taken where each row is a single one, a product elsewhere."""
+    """x with one axis mapped: a gather if each row selects a single element, else a product."""
     if ((weights == 0) | (weights == 1)).all() and (weights.sum(1) == 1).all():
         return ops.index_select(x, axis, as_tensor(weights.argmax(1)))
     wide = x if x.dtype.kind == "f" else ops.cast(x, float32)
@@ -177,7 +179,7 @@ def _applied(x: Any, axis: int, weights: Array) -> Any:
 
 @converts("GridSample")
 def grid_sample(node: OnnxNode) -> Any:
-    """The input at the places that a grid names, between -1 and 1."""
+    """The input sampled at a grid's positions, between -1 and 1."""
     x, grid = node.input(0), node.input(1)
     modes: dict[str, Literal["bilinear", "nearest", "bicubic"]] = {
         "linear": "bilinear", "cubic": "bicubic", "bilinear": "bilinear", "bicubic": "bicubic", "nearest": "nearest"
@@ -191,5 +193,5 @@ def grid_sample(node: OnnxNode) -> Any:
 
 @converts("AffineGrid", known=(1,))
 def affine_grid(node: OnnxNode) -> Any:
-    """The places of an affine map of an image (or a volume) of the given size."""
+    """The positions of an affine map of an image (or a volume) of the given size."""
     return ops.affine_grid(node.input(0), node.integers(1) or (), bool(node.get("align_corners", 0)))

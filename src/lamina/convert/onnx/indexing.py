@@ -18,19 +18,20 @@ REDUCTIONS: dict[str, Literal["sum", "prod", "amax", "amin"]] = {
 
 
 def as_index(index: Any) -> Any:
-    """Positions in a type that Lamina's ops take, which count negative ones from the end themselves."""
+    """Indices in a type that Lamina's ops accept; these handle negative ones themselves."""
     return index if index.dtype in (int32, int64) else ops.cast(index, int64)
 
 
 def wrapped(index: Any, size: int) -> Any:
-    """int64 positions between 0 and size: negative ones count from the end."""
+    """int64 indices between 0 and size: negative ones are resolved."""
     index = ops.cast(index, int64)
     return ops.where(ops.lt(index, 0), ops.add(index, size), index)
 
 
 @converts("Gather")
 def gather(node: OnnxNode) -> Any:
-    """Slices along an axis, the index's shape in the axis' place; the one slice of a known number is no copy."""
+    """Slices along an axis, with the index's shape in place of the axis; a single slice at a known index is
+    a view."""
     x, index = node.input(0), node.input(1)
     axis = node.get("axis", 0) % x.ndim
     one = numbers(index) if prod(index.shape) == 1 else None
@@ -51,7 +52,8 @@ def gather_elements(node: OnnxNode) -> Any:
 
 @converts("GatherND")
 def gather_nd(node: OnnxNode) -> Any:
-    """Slices at positions of several axes, which are the index's last axis; batch_dims axes are walked together."""
+    """Slices at indices of several axes, given by the index's last axis; batch_dims axes are traversed
+    in parallel."""
     x, index, batch = node.input(0), node.input(1), node.get("batch_dims", 0)
     count, depth = prod(x.shape[:batch]), index.shape[-1]
     indexed, rest = x.shape[batch : batch + depth], x.shape[batch + depth :]
@@ -74,7 +76,7 @@ def positions(index: Any, sizes: tuple[int, ...]) -> Any:
 
 @converts("ScatterElements", "Scatter")
 def scatter_elements(node: OnnxNode) -> Any:
-    """x with updates written, added, … at positions along an axis."""
+    """x with updates written, added, … at indices along an axis."""
     x, index, updates = (node.input(i) for i in range(3))
     axis = node.get("axis", 0) % x.ndim
     return _written(node, x, axis, as_index(index), updates)
@@ -91,7 +93,7 @@ def _written(node: OnnxNode, x: Any, axis: int, index: Any, updates: Any) -> Any
 
 @converts("ScatterND")
 def scatter_nd(node: OnnxNode) -> Any:
-    """x with slices written, added, … at positions of several axes."""
+    """x with slices written, added, … at indices of several axes."""
     x, index, updates = (node.input(i) for i in range(3))
     depth = index.shape[-1]
     rest = prod(x.shape[depth:])
@@ -103,7 +105,7 @@ def scatter_nd(node: OnnxNode) -> Any:
 
 @converts("TensorScatter")
 def tensor_scatter(node: OnnxNode) -> Any:
-    """A cache [batch, …] with an update written along an axis, for each sample from its own place on."""
+    """A cache [batch, …] with an update written along an axis, at each sample's own offset."""
     cache, update = node.input(0), node.input(1)
     axis = node.get("axis", -2) % cache.ndim
     size, length = cache.shape[axis], update.shape[axis]
@@ -117,7 +119,7 @@ def tensor_scatter(node: OnnxNode) -> Any:
 
 @converts("Compress", known=(1,))
 def compress(node: OnnxNode) -> Any:
-    """The slices along an axis (or elements) whose condition, which must be known, holds."""
+    """The slices along an axis (or elements) selected by a condition, which must be known."""
     x, keep, axis = node.input(0), node.known(1), node.get("axis")
     index = as_tensor(np.flatnonzero(keep))
     x, axis = (x.reshape((-1,)), 0) if axis is None else (x, axis % x.ndim)
@@ -126,14 +128,14 @@ def compress(node: OnnxNode) -> Any:
 
 @converts("NonZero", known=(0,))
 def non_zero(node: OnnxNode) -> Any:
-    """The positions [rank, n] of what is not zero; the input must be known, because n is a shape."""
+    """The indices [rank, n] of the nonzero elements; the input must be known, because n is a shape."""
     x = node.known(0)
     return as_tensor(np.array(np.nonzero(x), np.int64))
 
 
 @converts("Unique", known=(0,))
 def unique(node: OnnxNode) -> Any:
-    """The different elements (or slices along an axis) of a known input, first places, inverse and counts."""
+    """The distinct elements (or slices along an axis) of a known input, first indices, inverse and counts."""
     x, axis = node.known(0), node.get("axis")
     values, first, inverse, counts = np.unique(
         x, return_index=True, return_inverse=True, return_counts=True, axis=axis
@@ -156,7 +158,7 @@ def array_feature_extractor(node: OnnxNode) -> Any:
 
 @converts("NonMaxSuppression", known=(0, 1, 2, 3, 4))
 def non_max_suppression(node: OnnxNode) -> Any:
-    """(batch, class, box) [n, 3] of the boxes that are kept, by falling score; boxes and scores must be known."""
+    """(batch, class, box) [n, 3] of the selected boxes, by decreasing score; boxes and scores must be known."""
     boxes, scores = node.known(0), node.known(1)
     most, overlap, least = int(node.number(2, 0)), float(node.number(3, 0.0)), node.number(4)
     corners = _corners(boxes, bool(node.get("center_point_box", 0)))
@@ -179,7 +181,7 @@ def _corners(boxes: Any, centred: bool) -> Any:
 
 
 def _suppressed(boxes: Any, scores: Any, most: int, overlap: float, least: float | None) -> list[int]:
-    """Which boxes stay: the best one, then the best of those that overlap no kept one by more."""
+    """Which boxes are kept: the best one, then the best of those that do not overlap a kept one by more."""
     kept: list[int] = []
     for i in np.argsort(-scores, kind="stable"):
         if len(kept) == most or (least is not None and scores[i] <= least):

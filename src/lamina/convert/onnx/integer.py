@@ -1,7 +1,7 @@
 """Products of 8-bit integers with known weights, by kernels for 8-bit integers.
 
 A sum of (x - zero) w over integers is the sum of x' w less zero' times the sum of w, where x' and zero' are x and
-its zero point in int8: less 128 if they are uint8. w are the weights with their own zero points taken off.
+its zero point in int8: less 128 if they are uint8. w are the weights minus their own zero points.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lamina.ops.primitives import QuantizedConv, QuantizedMatmul
 from lamina.ops.primitives.window import Window
 from lamina.spec import float32, int8, int32, uint8
 
-#: Between a uint8 and the int8 that stands for it.
+#: The offset between uint8 and int8.
 SHIFT = 128
 #: Sums up to this are exact in float32.
 _EXACT = 1 << 24
@@ -29,7 +29,7 @@ _EXACT = 1 << 24
 
 @dataclass(frozen=True)
 class Dequantized:
-    """What DequantizeLinear made: integers, their scale and zero point (or None), the axis along which they vary."""
+    """The operands of a DequantizeLinear: integers, their scale and zero point (or None), their axis."""
 
     values: Any
     scale: Any
@@ -38,7 +38,8 @@ class Dequantized:
 
     @classmethod
     def of(cls, node: OnnxNode, index: int) -> Dequantized | None:
-        """An input as the integers that it was made of along no blocks, None where it was made otherwise."""
+        """The quantized integers that an input was dequantized from, without blocks; None if it was
+        made otherwise."""
         name = node.input_names[index]
         made = node.makers.get(name)
         if made is None or made.operator != "DequantizeLinear" or "block_size" in made.attributes:
@@ -50,12 +51,12 @@ class Dequantized:
         return cls(values, scale, zero, axis) if node.values[name].dtype == float32 else None
 
     def varies_along(self, axis: int) -> bool:
-        """Whether scale and zero point are one number, or one for each index of this axis."""
+        """Whether scale and zero point are single numbers, or one for each index of this axis."""
         return one_number(self.scale, self.zero) or self.axis % self.values.ndim == axis
 
 
 def signed(x: Any, zero: Any) -> tuple[Any, Any]:
-    """(x in int8, the zero point that goes with it in float32 or 0) of int8 or uint8."""
+    """(x in int8, the corresponding zero point in float32 or 0) of int8 or uint8."""
     if x.dtype == int8:
         return x, 0.0 if zero is None else ops.cast(zero, float32)
     moved = ops.cast(ops.sub(ops.cast(x, int32), SHIFT), int8)
@@ -63,9 +64,9 @@ def signed(x: Any, zero: Any) -> tuple[Any, Any]:
 
 
 def weights(w: Any, zero: Any, transposed: bool = False) -> Array | None:
-    """The numbers of weights less their zero points (which broadcast), in int8; None for unknown or larger ones.
+    """Weights minus their zero points (which broadcast), in int8; None if unknown or out of range.
 
-    transposed: w is a matrix whose axes change places before.
+    transposed: w is a matrix that is transposed first.
     """
     centred = centred_numbers(w, zero, transposed)
     fits = centred is not None and centred.min() >= -SHIFT and centred.max() < SHIFT
@@ -73,7 +74,7 @@ def weights(w: Any, zero: Any, transposed: bool = False) -> Array | None:
 
 
 def centred_numbers(w: Any, zero: Any, transposed: bool = False) -> Array | None:
-    """The numbers of 8-bit weights less their zero points, int32; None for unknown ones, none, or another type."""
+    """8-bit weights minus their zero points, int32; None if unknown, absent, or of another type."""
     values, middle = numbers(w), np.int32(0) if zero is None else numbers(zero)
     if values is None or middle is None or values.dtype not in (np.int8, np.uint8) or not values.size:
         return None
@@ -81,7 +82,7 @@ def centred_numbers(w: Any, zero: Any, transposed: bool = False) -> Array | None
 
 
 def held(array: Array) -> Any:
-    """A constant of the graph that is recorded, else a tensor."""
+    """A constant of the recorded graph, else a tensor."""
     found = as_tensor(array)
     return found if recorder() is None else constant(found)
 
@@ -92,7 +93,8 @@ def exact(w: Array) -> bool:
 
 
 def exact_parts(w: Array) -> list[tuple[int, int]]:
-    """Ranges of the channels of filters [K, C, *k] whose sums float32 holds; [] if one channel is too much."""
+    """Ranges of the channels of filters [K, C, *k] whose sums are exact in float32; [] if one channel is
+    too large."""
     most = np.abs(w.reshape(*w.shape[:2], -1).astype(np.int64)).sum(2).max(0) * 2 * SHIFT  # [C]
     if most.max() > _EXACT:
         return []
@@ -108,7 +110,7 @@ def exact_parts(w: Array) -> list[tuple[int, int]]:
 def convolved_integers(node: OnnxNode, x: Any, zero: Any, w: Array, scale: Any) -> Any:
     """scale [K] times the convolution of (x - zero) with weights [K, C/g, *k] in int8: float32.
 
-    The padding is of zero points: what it adds is the convolution of a single image, which never changes.
+    The padding consists of zero points: its contribution is the convolution of a single, constant image.
     """
     found = window(node, w.shape[2:], x.shape[2:])
     op = QuantizedConv(Window(found.stride, tuple(found.pairs), found.dilation, node.get("group", 1)))
@@ -141,7 +143,7 @@ def multiplied_integers(a: Any, zero: Any, b: Array, scale: Any) -> Any:
 
 
 def summed_integers(a: Any, zero: Any, b: Array) -> Any:
-    """(a - zero) b of a [..., K] and weights [K, N] in int8: int32, in parts of which each is exact."""
+    """(a - zero) b of a [..., K] and weights [K, N] in int8: int32, in parts that are each exact."""
     ones = held(np.ones(b.shape[1], np.float32))
     rows = _EXACT // (2 * SHIFT * SHIFT)
     parts = [
@@ -155,16 +157,16 @@ def summed_integers(a: Any, zero: Any, b: Array) -> Any:
 
 
 def per_output(scale: Any, n: int) -> Any:
-    """A scale as one for each of n outputs; None where it is neither that nor one number."""
+    """A scale as one for each of n outputs; None if it is neither that nor a single number."""
     if scale.shape not in ((), (1,), (n,)):
         return None
     return ops.cast(ops.expand(scale.reshape((-1,)), (n,)), float32)
 
 
 def quantized_to(x: Any, scale: Any, zero: Any, dtype: Any) -> Any:
-    """round(x / scale) + zero in int8 or uint8, by the op that kernels take as a last step; None where it is another.
+    """round(x / scale) + zero in int8 or uint8, by the op that kernels fuse as an epilogue; None for other types.
 
-    The zero point is added before numbers are rounded, which is the same where it is even: halves go to even numbers.
+    The zero point is added before rounding, which is the same if it is even: halves round to even numbers.
     """
     middle = np.zeros(1, np.int32) if zero is None else numbers(zero)
     if dtype not in (int8, uint8) or x.dtype != float32 or scale.dtype != float32 or middle is None:
@@ -182,7 +184,7 @@ def _number(x: Any) -> Any:
 
 
 def one_number(*values: Any) -> bool:
-    """Whether each is left out or one number."""
+    """Whether each is left out or a single number."""
     return all(v is None or v.shape in ((), (1,)) for v in values)
 
 

@@ -1,7 +1,7 @@
-"""Networks of ONNX models in safetensors files: the weights by name, and beside them the model without these.
+"""Networks of ONNX models in safetensors files: the weights by name, and the model without them in the header.
 
 Any reader of safetensors finds the weights under the names of `state_dict`; the file's header holds the model, its
-constants included, and what says which tensor belongs where. Digests are checked when it is read.
+constants included, and the mapping of its tensors. Digests are checked when it is read.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ FORMAT = "lamina-onnx-1"
 
 
 def save_onnx(net: OnnxModule, path: str | Path) -> None:
-    """Write a network of an ONNX model, with its weights of now, to a safetensors file. Raises OSError."""
+    """Write a network of an ONNX model, with its current weights, to a safetensors file. Raises OSError."""
     save_safetensors(net, path, texts_of_onnx(net))
 
 
 def load_onnx(path: str | Path) -> OnnxModule:
-    """Read what `save_onnx` wrote. Raises OnnxError or WeightsError for others, OSError if it cannot be read."""
+    """Read a file of `save_onnx`. Raises OnnxError or WeightsError for other files, OSError if it cannot be read."""
     tensors, texts = read_safetensors(path)
     return onnx_of_weights(tensors, texts, path)
 
 
 def texts_of_onnx(net: OnnxModule) -> dict[str, str]:
-    """What stands in the header of a file beside the network's weights."""
+    """The header entries beside the network's weights."""
     return {
         "format": FORMAT,
         "onnx": base64.b64encode(net.model.SerializeToString()).decode(),
@@ -45,7 +45,7 @@ def texts_of_onnx(net: OnnxModule) -> dict[str, str]:
 
 
 def onnx_of_weights(tensors: Mapping[str, Any], texts: Mapping[str, str], path: str | Path) -> OnnxModule:
-    """The network of a file's tensors and texts; path: what errors call it. Raises OnnxError."""
+    """The network of a file's tensors and texts; path: its name in errors. Raises OnnxError."""
     if texts.get("format") != FORMAT:
         raise OnnxError(f"{path}: holds no ONNX model: its format is {texts.get('format')!r}, not {FORMAT!r}")
     try:
@@ -62,7 +62,7 @@ def onnx_of_weights(tensors: Mapping[str, Any], texts: Mapping[str, str], path: 
 
 
 def _fill(proto: onnx.TensorProto, value: Any, path: Any) -> None:
-    """Give a tensor of the model its numbers."""
+    """Set the values of one of the model's tensors."""
     found = as_tensor(value)
     if tuple(proto.dims) != found.shape:
         raise OnnxError(f"{path}: tensor {proto.name!r} is {found.spec}, the model has {list(proto.dims)}")

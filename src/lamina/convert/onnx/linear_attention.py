@@ -1,4 +1,4 @@
-"""Attention whose state does not grow with the sequence: a matrix that each step decays, corrects and adds to."""
+"""Linear attention with a state of constant size: a matrix that each step decays, corrects and adds to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ RULES = ("linear", "gated", "delta", "gated_delta")
 def linear_attention(node: OnnxNode) -> Any:
     """(outputs [B, T, H Ev], the state [B, G, E, Ev] after the last step), one step after the other.
 
-    S = exp(g) S + beta k (v - exp(g) S^T k)^T and o = scale S^T q, with what the update rule leaves out at 1 and 0.
+    S = exp(g) S + beta k (v - exp(g) S^T k)^T and o = scale S^T q, with the terms that the update rule omits set to 1
+    and 0.
     """
     rule = node.get("update_rule", "gated_delta")
     if rule not in RULES:

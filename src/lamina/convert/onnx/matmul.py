@@ -19,7 +19,7 @@ from lamina.convert.onnx.node import OnnxNode, converts
 from lamina.convert.onnx.quantize import centred, requantized, rounded
 from lamina.spec import float32, float64, int32
 
-#: Sums of so many products of 9-bit integers are exact in float32.
+#: Sums of this many products of 9-bit integers are exact in float32.
 _EXACT_TERMS = (1 << 24) // 255**2
 
 
@@ -34,10 +34,10 @@ def matmul(node: OnnxNode) -> Any:
 def real_product(
     a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, *, transposed: bool = False
 ) -> Any:
-    """The product of what two quantized matrices stand for, float32; None where it is none of 8-bit kernels.
+    """The product of two dequantized matrices, float32; None if 8-bit kernels do not support it.
 
-    a [..., K] with one scale, b [K, N] of known numbers ([N, K] if transposed), whose scale and zero point may be one
-    for each column.
+    a [..., K] with one scale, b [K, N] of known numbers ([N, K] if transposed), whose scale and zero point may be per
+    column.
     """
     if b.ndim != 2 or not eight_bits(a) or not one_number(a_scale, a_zero):
         return None
@@ -69,7 +69,7 @@ def product(x: Any, y: Any) -> Any:
 
 @converts("Gemm")
 def gemm(node: OnnxNode) -> Any:
-    """alpha A B + beta C, A and B transposed where that is asked for."""
+    """alpha A B + beta C, A and B transposed if requested."""
     a, b, c = node.input(0), node.input(1), node.optional(2)
     a = ops.transpose(a, 0, 1) if node.get("transA", 0) else a
     b = ops.transpose(b, 0, 1) if node.get("transB", 0) else b
@@ -83,7 +83,7 @@ def gemm(node: OnnxNode) -> Any:
 
 
 def _of_integers(node: OnnxNode, transpose_a: int = 0, transpose_b: int = 0) -> Any:
-    """The product of two inputs that DequantizeLinear made, by kernels for 8-bit integers; None for others."""
+    """The product of two inputs produced by DequantizeLinear, by kernels for 8-bit integers; None for others."""
     if node.mode.training or node.input(1).ndim != 2:
         return None
     left, right = Dequantized.of(node, 0), Dequantized.of(node, 1)
@@ -97,7 +97,7 @@ def _of_integers(node: OnnxNode, transpose_a: int = 0, transpose_b: int = 0) -> 
 
 @converts("Einsum")
 def einsum(node: OnnxNode) -> Any:
-    """A sum over products of elements, as the equation says."""
+    """A sum over products of elements, given by the equation (einsum)."""
     return ops.einsum(node.needed("equation"), *node.inputs)
 
 
@@ -126,7 +126,7 @@ def _rows(scale: Any) -> Any:
 
 @converts("Det")
 def det(node: OnnxNode) -> Any:
-    """The determinant of each matrix, by elimination with the largest pivot."""
+    """The determinant of each matrix, by elimination with partial pivoting."""
     x = node.input(0)
     n = x.shape[-1]
     found = None
@@ -138,7 +138,7 @@ def det(node: OnnxNode) -> Any:
 
 
 def _eliminated(x: Any, n: int) -> tuple[Any, Any, Any]:
-    """[..., n, n] -> (what is left [..., n-1, n-1], the pivot [...], the sign of the exchange [...])."""
+    """[..., n, n] -> (the remaining matrix [..., n-1, n-1], the pivot [...], the sign of the row exchange [...])."""
     column = x[..., 0]
     chosen = ops.argmax(ops.abs(column), -1, True)  # [..., 1]
     at = ops.expand(chosen.unsqueeze(-1), (*chosen.shape[:-1], 1, n))

@@ -27,9 +27,9 @@ from lamina.runtime import write_atomically
 from lamina.spec import DType, Spec, bool_
 from lamina.tensors import Tensor
 
-#: Says by name and values which tensors are trained.
+#: Decides by name and values which tensors are trained.
 Trainable = Callable[[str, Tensor], bool]
-#: More parts than this a name is not split into.
+#: The maximum number of parts that a name is split into.
 _MOST_PARTS = 32
 #: A file holds less than this: the limit of the format.
 _MOST_FILE_BYTES = (1 << 31) - 1
@@ -44,13 +44,13 @@ def from_onnx(
 ) -> OnnxModule:
     """A model of ONNX (https://onnx.ai) as a network.
 
-    source: a file's path, its bytes, or an onnx.ModelProto; opset 1 to 28. folder: where tensors in other files are;
-    by default beside the model's file. No file outside of it is read.
-    trainable(name, tensor): which tensors are parameters; by default all of a floating point type with an axis.
-    train_batch_norm: in training batch norms take the batch's statistics, and the running ones move; by default
-    they normalize by the running ones, as the file says.
+    source: a file's path, its bytes, or an onnx.ModelProto; opset 1 to 28. folder: the folder of external tensor
+    data; by default the model file's. No file outside of it is read. trainable(name, tensor): which tensors are
+    parameters; by default all of a floating point type with an axis.
+    train_batch_norm: in training batch norms use the batch's statistics and update the running ones; by default they
+        normalize by the running ones, as the file says.
 
-    Raises OnnxError for what is no sound model, is too new, or names operators without a handler; OSError for files
+    Raises OnnxError for a model that is invalid, is too new, or has operators without a handler; OSError for files
     that cannot be read.
     """
     model, external = read_model(source, folder)
@@ -58,15 +58,15 @@ def from_onnx(
 
 
 class TensorFolder(Module):
-    """Holds the tensors whose names begin alike: `layer1.0.conv.weight` lies in layer1, in 0, in conv."""
+    """Holds the tensors with a common name prefix: `layer1.0.conv.weight` is in layer1, in 0, in conv."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What is known of a model's inputs and weights by their names; an object with slots, as it never changes:
-    dicts of a module are compared by each call of a program.
+    """Information on a model's inputs and weights by their names; an object with slots, as it never changes:
+    dicts of a module are compared in each call of a program.
 
-    ranks: how many axes an input has, None where the model does not say. dtypes: those of the inputs, but of floats
+    ranks: how many axes an input has, None if the model does not say. dtypes: those of the inputs, except floats
     of 32 bits and more, which a network may compute in another type. halves: the weights that the file has in a half
     type. places: the module of each weight and its name there.
     """
@@ -78,7 +78,7 @@ class _Facts:
 
     @classmethod
     def of(cls, graph: onnx.GraphProto) -> _Facts:
-        """Of a graph whose weights have no place yet."""
+        """For a graph whose weights are not yet assigned to modules."""
         dtypes = {v.name: dtype for v in graph.input if (dtype := _fixed_dtype(v)) is not None}
         return cls({v.name: _rank(v) for v in graph.input}, dtypes)
 
@@ -86,15 +86,15 @@ class _Facts:
 class OnnxModule(Module):
     """A network made of an ONNX model: net(x, y) or net(**{"input.1": x}), in the order of the model's inputs.
 
-    Inputs that have an initializer as a default (`default_names`) may be left out; they come behind the others, or
-    by name. The default is a parameter as other weights are; a value that is given stands in its place in that call.
+    Inputs that have an initializer as a default (`default_names`) may be left out; they come after the others, or by
+    name. The default is a parameter like other weights; a given value replaces it in that call.
 
     Its output, or a tuple of them in the model's order (`output_names`). Parameters and running statistics have the
-    names that the model gives them, and stand in `state_dict` by these; whole numbers, scalars and what decides
-    shapes are constants. Every set of shapes is a program of its own where it is compiled (`Predictor`, `train_step`,
-    `lamina.jit`): sizes that the model computes are numbers there. On a GPU, compile it: constants lie on the CPU.
+    model's names in `state_dict`; integers, scalars and values that determine shapes are constants. Every set of
+    shapes has its own program when compiled (`Predictor`, `train_step`, `lamina.jit`): sizes that the model computes
+    are constants there. On a GPU, compile it: constants lie on the CPU.
 
-    In training, dropout drops; batch norms as `from_onnx` was told.
+    In training, dropout is active; batch norms behave as `from_onnx` was told.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class OnnxModule(Module):
             raise OnnxError(f"operators without a handler: {', '.join(unknown)}")
         self._train_batch_norm = train_batch_norm
         self._facts = _Facts.of(model.graph)
-        self._masters, self._model = set[str](), model  # names that no weight takes
+        self._masters, self._model = set[str](), model  # names that weights do not take
         self._own_weights(model, trainable or _is_parameter)
         self._masters = beside_statistics(self._graph.body) & set(self._facts.places)
         self._model = self._without_weights(model, external)
@@ -123,7 +123,7 @@ class OnnxModule(Module):
 
     @property
     def default_names(self) -> tuple[str, ...]:
-        """The inputs that need not be given, in the model's order: an initializer of the same name is the default."""
+        """The optional inputs, in the model's order: an initializer of the same name is the default."""
         return self._graph.defaults
 
     @property
@@ -133,12 +133,12 @@ class OnnxModule(Module):
 
     @property
     def names(self) -> dict[str, str]:
-        """Each key of `state_dict` and the model's name of that tensor."""
+        """The model's name for each key of `state_dict`."""
         return {".".join(filter(None, place)): name for name, place in self._facts.places.items()}
 
     @property
     def model(self) -> onnx.ModelProto:
-        """The model without the numbers of its weights; do not change it."""
+        """The model without the values of its weights; do not change it."""
         return self._model
 
     @property
@@ -147,7 +147,8 @@ class OnnxModule(Module):
         return self._train_batch_norm
 
     def input_specs(self, unknown: int = 1) -> tuple[Spec, ...]:
-        """Shapes and dtypes of the inputs as the model says; `unknown` in place of sizes that it leaves open.
+        """Shapes and dtypes of the inputs as the model declares them; `unknown` in place of sizes that it leaves
+        open.
 
         Raises OnnxError for an input without a shape, such as a sequence.
         """
@@ -175,7 +176,7 @@ class OnnxModule(Module):
                 raise OnnxError(f"input {name!r} has {rank} axes in the model, got {found}")
             if is_text(x):
                 continue
-            asked = self._facts.dtypes.get(name, found.dtype)  # the file's operators take no other
+            asked = self._facts.dtypes.get(name, found.dtype)  # the file's operators accept no other
             if found.dtype.is_float != asked.is_float or (found.dtype == bool_) != (asked == bool_):
                 raise OnnxError(f"input {name!r} is of {asked} in the model, got {found}")
             if found.dtype != asked:
@@ -187,9 +188,9 @@ class OnnxModule(Module):
 
     @checked
     def to_onnx(self, path: str | Path | None = None) -> onnx.ModelProto:
-        """The model with the weights of now; written to `path` where one is given.
+        """The model with the current weights; written to `path` if given.
 
-        Raises OnnxError for 2 GiB or more, which the format cannot hold, OSError where it cannot be written.
+        Raises OnnxError for 2 GiB or more, which the format cannot hold, OSError if it cannot be written.
         """
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
@@ -207,11 +208,11 @@ class OnnxModule(Module):
         return model
 
     def masters(self) -> set[int]:
-        """Statistics, and what is combined with them, keep the master type in mixed precision."""
+        """Statistics, and values combined with them, keep the master type in mixed precision."""
         return super().masters() | {id(self._held(name)) for name in self._masters}
 
     def extra_repr(self) -> str:
-        """What goes in and out, and how many nodes there are."""
+        """The inputs and outputs, and the number of nodes."""
         names = f"{', '.join(self.input_names)} -> {', '.join(self.output_names)}"
         return f"{names}; {len(self._graph.body.steps)} nodes"
 
@@ -253,7 +254,7 @@ class OnnxModule(Module):
         return holder, attribute
 
     def _without_weights(self, model: onnx.ModelProto, external: External | None) -> onnx.ModelProto:
-        """The model without the numbers of its weights; what lay in other files is part of it."""
+        """The model without the values of its weights; external tensors are included in it."""
         for proto in model.graph.initializer:
             if proto.name in self._facts.places:
                 _clear(proto)
@@ -264,7 +265,7 @@ class OnnxModule(Module):
                 data = bytes(external_bytes(proto, external, held.bits if held else None))
                 _clear(proto)
                 proto.raw_data = data
-        found = onnx.ModelProto()  # another one: messages give memory back as a whole
+        found = onnx.ModelProto()  # a copy: messages release memory only as a whole
         found.ParseFromString(model.SerializeToString())
         return found
 
@@ -275,12 +276,12 @@ class OnnxModule(Module):
         return holder.get_buffer(attribute) if held is None else held
 
     def _standing(self) -> dict[str, Any]:
-        """What stands for each weight in this call: itself, or a traced value."""
+        """The value of each weight in this call: itself, or a traced value."""
         by, found = recorder(), {}
         for name in self._facts.places:
             held = self._held(name)
             value = in_compute_type(held, read(held), keeps=name in self._masters)
-            half = self._facts.halves.get(name, value.dtype)  # the file's operators take no other
+            half = self._facts.halves.get(name, value.dtype)  # the file's operators accept no other
             value = value if value.dtype == half else ops.cast(value, half)
             found[name] = by.read(value) if by is not None and isinstance(value, Tensor) else value
         return found
@@ -299,12 +300,12 @@ class OnnxModule(Module):
 
 
 def _is_parameter(name: str, value: Tensor) -> bool:
-    """Floats with an axis; those of 8 bits are quantized numbers."""
+    """Floats with an axis; 8-bit floats are quantized numbers."""
     return value.dtype.is_float and value.dtype.itemsize > 1 and value.ndim > 0
 
 
 def _free(holder: Module, name: str) -> str:
-    """The name, with "_" behind it where the module has something else of that name, or a setter (`training`)."""
+    """The name, with "_" appended if the module has another attribute of that name, or a setter (`training`)."""
     while (isinstance(held := getattr(type(holder), name, None), property) and held.fset is not None) or (
         name in holder.__dict__
         or name in holder._modules
@@ -316,13 +317,13 @@ def _free(holder: Module, name: str) -> str:
 
 
 def _rank(info: onnx.ValueInfoProto) -> int | None:
-    """How many axes an input has; None where the model does not say."""
+    """The number of axes of an input; None if the model does not say."""
     kind = info.type.tensor_type
     return len(kind.shape.dim) if info.type.HasField("tensor_type") and kind.HasField("shape") else None
 
 
 def _fixed_dtype(info: onnx.ValueInfoProto) -> DType | None:
-    """The type of an input's numbers; None for wider floats and where Lamina has no such type."""
+    """The type of an input's elements; None for wider floats and if Lamina lacks the type."""
     try:
         found = dtype_of(info.type.tensor_type.elem_type)
     except OnnxError:
@@ -345,7 +346,7 @@ def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorP
 
 
 def _clear(proto: onnx.TensorProto) -> None:
-    """Drop a tensor's numbers."""
+    """Drop a tensor's values."""
     for name in ("float_data", "double_data", "int32_data", "int64_data", "raw_data", "external_data"):
         proto.ClearField(name)
     proto.ClearField("data_location")

@@ -18,26 +18,26 @@ from lamina.tensors import Tensor
 Array = np.ndarray[Any, Any]
 #: A handler gives one value, or one per output.
 Handler = Callable[["OnnxNode"], Any]
-#: What runs a subgraph: its attribute's value and the values of its inputs -> its outputs.
+#: Runs a subgraph: its attribute's value and the values of its inputs -> its outputs.
 RunGraph = Callable[[Any, Sequence[Any]], list[Any]]
 
 #: (domain, operator) -> its handler. The default domain is "".
 HANDLERS: dict[tuple[str, str], Handler] = {}
-#: (domain, operator) -> the inputs whose numbers decide shapes, or which way is taken.
+#: (domain, operator) -> the inputs whose values determine shapes or control flow.
 KNOWN: dict[tuple[str, str], tuple[int, ...]] = {}
-#: (domain, operator) -> the inputs that are statistics or scales, which training does not move by a gradient.
+#: (domain, operator) -> the inputs that are statistics or scales, which are not trained by gradients.
 STATISTICS: dict[tuple[str, str], tuple[int, ...]] = {}
 
-#: The most bytes of a tensor that is made while a graph is recorded.
+#: The maximum bytes of a tensor that is computed at trace time.
 MOST_BYTES = 1 << 30
 
 
 class OnnxError(ValueError):
-    """What an ONNX model asks for and Lamina does not have, or what its operator does not allow; names the node."""
+    """A part of an ONNX model that Lamina does not support, or that its operator does not allow; names the node."""
 
 
 class UnknownValueError(OnnxError):
-    """An input whose numbers decide shapes, or which values are taken, is known only when the program runs."""
+    """An input whose values determine shapes or control flow is known only at run time."""
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text)
@@ -47,9 +47,9 @@ class UnknownValueError(OnnxError):
 def converts(
     *operators: str, domain: str = "", known: tuple[int, ...] = (), statistics: tuple[int, ...] = ()
 ) -> Callable[[Handler], Handler]:
-    """The decorated function is the handler of these operators.
+    """Registers the decorated function as the handler of these operators.
 
-    known: the inputs whose numbers it asks for. statistics: those that are no parameters of a network.
+    known: the inputs whose values it needs. statistics: those that are not parameters of a network.
     """
 
     def enter(handler: Handler) -> Handler:
@@ -63,18 +63,18 @@ def converts(
 
 
 class OnnxSequence(list[Any]):
-    """A value that is a sequence of tensors (or of sequences), known in length while a graph is recorded."""
+    """A sequence of tensors (or of sequences), of a length known at trace time."""
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxTexts:
-    """A value that is strings: known while a graph is recorded. array: of Python's str objects."""
+    """A string tensor, known at trace time. array: of Python's str objects."""
 
     array: Array
 
     @classmethod
     def of(cls, words: Sequence[str], shape: tuple[int, ...]) -> OnnxTexts:
-        """Strings in a shape."""
+        """The strings in another shape."""
         held = np.empty(len(words), object)
         held[:] = words
         return cls(held.reshape(shape))
@@ -103,7 +103,7 @@ def is_text(x: Any) -> bool:
 
 
 class Absent:
-    """What an optional value is that is not there."""
+    """An absent optional value."""
 
     def __repr__(self) -> str:
         return "an optional value that is absent"
@@ -119,10 +119,10 @@ def require_bounded(what: str, nbytes: int) -> None:
 
 @dataclass(frozen=True)
 class Mode:
-    """How a call of a graph runs what differs between training and inference.
+    """The behavior of a call in training or inference.
 
-    training: None where the nodes' own attributes say. batch_statistics: batch norms take those of the batch in
-    training. write(name, value): keeps the next value of the tensor of this name. drop(x, p): (y, mask) of dropout.
+    training: None if the nodes' own attributes decide. batch_statistics: batch norms use those of the batch in
+    training. write(name, value): stores the next value of the tensor of this name. drop(x, p): (y, mask) of dropout.
     """
 
     training: bool | None = None
@@ -133,11 +133,11 @@ class Mode:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """An operator with its attributes, as Python values, and what its inputs are; None where one is left out.
+    """An operator with its attributes, as Python values, and its inputs' values; None for an omitted one.
 
-    opset: the version of the operator's domain that the model asks for. values: all values by name so far.
-    declared: ONNX's element types of inputs that are held in a wider one, by place. makers: the nodes of the same
-    graph by what they make.
+    opset: the version of the operator's domain that the model requests. values: all values by name so far.
+    declared: ONNX's element types of inputs that are held in a wider type, by index. makers: the producers in the
+    same graph, by output name.
     """
 
     operator: str
@@ -154,31 +154,31 @@ class OnnxNode:
     makers: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def error(self, text: str) -> OnnxError:
-        """What to raise: the text with the operator and the node's name in front."""
+        """The exception to raise: the text prefixed with the operator and the node's name."""
         return OnnxError(f"{self}: {text}")
 
     def __str__(self) -> str:
         return f"{self.operator} {self.name!r}" if self.name else self.operator
 
     def get(self, attribute: str, default: Any = None) -> Any:
-        """An attribute's value, or what it is by default."""
+        """An attribute's value, or its default."""
         return self.attributes.get(attribute, default)
 
     def needed(self, attribute: str) -> Any:
-        """The value of an attribute that must be there."""
+        """The value of a required attribute."""
         if attribute not in self.attributes:
             raise self.error(f"needs the attribute {attribute}")
         return self.attributes[attribute]
 
     def input(self, index: int) -> Any:
-        """An input that must be there."""
+        """A required input."""
         found = self.optional(index)
         if found is None:
             raise self.error(f"needs input {index}")
         return found
 
     def optional(self, index: int) -> Any:
-        """An input, or None where it is left out."""
+        """An input, or None if it is omitted."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def asks(self, index: int) -> bool:
@@ -186,7 +186,7 @@ class OnnxNode:
         return index < len(self.outputs) and bool(self.outputs[index])
 
     def known(self, index: int) -> Array:
-        """The numbers of an input that must be there. Raises UnknownValueError for a traced value."""
+        """The values of a required input. Raises UnknownValueError for a traced value."""
         value = self.input(index)
         found = numbers(value)
         if found is None:
@@ -194,7 +194,7 @@ class OnnxNode:
         return found
 
     def unknown(self, what: str, name: str) -> UnknownValueError:
-        """What to raise where a value that is known only when the program runs decides shapes."""
+        """The exception to raise if a value known only at run time determines shapes."""
         return UnknownValueError(
             f"{self}: {what} ({name!r}) decides shapes, so its numbers must be known while the graph is recorded; "
             "give it as an array, store it in the model as an initializer, or call the network on tensors without "
@@ -203,11 +203,11 @@ class OnnxNode:
         )
 
     def known_or_none(self, index: int) -> Array | None:
-        """`known`, None where the input is left out."""
+        """`known`, None if the input is omitted."""
         return None if self.optional(index) is None else self.known(index)
 
     def integers(self, index: int, attribute: str | None = None) -> tuple[int, ...] | None:
-        """Known integers: of an input, else of an attribute, where older versions have them; None if neither is."""
+        """Known integers: from an input, else from an attribute, as in older versions; None if neither is there."""
         found = self.known_or_none(index)
         if found is not None:
             return tuple(int(i) for i in found.reshape(-1))
@@ -215,7 +215,7 @@ class OnnxNode:
         return None if listed is None else tuple(listed)
 
     def number(self, index: int, default: Any = None) -> Any:
-        """The one known number of an input, or the default where it is left out."""
+        """The single known number of an input, or the default if it is omitted."""
         found = self.known_or_none(index)
         if found is None:
             return default
@@ -225,17 +225,17 @@ class OnnxNode:
 
 
 def numbers(value: Any) -> Array | None:
-    """The numbers of a tensor or a constant; None for a value that is known only when the program runs."""
+    """The values of a tensor or a constant; None for a value known only at run time."""
     if isinstance(value, Value):
         value = tensor_of(value)
     if value is None:
         return None
-    with recording(None):  # a constant's numbers are there, whatever is traced around it
+    with recording(None):  # a constant's values are known, whatever is traced around it
         return np.asarray(value.numpy())
 
 
 def as_tensor(array: Any, dtype: DType | None = None) -> Tensor:
-    """A tensor of an array or of Python numbers."""
+    """A tensor from an array or from Python numbers."""
     require_bounded("a constant", np.asarray(array).size * (8 if dtype is None else dtype.itemsize))
     from_array = np.asarray(array) if dtype is None else np.asarray(array).astype(dtype.numpy)
     return ops.operand(from_array)

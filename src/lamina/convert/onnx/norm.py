@@ -13,15 +13,15 @@ from lamina.spec import float32
 
 
 def along_channels(v: Any, x: Any) -> Any:
-    """A number per channel as one that broadcasts with x [N, C, *]."""
+    """Numbers per channel, reshaped to broadcast with x [N, C, *]."""
     return v.reshape((-1,) + (1,) * (x.ndim - 2))
 
 
 @converts("BatchNormalization", statistics=(3, 4))
 def batch_normalization(node: OnnxNode) -> Any:
-    """By the running statistics; in training by the batch's, and the running ones move (momentum stays).
+    """By the running statistics; in training by the batch's, updating the running ones (the momentum is kept).
 
-    Whether it trains says the call's mode, for a node that is to train by it; else the attribute training_mode.
+    The call's mode decides whether a trainable node trains; else the attribute training_mode.
     """
     x, scale, bias, mean, var = (node.input(i) for i in range(5))
     eps, momentum = node.get("epsilon", 1e-5), node.get("momentum", 0.9)
@@ -42,7 +42,7 @@ def batch_normalization(node: OnnxNode) -> Any:
 
 
 def _by_the_batch(x: Any, scale: Any, bias: Any, mean: Any, var: Any, eps: float, momentum: float) -> Any:
-    """(y, next running mean, next running variance), of the biased variance as ONNX has it."""
+    """(y, next running mean, next running variance), with the biased variance, as in ONNX."""
     wide, axes = ops.cast(x, scale.dtype), (0, *range(2, x.ndim))
     own, spread = ops.mean(wide, axes), ops.var(wide, axes, correction=0)
     found = ops.cast(_normalized(wide, own, spread, scale, bias, eps), x.dtype)
@@ -62,7 +62,7 @@ def _moved(running: Any, own: Any, momentum: float) -> Any:
 
 @converts("InstanceNormalization")
 def instance_normalization(node: OnnxNode) -> Any:
-    """Over the spatial axes of each sample and channel, of one element too."""
+    """Over the spatial axes of each sample and channel, even of a single element."""
     x, scale, bias = (node.input(i) for i in range(3))
     return ops.group_norm(x, x.shape[1], scale, bias, node.get("epsilon", 1e-5))
 
@@ -113,7 +113,7 @@ def rms_normalization(node: OnnxNode) -> Any:
 
 @converts("LRN")
 def lrn(node: OnnxNode) -> Any:
-    """x / (bias + alpha / size times the sum of squares of neighbouring channels) ^ beta."""
+    """x / (bias + alpha / size times the sum of squares of neighboring channels) ^ beta."""
     x = node.input(0)
     size, alpha = node.needed("size"), node.get("alpha", 1e-4)
     args = size, alpha, node.get("beta", 0.75), node.get("bias", 1.0)

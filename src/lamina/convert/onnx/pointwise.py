@@ -32,7 +32,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "LessOrEqual": ops.le, "Mul": ops.mul, "Or": ops.logical_or, "Sub": ops.sub, "Xor": ops.ne,
 }  # fmt: skip
 
-#: ONNX's number of the type of strings.
+#: ONNX's code of the string type.
 _STRING = 8
 #: The largest number of float8_e4m3fn.
 _LARGEST = 448.0
@@ -50,7 +50,7 @@ def unary(node: OnnxNode) -> Any:
 
 @converts("Identity")
 def identity(node: OnnxNode) -> Any:
-    """What comes in: a tensor, a sequence, an optional value."""
+    """The input unchanged: a tensor, a sequence, an optional value."""
     x = node.input(0)
     return (ops.identity(x) if isinstance(x, (Tensor, Value)) else x,)
 
@@ -71,7 +71,7 @@ def variadic(node: OnnxNode) -> Any:
 
 
 def aligned(node: OnnxNode) -> tuple[Any, Any]:
-    """The two inputs; before opset 7 the second one's axes began at the attribute `axis` of the first."""
+    """The two inputs; before opset 7 the second one's axes started at the attribute `axis` of the first."""
     x, y = node.input(0), node.input(1)
     axis = node.get("axis")
     if node.opset < 7 and node.get("broadcast") and axis is not None and y.ndim:
@@ -80,20 +80,20 @@ def aligned(node: OnnxNode) -> tuple[Any, Any]:
 
 
 def is_integer(dtype: DType) -> bool:
-    """Whether it is an integer's type."""
+    """Whether it is an integer type."""
     return dtype.kind in "iu"
 
 
 @converts("Div")
 def div(node: OnnxNode) -> Any:
-    """The quotient; of integers towards zero."""
+    """The quotient; of integers truncated towards zero."""
     x, y = aligned(node)
     return ops.div(x, y, rounding_mode="trunc" if is_integer(x.dtype) else None)
 
 
 @converts("Mod")
 def mod(node: OnnxNode) -> Any:
-    """The remainder, of the divisor's sign; with fmod of the dividend's."""
+    """The remainder, with the divisor's sign; with fmod the dividend's."""
     return (ops.fmod if node.get("fmod", 0) else ops.remainder)(node.input(0), node.input(1))
 
 
@@ -125,7 +125,7 @@ def bit_shift(node: OnnxNode) -> Any:
 
 @converts("PRelu")
 def prelu(node: OnnxNode) -> Any:
-    """x where x >= 0, slope x elsewhere; the slope is broadcast to x, before opset 7 it is one per channel."""
+    """x where x >= 0, slope x elsewhere; the slope is broadcast to x, before opset 7 it is per channel."""
     x, slope = node.input(0), node.input(1)
     if node.opset < 7 and slope.ndim == 1:
         slope = slope.reshape((-1,) + (1,) * (x.ndim - 2))
@@ -134,7 +134,7 @@ def prelu(node: OnnxNode) -> Any:
 
 @converts("Clip")
 def clip(node: OnnxNode) -> Any:
-    """Between two numbers, attributes before opset 11; with min > max everything is max."""
+    """Clamped between two numbers, attributes before opset 11; with min > max everything is max."""
     x = node.input(0)
     low, high = (node.optional(i) if node.opset >= 11 else node.get(n) for i, n in ((1, "min"), (2, "max")))
     x = x if low is None else ops.maximum(x, _like(low, x.dtype))
@@ -142,7 +142,7 @@ def clip(node: OnnxNode) -> Any:
 
 
 def _like(bound: Any, dtype: DType) -> Any:
-    """A number or an operand of one as an operand."""
+    """A number or a scalar operand as an operand."""
     return as_tensor(bound, dtype) if isinstance(bound, (int, float)) else bound
 
 
@@ -185,7 +185,7 @@ def hard_sigmoid(node: OnnxNode) -> Any:
 
 @converts("Shrink")
 def shrink(node: OnnxNode) -> Any:
-    """x moved towards zero by bias where |x| > lambd, 0 elsewhere."""
+    """x shrunk towards zero by bias where |x| > lambd, 0 elsewhere."""
     x, bias, bound = node.input(0), node.get("bias", 0.0), node.get("lambd", 0.5)
     wide = x if x.dtype.kind == "f" else ops.cast(x, float32)
     above = ops.where(ops.gt(wide, bound), ops.sub(wide, bias), 0.0)
@@ -218,7 +218,7 @@ def where(node: OnnxNode) -> Any:
 
 @converts("IsInf")
 def is_inf(node: OnnxNode) -> Any:
-    """Which elements are infinite, of the signs that are asked for."""
+    """Which elements are infinite, with the requested signs."""
     x, infinite = node.input(0), ops.isinf(node.input(0))
     infinite = infinite if node.get("detect_negative", 1) else ops.logical_and(infinite, ops.gt(x, 0))
     return infinite if node.get("detect_positive", 1) else ops.logical_and(infinite, ops.lt(x, 0))
@@ -226,7 +226,8 @@ def is_inf(node: OnnxNode) -> Any:
 
 @converts("Cast")
 def cast(node: OnnxNode) -> Any:
-    """The same numbers in another dtype; floats are cut towards zero in integers. Known ones may become strings."""
+    """The same values in another dtype; floats are truncated towards zero in integers. Known ones may
+    become strings."""
     if node.needed("to") == _STRING:
         return _as_texts(node)
     return _cast(node, dtype_of(node.needed("to")))
@@ -258,7 +259,7 @@ def _cast(node: OnnxNode, dtype: DType) -> Any:
 
 @converts("BitCast", known=(0,))
 def bit_cast(node: OnnxNode) -> Any:
-    """The same bits as another dtype of the same size; of known numbers alone."""
+    """The same bits as another dtype of the same size; only for known values."""
     dtype = dtype_of(node.needed("to"))
     x = node.known(0)
     if x is None or x.dtype.itemsize != dtype.itemsize:
@@ -268,9 +269,9 @@ def bit_cast(node: OnnxNode) -> Any:
 
 @converts("Dropout", known=(1, 2))
 def dropout(node: OnnxNode) -> Any:
-    """In training by the call's mode some elements are dropped; else what comes in, and a mask of ones.
+    """Drops elements if the call's mode is training; else the input unchanged, and a mask of ones.
 
-    A node that says of itself that it trains is refused where no mode is given: its numbers are random.
+    A node that declares training itself is refused if no mode is given: its values are random.
     """
     x, ratio = node.input(0), float(node.number(1, node.get("ratio", 0.5)))
     if node.mode.training and node.mode.drop is not None and ratio:

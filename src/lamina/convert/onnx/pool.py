@@ -16,7 +16,7 @@ from lamina.spec import int64
 
 _MAX_POOL: dict[int, Callable[..., Any]] = {3: ops.max_pool1d, 4: ops.max_pool2d, 5: ops.max_pool3d}
 _AVG_POOL: dict[int, Callable[..., Any]] = {3: ops.avg_pool1d, 4: ops.avg_pool2d, 5: ops.avg_pool3d}
-#: Places of a kernel that is written out as slices, one each.
+#: The maximum size of a kernel that is expanded to slices, one per position.
 _MOST_PLACES = 4096
 
 
@@ -27,7 +27,7 @@ def _window(node: OnnxNode, x: Any) -> OnnxWindow:
 
 
 def _patches(node: OnnxNode, x: Any, win: OnnxWindow, fill: Any) -> Any:
-    """[N, C, *positions, prod(kernel)]: what the kernel meets at each position, padding filled."""
+    """[N, C, *positions, prod(kernel)]: the elements under the kernel at each position, with the padding filled."""
     if prod(win.kernel) > _MOST_PLACES:
         raise node.error(
             f"a kernel of {win.kernel} that no pooling op takes has more than {_MOST_PLACES} places"
@@ -47,7 +47,7 @@ def _patches(node: OnnxNode, x: Any, win: OnnxWindow, fill: Any) -> Any:
 
 
 def _is_pooling(x: Any, win: OnnxWindow) -> bool:
-    """Whether the pooling ops have this window: no position lies in padding alone, which they refuse."""
+    """Whether the pooling ops support this window: no position lies in padding alone, which they refuse."""
     sides = zip(win.lo, win.hi, win.span, x.shape[2:], strict=True)
     fits = all(max(lo, hi) < reach <= n + lo + hi for lo, hi, reach, n in sides)
     return x.ndim in _MAX_POOL and x.dtype.is_float and fits and bool(prod(x.shape))
@@ -55,7 +55,7 @@ def _is_pooling(x: Any, win: OnnxWindow) -> bool:
 
 @converts("MaxPool")
 def max_pool(node: OnnxNode) -> Any:
-    """(the largest under the kernel, its row-major position in the whole input [N, C, …], int64)."""
+    """(the maximum under the kernel, its row-major index in the whole input [N, C, …], int64)."""
     x = node.input(0)
     win, rank = _window(node, x), spatial_rank(node, x)
     if not node.asks(1) and _is_pooling(x, win):
@@ -75,7 +75,7 @@ def max_pool(node: OnnxNode) -> Any:
 
 @converts("AveragePool")
 def average_pool(node: OnnxNode) -> Any:
-    """The mean under the kernel, with count_include_pad of the padding's zeros too; never of what ceil_mode adds."""
+    """The mean under the kernel, with count_include_pad including the padding's zeros; never what ceil_mode adds."""
     x, rank = node.input(0), spatial_rank(node, node.input(0))
     win = _window(node, x)
     whole = window(node, win.kernel, x.shape[2:])
@@ -109,28 +109,28 @@ def lp_pool(node: OnnxNode) -> Any:
 
 @converts("GlobalAveragePool")
 def global_average_pool(node: OnnxNode) -> Any:
-    """The mean over all spatial axes, which stay as 1."""
+    """The mean over all spatial axes, which are kept with size 1."""
     x = node.input(0)
     return ops.mean(x, tuple(range(2, x.ndim)), True)
 
 
 @converts("GlobalMaxPool")
 def global_max_pool(node: OnnxNode) -> Any:
-    """The maximum over all spatial axes, which stay as 1."""
+    """The maximum over all spatial axes, which are kept with size 1."""
     x = node.input(0)
     return ops.amax(x, tuple(range(2, x.ndim)), True)
 
 
 @converts("GlobalLpPool")
 def global_lp_pool(node: OnnxNode) -> Any:
-    """(sum |x|^p)^(1/p) over all spatial axes, which stay as 1."""
+    """(sum |x|^p)^(1/p) over all spatial axes, which are kept with size 1."""
     x, p = node.input(0), node.get("p", 2)
     return ops.pow(ops.sum(ops.pow(ops.abs(x), float(p)), tuple(range(2, x.ndim)), True), 1.0 / p)
 
 
 @converts("MaxUnpool", known=(2,))
 def max_unpool(node: OnnxNode) -> Any:
-    """Each element at its row-major position in an output of zeros [N, C, …]."""
+    """Each element at its row-major index in an output of zeros [N, C, …]."""
     x, index, asked = node.input(0), node.input(1), node.integers(2)
     rank = x.ndim - 2
     kernel, stride = node.needed("kernel_shape"), node.get("strides", (1,) * rank)
@@ -139,7 +139,7 @@ def max_unpool(node: OnnxNode) -> Any:
         (n - 1) * s + k - a - b
         for n, s, k, a, b in zip(x.shape[2:], stride, kernel, pads[:rank], pads[rank:], strict=True)
     ]
-    # The positions are those of the tensor that was pooled, whose sizes are the inferred ones.
+    # The indices are those of the tensor that was pooled, whose sizes are the inferred ones.
     whole = (*x.shape[:2], *inferred)
     zeros = as_tensor(np.zeros(prod(whole)), x.dtype)
     found = ops.scatter(zeros, 0, ops.cast(index, int64).reshape((-1,)), x.reshape((-1,))).reshape(whole)
@@ -151,7 +151,7 @@ def max_unpool(node: OnnxNode) -> Any:
 
 @converts("RoiAlign")
 def roi_align(node: OnnxNode) -> Any:
-    """Regions of interest as images of one size, by averages (or maxima) of bilinear samples."""
+    """Regions of interest resampled to one size, by averages (or maxima) of bilinear samples."""
     x, rois, batch = node.input(0), node.input(1), node.input(2)
     half = node.get(
         "coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "output_half_pixel"

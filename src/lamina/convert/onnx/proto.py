@@ -1,4 +1,4 @@
-"""The parts of ONNX files as Lamina's: element types, tensors, attributes. What a file says of sizes is checked."""
+"""Conversion of the parts of ONNX files: element types, tensors, attributes. Sizes declared by a file are checked."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ except ImportError as error:
         "lamina.convert.onnx reads models with the package onnx: pip install lamina[onnx]"
     ) from error
 
-#: Where ONNX's name of an element type is not Lamina's.
+#: ONNX's names of element types that differ from Lamina's.
 RENAMED = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn"}
-#: The field that holds the numbers of a type when they are not raw bytes; of all others int32_data.
+#: The field that holds a type's values if they are not raw bytes; int32_data for all others.
 _FIELDS = {"float32": "float_data", "float64": "double_data", "int64": "int64_data"}
-#: What reads the bytes of a tensor that is kept in another file.
+#: Reads the bytes of an external tensor.
 External = Callable[[onnx.TensorProto, int], Any]
 
 
 def type_name(code: int) -> str:
-    """ONNX's name of an element type, in small letters; the number where it has none."""
+    """ONNX's name of an element type, in lower case; the number if it has none."""
     try:
         return str(onnx.TensorProto.DataType.Name(code)).lower()
     except ValueError:
@@ -37,7 +37,7 @@ def type_name(code: int) -> str:
 
 
 def dtype_of(code: int) -> DType:
-    """The element type of a TensorProto.DataType. Raises OnnxError for one that no op takes."""
+    """The element type of a TensorProto.DataType. Raises OnnxError for unsupported ones."""
     name = type_name(code)
     try:
         return as_dtype(RENAMED.get(name, name))
@@ -46,7 +46,7 @@ def dtype_of(code: int) -> DType:
 
 
 def texts(proto: onnx.TensorProto) -> OnnxTexts:
-    """Strings that are an initializer or a constant. Raises OnnxError for sizes that do not go with them."""
+    """Strings of an initializer or a constant. Raises OnnxError for sizes that do not match them."""
     words, shape = [word.decode("utf-8", "replace") for word in proto.string_data], tuple(proto.dims)
     if any(n < 0 for n in shape) or len(shape) > 64 or prod(shape) != len(words):
         raise OnnxError(
@@ -58,8 +58,8 @@ def texts(proto: onnx.TensorProto) -> OnnxTexts:
 def tensor(proto: onnx.TensorProto, external: External | None = None) -> Any:
     """An initializer or a constant: a tensor, or strings.
 
-    external: reads the bytes of tensors that are kept in another file. Raises OnnxError for types that Lamina lacks,
-    for sizes that are negative or do not go with the data, and for data in another file without `external`.
+    external: reads the bytes of external tensors. Raises OnnxError for types that Lamina lacks,
+    for sizes that are negative or do not match the data, and for external data without `external`.
     """
     if proto.data_type == onnx.TensorProto.STRING:
         return texts(proto)
@@ -76,7 +76,7 @@ def tensor(proto: onnx.TensorProto, external: External | None = None) -> Any:
 
 
 def dense(proto: onnx.SparseTensorProto, external: External | None = None) -> onnx.TensorProto:
-    """A sparse tensor with its zeros. Raises OnnxError for sizes, places or numbers that do not go together."""
+    """A sparse tensor as a dense one. Raises OnnxError for sizes, indices or values that do not match."""
     name, shape = proto.values.name, tuple(proto.dims)
     if any(n < 0 for n in shape) or len(shape) > 64:
         raise OnnxError(f"sparse tensor {name!r} has no sound sizes: {list(shape)[:64]}")
@@ -97,9 +97,9 @@ def dense(proto: onnx.SparseTensorProto, external: External | None = None) -> on
 
 
 def external_bytes(proto: onnx.TensorProto, external: External | None, bits: int | None = None) -> Any:
-    """The bytes of a tensor in another file; bits: how many an element takes, by default those of its dtype.
+    """The bytes of an external tensor; bits: how many an element takes, by default those of its dtype.
 
-    Raises OnnxError where nothing reads other files, and what `external` raises.
+    Raises OnnxError without a reader of external data, and the errors of `external`.
     """
     if external is None:
         raise OnnxError(f"tensor {proto.name!r} is kept in another file; load the model with onnx.load(path)")
@@ -116,7 +116,7 @@ def shape_of(proto: onnx.TensorProto) -> tuple[int, ...]:
 
 
 def _listed(proto: onnx.TensorProto, dtype: DType, count: int) -> Any:
-    """Numbers that stand in a list; half types stand there as their bits."""
+    """Values stored in a list field; half types are stored there as their bits."""
     field = _FIELDS.get(dtype.name)
     if field is not None:
         return listed(proto, field, count, dtype.numpy)
@@ -127,14 +127,14 @@ def _listed(proto: onnx.TensorProto, dtype: DType, count: int) -> Any:
 
 
 def listed(proto: onnx.TensorProto, field: str, count: int, kind: Any) -> Any:
-    """The numbers of a field that lists them. Raises OnnxError where they are not `count`."""
+    """The values of a list field. Raises OnnxError unless there are `count`."""
     numbers = getattr(proto, field)
     require_count(proto, len(numbers), count, "numbers")
     return np.fromiter(numbers, kind, count)
 
 
 def require_count(proto: onnx.TensorProto, found: int, wanted: int, what: str) -> None:
-    """Raises OnnxError where a tensor's data are not as many as its sizes say."""
+    """Raises OnnxError if a tensor's data does not match its sizes."""
     if found != wanted:
         shape = list(proto.dims)
         raise OnnxError(
@@ -143,9 +143,9 @@ def require_count(proto: onnx.TensorProto, found: int, wanted: int, what: str) -
 
 
 def attribute(proto: onnx.AttributeProto) -> Any:
-    """An attribute as a Python value: numbers, text, lists of them, tensors; graphs stay as they are.
+    """An attribute as a Python value: numbers, text, lists of them, tensors; graphs are returned as they are.
 
-    Raises OnnxError for one without a sound type.
+    Raises OnnxError for one without a valid type.
     """
     if proto.type == onnx.AttributeProto.TENSOR:
         return tensor(proto.t)

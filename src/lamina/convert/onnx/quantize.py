@@ -1,4 +1,4 @@
-"""Numbers as small integers with a scale and a zero point."""
+"""Quantization: integers with a scale and a zero point."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lamina.convert.onnx.proto import dtype_of
 from lamina.convert.onnx.wider import WIDER
 from lamina.spec import DType, float8_e4m3fn, float32, int8, int16, int32, uint8
 
-#: What a quantized tensor can be.
+#: The types of quantized tensors.
 QUANTIZED = (int8, uint8, int16, float8_e4m3fn)
 
 
 def centred(x: Any, zero: Any, axis: int) -> Any:
-    """x minus its zero point, int32; a zero point per row stands along the given axis."""
+    """x minus its zero point, int32; zero points per row lie along the given axis."""
     wide = ops.cast(x, int32)
     if zero is None:
         return wide
@@ -29,7 +29,9 @@ def centred(x: Any, zero: Any, axis: int) -> Any:
 
 
 def rounded(x: Any, zero: Any, dtype: DType, bounds: tuple[int, int] | None = None) -> Any:
-    """x to the nearest even integer, moved by the zero point, within bounds: by default the dtype's."""
+    """x rounded to the nearest integer (halves to even), plus the zero point, clamped to bounds, by default the
+    dtype's.
+    """
     info = np.iinfo(dtype.numpy)
     low, high = bounds or (int(info.min), int(info.max))
     moved = ops.round(x) if zero is None else ops.add(ops.round(x), ops.cast(zero, x.dtype))
@@ -37,13 +39,13 @@ def rounded(x: Any, zero: Any, dtype: DType, bounds: tuple[int, int] | None = No
 
 
 def requantized(total: Any, scale: Any, y_scale: Any, y_zero: Any) -> Any:
-    """A sum of products of integers in units of `scale` as integers in units of y_scale."""
+    """A sum of products of integers in units of `scale`, requantized in units of y_scale."""
     real = ops.mul(ops.cast(total, float32), ops.div(ops.cast(scale, float32), ops.cast(y_scale, float32)))
     return rounded(real, y_zero, y_zero.dtype)
 
 
 def spread(node: OnnxNode, scale: Any, x: Any) -> Any:
-    """A scale for all, for each index of an axis, or for each block along it, as one that broadcasts with x."""
+    """A scale for all, per index of an axis, or per block along it, reshaped to broadcast with x."""
     axis, block = node.get("axis", 1), node.get("block_size", 0)
     if scale.ndim == 0 or (scale.shape == (1,) and not block):
         return scale.reshape(())
@@ -58,7 +60,7 @@ def spread(node: OnnxNode, scale: Any, x: Any) -> Any:
 
 @converts("QuantizeLinear", statistics=(1, 2))
 def quantize_linear(node: OnnxNode) -> Any:
-    """round(x / scale) + zero point, within the type's numbers; types that Lamina lacks are held in a wider one."""
+    """round(x / scale) + zero point, clamped to the type's range; types that Lamina lacks are held in a wider one."""
     x, scale, zero = node.input(0), node.input(1), node.optional(2)
     code = node.declared.get(2, 0) or (node.get("output_dtype", 0) if zero is None else 0)
     held = WIDER.get(code)
@@ -105,7 +107,7 @@ def dequantize_linear(node: OnnxNode) -> Any:
 
 @converts("DynamicQuantizeLinear")
 def dynamic_quantize_linear(node: OnnxNode) -> Any:
-    """(uint8 numbers, scale, zero point) that cover x and 0."""
+    """(uint8 numbers, scale, zero point) whose range covers x and 0."""
     x = node.input(0)
     low, high = ops.minimum(ops.amin(x), 0.0), ops.maximum(ops.amax(x), 0.0)
     scale = ops.div(ops.sub(high, low), 255.0)

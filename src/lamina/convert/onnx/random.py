@@ -1,4 +1,4 @@
-"""Random numbers: drawn once, when the graph is recorded, from the seed in the model (or a fixed one)."""
+"""Random numbers: drawn once, at trace time, from the seed in the model (or a fixed one)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lamina.convert.onnx.proto import dtype_of
 
 
 def _generator(node: OnnxNode) -> np.random.Generator:
-    """The node's own stream of numbers: the same for the same seed and output."""
+    """The node's own generator: the same for the same seed and output."""
     words = np.frombuffer(np.array([node.get("seed", 0.0)], np.float32).tobytes(), np.uint32)
     return np.random.default_rng([int(words[0]), *"".join(node.outputs).encode()])
 
@@ -26,14 +26,14 @@ def normal(node: OnnxNode) -> Any:
 
 @converts("RandomUniform", "RandomUniformLike")
 def uniform(node: OnnxNode) -> Any:
-    """Evenly distributed numbers."""
+    """Uniformly distributed numbers."""
     drawn = _generator(node).uniform(node.get("low", 0.0), node.get("high", 1.0), _shape(node))
     return as_tensor(drawn, _dtype(node))
 
 
 @converts("Bernoulli")
 def bernoulli(node: OnnxNode) -> Any:
-    """1 with the probability that the input gives, else 0."""
+    """1 with the input's probability, else 0."""
     x = node.input(0)
     drawn = as_tensor(_generator(node).uniform(0, 1, x.shape), x.dtype)
     return ops.cast(ops.lt(drawn, x), _dtype(node))

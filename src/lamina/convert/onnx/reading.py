@@ -1,4 +1,4 @@
-"""Models from files, bytes or memory, with what they say of themselves checked."""
+"""Reading models from files, bytes or memory, with validation."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from lamina.convert.onnx.node import OnnxError
 from lamina.convert.onnx.proto import External
 from lamina.ops.arguments import shown
 
-#: The newest versions of the format and of the specification's operators that are read.
+#: The newest supported versions of the format and of the operator sets.
 IR_VERSION, OPSET = 14, 28
 
-#: A path, a file's content, or a model that was read already.
+#: A path, a file's content, or a model that was already parsed.
 Source = str | Path | bytes | bytearray | memoryview | onnx.ModelProto
 
 
 def read_model(source: Source, folder: str | Path | None = None) -> tuple[onnx.ModelProto, External | None]:
-    """(the model, what reads its tensors in other files): of a path, of a file's bytes, or a copy of the model.
+    """(the model, the reader of its external tensors): from a path, a file's bytes, or a copy of a model.
 
-    folder: where tensors in other files lie; by default beside the model's own file, for bytes nowhere.
-    Raises OnnxError for what is no ONNX model or too new a one, OSError for a file that cannot be read, TypeError for
+    folder: the folder of external tensors; by default the model file's, none for bytes.
+    Raises OnnxError for invalid or too new models, OSError for a file that cannot be read, TypeError for
     a source of another kind.
     """
     if isinstance(source, onnx.ModelProto):

@@ -1,4 +1,4 @@
-"""Reductions over axes, positions of extremes, running sums and the largest elements."""
+"""Reductions over axes, indices of extrema, cumulative ops and the largest elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reduce = Callable[..., Any]
 
 
 def _summed(f: Callable[[Any], Any], then: Callable[[Any], Any] | None = None) -> Reduce:
-    """The sum of f(x), and what is done with it; in x's dtype."""
+    """The sum of f(x), and a function of the sum; in x's dtype."""
 
     def run(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
         total = ops.sum(f(x), axes, keep, dtype=x.dtype)
@@ -31,7 +31,7 @@ def _prod(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
 
 
 def _extreme(f: Reduce) -> Reduce:
-    """amax or amin; of booleans as of 0 and 1, of nothing the number that changes no other."""
+    """amax or amin; of booleans as of 0 and 1, of no elements the neutral number."""
 
     def run(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
         if x.dtype == bool_:
@@ -53,7 +53,7 @@ def _of_nothing(x: Any, largest: bool, axes: tuple[int, ...], keep: bool) -> Any
 
 
 def _real(f: Reduce) -> Reduce:
-    """f, whose results are no integers: of integers by float64, cut towards zero."""
+    """f, whose results are not integers: for integers in float64, truncated towards zero."""
 
     def run(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
         if x.dtype.is_float:
@@ -73,7 +73,8 @@ REDUCTIONS: dict[str, Reduce] = {
 
 @converts(*REDUCTIONS, known=(1,))
 def reduce(node: OnnxNode) -> Any:
-    """Over the axes given as an attribute or an input, over all where none are; size 1 stays with keepdims."""
+    """Over the axes given as an attribute or an input, over all by default; with keepdims they are kept with
+    size 1."""
     x, axes = node.input(0), node.integers(1, "axes")
     if not axes:
         if node.get("noop_with_empty_axes", 0):
@@ -86,7 +87,7 @@ def reduce(node: OnnxNode) -> Any:
 
 @converts("ArgMax", "ArgMin")
 def arg_extreme(node: OnnxNode) -> Any:
-    """The position of the largest (smallest) element along an axis, int64; of equals the first, or the last."""
+    """The index of the maximum (minimum) along an axis, int64; of equal elements the first, or the last."""
     x, keep = node.input(0), bool(node.get("keepdims", 1))
     axis = node.get("axis", 0) % x.ndim
     find = ops.argmax if node.operator == "ArgMax" else ops.argmin
@@ -97,7 +98,7 @@ def arg_extreme(node: OnnxNode) -> Any:
 
 @converts("CumSum", "CumProd", known=(1,))
 def cumulative(node: OnnxNode) -> Any:
-    """Running sums or products along an axis, from either end, with or without the element itself."""
+    """Cumulative sums or products along an axis, from either end, inclusive or exclusive."""
     x = node.input(0)
     axis = int(node.number(1)) % x.ndim
     run, neutral = (ops.cumsum, 0) if node.operator == "CumSum" else (ops.cumprod, 1)
@@ -119,7 +120,7 @@ def _but_last(x: Any, axis: int) -> Any:
 
 @converts("TopK", known=(1,))
 def top_k(node: OnnxNode) -> Any:
-    """The k largest (smallest) along an axis and their positions, int64."""
+    """The k largest (smallest) along an axis and their indices, int64."""
     count = node.integers(1, None) if node.opset >= 10 else (node.needed("k"),)
     (k,) = count or (0,)
     x, axis = node.input(0), node.get("axis", -1)
@@ -129,7 +130,7 @@ def top_k(node: OnnxNode) -> Any:
 
 @converts("Hardmax")
 def hardmax(node: OnnxNode) -> Any:
-    """1 at the first of the largest along an axis, 0 elsewhere; before opset 13 over all axes from it on."""
+    """1 at the first maximum along an axis, 0 elsewhere; before opset 13 over all axes from it on."""
     x, axis = node.input(0), node.get("axis", 1 if node.opset < 13 else -1)
     if node.opset < 13:
         axis %= x.ndim

@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, GRU and LSTM of one layer, forward, reverse or both."""
+"""Recurrent layers: RNN, GRU and LSTM with one layer, forward, reverse or bidirectional."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lamina.convert.onnx.node import OnnxNode, as_tensor, converts
 from lamina.spec import int64
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-#: What each gate's function is by default.
+#: The default activation of each gate.
 FUNCTIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
-#: ONNX's order of gates in PyTorch's: (z, r, h) -> (r, z, n); (i, o, f, c) -> (i, f, g, o).
+#: The permutation from ONNX's gate order to PyTorch's: (z, r, h) -> (r, z, n); (i, o, f, c) -> (i, f, g, o).
 ORDER = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 2, 3, 1)}
 MODES = {"GRU": "gru", "LSTM": "lstm"}
 
@@ -25,7 +25,7 @@ Function = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class RecurrentNode:
-    """The operands of a node, of its direction `d` where there are several, time first."""
+    """The operands of a node, for its direction `d` if there are several, time first."""
 
     node: OnnxNode
     x: Any
@@ -81,7 +81,7 @@ def _layer(node: OnnxNode) -> RecurrentNode:
 
 
 def _both_directions(layer: RecurrentNode) -> tuple[Any, ...]:
-    """(y [T, 2, B, H], the last states [2, B, H]) of PyTorch's layer of two directions."""
+    """(y [T, 2, B, H], the last states [2, B, H]) of PyTorch's bidirectional layer."""
     steps, batch = layer.x.shape[:2]
     y, *states = _by_the_op(layer, (0, 1), layer.x)
     return ops.permute(ops.reshape(y, (steps, batch, 2, layer.hidden)), (0, 2, 1, 3)), *states
@@ -103,13 +103,13 @@ def _one_direction(layer: RecurrentNode, d: int, backwards: bool) -> tuple[Any, 
 
 
 def _names(layer: RecurrentNode) -> tuple[str, ...]:
-    """The gates' functions of one direction."""
+    """The gates' activations of one direction."""
     usual = FUNCTIONS[layer.node.operator]
     return tuple(layer.node.get("activations", usual))[: len(usual)]
 
 
 def _is_plain(layer: RecurrentNode) -> bool:
-    """Whether it is PyTorch's layer: its functions, no peepholes, nothing clipped or coupled."""
+    """Whether it matches PyTorch's layer: its activations, no peepholes, no clipping or coupling."""
     node = layer.node
     functions = _names(layer) == FUNCTIONS[node.operator] or (node.operator, _names(layer)) == (
         "RNN",
@@ -124,7 +124,7 @@ def _is_plain(layer: RecurrentNode) -> bool:
 
 
 def _by_the_op(layer: RecurrentNode, directions: Sequence[int], x: Any) -> tuple[Any, ...]:
-    """(y [T, B, D H], the last states [D, B, H]) of one direction, forward, or of both."""
+    """(y [T, B, D H], the last states [D, B, H]) of the forward direction, or of both."""
     operator, half = layer.node.operator, GATES[layer.node.operator] * layer.hidden
     mode = MODES.get(operator, _names(layer)[0].lower())
     weights = []
@@ -147,7 +147,7 @@ def _ordered(m: Any, operator: str) -> Any:
 
 
 def _step_by_step(layer: RecurrentNode, d: int, x: Any) -> tuple[Any, ...]:
-    """The recurrence as it is written, one step after the other: for what no kernel has."""
+    """The recurrence as written, step by step: for variants without a kernel."""
     node, w, r = layer.node, layer.w[d], layer.r[d]
     gates, hidden = GATES[node.operator], layer.hidden
     bias = layer.bias[d] if layer.bias is not None else as_tensor(np.zeros(2 * gates * hidden), x.dtype)
@@ -234,7 +234,7 @@ def _lstm_step(
 
 STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
 
-#: A gate's function of (x, alpha, beta), with what these are by default; None where it takes none.
+#: A gate's activation (x, alpha, beta), with the defaults of these; None if it takes none.
 ACTIVATIONS: dict[str, tuple[Callable[[Any, Any, Any], Any], float | None, float | None]] = {
     "Relu": (lambda x, a, b: ops.relu(x), None, None),
     "Tanh": (lambda x, a, b: ops.tanh(x), None, None),
@@ -255,9 +255,9 @@ def _function(f: Callable[[Any, Any, Any], Any], alpha: float | None, beta: floa
 
 
 def _functions(layer: RecurrentNode, d: int) -> list[Function]:
-    """The gates' functions of direction d. Raises OnnxError for an unknown one.
+    """The gates' activations of direction d. Raises OnnxError for an unknown one.
 
-    A function that takes an alpha (or a beta) has the next of the node's, as in ONNX Runtime.
+    A function that takes an alpha (or a beta) gets the next of the node's, as in ONNX Runtime.
     """
     node, count = layer.node, len(FUNCTIONS[layer.node.operator])
     names = list(node.get("activations", FUNCTIONS[node.operator] * layer.w.shape[0]))

@@ -1,4 +1,4 @@
-"""Sequences and optional values: their lengths, and whether they are there, are known while a graph is recorded."""
+"""Sequences and optional values: their lengths and presence are known at trace time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lamina import ops
 from lamina.convert.onnx.node import Absent, OnnxNode, OnnxSequence, as_tensor, converts
 from lamina.spec import bool_, int64
 
-#: The one such value.
+#: The absent optional value.
 ABSENT = Absent()
 
 
@@ -30,19 +30,19 @@ def sequence_construct(node: OnnxNode) -> Any:
 
 @converts("SequenceEmpty")
 def sequence_empty(node: OnnxNode) -> Any:
-    """No tensor."""
+    """An empty sequence."""
     return OnnxSequence()
 
 
 @converts("SequenceAt", known=(1,))
 def sequence_at(node: OnnxNode) -> Any:
-    """The tensor at a place, which may count back from the end."""
+    """The tensor at an index, which may be negative."""
     return (sequence(node)[int(node.number(1))],)
 
 
 @converts("SequenceInsert", known=(2,))
 def sequence_insert(node: OnnxNode) -> Any:
-    """With a tensor more, at a place (by default the end)."""
+    """With a tensor inserted at an index (by default the end)."""
     held = sequence(node)
     at = int(node.number(2, len(held)))
     if not -len(held) <= at <= len(held):
@@ -54,7 +54,7 @@ def sequence_insert(node: OnnxNode) -> Any:
 
 @converts("SequenceErase", known=(1,))
 def sequence_erase(node: OnnxNode) -> Any:
-    """Without the tensor at a place (by default the last)."""
+    """Without the tensor at an index (by default the last)."""
     found = OnnxSequence(sequence(node))
     del found[int(node.number(1, -1))]
     return found
@@ -62,13 +62,13 @@ def sequence_erase(node: OnnxNode) -> Any:
 
 @converts("SequenceLength")
 def sequence_length(node: OnnxNode) -> Any:
-    """How many there are: a constant."""
+    """The length: a constant."""
     return as_tensor(np.array(len(sequence(node))), int64)
 
 
 @converts("SplitToSequence", known=(1,))
 def split_to_sequence(node: OnnxNode) -> Any:
-    """Parts along an axis: of given sizes, of one size (the last one smaller), or one by one."""
+    """Parts along an axis: of given sizes, of one size (the last one smaller), or single slices."""
     x, given, axis = node.input(0), node.known_or_none(1), node.get("axis", 0)
     total = x.shape[axis]
     each = 1 if given is None else int(given) if given.ndim == 0 else 0
@@ -86,14 +86,14 @@ def split_to_sequence(node: OnnxNode) -> Any:
 
 @converts("ConcatFromSequence")
 def concat_from_sequence(node: OnnxNode) -> Any:
-    """The tensors one after another along an axis, or along a new one."""
+    """The tensors concatenated along an axis, or stacked along a new one."""
     held, axis = list(sequence(node)), node.needed("axis")
     return ops.stack(held, axis) if node.get("new_axis", 0) else ops.cat(held, axis)
 
 
 @converts("SequenceMap")
 def sequence_map(node: OnnxNode) -> Any:
-    """A body run for each place of the sequences; tensors beside them are the same for all."""
+    """A body run for each index of the sequences; tensors beside them are the same for all."""
     body, count = node.needed("body"), len(sequence(node))
     made = [
         node.run_graph(body, [x[i] if isinstance(x, OnnxSequence) else x for x in node.inputs])
@@ -104,20 +104,20 @@ def sequence_map(node: OnnxNode) -> Any:
 
 @converts("Optional")
 def optional(node: OnnxNode) -> Any:
-    """The input, or nothing."""
+    """The input, or the absent value."""
     return (ABSENT if node.optional(0) is None else node.input(0),)
 
 
 @converts("OptionalHasElement")
 def optional_has_element(node: OnnxNode) -> Any:
-    """Whether the value is there: a constant."""
+    """Whether the value is present: a constant."""
     there = node.optional(0) is not None and node.optional(0) is not ABSENT
     return as_tensor(np.array(there), bool_)
 
 
 @converts("OptionalGetElement")
 def optional_get_element(node: OnnxNode) -> Any:
-    """The value, which must be there."""
+    """The value, which must be present."""
     if node.input(0) is ABSENT:
         raise node.error("the optional value is absent")
     return (node.input(0),)

@@ -1,4 +1,4 @@
-"""Operators that move elements, make constants or tell sizes."""
+"""Operators that move elements, make constants or return sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENDS = ((1 << 31) - 1, (1 << 63) - 1)
 
 @converts("Reshape", known=(1,))
 def reshape(node: OnnxNode) -> Any:
-    """Another shape; 0 keeps a size (without allowzero), -1 is what is left."""
+    """Another shape; 0 keeps a size (without allowzero), -1 is inferred."""
     x, asked = node.input(0), node.integers(1, "shape") or ()
     if not node.get("allowzero", 0):
         if any(n == 0 and i >= x.ndim for i, n in enumerate(asked)):
@@ -36,7 +36,7 @@ def transpose(node: OnnxNode) -> Any:
 
 @converts("Concat")
 def concat(node: OnnxNode) -> Any:
-    """One after the other along an axis."""
+    """Concatenated along an axis."""
     return ops.cat([x for x in node.inputs if x is not None], node.get("axis", 1))
 
 
@@ -54,10 +54,10 @@ def split(node: OnnxNode) -> Any:
 
 @converts("Slice", known=(1, 2, 3, 4))
 def slice_(node: OnnxNode) -> Any:
-    """A range of each named axis; a negative step walks backwards.
+    """A range of each given axis; a negative step goes backwards.
 
-    Places before the first element count as the first one. An end of the largest integer is the end of the way, also
-    backwards, as ONNX Runtime reads it.
+    Starts before the first element are clamped to it. An end of the largest integer means no bound, also
+    backwards, as in ONNX Runtime.
     """
     x = node.input(0)
     starts, ends = node.integers(1, "starts"), node.integers(2, "ends")
@@ -77,7 +77,7 @@ def slice_(node: OnnxNode) -> Any:
 
 
 def _range(size: int, start: int, end: int, step: int) -> range:
-    """Which of `size` elements a slice takes: as Python's, but a start before the first one is the first one."""
+    """Which of `size` elements a slice takes: as in Python, but a start before the first element is clamped to it."""
     if step < 0 and end in _ENDS:
         return range(*slice(max(start, -size), None, step).indices(size))
     return range(*slice(max(start, -size), end, step).indices(size))
@@ -85,13 +85,13 @@ def _range(size: int, start: int, end: int, step: int) -> range:
 
 @converts("Squeeze", known=(1,))
 def squeeze(node: OnnxNode) -> Any:
-    """Without the named axes of size 1, or all of them."""
+    """Without the given axes of size 1, or all of them."""
     return ops.squeeze(node.input(0), node.integers(1, "axes"))
 
 
 @converts("Unsqueeze", known=(1,))
 def unsqueeze(node: OnnxNode) -> Any:
-    """With axes of size 1 at the places that they have in the result."""
+    """With axes of size 1 at these positions of the result."""
     x, axes = node.input(0), node.integers(1, "axes") or ()
     rank = x.ndim + len(axes)
     places = {a % rank for a in axes}
@@ -103,7 +103,7 @@ def unsqueeze(node: OnnxNode) -> Any:
 
 @converts("Flatten")
 def flatten(node: OnnxNode) -> Any:
-    """A matrix: the axes before `axis`, and the others."""
+    """A matrix: the axes before `axis` flattened, and the others."""
     x = node.input(0)
     axis = node.get("axis", 1)
     axis += x.ndim if axis < 0 else 0
@@ -131,7 +131,8 @@ def tile(node: OnnxNode) -> Any:
 
 @converts("Pad", known=(1, 2, 3))
 def pad(node: OnnxNode) -> Any:
-    """More (or, with negative numbers, fewer) elements before and after each axis: a constant or what is inside."""
+    """Padded (or, with negative numbers, cropped) before and after each axis: with a constant or the
+    input's values."""
     x = node.input(0)
     pads = node.integers(1, "pads") or tuple(node.get("paddings", ()))
     value = node.number(2, node.get("value", 0))
@@ -158,7 +159,7 @@ def _flat(lo: list[int], hi: list[int]) -> list[int]:
 
 
 def _extended(x: Any, axis: int, lo: int, hi: int, mode: Literal["reflect", "replicate", "circular"]) -> Any:
-    """One axis extended by its own elements; negative numbers cut first."""
+    """One axis extended by its own elements; negative numbers crop first."""
     cut = slice(max(0, -lo), x.shape[axis] - max(0, -hi))
     x = x[(slice(None),) * axis + (cut,)]
     lo, hi = max(0, lo), max(0, hi)
@@ -231,7 +232,7 @@ def trilu(node: OnnxNode) -> Any:
 
 @converts("DepthToSpace")
 def depth_to_space(node: OnnxNode) -> Any:
-    """Blocks of channels as blocks of pixels: the block's places are the slow (DCR) or the fast (CRD) part."""
+    """Blocks of channels as blocks of pixels: block positions are the outer (DCR) or the inner (CRD) part."""
     x, b = node.input(0), node.needed("blocksize")
     n, c, h, w = x.shape
     if node.get("mode", "DCR") == "CRD":
@@ -243,7 +244,7 @@ def depth_to_space(node: OnnxNode) -> Any:
 
 @converts("SpaceToDepth")
 def space_to_depth(node: OnnxNode) -> Any:
-    """Blocks of pixels as blocks of channels: the block's places are the slow (DCR) or the fast (CRD) part."""
+    """Blocks of pixels as blocks of channels: block positions are the outer (DCR) or the inner (CRD) part."""
     x, b = node.input(0), node.needed("blocksize")
     n, c, h, w = x.shape
     apart = x.reshape((n, c, h // b, b, w // b, b))
@@ -253,7 +254,7 @@ def space_to_depth(node: OnnxNode) -> Any:
 
 @converts("CenterCropPad", known=(1,))
 def center_crop_pad(node: OnnxNode) -> Any:
-    """Cut or filled with zeros on both sides to the given sizes; the odd element is on the far side."""
+    """Cropped or padded with zeros on both sides to the given sizes; the odd element is on the far side."""
     x, sizes = node.input(0), node.integers(1) or ()
     axes = [a % x.ndim for a in node.get("axes", range(x.ndim))]
     lo, hi = [0] * x.ndim, [0] * x.ndim
@@ -266,7 +267,7 @@ def center_crop_pad(node: OnnxNode) -> Any:
 
 @converts("ReverseSequence")
 def reverse_sequence(node: OnnxNode) -> Any:
-    """The first lengths[b] steps of each sequence backwards, the others as they are."""
+    """The first lengths[b] steps of each sequence reversed, the others unchanged."""
     x, lengths = node.input(0), node.input(1)
     order = list(range(x.ndim))
     time, batch = node.get("time_axis", 0) % x.ndim, node.get("batch_axis", 1) % x.ndim

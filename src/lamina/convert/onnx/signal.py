@@ -1,4 +1,4 @@
-"""Windows, Fourier transforms and mel filters. Complex numbers are a last axis of two."""
+"""Windows, Fourier transforms and mel filters. Complex numbers have a last axis of size 2."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def window(node: OnnxNode) -> Any:
 
 @converts("MelWeightMatrix", known=(0, 1, 2, 3, 4))
 def mel_weight_matrix(node: OnnxNode) -> Any:
-    """[bins of the spectrum, mel bins]: triangles that are even on the mel scale (HTK's)."""
+    """[bins of the spectrum, mel bins]: triangles that are uniform on the mel scale (HTK's)."""
     bins, length, rate = (int(node.number(i)) for i in range(3))
     low, high = (2595 * np.log10(1 + float(node.number(i)) / 700) for i in (3, 4))
     spectrum = length // 2 + 1
@@ -47,7 +47,7 @@ def mel_weight_matrix(node: OnnxNode) -> Any:
 
 
 def basis(size: int, used: int, inverse: bool) -> tuple[Array, Array]:
-    """cos and sin [used, size] of the transform over `size` points, whose input is cut or filled to that."""
+    """cos and sin [used, size] of the transform over `size` points, whose input is cropped or padded to that."""
     require_bounded("the basis of a Fourier transform", 8 * size * used)
     angle = 2 * np.pi * np.outer(np.arange(used), np.arange(size)) / size
     return np.cos(angle), np.sin(angle) if inverse else -np.sin(angle)
@@ -73,7 +73,7 @@ def dft(node: OnnxNode) -> Any:
 
 
 def _points(node: OnnxNode, x: Any, axis: int) -> int:
-    """How many points the transform has by default."""
+    """The default number of points of the transform."""
     both = node.get("onesided", 0) and node.get("inverse", 0)
     return 2 * (int(x.shape[axis]) - 1) if both else int(x.shape[axis])
 
@@ -106,7 +106,7 @@ def _product(x: Any, m: Any, axis: int) -> Any:
 
 @converts("STFT", known=(1, 3))
 def stft(node: OnnxNode) -> Any:
-    """[B, frames, frequencies, 2]: the transform of windows that begin every few samples."""
+    """[B, frames, frequencies, 2]: the transform of strided windows."""
     x, step = node.input(0), int(node.number(1))
     weights = node.optional(2)
     size = int(node.number(3, weights.shape[0] if weights is not None else None))

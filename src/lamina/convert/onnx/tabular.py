@@ -1,6 +1,6 @@
-"""Operators on tables (domain ai.onnx.ml): classes by their labels, features scaled and joined, linear models.
+"""Operators on tables (domain ai.onnx.ml): label encoding, feature scaling and concatenation, linear models.
 
-What strings become is computed at once; of numbers it is recorded as everything else.
+String computations are done at trace time; numeric ones are recorded as usual.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from lamina.convert.onnx.text import texts
 from lamina.spec import float32, int64
 
 DOMAIN = "ai.onnx.ml"
-#: The kinds of keys and values of a LabelEncoder: what its attributes end in, and what a key without a value becomes.
+#: The kinds of keys and values of a LabelEncoder: its attributes' suffixes, and the defaults of missing keys.
 _LABELS = {"strings": "_Unused", "int64s": -1, "floats": -0.0}
 
-#: What is done to scores [N, C].
+#: The transforms of scores [N, C].
 _AFTER: dict[str, Callable[[Any], Any]] = {
     "NONE": ops.identity, "SOFTMAX": lambda x: ops.softmax(x, 1), "LOGISTIC": ops.sigmoid,
     "PROBIT": lambda x: ops.mul(ops.erfinv(ops.sub(ops.mul(x, 2.0), 1.0)), 2**0.5),
@@ -45,7 +45,7 @@ def _numbers(held: Any) -> Array:
 
 
 def _otherwise(node: OnnxNode, values: Array) -> Any:
-    """What a key becomes that is not among the keys."""
+    """The default for missing keys."""
     held = node.get("default_tensor")
     if held is not None:
         return (held.array if isinstance(held, OnnxTexts) else _numbers(held)).reshape(()).item()
@@ -55,7 +55,7 @@ def _otherwise(node: OnnxNode, values: Array) -> Any:
 
 @converts("LabelEncoder", domain=DOMAIN)
 def label_encoder(node: OnnxNode) -> Any:
-    """The value of each element's key, a default for those without one; keys and values are numbers or strings."""
+    """The value of each element's key, a default for missing ones; keys and values are numbers or strings."""
     x = node.input(0)
     if (
         "classes_strings" in node.attributes
@@ -84,7 +84,7 @@ def label_encoder(node: OnnxNode) -> Any:
 
 
 def _looked_up(node: OnnxNode, keys: Array, values: Array, default: Any) -> Any:
-    """Where strings are among them: by a dict; all numbers that are not are one key."""
+    """With strings: by a dict; all NaNs are one key."""
     x = node.input(0).array if isinstance(node.input(0), OnnxTexts) else node.known(0)
     table = {_key(k): v for k, v in zip(keys.tolist(), values.tolist(), strict=True)}
     found = [table.get(_key(k), default) for k in x.reshape(-1).tolist()]
@@ -107,7 +107,7 @@ def scaler(node: OnnxNode) -> Any:
 
 @converts("Normalizer", domain=DOMAIN)
 def normalizer(node: OnnxNode) -> Any:
-    """Each row [.., F] divided by its norm, as it is where that is 0, in float32."""
+    """Each row [.., F] divided by its norm, unchanged if that is 0, in float32."""
     x, kind = ops.cast(node.input(0), float32), node.get("norm", "MAX")
     norms: dict[str, Callable[[], Any]] = {
         "MAX": lambda: ops.amax(x, -1, True), "L1": lambda: ops.sum(ops.abs(x), -1, True),
@@ -121,7 +121,7 @@ def normalizer(node: OnnxNode) -> Any:
 
 @converts("Imputer", domain=DOMAIN)
 def imputer(node: OnnxNode) -> Any:
-    """Elements that are (as) missing replaced: by one number, or by one for each feature."""
+    """Missing elements (equal to a given value) replaced: by one number, or by one for each feature."""
     x = node.input(0)
     kind = ("floats", "float") if x.dtype.is_float else ("int64s", "int64")
     fill = as_tensor(node.needed(f"imputed_value_{kind[0]}"), x.dtype)
@@ -131,14 +131,14 @@ def imputer(node: OnnxNode) -> Any:
 
 @converts("FeatureVectorizer", domain=DOMAIN)
 def feature_vectorizer(node: OnnxNode) -> Any:
-    """Features [N, F] (or [F]) of several inputs one after the other, in float32."""
+    """Features [N, F] (or [F]) of several inputs concatenated, in float32."""
     wide = [ops.cast(x, float32) for x in node.inputs if x is not None]
     return ops.cat([x.unsqueeze(0) if x.ndim == 1 else x for x in wide], 1)
 
 
 @converts("OneHotEncoder", domain=DOMAIN)
 def one_hot_encoder(node: OnnxNode) -> Any:
-    """[..., C]: 1 at the place of each element's category, zeros for an unknown one, in float32."""
+    """[..., C]: 1 at each element's category, zeros for an unknown one, in float32."""
     x = node.input(0)
     if isinstance(x, OnnxTexts):
         names = np.array(node.needed("cats_strings"), object)
@@ -149,7 +149,7 @@ def one_hot_encoder(node: OnnxNode) -> Any:
 
 
 def _scores(node: OnnxNode, outputs: int) -> Any:
-    """x [N, F] times coefficients [outputs, F], and intercepts."""
+    """x [N, F] times coefficients [outputs, F], plus intercepts."""
     x = ops.cast(node.input(0), float32)
     x = x.unsqueeze(0) if x.ndim == 1 else x
     weights = as_tensor(np.array(node.needed("coefficients")).reshape(outputs, -1).T, float32)
@@ -174,7 +174,7 @@ def linear_regressor(node: OnnxNode) -> Any:
 def linear_classifier(node: OnnxNode) -> Any:
     """(the label of the largest score [N], the scores [N, C] after the transform).
 
-    One row of coefficients for two classes is the second one's; the first has what is left of 1.
+    A single row of coefficients for two classes is the second one's; the first gets the rest to 1.
     """
     names = node.get("classlabels_strings") or node.get("classlabels_ints")
     if not names:
@@ -189,7 +189,7 @@ def linear_classifier(node: OnnxNode) -> Any:
 
 
 def _labelled(node: OnnxNode, chosen: Any, names: list[Any]) -> Any:
-    """The names of classes [N] by their numbers. Strings are known when the program has run alone."""
+    """The names of classes [N] by their numbers. Strings are only available after the program has run."""
     if not isinstance(names[0], str):
         return ops.index_select(as_tensor(names), 0, chosen)
     known = numbers(chosen)

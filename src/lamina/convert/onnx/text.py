@@ -1,4 +1,4 @@
-"""Texts: arrays of strings, which no tensor holds. What is computed of them is computed at once, on the host.
+"""Text: arrays of strings, which tensors cannot hold. Computations on them are done at trace time, on the host.
 
 `RegexFullMatch` is left out: its patterns are RE2's, which take linear time; Python's may take forever on a hostile
 file.
@@ -14,9 +14,9 @@ import numpy as np
 from lamina.convert.onnx.node import Array, OnnxNode, OnnxTexts, as_tensor, converts
 from lamina.spec import DType
 
-#: How ONNX writes what is no finite number.
+#: ONNX's spelling of non-finite numbers.
 _SPECIAL = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
-#: Unicode's conversions; a model's `locale` is not asked.
+#: Unicode case conversion; a model's `locale` is ignored.
 _CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 
 
@@ -30,7 +30,7 @@ def texts(node: OnnxNode, index: int) -> OnnxTexts:
 
 @converts("StringNormalizer")
 def string_normalizer(node: OnnxNode) -> Any:
-    """[C] or [1, C] without the stop words, in lower or upper case; one empty string where none is left."""
+    """[C] or [1, C] without the stop words, in lower or upper case; one empty string if none remain."""
     x = texts(node, 0).array
     if x.ndim not in (1, 2) or x.shape[:-1] not in ((), (1,)):
         raise node.error(f"takes strings of shape [C] or [1, C], got {list(x.shape)}")
@@ -46,14 +46,14 @@ def string_normalizer(node: OnnxNode) -> Any:
 
 @converts("StringConcat")
 def string_concat(node: OnnxNode) -> Any:
-    """Each of the first strings followed by that of the second, over broadcast shapes."""
+    """Each first string concatenated with the second, over broadcast shapes."""
     a, b = np.broadcast_arrays(texts(node, 0).array, texts(node, 1).array)
     return OnnxTexts.of([x + y for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True)], a.shape)
 
 
 @converts("StringSplit")
 def string_split(node: OnnxNode) -> Any:
-    """(the parts of each string between delimiters, or white space, filled up with empty ones; how many they are)."""
+    """(the parts of each string between delimiters, or white space, padded with empty strings; their counts)."""
     x, most = texts(node, 0).array, node.get("maxsplit", -1)
     delimiter = node.get("delimiter") or None
     parts = [word.split(delimiter, -1 if most is None else int(most)) for word in x.reshape(-1)]
@@ -64,7 +64,7 @@ def string_split(node: OnnxNode) -> Any:
 
 
 def written(x: Array) -> OnnxTexts:
-    """Numbers as strings, as ONNX Runtime writes them: floats with eight digits, booleans as 0 and 1."""
+    """Numbers as strings, formatted as by ONNX Runtime: floats with eight digits, booleans as 0 and 1."""
     if x.dtype.kind in "biu":
         words = [str(int(v)) for v in x.reshape(-1)]
     else:
@@ -73,7 +73,7 @@ def written(x: Array) -> OnnxTexts:
 
 
 def read(node: OnnxNode, x: OnnxTexts, dtype: DType) -> Any:
-    """The numbers that strings stand for. Raises OnnxError for a word that is none."""
+    """Strings parsed as numbers. Raises OnnxError for invalid ones."""
     parse = float if dtype.is_float else int
     try:
         found = [parse(word) for word in x.array.reshape(-1)]
@@ -83,5 +83,5 @@ def read(node: OnnxNode, x: OnnxTexts, dtype: DType) -> Any:
 
 
 def equal(a: OnnxTexts, b: OnnxTexts) -> Any:
-    """Where two arrays of strings are the same, over broadcast shapes."""
+    """Where two arrays of strings are equal, over broadcast shapes."""
     return as_tensor(np.asarray(a.array == b.array, np.bool_))

@@ -1,8 +1,8 @@
-"""Tensors that a file holds once because they were equal get one for each of their names.
+"""Untying: tensors that a file stores once because they were equal are copied, one for each of their names.
 
-Exporters write equal tensors once: of a network that was never trained the running means of all layers and all biases
-are one tensor of zeros. PyTorch's gives it its other names by Identity nodes (of parameters that are shared it writes
-one name alone). Each is trained by itself, and statistics, which move, are nobody else's.
+Exporters write equal tensors once: in a network that was never trained the running means of all layers and all biases
+are one tensor of zeros. PyTorch's exporter writes its other names as Identity nodes (of parameters that are shared it
+writes only one name). Each is trained separately, and statistics, which are updated, must not be shared.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from lamina.convert.onnx.node import STATISTICS
 _FLOATS = (
     onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE
 )  # fmt: skip
-#: The operators whose statistics move.
+#: The operators whose statistics are updated.
 _MOVING = ("BatchNormalization",)
 
 
 def untie(model: onnx.ModelProto) -> None:
-    """Gives each name of an initializer of floats, and each use as a statistic, a tensor of its own."""
+    """Gives each name of a float initializer, and each use as a statistic, its own tensor."""
     _name_again(model.graph)
     _untie_statistics(model.graph)
 
 
 def _name_again(graph: onnx.GraphProto) -> None:
-    """Initializers in place of Identity nodes that give one another name."""
+    """Replaces Identity nodes that rename an initializer by initializers."""
     fixed = {v.name for v in (*graph.input, *graph.output)}
     held = {t.name: t for t in graph.initializer if t.name not in fixed and t.dims and t.data_type in _FLOATS}
     kept = []
@@ -53,7 +53,7 @@ def _copied(graph: onnx.GraphProto, source: onnx.TensorProto, name: str) -> onnx
 
 
 def _untie_statistics(graph: onnx.GraphProto) -> None:
-    """Copies initializers that a batch norm of the graph reads as statistics, where anything else reads them too."""
+    """Copies initializers that a batch norm of the graph reads as statistics, if there are other readers."""
     held = {t.name: t for t in graph.initializer}
     readers, taken = Counter(_read(graph)), {*held, *_made(graph)}
     for node in graph.node:
@@ -68,7 +68,7 @@ def _untie_statistics(graph: onnx.GraphProto) -> None:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """A name that nothing has."""
+    """An unused name."""
     number = 1
     while f"{name}_{number}" in taken:
         number += 1
@@ -77,7 +77,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _read(graph: onnx.GraphProto) -> Iterator[str]:
-    """The names that nodes and outputs of a graph read, once for each reader, those of subgraphs included."""
+    """The names that nodes and outputs of a graph read, once for each reader, including subgraphs."""
     yield from (v.name for v in graph.output)
     for node in graph.node:
         yield from node.input
@@ -86,7 +86,7 @@ def _read(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _made(graph: onnx.GraphProto) -> Iterator[str]:
-    """The names of inputs and of what nodes make, those of subgraphs included."""
+    """The names of inputs and of nodes' outputs, including subgraphs."""
     yield from (v.name for v in graph.input)
     for node in graph.node:
         yield from node.output

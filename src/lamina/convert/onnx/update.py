@@ -1,4 +1,4 @@
-"""Training written in a model (domain ai.onnx.preview.training): gradients, and optimizers' updates of any number of
+"""Training operators in a model (domain ai.onnx.preview.training): gradients, and optimizer updates of any number of
 tensors, each with gradient and state.
 """
 
@@ -45,7 +45,7 @@ def momentum(node: OnnxNode) -> Any:
 
 @converts("Adagrad", domain=DOMAIN)
 def adagrad(node: OnnxNode) -> Any:
-    """Steps divided by the root of the sum of squared gradients."""
+    """Steps divided by the root of the sum of squared gradients (Adagrad)."""
     rate, count = node.input(0), node.input(1)
     decayed = ops.div(rate, ops.add(ops.mul(ops.cast(count, rate.dtype), node.get("decay_factor", 0.0)), 1.0))
     found = []
@@ -59,7 +59,7 @@ def adagrad(node: OnnxNode) -> Any:
 
 @converts("Adam", domain=DOMAIN)
 def adam(node: OnnxNode) -> Any:
-    """Steps by running means of gradients and of their squares, corrected for their start at 0."""
+    """Steps by running means of gradients and of their squares, with bias correction (Adam)."""
     rate, count = node.input(0), node.input(1)
     a, b = node.get("alpha", 0.9), node.get("beta", 0.999)
     time = ops.cast(count, rate.dtype)
@@ -82,8 +82,7 @@ def adam(node: OnnxNode) -> Any:
 def gradient(node: OnnxNode) -> Any:
     """The gradients of (the sum of) the value y with respect to the values xs, where they are.
 
-    They are part of a recorded graph (`OnnxGraph.trace`, `Predictor`, `lamina.jit`): what was computed at once keeps
-    no history.
+    Only in a recorded graph (`OnnxGraph.trace`, `Predictor`, `lamina.jit`): eager computations keep no history.
     """
     xs, y, at = list(node.needed("xs")), node.needed("y"), [*node.needed("xs"), *node.get("zs", ())]
     if list(node.input_names) != at:

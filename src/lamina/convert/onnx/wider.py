@@ -1,4 +1,4 @@
-"""Initializers of integers that Lamina lacks (2 and 4 bits, unsigned ones of 16 to 64), held in a wider type."""
+"""Integer initializers of types that Lamina lacks (2 and 4 bits, unsigned 16 to 64), held in a wider type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lamina.tensors import Tensor
 
 @dataclass(frozen=True)
 class Wider:
-    """How integers of `bits` bits are held."""
+    """The wider type of integers of `bits` bits."""
 
     dtype: DType
     bits: int
@@ -32,7 +32,7 @@ class Wider:
         return 0, (1 << self.bits) - 1
 
 
-#: ONNX's number of an element type -> how its numbers are held.
+#: ONNX's code of an element type -> its wider type.
 WIDER: dict[int, Wider] = {
     onnx.TensorProto.INT2: Wider(int8, 2), onnx.TensorProto.INT4: Wider(int8, 4),
     onnx.TensorProto.UINT2: Wider(uint8, 2), onnx.TensorProto.UINT4: Wider(uint8, 4),
@@ -40,7 +40,7 @@ WIDER: dict[int, Wider] = {
     onnx.TensorProto.UINT64: Wider(int64, 64),
 }  # fmt: skip
 
-#: The operators that read numbers as they are, so that a wider type changes no result: (domain, operator).
+#: The operators that only read values, so that a wider type changes no result: (domain, operator).
 READERS = {
     ("", "DequantizeLinear"), ("", "QuantizeLinear"), ("", "Cast"), ("com.microsoft", "DequantizeLinear"),
     ("com.microsoft", "QuantizeLinear"), ("com.microsoft", "GatherBlockQuantized"),
@@ -48,7 +48,7 @@ READERS = {
 
 
 def widened(proto: onnx.TensorProto, external: External | None) -> Tensor:
-    """An initializer of one of these types. Raises OnnxError for sizes that do not go with its data."""
+    """An initializer of one of these types. Raises OnnxError for sizes that do not match its data."""
     held, shape = WIDER[proto.data_type], shape_of(proto)
     count = prod(shape)
     nbytes = -(-count * held.bits // 8)
@@ -70,7 +70,7 @@ def widened(proto: onnx.TensorProto, external: External | None) -> Tensor:
 
 
 def _unpacked(data: Array, held: Wider) -> Array:
-    """Bytes as numbers; several in a byte begin with the low bits."""
+    """Bytes as numbers; if a byte holds several, the low bits come first."""
     if held.bits >= 8:
         return data.view(f"<u{held.bits // 8}")
     shifts = np.arange(0, 8, held.bits, dtype=np.uint8)
@@ -81,7 +81,7 @@ def _unpacked(data: Array, held: Wider) -> Array:
 
 
 def check_readers(codes: Mapping[str, int], readers: Mapping[str, Any]) -> None:
-    """Raises OnnxError where an operator that computes in the type itself reads a tensor that is held in a wider one.
+    """Raises OnnxError if an operator that computes in the type itself reads a tensor that is held in a wider one.
 
     codes: the element types of such tensors by name. readers: the nodes that read each name.
     """

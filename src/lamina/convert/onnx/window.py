@@ -1,4 +1,4 @@
-"""How ONNX writes a sliding window: kernel_shape, strides, dilations, pads or auto_pad."""
+"""ONNX's sliding window attributes: kernel_shape, strides, dilations, pads or auto_pad."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class OnnxWindow:
 
     @property
     def span(self) -> tuple[int, ...]:
-        """How far the dilated kernel reaches."""
+        """The extent of the dilated kernel."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
     def rounded_up(self, spatial: tuple[int, ...]) -> OnnxWindow:
-        """Padded at the end until the last position, which begins inside of data and front padding, fits."""
+        """Padded at the end until the last position, which begins inside the data and front padding, fits."""
         hi = []
         for n, lo, end, s, reach in zip(spatial, self.lo, self.hi, self.stride, self.span, strict=True):
             room = n + lo + end - reach
@@ -51,7 +51,7 @@ def window(node: OnnxNode, kernel: tuple[int, ...], spatial: tuple[int, ...]) ->
 
 
 def automatic(node: OnnxNode, found: OnnxWindow, spatial: tuple[int, ...]) -> OnnxWindow:
-    """With auto_pad: so much padding that there are size / stride positions, the odd element at one side."""
+    """With auto_pad: padding for size / stride positions, the odd element at one side."""
     mode = node.get("auto_pad", "NOTSET")
     if mode == "NOTSET":
         return found

@@ -4,9 +4,9 @@
     program.unknown()                     # the nodes without a counterpart, before anything runs
     outputs, changed = program(x, y)      # tensors in, tensors out; what in-place functions wrote
 
-A function of PyTorch is the function of `lamina.ops` of its name, whether the graph calls torch's function, the
-method or the overload of ATen. Those whose arguments differ, or that write to buffers, have a handler in the module
-of their family; `converts` enters it in `HANDLERS`.
+A PyTorch function maps to the function of `lamina.ops` with its name, whether the graph calls torch's function, the
+method or the ATen overload. Functions whose arguments differ, or that write to buffers, have a handler in the module
+of their family; `converts` registers it in `HANDLERS`.
 
 Needs PyTorch (`pip install lamina[torch]`).
 """

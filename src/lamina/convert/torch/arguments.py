@@ -1,4 +1,4 @@
-"""The arguments of a call as PyTorch's function takes them, whichever way a graph has them."""
+"""The arguments of a call in the form of PyTorch's function, however a graph gives them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from lamina.ops.operators import Operators
 def as_called(
     node: Node, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call as PyTorch's function takes them.
+    """The arguments of a call in the form of PyTorch's function.
 
-    Where no overload takes a tensor (a size, an axis) one that is known is its number, and what a method is called on
-    stands where the function has it (`where`). function: what the call becomes; methods of Lamina's are called alike.
+    If no overload takes a tensor (for a size, an axis), a known tensor becomes its number; the object of a method
+    call is passed where the function expects it (`where`). function: the converted function; Lamina's methods are
+    called alike.
     """
     found = schemas(node)
     places = {i for s in found for i, a in enumerate(s.arguments) if "Tensor" in str(a.type)}
     names = {spelled(a.name) for s in found for a in s.arguments if "Tensor" in str(a.type)}
     lists = [i for s in found for i, a in enumerate(s.arguments) if "List[Tensor]" in str(a.type)]
-    last = min(lists, default=len(args))  # where tensors may be given one by one: broadcast_tensors(a, b)
+    last = min(lists, default=len(args))  # functions that accept tensors one by one: broadcast_tensors(a, b)
     placed = [_numbers(a) if found and i not in places and i < last else a for i, a in enumerate(args)]
     named = {k: v if spelled(k) in names or not found else _numbers(v) for k, v in kwargs.items()}
     at = {
@@ -44,7 +45,7 @@ def as_called(
 
 
 def _numbers(value: Any) -> Any:
-    """Tensors of one element that are known as numbers, in sequences too."""
+    """Replace known tensors of one element by their numbers, in sequences too."""
     if isinstance(value, (tuple, list)) and any(isinstance(v, Cell) for v in value):
         return [_numbers(v) for v in value]
     if not isinstance(value, Cell):

@@ -27,8 +27,8 @@ def attention(call: TorchCall) -> Any:
 
 @converts("flex_attention")
 def flexible_attention(call: TorchCall) -> Any:
-    """(y [B, H, T, E], the base-2 logarithms of the rows' sums [B, H, T], their maxima) of scores that a function of
-    the user's changes, and another one masks: functions of a score and its four indices, run on all scores at once.
+    """(y [B, H, T, E], the base-2 log-sum-exp of the rows [B, H, T], their maxima) of scores that user functions
+    modify and mask: functions of a score and its four indices, run on all scores at once.
     """
     q, k, v, score_mod, blocks, scale, _, own, hidden = call.cells.values()
     q, k, v = map(read, (q, k, v))
@@ -61,7 +61,9 @@ def indexed(call: TorchCall) -> Any:
 
 @converts("multi_head_attention_forward")
 def multi_head_attention(call: TorchCall) -> Any:
-    """(y [T, B, E], the weights or None) of query, key and value [T, B, E]; one sequence may come without batch."""
+    """(y [T, B, E], the weights or None) of query, key and value [T, B, E]; a single sequence may lack the batch
+    axis.
+    """
     q, k, v = (call[n] for n in ("query", "key", "value"))
     alone = q.ndim == 2
     q, k, v = (x.unsqueeze(1) if alone else x for x in (q, k, v))
@@ -69,7 +71,7 @@ def multi_head_attention(call: TorchCall) -> Any:
     mask, hidden = call.get("attn_mask"), call.get("key_padding_mask")
     hidden = hidden.unsqueeze(0) if hidden is not None and alone else hidden
     causal = bool(call.get("is_causal", False)) and hidden is None and not call.get("need_weights", True)
-    # As PyTorch: the flag takes the mask's place, also of keys that are put behind the others.
+    # As PyTorch: is_causal replaces the mask, also for appended keys.
     mask = None if causal else mask
     q, k, v = _projected(call, q, k, v)
     k, v, mask, hidden = _longer(call, k, v, mask, hidden, batch)
@@ -92,9 +94,9 @@ def multi_head_attention(call: TorchCall) -> Any:
 
 @converts("_transformer_encoder_layer_fwd")
 def encoder_layer(call: TorchCall) -> Any:
-    """A layer of torch.nn's encoder in inference, [B, T, E], which PyTorch calls as one function there.
+    """A torch.nn encoder layer in inference, [B, T, E], which PyTorch calls as one function there.
 
-    Its mask is true, or not 0, where a query must not look: [T, T] (mask_type 0), [B, T] of keys (1), or one for each
+    Its mask is true, or not 0, where attention is not allowed: [T, T] (mask_type 0), [B, T] of keys (1), or per
     head (2).
     """
     x, mask = call["src"], call.get("mask")
@@ -136,7 +138,7 @@ def _projected(call: TorchCall, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
 
 
 def _longer(call: TorchCall, k: Any, v: Any, mask: Any, hidden: Any, batch: int) -> tuple[Any, Any, Any, Any]:
-    """Keys and values with learned rows and rows of zeros behind them, which every query sees."""
+    """Keys and values with learned rows and rows of zeros appended, which every query attends to."""
     more = 0
     if call.get("bias_k") is not None:
         k = ops.cat([k, ops.expand(call["bias_k"], (1, batch, k.shape[2]))], 0)
@@ -151,7 +153,7 @@ def _longer(call: TorchCall, k: Any, v: Any, mask: Any, hidden: Any, batch: int)
 
 
 def _bias(mask: Any, hidden: Any, q: Any, heads: int) -> Any:
-    """What is added to the scores [B, H, S, T]: of masks that are true where a query must not look."""
+    """The term added to the scores [B, H, S, T]: from masks that are true where attention is not allowed."""
     bias = None if mask is None else _added(mask, q)
     if bias is not None and bias.ndim == 3:
         bias = bias.reshape((-1, heads, *bias.shape[1:])) if bias.shape[0] > 1 else bias.unsqueeze(0)
@@ -180,7 +182,7 @@ def embedding(call: TorchCall) -> Any:
 
 @converts("embedding_renorm")
 def bounded_rows(call: TorchCall) -> Any:
-    """A table whose rows that are looked up have at most a norm, which is written to the table."""
+    """A table whose looked-up rows are renormalized to a maximum norm, which is written to the table."""
     return renormed(call["input"], call["indices"], call["max_norm"], call["norm_type"])
 
 
@@ -199,6 +201,6 @@ def embedding_bag(call: TorchCall) -> Any:
 
 
 def _of_table(call: TorchCall) -> dict[str, Any]:
-    """What a lookup says of its table and of the table's gradient."""
+    """The options of a lookup for its table and the table's gradient."""
     names = ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
     return {k: call[k] for k in names if (value := call.get(k)) is not None and value is not False}

@@ -27,7 +27,7 @@ HALF = frozenset({
 })  # fmt: skip
 #: Recurrent layers: on a GPU cuDNN's, with input, states and weights in the half type (ATen/cudnn/AutocastRNN.cpp).
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-#: Norms whose parameters and running statistics, which they write, stay float32 beside an input of a half type.
+#: Norms whose parameters and running statistics, which they update, stay float32 with an input of a half type.
 MIXED = frozenset({"batch_norm", "instance_norm"})
 #: Functions of several tensors: computed in the widest type among them.
 WIDEST = frozenset({
@@ -49,7 +49,7 @@ FULL = frozenset({
 
 
 class Autocast:
-    """The regions that the run is in, the innermost last: a dtype, None where a region switches it off."""
+    """The regions that the run is in, innermost last: a dtype, None where a region disables autocast."""
 
     def __init__(self) -> None:
         self._regions: list[DType | None] = []
@@ -60,15 +60,15 @@ class Autocast:
         return bool(self._regions) and self._regions[-1] is not None
 
     def enter(self, dtype: DType | None) -> None:
-        """A region begins."""
+        """Enter a region."""
         self._regions.append(dtype)
 
     def exit(self) -> None:
-        """The innermost region ends."""
+        """Leave the innermost region."""
         self._regions.pop()
 
     def cast(self, node: Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments of a call in the dtype that its function computes in."""
+        """The arguments of a call in the dtype in which its function computes."""
         name, half = plain_name(node), self._regions[-1]
         if half is None or name not in HALF | FULL:
             return args, kwargs
@@ -80,12 +80,11 @@ class Autocast:
 
 
 def in_one_type(node: Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of a product in the half type, where some are and others float32; those of other functions of
+    """The arguments of a product in the half type, if some are and others float32; those of other functions of
     several tensors in float32.
 
-    PyTorch has no such call: the graph was made of float32, and the precision of a step has cast parameters and
-    inputs of it, not buffers and constants (the vectors of spectral norm, the zeros that a recurrent layer begins
-    with).
+    PyTorch has no such call: the graph was traced in float32, and the precision of a step has cast its parameters and
+    inputs, but not buffers and constants (the vectors of spectral norm, the initial zeros of a recurrent layer).
     """
     name = plain_name(node)
     if name not in HALF | WIDEST:
@@ -97,7 +96,7 @@ def in_one_type(node: Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def cast_each(args: Any, kwargs: Any, kind: DType) -> tuple[Any, Any]:
-    """Nested arguments with their tensors of floating-point numbers, but float64, in one dtype."""
+    """Nested arguments with their floating-point tensors, except float64, in one dtype."""
 
     def one(x: Any) -> Any:
         return _as(x, kind)
@@ -106,14 +105,14 @@ def cast_each(args: Any, kwargs: Any, kind: DType) -> tuple[Any, Any]:
 
 
 def _gives(node: Node, kind: DType) -> bool:
-    """Whether PyTorch's result has this dtype, so far as it is known: its lists differ between devices."""
+    """Whether PyTorch's result has this dtype, as far as known: its lists differ between devices."""
     seen = example(node)
     first = seen[0] if isinstance(seen, (tuple, list)) and seen else seen
     return not isinstance(first, torch.Tensor) or str(first.dtype).removeprefix("torch.") == str(kind)
 
 
 def plain_name(node: Node) -> str:
-    """The name of a function, without the underscore of its in-place form."""
+    """The name of a function, without the trailing underscore of its in-place form."""
     name = name_of(node)
     return name if name.endswith("__") else name.rstrip("_")
 

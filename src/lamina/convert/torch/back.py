@@ -1,4 +1,4 @@
-"""`to_torch`: a Lamina network as PyTorch's module of the same names, with the same weights to the bit."""
+"""`to_torch`: a Lamina network as a PyTorch module with the same names and bit-identical weights."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from lamina.tensors import Tensor
 def to_torch(network: Module, *examples: Any, dynamic: Free | None = None) -> torch.nn.Module:
     """A PyTorch module with the network's parameters, buffers and modes: equal bits under equal names.
 
-    A network that came by `from_torch` goes back as a copy of the module that it was. One made of layers of
-    `lamina.nn` becomes the layers of torch.nn of the same names and arguments, in the same containers. Any other,
-    with classes of your own, is written as graphs of PyTorch's functions, in training and in inference mode, for
-    which examples of its inputs say shapes and dtypes; PyTorch's generator draws what it draws at random.
+    A network converted by `from_torch` becomes a copy of the original module. One made of layers of `lamina.nn`
+    becomes the layers of torch.nn of the same names and arguments, in the same containers. Any other, with custom
+    classes, is written as graphs of PyTorch's functions, in training and in inference mode, with shapes and dtypes
+    given by examples of its inputs; random numbers are drawn from PyTorch's generator.
 
     examples, dynamic: as in `to_onnx`: specs, arrays or tensors, one for each argument, and the axes whose size is
-    free. Parameters lie on the CPU; layers and parameters that are shared stay shared.
+    free. Parameters are on the CPU; shared layers and parameters stay shared.
 
-    Raises TorchConversionError for a class that torch.nn does not have where there are no examples, by its path; for
-    an op that PyTorch has no function for, by the op, its module and line; ValueError and TypeError for examples and
-    axes that the network does not take.
+    Raises TorchConversionError for a class that torch.nn lacks if there are no examples, with its path; for an op
+    without a PyTorch function, with the op, its module and line; ValueError and TypeError for examples and axes that
+    do not fit the network.
     """
     came = isinstance(network, ConvertedModule)
     made = copied(network.source) if came else _made(network, examples, dynamic)
@@ -51,7 +51,7 @@ def to_torch(network: Module, *examples: Any, dynamic: Free | None = None) -> to
 
 
 def _made(network: Module, examples: tuple[Any, ...], dynamic: Free | None) -> torch.nn.Module:
-    """The network as layers of torch.nn, else, where there are examples, as graphs."""
+    """The network as torch.nn layers, else, given examples, as graphs."""
     try:
         return _layer(network, "", {})
     except TorchConversionError:
@@ -64,7 +64,7 @@ def _made(network: Module, examples: tuple[Any, ...], dynamic: Free | None) -> t
 
 
 def _own(module: Module, part: torch.nn.Module, known: dict[int, torch.nn.Module]) -> None:
-    """Give a part the names of what a module owns. known: the parts of modules by their ids."""
+    """Add a module's own attributes to a part. known: the parts of modules by their ids."""
     for name, p in module._parameters.items():
         own = None if p is None else torch.nn.Parameter(torch_tensor(p), p.requires_grad)
         part.register_parameter(name, own)
@@ -80,7 +80,7 @@ def _own(module: Module, part: torch.nn.Module, known: dict[int, torch.nn.Module
 
 
 def _layer(module: Module, path: str, known: dict[int, torch.nn.Module]) -> torch.nn.Module:
-    """The module of torch.nn of the same class, its children made the same way. known: by the ids of ours."""
+    """The torch.nn module of the same class, its children made the same way. known: by the ids of ours."""
     if id(module) not in known:
         known[id(module)] = _new_layer(module, path, known)
     return known[id(module)]
@@ -100,7 +100,7 @@ def _new_layer(module: Module, path: str, known: dict[int, torch.nn.Module]) -> 
             made.add_module(key, _layer(child, f"{path}.{key}".lstrip("."), known))
         return made
     built: torch.nn.Module = theirs(**_arguments(module, theirs, path, known))
-    for key, child in module.named_children():  # what was changed since it was made
+    for key, child in module.named_children():  # attributes changed since construction
         if type(built._modules.get(key)).__name__ == type(child).__name__:
             built._modules[key] = _layer(child, f"{path}.{key}".lstrip("."), known)
     return built
@@ -109,7 +109,7 @@ def _new_layer(module: Module, path: str, known: dict[int, torch.nn.Module]) -> 
 def _arguments(
     module: Module, theirs: type[torch.nn.Module], path: str, known: dict[int, torch.nn.Module]
 ) -> dict[str, Any]:
-    """What the constructor of torch.nn is given: the layer's own attributes of these names."""
+    """The constructor arguments of the torch.nn class: the layer's own attributes of these names."""
     found: dict[str, Any] = {}
     taken = inspect.signature(theirs).parameters
     anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
@@ -129,7 +129,7 @@ def _arguments(
 
 
 def _has_bias(module: Module) -> bool:
-    """Whether a layer, or one within it, has any bias; those of keys and values are another argument's."""
+    """Whether a layer, or one within it, has any bias; those of keys and values belong to another argument."""
     if isinstance(module.__dict__.get("bias"), bool):
         return bool(module.__dict__["bias"])
     own = (name.rpartition(".")[2] for name, _ in module.named_parameters())
@@ -137,7 +137,7 @@ def _has_bias(module: Module) -> bool:
 
 
 def _argument(value: Any, path: str, known: dict[int, torch.nn.Module]) -> Any:
-    """What stands for an attribute: modules and functions are torch's of the same name."""
+    """An attribute's counterpart: modules and functions are torch's of the same name."""
     if isinstance(value, Dropout):  # under the name of its rate
         return value.p
     if isinstance(value, Module):
@@ -157,7 +157,7 @@ def _argument(value: Any, path: str, known: dict[int, torch.nn.Module]) -> Any:
 
 
 def _place(module: torch.nn.Module, name: str, held: Tensor, placed: dict[int, torch.nn.Parameter]) -> None:
-    """Give a parameter or buffer these values. placed: the parameters that have theirs, by the ids of ours."""
+    """Set a parameter or buffer to these values. placed: the parameters already set, by the ids of ours."""
     path, _, own = name.rpartition(".")
     part = module.get_submodule(path)
     before = part._parameters.get(own)
@@ -172,6 +172,6 @@ def _place(module: torch.nn.Module, name: str, held: Tensor, placed: dict[int, t
 
 
 def _values(held: Tensor, like: torch.Tensor | None) -> torch.Tensor:
-    """A tensor of PyTorch's with these numbers, complex where the one in its place is: pairs are its elements."""
+    """A PyTorch tensor with these values; complex if the one it replaces is: pairs become its elements."""
     found = torch_tensor(held)
     return torch.view_as_complex(found) if like is not None and like.is_complex() else found

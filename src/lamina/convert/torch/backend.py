@@ -1,7 +1,7 @@
 """`torch.compile(model, backend="lamina")`: a network inside an unchanged PyTorch program, run by Lamina.
 
-Dynamo hands over its graph of torch's functions, before AOTAutograd takes it apart. The graph becomes one of Lamina's
-ops with its own gradients, compiled for each set of sizes; what has no counterpart goes back to PyTorch.
+Dynamo passes its graph of torch functions before AOTAutograd decomposes it. The graph becomes one of Lamina's
+ops with its own gradients, compiled for each set of sizes; unsupported parts fall back to PyTorch.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from lamina.spec import policy
 from lamina.tensors import tensor
 
 log = logging.getLogger("lamina.convert")
-#: What says that a graph cannot be compiled as it is.
+#: Errors for graphs that cannot be compiled unchanged.
 _REFUSALS = (TypeError, ValueError, NotImplementedError, NoKernel, IndexError, KeyError, AttributeError)
-#: Why a node goes back that could be compiled.
+#: The reason why a node that could be compiled falls back to PyTorch.
 _DRAWN = "shares memory, results or sizes with what PyTorch runs"
-#: Why a call of a graph goes back that is compiled for others.
+#: The reason why a call falls back whose graph is compiled for other calls.
 _SHARED = "an argument that it writes shares memory with another argument"
 _OPTIONS = ("max_programs", "max_program_bytes", "tuning")
 
@@ -64,14 +64,14 @@ def lamina(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> GraphFunction:
-    """The backend: what runs in place of one of Dynamo's graphs.
+    """The backend: returns a replacement for one of Dynamo's graphs.
 
     mode: as for PyTorch's own backend; on a GPU each pass is one CUDA graph in all of them, and "max-autotune" times
     candidates for each kernel (`lamina.policy(algorithm="fastest")`).
-    options: max_programs, max_program_bytes: how many programs for different sizes are kept, and in how much memory,
-    as for `lamina.jit`. tuning: whether plans that nobody measured compete between forward passes, as there (default
-    True); `.tuning` of what is returned says how far it is. A policy (`lamina.policy`) that is in force at the first
-    call holds for its program.
+    options: max_programs, max_program_bytes: how many programs for different sizes are cached, and in how much
+    memory, as for `lamina.jit`. tuning: whether unmeasured plans are autotuned between forward passes, as there
+    (default True); `.tuning` of the result tells its progress. The policy (`lamina.policy`) at the first call holds
+    for its program.
 
     Raises ValueError for other options.
     """
@@ -89,9 +89,9 @@ def lamina(
 
 
 class GraphFunction:
-    """A graph of torch.fx as a function: compiled for each set of sizes, or in parts where some nodes are not known.
+    """A graph of torch.fx as a function: compiled for each set of sizes, or in parts if some nodes are unsupported.
 
-    left: the nodes that PyTorch runs, with the reason. notes: what became of it, and of all its parts.
+    left: the nodes that PyTorch runs, with the reason. notes: the outcome for it and all its parts.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class GraphFunction:
             max_programs, max_program_bytes, "backend='lamina'"
         )
         self._attributes = [_attribute(graph_module, name) for name in self._program.attributes]
-        self._only: CompiledGraph | None = None  # where no size is symbolic
+        self._only: CompiledGraph | None = None  # if no size is symbolic
         self._said = False
-        #: The arguments that programs take. Floats are among them as long as nothing must know their values.
+        #: The arguments that programs take. Floats are among them until their values must be known.
         self._operands = self._interface.operands
         self.left: dict[str, str] = {n.name: reason for n, reason in self._program.unknown()}
         self.instead: Callable[..., Any] | None = None
@@ -135,11 +135,11 @@ class GraphFunction:
 
     @property
     def tuning(self) -> TuningState:
-        """How far tuning between calls is, of all its parts."""
+        """The progress of tuning between calls, over all its parts."""
         return self._tuner.state
 
     def __call__(self, *args: Any) -> Any:
-        """What the graph gives, as it nests it."""
+        """The graph's outputs, in its nesting."""
         if self.instead is not None:
             return self.instead(*args)
         compiled = self._only
@@ -164,7 +164,7 @@ class GraphFunction:
         return results if shape.plain else shape.assembled(results, args)
 
     def _find(self, args: Sequence[Any]) -> CompiledGraph | None:
-        """The program for these numbers among the arguments; None where the graph cannot be compiled."""
+        """The program for these numbers among the arguments; None if the graph cannot be compiled."""
         grads = torch.is_grad_enabled()
         numbers = [i for i in range(len(args)) if i not in self._operands]
         key = grads, *[args[i].item() if i in self._interface.wrapped else args[i] for i in numbers]
@@ -174,7 +174,7 @@ class GraphFunction:
                 with collector_paused(), torch.no_grad(), policy(**self._policies):
                     found = self._compile(args, grads)
             except Exception as error:
-                if self._operands != self._interface.tensors:  # a program for each value of its floats, then
+                if self._operands != self._interface.tensors:  # then a program for each value of its floats
                     self._operands, self._only = self._interface.tensors, None
                     return self._find(args)
                 if not isinstance(error, _REFUSALS):
@@ -205,8 +205,8 @@ class GraphFunction:
         return CompiledGraph(recorded, tensors, stays, device, unsaved, self._tuner)
 
     def _held(self, args: Sequence[Any]) -> list[Any]:
-        """The arguments with wrapped numbers as constants; as tensors where they are operands, in float64 beside such
-        tensors alone: a number of Python's does not widen what it meets.
+        """The arguments with wrapped numbers as constants, or as tensors if they are operands: in float64 only with
+        float64 tensors, because a Python number does not widen its operands.
         """
         wrapped, operands = self._interface.wrapped, self._operands
         wide = any(args[i].dtype == torch.float64 for i in self._interface.tensors)
@@ -216,9 +216,9 @@ class GraphFunction:
             for i, x in enumerate(args)
         ]
 
-    # ---- what goes back to PyTorch
+    # ---- fallback to PyTorch
     def _refuse(self, error: BaseException) -> None:
-        """Leave the node to PyTorch that could not be compiled, or the whole graph where none is known."""
+        """Leave the node that could not be compiled to PyTorch, or the whole graph if the node is unknown."""
         named = [m[1] for note in getattr(error, "__notes__", ()) if (m := re.search(r"node '(\w+)'", note))]
         names = {n.name for n in self.graph_module.graph.nodes}
         reason = str(error).partition("\n")[0]
@@ -261,17 +261,17 @@ def _say(line: str) -> None:
 
 
 class _Interface:
-    """What a graph takes and gives: which arguments are tensors and numbers, where each output comes from.
+    """The interface of a graph: which arguments are tensors and numbers, where each output comes from.
 
-    results: the places among the outputs of the tensors that are computed here; behind the outputs come `hidden`
+    results: the output indices of the tensors that are computed here; after the outputs come `hidden`
     ones, of which several outputs are views. The other outputs are arguments, views of them or of results, and
-    numbers, which PyTorch gives itself (`rest`).
+    numbers, which PyTorch computes itself (`rest`).
     """
 
     def __init__(self, graph_module: GraphModule) -> None:
         nodes = list(graph_module.graph.nodes)
         inputs = [n for n in nodes if n.op == "placeholder"]
-        #: Numbers of the user's that Dynamo gives as a tensor each, because they may change from call to call.
+        #: The user's numbers that Dynamo wraps in tensors, because they may change from call to call.
         self.wrapped = [i for i, n in enumerate(inputs) if _is_wrapped(n)]
         self.tensors = [
             i for i, n in enumerate(inputs) if isinstance(example(n), torch.Tensor) and i not in self.wrapped
@@ -279,7 +279,7 @@ class _Interface:
         floats = all(example(inputs[i]).dtype.is_floating_point for i in self.wrapped)
         self.operands = sorted([*self.tensors, *self.wrapped]) if floats else self.tensors
         kept = _kept(nodes)
-        #: The tensors that PyTorch's autograd would not keep for the backward pass.
+        #: The tensors that PyTorch's autograd would not save for the backward pass.
         self.unsaved = {i for i in self.tensors if memory_of(example(inputs[i])) not in kept}
         given = nodes[-1].args[0]
         self.outputs: list[Any] = list(given) if isinstance(given, (tuple, list)) else [given]
@@ -309,11 +309,11 @@ class _Interface:
 
     @classmethod
     def of(cls, graph_module: GraphModule) -> _Interface:
-        """That of a graph."""
+        """The interface of a graph."""
         return cls(graph_module)
 
     def assembled(self, results: Sequence[torch.Tensor], args: Sequence[Any]) -> Any:
-        """The outputs in their places."""
+        """The outputs in their order."""
         made: list[Any] = [*self.outputs, *self.hidden]
         for i, y in zip(self.results, results, strict=True):
             made[i] = y
@@ -324,7 +324,7 @@ class _Interface:
 
 
 def _is_wrapped(node: Node) -> bool:
-    """Whether an input is a number in a tensor of the host, which the graph takes out at once."""
+    """Whether an input is a number wrapped in a host tensor, which the graph only reads by item()."""
     seen = example(node)
     if not (isinstance(seen, torch.Tensor) and seen.ndim == 0 and seen.device.type == "cpu" and node.users):
         return False
@@ -332,13 +332,14 @@ def _is_wrapped(node: Node) -> bool:
 
 
 def _is_new(node: Node, shared: set[int | None]) -> bool:
-    """Whether a node's result is a tensor in memory of its own."""
+    """Whether a node's result is a tensor with its own memory."""
     seen = example(node)
     return node.op.startswith("call") and isinstance(seen, torch.Tensor) and memory_of(seen) not in shared
 
 
 def _kept(nodes: Sequence[Node]) -> set[int | None]:
-    """The memories that calls read whose results need gradients: autograd may keep these for the backward pass."""
+    """The memory read by calls whose results need gradients: autograd may save these tensors for the
+    backward pass."""
     found: set[int | None] = set()
     for node in nodes:
         seen = example(node)
@@ -349,9 +350,9 @@ def _kept(nodes: Sequence[Node]) -> set[int | None]:
 
 
 def _rest(graph_module: GraphModule, outputs: Sequence[Any], roots: Sequence[Node]) -> GraphModule:
-    """The graph of the outputs that only show arguments, or tensors (`roots`) that are given behind the arguments.
+    """The graph of the outputs that are only views of arguments, or of tensors (`roots`) passed after the arguments.
 
-    What was written in place is written by then.
+    In-place writes have been done by then.
     """
     graph = FxGraph()
     copies: dict[Node, Any] = {}
@@ -371,7 +372,7 @@ def _rest(graph_module: GraphModule, outputs: Sequence[Any], roots: Sequence[Nod
 
 
 def _giving(graph_module: GraphModule, more: Sequence[Node]) -> GraphModule:
-    """The graph with more outputs behind its own."""
+    """The graph with more outputs after its own."""
     if not more:
         return graph_module
     graph, copies = FxGraph(), dict[Node, Node]()
@@ -392,5 +393,5 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
-# Dynamo's frames with recurrent layers come here, whatever other backends left of them.
+# Dynamo's frames with recurrent layers are passed to this backend, even if other backends refused them.
 take_recurrent_layers(lamina)

@@ -1,8 +1,8 @@
-"""PyTorch's multi-head attention with the rows of a sample beside each other, where its sequences lie so.
+"""PyTorch's multi-head attention computed batch first, where the sequences are stored so.
 
-`torch.nn.functional.multi_head_attention_forward` takes (T, B, E); layers with batch_first turn their (B, T, E) for
-it and turn the result back. In that order each product, cut and head is a copy; in the order of memory they are
-views, and the three projections are one product, whose thirds attention reads where they lie.
+`torch.nn.functional.multi_head_attention_forward` takes (T, B, E); layers with batch_first transpose their (B, T, E)
+for it and the result back. In that order each product, split and head is a copy; in memory order they are
+views, and the three projections are one product, whose thirds attention reads in place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional
 
 _whole = functional.multi_head_attention_forward
 _SIGNATURE = inspect.signature(_whole)
-#: Arguments that the attention below does without.
+#: Arguments that the attention below does not support.
 _OTHERS = (
     "bias_k",
     "bias_v",
@@ -30,26 +30,26 @@ _OTHERS = (
 
 
 def lies_batch_first(x: Any) -> bool:
-    """Whether the rows of each sample of (T, B, E) lie beside each other in memory."""
+    """Whether (T, B, E) is stored batch by batch in memory."""
     return isinstance(x, torch.Tensor) and x.ndim == 3 and bool(x.stride(1) > x.stride(0))
 
 
 def is_plain(given: Mapping[str, Any]) -> bool:
-    """Whether a call attends one sequence to itself, gives no weights and has nothing behind its keys."""
+    """Whether a call is self-attention of one sequence, without weights as a result and without appended keys."""
     return given["query"] is given["key"] is given["value"] and not any(
         given[n] is not None and given[n] is not False for n in _OTHERS
     )
 
 
 def arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    """What a call of PyTorch's function gives, by name."""
+    """The arguments of a call of PyTorch's function, by name."""
     bound = _SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.arguments
 
 
 def multi_head_attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """PyTorch's function, in the order of memory where its sequences lie batch by batch."""
+    """PyTorch's function, computed in memory order where sequences are stored batch by batch."""
     given = arguments(*args, **kwargs)
     if is_plain(given) and lies_batch_first(given["query"]):
         return _attention(given), None
@@ -59,7 +59,7 @@ def multi_head_attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch
 
 @contextmanager
 def attention_batch_first() -> Iterator[None]:
-    """Within the block PyTorch's function is `multi_head_attention`."""
+    """Within the block PyTorch's function is replaced by `multi_head_attention`."""
     setattr(functional, "multi_head_attention_forward", multi_head_attention)  # noqa: B010 - it is a function
     try:
         yield
@@ -83,10 +83,11 @@ def _attention(given: dict[str, Any]) -> torch.Tensor:
 
 
 def _mask(given: dict[str, Any], q: torch.Tensor) -> torch.Tensor | None:
-    """What is added to the scores (B, H, T, T), of masks that are true where a query must not look, or floats."""
+    """The term added to the scores (B, H, T, T), from masks that are true where attention is not allowed,
+    or floats."""
     mask, padding = given["attn_mask"], given["key_padding_mask"]
     if given["is_causal"] and padding is None:
-        mask = None  # as PyTorch: the flag says it
+        mask = None  # as in PyTorch: the flag decides
     found = None if mask is None else _added(mask, q)
     if found is not None and found.ndim == 3:
         found = found.reshape(-1, q.shape[1], *found.shape[1:])

@@ -1,7 +1,7 @@
-"""A PyTorch module as one of Dynamo's graphs, for those of which torch.export makes none.
+"""A PyTorch module as one of Dynamo's graphs, for modules that torch.export cannot export.
 
-Dynamo, which `torch.compile` stands on, knows derivatives within a network (`torch.func`, `torch.autograd.grad`),
-which the exporter cannot trace; the graph holds for inputs of these sizes alone.
+Dynamo, on which `torch.compile` is based, supports derivatives within a network (`torch.func`,
+`torch.autograd.grad`), which the exporter cannot trace; the graph only holds for inputs of these sizes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lamina.convert.torch.partition import example
 
 
 class DynamoGraph(NamedTuple):
-    """A graph that gives the tensors among the results, in the order of leaves.
+    """A graph that returns the tensors among the results, in leaf order.
 
-    inputs: what each placeholder stood for. structure, others: how the results are nested, and the leaves that are no
-    tensors, by their number among all leaves.
+    inputs: the value of each placeholder. structure, others: the nesting of the results, and the leaves that are not
+    tensors, by their leaf index.
     """
 
     module: GraphModule
@@ -39,8 +39,8 @@ class DynamoGraph(NamedTuple):
 def capture(module: torch.nn.Module, *args: Any) -> DynamoGraph:
     """The graph of a call of a module, which is not run and keeps its attributes.
 
-    Raises TorchConversionError for more than one graph and for what a graph takes beside tensors, and what Dynamo
-    raises where it makes none.
+    Raises TorchConversionError for more than one graph and for graph inputs other than tensors, and the errors of
+    Dynamo.
     """
     seen: list[tuple[GraphModule, Sequence[Any], list[Any]]] = []
 
@@ -68,7 +68,7 @@ def capture(module: torch.nn.Module, *args: Any) -> DynamoGraph:
 
 
 def _fresh(module: torch.nn.Module) -> Any:
-    """A function that calls the module, whose code Dynamo has never seen."""
+    """A function that calls the module, with code that Dynamo has not seen before."""
 
     def call(*args: Any) -> Any:
         return module(*args)
@@ -77,7 +77,7 @@ def _fresh(module: torch.nn.Module) -> Any:
 
 
 def _standing(output: Any) -> Any:
-    """A tensor that stands for an output of a graph while nothing is computed."""
+    """A placeholder tensor for an output of a graph, while nothing is computed."""
     seen = example(output) if isinstance(output, Node) else output
     return (
         torch.empty(tuple(map(int, seen.shape)), dtype=seen.dtype) if isinstance(seen, torch.Tensor) else seen
@@ -85,7 +85,7 @@ def _standing(output: Any) -> Any:
 
 
 def _give(graph: GraphModule, leaves: Sequence[Any], inputs: Sequence[Any], made: Sequence[Any]) -> None:
-    """Let the graph give these tensors, each of which is one of its outputs or of its inputs."""
+    """Make the graph return these tensors, each of which is one of its outputs or of its inputs."""
     nodes = list(graph.graph.nodes)
     output = nodes[-1]
     known = [*zip(made, output.args[0], strict=True)]
@@ -96,7 +96,7 @@ def _give(graph: GraphModule, leaves: Sequence[Any], inputs: Sequence[Any], made
 
 @contextmanager
 def _as_it_was(module: torch.nn.Module) -> Iterator[None]:
-    """Behind the block the module's parts have the attributes and buffers that they had."""
+    """After the block the module's parts have their previous attributes and buffers."""
     tables = [t for part in module.modules() for t in (vars(part), part._buffers, part._parameters)]
     before = [(table, dict(table)) for table in tables]
     try:

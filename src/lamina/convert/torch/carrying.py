@@ -1,8 +1,8 @@
-"""What `forward` keeps from call to call in plain attributes: a graph holds it as it was when it was made.
+"""State that `forward` carries between calls in plain attributes: a graph contains it as constants.
 
-Parameters and buffers are a graph's state. A count, a tensor that is no buffer, a hidden state, the statistics of a
-batch norm in a list are not: each call reads what they held, and what it writes to them is lost. So the run that
-makes the graph takes back what it did to them, and the user is told.
+Parameters and buffers are a graph's state. A count, a tensor that is not a buffer, a hidden state, the statistics of
+a batch norm in a list are not: each call reads their values at trace time, and writes to them are lost. So the traced
+run's changes to them are undone, and the user is warned.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from lamina.graph.ir.surroundings import (
 )
 
 _ABSENT = object()
-#: Containers whose elements may become others, and the class of functions that remember their results.
+#: Mutable containers, and the class of functions with a result cache.
 _OPEN = (list, dict, set, deque)
 _MEMORY = type(lru_cache(len))
-#: Functions that read the shape or the dtype of their second argument.
+#: Functions that only read the shape or the dtype of their second argument.
 _AS_OTHERS = ("to", "type_as", "expand_as", "view_as", "reshape_as")
 
 
 class Dependent(TorchFunctionMode):
-    """Within the block it gathers the tensors that are computed of the numbers of others (of their shapes alone:
-    tables, masks).
+    """Within the block it collects the tensors that are computed from the values of others (not only from their
+    shapes: tables, masks).
     """
 
     def __init__(self, given: Iterable[Any]) -> None:
         super().__init__()
-        self._found = {id(x): x for x in given}  # held, so that no id is given twice
+        self._found = {id(x): x for x in given}  # kept alive, so that no id is reused
 
     def __contains__(self, value: Any) -> bool:
         """Whether one of the tensors in a value is among them."""
@@ -56,7 +56,7 @@ class Dependent(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """The function, whose results are remembered."""
+        """The function; its results are recorded."""
         found = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         of_shape = name.endswith("_like") or name.startswith("new_")
@@ -68,7 +68,7 @@ class Dependent(TorchFunctionMode):
 
 
 class _Held(NamedTuple):
-    """A tensor that an attribute leads to, and what it held."""
+    """A tensor reachable from an attribute, and its values."""
 
     owner: str
     name: str
@@ -78,9 +78,9 @@ class _Held(NamedTuple):
 
 
 class Carried:
-    """What a module's runs do to its plain attributes. To be made before them.
+    """The changes of a module's plain attributes by its runs. To be created before them.
 
-    reads: what its functions read beside these (variables around them, attributes of other objects).
+    reads: further values that its functions read (variables around them, attributes of other objects).
     """
 
     def __init__(self, module: torch.nn.Module, reads: Iterable[Read] = ()) -> None:
@@ -90,7 +90,7 @@ class Carried:
         self._found: dict[str, None] = {}
 
     def look(self, made: Dependent) -> None:
-        """A run is over, and what it assigned is still there."""
+        """Inspect the assignments after a run, before they are undone."""
         for part, before in self._parts:
             for name, value in _plain(part):
                 old = before.get(name, _ABSENT)
@@ -98,7 +98,7 @@ class Carried:
                     self._found[f"{type(part).__name__}.{name}"] = None
 
     def take_back(self) -> None:
-        """Let attributes, and the tensors that they lead to, be what they were."""
+        """Restore attributes, and the tensors reachable from them."""
         for part, before in self._parts:
             for name in [n for n, _ in _plain(part) if n not in before]:
                 del vars(part)[name]
@@ -112,7 +112,7 @@ class Carried:
                 torch._C._autograd._unsafe_set_version_counter((held.tensor,), (held.version,))
 
     def warn(self) -> None:
-        """Say what is carried."""
+        """Warn of the carried state."""
         for name in self._found:
             warnings.warn(
                 f"from_torch: {name} is carried from call to call, which the converted network does not do: each "
@@ -125,10 +125,10 @@ class Carried:
 
 
 class Containers:
-    """What was in the containers that a module and its functions lead to, and in the memories of these functions.
+    """The contents of the containers reachable from a module and its functions, and these functions' caches.
 
-    A table that `forward` keeps by its size (`self.tables[n]`, `functools.lru_cache`) would hold the tensors of the
-    run that makes the graph, which have no numbers: the module's next call, or the next graph, would read those.
+    A table that `forward` caches by size (`self.tables[n]`, `functools.lru_cache`) would hold fake tensors of the
+    traced run, which have no values: the module's next call, or the next graph, would read those.
     """
 
     def __init__(self, module: torch.nn.Module, values: Iterable[Any]) -> None:
@@ -144,9 +144,9 @@ class Containers:
             self._add(value, 0)
 
     def take_back(self) -> None:
-        """Let those that hold tensors without numbers be what they were; functions forget all that they remember.
+        """Restore containers that hold fake tensors; clear functions' caches that have grown.
 
-        What else has changed may be another thread's, or is what a call does.
+        Other changes may be another thread's, or intended effects of a call.
         """
         for container, before in self._before:
             if not _same_elements(container, before) and _holds_fake(container):
@@ -177,7 +177,8 @@ class Containers:
 
 
 def _beside(module: torch.nn.Module) -> Iterator[Any]:
-    """Containers, and functions with a memory, of the classes of a module's parts and of the files of these."""
+    """Containers, and functions with a cache, of the classes of a module's parts and of the modules that
+    define them."""
     kinds = {base: None for kind in set(map(type, module.modules())) for base in kind.__mro__}
     own = [kind for kind in kinds if not kind.__module__.startswith(("torch.", "lamina.", "builtins"))]
     files = {
@@ -202,13 +203,13 @@ def _same_elements(container: Any, before: Any) -> bool:
 
 
 def _holds_fake(container: Any) -> bool:
-    """Whether a tensor of the exporter, without numbers, is in a container."""
+    """Whether a container holds a fake tensor of the exporter."""
     held = container.values() if isinstance(container, dict) else container
     return any(isinstance(x, FakeTensor | FunctionalTensor) for x in tree_leaves(list(held)))
 
 
 class Seeds:
-    """Within the block it watches whether PyTorch's generator is seeded, and leaves it as it was before."""
+    """Within the block it detects seeding of PyTorch's generator, and restores the generator afterwards."""
 
     def __enter__(self) -> Self:
         self._state = torch.default_generator.get_state()
@@ -221,7 +222,7 @@ class Seeds:
         torch.default_generator.set_state(self._state)
 
     def warn(self, kind: type) -> None:
-        """Say that it was."""
+        """Warn of the seeding."""
         if self.given:
             warnings.warn(
                 f"from_torch: {kind.__name__} calls torch.manual_seed in forward, which the converted network does "
@@ -231,13 +232,13 @@ class Seeds:
             )
 
 
-#: To be told from those that programs give.
+#: A seed that programs are unlikely to use.
 _NOBODYS_SEED = 0x6C616D696E61
 
 
 def _is_carried(kind: type, name: str, old: Any, value: Any, made: Dependent) -> bool:
-    """Whether a later call reads what this one assigned to an attribute: what it computed of its inputs, a number
-    that it moved, or a flag that it set. Numbers that say for which size a table was made are none.
+    """Whether a later call reads what this one assigned to an attribute: a value computed from its inputs, a number
+    that it advanced, or a flag that it set. Numbers that record the size of a table do not count.
     """
     if not is_carried(kind, name):
         return False
@@ -248,12 +249,12 @@ def _is_carried(kind: type, name: str, old: Any, value: Any, made: Dependent) ->
 
 
 def _plain(part: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """The attributes of a module that are neither its state nor what every module has."""
+    """A module's own attributes, without its state and those of every module."""
     return ((n, x) for n, x in list(vars(part).items()) if n not in OF_EVERY_MODULE)
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[_Held]:
-    """The tensors that plain attributes of a module and its parts lead to, those of modules in lists too."""
+    """The tensors reachable from plain attributes of a module and its parts, including those of modules in lists."""
     registered = [*module.parameters(), *module.buffers(), *module.modules()]
     seen = {id(x): x for x in registered}
     for part in module.modules():

@@ -1,4 +1,4 @@
-"""torch.autocast made explicit: casts in the graph, where the region has had an effect on what Dynamo saw."""
+"""torch.autocast made explicit: casts in the graph, where the region has affected the dtypes that Dynamo saw."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _REGIONS = ("_enter_autocast", "_exit_autocast")
 
 
 def with_casts(graph_module: GraphModule) -> GraphModule:
-    """The graph without regions of autocast, its subgraphs too: calls get their arguments in the dtype that autocast
-    computes in.
+    """The graph and its subgraphs without regions of autocast: calls get their arguments in the dtype in which
+    autocast computes.
 
-    Which functions those are differs by device and version. For the functions of PyTorch's lists the dtype of the
-    result, on the fake tensors that Dynamo ran, says which list holds; for others, a result of another dtype than
-    the arguments alone would give. (Fake tensors take arguments that no kernel takes: a convolution of bfloat16 by
-    float32 gives bfloat16.) The graph is changed in place; one that saw no region stays as it is.
+    The affected functions differ by device and version. For the functions of PyTorch's lists the dtype of the result,
+    on the fake tensors that Dynamo ran, tells which list holds; for others, a result of another dtype than the
+    arguments alone would give. (Fake tensors accept arguments that no kernel accepts: a convolution of bfloat16 by
+    float32 gives bfloat16.) The graph is changed in place; one without regions is unchanged.
     """
     ambient = {
         kind: torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in _KINDS
@@ -66,7 +66,7 @@ def _make_explicit(module: GraphModule, state: State) -> None:
 
 
 def _follow(node: Node, states: list[State]) -> None:
-    """A region begins or ends."""
+    """Enter or leave a region."""
     if getattr(node.target, "__name__", "") == "_exit_autocast":
         states.pop()
         return
@@ -76,7 +76,7 @@ def _follow(node: Node, states: list[State]) -> None:
 
 
 def _subgraphs(module: GraphModule, node: Node) -> list[GraphModule]:
-    """The graphs that a call is given (of checkpoints)."""
+    """The subgraphs among a call's arguments (of checkpoints)."""
     held = [getattr(module, str(n.target), None) for n in node.all_input_nodes if n.op == "get_attr"]
     return [x for x in held if isinstance(x, GraphModule)]
 
@@ -103,19 +103,19 @@ def _cast_arguments(module: GraphModule, node: Node, state: State, renewed: set[
 
 
 def _computes_in(node: Node, inputs: Iterable[Node], half: torch.dtype) -> torch.dtype | None:
-    """The dtype of the arguments of a call under autocast to `half`; None where they stay what they are."""
+    """The dtype of a call's arguments under autocast to `half`; None if they stay unchanged."""
     seen, name = _result_kind(example(node)), plain_name(node)
     if name in RECURRENT and any(example(n).is_cuda for n in inputs):
-        return half  # cuDNN's; Dynamo takes it apart, which gives other dtypes
+        return half  # cuDNN's; Dynamo decomposes it, which gives other dtypes
     listed = (name in HALF and seen == half) or (name in FULL and seen == torch.float32) or name in WIDEST
-    if listed or _is_complex(example(node)):  # no complex number has parts of bfloat16
+    if listed or _is_complex(example(node)):  # no complex type has bfloat16 parts
         return seen
     unchanged = name in MIXED or all(example(n).dtype == seen for n in inputs)
     return None if unchanged or _plain_kind(node) == seen else seen
 
 
 def _renew(node: Node, state: State, renewed: set[Node]) -> None:
-    """What is seen in place of a result whose arguments have other dtypes than Dynamo saw."""
+    """Recompute the example value of a result whose arguments have other dtypes than Dynamo saw."""
     with _autocast(state):
         found = _called(node)
     if found is not None:
@@ -123,25 +123,25 @@ def _renew(node: Node, state: State, renewed: set[Node]) -> None:
 
 
 def _see(node: Node, found: Any, renewed: set[Node]) -> None:
-    """Take down what a node gives now."""
+    """Record a node's new example value."""
     node.meta["val" if node.meta.get("example_value") is None else "example_value"] = found
     renewed.add(node)
 
 
 def _result_kind(seen: Any) -> torch.dtype | None:
-    """The dtype of the first tensor of floating-point numbers of a result, or of the parts of complex ones."""
+    """The dtype of the first floating-point tensor of a result, or of the parts of complex ones."""
     parts = seen if isinstance(seen, (tuple, list)) else (seen,)
     return next((x.dtype.to_real() for x in parts if _is_float(x) or _is_complex(x)), None)
 
 
 def _plain_kind(node: Node) -> torch.dtype | None:
-    """The dtype that a call gives without autocast; None where it does not take its arguments."""
+    """The result dtype of a call without autocast; None if the call does not accept its arguments."""
     with _autocast({}):
         return _result_kind(_called(node))
 
 
 def _called(node: Node) -> Any:
-    """What a call gives for the tensors that were seen; None where it does not take them."""
+    """A call's result for the example values; None if the call does not accept them."""
     args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), example)
     target: Any = node.target
     try:
@@ -157,7 +157,9 @@ def _called(node: Node) -> Any:
 
 @contextmanager
 def _autocast(state: State) -> Iterator[None]:
-    """Autocast as in this state; off on devices that it does not name. torch.autocast wants the device itself."""
+    """Autocast as in this state; disabled on devices that it does not list. torch.autocast needs the actual device
+    type.
+    """
     before = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS}
     try:
         for kind in _KINDS:

@@ -1,8 +1,8 @@
 """Masks of torch.nn's transformers while their graph is made.
 
-`TransformerEncoder` and `TransformerDecoder` compare the numbers of a mask with those of a causal one, because then
-attention may leave it out. A graph does not have these numbers: torch.export gives up there, and Dynamo leaves the
-whole stack of layers to PyTorch. While a graph is made here, a mask is causal where the caller says so; it is applied
+`TransformerEncoder` and `TransformerDecoder` compare a mask's values with those of a causal one, because attention
+may then omit it. A graph lacks these values: torch.export fails there, and Dynamo leaves the
+whole stack of layers to PyTorch. While a graph is made here, a mask is causal if the caller says so; it is applied
 either way.
 """
 
@@ -21,7 +21,7 @@ _making = threading.local()
 
 
 def mark_making(inside: bool) -> bool:
-    """Say whether this thread makes a graph from now on; gives what was said before."""
+    """Set whether this thread is making a graph; returns the previous setting."""
     before = getattr(_making, "inside", False)
     _making.inside = inside
     return before
@@ -39,17 +39,17 @@ def without_numbers() -> Iterator[None]:
 
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]
 def _makes() -> bool:
-    """A constant to Dynamo, which would ask for it before each call of what it compiled."""
+    """A constant to Dynamo, which would otherwise guard on it before each compiled call."""
     return getattr(_making, "inside", False)
 
 
 def is_causal_mask(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-    """What stands for PyTorch's function: its own answer, but while a graph is made."""
+    """A replacement of PyTorch's function: its own answer, except while a graph is made."""
     return bool(is_causal) if _makes() else _plain(mask, is_causal, size)
 
 
 def take_masks() -> None:
-    """Let PyTorch's transformers ask `is_causal_mask`. Called once in a process."""
+    """Make PyTorch's transformers call `is_causal_mask`. Called once in a process."""
     transformer._detect_is_causal_mask = is_causal_mask
 
 

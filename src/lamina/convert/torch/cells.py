@@ -1,8 +1,8 @@
-"""Tensors that may be written, over operands that may not: a cell holds what a tensor is now, a view looks into one.
+"""Mutable tensors over immutable operands: a cell holds a tensor's current value, a view refers to one.
 
-PyTorch's in-place functions and views say when memory is shared. Here a tensor of the graph is a `Cell`; a view of it
-is a `View`, a function of its base (`get`) and what a write makes of the base (`put`). A write to any of them is a
-new operand in the cell below, which every other view reads from then on.
+PyTorch's in-place functions and views define when memory is shared. Here a tensor of the graph is a `Cell`; a view of
+it is a `View`: a function of its base (`get`) and one that returns the base after a write (`put`). A write to any of
+them puts a new operand into the underlying cell, which every other view reads from then on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Put = Callable[[Any, Any], Any]
 
 
 class Cell:
-    """What a tensor of the graph holds: an operand, replaced when the tensor is written."""
+    """The current value of a tensor of the graph: an operand, replaced when the tensor is written."""
 
     def __init__(self, held: Any) -> None:
         self._held = held
@@ -33,20 +33,20 @@ class Cell:
 
     @property
     def version(self) -> int:
-        """How often it was written."""
+        """How often it was written (its version)."""
         return self._version
 
     @property
     def roots(self) -> list[Cell]:
-        """The cells that a write to it is a write to."""
+        """The cells that a write to it affects."""
         return [self]
 
     def read(self) -> Any:
-        """The operand that it is now."""
+        """The current operand."""
         return self._held
 
     def write(self, value: Any) -> None:
-        """Overwrite it: value is cast to its dtype and repeated up to its shape, as PyTorch does."""
+        """Overwrite it: value is cast to its dtype and broadcast to its shape, as in PyTorch."""
         now = self.read()
         value = ops.operand(value)
         value = value if value.dtype == now.dtype else ops.cast(value, now.dtype)
@@ -58,7 +58,7 @@ class Cell:
         self._version += 1
 
     def turn(self, get: Get) -> None:
-        """Show the same elements in another shape from now on. Raises ValueError where views look into it."""
+        """Change the shape of the same elements from now on. Raises ValueError if it has views."""
         if self.is_seen:
             raise ValueError(
                 f"a tensor {self.read().spec} that views look into changes its shape in place: take them behind it"
@@ -80,7 +80,7 @@ class View(Cell):
 
     @property
     def version(self) -> int:
-        """How often what it looks into was written."""
+        """The version of its base."""
         return self.base.version
 
     @property
@@ -89,7 +89,7 @@ class View(Cell):
         return self.base.roots
 
     def read(self) -> Any:
-        """What it sees of its base now."""
+        """Its part of the base's current value."""
         if self._seen != self.base.version:
             self._held, self._seen = self._get(self.base.read()), self.base.version
         return self._held
@@ -107,7 +107,7 @@ class View(Cell):
 
 @contextmanager
 def past_derivatives(args: Any) -> Iterator[None]:
-    """Within the block writes to cells among these arguments, nested as they are, are past all derivatives."""
+    """Within the block writes to cells among these (nested) arguments are ignored by differentiation."""
     cells = [c for x in flatten(args)[0] if isinstance(x, Cell) for c in x.roots]
     before = [(c, c.version, c.read()) for c in cells]
     yield
@@ -117,9 +117,9 @@ def past_derivatives(args: Any) -> Iterator[None]:
 
 
 def put_back(get: Get, whole: Any, value: Any) -> Any:
-    """`whole` with `value` written where `get` reads: for any function that only picks and arranges elements.
+    """`whole` with `value` written where `get` reads: for any function that only selects and arranges elements.
 
-    Raises ValueError for a view that reads an element more than once, which PyTorch does not write either.
+    Raises ValueError for a view that reads an element more than once, to which PyTorch does not write either.
     """
     places = elements(get, whole.shape)
     if not places.size:
@@ -138,9 +138,9 @@ def put_back(get: Get, whole: Any, value: Any) -> Any:
 
 
 class Region(NamedTuple):
-    """A view that reads `whole[key]`, of these sizes, with its axes in another order: what most views are.
+    """A view that reads `whole[key]`, of these sizes, with its axes permuted: the most common kind.
 
-    order: the axes of the view as they follow one another in the region.
+    order: the axes of the view in the order of the region.
     """
 
     key: tuple[slice, ...]
@@ -149,14 +149,14 @@ class Region(NamedTuple):
 
     @classmethod
     def of(cls, places: np.ndarray[Any, Any], shape: Shape) -> Region | None:
-        """The region of places, elements of a tensor of `shape` counted row by row; None where there is none."""
+        """The region of positions, elements of a tensor of `shape` in row-major order; None if they form none."""
         along = [np.unique(c) for c in np.unravel_index(places, shape)] if shape else []
         sizes = tuple(len(c) for c in along)
         if int(np.prod(sizes, dtype=np.int64)) != places.size:
             return None
         key = tuple(slice(int(c[0]), int(c[-1]) + 1, int(c[1] - c[0]) if len(c) > 1 else 1) for c in along)
         whole = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
-        # How far apart neighbours along an axis of the view lie: the outermost axis of the region comes first.
+        # Distances of neighbors along the view's axes: the outermost axis of the region comes first.
         axes = range(places.ndim)
         beside = [tuple(int(i == axis and n > 1) for i in axes) for axis, n in enumerate(places.shape)]
         apart = [int(places[at]) - int(places.flat[0]) for at in beside]
@@ -166,7 +166,7 @@ class Region(NamedTuple):
 
 
 def elements(get: Get, shape: Shape) -> np.ndarray[Any, Any]:
-    """Which element of a tensor of `shape`, counted row by row, stands at each place of its view."""
+    """The row-major element of a tensor of `shape` at each position of its view."""
     count = int(np.prod(shape, dtype=np.int64))
     with recording(None):
         found: np.ndarray[Any, Any] = get(ops.operand(np.arange(count).reshape(shape))).numpy()

@@ -1,9 +1,9 @@
 """A recorded graph as a function of PyTorch's tensors, under its autograd, on its stream, on its parameters.
 
-The forward and the backward pass of a call share a context: memory in which the first leaves what the second reads.
-A context is free again when its backward pass has run, or when nobody can ask for it any more; so several forward
-passes may be under way, each with a context of its own. What a call gives (results, gradients) lies in memory of
-PyTorch's, and is never overwritten by a later call.
+The forward and the backward pass of a call share a context: memory in which the first leaves the values that the
+second reads. A context is released when its backward pass has run, or can no longer be requested; so several forward
+passes may be in flight, each with its own context. The outputs of a call (results, gradients) are in PyTorch's
+memory, and are never overwritten by a later call.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.two_pass import TwoPassContext, TwoPassProgram
 from lamina.runtime import Device, Stream
 
-#: How often a parameter's memory may move before it is copied in each call instead of being read where it lies.
+#: How often a parameter's memory may move before it is copied in each call instead of being read in place.
 MOVES = 4
-#: How large the numbers are that a random generator's state is drawn from.
+#: The range of the numbers from which a random generator's state is drawn.
 _SEEDS = 1 << 53
 
 
 class DoubleBackwardError(RuntimeError):
-    """A second derivative was asked of a program with an op that has a first one alone."""
+    """A second derivative was requested of a program with an op that only has a first one."""
 
 
 class CompiledGraph:
     """Forward and backward pass for tensors of given shapes.
 
-    recorded: the graph. tensors: examples of the tensors among the arguments. stays: which of them stay where they
-    are from call to call (parameters, buffers), and are read there. unsaved: which of them PyTorch's autograd would
-    not keep for the backward pass, so that they may be written before it. tuner: tunes it between forward passes.
+    recorded: the graph. tensors: examples of the tensors among the arguments. stays: which of them keep their memory
+    from call to call (parameters, buffers), and are read in place. unsaved: which of them PyTorch's autograd would
+    not save for the backward pass, so that they may be written before it. tuner: tunes it between forward passes.
     """
 
     def __init__(
@@ -51,9 +51,10 @@ class CompiledGraph:
         tuner: CallTuner | None = None,
     ) -> None:
         self.recorded, self.device = recorded, device
-        # What the forward pass overwrites and the gradients depend on is copied: they need the values of before.
+        # Values that the forward pass overwrites and the gradients depend on are copied: gradients need the old
+        # values.
         moved = set(recorded.overwritten)
-        #: The written arguments but parameters and buffers: another argument may lie in the memory of one of these.
+        #: The written arguments except parameters and buffers: another argument may overlap one of these in memory.
         self.written = [i for i in recorded.written if i not in stays]
         self.stays = [i for i in stays if i not in moved and _lies_on(tensors[i], device)]
         self.executable = TwoPassProgram(
@@ -65,14 +66,14 @@ class CompiledGraph:
             updates=self._updates(tensors),
             together=self._small(),
         )
-        self.calls: Any = self.executable  # or what says before which calls it is tuned
+        self.calls: Any = self.executable  # or a wrapper that schedules its tuning
         if tuner is not None:
             self.calls = tuner.calls(self.executable, self)
         self._settle()
         if early := set(unsaved).intersection(self.read_late):
             self._copy(early)
         self.fixed = [i for i in range(recorded.results) if i not in recorded.arriving]
-        #: How each gradient lies: as autograd keeps it, which copies one that lies otherwise.
+        #: The strides of the gradients: as autograd keeps them; it copies gradients with others.
         self.strides = [dense_strides(tensors[i]) for i in recorded.wanted]
         self._free: dict[int, list[_CallMemory]] = {}
         self._moves = 0
@@ -80,33 +81,33 @@ class CompiledGraph:
         self._unmoved: dict[frozenset[int], set[int]] = {}
 
     def _settle(self) -> None:
-        """Note what follows from what stays."""
+        """Derive the lists that depend on `stays`."""
         stays, written = set(self.stays), set(self.recorded.written)
         late = set(self.executable.read_late()) - written
         updated = stays.intersection(self.executable.in_place)
         self.copied = [i for i in range(self.recorded.tensors) if i not in stays]
-        #: What the backward pass reads in PyTorch's memory: it must be what it was in the forward pass.
+        #: Tensors that the backward pass reads in PyTorch's memory: they must be unchanged since the forward pass.
         self.read_late = [i for i in self.stays if i in late]
-        #: What else must be so for a derivative of the gradients; autograd looks after what is read late.
+        #: Further tensors that must be unchanged for a derivative of the gradients; autograd checks those read late.
         looked_after = written.union(self.read_late)
         self.others = [i for i in range(self.recorded.tensors) if i not in looked_after]
-        #: What the forward pass writes where it lies, and what is copied there: (number of the write, argument).
+        #: Tensors that the forward pass writes in place, and copied ones: (number of the write, argument).
         self.updated = sorted(updated)
         self.rewritten = [(k, i) for k, i in enumerate(self.recorded.written) if i not in updated]
 
     def _copy(self, unfit: Collection[int]) -> None:
-        """Let each call copy what it read where it lay."""
+        """Copy these arguments in each call instead of reading them in place."""
         self.stays = [i for i in self.stays if i not in unfit]
         self._settle()
 
     def _updates(self, tensors: Sequence[torch.Tensor]) -> dict[int, int]:
-        """The tensors that may be written where they lie (running statistics), and the output with the new value."""
+        """The tensors that may be written in place (running statistics), and the output with the new value."""
         outputs = enumerate(self.recorded.written, self.recorded.results)
         return {i: k for k, i in outputs if i in self.stays and not tensors[i].is_inference()}
 
     def _small(self) -> list[int]:
-        """The outputs that are gradients of parameters, and leave as one piece of memory: small ones, of the dtype
-        that most have.
+        """The outputs that are gradients of parameters and are returned as one piece of memory: small ones, of the
+        most frequent dtype.
         """
         outputs, stays = self.recorded.graph.outputs, set(self.stays)
         gradients = [k for k, i in enumerate(self.recorded.wanted, self.recorded.early) if i in stays]
@@ -115,16 +116,16 @@ class CompiledGraph:
         return [k for k in small if outputs[k].dtype == kinds.most_common(1)[0][0]]
 
     def unmoved(self, missing: frozenset[int]) -> set[int]:
-        """Which of the gradients that leave depend on none that arrives but on those that are missing."""
+        """Which of the outgoing gradients depend on no incoming ones except those that are missing."""
         if missing not in self._unmoved:
             self._unmoved[missing] = self.recorded.unmoved(missing)
         return self._unmoved[missing]
 
     def derivative(self, tensors: Sequence[torch.Tensor]) -> CompiledGraph:
-        """The gradients as a function that has gradients itself: of the tensors, the random generator's state as the
-        forward pass found it, and the gradients that arrive, of which those that need a gradient get one.
+        """The gradients as a differentiable function: of the tensors, the random generator's state at the
+        forward pass, and the incoming gradients, of which those that need a gradient get one.
 
-        Raises what ops raise that have no second derivative.
+        Raises the errors of ops without a second derivative.
         """
         needs = tuple([g.requires_grad for g in tensors[self.recorded.late.start :]])
         found = self._derivatives.get(needs)
@@ -136,7 +137,7 @@ class CompiledGraph:
         return found
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The results. With gradients, where the graph was recorded with them."""
+        """The results. With gradients, if the graph was recorded with them."""
         if self.recorded.wanted:
             differentiated = [tensors[i] for i in self.recorded.wanted]
             if torch._C._are_functorch_transforms_active():
@@ -154,14 +155,14 @@ class CompiledGraph:
                 torch._C._set_grad_enabled(True)
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[_CallMemory, list[torch.Tensor]]:
-        """The results of the forward pass, and the context in which it left what the backward pass reads."""
+        """The results of the forward pass, and the context with the values that the backward pass reads."""
         calls = self.calls
         if calls is self.executable or not calls.is_due() or is_capturing(self.device):
             context = self.take(tensors)
             return context, context.forward(tensors)
         planned = self.executable.program
         with calls.looked_at():
-            if self.executable.program is not planned:  # contexts of other plans are not used again
+            if self.executable.program is not planned:  # contexts of other plans are not reused
                 for free in self._free.values():
                     free.clear()
                 self._free = {}
@@ -169,7 +170,7 @@ class CompiledGraph:
             return context, context.forward(tensors)
 
     def take(self, tensors: Sequence[torch.Tensor]) -> _CallMemory:
-        """A context that nobody uses, on the memory that the parameters have now."""
+        """A free context, bound to the current memory of the parameters."""
         stream = current_stream(self.device)
         free = self._free.setdefault(stream.handle if stream else 0, [])
         context = free.pop() if free else _CallMemory(self, tensors, stream, free)
@@ -180,7 +181,7 @@ class CompiledGraph:
         return context
 
     def _moved(self, context: _CallMemory, tensors: Sequence[torch.Tensor]) -> _CallMemory:
-        """The context on other memory. What moves again and again is copied from then on."""
+        """The context bound to other memory. Tensors that move repeatedly are copied from then on."""
         self._moves += 1
         unfit = [i for i in self.stays if not is_lendable(tensors[i])]
         if self._moves > MOVES:
@@ -195,19 +196,19 @@ class CompiledGraph:
 
 
 def _addresses(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> list[int]:
-    """Where some of the tensors lie."""
+    """The addresses of some of the tensors."""
     return list(map(torch.Tensor.data_ptr, [tensors[i] for i in places]))
 
 
 def _lies_on(x: torch.Tensor, device: Device) -> bool:
-    """Whether a tensor may be read where it lies."""
+    """Whether a tensor may be read in place."""
     return is_lendable(x) and x.device.type == device.kind
 
 
 class _CallMemory:
-    """The memory and kernels of one call at a time, seen as PyTorch's tensors.
+    """The memory and kernels of one call at a time, as PyTorch tensors.
 
-    turn: counts the calls: whoever finds another one than its own has lost what its forward pass left.
+    turn: counts the calls: a reader with another count than its own has lost the values of its forward pass.
     """
 
     def __init__(
@@ -228,7 +229,7 @@ class _CallMemory:
         self._show()
 
     def _show(self) -> None:
-        """Places and results as PyTorch's tensors."""
+        """Inputs and outputs as PyTorch tensors."""
         recorded, passes = self.recorded, self.passes
         places = {i: shown(x) for i, x in passes.places.items()}
         self.given = [places[i] for i in self.copied]
@@ -244,13 +245,13 @@ class _CallMemory:
         self.leaving = Leaving(late, self.owner.strides, block, offsets)
 
     def move(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Lent tensors lie elsewhere."""
+        """Rebind lent tensors whose memory has moved."""
         self.passes.lend({i: lent(tensors[i], self.owner.device) for i in self.stays})
         self.addresses = _addresses(tensors, self.stays)
         self._show()
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run the forward pass: the results, and new values in the arguments that are written."""
+        """Run the forward pass: returns the results, and writes new values to the written arguments."""
         self.fill(tensors)
         for state in self.states:
             state.random_(_SEEDS)
@@ -262,32 +263,32 @@ class _CallMemory:
         return results
 
     def forward_again(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Run the forward pass for what the backward pass reads alone."""
-        updated = [tensors[i].data for i in self.updated]  # without their versions
+        """Rerun the forward pass, only for the values that the backward pass reads."""
+        updated = [tensors[i].data for i in self.updated]  # without version counters
         kept = [x.clone() for x in updated]
         self.passes.forward()
         copy_all(kept, updated)
 
     def fill(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Write the arguments into their places."""
+        """Copy the arguments into their input memory."""
         copy_all([tensors[i] for i in self.copied], self.given)
 
     def backward(self, grads: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Run the backward pass: a gradient for each argument that wants one, in order."""
+        """Run the backward pass: a gradient for each argument that needs one, in order."""
         copy_all(grads, self.arriving)
         self.passes.backward()
         return self.leaving.copies()
 
     def give_back(self) -> None:
-        """Another call may use it."""
+        """Release it for another call."""
         self._home.append(self)
 
 
 class _Ticket:
-    """A context from the forward pass until nobody can ask for the backward pass any more.
+    """Owner of a context from the forward pass until the backward pass can no longer be requested.
 
-    spent: the backward pass has run over what the forward pass left. versions: of the tensors that are read where
-    they lie, when that pass ran and its graph was kept.
+    spent: the backward pass has consumed the values of the forward pass. versions: those of the tensors that are read
+    in place, at that backward pass, if its graph was kept.
     """
 
     __slots__ = ("context", "spent", "versions")
@@ -297,7 +298,7 @@ class _Ticket:
         self.spent, self.versions = False, [0]
 
     def backward(self, grads: list[torch.Tensor], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The gradients. Where a graph that was kept is asked again, the forward pass runs again first.
+        """The gradients. If a kept graph is used again, the forward pass is rerun first.
 
         tensors: the arguments of the forward pass.
         """
@@ -318,7 +319,7 @@ class _Ticket:
         return found
 
     def give_back(self) -> None:
-        """Another call may use the context."""
+        """Release the context for another call."""
         context, self.context = self.context, None
         if context is not None:
             context.give_back()
@@ -334,7 +335,7 @@ class _TwoPasses(torch.autograd.Function):
     def forward(
         ctx: Any, compiled: CompiledGraph, tensors: Sequence[torch.Tensor], *differentiated: torch.Tensor
     ) -> Any:
-        """The results. differentiated: those of the tensors that a gradient is asked of."""
+        """The results. differentiated: the tensors that need a gradient."""
         context, results = compiled.forward(tensors)
         ctx.ticket, ctx.compiled = _Ticket(context), compiled
         ctx.tensors, ctx.versions = tensors, _versions(tensors, context.others)
@@ -344,11 +345,11 @@ class _TwoPasses(torch.autograd.Function):
             ctx.mark_non_differentiable(*[results[i] for i in compiled.fixed])
         return tuple(results)
 
-    # Dynamo would take these functions apart where a compiled function asks for gradients.
+    # Dynamo would decompose these functions if a compiled function asks for gradients.
     @staticmethod
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """The gradients of the tensors that want one."""
+        """The gradients of the tensors that need one."""
         ctx.saved_tensors  # noqa: B018 - raises where a tensor was overwritten, or the graph is freed
         recorded = ctx.compiled.recorded
         arriving, missing = _arriving(ctx, grads)
@@ -357,7 +358,7 @@ class _TwoPasses(torch.autograd.Function):
             found = _differentiable(ctx, arriving)
         else:
             found = ctx.ticket.backward(arriving, ctx.tensors)
-        if missing:  # a parameter of a head that no loss was taken of has no gradient, as in eager mode
+        if missing:  # a parameter of a head without a loss has no gradient, as in eager mode
             none = {k for k in ctx.compiled.unmoved(missing) if _may_lack(ctx.tensors[recorded.wanted[k]])}
             found = [None if k in none else g for k, g in enumerate(found)]
         if not torch._C._autograd._get_current_graph_task_keep_graph():
@@ -365,12 +366,12 @@ class _TwoPasses(torch.autograd.Function):
         return None, None, *found
 
 
-#: `_TwoPasses.apply` where none of torch.func's transformations is at work: without what PyTorch looks for first.
+#: `_TwoPasses.apply` outside of torch.func's transformations: it skips PyTorch's check for them.
 _apply = super(torch.autograd.Function, _TwoPasses).apply
 
 
 def _arriving(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[list[torch.Tensor], frozenset[int]]:
-    """The gradients that arrive, zeros for results that nobody used, and the numbers of those."""
+    """The incoming gradients, zeros for unused results, and the numbers of those."""
     given = [grads[i] for i in ctx.compiled.recorded.arriving]
     missing = frozenset(k for k, g in enumerate(given) if g is None)
     if not missing:
@@ -380,13 +381,13 @@ def _arriving(ctx: Any, grads: Sequence[torch.Tensor | None]) -> tuple[list[torc
 
 
 def _may_lack(x: torch.Tensor) -> bool:
-    """Whether a tensor may go without a gradient: hooks would be called with None, where PyTorch calls none."""
+    """Whether a tensor may lack a gradient: hooks would be called with None, where PyTorch calls none."""
     return x.is_leaf and not x._backward_hooks and not x._post_accumulate_grad_hooks
 
 
 def _differentiable(ctx: Any, arriving: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """The gradients of a call, as a function of all that they depend on; where an op has no second derivative, as
-    numbers that raise when they are differentiated.
+    """The gradients of a call, as a function of all that they depend on; if an op has no second derivative, as
+    tensors that raise when they are differentiated.
     """
     recorded, context = ctx.compiled.recorded, ctx.ticket.context
     if _versions(ctx.tensors, context.others) != ctx.versions:
@@ -395,7 +396,7 @@ def _differentiable(ctx: Any, arriving: list[torch.Tensor]) -> Sequence[torch.Te
             "model again"
         )
     tensors = list(ctx.tensors)
-    for i in recorded.overwritten:  # what the forward pass wrote over lies in its context as it was
+    for i in recorded.overwritten:  # values that the forward pass overwrote are unchanged in its context
         tensors[i] = context.given[context.copied.index(i)].clone()
     given = [*tensors, *(x.clone() for x in context.states), *arriving]
     try:
@@ -412,24 +413,24 @@ def _differentiable(ctx: Any, arriving: list[torch.Tensor]) -> Sequence[torch.Te
 
 
 def _versions(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> list[int]:
-    """How often some of the tensors were written."""
+    """The versions of some of the tensors."""
     return [tensors[i]._version for i in places]
 
 
 class _Constant(torch.autograd.Function):
-    """A gradient that does not change with what it is the gradient of, as where a network is linear piece by piece:
-    PyTorch differentiates it all the same, to zeros.
+    """A gradient that does not depend on the inputs, as where a network is piecewise linear:
+    PyTorch nevertheless differentiates it, to zeros.
     """
 
     @staticmethod
     def forward(ctx: Any, gradient: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
-        """The gradient as it is."""
+        """The gradient unchanged."""
         ctx.kinds = [(x.shape, x.dtype, x.device) for x in tensors]
         return gradient.view_as(gradient)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """Zeros for all that want a gradient."""
+        """Zeros for all inputs that need a gradient."""
         made: list[torch.Tensor | None] = [None]
         for needs, (shape, dtype, device) in zip(ctx.needs_input_grad[1:], ctx.kinds, strict=True):
             made.append(torch.zeros(shape, dtype=dtype, device=device) if needs else None)
@@ -437,11 +438,11 @@ class _Constant(torch.autograd.Function):
 
 
 class _Once(torch.autograd.Function):
-    """Gradients that have none themselves."""
+    """Gradients that cannot be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, reason: str, *grads: torch.Tensor) -> Any:
-        """The gradients as they are."""
+        """The gradients unchanged."""
         ctx.reason = reason
         return tuple(g.view_as(g) for g in grads)
 

@@ -1,8 +1,8 @@
 """Complex tensors of a graph: a real and an imaginary part, each a cell of real numbers.
 
-There are no complex dtypes. What is linear in its tensors runs once for each part, whatever it does with shapes,
-views and writes; products run for each choice of parts; the others are written here. Where a complex tensor enters or
-leaves the program it is a last axis of two, as torch.view_as_real writes it.
+There are no complex dtypes. Functions that are linear in their tensors run once for each part, whatever they do with
+shapes, views and writes; products run for each combination of parts; the others are implemented here. Where a complex
+tensor enters or leaves the program it has a last axis of size 2, as in torch.view_as_real.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lamina.convert.torch.targets import example, named, own_name
 from lamina.ops import fft
 from lamina.ops.core import Operand
 
-#: (node, args, kwargs) -> what the real function gives for them.
+#: (node, args, kwargs) -> the results of the real function for them.
 Run = Callable[[Any, Any], Any]
 Parts = tuple[Any, Any]
 
-#: Linear in all tensors of floats together: run for the real parts, then for the imaginary ones.
+#: Linear in all float tensors together: run for the real parts, then for the imaginary ones.
 LINEAR = frozenset({
     "__getitem__", "__setitem__", "_assert_tensor_metadata", "add", "alias", "as_strided", "cat", "chunk",
     "clone", "contiguous", "copy", "cumsum", "detach", "diag", "diag_embed", "diagonal", "dim", "empty",
@@ -41,11 +41,11 @@ LINEAR = frozenset({
     "transpose", "tril", "triu", "unbind", "unflatten", "unsafe_chunk", "unsafe_split", "unsqueeze", "view",
     "view_as", "vstack", "where", "zero", "zeros", "zeros_like",
 })  # fmt: skip
-#: Linear in each tensor and number: run for each choice of parts.
+#: Linear in each tensor and number: run for each combination of parts.
 PRODUCTS = frozenset({
     "__matmul__", "bmm", "dot", "einsum", "imul", "kron", "matmul", "mm", "mul", "mv", "outer", "tensordot",
 })  # fmt: skip
-#: Where numbers stand among the arguments of linear functions that are added or written: they have parts, too.
+#: Functions that are linear in number arguments too (added or written ones): these have parts as well.
 NUMBERS = {"add": (0, 1), "sub": (0, 1), "rsub": (1,), "iadd": (1,), "isub": (1,), "setitem": (2,),
            "__setitem__": (2,), "fill": (1,), "masked_fill": (2,), "full": (1,), "full_like": (1,), "new_full": (2,),
            "pad": (3,), "where": (1, 2)}  # fmt: skip
@@ -53,7 +53,7 @@ NAMED = ("value", "fill_value", "other")
 
 
 class ComplexCell(Cell):
-    """A complex tensor: two cells of real numbers. Read, it is a last axis of two."""
+    """A complex tensor: two cells of real numbers. Read, it has a last axis of size 2."""
 
     def __init__(self, re: Cell, im: Cell) -> None:
         self.re, self.im = re, im
@@ -61,17 +61,17 @@ class ComplexCell(Cell):
 
     @classmethod
     def of(cls, cell: Cell) -> ComplexCell:
-        """Of a cell [..., 2], whose memory it shows."""
+        """A view of a cell [..., 2], sharing its memory."""
         return cls(View(cell, itemgetter((..., 0))), View(cell, itemgetter((..., 1))))
 
     @classmethod
     def made(cls, parts: Parts) -> ComplexCell:
-        """Of new real and imaginary parts."""
+        """From new real and imaginary parts."""
         return cls(Cell(parts[0]), Cell(parts[1]))
 
     @property
     def version(self) -> int:
-        """How often it was written."""
+        """How often it was written (its version)."""
         return self.re.version + self.im.version
 
     @property
@@ -85,24 +85,24 @@ class ComplexCell(Cell):
 
     @property
     def parts(self) -> Parts:
-        """The real and the imaginary part as they are now."""
+        """The current real and imaginary part."""
         return self.re.read(), self.im.read()
 
     def replace(self, value: Any) -> None:
-        """Hold other parts [..., 2]."""
+        """Replace the parts by [..., 2]."""
         self.re.replace(value[..., 0])
         self.im.replace(value[..., 1])
 
 
 def is_complex(node: Node) -> bool:
-    """Whether a node gives a complex tensor, or several."""
+    """Whether a node returns a complex tensor, or several."""
     seen = example(node)
     parts = seen if isinstance(seen, (tuple, list)) else (seen,)
     return any(isinstance(x, torch.Tensor) and x.is_complex() for x in parts)
 
 
 def involved(node: Node) -> bool:
-    """Whether complex numbers go into a call or come out of it (of a subgraph, that is its own calls' business)."""
+    """Whether a call takes or returns complex numbers (a call of a subgraph is judged by the calls within)."""
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return False
     return node.op.startswith("call") and (is_complex(node) or any(map(is_complex, node.all_input_nodes)))
@@ -115,7 +115,7 @@ def knows(node: Node) -> bool:
 
 
 def called(node: Node, args: Any, kwargs: Any, run: Run) -> Any:
-    """What a call gives, in cells. run: the function on real arguments."""
+    """The results of a call, in cells. run: the function on real arguments."""
     args, kwargs = _real_types(args), _real_types(kwargs)
     name = plain_name(node)
     if (handler := FUNCTIONS.get(own_name(node)) or FUNCTIONS.get(name)) is not None:
@@ -129,14 +129,14 @@ def called(node: Node, args: Any, kwargs: Any, run: Run) -> Any:
 
 # ------------------------------------------------------------------------------------------------------------- parts
 def _cells(found: Any) -> Any:
-    """A handler's result in cells: two parts, or one real tensor; what is no tensor as it is."""
+    """A handler's result in cells: two parts, or one real tensor; non-tensors unchanged."""
     if isinstance(found, tuple) and found and isinstance(found[0], Operand):
         return ComplexCell.made((found[0], found[1]))
     return Cell(found) if isinstance(found, Operand) else found
 
 
 def _written(node: Node, args: Any, found: Any) -> Any:
-    """The result, written over the first argument by functions in place."""
+    """The result, written to the first argument by in-place functions."""
     name = own_name(node)
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "imul" or name == "itruediv"
     if not in_place or not isinstance(args[0], ComplexCell):
@@ -148,7 +148,7 @@ def _written(node: Node, args: Any, found: Any) -> Any:
 
 
 def parts_of(value: Any) -> Parts:
-    """Real and imaginary part of a tensor or a number; None for one that is zero."""
+    """Real and imaginary part of a tensor or a number; None for a zero part."""
     if isinstance(value, ComplexCell):
         return value.parts
     if isinstance(value, complex):
@@ -186,7 +186,7 @@ def _part(name: str, given: Any, which: int) -> Any:
 
 
 def _real_types(given: Any) -> Any:
-    """Arguments with the dtype of the parts for complex dtypes."""
+    """Arguments with complex dtypes replaced by those of the parts."""
     if isinstance(given, dict):
         return {k: _real_types(v) for k, v in given.items()}
     if isinstance(given, torch.dtype) and given.is_complex:
@@ -195,7 +195,7 @@ def _real_types(given: Any) -> Any:
 
 
 def _product(args: Any, kwargs: Any, run: Run) -> Parts:
-    """Sums of the function of each choice of parts, by the power of i that stands before it."""
+    """Sums of the function over combinations of parts, by their power of i."""
     places = list(_complex_places(args))
     sums: list[Any] = [None, None]
     for choice in itertools.product((0, 1), repeat=len(places)):
@@ -221,7 +221,7 @@ def _chosen(args: Any, choice: dict[tuple[int, ...], int], at: tuple[int, ...] =
         if isinstance(x, complex):
             made.append(x.imag if which else x.real)
         elif which is not None:
-            made.append(Cell((x.im if which else x.re).read()))  # written by functions in place
+            made.append(Cell((x.im if which else x.re).read()))  # written by in-place functions
         else:
             made.append(_chosen(x, choice, (*at, i)) if isinstance(x, (tuple, list)) else x)
     return made
@@ -270,13 +270,13 @@ def view_as_complex(call: ComplexCall) -> Any:
 
 @_enter("real", "imag")
 def one_part(call: ComplexCall) -> Any:
-    """One part, in the same memory."""
+    """One part, sharing memory."""
     return getattr(call.args[0], "re" if plain_name(call.node) == "real" else "im")
 
 
 @_enter("getattr")
 def attribute(call: ComplexCall) -> Any:
-    """One part; what both parts have in common; matrices turned."""
+    """One part; properties common to both parts; transposed matrices."""
     z, name = call.args
     if name in ("real", "imag"):
         return z.re if name == "real" else z.im
@@ -288,21 +288,21 @@ def attribute(call: ComplexCall) -> Any:
 
 @_enter("matrix_H", "mH", "adjoint")
 def adjoint(call: ComplexCall) -> Any:
-    """Matrices turned, the imaginary part's sign changed."""
+    """Conjugate transpose."""
     re, im = (x.mT for x in call.first)
     return re, -im
 
 
 @_enter("complex")
 def of_parts(call: ComplexCall) -> Any:
-    """Of a real and an imaginary part."""
+    """From a real and an imaginary part."""
     given = call.named()
     return given["real"].read(), given["imag"].read()
 
 
 @_enter("polar")
 def polar(call: ComplexCall) -> Any:
-    """Of magnitude and angle."""
+    """From magnitude and angle."""
     given = call.named()
     return _turned(given["abs"].read(), given["angle"].read())
 
@@ -326,7 +326,7 @@ def angle(call: ComplexCall) -> Any:
 
 @_enter("_conj", "conj", "conj_physical")
 def conjugate(call: ComplexCall) -> Any:
-    """The imaginary part's sign changed."""
+    """The conjugate."""
     re, im = call.first
     return re, -im
 
@@ -358,7 +358,7 @@ def reciprocal(call: ComplexCall) -> Any:
 
 @_enter("exp")
 def exponential(call: ComplexCall) -> Any:
-    """e^re, turned by im."""
+    """e^re, rotated by im."""
     re, im = call.first
     return _turned(ops.exp(re), im)
 
@@ -395,7 +395,7 @@ def direction(call: ComplexCall) -> Any:
 
 @_enter("to", "_to_copy", "type", "type_as", "convert_element_type", "cfloat", "cdouble", "float", "double")
 def to(call: ComplexCall) -> Any:
-    """In another dtype: the real part alone where that is real."""
+    """In another dtype: the real part alone if that is real."""
     seen = example(call.node)
     kind = str(seen.real.dtype if seen.is_complex() else seen.dtype).removeprefix("torch.")
     parts = tuple(x.cast(kind) for x in call.first)

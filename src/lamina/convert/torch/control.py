@@ -1,4 +1,4 @@
-"""Modes that a graph switches, and functions of subgraphs."""
+"""Mode switches of a graph, and functions of subgraphs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lamina.spec import DType
 
 @converts("_set_grad_enabled", "set_grad_enabled")
 def set_grad_enabled(call: TorchCall) -> Any:
-    """From here on results have gradients, or none."""
+    """Enable or disable gradients from here on."""
     call.modes.with_gradient = bool(next(iter(call.cells.values())))
 
 
 @converts("_enter_autocast")
 def enter_autocast(call: TorchCall) -> Any:
-    """A region of autocast begins."""
+    """Enter a region of autocast."""
     kind, dtype, enabled, *_ = call.cells.values()
     call.modes.autocast.enter(_half(kind, dtype, enabled))
 
 
 @converts("_exit_autocast")
 def exit_autocast(call: TorchCall) -> Any:
-    """It ends."""
+    """Leave it."""
     call.modes.autocast.exit()
 
 
@@ -54,7 +54,7 @@ def with_autocast(call: TorchCall) -> Any:
 
 
 def _half(kind: Any, dtype: Any, enabled: Any) -> DType | None:
-    """The type that a region computes in, by default that of its kind of device; None where it is switched off."""
+    """The type in which a region computes, by default that of its device type; None if it is disabled."""
     return dtype_of(dtype or torch.get_autocast_dtype(str(kind))) if enabled else None
 
 
@@ -62,7 +62,7 @@ def _half(kind: Any, dtype: Any, enabled: Any) -> DType | None:
           "checkpoint", "wrap_with_hints")  # fmt: skip
 @aliases
 def wrapped(call: TorchCall) -> Any:
-    """A subgraph as it is: what is kept for the gradient is the plan's business."""
+    """A subgraph, inlined: what is saved for the gradient is decided by the plan."""
     body, *args = (v for k, v in call.cells.items() if k.isdigit() and not isinstance(v, str))
     return call.run(body, args)
 
@@ -70,7 +70,7 @@ def wrapped(call: TorchCall) -> Any:
 @converts("cond")
 @aliases
 def branch(call: TorchCall) -> Any:
-    """One of two subgraphs; both, of which the condition chooses, where it is known only when the program runs."""
+    """One of two subgraphs; both, selected by the condition, if it is known only at run time."""
     _, yes, no, args = call.cells.values()
     truth = call["0"]
     value = truth if isinstance(truth, bool) else known(truth)
@@ -116,7 +116,7 @@ def gradient_of_its_own(call: TorchCall) -> Any:
           "_log_api_usage_once",
           "_functional_assert_scalar", "check_is_size")  # fmt: skip
 def checked(call: TorchCall) -> Any:
-    """What PyTorch makes sure of; ops look at their operands themselves."""
+    """PyTorch's assertions; ops check their operands themselves."""
     return None
 
 

@@ -1,4 +1,4 @@
-"""Convolutions and pools, where torch's arguments are other than those of the op of the same name."""
+"""Convolutions and pools whose torch arguments differ from those of the op of the same name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRANSPOSED: dict[int, Callable[..., Any]] = {
 
 @converts("convolution", "_convolution")
 def convolution(call: TorchCall) -> Any:
-    """Of any number of spatial axes, transposed or not."""
+    """With any number of spatial axes, transposed or not."""
     rank = call["weight"].ndim - 2
     given = (call["input"], call["weight"], call.get("bias"), tuple(call["stride"]), tuple(call["padding"]))
     if call["transposed"]:
@@ -29,14 +29,14 @@ def convolution(call: TorchCall) -> Any:
 
 @converts("conv_tbc")
 def conv_tbc(call: TorchCall) -> Any:
-    """Of steps first, [T, N, C], with a filter of [taps, C, M]."""
+    """Time first, [T, N, C], with a filter of [taps, C, M]."""
     x, weight = call["input"].permute(1, 2, 0), call["weight"].permute(2, 1, 0)
     return ops.conv1d(x, weight, call["bias"], padding=call.get("pad", 0)).permute(2, 0, 1)
 
 
 @converts("convolution_backward")
 def convolution_backward(call: TorchCall) -> Any:
-    """The gradients of input, weight and bias, None where they are not asked for."""
+    """The gradients of input, weight and bias, None for those not requested."""
     g, x, weight = call["grad_output"], call["input"], call["weight"]
     rank = weight.ndim - 2
     sizes = [tuple(call[name]) for name in ("stride", "padding", "dilation", "output_padding")]
@@ -55,7 +55,7 @@ def convolution_backward(call: TorchCall) -> Any:
 
 @converts("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def adaptive_max_pool(call: TorchCall) -> Any:
-    """torch's function gives the indices if asked for, the overload of ATen always."""
+    """torch's function returns the indices if requested, the ATen overload always."""
     indices = call.get("return_indices", str(call.node.target).startswith("aten"))
     return getattr(ops, call.name)(call["input"], call["output_size"], return_indices=indices)
 
@@ -69,7 +69,7 @@ def adaptive_avg_pool(call: TorchCall) -> Any:
 @converts("max_pool1d", "max_pool2d", "max_pool3d", "max_pool1d_with_indices", "max_pool2d_with_indices",
           "max_pool3d_with_indices", "boolean_dispatch")  # fmt: skip
 def max_pool(call: TorchCall) -> Any:
-    """The largest elements of windows, with their places where asked for."""
+    """The maxima of windows, with their indices if requested."""
     name = call.name
     options = {k: call[k] for k in ("padding", "dilation", "ceil_mode") if k in call}
     step = call.get("stride") or None
@@ -80,7 +80,7 @@ def max_pool(call: TorchCall) -> Any:
 
 @converts("max_unpool2d", "max_unpool3d")
 def max_unpool(call: TorchCall) -> Any:
-    """Elements back at the places that a pool gave; the overload of ATen is told the image's sizes alone."""
+    """Elements put back at the indices of a pool; the ATen overload only gets the image's sizes."""
     if "kernel_size" in call:
         names = ("stride", "padding", "output_size")
         options = {k: call[k] for k in names if call.get(k) is not None}
@@ -94,7 +94,7 @@ def max_unpool(call: TorchCall) -> Any:
 
 @converts("fractional_max_pool2d", "fractional_max_pool3d")
 def fractional_max_pool(call: TorchCall) -> Any:
-    """The largest elements of windows at random places; the overload of ATen always gives the indices."""
+    """The maxima of random windows; the ATen overload always returns the indices."""
     of_aten = "random_samples" in call
     names = ("output_size", "output_ratio", "_random_samples")
     options = {k: call[k] for k in names if call.get(k) is not None}

@@ -1,4 +1,4 @@
-"""`from_torch`: a PyTorch module as a Lamina module of the same names, whose function is the module's graph."""
+"""`from_torch`: a PyTorch module as a Lamina module of the same names, computed by the module's graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lamina.runtime.ranks import current_world
 from lamina.spec import DType, DTypeError, Group, Shape, as_dtype
 from lamina.tensors import Tensor, as_tensor, tensor
 
-#: At most so many graphs are kept for a network: one for each mode and kind of inputs.
+#: The maximum number of graphs cached for a network: one for each mode and kind of inputs.
 GRAPHS = 64
 #: Which modules train, and the dtypes of the inputs.
 Modes: TypeAlias = tuple[bool, ...]
@@ -31,7 +31,9 @@ DTypes: TypeAlias = tuple[str, ...]
 
 
 class ConvertedPart(Module):
-    """What a PyTorch module owns, under the same names; its function is part of the whole network's graph."""
+    """A PyTorch module's parameters and buffers, under the same names; its function is part of the whole network's
+    graph.
+    """
 
     def __init__(self, source: torch.nn.Module, adopted: dict[int, Any], share: bool) -> None:
         self.source_class = type(source).__name__
@@ -55,7 +57,7 @@ class ConvertedPart(Module):
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Plain attributes (`dropout.p`) are those of PyTorch's module, of which graphs are made."""
+        """Plain attributes (`dropout.p`) are those of PyTorch's module, from which graphs are made."""
         if self._is_of_source(name):
             setattr(self._of, name, value)
         else:
@@ -71,36 +73,36 @@ class ConvertedPart(Module):
         raise TypeError(f"{self.source_class} is part of a converted network: call the network")
 
     def extra_repr(self) -> str:
-        """The class that it was."""
+        """The original class."""
         return self.source_class
 
 
 class ConvertedModule(ConvertedPart):
     """A PyTorch network that runs by Lamina's ops. It has the network's parameters, buffers and modes.
 
-    A graph is made of each mode (of all its modules) and kind of inputs when it is first called so; the batch,
-    axis 0, may have any size where the network allows.
+    A graph is made for each mode (of all its modules) and kind of inputs at the first such call; the batch axis,
+    axis 0, may have any size if the network allows.
     """
 
     _no_settings = ("_graphs", "_hooks", "_parts", "_settings")
 
     def __init__(self, source: torch.nn.Module, share: bool, stays: tuple[str, ...] = ()) -> None:
         self.source, self.stays = source, stays
-        self.process_group: Group | None = None  # the ranks by whose statistics batch norms train
+        self.process_group: Group | None = None  # the ranks over which batch norm statistics are synchronized
         self._graphs: list[tuple[Modes, Inputs, DTypes, SourceSettings, ExportedGraph]] = []
         self._hooks: dict[str, tuple[tuple[Any, ...], TorchModule]] = {}
         self._parts = SourceParts(source)
-        self._settings: SourceSettings | None = None  # as they were when it was called last
+        self._settings: SourceSettings | None = None  # as they were at the last call
         super().__init__(source, {}, share)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles make their graphs anew: PyTorch's hold what neither takes."""
+        """Copies and pickles make their graphs anew: PyTorch's cannot be copied or pickled."""
         return {**self.__dict__, "_graphs": [], "_hooks": {}, "_settings": None}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the network gives, nested as it nests it, of inputs nested as it takes them.
+        """The network's outputs, nested as the module nests them, for inputs nested as it takes them.
 
-        Raises TorchConversionError for a mode or kind of inputs of which no graph can be made.
+        Raises TorchConversionError for a mode or kind of inputs for which no graph can be made.
         """
         inputs, tensors = Inputs.of(args, kwargs)
         operands = [x if isinstance(x, Operand) else as_tensor(_plain(x)) for x in tensors]
@@ -118,23 +120,23 @@ class ConvertedModule(ConvertedPart):
         for number, value in written.items():
             operand = operands[number]
             if isinstance(operand, Tensor) and not operand.read_only:
-                operand.copy_(value)  # the caller's own memory, as with PyTorch; a program's arguments stay
+                operand.copy_(value)  # the caller's own memory, as in PyTorch; a program's arguments stay
         return found
 
     def synchronize_batch_norms(self, process_group: Group | None) -> None:
-        """Train by the statistics of the group's ranks from now on; None is all ranks.
+        """Use batch statistics of the group's ranks from now on; None is all ranks.
 
-        `nn.SyncBatchNorm.convert_sync_batchnorm` calls it. PyTorch's SyncBatchNorm in the source does so of itself.
+        `nn.SyncBatchNorm.convert_sync_batchnorm` calls it. PyTorch's SyncBatchNorm in the source does so by itself.
         """
         self.process_group = process_group or Group(*range(current_world().size))
 
     def _same_elsewhere(self) -> Callable[[], bool]:
-        """Whether the source's plain attributes are what they were, and its parts those that were converted."""
+        """Whether the source's plain attributes are unchanged, and its parts those that were converted."""
         settings = SourceSettings(self.source)
         return lambda: self._parts.exchanged() is None and settings.same()
 
     def graph(self, inputs: Inputs, operands: list[Any]) -> ExportedGraph:
-        """The graph for the mode that it is in, the source's attributes as they are, and such inputs."""
+        """The graph for the current mode, the source's current attributes, and such inputs."""
         if (name := self._parts.exchanged()) is not None:
             raise TorchConversionError(
                 f"from_torch: the part {name!r} of {self.source_class} is another one than when it was converted, "
@@ -181,7 +183,7 @@ class ConvertedModule(ConvertedPart):
         return graph
 
     def state(self, name: str) -> Any:
-        """A parameter, as what the hooks of PyTorch's are on, or a buffer, by its dotted name."""
+        """A parameter, with its PyTorch hooks applied, or a buffer, by its dotted name."""
         path, _, own = name.rpartition(".")
         value = getattr(self.get_submodule(path), own)
         source = self.source.get_submodule(path)._parameters.get(own)
@@ -194,7 +196,7 @@ class ConvertedModule(ConvertedPart):
 
     @property
     def report(self) -> ConversionReport:
-        """What the network's graphs are made of."""
+        """How the network's graphs were converted."""
         return ConversionReport.of(self.source, [graph.program for *_, graph in self._graphs])
 
     def _mark(self, graph: ExportedGraph) -> None:
@@ -211,7 +213,7 @@ class ConvertedModule(ConvertedPart):
 
 
 def _require_apart(operands: Sequence[Any], written: Iterable[int]) -> None:
-    """Raise TorchConversionError where what a graph writes into one input would be seen in another."""
+    """Raise TorchConversionError if a write of the graph to one input would be visible in another."""
     for number in written:
         for other, x in enumerate(operands):
             if other != number and _share_an_element(operands[number], x):
@@ -223,7 +225,7 @@ def _require_apart(operands: Sequence[Any], written: Iterable[int]) -> None:
 
 
 def _share_an_element(x: Any, y: Any) -> bool:
-    """Of traced values whether they are the same one; of tensors on a GPU whether their memory overlaps."""
+    """For traced values whether they are identical; for GPU tensors whether their memory overlaps."""
     if x is y or not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.device != y.device:
         return x is y
     if x.device.kind == "cpu":
@@ -233,7 +235,7 @@ def _share_an_element(x: Any, y: Any) -> bool:
 
 
 class _State(Mapping[str, Any]):
-    """Parameters and buffers by dotted name, as they are read now: tensors, or what stands for them in a trace."""
+    """Parameters and buffers by dotted name, with their current values: tensors, or traced values in a trace."""
 
     def __init__(self, module: ConvertedModule) -> None:
         self._module = module
@@ -257,15 +259,15 @@ def from_torch(
 ) -> ConvertedModule:
     """A PyTorch module as a Lamina module: the same state_dict, the same inputs, Lamina's ops and gradients.
 
-    args, example: inputs such as the module is called with; a graph is made of them at once, others when the network
-    is called otherwise. args are positional; example is one input, a tuple of positional ones (as torch.export's), or
-    a mapping of named ones, also beside args. share: parameters and buffers are the module's own memory, wherever
-    it is, until a compiled step takes them into its own; else copies. exclude: modules for which it is true stay
-    PyTorch's, with all that is in them: each call of one is one op that PyTorch computes and differentiates (once);
-    their parameters and buffers are the converted network's, as all others are.
+    args, example: inputs of a typical call; a graph is made for them immediately, others when the network is called
+    otherwise. args are positional; example is one input, a tuple of positional ones (as torch.export's), or a mapping
+    of named ones, also beside args. share: parameters and buffers share the module's memory, wherever it is, until a
+    compiled step moves them into its own; else they are copies. exclude: modules for which it is true stay PyTorch's,
+    including their submodules: each call of one is one op that PyTorch computes and differentiates (once); their
+    parameters and buffers belong to the converted network like all others.
 
-    Raises TorchConversionError for what has no counterpart, with the function and the line that calls it, and for
-    modules that torch.export makes no graph of; ValueError where exclude is true for the whole network. Source:
+    Raises TorchConversionError for unsupported functions, with the function and the line that calls it, and for
+    modules that torch.export cannot export; ValueError where exclude is true for the whole network. Source:
     torch.export's training IR; exclusion as in cudnn.torch's `cudnn.convert`.
     """
     if not isinstance(module, torch.nn.Module):
@@ -296,14 +298,16 @@ def _called_with(args: tuple[Any, ...], example: Any) -> tuple[tuple[Any, ...], 
 def exported(
     module: torch.nn.Module, inputs: Inputs, tensors: list[Any], stays: tuple[str, ...] = ()
 ) -> ExportedGraph:
-    """The graph of a module, with what stays PyTorch's as single nodes. Raises TorchConversionError for none."""
+    """The graph of a module, with the parts left to PyTorch as single nodes. Raises TorchConversionError if there is
+    none.
+    """
     with EXPORTING, standing(module, stays) as calls:
         graph = export(module, inputs, tensors)
     return mark(graph, calls)
 
 
 def _adopted(p: torch.Tensor, adopted: dict[int, Any], share: bool) -> Any:
-    """The tensor of Lamina for one of PyTorch: the same one wherever the same one is owned."""
+    """The Lamina tensor for a PyTorch one: the same one wherever the same one is owned."""
     if id(p) not in adopted:
         try:
             as_dtype(str(real_form(p.detach()).dtype).removeprefix("torch."))
@@ -315,12 +319,12 @@ def _adopted(p: torch.Tensor, adopted: dict[int, Any], share: bool) -> Any:
 
 
 def _plain(x: Any) -> Any:
-    """An array that speaks DLPack: PyTorch's tensors without their gradient."""
+    """An array with DLPack: PyTorch's tensors without their gradient."""
     return real_form(x.detach()) if isinstance(x, torch.Tensor) else x
 
 
 def _as_in(source: torch.nn.Module, dtype: DType) -> str:
-    """The dtype of an input in PyTorch's graph: under mixed precision half types stand for the parameters' own."""
+    """The dtype of an input in PyTorch's graph: under mixed precision half types represent the parameters' own."""
     own = {str(p.dtype).removeprefix("torch.") for p in source.parameters() if p.is_floating_point()}
     halved = dtype.is_float and dtype.itemsize < 4 and "float32" in own and str(dtype) not in own
     return "float32" if halved else str(dtype)
@@ -334,7 +338,7 @@ def _beside(x: torch.Tensor, module: torch.nn.Module) -> torch.Tensor:
 
 @contextmanager
 def _modes(source: torch.nn.Module, converted: Module) -> Iterator[None]:
-    """Within the block each module of PyTorch is in the mode of its counterpart."""
+    """Within the block each PyTorch module has the mode of its counterpart."""
     before = [(m, m.training) for m in source.modules()]
     for path, part in converted.named_modules():
         source.get_submodule(path).training = part.training

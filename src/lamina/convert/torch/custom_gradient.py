@@ -1,4 +1,4 @@
-"""Results whose gradient is a rule of its own, under PyTorch's autograd."""
+"""Results with a custom gradient rule, under PyTorch's autograd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def with_rule(
     operands: Sequence[torch.Tensor],
     constants: Sequence[torch.Tensor],
 ) -> tuple[torch.Tensor, ...]:
-    """The results among the operands (arguments, results, kept), whose gradient is what the rule gives.
+    """The results among the operands (arguments, results, kept), whose gradient is given by the rule.
 
     rule: (*kept, *gradients of the results, *constants) -> one gradient or None for each argument.
     """
@@ -24,7 +24,7 @@ def with_rule(
 
 
 class _WithRule(torch.autograd.Function):
-    """(rule, constants, arguments, results, *operands) -> the results, as they are."""
+    """(rule, constants, arguments, results, *operands) -> the results unchanged."""
 
     @staticmethod
     def forward(

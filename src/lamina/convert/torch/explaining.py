@@ -1,4 +1,4 @@
-"""`explain`: what a PyTorch module would become, converted or compiled by torch.compile's backend."""
+"""`explain`: how a PyTorch module would be converted, or compiled by torch.compile's backend."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lamina.convert.torch.report import ConversionReport, LeftCalls
 
 
 def explain(module: Callable[..., Any], *args: Any, **kwargs: Any) -> ConversionReport:
-    """Print, and give, what a PyTorch module would become, called so: its calls, and those without a counterpart.
+    """Print and return how a PyTorch module would be converted for such a call: its calls, and unsupported ones.
 
-    module: as it is, for `from_torch`; or as `torch.compile` gives it (modules and functions), for
-    `backend="lamina"`: what that leaves to PyTorch is named, one line for each function and reason, with how many
-    calls there are. For that a copy of the module is compiled anew and called once with these inputs; a function is
-    called as it is. PyTorch's random numbers are afterwards what they were.
+    module: as it is, for `from_torch`; or the result of `torch.compile` (modules and functions), for
+    `backend="lamina"`: the calls that fall back to PyTorch are listed, one line for each function and reason, with
+    their number. For that a copy of the module is compiled anew and called once with these inputs; a function is
+    called directly. The state of PyTorch's random generators is restored afterwards.
 
-    Raises TorchConversionError where torch.export makes no graph of it.
+    Raises TorchConversionError if torch.export cannot export it.
     """
     if isinstance(module, OptimizedModule):
         report = _of_backend(module._orig_mod, args, kwargs)

@@ -40,17 +40,17 @@ from lamina.ops.core import Operand
 from lamina.spec import Shape
 from lamina.tensors import Tensor, as_tensor
 
-#: Files that are no network's own.
+#: Files that belong to libraries, not to networks.
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
-#: torch.export changes switches of the whole process: one thread makes graphs at a time.
+#: torch.export changes process-wide switches: one thread makes graphs at a time.
 EXPORTING = threading.RLock()
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a module is called with: the tensors in order, and everything else as part of the structure.
+    """The inputs of a call: the tensors in order, and everything else as part of the structure.
 
-    others: the leaves that are no tensors, by their number among all leaves.
+    others: the leaves that are not tensors, by their leaf index.
     """
 
     structure: Structure
@@ -84,7 +84,7 @@ class Inputs:
 
 
 def _alike(x: Any, y: Any) -> bool:
-    """Whether a graph that was made with x holds with y: 2 and 2.0, 0.0 and -0.0 are not."""
+    """Whether a graph that was made with x holds for y: not for 2 and 2.0, or 0.0 and -0.0."""
     return type(x) is type(y) and (comparable(x) == comparable(y) if isinstance(x, PLAIN) else bool(x == y))
 
 
@@ -95,11 +95,11 @@ def is_tensor(x: Any) -> bool:
 
 @dataclass(frozen=True)
 class ExportedGraph:
-    """A graph and what its placeholders are.
+    """A graph and the meaning of its placeholders.
 
     sources: for each placeholder ("state", dotted name), ("constant", tensor) or ("input", its number).
-    outputs: how the results are nested; fixed: results that are no tensors, by their number among all leaves.
-    sizes: those of the inputs that it holds for.
+    outputs: the nesting of the results; fixed: results that are not tensors, by their leaf index.
+    sizes: the input sizes for which it holds.
     """
 
     program: FxProgram
@@ -115,7 +115,7 @@ class ExportedGraph:
     def __call__(
         self, state: Mapping[str, Any], tensors: Sequence[Any]
     ) -> tuple[Any, dict[str, Any], dict[int, Any]]:
-        """(the results as the module nests them, the new values of the state that was written, of the inputs)."""
+        """(the results as the module nests them, the new values of written state, of written inputs)."""
         found = self.program(*(_source(kind, key, state, tensors) for kind, key in self.sources))
         sources = dict(zip(self.program.inputs, self.sources, strict=True))
         new = [(*sources[n], v) for n, v in found.changed.items() if n in sources]
@@ -134,35 +134,36 @@ def _source(kind: str, key: Any, state: Mapping[str, Any], tensors: Sequence[Any
 
 
 class _Nesting:
-    """How results are nested. An object of its own: the exporter takes back what is assigned to a module."""
+    """The nesting of results. A separate object: the exporter undoes assignments to a module."""
 
     def __init__(self) -> None:
         self.keep(Structure(), {})
 
     def keep(self, structure: Structure, fixed: dict[int, Any]) -> None:
-        """The last call's: its structure, and the leaves that are no tensors."""
+        """The last call's: its structure, and the leaves that are not tensors."""
         self.structure, self.fixed = structure, fixed
 
 
 class _DataMode(TorchFunctionMode):
-    """Within the block x.data is x.detach(), of which the exporter knows the memory; to assign it is to write."""
+    """Within the block x.data is x.detach(), whose memory the exporter can track; assigning to it is a write."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """The function, or what stands for x.data."""
+        """The function, or the replacement of x.data."""
         if getattr(func, "__self__", None) is torch.Tensor.data:
             return args[0].detach() if func.__name__ == "__get__" else _assign_data(*args)
         return func(*args, **(kwargs or {}))
 
 
 class _ElementMode(TorchFunctionMode):
-    """Within the block x[:, i] with a tensor i of one integer is a gather: as an int its number had to be known."""
+    """Within the block x[:, i] with a one-element integer tensor i is a gather: as an int its value would
+    be needed."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """The function, or what stands for it."""
+        """The function, or its replacement."""
         if func not in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
             return func(*args, **(kwargs or {}))
         x, key, *value = args
@@ -171,7 +172,7 @@ class _ElementMode(TorchFunctionMode):
 
 
 def _at(x: torch.Tensor, key: tuple[Any, ...], *value: Any) -> Any:
-    """x[key], or, with a value, x[key] = value. Tensors of one integer, whose numbers nobody knows, are gathered."""
+    """x[key], or, with a value, x[key] = value. Integer tensors of one element with unknown values are gathered."""
     if (found := _single_integer(x, key)) is None:
         return x.__setitem__(key, *value) if value else x[key]
     place, axis = found
@@ -184,7 +185,9 @@ def _at(x: torch.Tensor, key: tuple[Any, ...], *value: Any) -> Any:
 
 
 def _single_integer(x: torch.Tensor, key: tuple[Any, ...]) -> tuple[int, int] | None:
-    """Where in a key the first tensor of one integer stands whose number is not known, and the axis that it takes."""
+    """The position in a key of the first one-element integer tensor with an unknown value, and the axis that it
+    indexes.
+    """
     taken = [_axes_taken(k) for k in key]
     axis = 0
     for place, k in enumerate(key):
@@ -200,14 +203,14 @@ def _single_integer(x: torch.Tensor, key: tuple[Any, ...]) -> tuple[int, int] | 
 
 
 def _axes_taken(entry: Any) -> int:
-    """Of how many axes of a tensor an entry of a key speaks; ... of those that are left."""
+    """How many axes of a tensor an entry of a key takes; `...` takes the remaining ones."""
     if isinstance(entry, torch.Tensor) and entry.dtype in (torch.bool, torch.uint8):
         return int(entry.ndim)
     return 0 if entry is None or entry is Ellipsis or isinstance(entry, bool) else 1
 
 
 def _assign_data(x: torch.Tensor, value: torch.Tensor) -> None:
-    """x.data = value. What `x.data *= 2` assigns is x's own memory, and written by then."""
+    """x.data = value. `x.data *= 2` assigns x's own memory, which is already written."""
     if x.shape != value.shape or x.dtype != value.dtype:
         raise TorchConversionError(
             f"x.data of {tuple(x.shape)} {x.dtype} becomes {tuple(value.shape)} {value.dtype}: a graph's tensors "
@@ -218,9 +221,9 @@ def _assign_data(x: torch.Tensor, value: torch.Tensor) -> None:
 
 
 class _Flat(torch.nn.Module):
-    """The module as a function of its tensors alone, which gives tensors alone; keeps how the results are nested.
+    """The module as a function of its tensors that returns only tensors; records the nesting of the results.
 
-    Dynamo (`strict`) keeps nothing: there it gives what the module gives, and the exporter says how that is nested.
+    Dynamo (`strict`) records nothing: there it returns the module's results, and the exporter gives their nesting.
     """
 
     def __init__(self, network: torch.nn.Module, inputs: Inputs, strict: bool, carried: Carried) -> None:
@@ -247,13 +250,13 @@ class _Flat(torch.nn.Module):
 
 
 def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Write what was assigned to buffers into the tensors that they were, as only this is seen in a graph.
+    """Write values that were assigned to buffers into the original tensors, because a graph only sees such writes.
 
-    They may have changed places: each value is copied before any is written.
+    Buffers may have been swapped: each value is copied before any is written.
     """
     assigned = []
     for held, own in before:
-        for name, buffer in own.items():  # in words that Dynamo follows
+        for name, buffer in own.items():  # in constructs that Dynamo can trace
             found = held.get(name)
             if found is not buffer and found is not None and buffer is not None:
                 assigned.append((name, buffer, found.detach().clone()))
@@ -269,11 +272,11 @@ def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> None
 
 
 def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
-    """The graph of a module in the mode that it is in. The first axes of the inputs may have any size, if it allows.
+    """The graph of a module in its current mode. The first axes of the inputs may have any size, if it allows.
 
-    Warns of what the module keeps from call to call, of random numbers that it draws elsewhere than by PyTorch,
+    Warns of state that the module carries from call to call, of random numbers not drawn by PyTorch,
     and of seeds.
-    Raises TorchConversionError with what torch.export said.
+    Raises TorchConversionError with torch.export's message.
     """
     reads = reads_of(*[part.forward for part in module.modules()])
     carried = Carried(module, reads)
@@ -289,7 +292,7 @@ def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tens
 def _tried(
     module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], carried: Carried
 ) -> ExportedGraph:
-    """The graph by the first way that makes one."""
+    """The graph by the first method that succeeds."""
     said = []
     for strict, dynamic in ((False, True), (False, False), (True, False)):
         try:
@@ -309,7 +312,7 @@ def _tried(
 
 
 def _first(error: Exception) -> str:
-    """What an error says first, and the line of the network that it comes from."""
+    """The first lines of an error, and the network's line that it comes from."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith((*_LIBRARIES, "<"))]
@@ -324,7 +327,7 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
     try:
         made = torch.export.export(flat, (list(tensors),), dynamic_shapes=(free,), strict=flat.strict)
     finally:
-        flat.carried.take_back()  # before constants are taken from what forward wrote
+        flat.carried.take_back()  # before constants are taken from tensors that forward wrote
     if levels(flattened(made.graph_module)) and dynamic:
         raise TorchConversionError("a transformation of torch.func over an axis of any size")
     sources: list[tuple[str, Any]] = []
@@ -372,7 +375,7 @@ def _captured(flat: _Flat, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
 
 
 def _arrange(made: Any, nesting: _Nesting) -> None:
-    """Keep how the results are nested as the exporter says it; the graph gives the tensors in the order of leaves."""
+    """Record the nesting of the results from the exporter; the graph then returns the tensors in leaf order."""
     output = next(n for n in made.graph.nodes if n.op == "output")
     given = list(output.args[0])
     standing = [torch.empty(0) if isinstance(x, Node) else x for x in given]
@@ -385,7 +388,7 @@ def _arrange(made: Any, nesting: _Nesting) -> None:
 
 
 def _numbers(fixed: Mapping[int, Any]) -> dict[int, Any]:
-    """Results that are no tensors; what is a formula of sizes while it is exported cannot be among them."""
+    """Results that are not tensors, with symbolic numbers as plain ones."""
     plain = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
     return {i: plain.get(type(x), _same)(x) for i, x in fixed.items()}
 
@@ -401,8 +404,8 @@ def _constant(made: Any, name: str) -> Tensor:
 
 @contextmanager
 def exporting() -> Iterator[None]:
-    """Within the block this thread alone makes graphs, and torch.distributions do not look at their arguments'
-    numbers, which a graph does not have.
+    """Within the block only this thread makes graphs, and torch.distributions do not validate their arguments'
+    values, which a graph lacks.
     """
     checked = torch.distributions.Distribution._validate_args
     torch.distributions.Distribution.set_default_validate_args(False)
@@ -415,8 +418,8 @@ def exporting() -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without fused kernels of inference, which no other graph calls, without what the exporter prints (warnings, and
-    the whole graph of each try that fails), and without a look at the numbers of masks.
+    """Without fused inference kernels, which only this path would call, without the exporter's output (warnings, and
+    the whole graph of each failed attempt), and without checks of masks' values.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -436,8 +439,8 @@ def _quietly() -> Iterator[None]:
 
 @contextmanager
 def _kept_as_they_are() -> Iterator[None]:
-    """Within the block a module that is moved or converted to what it is already stays as it is: the exporter, whose
-    tensors cannot be exchanged, would give up.
+    """Within the block moving or converting a module to its present device and dtype leaves it unchanged: the
+    exporter, whose tensors cannot be replaced, would fail.
     """
     apply = torch.nn.Module._apply
 

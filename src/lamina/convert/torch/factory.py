@@ -1,4 +1,4 @@
-"""Tensors made of numbers: constants of the program, on the device of its tensors."""
+"""Tensors made from numbers: constants of the program, on the device of its tensors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lamina.tensors import Tensor, as_tensor
 
 
 def usual() -> DType:
-    """What PyTorch gives floats without a dtype, as long as the graph is recorded (torch.set_default_dtype)."""
+    """PyTorch's default float dtype while the graph is recorded (torch.set_default_dtype)."""
     return as_dtype(str(torch.get_default_dtype()).removeprefix("torch."))
 
 
 def constant(call: TorchCall, values: Any, dtype: DType) -> Tensor:
-    """A tensor beside the program's own."""
+    """A new tensor on the program's device."""
     found = as_tensor(np.asarray(values).astype(dtype.numpy))
     return found if call.device is None else found.to(call.device)
 
@@ -34,7 +34,7 @@ def _kind(*values: Any) -> DType:
 @converts("zeros", "ones", "empty", "full", "new_zeros", "new_ones", "new_empty", "new_full", "empty_strided",
           "new_empty_strided", "empty_permuted")  # fmt: skip
 def filled(call: TorchCall) -> Any:
-    """One value everywhere; memory that means nothing is zeros."""
+    """The same value everywhere; uninitialized memory is zeros."""
     name = call.name.removeprefix("new_")
     value: Any = 1 if name == "ones" else 0
     kind = call["input"].dtype if call.name.startswith("new_") else usual()
@@ -50,19 +50,19 @@ def filled(call: TorchCall) -> Any:
 
 @converts("zeros_like", "ones_like", "empty_like", "full_like")
 def like(call: TorchCall) -> Any:
-    """One value everywhere, in the shape of another tensor."""
+    """The same value everywhere, in the shape of another tensor."""
     x = call["input"]
     value = call["fill_value"] if call.name == "full_like" else int(call.name == "ones_like")
     if is_operand(value):
         return ops.broadcast_to(ops.cast(value, call.dtype(x.dtype)), x.shape)
     return ops.stop_gradient(
         ops.full_like(x, value, dtype=call.dtype(x.dtype))
-    )  # a constant, of which autograd knows
+    )  # a constant, known to autograd
 
 
 @converts("arange")
 def arange(call: TorchCall) -> Any:
-    """Numbers from start up to, without, end."""
+    """Numbers from start up to, but excluding, end."""
     start, end, step = call.get("start", 0), call["end"], call.get("step", 1)
     kind = _kind(start, end, step)
     return constant(call, np.arange(start, end, step), call.dtype(kind))
@@ -91,7 +91,7 @@ def eye(call: TorchCall) -> Any:
 
 @converts("Tensor")
 def old_tensor(call: TorchCall) -> Any:
-    """torch.Tensor of a list of numbers: float32."""
+    """torch.Tensor from a list of numbers: float32."""
     values = call.get("data", [])
     if not isinstance(values, (tuple, list)):
         raise call.error("memory that means nothing: torch.empty(*sizes) says so")
@@ -100,7 +100,7 @@ def old_tensor(call: TorchCall) -> Any:
 
 @converts("scalar_tensor", "tensor", "as_tensor", "new_tensor")
 def tensor(call: TorchCall) -> Any:
-    """A tensor of numbers."""
+    """A tensor from numbers."""
     values = call.either("s", "data")
     if is_operand(values):
         return values if call.get("dtype") is None else ops.cast(values, call.dtype(values.dtype))
@@ -117,7 +117,7 @@ def tensor(call: TorchCall) -> Any:
 
 @converts("tril_indices", "triu_indices")
 def triangle(call: TorchCall) -> Any:
-    """The places of a triangle of a matrix."""
+    """The indices of a triangle of a matrix."""
     make = np.tril_indices if call.name == "tril_indices" else np.triu_indices
     found = np.stack(make(call["row"], call.get("offset", 0), call["col"]))
     return constant(call, found, call.dtype("int64"))

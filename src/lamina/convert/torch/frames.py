@@ -1,9 +1,9 @@
-"""Which of a program's frames Dynamo hands to the backend: those with recurrent layers or masks too.
+"""Which of a program's frames Dynamo passes to the backend: including those with recurrent layers or masks.
 
-Dynamo keeps recurrent layers from backends unless `torch._dynamo.config.allow_rnn` is set, and marks the code of a
-frame that it cannot compile, so that no backend is asked for it again. Both hold for all backends of a process: what
-is set here is set only while Dynamo compiles for this one, and marks that are there because of recurrent layers are
-taken away when a function that was compiled for this backend is called.
+Dynamo withholds recurrent layers from backends unless `torch._dynamo.config.allow_rnn` is set, and marks the code of
+a frame that it cannot compile, so that no backend gets it again. Both are process-wide: the settings here are only
+active while Dynamo compiles for this backend, and marks caused by recurrent layers are removed when a function that
+was compiled for this backend is called.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from torch._dynamo.types import FrameAction, FrameExecStrategy
 from lamina.convert.torch.causal import mark_making
 
 Backend = Callable[..., Any]
-#: What Dynamo names in its reason where a frame is refused for a recurrent layer.
+#: The name in Dynamo's reason for refusing a frame because of a recurrent layer.
 _REASON = "allow_rnn"
 _CALLS = (torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl)
 
 
 def take_recurrent_layers(backend: Backend) -> None:
-    """Let Dynamo give frames with recurrent layers to a backend. Called once in a process."""
+    """Make Dynamo pass frames with recurrent layers to a backend. Called once in a process."""
     global COMPILATIONS
     compilations = COMPILATIONS = _Compilations(backend)
     # Before Dynamo's own callbacks, where `torch._dynamo.reset()`, which forgets registered ones, leaves it.
@@ -39,7 +39,7 @@ def take_recurrent_layers(backend: Backend) -> None:
     plain = eval_frame.get_compiler_fn
 
     def get_compiler_fn(given: Any) -> Any:
-        """What Dynamo calls for a backend; its `backend_ctx_ctor` is entered around each call of what it compiled."""
+        """The object that Dynamo calls as a backend; its `backend_ctx_ctor` is entered around each compiled call."""
         found = plain(given)
         if _is(found, backend):
             found.backend_ctx_ctor = _Calls(compilations)
@@ -49,7 +49,7 @@ def take_recurrent_layers(backend: Backend) -> None:
 
 
 def _is(found: Any, backend: Backend) -> bool:
-    """Whether what Dynamo calls is the backend, behind what PyTorch wraps it in."""
+    """Whether Dynamo's callable is the backend, inside PyTorch's wrappers."""
     while found is not None and found is not backend:
         names = ("_torchdynamo_orig_backend", "compiler_fn", "__wrapped__")
         found = next((inner for n in names if (inner := getattr(found, n, None)) is not None), None)
@@ -57,9 +57,9 @@ def _is(found: Any, backend: Backend) -> bool:
 
 
 class _Compilations:
-    """Dynamo's compilations, as they begin and end.
+    """The start and end of Dynamo's compilations.
 
-    refused: code of which other backends' compilations ended at a recurrent layer. count: how many did.
+    refused: code for which other backends' compilations ended at a recurrent layer. count: how many did.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -70,7 +70,7 @@ class _Compilations:
         self.count = 0
 
     def __reduce__(self) -> str:
-        """There is one in a process: copies and pickles of compiled modules name it."""
+        """A process has a single one: copies and pickles of compiled modules refer to it."""
         return "COMPILATIONS"
 
     def begin(self, args: Any) -> None:
@@ -83,7 +83,7 @@ class _Compilations:
         self._begin(args)
 
     def end(self, args: Any) -> None:
-        """It has ended: other backends get what they got before."""
+        """It has ended: restore the settings for other backends."""
         config.allow_rnn, making = self._before.pop()
         mark_making(making)
         compiled = _compiled() if _REASON in str(sys.exc_info()[1]) else None
@@ -93,12 +93,12 @@ class _Compilations:
         self._end(args)
 
 
-#: The process's own.
+#: The process's instance.
 COMPILATIONS: _Compilations | None = None
 
 
 def _compiled() -> dict[str, Any] | None:
-    """The variables of Dynamo's function that compiles a frame now: `code`, and `compiler_fn`, for which backend."""
+    """The variables of the Dynamo function that is compiling a frame: `code`, and `compiler_fn`, the backend."""
     return next((f.f_locals for f in _frames(sys._getframe(1)) if "compiler_fn" in f.f_locals), None)
 
 
@@ -109,7 +109,7 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 class _Calls:
-    """Calls of a function that was compiled for the backend: entered before Dynamo looks at its frames."""
+    """Calls of a function that was compiled for the backend: entered before Dynamo inspects its frames."""
 
     def __init__(self, compilations: _Compilations) -> None:
         self._compilations, self._seen = compilations, -1
@@ -118,7 +118,7 @@ class _Calls:
         return self
 
     def __enter__(self) -> None:
-        """Take the marks away where another compilation may have left some since the last call."""
+        """Remove the marks if another compilation may have left some since the last call."""
         if self._seen == self._compilations.count:
             return
         first, self._seen = self._seen < 0, self._compilations.count
@@ -130,11 +130,11 @@ class _Calls:
             set_code_exec_strategy(code, FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT))
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing is put back: Dynamo marks again what it cannot compile."""
+        """Nothing is restored: Dynamo marks again what it cannot compile."""
 
 
 def _codes(called: Any) -> set[CodeType]:
-    """The code of a function, and of the networks' forward functions where it is one with recurrent layers."""
+    """The code of a function, and of the networks' forward functions if it is one with recurrent layers."""
     found: list[Any] = []
     while called is not None:
         found.append(called)

@@ -1,5 +1,5 @@
-"""For which sizes of its inputs a graph of torch.export holds: those that are fixed, the bounds of the free ones, and
-what the module's code asked of them on its way (`if x.shape[0] % 2`): another answer is another graph.
+"""The input sizes for which a graph of torch.export holds: fixed sizes, bounds of the free ones, and
+conditions that the module's code evaluated (`if x.shape[0] % 2`): another outcome needs another graph.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch
 
 from lamina.spec import Shape
 
-#: The sizes of one input: an integer where it is fixed, else a formula of symbols (`s0`, `2*s0`).
+#: The sizes of one input: an integer if fixed, else a formula of symbols (`s0`, `2*s0`).
 Sizes: TypeAlias = tuple[Any, ...]
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-#: How many kinds of sizes are remembered with their answer.
+#: The maximum number of cached answers, by kind of sizes.
 REMEMBERED = 1024
 
 
 class FreeSizes:
-    """The sizes that a graph takes.
+    """The sizes that a graph accepts.
 
-    shapes: of the inputs, with formulas of symbols where they are free. bounds: the least and the largest value of a
-    formula. conditions: relations of the symbols that were decided while the graph was made, all of which hold.
-    made_of: the shapes of the inputs that it was made of, for which it holds whatever can be computed of a condition.
+    shapes: of the inputs, with formulas of symbols where they are free. bounds: the minimum and maximum of a
+    formula. conditions: relations of the symbols that were decided while the graph was made, all of which must hold.
+    made_of: the input shapes that it was made from, for which it holds even if a condition cannot be evaluated.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class FreeSizes:
         self.shapes, self._made_of = tuple(shapes), made_of
         self._bounds = dict(bounds or {})
         self._conditions = tuple(conditions)
-        self._answer = lru_cache(REMEMBERED)(self._decide)  # sympy takes some 30 µs a relation
+        self._answer = lru_cache(REMEMBERED)(self._decide)  # sympy takes some 30 µs per relation
 
     @classmethod
     def of(
@@ -51,7 +51,7 @@ class FreeSizes:
     ) -> FreeSizes:
         """Those of a graph whose inputs have such shapes (ints and SymInts); ranges: the exporter's, by formula.
 
-        numbers: those that it gives beside tensors (`return y, y.shape[0]`): it holds where they are what they were.
+        numbers: its non-tensor results (`return y, y.shape[0]`): it only holds while they are unchanged.
         """
         bounds = {formula: (r.lower, r.upper) for formula, r in ranges.items()}
         known = {id(env): env for shape in shapes for x in shape if (env := _environment(x)) is not None}
@@ -63,7 +63,7 @@ class FreeSizes:
         return cls(own, bounds, conditions, made)
 
     def hold(self, shapes: Sequence[Shape]) -> bool:
-        """Whether the graph is that of inputs of these shapes."""
+        """Whether the graph holds for inputs of these shapes."""
         return self._answer(tuple(tuple(shape) for shape in shapes))
 
     def _decide(self, shapes: tuple[Shape, ...]) -> bool:
@@ -81,19 +81,19 @@ class FreeSizes:
 
 
 def _values(own: Sequence[Sizes], given: Sequence[Shape]) -> dict[Any, Any]:
-    """What the symbols of shapes are where these are given."""
+    """The values of the shapes' symbols for given shapes."""
     pairs = chain(*map(zip, own, given))
     return {symbol: sympy.Integer(size) for symbol, size in pairs if isinstance(symbol, sympy.Symbol)}
 
 
 def _formula(size: Any) -> Any:
-    """The size where the graph fixes it, which the exporter may still call a symbol; else its formula."""
+    """The size if the graph fixes it, even if the exporter still has a symbol for it; else its formula."""
     fixed = size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size
     return size.node.expr if fixed is None else int(fixed)
 
 
 def _environment(size: Any) -> Any:
-    """Where the exporter keeps what it decided of a symbol."""
+    """The exporter's record of decisions about a symbol."""
     return size.node.shape_env if isinstance(size, torch.SymInt) else None
 
 

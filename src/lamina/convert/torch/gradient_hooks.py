@@ -1,7 +1,7 @@
 """Hooks on gradients within a converted network: of tensors, of modules (full backward hooks) and of parameters.
 
-The exporter forgets them. While a network's graph is made each stands in it as a call of a function that gives its
-arguments and whose gradient is what the hooks make of the gradients that arrive; PyTorch runs the hooks.
+The exporter drops them. While a network's graph is made each is represented by a call of a function that returns its
+arguments and whose gradient is the result of the hooks for the incoming gradients; PyTorch runs the hooks.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from lamina.convert.torch.targets import name_of
 
 #: From the gradients of results to those of arguments; None where there are none.
 Rule: TypeAlias = Callable[[tuple[Any, ...]], Sequence[Any]]
-#: Puts tensors through a function of a name that gives them as they are, whose gradient is by a rule.
+#: Passes tensors through a named identity function with a gradient rule.
 Stand: TypeAlias = Callable[[str, Rule, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
-#: How a call that stands for a tensor's hook is named.
+#: The name of the call that represents a tensor's hook.
 TENSOR = "a tensor's hook"
 
 
 class _Passing(torch.autograd.Function):
-    """(rule, *tensors) -> the tensors, whose gradients are what the rule makes of theirs."""
+    """(rule, *tensors) -> the tensors, whose gradients are transformed by the rule."""
 
     @staticmethod
     def forward(ctx: Any, rule: Rule, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -47,13 +47,13 @@ class _Passing(torch.autograd.Function):
 
 
 def passing(rule: Rule, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The tensors, whose gradients are what the rule makes of theirs; also while graphs are made."""
+    """The tensors, whose gradients are transformed by the rule; also while graphs are made."""
     made: tuple[torch.Tensor, ...] = super(_SingleLevelFunction, _Passing).apply(rule, *tensors)
     return made
 
 
 def through(hooks: Sequence[Callable[..., Any]]) -> Rule:
-    """The rule of a tensor's hooks: each may give another gradient."""
+    """The rule of a tensor's hooks: each may replace the gradient."""
 
     def rule(grads: tuple[Any, ...]) -> tuple[Any, ...]:
         (grad,) = grads
@@ -66,7 +66,7 @@ def through(hooks: Sequence[Callable[..., Any]]) -> Rule:
 
 
 class _ModuleHooks:
-    """The hooks of one call of a module: what arrives at its results is kept for what leaves its inputs."""
+    """The hooks of one call of a module: the gradients of its results are kept for the hooks at its inputs."""
 
     def __init__(self, held: BackwardHook) -> None:
         self.module, self.hooks, self.before = held.module, held.user_hooks, held.user_pre_hooks
@@ -75,7 +75,7 @@ class _ModuleHooks:
         self.arrived: tuple[Any, ...] | None = None
 
     def at_results(self, count: int, places: Sequence[int]) -> Rule:
-        """The rule behind the results, of which there are count, tensors at these places."""
+        """The rule after the results, of which there are count, with tensors at these indices."""
 
         def rule(grads: tuple[Any, ...]) -> list[Any]:
             arrived = _spread(count, places, grads)
@@ -92,7 +92,7 @@ class _ModuleHooks:
         return rule
 
     def at_inputs(self, places: Sequence[int]) -> Rule:
-        """The rule in front of the inputs, tensors at these places."""
+        """The rule before the inputs, with tensors at these indices."""
 
         def rule(grads: tuple[Any, ...]) -> list[Any]:
             leaving = _spread(self.inputs, places, grads)
@@ -112,8 +112,8 @@ def _spread(count: int, places: Sequence[int], values: Sequence[Any]) -> tuple[A
 
 @contextmanager
 def gradient_hooks(stand: Stand) -> Iterator[None]:
-    """Within the block hooks that a network's forward pass registers on tensors without numbers, and those of its
-    modules, go into the graph by `stand`.
+    """Within the block hooks that a network's forward pass registers on fake tensors, and those of its
+    modules, are put into the graph by `stand`.
 
     Raises TorchConversionError for hooks that read other tensors of the forward pass, or that only see a part of
     the gradients (`register_backward_hook`).
@@ -174,7 +174,7 @@ def _floats(values: Sequence[Any]) -> list[int]:
 
 
 def _registered(x: Any, stand: Stand, own: Any, hook: Callable[..., Any]) -> Any:
-    """A call that gives the tensor as what its hook is on: `placed` puts it to all who read the tensor."""
+    """Adds the call that represents a tensor's hook: `placed` routes all readers of the tensor through it."""
     if not isinstance(x, FakeTensor) or not x.requires_grad:
         return own(x, hook)
     if x.is_leaf:
@@ -188,10 +188,11 @@ def _registered(x: Any, stand: Stand, own: Any, hook: Callable[..., Any]) -> Any
 
 
 def placed(node: Node) -> None:
-    """Write what a tensor's hook is on into the tensor, behind what made it: all who read it read that.
+    """Write the output of a tensor's hook call into the tensor, right after its producer, so that all readers read
+    it.
 
-    Behind what last wrote to it, where that was before the hook was registered; of several hooks the last one stands
-    first, so that gradients come to it last.
+    If the tensor was written before the hook was registered, after the last such write; of several hooks the last one
+    comes first, so that gradients reach it last.
     """
     (x,), graph = node.args[0], node.graph
     between = itertools.takewhile(lambda n: n is not node, _from(x))
@@ -215,7 +216,7 @@ def _from(node: Node) -> Iterator[Node]:
 
 
 def _check(hook: Callable[..., Any]) -> None:
-    """Refuse a hook that holds tensors of which only the graph knows the numbers."""
+    """Refuse a hook that holds tensors whose values exist only in the graph."""
     if any(isinstance(x, FakeTensor) for x in _held(hook)):
         raise TorchConversionError(
             f"the hook {getattr(hook, '__qualname__', hook)} reads tensors of the forward pass, which have no "
@@ -225,7 +226,7 @@ def _check(hook: Callable[..., Any]) -> None:
 
 
 def _held(value: Any, depth: int = 4) -> Iterator[Any]:
-    """What a function holds: in its closure, its defaults, its arguments where it is a partial one."""
+    """The values that a function holds: in its closure, its defaults, the arguments of a partial."""
     yield value
     if isinstance(value, functools.partial):
         inner = [value.func, *value.args, *value.keywords.values()]

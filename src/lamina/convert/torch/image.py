@@ -1,4 +1,4 @@
-"""Images in another size, and what torchvision adds."""
+"""Image resizing, and torchvision's functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANTIALIASED = {"_upsample_bilinear2d_aa": "bilinear", "_upsample_bicubic2d_aa": 
 
 @converts(*(f"upsample_{name}" for name in MODES), *EXACT, *ANTIALIASED)
 def upsample(call: TorchCall) -> Any:
-    """An image in another size, by one of ATen's functions of `interpolate`."""
+    """A resized image, by one of ATen's functions of `interpolate`."""
     mode = EXACT.get(call.name) or ANTIALIASED.get(call.name) or MODES[call.name.removeprefix("upsample_")]
     size, factors = call.get("output_size"), call.get("scale_factors")
     options: dict[str, Any] = {"mode": mode, "antialias": call.name in ANTIALIASED}
@@ -54,7 +54,7 @@ def affine_grid(call: TorchCall) -> Any:
 
 @converts("pad", "constant_pad_nd")
 def pad(call: TorchCall) -> Any:
-    """Numbers around the last axes."""
+    """Padding of the last axes with numbers."""
     value = call.get("value")
     return ops.pad(
         call["input"], list(call["pad"]), call.get("mode", "constant"), 0.0 if value is None else value
@@ -63,14 +63,14 @@ def pad(call: TorchCall) -> Any:
 
 @converts(*(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3)))
 def mirrored_pad(call: TorchCall) -> Any:
-    """The image goes on beyond its edges."""
+    """Padding by the image's own values."""
     mode: Any = "reflect" if call.name.startswith("reflection") else "replicate"
     return ops.pad(call["input"], list(call["padding"]), mode)
 
 
 @converts("roi_align")
 def roi_align(call: TorchCall) -> Any:
-    """torchvision's: parts of images in one size."""
+    """torchvision's: regions of images resampled to one size."""
     size = call.get("output_size") or (call["pooled_height"], call["pooled_width"])
     return ops.roi_align(
         call["input"], call.either("rois", "boxes"), size, call.get("spatial_scale", 1.0),

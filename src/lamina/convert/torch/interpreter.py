@@ -1,4 +1,4 @@
-"""`FxProgram`: the nodes of a torch.fx graph, run one after the other on whatever operands they are given."""
+"""`FxProgram`: an interpreter that runs the nodes of a torch.fx graph in order, on any kind of operands."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from lamina.ops.operators import Operators
 from lamina.runtime import Device
 from lamina.tensors import Tensor, as_tensor
 
-#: Options that say where and how PyTorch keeps a tensor; here the plan does.
+#: Options of PyTorch's tensor storage; here the plan decides.
 STORAGE = ("layout", "pin_memory", "memory_format", "device", "non_blocking", "generator", "cudnn_enable",
            "cudnn_enabled", "allow_tf32", "benchmark", "deterministic", "sparse_grad", "implicit", "inplace", "dtype",
            "_stacklevel")  # fmt: skip
 
-#: What stands in front of the names of NumPy's functions in Dynamo's graphs.
+#: The prefix of NumPy's functions in Dynamo's graphs.
 _NUMPY = "wrapped_"
 
 
 class FxResult(NamedTuple):
-    """What a program gives: the outputs as the graph nests them, and the new operand of each input that was written.
+    """A program's results: the outputs as the graph nests them, and the new operand of each written input.
 
     changed: by the name of the placeholder or, for parameters and buffers of the graph's module, of the attribute.
     """
@@ -70,7 +70,7 @@ class FxProgram:
     """A torch.fx graph as a program of Lamina's ops: on tensors it computes, on traced values it records.
 
     graph_module: from Dynamo before AOTAutograd (functions of torch), from torch.export's training IR (overloads of
-    ATen) or from torch.fx's symbolic trace. `unknown()` lists what has no counterpart, before anything runs.
+    ATen) or from torch.fx's symbolic trace. `unknown()` lists unsupported nodes, before anything runs.
     """
 
     def __init__(self, graph_module: GraphModule) -> None:
@@ -93,20 +93,20 @@ class FxProgram:
         }
 
     def unknown(self) -> list[tuple[Node, str]]:
-        """The nodes without a counterpart, those of subgraphs too, with the reason in words."""
+        """The unsupported nodes, including those of subgraphs, with the reason as text."""
         own = [(n, reason) for n in self._nodes if (reason := self._why_not(n))]
         return own + [pair for program in self._programs.values() for pair in program.unknown()]
 
     def nodes(self) -> list[Node]:
-        """The calls, those of subgraphs too."""
+        """The calls, including those of subgraphs."""
         own = [n for n in self._nodes if n.op.startswith("call")]
         return own + [n for program in self._programs.values() for n in program.nodes()]
 
     def __call__(self, *values: Any, attributes: Mapping[str, Any] | None = None) -> FxResult:
         """Run the nodes. values: for the placeholders, in order. attributes: operands for the module's tensors by
-        their dotted name; those that are not given are the module's own, whose memory is shared.
+        their dotted name; missing ones are the module's own, whose memory is shared.
 
-        Raises TorchConversionError for the first node that is not known, and what ops raise for operands.
+        Raises TorchConversionError for the first unsupported node, and the errors of ops for their operands.
         """
         if len(values) != len(self.inputs):
             raise TorchConversionError(
@@ -134,13 +134,15 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def _plain_name(node: Node) -> str:
-    """The name of a function without the underscore of its in-place form."""
+    """The name of a function without the trailing underscore of its in-place form."""
     name = name_of(node)
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
 def find(node: Node) -> Callable[..., Any] | None:
-    """What a node's function is here: a handler, a function of lamina.ops, a method, or itself, of plain numbers."""
+    """The implementation of a node's function: a handler, a function of lamina.ops, a method, or itself, on plain
+    numbers.
+    """
     target: Any = node.target
     if (plain := written_operator(target)) is not None:
         return plain
@@ -163,7 +165,7 @@ def is_known(operator: Any) -> bool:
 
 
 def _of_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A function of NumPy of numbers, which Dynamo keeps in its graphs. Raises TorchConversionError for tensors."""
+    """A NumPy function of numbers, which Dynamo keeps in its graphs. Raises TorchConversionError for tensors."""
     if any(map(is_operand, (*args, *kwargs.values()))):
         raise TorchConversionError(
             f"numpy.{function.__name__}: takes a tensor: call torch's function of the name"
@@ -183,18 +185,18 @@ def _function(name: str, node: Node) -> Callable[..., Any] | None:
 
 
 def _is_plain_python(target: Any) -> bool:
-    """Python's operators and functions of numbers: what they are given has the operators that they call."""
+    """Python's operators and functions of numbers: they call the operators of their arguments."""
     return getattr(target, "__module__", "") in ("_operator", "operator", "math", "builtins")
 
 
 def _place(devices: Iterable[Device]) -> Device | None:
-    """Where a program runs whose tensors lie there: on the GPU, if one does; indices may lie on the CPU."""
+    """The device of a program with these tensors: the GPU, if one is there; indices may be on the CPU."""
     found = dict.fromkeys(devices)
     return next((d for d in found if d.kind != "cpu"), next(iter(found), None))
 
 
 class _Run:
-    """One run of a program: what each node gave, and the modes that nodes switch."""
+    """One run of a program: the result of each node, and the modes that nodes switch."""
 
     def __init__(self, program: FxProgram, attributes: Mapping[str, Any], outer: _Run | None = None) -> None:
         self.program, self.attributes = program, attributes
@@ -308,7 +310,7 @@ class _Run:
         )
 
     def _made(self, found: Any) -> Any:
-        """New tensors in cells of their own."""
+        """New tensors in their own cells."""
         if isinstance(found, Operand):
             return Cell(found if self.with_gradient else _constant(found))
         if isinstance(found, tuple) and hasattr(found, "_fields"):
@@ -324,7 +326,7 @@ class _Run:
         return run(args).outputs
 
     def _of(self, arg: Any) -> Any:
-        """An argument of a node with what its nodes gave in their places."""
+        """An argument of a node with its nodes replaced by their results."""
         if isinstance(arg, Node):
             return self.values[arg]
         if isinstance(arg, slice):
@@ -361,9 +363,9 @@ def _constant(found: Any) -> Any:
 
 
 def _applied(node: Node, function: Callable[..., Any], args: Any, kwargs: Any, device: Device | None) -> Any:
-    """A function of lamina.ops or a method on PyTorch's arguments: the same by name, but for what storage asks.
+    """A function of lamina.ops or a method on PyTorch's arguments: matched by name, without storage options.
 
-    What is made without tensors is made on the program's device: PyTorch indexes by tensors of the CPU, too.
+    Tensors created without operands are made on the program's device: PyTorch also indexes by CPU tensors.
     """
     known = _parameters(function)
     takes_any = any(p.kind in (p.VAR_KEYWORD,) for p in known.values())
@@ -406,7 +408,7 @@ def _is_in_place(node: Node, args: Any, kwargs: Any) -> bool:
 
 
 def _is_idle(node: Node) -> bool:
-    """Calls of modules whose results nobody reads: torch.export's checks of its inputs."""
+    """Calls of modules with unused results: torch.export's checks of its inputs."""
     return node.op == "call_module" and not node.users
 
 
@@ -421,7 +423,7 @@ def _attribute(module: Any, path: str) -> Any:
 
 
 def where(node: Node) -> str:
-    """The user's line that a node comes from, in words; "" where nothing tells."""
+    """The user's line that a node comes from, as text; "" if unknown."""
     trace = node.meta.get("stack_trace") or ""
     lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
     return f" ({lines[-1]})" if lines else ""

@@ -1,7 +1,7 @@
-"""Tensors that leave memory which the next call overwrites: copies of them in memory of PyTorch's own.
+"""Outputs in memory that the next call overwrites: they are copied to PyTorch's own memory.
 
-A call costs the host little for each tensor: what there is to know about the places is found once, one launch copies
-all that lie alike, and small tensors that lie together are copied as one.
+The host cost per tensor is small: properties of the sources are computed once, one launch copies
+all tensors of equal layout, and small adjacent tensors are copied as one.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-#: Bytes up to which tensors are copied as one piece of memory: it stays until the last of them is gone.
+#: The maximum bytes of tensors that are copied as one piece of memory: it stays allocated until the last is freed.
 SMALL = 1 << 18
-#: How many pieces of memory wait to be used again: one that is filled while gradients are accumulated in another.
+#: The number of pieces of memory kept for reuse: one is filled while gradients are accumulated in another.
 _KEPT = 2
 
 
 class Leaving:
-    """Tensors at fixed places.
+    """Tensors at fixed addresses.
 
-    places: where they lie. strides: of the copies; None: row-major. block: the bytes of those that lie together, as
-    their copies will, all of one dtype. offsets: where each of these begins, by its number.
+    places: the source tensors. strides: of the copies; None: row-major. block: the bytes of the adjacent ones, laid
+    out as their copies, all of one dtype. offsets: where each of these begins, by its number.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class Leaving:
         self._together = None
         if block is not None and together:
             self._together = OnePiece(block, [plain(places[i], strides[i]) for i in together])
-        #: Where each is among those that lie together and the others behind them.
+        #: The position of each tensor in the list of adjacent ones followed by the others.
         self._order = [
             place for _, place in sorted(zip([*together, *others], range(len(places)), strict=True))
         ]
 
     def copies(self) -> list[torch.Tensor]:
-        """What lies there now, in order."""
+        """Copies of their current values, in order."""
         if self._together is None:
             return self._others()
         found = [*self._together(), *self._others()]
@@ -49,10 +49,10 @@ class Leaving:
 
 
 class OnePiece:
-    """Tensors in one piece of memory, which is copied whole.
+    """Tensors in one piece of memory, which is copied as a whole.
 
-    A copy is used again when nobody else has a tensor over its memory any more (gradients that were set to None).
-    What is given are new tensors over it, which costs a fraction of what it costs to cut memory up.
+    A copy is reused when no other tensor refers to its memory any more (gradients that were set to None).
+    The results are new tensors over it, which is much cheaper than splitting memory.
     """
 
     def __init__(self, block: torch.Tensor, places: Sequence[torch.Tensor]) -> None:
@@ -64,7 +64,7 @@ class OnePiece:
         self._kept: list[_Copy] = []
 
     def __call__(self) -> list[torch.Tensor]:
-        """What lies there now."""
+        """Copies of their current values."""
         copy = next((c for c in self._kept if c.is_free()), None)
         if copy is None:
             copy = _Copy(torch.empty_like(self._block), self._lie)
@@ -74,10 +74,10 @@ class OnePiece:
 
 
 class _Copy:
-    """Memory of PyTorch's own, and tensors over it."""
+    """Memory owned by PyTorch, and tensors over it."""
 
     def __init__(self, whole: torch.Tensor, lie: Sequence[tuple[torch.Size, tuple[int, ...], int]]) -> None:
-        # As no views to autograd: each counts how often it is written, itself.
+        # Not views to autograd: each has its own version counter.
         self.whole, self.parts = whole, [whole.as_strided(*where).data for where in lie]
         self._storage = whole.untyped_storage()._cdata
         self._own = self._uses()
@@ -86,15 +86,15 @@ class _Copy:
         return int(torch._C._storage_Use_Count(self._storage))
 
     def is_free(self) -> bool:
-        """Whether no other tensors lie there."""
+        """Whether no other tensors refer to the memory."""
         return self._uses() == self._own
 
 
 class Copies:
-    """Tensors at fixed places, each copied to memory of its own."""
+    """Tensors at fixed addresses, each copied to its own memory."""
 
     def __init__(self, places: Sequence[torch.Tensor], strides: Sequence[tuple[int, ...] | None]) -> None:
-        self._places, self._likes = list[torch.Tensor](), list[torch.Tensor]()  # what lies as the copies will
+        self._places, self._likes = list[torch.Tensor](), list[torch.Tensor]()  # in the layout of the copies
         for x, wanted in zip(places, strides, strict=True):
             found = lying(x, wanted)
             self._places.append(x if found is None else found)
@@ -104,7 +104,7 @@ class Copies:
         self._groups = alike(self._places, self._likes)
 
     def __call__(self) -> list[torch.Tensor]:
-        """What lies there now."""
+        """Copies of their current values."""
         if len(self._places) == 1 and self._places[0] is self._likes[0]:
             return [self._places[0].clone()]
         copies = [torch.empty_like(x) for x in self._likes]
@@ -114,9 +114,10 @@ class Copies:
 
 
 def alike(values: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Groups of pairs that one launch copies: of one dtype, each value as its place lies; and the rest.
+    """Groups of pairs that one launch copies: of one dtype, with equal strides of value and destination; and the
+    rest.
 
-    PyTorch copies a whole list one by one where a single pair of it is otherwise.
+    PyTorch copies a whole list one by one if a single pair of it differs.
     """
     groups: dict[object, list[int]] = {}
     for i, (x, y) in enumerate(zip(values, places, strict=True)):
@@ -125,7 +126,7 @@ def alike(values: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> lis
 
 
 def copy_all(values: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> None:
-    """Write each value into its place."""
+    """Copy each value to its destination."""
     if len(places) == 1:
         places[0].copy_(values[0])
         return
@@ -134,8 +135,8 @@ def copy_all(values: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> 
 
 
 def lying(x: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor | None:
-    """The tensor with these strides (None: of a row-major one) where it lies so: those of axes of size 1 may be
-    others, and PyTorch compares them all. None where it lies otherwise.
+    """The tensor with these strides (None: row-major) if its layout matches: strides of axes of size 1 may
+    differ, and PyTorch compares them all. None if it does not match.
     """
     wanted = strides or row_major(x.shape)
     same = all(n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), wanted, strict=True))
@@ -143,7 +144,7 @@ def lying(x: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor | No
 
 
 def plain(x: torch.Tensor, strides: tuple[int, ...] | None = None) -> torch.Tensor:
-    """The tensor with these strides where it lies so, else as it is."""
+    """The tensor with these strides if its layout matches, else unchanged."""
     found = lying(x, strides)
     return x if found is None else found
 
@@ -155,8 +156,8 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def dense_strides(x: torch.Tensor) -> tuple[int, ...] | None:
-    """A tensor's strides where its elements fill their memory, each in a place of its own, as autograd keeps the
-    gradient of such a tensor; None for another.
+    """A tensor's strides if it is dense and without overlap, as autograd keeps the
+    gradient of such a tensor; None for others.
     """
     strides = x.stride()
     return strides if torch.empty_like(x, device="meta").stride() == strides else None

@@ -1,8 +1,8 @@
-"""torch.func's transformations in a graph (`vmap`, `grad`, `jacrev`), computed away.
+"""torch.func's transformations in a graph (`vmap`, `grad`, `jacrev`), resolved to plain calls.
 
-PyTorch's graphs keep them as calls that enter and leave a level, with the calls of one sample in between. Such a
-stretch is run once on what was seen in place of its arguments, below autograd: what arrives there are calls of whole
-batches, and those of derivatives, which take the stretch's place.
+PyTorch's graphs contain them as calls that enter and leave a level, with the calls for one sample in between. Such a
+stretch is run once on its arguments' example values, below autograd: the calls that arrive there, batched
+and with derivatives, replace the stretch.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from lamina.convert.torch.interpreter import is_known
 from lamina.convert.torch.partition import example
 from lamina.convert.torch.targets import own_name
 
-#: Where functions of levels are from, and what only prepares PyTorch for them.
+#: The modules that define functions of levels, and functions that only prepare PyTorch for them.
 _PLACES = ("torch._functorch", "torch._C._functorch")
 _PREPARING = ("_saved_tensors_hooks_disable", "_saved_tensors_hooks_enable", "lazy_load_decompositions")
 
 
 def flattened(module: GraphModule) -> GraphModule:
-    """The module, in whose graph each stretch of levels is replaced by the calls that are left of it.
+    """The module, with each stretch of levels in its graph replaced by the resulting calls.
 
-    A stretch stays as it is where a size in it is a symbol, where it enters `no_grad`, which below autograd nobody
-    sees, and where PyTorch cannot run it without numbers.
+    A stretch is left unchanged if a size in it is symbolic, if it enters `no_grad`, which is invisible below
+    autograd, or if PyTorch cannot run it on fake tensors.
     """
     stretches = levels(module)
     done = [stretch for stretch in stretches if _flatten(module, stretch)]
@@ -48,9 +48,9 @@ def flattened(module: GraphModule) -> GraphModule:
 
 
 def levels(module: GraphModule) -> list[list[Node]]:
-    """The nodes of a graph from where a first level is entered to where the last one is left, for each such place;
-    on to the last call that reads what belongs to a level (`torch.func.vjp` gives its function away, whose calls
-    may be of a level of their own, as those of `jacrev` are).
+    """The nodes of a graph from the entry of a first level to the exit of the last one, for each such stretch;
+    extended to the last call that reads values of a level (`torch.func.vjp` returns its function, whose calls
+    may have their own level, as those of `jacrev` do).
     """
     nodes = list(module.graph.nodes)
     found: list[list[Node]] = []
@@ -77,18 +77,18 @@ def levels(module: GraphModule) -> list[list[Node]]:
 
 
 def _leaves_level(node: Node) -> bool:
-    """Whether a node gives what belonged to a level without it."""
+    """Whether a node unwraps a value of a level."""
     return node.op == "call_function" and any(w in own_name(node) for w in ("_unwrap", "_remove_batch_dim"))
 
 
 def _is_of_levels(node: Node) -> bool:
-    """Whether a node calls what torch.func is made of, and gives something."""
+    """Whether a node calls an internal function of torch.func, and has users."""
     place = getattr(node.target, "__module__", None) or ""
     return node.op == "call_function" and place.startswith(_PLACES) and bool(node.users)
 
 
 def _flatten(module: GraphModule, stretch: Sequence[Node]) -> bool:
-    """Put what is left of a stretch in its place. False where that cannot be told."""
+    """Replace a stretch by the resulting calls. False if they cannot be determined."""
     inside = set(stretch)
     given = list(dict.fromkeys(a for n in stretch for a in n.all_input_nodes if a not in inside))
     results = [n for n in stretch if any(u not in inside for u in n.users)]
@@ -106,7 +106,7 @@ def _flatten(module: GraphModule, stretch: Sequence[Node]) -> bool:
             elif inner.op == "output":
                 made = torch.fx.node.map_arg(inner.args[0], values.__getitem__)
             elif own_name(inner) == "detach" and not any(own_name(n) == "clone" for n in inner.users):
-                values[inner] = values[inner.args[0]]  # what autograd keeps of a result
+                values[inner] = values[inner.args[0]]  # a result saved by autograd
             else:
                 values[inner] = _copied(module, inner, body, values)
                 values[inner].meta["stack_trace"] = stretch[-1].meta.get("stack_trace")
@@ -118,14 +118,14 @@ def _flatten(module: GraphModule, stretch: Sequence[Node]) -> bool:
 
 
 def _is_without_gradient(stretch: Sequence[Node]) -> bool:
-    """Whether gradients are switched off in it (torch.func.grad switches them on, and then to what they were)."""
+    """Whether gradients are disabled in it (torch.func.grad enables them, and then restores the mode)."""
     return not all([bool(n.args[0]) for n in stretch if own_name(n) == "_set_grad_enabled"][:1])
 
 
 def _traced(
     module: GraphModule, stretch: Sequence[Node], given: Sequence[Node], results: Sequence[Node]
 ) -> GraphModule | None:
-    """The graph of the calls that a stretch makes below autograd; None where it cannot be made."""
+    """The graph of the calls that a stretch makes below autograd; None if it cannot be made."""
 
     def run(*arguments: Any) -> list[Any]:
         values: dict[Node, Any] = dict(zip(given, arguments, strict=True))
@@ -142,9 +142,9 @@ def _traced(
             stack.enter_context(levels_kept())
             stack.enter_context(torch.enable_grad())
             stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")  # what PyTorch says of its own formulas
+            warnings.simplefilter("ignore")  # PyTorch's warnings about its own formulas
             made = make_fx(run, decomposition_table=_decompositions())(*shown)
-    except Exception:  # whatever a foreign function does with tensors that have no numbers
+    except Exception:  # whatever a foreign function does with tensors without values
         return None
     made.graph.eliminate_dead_code()
     leaves = pytree.tree_leaves([(n.args, n.kwargs) for n in made.graph.nodes])
@@ -155,7 +155,7 @@ def _traced(
 
 @contextmanager
 def levels_kept() -> Iterator[None]:
-    """Behind the block PyTorch is at the level at which it was, wherever the block was left."""
+    """After the block PyTorch is at its previous level, however the block was left."""
     before, hooks = functorch.maybe_current_level(), torch._C._autograd._saved_tensors_hooks_is_enabled()
     free = _has_no_dual_level()
     try:
@@ -171,7 +171,7 @@ def levels_kept() -> Iterator[None]:
 
 
 def _has_no_dual_level() -> bool:
-    """Whether a level of derivatives forward may be entered: PyTorch has one at most."""
+    """Whether a forward-mode level may be entered: PyTorch has at most one."""
     try:
         level = torch._C._enter_dual_level()
     except RuntimeError:
@@ -181,7 +181,7 @@ def _has_no_dual_level() -> bool:
 
 
 def _called(module: GraphModule, node: Node, args: Any, kwargs: Any) -> Any:
-    """What a node gives; `detach` with a mark, a copy, as below autograd only this one is the user's."""
+    """A node's result; `detach` is marked by a copy, because below autograd only that one is the user's."""
     target: Any = node.target
     if own_name(node) == "detach":
         return args[0].detach().clone()
@@ -197,12 +197,12 @@ def _called(module: GraphModule, node: Node, args: Any, kwargs: Any) -> Any:
 
 @cache
 def _decompositions() -> dict[Any, Any]:
-    """PyTorch's formulas of the functions that have no counterpart, as most that give gradients."""
+    """PyTorch's formulas of the functions without a counterpart, which include most gradient functions."""
     return {op: formula for op, formula in core_aten_decompositions().items() if not is_known(op)}
 
 
 def _copied(module: GraphModule, inner: Node, body: GraphModule, values: dict[Node, Any]) -> Node:
-    """A node of the traced graph in the module's, which takes over what it holds."""
+    """A node of the traced graph copied to the module's, which takes over its attributes."""
     if inner.op != "get_attr":
         return module.graph.node_copy(inner, values.__getitem__)
     name = next(n for i in range(len(vars(module)) + 1) if not hasattr(module, n := f"_level_{i}"))

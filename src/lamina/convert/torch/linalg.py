@@ -1,6 +1,6 @@
-"""Linear algebra: torch.linalg's functions, and those of torch that are older.
+"""Linear algebra: torch.linalg's functions, and older ones of torch.
 
-The exporter takes the shapes of least squares to depend on numbers: `lamina::lstsq` stands for it while a network's
+The exporter assumes that the shapes of least squares depend on values: `lamina::lstsq` replaces it while a network's
 graph is made.
 """
 
@@ -57,7 +57,7 @@ def of_the_name(call: TorchCall) -> Any:
 
 @converts("lu_solve")
 def lu_solve(call: TorchCall) -> Any:
-    """A⁻¹ B of A's factors."""
+    """A⁻¹ B from A's factors."""
     return linalg.lu_solve(call["LU_data"], call["LU_pivots"], call["input"])
 
 
@@ -81,7 +81,7 @@ def cholesky_inverse(call: TorchCall) -> Any:
 
 @converts("linalg_solve_triangular")
 def solve_triangular(call: TorchCall) -> Any:
-    """A⁻¹ B of a triangle A."""
+    """A⁻¹ B for a triangular A."""
     return linalg.solve_triangular(
         call["input"], call["B"], upper=call["upper"], left=call.get("left", True),
         unitriangular=call.get("unitriangular", False),
@@ -90,7 +90,7 @@ def solve_triangular(call: TorchCall) -> Any:
 
 @converts("linalg_eigh")
 def eigh(call: TorchCall) -> Any:
-    """Eigenvalues and vectors, whose signs are Lamina's."""
+    """Eigenvalues and vectors, with Lamina's signs."""
     return linalg.eigh(call["input"], call.get("UPLO", "L"))
 
 
@@ -102,8 +102,8 @@ def eigvalsh(call: TorchCall) -> Any:
 
 @converts("linalg_svd", "linalg_svdvals", "svd")
 def svd(call: TorchCall) -> Any:
-    """Singular values and vectors, whose signs are Lamina's; torch.svd gives V for its transpose, without more
-    vectors than values by default."""
+    """Singular values and vectors, with Lamina's signs; torch.svd returns V instead of its transpose, by default
+    without more vectors than values."""
     a = call.either("input", "A")
     if call.name == "linalg_svdvals":
         return linalg.svdvals(a)
@@ -115,14 +115,14 @@ def svd(call: TorchCall) -> Any:
 
 @converts("linalg_qr", "qr")
 def qr(call: TorchCall) -> Any:
-    """An orthogonal matrix and a triangle."""
+    """An orthogonal and a triangular matrix."""
     mode: Any = call.get("mode", "reduced") if call.name == "linalg_qr" else "reduced"
     return linalg.qr(call.either("input", "A"), mode if call.get("some", True) else "complete")
 
 
 @converts("linalg_pinv", "pinverse", "linalg_matrix_rank", "matrix_rank")
 def by_singular_values(call: TorchCall) -> Any:
-    """The pseudoinverse; the rank. What counts as zero is said by numbers that are known."""
+    """The pseudoinverse; the rank. The tolerances must be known."""
     function = linalg.pinv if "inv" in call.name else linalg.matrix_rank
     given = {k: _number(call, k) for k in ("atol", "rtol", "rcond", "tol") if call.get(k) is not None}
     bounds = {"rtol": given.get("rcond", given.get("rtol")), "atol": given.get("tol", given.get("atol"))}
@@ -138,12 +138,12 @@ def _number(call: TorchCall, name: str) -> float:
 
 
 class LinalgMode(TorchFunctionMode):
-    """Within the block PyTorch's least squares and covariances are those of the graph."""
+    """Within the block PyTorch's least squares and covariances are replaced by those of the graph."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """The function, or what stands for it."""
+        """The function, or its replacement."""
         if func in _COVARIANCES:
             return getattr(torch.ops.lamina, func.__name__)(*args, **(kwargs or {}))
         if func is not torch.linalg.lstsq:
@@ -182,7 +182,7 @@ def _square(input: Any, **_: Any) -> torch.Tensor:
     return input.new_empty([input.shape[0]] * 2 if input.ndim == 2 else [])
 
 
-#: They look at numbers, of which the exporter makes no graph.
+#: They inspect values, which the exporter cannot trace.
 _COVARIANCES = (torch.cov, torch.Tensor.cov, torch.corrcoef, torch.Tensor.corrcoef)
 defined(
     "cov",
@@ -194,7 +194,7 @@ defined("corrcoef", "(Tensor input) -> Tensor", _square)
 
 @converts("lamina::cov", "lamina::corrcoef")
 def covariances(call: TorchCall) -> Any:
-    """Of variables, one a row."""
+    """Of variables, one per row."""
     return getattr(ops, call.name.removeprefix("lamina::"))(
         call["input"], **{k: call[k] for k in call.cells if k != "input"}
     )
@@ -202,7 +202,7 @@ def covariances(call: TorchCall) -> Any:
 
 @converts("linalg_cond")
 def cond(call: TorchCall) -> Any:
-    """How near a matrix is to one without an inverse."""
+    """The condition number."""
     return linalg.cond(call.either("input", "A"), call.get("p"))
 
 
@@ -220,7 +220,7 @@ def vander(call: TorchCall) -> Any:
 
 @converts("block_diag")
 def block_diag(call: TorchCall) -> Any:
-    """Matrices along a diagonal, given one by one or as a list."""
+    """Matrices along a diagonal, passed one by one or as a list."""
     given = [call[k] for k in call.cells]
     return ops.block_diag(
         *itertools.chain.from_iterable(x if isinstance(x, (list, tuple)) else [x] for x in given)
@@ -246,7 +246,7 @@ def matrix_power(call: TorchCall) -> Any:
 
 @converts("linalg_householder_product", "orgqr")
 def householder_product(call: TorchCall) -> Any:
-    """The product of reflections."""
+    """The product of Householder reflections."""
     return linalg.householder_product(call["input"], call.either("tau", "input2"))
 
 
@@ -259,7 +259,7 @@ def multi_dot(call: TorchCall) -> Any:
 
 @converts("tensordot")
 def tensordot(call: TorchCall) -> Any:
-    """Products summed over axes; the overload of ATen has the axes of each operand apart."""
+    """Products summed over axes; the ATen overload has each operand's axes separately."""
     a, b = call.either("input", "a"), call.either("other", "b")
     dims = (call["dims_self"], call["dims_other"]) if "dims_self" in call else call.get("dims", 2)
     return ops.tensordot(a, b, dims)
@@ -267,9 +267,10 @@ def tensordot(call: TorchCall) -> Any:
 
 @converts("grouped_mm", "_grouped_mm", "transformers::grouped_mm_fallback")
 def grouped_product(call: TorchCall) -> Any:
-    """Rows [S, K] in groups, each times a matrix of its own of [G, K, N]: group g ends before row offs[g].
+    """Rows [S, K] in groups, each times its own matrix of [G, K, N]: group g ends before row offs[g].
 
-    How long a group is only its numbers say, so each matrix meets all rows, those of other groups as zeros.
+    The groups' lengths are only known by value, so each matrix is applied to all rows, those of other groups being
+    zeros.
     """
     x, weight = call["input"], call.either("mat2", "mat_b", "weight")
     ends, bias = call.get("offs"), call.get("bias")

@@ -1,7 +1,7 @@
-"""Losses: ATen says the reduction as a number.
+"""Losses: ATen encodes the reduction as a number.
 
 The exporter has no shapes for the CTC loss, whose table depends on the labels' lengths, and no graph of the Gaussian
-one, which looks at the variances' numbers: `lamina::ctc_loss` and `lamina::gaussian_nll_loss` stand for them while a
+one, which inspects the variances' values: `lamina::ctc_loss` and `lamina::gaussian_nll_loss` replace them while a
 network's graph is made.
 """
 
@@ -27,12 +27,12 @@ LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_em
 
 
 class LossMode(TorchFunctionMode):
-    """Within the block PyTorch's CTC loss and its Gaussian one are those of the graph."""
+    """Within the block PyTorch's CTC loss and its Gaussian one are replaced by those of the graph."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """The function, or what stands for it."""
+        """The function, or its replacement."""
         if func not in _STAND_INS:
             return func(*args, **(kwargs or {}))
         stands, tensors = _STAND_INS[func]
@@ -72,7 +72,7 @@ defined(
 )
 
 
-#: The function -> what stands for it, and its arguments that may be numbers and become tensors.
+#: The function -> its replacement, and its arguments that may be numbers and become tensors.
 _STAND_INS = {
     torch.nn.functional.ctc_loss: ("ctc_loss", ("input_lengths", "target_lengths")),
     torch.nn.functional.gaussian_nll_loss: ("gaussian_nll_loss", ("var",)),
@@ -81,7 +81,7 @@ _STAND_INS = {
 
 @converts(*LOSSES, *NAMES, "lamina::ctc_loss", "lamina::gaussian_nll_loss")
 def loss(call: TorchCall) -> Any:
-    """The function of lamina.ops of this name, by its own arguments' names."""
+    """The function of lamina.ops of this name, with its own argument names."""
     function = getattr(ops, NAMES.get(call.name, call.name))
     known = inspect.signature(function).parameters
     given = {k: call[k] for k in call.cells}

@@ -1,4 +1,4 @@
-"""Memory that PyTorch's tensors and Lamina's programs share, without a copy where that is safe."""
+"""Memory shared by PyTorch's tensors and Lamina's programs, without a copy where that is safe."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lamina.runtime import Buffer, Device, Stream, as_stream
 from lamina.spec import DType, Spec, as_dtype
 from lamina.tensors import Tensor
 
-#: Addresses that are no multiples of this are not given to kernels, which load so many bytes at once.
+#: Addresses that are not multiples of this many bytes are not passed to kernels, which use loads of this size.
 ALIGNED = 64
 
 
 def dtype_of_tensor(x: torch.Tensor) -> DType:
-    """Lamina's dtype of a tensor. Raises DTypeError for those that it does not have (complex, quantized)."""
+    """Lamina's dtype of a tensor. Raises DTypeError for unsupported ones (complex, quantized)."""
     return as_dtype(str(x.dtype).removeprefix("torch."))
 
 
@@ -28,9 +28,9 @@ def spec_of(x: torch.Tensor) -> Spec:
 
 
 def device_of_tensors(tensors: Sequence[torch.Tensor]) -> Device:
-    """Where a program on these tensors runs: on the device of those that are on one, else on the CPU.
+    """The device of a program on these tensors: that of the tensors on one, else the CPU.
 
-    A single number on the CPU may stand beside tensors on a GPU. Raises ValueError for several devices, and for one
+    A scalar on the CPU may accompany tensors on a GPU. Raises ValueError for several devices, and for one
     that is neither a CPU nor a CUDA device.
     """
     found = dict.fromkeys(str(x.device) for x in tensors if x.ndim or x.device.type != "cpu")
@@ -40,7 +40,7 @@ def device_of_tensors(tensors: Sequence[torch.Tensor]) -> Device:
 
 
 def copied(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy of a module, also of one that keeps tensors that were computed (as torch.nn.utils.weight_norm does),
+    """A copy of a module, also of one that holds computed tensors (as torch.nn.utils.weight_norm does),
     which copy.deepcopy refuses: these are copied by value.
     """
     held = (x for part in module.modules() for x in vars(part).values() if isinstance(x, torch.Tensor))
@@ -48,7 +48,7 @@ def copied(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def is_lendable(x: torch.Tensor) -> bool:
-    """Whether kernels may read a tensor where it lies: row-major, and aligned."""
+    """Whether kernels may read a tensor in place: row-major, and aligned."""
     return x.is_contiguous() and x.data_ptr() % ALIGNED == 0 and not x.is_conj() and not x.is_neg()
 
 
@@ -63,7 +63,7 @@ def overlaps(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> bool:
 
 
 def _span(x: torch.Tensor) -> tuple[int, int]:
-    """Where a tensor's elements begin, and where they end."""
+    """The start and end of a tensor's elements in memory."""
     begin = x.data_ptr()
     if not x.numel():
         return begin, begin
@@ -72,23 +72,23 @@ def _span(x: torch.Tensor) -> tuple[int, int]:
 
 
 def real_form(x: torch.Tensor) -> torch.Tensor:
-    """A complex tensor's memory as real numbers [..., 2]; others as they are."""
+    """A complex tensor's memory as real numbers [..., 2]; others unchanged."""
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def lent(x: torch.Tensor, device: Device) -> Buffer:
-    """A tensor's memory, which is not kept alive: whoever calls a program holds the tensor."""
+    """A tensor's memory, which is not kept alive: the caller of a program holds the tensor."""
     return Buffer.borrow(x.data_ptr(), x.nbytes, device)
 
 
 def shown(x: Tensor) -> torch.Tensor:
-    """A tensor of Lamina's as PyTorch's, over the same memory."""
+    """A Lamina tensor as PyTorch's, over the same memory."""
     return torch.utils.dlpack.from_dlpack(x)
 
 
 def torch_tensor(x: Tensor) -> torch.Tensor:
-    """The values of a tensor as one of PyTorch on the CPU, in memory of its own."""
-    if str(x.dtype) == "bfloat16":  # NumPy has no such numbers: their bits travel
+    """A copy of a tensor as one of PyTorch on the CPU."""
+    if str(x.dtype) == "bfloat16":  # NumPy lacks these types: their bits are copied
         return torch.from_numpy(np.ascontiguousarray(x.numpy()).view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(np.array(x.numpy()))
 

@@ -1,4 +1,4 @@
-"""A Lamina network as a PyTorch module whose function is graphs of torch.fx, one for each mode."""
+"""A Lamina network as a PyTorch module computed by graphs of torch.fx, one for each mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ Modes: TypeAlias = tuple[bool, ...]
 
 
 class WrittenPart(torch.nn.Module):
-    """What a Lamina module owns, under the same names; its function is part of the whole network's graphs."""
+    """A Lamina module's parameters and buffers, under the same names; its function is part of the whole network's
+    graphs.
+    """
 
     def __init__(self, label: str) -> None:
         super().__init__()
@@ -44,9 +46,9 @@ class WrittenPart(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Signature:
-    """How a network is called.
+    """The signature of a network.
 
-    arguments: the names of forward's positional arguments. inputs: how they are nested; names: of the tensors, and
+    arguments: the names of forward's positional arguments. inputs: their nesting; names: of the tensors, and
     shapes, with the name of a free axis in place of its size.
     """
 
@@ -84,7 +86,7 @@ class WrittenGraph:
     """The network's function in one mode.
 
     module: of tensors under `names` -> (outputs, new values of the buffers `changed`). names: states, then inputs,
-    then constants. outputs: how the outputs are nested.
+    then constants. outputs: the nesting of the outputs.
     """
 
     module: torch.fx.GraphModule
@@ -94,9 +96,9 @@ class WrittenGraph:
 
 
 class WrittenNetwork(WrittenPart):
-    """A network whose function is a graph of PyTorch's functions for each mode.
+    """A network computed by a graph of PyTorch's functions for each mode.
 
-    graphs: the GraphModule of each mode, whose `code` is the network as PyTorch's code.
+    graphs: the GraphModule of each mode, whose `code` is the network as PyTorch code.
     """
 
     def __init__(self, label: str, signature: Signature) -> None:
@@ -106,11 +108,11 @@ class WrittenNetwork(WrittenPart):
 
     @property
     def graphs(self) -> dict[Modes, torch.fx.GraphModule]:
-        """The graphs by which modules train."""
+        """The graphs by the modules' modes."""
         return {modes: graph.module for modes, graph in self._graphs.items()}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the network gives, nested as it nests it; in training mode its buffers move on.
+        """The network's outputs, in its nesting; in training mode its buffers are updated.
 
         Raises TypeError and ValueError for other inputs, RuntimeError for modes of its modules that have no graph.
         """
@@ -142,9 +144,9 @@ def write_network(
     examples: Sequence[Any],
     dynamic: Free | None,
 ) -> None:
-    """Give a module that has the network's parameters and buffers its graphs.
+    """Add the graphs to a module that has the network's parameters and buffers.
 
-    Raises TorchConversionError for what PyTorch has no function for, naming op, module and line.
+    Raises TorchConversionError for ops without a PyTorch function, naming op, module and line.
     """
     program = _WritableNetwork.of(network, made.signature, examples)
     axes = FreeAxes.of("to_torch", dict(zip(made.signature.names, program.specs, strict=True)), dynamic)
@@ -159,7 +161,7 @@ def write_network(
 
 
 def signature_of(network: Module, examples: Sequence[Any], dynamic: Free | None) -> Signature:
-    """How the network is called, by examples of its inputs."""
+    """The network's signature, from examples of its inputs."""
     leaves, structure = _tree.flatten(tuple(examples), _is_spec, open_dataclasses=True)
     names = tuple(_plain(n) for n in _tree.names(structure, ""))
     specs = {n: _spec(x) for n, x in zip(names, leaves, strict=True)}
@@ -171,7 +173,7 @@ def signature_of(network: Module, examples: Sequence[Any], dynamic: Free | None)
 
 
 def _arguments(network: Module, count: int) -> tuple[str, ...]:
-    """The names of forward's first arguments, of *args with numbers. Raises TypeError where it takes fewer."""
+    """The names of forward's first arguments, numbered for *args. Raises TypeError if it takes fewer."""
     signature = inspect.signature(network.forward)
     signature.bind(*range(count))
     found: list[str] = []
@@ -199,7 +201,7 @@ def _spec(x: Any) -> Spec:
 
 @contextmanager
 def _in_modes(parts: Sequence[Module], modes: Modes) -> Iterator[None]:
-    """Within the block each module is in its mode."""
+    """Within the block each module has its mode."""
     before = [part.training for part in parts]
     for part, mode in zip(parts, modes, strict=True):
         part.training = mode
@@ -214,7 +216,7 @@ def _in_modes(parts: Sequence[Module], modes: Modes) -> Iterator[None]:
 
 
 class _NetworkCapture(Capture):
-    """Records a network whole: its own tensors are inputs, others constants, with which is computed at once."""
+    """Records a whole network: its own tensors are inputs, others constants, on which it computes immediately."""
 
     def __init__(self, own: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -227,11 +229,11 @@ class _NetworkCapture(Capture):
         return Value(x.spec, constant=x)
 
     def knows(self, x: Operand) -> bool:
-        """Whether the numbers of a tensor are there already: those of constants that nobody wrote to."""
+        """Whether the values of a tensor are known already: those of unwritten constants."""
         return id(x) not in self.own and id(x) not in self.written
 
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
-        """Record op where an operand is known only when the network runs, else compute it."""
+        """Record op if an operand is known only at run time, else compute it."""
         if any(isinstance(x, Operand) and not (isinstance(x, Tensor) and self.knows(x)) for x in operands):
             return super().bind_op(op, operands)
         return computed(op, operands)
@@ -243,8 +245,8 @@ class _NetworkCapture(Capture):
 
 @dataclass(frozen=True)
 class _WritableNetwork:
-    """What is traced: the network on inputs of these specs. held: its parameters and buffers; states: of the random
-    generators, which PyTorch's functions do not read."""
+    """The traced function: the network on inputs of these specs. held: its parameters and buffers; states: of the
+    random generators, which PyTorch's functions do not read."""
 
     network: Module
     structure: _tree.Structure
@@ -262,8 +264,8 @@ class _WritableNetwork:
         )
 
     def traced(self, specs: Sequence[Spec]) -> tuple[Graph, _tree.Structure, list[str]]:
-        """The graph of (states of generators, held, inputs) -> (outputs, new values of buffers); how the outputs are
-        nested; which buffers change. Raises TorchConversionError for what else the network writes to."""
+        """The graph of (states of generators, held, inputs) -> (outputs, new values of buffers); the nesting of the
+        outputs; which buffers change. Raises TorchConversionError for other writes of the network."""
         states = {f"generator {i}": g.state for i, g in enumerate(self.states)}
         capture = _NetworkCapture({**states, **self.held})
         inputs = [Value(s.open, name=n) for s, n in zip(specs, self.names, strict=True)]
@@ -319,5 +321,5 @@ class _WritableNetwork:
 
 
 def _tidy(graphs: Sequence[Graph]) -> list[Graph]:
-    """Without what nobody reads or is computed twice."""
+    """Without dead nodes and common subexpressions."""
     return [prune_outputs(common_subexpressions(drop_identities(g))) for g in graphs]

@@ -19,22 +19,22 @@ from lamina.runtime import Device
 from lamina.spec import DType, as_dtype
 from lamina.tensors import Tensor
 
-#: A handler gives the results as PyTorch nests them: operands, cells (of tensors that exist already), numbers.
+#: A handler returns the results as PyTorch nests them: operands, cells (of tensors that exist already), numbers.
 Handler = Callable[["TorchCall"], Any]
 
 #: A function's name, as `targets.name_of` has it -> its handler.
 HANDLERS: dict[str, Handler] = {}
 
-#: Handlers that give cells themselves, of tensors that exist already.
+#: Handlers that return cells themselves, of tensors that exist already.
 ALIASES: set[Handler] = set()
 
 
 class TorchConversionError(ValueError):
-    """What a PyTorch network asks for and Lamina does not have; names the function and the line that calls it."""
+    """A part of a PyTorch network that Lamina does not support; names the function and the line that calls it."""
 
 
 def converts(*names: str) -> Callable[[Handler], Handler]:
-    """The decorated function is the handler of PyTorch's functions and methods of these names."""
+    """Registers the decorated function as the handler of PyTorch's functions and methods of these names."""
 
     def enter(handler: Handler) -> Handler:
         for name in names:
@@ -45,15 +45,15 @@ def converts(*names: str) -> Callable[[Handler], Handler]:
 
 
 def aliases(handler: Handler) -> Handler:
-    """The decorated handler gives cells: its results may be its arguments."""
+    """The decorated handler returns cells: its results may be its arguments."""
     ALIASES.add(handler)
     return handler
 
 
 def defined(name: str, schema: str, shapes: Callable[..., Any]) -> None:
-    """A function `torch.ops.lamina.<name>` that stands in a graph for what the exporter has no graph of.
+    """A function `torch.ops.lamina.<name>` that represents in a graph what the exporter cannot trace.
 
-    shapes: gives results of the right shapes for its arguments. Its handler is that of `lamina::<name>`.
+    shapes: returns results of the right shapes for its arguments. Its handler is that of `lamina::<name>`.
     """
     torch.library.define(f"lamina::{name}", schema)
     torch.library.impl(f"lamina::{name}", "CompositeExplicitAutograd", _only_shapes)
@@ -66,9 +66,9 @@ def _only_shapes(*_: Any) -> Any:
 
 @dataclass
 class TorchCall:
-    """A call: its arguments by PyTorch's names ("self" is "input"), tensors as the operands that they are now.
+    """A call: its arguments by PyTorch's names ("self" is "input"), tensors as their current operands.
 
-    cells: the same arguments with tensors as cells, for what is written. device: where the program's tensors lie.
+    cells: the same arguments with tensors as cells, for writing. device: that of the program's tensors.
     run: runs a subgraph (a GraphModule's program) on arguments. modes: `with_gradient` and `autocast` of the run.
     """
 
@@ -79,12 +79,12 @@ class TorchCall:
     modes: Any = field(repr=False)
 
     def error(self, text: str) -> TorchConversionError:
-        """What to raise: the text with the function in front."""
+        """The exception to raise: the text prefixed with the function."""
         return TorchConversionError(f"{full_name(self.node)}: {text}")
 
     @property
     def name(self) -> str:
-        """The function's name, without the underscore of its in-place form."""
+        """The function's name, without the trailing underscore of its in-place form."""
         name = name_of(self.node)
         return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
@@ -97,15 +97,15 @@ class TorchCall:
         return read(self.cells[name])
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument, or what it is by default."""
+        """An argument, or its default."""
         return self[name] if name in self.cells else default
 
     def either(self, *names: str) -> Any:
-        """The argument under the first of these names that it has: PyTorch's layers of API differ in some."""
+        """The argument under the first of these names that exists: they differ between PyTorch's API layers."""
         return self[next((n for n in names if n in self.cells), names[0])]
 
     def write(self, name: str, value: Any) -> None:
-        """Overwrite a tensor that was given as an argument."""
+        """Overwrite a tensor that was passed as an argument."""
         cell = self.cells.get(name)
         if isinstance(cell, Cell):
             cell.write(value)
@@ -117,7 +117,7 @@ class TorchCall:
 
 
 def read(value: Any) -> Any:
-    """Cells as the operands that they hold, in nested sequences."""
+    """Cells replaced by their operands, in nested sequences."""
     if isinstance(value, Cell):
         return value.read()
     if isinstance(value, slice):
@@ -132,8 +132,8 @@ def read(value: Any) -> Any:
 
 
 def dtype_of(dtype: Any) -> DType:
-    """Lamina's dtype of a torch.dtype, or of a type of tensors (torch.FloatTensor, or its name, as `x.type()` gives
-    it). Raises DTypeError for those that it does not have (complex, quantized).
+    """Lamina's dtype of a torch.dtype, or of a tensor type (torch.FloatTensor, or its name, as returned by
+    `x.type()`). Raises DTypeError for unsupported ones (complex, quantized).
     """
     if isinstance(dtype, str) and dtype.startswith("torch.") and dtype.endswith("Tensor"):
         dtype = functools.reduce(getattr, dtype.split(".")[1:], torch)
@@ -145,9 +145,9 @@ def dtype_of(dtype: Any) -> DType:
 
 
 def known(value: Any) -> Any:
-    """The numbers of a tensor or a constant as a NumPy array; None for a value known only when the program runs."""
+    """The values of a tensor or a constant as a NumPy array; None for a value known only at run time."""
     found = tensor_of(value) if isinstance(value, Value) else value
-    with recording(None):  # a constant stays what it is: reading it makes nothing of it an input
+    with recording(None):  # a constant remains one: reading it does not make it an input
         return found.numpy() if isinstance(found, Tensor) else None
 
 

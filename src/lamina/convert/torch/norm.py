@@ -1,4 +1,4 @@
-"""Norms: statistics of the batch are written to the buffers that hold the running ones."""
+"""Norms: batch statistics are written to the buffers that hold the running ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lamina.spec import Group
 
 @converts("batch_norm")
 def batch_norm(call: TorchCall) -> Any:
-    """x over the statistics of the batch, or the running ones; without running ones always those of the batch."""
+    """x normalized by the batch's statistics, or the running ones; without running ones always by the batch's."""
     x, mean, var = call["input"], call.get("running_mean"), call.get("running_var")
     weight, bias, training = call.get("weight"), call.get("bias"), bool(call.get("training", False))
     eps, momentum = call.get("eps", 1e-5), call.get("momentum", 0.1)
@@ -36,20 +36,20 @@ def batch_norm(call: TorchCall) -> Any:
 
 
 def _keep(call: TorchCall, mean: Any, var: Any) -> None:
-    """Write running statistics, where there are any. No gradient goes through them: PyTorch moves them outside of
+    """Update running statistics, if any. No gradient goes through them: PyTorch updates them outside of
     autograd.
     """
     for name, value in (("running_mean", mean), ("running_var", var)):
         call.write(name, None if value is None else ops.stop_gradient(value))
 
 
-#: The ranks by whose statistics all batch norms of a network train; () where each trains by its own.
+#: The ranks over which all batch norms of a network synchronize statistics; () for none.
 _synchronized: ContextVar[tuple[int, ...]] = ContextVar("synchronized", default=())
 
 
 @contextmanager
 def synchronized(group: Group | None) -> Iterator[None]:
-    """Within the block batch norms train by the statistics of the group's ranks; None: each by its own."""
+    """Within the block batch norms synchronize statistics over the group's ranks; None: not."""
     token = _synchronized.set(() if group is None else group.ranks)
     try:
         yield
@@ -58,7 +58,7 @@ def synchronized(group: Group | None) -> Iterator[None]:
 
 
 def _ranks_of(node: Node) -> Group:
-    """The ranks by whose statistics a batch norm trains: of PyTorch's SyncBatchNorm in an exported graph all."""
+    """The ranks over which a batch norm synchronizes: all for PyTorch's SyncBatchNorm in an exported graph."""
     if ranks := _synchronized.get():
         return Group(*ranks)
     stack: dict[str, Any] = node.meta.get("nn_module_stack") or {"": ("", "")}
@@ -69,7 +69,7 @@ def _ranks_of(node: Node) -> Group:
 
 @converts("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")
 def native_batch_norm(call: TorchCall) -> Any:
-    """The same, with the mean of each channel and 1 / sqrt(variance + eps), of the batch where it trains."""
+    """The same, with the mean of each channel and 1 / sqrt(variance + eps), of the batch in training."""
     x, training = call["input"], bool(call.get("training", False))
     axes = tuple(i for i in range(x.ndim) if i != 1)
     statistics = _statistics(x, axes, call.either("eps", "epsilon"), False)
@@ -84,7 +84,7 @@ def _statistics(x: Any, axes: tuple[int, ...], eps: float, keepdim: bool = True)
 
 @converts("instance_norm")
 def instance_norm(call: TorchCall) -> Any:
-    """Each image and channel over its own statistics, or the running ones."""
+    """Each image and channel normalized by its own statistics, or the running ones."""
     own = call.get("use_input_stats", True)
     y, mean, var = ops.instance_norm_with_statistics(
         call["input"], call.get("running_mean"), call.get("running_var"), call.get("weight"), call.get("bias"),
@@ -149,7 +149,7 @@ def vector_norm(call: TorchCall) -> Any:
 @contextmanager
 def cumulative_norms() -> Iterator[None]:
     """Within the block batch norms with momentum=None, whose running statistics are means over all batches, count
-    these by a tensor: PyTorch takes the count as a number, which a graph does not have.
+    these in a tensor: PyTorch reads the count as a number, which a graph cannot.
     """
     own = _BatchNorm.forward
 

@@ -1,8 +1,8 @@
-"""Python functions that Dynamo left closed in its graph, opened into the calls of PyTorch that they make.
+"""Inlining of Python functions that Dynamo left opaque in its graph: they become their calls of PyTorch.
 
-A library may ask Dynamo to take a function as it is (`torch.compiler.allow_in_graph`; einops does for some versions
-of PyTorch). Such a function is run once on what Dynamo saw in place of its arguments, above autograd, so that each
-call that it makes is one node as if the user had written it. What cannot be run so stays closed.
+A library may ask Dynamo not to trace a function (`torch.compiler.allow_in_graph`; einops does for some versions
+of PyTorch). Such a function is run once on its arguments' example values, above autograd, so that each of its calls
+is one node as if the user had written it. Functions that cannot be run so stay opaque.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from lamina.convert.torch.interpreter import find
 from lamina.convert.torch.partition import example
 from lamina.convert.torch.targets import is_torch
 
-#: One function is opened at a time: meanwhile another one stands for `torch.autograd.Function.apply`.
+#: One function is inlined at a time: meanwhile `torch.autograd.Function.apply` is replaced.
 _OPENING = threading.RLock()
 
 
 def opened(module: GraphModule) -> GraphModule:
-    """The module, in whose graph each closed function is replaced by the calls that it makes."""
+    """The module, with each opaque function in its graph replaced by the calls that it makes."""
     closed = [node for node in module.graph.nodes if _is_closed(node)]
     for node in closed:
         if (body := _traced(node)) is not None:
@@ -43,8 +43,8 @@ def opened(module: GraphModule) -> GraphModule:
 
 
 def _is_closed(node: Node) -> bool:
-    """Whether it calls another library's function, written in Python, that gives tensors and has no counterpart; or
-    attention whose sequences lie batch by batch, which is better taken apart.
+    """Whether it calls another library's function, written in Python, that returns tensors and has no counterpart; or
+    attention with sequences stored batch by batch, which is better decomposed.
     """
     if node.target is functional.multi_head_attention_forward:
         given = arguments(*node.args, **node.kwargs)
@@ -61,7 +61,7 @@ def _is_closed(node: Node) -> bool:
 
 
 def _traced(node: Node) -> GraphModule | None:
-    """The graph of what the function does with the nodes among its arguments; None where it cannot be made."""
+    """The graph of a function's operations on the nodes among its arguments; None if it cannot be made."""
     function, given = _of_nodes(node)
     try:
         shown = [x.detach() if isinstance(x, torch.Tensor) else x for x in given]
@@ -69,14 +69,14 @@ def _traced(node: Node) -> GraphModule | None:
             stack.enter_context(_only_known_gradients())
             stack.enter_context(enable_python_dispatcher())
             for mode in {x.fake_mode for x in shown if isinstance(x, FakeTensor)}:
-                stack.enter_context(mode)  # what the function makes has no numbers either
+                stack.enter_context(mode)  # tensors that the function creates have no values either
             return make_fx(function, pre_dispatch=True)(*shown)
-    except Exception:  # whatever a foreign function does with tensors that have no numbers
+    except Exception:  # whatever a foreign function does with tensors without values
         return None
 
 
 def _of_nodes(node: Node) -> tuple[Callable[..., Any], list[Any]]:
-    """The node's function, of the nodes among its arguments alone; what Dynamo saw in their place."""
+    """The node's function, of the nodes among its arguments alone; their example values."""
     target: Any = node.target
     target = multi_head_attention if target is functional.multi_head_attention_forward else target
     leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
@@ -92,14 +92,14 @@ def _of_nodes(node: Node) -> tuple[Callable[..., Any], list[Any]]:
 
 
 def _nodes(node: Node) -> list[Node]:
-    """The nodes among its arguments, each once: what is one tensor stays one."""
+    """The nodes among its arguments, each once: identical tensors stay identical."""
     leaves = pytree.tree_leaves((node.args, node.kwargs))
     return list(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, Node)))
 
 
 @contextmanager
 def _only_known_gradients() -> Iterator[None]:
-    """Refuse this thread functions with a gradient of their own, of which the forward pass alone would be seen."""
+    """Refuse functions with a custom gradient in this thread, of which only the forward pass would be traced."""
     with _OPENING:
         apply, thread = vars(torch.autograd.Function)["apply"], threading.get_ident()
 
@@ -116,12 +116,12 @@ def _only_known_gradients() -> Iterator[None]:
 
 
 def _replace(module: GraphModule, node: Node, body: GraphModule) -> None:
-    """Put the nodes of a function's graph in the place of its call, if its results are used one by one."""
+    """Replace a function's call by its graph's nodes, if its results are used one by one."""
     parts = [u for u in node.users if u.target is operator.getitem and isinstance(u.args[1], int)]
     whole = isinstance(example(node), torch.Tensor)
     idle = [
         u for u in parts if not isinstance(example(u), torch.Tensor)
-    ]  # attention's weights that nobody asked for
+    ]  # attention's weights, which were not requested
     if not whole and (len(parts) < len(node.users) or any(u.users for u in idle)):
         return
     values: dict[Node, Any] = {}
@@ -141,7 +141,7 @@ def _replace(module: GraphModule, node: Node, body: GraphModule) -> None:
             module.graph.erase_node(used)
             continue
         if result.op != "placeholder" and example(used) is not None:
-            result.meta["example_value"] = example(used)  # later views of it lie in that memory
+            result.meta["example_value"] = example(used)  # later views of it share that memory
         used.replace_all_uses_with(result)
         module.graph.erase_node(used)
     if not whole:
@@ -149,7 +149,7 @@ def _replace(module: GraphModule, node: Node, body: GraphModule) -> None:
 
 
 def _copied(module: GraphModule, inner: Node, body: GraphModule, values: dict[Node, Any]) -> Node:
-    """A node of the function's graph in the module's, which takes over what it holds."""
+    """A node of the function's graph copied to the module's, which takes over its attributes."""
     if inner.op != "get_attr":
         return module.graph.node_copy(inner, values.__getitem__)
     name = next(n for i in range(len(vars(module)) + 1) if not hasattr(module, n := f"_opened_{i}"))

@@ -1,9 +1,9 @@
 """Packed sequences: while a network's graph is made they are padded, with a row for each step of each sample.
 
-PyTorch packs a batch [T, B, *] into the rows that its lengths leave, whose number no graph knows before it runs. Here
-`lamina::pack` keeps all T B rows, step by step, beside `batch_sizes` [T], which say how many samples each step has;
-`lamina::packed_rnn` runs over them by lengths, and `lamina::unpack` gives a padded batch of as many steps as the one
-that was packed. Anything else that would read the rows is refused.
+PyTorch packs a batch [T, B, *] into the rows within its lengths, whose number is not known at trace time. Here
+`lamina::pack` keeps all T B rows, step by step, beside `batch_sizes` [T], the number of samples at each step;
+`lamina::packed_rnn` runs over them by lengths, and `lamina::unpack` returns a padded batch of as many steps as the
+one that was packed. Any other read of the rows is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lamina.convert.torch.node import TorchCall, TorchConversionError, converts,
 from lamina.convert.torch.rnn import MODES, layered
 from lamina.spec import int64
 
-#: What may be asked of rows without reading them.
+#: Properties of the rows that may be read without their values.
 _ASKED = ("__get__", "size", "dim", "is_floating_point", "ndimension")
 
 
 class PackingMode(TorchFunctionMode):
-    """Within the block PyTorch's functions of packed sequences are those of the graph."""
+    """Within the block PyTorch's functions of packed sequences are replaced by those of the graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class PackingMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """The function, or what stands for it."""
+        """The function, or its replacement."""
         name, options = getattr(func, "__name__", ""), kwargs or {}
         if name == "_pack_padded_sequence":
             return self._packed(*args, **options)
@@ -82,8 +82,8 @@ class PackingMode(TorchFunctionMode):
 
 @contextmanager
 def batches_of_any_size() -> Iterator[None]:
-    """Within the block recurrent layers compare their states with the batch of a packed sequence as it is: by `int`,
-    which PyTorch takes of it, the batch would be a number of the graph.
+    """Within the block recurrent layers compare their states with a packed sequence's batch size directly: by `int`,
+    which PyTorch applies, it would have to be known at trace time.
     """
     rnn, lstm = torch.nn.RNNBase, torch.nn.LSTM
     hidden, cell = rnn.get_expected_hidden_size, lstm.get_expected_cell_size
@@ -153,7 +153,8 @@ def pack(call: TorchCall) -> Any:
 
 
 def _count(call: TorchCall, places: int, numbers: Any) -> Any:
-    """[places]: how many of the numbers are above 0, above 1, …. It makes sizes of lengths, and lengths of sizes."""
+    """[places]: how many of the numbers are above 0, above 1, …. It converts lengths to sizes, and sizes
+    to lengths."""
     above = constant(call, np.arange(places)[:, None], int64) < numbers[None, :]
     return ops.sum(above, 1)
 

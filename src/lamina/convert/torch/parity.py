@@ -1,4 +1,4 @@
-"""How near a converted network is to the PyTorch network that it was: outputs, gradients and state, by name."""
+"""The deviation of a converted network from the original PyTorch network: outputs, gradients and state, by name."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Parity:
-    """The largest differences, each over the largest element of what PyTorch gives.
+    """The largest differences, each relative to the largest element of PyTorch's result.
 
-    outputs: by their number. gradients: of a weighted sum of the outputs, by the parameter's name, over the largest
-    element of all gradients. state: buffers after the call, by name.
+    outputs: by their number. gradients: of a weighted sum of the outputs, by the parameter's name, relative to the
+    largest element of all gradients. state: buffers after the call, by name.
     """
 
     outputs: tuple[float, ...]
@@ -53,7 +53,7 @@ class Parity:
 def check(
     module: torch.nn.Module, converted: ConvertedModule, *args: Any, gradients: bool = True, **kwargs: Any
 ) -> Parity:
-    """Run both on the same inputs, in the mode that each is in, and compare. Neither is changed.
+    """Run both on the same inputs, each in its current mode, and compare. Neither is changed.
 
     The modes should be the same, and nothing should draw random numbers. Gradients are those of the sum of all
     floating point outputs, each weighted by numbers between 1 and 2; without `gradients` none are computed.
@@ -93,7 +93,7 @@ def check(
 
 @contextmanager
 def _kept_buffers(module: torch.nn.Module) -> Iterator[None]:
-    """Behind the block the module's buffers are the tensors that they were, with the same numbers."""
+    """After the block the module's buffers are the original tensors, with the original values."""
     held = [(part._buffers, dict(part._buffers)) for part in module.modules()]
     numbers = [(b, b.detach().clone()) for _, own in held for b in own.values() if b is not None]
     try:
@@ -107,7 +107,7 @@ def _kept_buffers(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _copied(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The inputs again, in memory of their own: the network may write them."""
+    """Copies of the inputs: the network may write to them."""
     inputs, tensors = Inputs.of(args, kwargs)
     return inputs.arguments(
         [
@@ -159,5 +159,5 @@ def _error(found: Array, wanted: Array, scale: float | None = None) -> float:
 
 
 def _largest(x: Array) -> float:
-    """Of the numbers that are finite."""
+    """Over the finite numbers."""
     return float(np.abs(x[np.isfinite(x)]).max(initial=0))

@@ -1,4 +1,4 @@
-"""Which nodes of a graph run here, and which go back to PyTorch: the graph in parts, each all one or the other."""
+"""Graph partitioning: which nodes run here, and which fall back to PyTorch; each part is all one or the other."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.fx.passes.split_module import split_module
 
 from lamina.convert.torch.targets import name_of
 
-#: The kind of device -> the type that autocast computes in there; None where it is off.
+#: The device type -> the type in which autocast computes there; None if it is disabled.
 State: TypeAlias = Mapping[str, torch.dtype | None]
-#: Under this key a node's `meta` says in which state of autocast it was, where that is not the whole graph's.
+#: The `meta` key of a node's autocast state, if it differs from the whole graph's.
 REGION = "lamina_autocast"
-#: Under this key it says whether gradients are recorded there, where the graph switches that.
+#: The `meta` key that tells whether gradients are recorded there, if the graph switches that.
 GRADIENT = "lamina_gradient"
 
 
 def note_gradient_modes(graph: GraphModule) -> None:
-    """Take the switches of gradients (no_grad) out of a graph: each node behind one says in its `meta` what holds."""
+    """Remove gradient switches (no_grad) from a graph: each node after one records the mode in its `meta`."""
     mode: bool | None = None
     switches = []
     for node in graph.graph.nodes:
@@ -39,16 +39,16 @@ def note_gradient_modes(graph: GraphModule) -> None:
 
 
 def is_region(node: Node) -> bool:
-    """Whether a node was in a state of autocast, or in a mode of gradients, that may not be the caller's."""
+    """Whether a node has a state of autocast, or a gradient mode, that may not be the caller's."""
     return REGION in node.meta or GRADIENT in node.meta
 
 
 def left_with(graph: GraphModule, left: Collection[str]) -> set[str]:
-    """The names of the nodes that go back to PyTorch when those in `left` do.
+    """The names of the nodes that fall back to PyTorch if those in `left` do.
 
-    What is written in place, and every view of it, is computed on one side: PyTorch keeps it where any of these nodes
-    is PyTorch's, where parts in between would tear them apart, and where it is an argument that needs a gradient.
-    What gives several results stays with those who read its entries: between parts go tensors and numbers.
+    A tensor written in place and all its views are computed on one side: by PyTorch if any of these nodes
+    is PyTorch's, if parts in between would separate them, or if it is an argument that needs a gradient.
+    A node with several results stays with the readers of its entries: only tensors and numbers pass between parts.
     """
     nodes = list(graph.graph.nodes)
     found = set(left)
@@ -72,13 +72,13 @@ def left_with(graph: GraphModule, left: Collection[str]) -> set[str]:
 
 
 def _with_entries(node: Node) -> list[Node]:
-    """A node with those that take one of several results out of it; itself where it gives one tensor or number."""
+    """A node with those that extract one of its several results; itself if it returns one tensor or number."""
     return [node, *(n for n in node.users if n.op == "call_function" and n.target is operator.getitem
                     and not isinstance(example(node), torch.Tensor))]  # fmt: skip
 
 
 def is_sized_within(graph: GraphModule) -> bool:
-    """Whether sizes in a graph follow from numbers in its tensors: then it runs whole, for parts take sizes from
+    """Whether sizes in a graph depend on values of its tensors: then it runs as a whole, because parts get sizes from
     their arguments alone.
     """
     given: set[Any] = set()
@@ -97,8 +97,8 @@ def _has_sizes(seen: Any) -> bool:
 
 
 def parts_of(nodes: list[Node], left: Collection[str]) -> dict[str, int]:
-    """The number of each node's part: odd ones go back to PyTorch, each in one state of autocast. In each part
-    gradients are recorded, or not. Nodes stay in their order.
+    """The number of each node's part: odd ones fall back to PyTorch, each in one state of autocast. Each part
+    has one gradient mode. The order of nodes is kept.
     """
     parts, part = {}, 0
     before: tuple[State | None, bool | None] = (None, None)
@@ -115,7 +115,7 @@ def parts_of(nodes: list[Node], left: Collection[str]) -> dict[str, int]:
 
 
 def split(graph: GraphModule, left: Collection[str], compile: Callable[[GraphModule], Any]) -> GraphModule:
-    """The graph with its parts as modules: those without a node of `left` as `compile` makes them."""
+    """The graph with its parts as modules: those without a node of `left` compiled by `compile`."""
     parts = parts_of(list(graph.graph.nodes), left)
     whole = split_module(graph, graph, lambda n: parts.get(n.name, 0), keep_original_order=True)
     for name, part in list(whole.named_children()):
@@ -130,23 +130,23 @@ def split(graph: GraphModule, left: Collection[str], compile: Callable[[GraphMod
 
 
 def _noted(part: GraphModule, key: str) -> Any:
-    """In which state of autocast, or mode of gradients, a part runs; None where it is the caller's.
+    """A part's state of autocast, or gradient mode; None if it is the caller's.
 
-    (Placeholders have the `meta` of what is given to them, from another part.)
+    (Placeholders have the `meta` of their values, from another part.)
     """
     calls = (n for n in part.graph.nodes if n.op.startswith("call"))
     return next((n.meta[key] for n in calls if key in n.meta), None)
 
 
 class _InRegion(torch.nn.Module):
-    """A part that runs in a region of autocast, or with gradients switched (None: as the caller has them)."""
+    """A part that runs in a region of autocast, or with gradients enabled or disabled (None: the caller's mode)."""
 
     def __init__(self, part: torch.nn.Module, state: State, mode: bool | None) -> None:
         super().__init__()
         self.part, self.state, self.mode = part, state, mode
 
     def forward(self, *args: Any) -> Any:
-        """As the part."""
+        """The part's results."""
         with ExitStack() as stack:
             if self.mode is not None:
                 stack.enter_context(torch.set_grad_enabled(self.mode))
@@ -157,27 +157,27 @@ class _InRegion(torch.nn.Module):
 
 
 class _Part(torch.nn.Module):
-    """A compiled part in the place of its graph."""
+    """A compiled part in place of its graph."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         super().__init__()
         self.run = run
 
     def forward(self, *args: Any) -> Any:
-        """As the graph."""
+        """The graph's results."""
         found = self.run(*args)
         return found
 
 
 def writer(graph: GraphModule, argument: int) -> str:
-    """The name of a node that writes to an argument, or to a view of it; "" where none is seen."""
+    """The name of a node that writes to an argument, or to a view of it; "" if there is none."""
     nodes = list(graph.graph.nodes)
     memory = _memory([n for n in nodes if n.op == "placeholder"][argument])
     return next((n.name for n in nodes if writes(n) and _memory(n) == memory), "")
 
 
 def written(node: Node) -> Node | None:
-    """The node whose tensor a node writes to, its first argument's or the one given as `out`; None for none."""
+    """The node whose tensor a node writes to, its first argument's or the one passed as `out`; None for none."""
     if not writes(node):
         return None
     found = node.kwargs.get("out") or next(iter(node.args), None)
@@ -185,7 +185,7 @@ def written(node: Node) -> Node | None:
 
 
 def writes(node: Node) -> bool:
-    """Whether a node writes to an argument: the first, or the one that is given as `out`."""
+    """Whether a node writes to an argument: the first, or the one passed as `out`."""
     if not node.op.startswith("call") or node.op == "call_module":
         return False
     name = name_of(node)
@@ -195,7 +195,7 @@ def writes(node: Node) -> bool:
 
 
 def _is_assignment(target: Any) -> bool:
-    """Whether it is operator.iadd or one of its kind."""
+    """Whether it is operator.iadd or another in-place operator."""
     name = getattr(target, "__name__", "")
     return (
         getattr(target, "__module__", "") == "_operator" and name.startswith("i") and name not in _NO_WRITES
@@ -206,13 +206,13 @@ _NO_WRITES = ("inv", "invert", "index", "indexOf", "is_", "is_not", "itemgetter"
 
 
 def example(node: Node) -> Any:
-    """What Dynamo saw in place of a node's result: a fake tensor with its shape, dtype and memory."""
+    """Dynamo's example value of a node's result: a fake tensor with its shape, dtype and memory."""
     found = node.meta.get("example_value")
     return node.meta.get("val") if found is None else found
 
 
 def _memory(node: Node) -> int | None:
-    """Which memory a node's tensor lies in (what `setitem` gives is nothing: its first argument's)."""
+    """The memory of a node's tensor (`setitem` returns nothing: its first argument's)."""
     seen = example(node)
     if not isinstance(seen, torch.Tensor) and (target := written(node)) is not None:
         seen = example(target)
@@ -220,7 +220,7 @@ def _memory(node: Node) -> int | None:
 
 
 def memory_of(seen: Any) -> int | None:
-    """Which memory a tensor lies in; None for what is no tensor, or one of a kind that has none of its own."""
+    """The memory of a tensor; None for non-tensors, and kinds of tensors without their own memory."""
     try:
         return int(seen.untyped_storage()._cdata) if isinstance(seen, torch.Tensor) else None
     except (NotImplementedError, RuntimeError):

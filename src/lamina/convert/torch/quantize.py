@@ -1,4 +1,4 @@
-"""Fake quantization (training that knows of integers): rounded numbers whose gradient passes through."""
+"""Fake quantization (quantization-aware training): rounding with a straight-through gradient."""
 
 from __future__ import annotations
 

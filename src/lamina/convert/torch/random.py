@@ -1,4 +1,4 @@
-"""Functions that draw random numbers: from Lamina's generator, so that a seed gives the same on every device."""
+"""Random functions: they draw from Lamina's generator, so that a seed gives the same numbers on every device."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lamina.convert.torch.node import TorchCall, aliases, converts, is_operand
 from lamina.convert.torch.targets import name_of
 from lamina.ops.primitives.generator import drawn
 
-#: What torch.rand draws from, and what it is compared by.
+#: The functions that draw uniform numbers, and the comparisons of their results.
 _DRAWING = ("rand", "rand_like")
 _ORDERS = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 KINDS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 
 class BoundedDraws(TorchFunctionMode):
-    """Within the block numbers that torch.rand drew, compared with a number that they are all on one side of, are
-    constants: a layer that is left out with probability 0 (`if torch.rand([]) < 0.0`) is in the graph.
+    """Within the block comparisons of torch.rand's numbers with a bound that decides them in advance are
+    constants: a layer that is skipped with probability 0 (`if torch.rand([]) < 0.0`) is in the graph.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # With the version of its memory: nothing is written to it.
+        # Drawn tensors and their versions then: unwritten as long as these agree.
         self._drawn: list[tuple[torch.Tensor, int]] = []
 
     def __torch_function__(
@@ -51,7 +51,7 @@ class BoundedDraws(TorchFunctionMode):
 
 
 def _in_order(order: Any, bound: Any) -> bool | None:
-    """How every number of [0, 1) compares with a bound; None where it depends on the number."""
+    """The result of comparing any number of [0, 1) with a bound; None if it depends on the number."""
     if not isinstance(bound, int | float):
         return None
     least, most = order(0.0, bound), order(float(np.nextafter(1.0, 0.0)), bound)
@@ -63,7 +63,7 @@ def _in_order(order: Any, bound: Any) -> bool | None:
 def dropout(call: TorchCall) -> Any:
     """Elements, or channels, dropped in training; in inference the tensor itself."""
     p = call.get("p", 0.5)
-    drops = "alpha" not in call.name  # as PyTorch's functions, where nothing is said
+    drops = "alpha" not in call.name  # PyTorch's defaults
     training = call.get("training", call.get("train", drops))
     if not training or p == 0:
         return call.cells["input"]
@@ -78,7 +78,7 @@ for _name in KINDS:
 
 @converts("native_dropout")
 def native_dropout(call: TorchCall) -> Any:
-    """What is left of elements, and which are."""
+    """The remaining elements, and their mask."""
     x, p, training = call["input"], float(call["p"]), call.get("train", True)
     if not training:
         return x, ops.ones_like(x, dtype="bool")
@@ -105,7 +105,7 @@ def uniform(call: TorchCall) -> Any:
 
 @converts("exponential_")
 def exponential(call: TorchCall) -> Any:
-    """Exponentially distributed: never 0, of which gumbel_softmax takes the logarithm."""
+    """Exponentially distributed: never 0, because gumbel_softmax takes the logarithm."""
     u = ops.rand_like(call["input"], dtype="float32")
     drawn = ops.maximum(-ops.log1p(-u), np.finfo(np.float32).tiny) / call.get("lambd", 1.0)
     return ops.cast(drawn, call["input"].dtype)
@@ -119,7 +119,7 @@ def normal(call: TorchCall) -> Any:
 
 @converts("rrelu", "rrelu_")
 def rrelu(call: TorchCall) -> Any:
-    """Below zero a slope between two numbers: drawn for each element in training, the middle in inference."""
+    """Below zero a slope between two bounds: drawn for each element in training, the middle in inference."""
     x, low, high = call["input"], call.get("lower", 1 / 8), call.get("upper", 1 / 3)
     if not call.get("training", False):
         return ops.leaky_relu(x, (low + high) / 2)

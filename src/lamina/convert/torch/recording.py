@@ -1,4 +1,4 @@
-"""A graph of torch.fx as a graph of Lamina's ops, with the gradients that PyTorch's autograd will ask for."""
+"""A graph of torch.fx as a graph of Lamina's ops, with the gradients that PyTorch's autograd will request."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lamina.tensors import Tensor
 
 @dataclass(frozen=True)
 class RecordedGraph:
-    """A graph of both passes, and what its inputs and outputs are to PyTorch.
+    """A graph of both passes, and the meaning of its inputs and outputs in PyTorch.
 
-    graph: inputs: the tensors among the arguments, perhaps a random generator's state, the gradients that arrive.
+    graph: inputs: the tensors among the arguments, possibly a random generator's state, the incoming gradients.
         Outputs: results, new values of written arguments, gradients.
     random: the number of generator states among the inputs (0 or 1). results: how many results are tensors.
-    written: the places of the arguments that are written. arriving: the results whose gradient arrives, in order.
-    wanted: the arguments whose gradient leaves, in order: those that need one and on which such a result depends.
+    written: the indices of the written arguments. arriving: the results with an incoming gradient, in order.
+    wanted: the arguments with an outgoing gradient, in order: those that need one and on which such a result depends.
     """
 
     graph: Graph
@@ -42,7 +42,7 @@ class RecordedGraph:
 
     @property
     def early(self) -> int:
-        """How many outputs are the forward pass's."""
+        """The number of the forward pass's outputs."""
         return self.results + len(self.written)
 
     @property
@@ -58,7 +58,7 @@ class RecordedGraph:
         return [i for i in self.written if self.graph.inputs[i] in read]
 
     def unmoved(self, missing: Collection[int]) -> set[int]:
-        """The numbers of the gradients that leave which no gradient that arrives reaches, but for `missing` ones."""
+        """The numbers of the outgoing gradients that depend on no incoming gradient, except the `missing` ones."""
         found = {self.graph.inputs[i] for k, i in enumerate(self.late) if k not in missing}
         leaving = self.graph.outputs[self.early :]
         for node in reachable(leaving):
@@ -68,7 +68,7 @@ class RecordedGraph:
 
     @property
     def late(self) -> range:
-        """The inputs that are there for the backward pass only."""
+        """The inputs that only the backward pass has."""
         return range(self.tensors + self.random, len(self.graph.inputs))
 
 
@@ -81,10 +81,10 @@ def record(
     """Record a program for arguments of these shapes, dtypes and numbers, and differentiate it.
 
     args: PyTorch's tensors, of which only shape and dtype are used, and numbers; the attributes of the graph's module
-    come last. results: which of the graph's outputs to give. needs_gradient: whether each tensor among the arguments
-    wants one; it arrives at the results that depend on these.
+        come last. results: which of the graph's outputs to return. needs_gradient: whether each tensor among the
+        arguments needs one; results that depend on these have an incoming gradient.
 
-    Raises TorchConversionError, and what ops raise for operands that they do not take.
+    Raises TorchConversionError, and the errors of ops for unsupported operands.
     """
     places = [i for i, x in enumerate(args) if isinstance(x, torch.Tensor)]
     values = {i: Value(spec_of(args[i]), name=f"input{i}") for i in places}
@@ -99,7 +99,7 @@ def record(
     changed = {names.index(n): capture.read(v) for n, v in found.changed.items()}
     written = {i: v for i, v in changed.items() if v is not values[i]}
     states, outputs = _states(capture), [y if isinstance(y, Value) else constant(y) for y in outputs]
-    made = with_idioms([*outputs, *written.values()])  # their gradients keep, and move, less
+    made = with_idioms([*outputs, *written.values()])  # their gradients keep and move less data
     outputs, written = made[: len(outputs)], dict(zip(written, made[len(outputs) :], strict=True))
     wrt = [values[i] for i, needs in zip(places, needs_gradient, strict=True) if needs]
     arriving, pulled, grads = _pulled_back(outputs, wrt)
@@ -120,13 +120,13 @@ def record(
 
 
 def derivative(recorded: RecordedGraph, needs_gradient: Sequence[bool]) -> RecordedGraph:
-    """The backward pass of a recorded graph as a graph with a backward pass of its own.
+    """The backward pass of a recorded graph as a graph with its own backward pass.
 
     Its arguments are the graph's tensors and the random generator's state, as the forward pass found them, and the
-    gradients that arrived; its results the gradients that left. needs_gradient: whether each of the gradients that
-    arrived wants one; of the tensors those do that had one.
+    incoming gradients; its results the outgoing gradients. needs_gradient: whether each of the incoming gradients
+    needs one; of the tensors those do that had one.
 
-    Raises what ops raise that have no second derivative.
+    Raises the errors of ops without a second derivative.
     """
     graph = recorded.graph
     inputs, outputs = list(graph.inputs), list(graph.outputs[recorded.early :])
@@ -155,9 +155,9 @@ def _differentiated(inputs: list[Value], outputs: list[Value], wrt: list[Value])
 def _pulled_back(
     outputs: Sequence[Value], wrt: Sequence[Value]
 ) -> tuple[list[int], dict[Value, Value | None], list[Value]]:
-    """(the outputs whose gradient arrives, the gradients that leave by what they are of, those that arrive).
+    """(the outputs with an incoming gradient, the outgoing gradients by their arguments, the incoming ones).
 
-    What outputs depend on step by step alone (rounded, its sign) has a gradient of zeros.
+    Inputs on which outputs depend only piecewise constantly (by rounding, the sign) have a gradient of zeros.
     """
     dependent = _dependent(outputs, wrt)
     arriving = [i for i, y in enumerate(outputs) if y in dependent]
@@ -172,15 +172,15 @@ def _pulled_back(
 
 
 class _GraphCapture(Capture):
-    """Tensors that are met are constants of the graph, whose numbers may be asked for, but the generator's state."""
+    """Tensors become constants of the graph, whose values may be read, except the generator's state."""
 
     def standing(self, x: Tensor) -> Value:
-        """What stands for a tensor that is first met."""
+        """The traced value of a tensor at its first use."""
         return super().standing(x) if x is default_generator.state else Value(x.spec, constant=x)
 
 
 def _states(capture: Capture) -> list[Value]:
-    """What stands for the random generator's state, where it was met."""
+    """The traced value of the random generator's state, if used."""
     found = capture.inputs.get(id(default_generator.state))
     return [] if found is None else [found]
 
@@ -190,7 +190,7 @@ def _flat(outputs: Any) -> list[Any]:
 
 
 def _read_by(outputs: Sequence[Value]) -> set[Value]:
-    """The floats that the outputs are computed of, but for what is declared a constant, or has a rule of its own."""
+    """The floats from which the outputs are computed, not traversing declared constants and custom gradients."""
     found = set(outputs)
     for node in reversed(reachable(outputs)):
         if not isinstance(node.op, (StopGradient, CustomGradient)) and any(y in found for y in node.outputs):
@@ -199,7 +199,7 @@ def _read_by(outputs: Sequence[Value]) -> set[Value]:
 
 
 def _dependent(outputs: Sequence[Value], wrt: Sequence[Value]) -> set[Value]:
-    """The floats that a change of `wrt` changes, but for what is declared a constant."""
+    """The floats that depend on `wrt`, not traversing declared constants."""
     found = set(wrt)
     for node in reachable(outputs):
         if not isinstance(node.op, StopGradient) and any(v in found for v in node.inputs):

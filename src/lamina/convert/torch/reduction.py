@@ -1,4 +1,4 @@
-"""Reductions, sorts and softmax: ATen's names and arguments where they differ from the functions'."""
+"""Reductions, sorts and softmax whose ATen names and arguments differ from the functions'."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lamina.convert.torch.targets import example
 
 @converts("_softmax", "_log_softmax", "softmax", "log_softmax", "softmin")
 def softmax(call: TorchCall) -> Any:
-    """Along one axis; torch.nn.functional chooses it itself where none is given."""
+    """Along one axis; torch.nn.functional chooses it itself if none is given."""
     x, dim = call["input"], call.get("dim")
     dim = (0 if x.ndim in (0, 1, 3) else 1) if dim is None else dim
     if call.get("dtype") is not None:
@@ -23,7 +23,7 @@ def softmax(call: TorchCall) -> Any:
 
 @converts("sum", "mean", "prod", "nansum", "nanmean")
 def reduced(call: TorchCall) -> Any:
-    """Over axes, all of them unless said."""
+    """Over axes, all of them by default."""
     x, dim = call["input"], call.get("dim")
     x = ops.cast(x, call.dtype(x.dtype)) if call.get("dtype") is not None else x
     dim = dim if isinstance(dim, int) or not dim else tuple(dim)
@@ -32,14 +32,14 @@ def reduced(call: TorchCall) -> Any:
 
 @converts("cumsum", "cumprod")
 def cumulated(call: TorchCall) -> Any:
-    """Sums and products up to each place."""
+    """Cumulative sums and products."""
     x = call["input"]
     return getattr(ops, call.name)(ops.cast(x, call.dtype(x.dtype)) if call.get("dtype") else x, call["dim"])
 
 
 @converts("hardtanh", "relu6", "clamp", "clip")
 def clamp(call: TorchCall) -> Any:
-    """Between two bounds."""
+    """Clamped between two bounds."""
     x = call["input"]
     if call.name == "relu6":
         return ops.relu6(x)
@@ -50,7 +50,7 @@ def clamp(call: TorchCall) -> Any:
 
 @converts("elu")
 def elu(call: TorchCall) -> Any:
-    """alpha (exp(x) - 1) below zero; ATen has scales for it and its input as well."""
+    """alpha (exp(x) - 1) below zero; ATen also has scales for it and its input."""
     x, alpha = call["input"], call.get("alpha", 1.0)
     scale, inner = call.get("scale", 1.0), call.get("input_scale", 1.0)
     y = ops.elu(x, float(alpha)) if inner == 1 else ops.where(ops.gt(x, 0), x, ops.expm1(x * inner) * alpha)
@@ -60,14 +60,14 @@ def elu(call: TorchCall) -> Any:
 @converts("silu", "mish", "hardswish", "hardsigmoid", "relu", "selu", "sigmoid", "tanh", "softsign", "logsigmoid",
           "log_sigmoid")  # fmt: skip
 def activation(call: TorchCall) -> Any:
-    """A function of one tensor; what else PyTorch takes says where the result goes."""
+    """A function of one tensor; PyTorch's further arguments say where the result goes."""
     name = "logsigmoid" if call.name == "log_sigmoid" else call.name
     return getattr(ops, name)(call["input"])
 
 
 @converts("fma")
 def fused_multiply_add(call: TorchCall) -> Any:
-    """a b + c, as which Dynamo writes `addcmul_`, `addcdiv_` and `add_` with a factor."""
+    """a b + c, Dynamo's form of `addcmul_`, `addcdiv_` and `add_` with a factor."""
     return call["a"] * call["b"] + call["c"]
 
 
@@ -80,7 +80,7 @@ def entropy(call: TorchCall) -> Any:
 
 @converts("bincount")
 def bincount(call: TorchCall) -> Any:
-    """How often each number occurs. In a graph there are as many counts as the shapes of other tensors tell."""
+    """How often each number occurs. In a graph the number of counts must follow from other tensors' shapes."""
     x, weights, seen = call["input"], call.get("weights"), example(call.node)
     size = None if seen is None else seen.shape[0]
     size = size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size

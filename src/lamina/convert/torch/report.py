@@ -1,4 +1,4 @@
-"""What became of a PyTorch network: the calls of its graphs, and how near its results are."""
+"""The outcome of converting a PyTorch network: the calls of its graphs, and the deviation of its results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LeftCalls:
         self.add(calls)
 
     def add(self, calls: Iterable[tuple[Node, str]]) -> list[str]:
-        """Count these too; in words what is new among them, and how many there are of each."""
+        """Count these too; returns new ones as text, with the number of each."""
         given: dict[tuple[str, str], list[Node]] = {}
         for node, reason in calls:
             given.setdefault((full_name(node), reason), []).append(node)
@@ -36,7 +36,7 @@ class LeftCalls:
         return said
 
     def add_graph(self, nodes: int, reason: str) -> str:
-        """Count a graph that is left as a whole; in words."""
+        """Count a graph that falls back as a whole; returns it as text."""
         name = f"a graph of {nodes} nodes"
         self._found[name, reason] = "", self._found.get((name, reason), ("", 0))[1] + 1
         return f"{name}: {reason}"
@@ -48,13 +48,15 @@ class LeftCalls:
             self._found[key] = first, own + count
 
     def counts(self) -> dict[str, int]:
-        """Function, line and reason in words -> how many calls."""
+        """Function, line and reason as text -> number of calls."""
         return {f"{name}{line}: {reason}": n for (name, reason), (line, n) in self._found.items()}
 
 
 @dataclass
 class GraphNotes:
-    """What became of one of Dynamo's graphs. left: what goes back to PyTorch. programs: the parts that run here."""
+    """The outcome of one of Dynamo's graphs. left: calls that fall back to PyTorch. programs: the parts that run
+    here.
+    """
 
     left: LeftCalls = field(default_factory=LeftCalls)
     programs: list[FxProgram] = field(default_factory=list)
@@ -62,12 +64,12 @@ class GraphNotes:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What a network's graphs call, and what that is here.
+    """The calls of a network's graphs, and their counterparts.
 
-    calls: PyTorch's function -> (how often, what it became). unknown: calls without a counterpart, one entry for each
-    function and reason: in words, with the line of the first -> how often.
-    stays: what PyTorch computes: the module's path, or the function's name -> (how often, class).
-    left: what `torch.compile(backend="lamina")` leaves to PyTorch, as `unknown`.
+    calls: PyTorch's function -> (count, its counterpart). unknown: calls without a counterpart, one entry for each
+    function and reason: as text, with the line of the first -> count.
+    stays: calls computed by PyTorch: the module's path, or the function's name -> (count, class).
+    left: calls that `torch.compile(backend="lamina")` leaves to PyTorch, as `unknown`.
     """
 
     network: str
@@ -80,7 +82,7 @@ class ConversionReport:
     def of(
         cls, source: Any, programs: Iterable[FxProgram], left: LeftCalls | None = None
     ) -> ConversionReport:
-        """The report of a module, or function, by its graphs, and by what the backend of torch.compile left."""
+        """The report of a module, or function, from its graphs, and from the fallbacks of torch.compile's backend."""
         programs = list(programs)
         calls: dict[str, tuple[int, str]] = {}
         stays: dict[str, tuple[int, str]] = {}

@@ -27,7 +27,7 @@ def recurrent(call: TorchCall) -> Any:
 
 
 def layered(call: TorchCall, mode: str, x: Any, states: list[Any], lengths: Any = None) -> tuple[Any, ...]:
-    """All layers over x [T, B, I] as one op; one op each where numbers are dropped between them."""
+    """All layers over x [T, B, I] as one op; one op each if there is dropout between them."""
     both, layers, weights = bool(call["bidirectional"]), call["num_layers"], list(call["params"])
     hidden, ways = states[-1].shape[-1], 2 if both else 1
     per_layer = len(weights) // (layers * ways)
@@ -69,7 +69,7 @@ def cell(call: TorchCall) -> Any:
 
 @converts("pad_sequence")
 def padded(call: TorchCall) -> Any:
-    """Sequences [T_n, *] as one batch, as long as the longest."""
+    """Sequences [T_n, *] as one batch, padded to the longest."""
     return pad_sequence(
         call["sequences"],
         call.get("batch_first", False),

@@ -1,7 +1,7 @@
-"""What a mask selects, x[mask], where a graph is recorded and nobody knows how many elements that are.
+"""Boolean selection, x[mask], in a recorded graph, where the number of selected elements is unknown.
 
 All elements are computed, and the mask is kept: elementwise functions, `x[mask] = values` with the same mask, the sum
-and the mean of what was selected have the shapes of the whole. What else reads a selection is refused as before.
+and the mean of the selection have the shapes of the whole. Any other read of a selection is refused.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SIZES = ("sym_size", "sym_numel", "numel")
 class Selection:
     """The elements of a tensor (`source`) at which a mask over its first axes is true.
 
-    values: the whole tensor, or what was computed of it; where the mask is false the source holds one of the selected
-    elements, for which whatever is computed of the selection is finite if that is.
+    values: the whole tensor, or a function of it; where the mask is false it starts from one of the selected
+    elements, so that computed values are finite there if they are finite for the selection.
     """
 
     source: Any
@@ -49,11 +49,11 @@ class Selection:
         return found
 
     def _over(self, x: Any) -> Any:
-        """The mask, with an axis for each of a tensor's."""
+        """The mask, with trailing axes to broadcast over a tensor's."""
         return self.mask.reshape(self.mask.shape + (1,) * (x.ndim - self.mask.ndim))
 
     def into(self, x: Any) -> Any:
-        """x with the selected elements in their places."""
+        """x with the selected elements in their positions."""
         return ops.where(self._over(x), ops.cast(self.values, x.dtype), x)
 
     def reduced(self, mean: bool) -> Any:
@@ -65,12 +65,12 @@ class Selection:
         return total / (count * (self.values.spec.numel / self.mask.spec.numel))
 
     def refuse(self) -> None:
-        """Raises the TypeError of a result whose shape nobody knows."""
+        """Raises the TypeError for a result of unknown shape."""
         ops.getitem(self.source, self.mask)
 
 
 def selected(x: Any, key: Any) -> Selection | None:
-    """x[key] where key is one mask whose numbers are not known; None elsewhere."""
+    """x[key] if key is a single mask with unknown values; None otherwise."""
     if isinstance(key, tuple):
         key = key[0] if len(key) == 1 else None
     if not (is_operand(key) and is_operand(x) and key.dtype == bool_ and key.ndim and key.spec.numel):
@@ -79,9 +79,9 @@ def selected(x: Any, key: Any) -> Selection | None:
 
 
 def of_selections(node: Node, args: Any, kwargs: Any, run: Callable[[Any, Any], Any]) -> Any:
-    """What a call gives of arguments of which some are selections.
+    """The result of a call with selections among its arguments.
 
-    Raises TypeError for what only their sizes tell.
+    Raises TypeError for results that depend on the selections' sizes.
     """
     parts = _within((args, kwargs))
     first, name = parts[0], name_of(node)
@@ -106,7 +106,7 @@ def of_selections(node: Node, args: Any, kwargs: Any, run: Callable[[Any, Any], 
 
 
 def _is_only_checked(node: Node) -> bool:
-    """Whether a size goes into nothing but what PyTorch makes sure of, by way of arithmetic."""
+    """Whether a size is only used in PyTorch's assertions, possibly through arithmetic."""
     return all(
         name_of(user).startswith(("_assert", "_check", "sym_constrain"))
         or (getattr(user.target, "__module__", "") in ("_operator", "math") and _is_only_checked(user))
@@ -115,7 +115,7 @@ def _is_only_checked(node: Node) -> bool:
 
 
 def _written(name: str, args: Any, values: Selection) -> Any:
-    """x[mask] = what the same mask selected."""
+    """x[mask] = values selected by the same mask."""
     target, key, given = args[:3]
     key = key if name.endswith("setitem__") or name == "setitem" else tuple(key)
     mask = key[0] if isinstance(key, tuple) and len(key) == 1 else key
@@ -132,7 +132,9 @@ def _written(name: str, args: Any, values: Selection) -> Any:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values are the same number by number: they are one, or were made by the same steps of the same."""
+    """Whether two values are equal element by element: they are identical, or computed by the same ops from equal
+    values.
+    """
     if a is b:
         return True
     one, other = getattr(a, "node", None), getattr(b, "node", None)
@@ -145,7 +147,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _each_by_itself(y: Value, sources: Sequence[Any]) -> bool:
-    """Whether each element of y depends on the element in its place of the sources alone."""
+    """Whether each element of y depends only on the elements of the sources at the same position."""
     found = set(sources)
     for node in reachable([y]):
         if any(v in found for v in node.inputs):
@@ -169,11 +171,11 @@ def _within(given: Any) -> list[Selection]:
 
 
 def has_selections(*given: Any) -> bool:
-    """Whether any of nested arguments is one."""
+    """Whether any of nested arguments is a selection."""
     return bool(_within(list(given)))
 
 
 def refuse_selections(*given: Any) -> None:
-    """Raises TypeError where there is one among nested results."""
+    """Raises TypeError if there is one among nested results."""
     for selection in _within(list(given)):
         selection.refuse()

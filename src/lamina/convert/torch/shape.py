@@ -1,4 +1,4 @@
-"""Shapes, views, indexing, dtypes and what asks a tensor about itself."""
+"""Shapes, views, indexing, dtypes and properties of tensors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lamina.ops.primitives.arrange import windows
 from lamina.ops.primitives.marker import overwritten
 from lamina.spec import bool_
 
-#: The end of a slice that goes on to the axis' end.
+#: The end of a slice without a bound.
 TO_THE_END = 2**63 - 1
 
 
-# ---------------------------------------------------------------------------------------------- asked of a tensor
+# ---------------------------------------------------------------------------------------------- tensor properties
 @converts("size", "sym_size")
 def size(call: TorchCall) -> Any:
     """The shape, or one axis of it."""
@@ -39,7 +39,7 @@ def numel(call: TorchCall) -> Any:
 
 @converts("stride", "sym_stride")
 def stride(call: TorchCall) -> Any:
-    """The strides of a row-major tensor: how it lies in memory is the plan's here."""
+    """The strides of a row-major tensor: the actual layout is decided by the plan here."""
     shape = call["input"].shape
     found = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
     return found if call.get("dim") is None else found[call["dim"]]
@@ -53,21 +53,21 @@ def storage_offset(call: TorchCall) -> Any:
 
 @converts("is_contiguous", "is_same_size", "is_nonzero")
 def is_contiguous(call: TorchCall) -> Any:
-    """Whether rows follow rows, which is so for all tensors here."""
+    """Whether it is contiguous, which all tensors are here."""
     return True
 
 
 @converts("is_complex", "is_quantized", "is_sparse", "is_inference")
 def is_never(call: TorchCall) -> Any:
-    """No."""
+    """False."""
     return False
 
 
 @converts("item", "_local_scalar_dense", "tolist", "__bool__", "__int__", "__float__")
 def item(call: TorchCall) -> Any:
-    """The numbers of a tensor, which must be known while the graph is recorded; some the shapes of others tell.
+    """The values of a tensor, which must be known at trace time; some follow from the shapes of others.
 
-    A float that PyTorch does not know either stays a tensor of one number: of its value nothing else depends.
+    A float that PyTorch does not know either remains a one-element tensor: nothing else depends on its value.
     """
     found, seen = known(call["input"]), example(call.node)
     if isinstance(seen, torch.SymInt):
@@ -86,7 +86,7 @@ def item(call: TorchCall) -> Any:
 @converts("getattr")
 @aliases
 def attribute(call: TorchCall) -> Any:
-    """An attribute of a tensor (its shape, its transpose), or of anything else."""
+    """An attribute of a tensor (its shape, its transpose), or of any other object."""
     x, name = call.cells["input"], call["attribute"]
     if not isinstance(x, Cell):
         return getattr(x, name)
@@ -122,20 +122,20 @@ def detach(call: TorchCall) -> Any:
 
 
 def detached(x: Cell) -> Cell:
-    """A cell of the same memory through which no gradient goes, neither when it is read nor when it is written."""
+    """A cell of the same memory through which no gradient flows, neither on reading nor on writing."""
     return View(x, ops.stop_gradient, overwritten) if x.read().dtype.is_float else x
 
 
 @converts("detach_")
 def detach_in_place(call: TorchCall) -> Any:
-    """The tensor without a gradient from here on."""
+    """The tensor, detached in place."""
     x = call["input"]
     return ops.stop_gradient(x) if x.dtype.is_float else x
 
 
 @converts("view", "reshape", "_unsafe_view", "unsafe_view", "_reshape_alias", "view_copy")
 def view(call: TorchCall) -> Any:
-    """The elements under another shape."""
+    """The elements in another shape."""
     x = call["input"]
     if call.get("dtype") is not None:
         if dtype_of(call["dtype"]) == x.dtype:
@@ -147,7 +147,7 @@ def view(call: TorchCall) -> Any:
 
 @converts("expand", "expand_copy")
 def expand(call: TorchCall) -> Any:
-    """Repeated along axes of size 1 and new axes in front."""
+    """Broadcast along axes of size 1 and new leading axes."""
     size = call["size"]
     return call["input"].expand((size,) if isinstance(size, int) else tuple(size))
 
@@ -180,19 +180,19 @@ def im2col(call: TorchCall) -> Any:
 
 @converts("col2im")
 def col2im(call: TorchCall) -> Any:
-    """Columns added up as images."""
+    """Columns summed up to images."""
     names = ("output_size", "kernel_size", "dilation", "padding", "stride")
     return ops.fold(call["input"], *(tuple(call[k]) for k in names))
 
 
 @converts("as_strided")
 def as_strided(call: TorchCall) -> Any:
-    """Elements at any strides in the memory that PyTorch has the tensor in; row-major where nobody knows it."""
+    """Elements at any strides in the tensor's PyTorch memory; row-major if that is unknown."""
     x, sizes = call["input"], tuple(call["size"])
     offset, strides = _memory(call, x)
     first = call.get("storage_offset")
     places = _places(sizes, call["stride"], offset if first is None else first)
-    held = _places(x.shape, strides, offset)  # where in memory each element is
+    held = _places(x.shape, strides, offset)  # the memory position of each element
     order = np.argsort(held, axis=None)
     at = np.minimum(np.searchsorted(held.reshape(-1)[order], places.reshape(-1)), max(held.size - 1, 0))
     if (held.reshape(-1)[order][at] != places.reshape(-1)).any():
@@ -201,7 +201,7 @@ def as_strided(call: TorchCall) -> Any:
 
 
 def _memory(call: TorchCall, x: Any) -> tuple[int, tuple[int, ...]]:
-    """Where the first element of the call's tensor is in its memory, and its strides. Raises TorchConversionError."""
+    """The storage offset of the call's tensor, and its strides. Raises TorchConversionError."""
     source = call.node.args[0] if call.node.args else None
     seen = example(source) if isinstance(source, Node) else None
     plain = tuple(prod(x.shape[i + 1 :]) for i in range(x.ndim))
@@ -218,7 +218,7 @@ def _memory(call: TorchCall, x: Any) -> tuple[int, tuple[int, ...]]:
 
 
 def _places(sizes: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray[Any, Any]:
-    """Where in memory each element of a tensor with these strides is."""
+    """The memory position of each element of a tensor with these strides."""
     found = np.full(tuple(sizes), offset, np.int64)
     for axis, (n, step) in enumerate(zip(sizes, strides, strict=True)):
         found += (np.arange(n) * step).reshape((-1,) + (1,) * (len(sizes) - axis - 1))
@@ -234,13 +234,13 @@ def split(call: TorchCall) -> Any:
 
 @converts("unsafe_chunk")
 def chunk(call: TorchCall) -> Any:
-    """Parts of an axis, as many as asked for."""
+    """Parts of an axis, by number."""
     return ops.chunk(call["input"], call["chunks"], call.get("dim", 0))
 
 
 @converts("tensor_split", "hsplit", "vsplit", "dsplit")
 def tensor_split(call: TorchCall) -> Any:
-    """Parts of an axis, as many as asked for or between places."""
+    """Parts of an axis, by number or by split positions."""
     places = call.either("indices_or_sections", "sections", "indices", "tensor_indices_or_sections")
     if is_operand(places):
         places = known(places)
@@ -259,7 +259,7 @@ def turned(call: TorchCall) -> Any:
 
 @converts("broadcast_tensors")
 def broadcast_tensors(call: TorchCall) -> Any:
-    """Tensors repeated up to their common shape."""
+    """Tensors broadcast to their common shape."""
     return list(ops.broadcast_tensors(*call["tensors"]))
 
 
@@ -273,7 +273,7 @@ def broadcast_shapes(call: TorchCall) -> Any:
 
 @converts("Size")
 def shape(call: TorchCall) -> Any:
-    """A shape of numbers."""
+    """A shape from numbers."""
     return torch.Size(*call.cells.values())
 
 
@@ -283,24 +283,24 @@ def _are_shapes(given: Any) -> bool:
 
 @converts("fftshift", "ifftshift")
 def shifted(call: TorchCall) -> Any:
-    """Frequency 0 in the middle, and back."""
+    """Frequency 0 moved to the middle, and back."""
     return getattr(ops.fft, call.name)(call["input"], call.get("dim"))
 
 
 @converts("meshgrid")
 def meshgrid(call: TorchCall) -> Any:
-    """Coordinates of a grid; "ij" unless asked otherwise, as in torch."""
+    """Coordinates of a grid; "ij" by default, as in torch."""
     return list(ops.meshgrid(*_listed(call["tensors"]), indexing=call.get("indexing") or "ij"))
 
 
 @converts("cartesian_prod")
 def cartesian_prod(call: TorchCall) -> Any:
-    """Each combination of elements, one a row."""
+    """Each combination of elements, one per row."""
     return ops.cartesian_prod(*_listed(call["tensors"]))
 
 
 def _listed(tensors: Any) -> Any:
-    """Tensors that are given one by one, as functions take them, or in a list, as ATen does."""
+    """Tensors passed one by one, as functions accept them, or in a list, as in ATen."""
     return tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors
 
 
@@ -308,7 +308,7 @@ def _listed(tensors: Any) -> Any:
 @converts("getitem", "__getitem__")
 @aliases
 def getitem(call: TorchCall) -> Any:
-    """x[key] of tensors, a view where the key has no arrays; an entry of a sequence or shape."""
+    """x[key] of tensors, a view if the key has no arrays; an entry of a sequence or shape."""
     x, key = call.cells["input"], call["key"]
     if not isinstance(x, Cell):
         return x[key]
@@ -337,14 +337,16 @@ def setitem(call: TorchCall) -> Any:
 
 
 def _fits(value: Any, mask: Any) -> bool:
-    """Whether one number is written wherever a mask is true: then its number of places need not be known."""
+    """Whether a single number is written wherever a mask is true: then the count of its elements need not
+    be known."""
     return not is_operand(value) or value.ndim == 0
 
 
 def _taken_first(key: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
-    """A key with arrays and tensors of one integer as what PyTorch does: these are ints, taken before the arrays.
+    """A key with arrays and one-element integer tensors in PyTorch's semantics: the latter are ints, applied before
+    the arrays.
 
-    None where they are alone, or no such key: an array of one number stands among arrays as one of them.
+    None if there are no such arrays, or no such tensors: a one-element array among arrays counts as one of them.
     """
     entries = key if isinstance(key, tuple) else (key,)
     arrays = [is_operand(k) or isinstance(k, (list, np.ndarray)) for k in entries]
@@ -377,7 +379,7 @@ def _is_basic(key: Any) -> bool:
 
 @converts("where")
 def where(call: TorchCall) -> Any:
-    """One of two where a condition holds; of a condition alone the places where it does."""
+    """Selection between two by a condition; of a condition alone the indices where it holds."""
     if "other" not in call:
         return list(ops.nonzero(call["condition"], as_tuple=True))
     return ops.where(call["condition"], call["input"], call["other"])
@@ -385,14 +387,14 @@ def where(call: TorchCall) -> Any:
 
 @converts("index", "index_copy_out", "_unsafe_index")
 def index(call: TorchCall) -> Any:
-    """x[i, :, j]: arrays of indices for some axes, None for those that stay whole."""
+    """x[i, :, j]: index arrays for some axes, None for full ones."""
     key: Any = tuple(slice(None) if i is None else i for i in call["indices"])
     return selected(call["input"], key) or ops.getitem(call["input"], key)
 
 
 @converts("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
 def index_put(call: TorchCall) -> Any:
-    """x with values at arrays of indices."""
+    """x with values at index arrays."""
     x, values = call["input"], call["values"]
     key: tuple[Any, ...] = tuple(slice(None) if i is None else i for i in call["indices"])
     values = values if values.dtype == x.dtype else ops.cast(values, x.dtype)
@@ -405,7 +407,7 @@ def index_put(call: TorchCall) -> Any:
 # ---------------------------------------------------------------------------------------------- dtypes
 @converts("to", "_to_copy", "type", "convert_element_type", "to_dtype")
 def to(call: TorchCall) -> Any:
-    """In another dtype; where it lies is the plan's business."""
+    """In another dtype; the device is decided by the plan."""
     x = call["input"]
     kind = call.get("other") if "other" in call else call.get("dtype")
     if is_operand(kind):
@@ -421,7 +423,7 @@ def copy(call: TorchCall) -> Any:
 
 @converts("zero_", "fill_", "fill", "zero")
 def fill(call: TorchCall) -> Any:
-    """One value everywhere."""
+    """The same value everywhere."""
     x, value = call["input"], call.get("value", 0)
     if is_operand(value):
         return ops.broadcast_to(ops.cast(value, x.dtype), x.shape)
@@ -430,7 +432,7 @@ def fill(call: TorchCall) -> Any:
 
 @converts("fill_diagonal_")
 def fill_diagonal(call: TorchCall) -> Any:
-    """One value on the main diagonal; with wrap again below it, a row further on each time."""
+    """The same value on the main diagonal; with wrap it repeats below it, after skipping a row each time."""
     x, mask = call["input"], np.zeros(call["input"].shape, np.bool_)
     np.fill_diagonal(mask, True, wrap=call.get("wrap", False))
     return ops.where(mask, call["fill_value"], x)
@@ -438,7 +440,7 @@ def fill_diagonal(call: TorchCall) -> Any:
 
 @converts("put", "put_")
 def put(call: TorchCall) -> Any:
-    """Elements, counted row by row, overwritten or added to."""
+    """Elements, in row-major order, overwritten or added to."""
     x, index, source = call["input"], call["index"].reshape((-1,)), call["source"].reshape((-1,))
     flat = x.reshape((-1,)).at[index]
     return (flat.add(source) if call.get("accumulate", False) else flat.set(source)).reshape(x.shape)
@@ -446,14 +448,14 @@ def put(call: TorchCall) -> Any:
 
 @converts("result_type", "promote_types", "can_cast", "finfo", "iinfo", "is_floating_point")
 def of_dtypes(call: TorchCall) -> Any:
-    """What torch says of dtypes, of tensors without values."""
+    """torch's functions of dtypes, on valueless tensors."""
     if call.name == "is_floating_point":
         return call["input"].dtype.is_float
     return getattr(torch, call.name)(*(_like(read(v)) for v in call.cells.values()))
 
 
 def _like(value: Any) -> Any:
-    """A tensor of PyTorch of the same shape and dtype, without values."""
+    """A valueless PyTorch tensor of the same shape and dtype."""
     if not is_operand(value):
         return value
     return torch.empty(value.shape, dtype=getattr(torch, str(value.dtype)), device="meta")

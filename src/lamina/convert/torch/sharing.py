@@ -1,4 +1,4 @@
-"""Outputs of a graph that are views of each other: what they show, and how PyTorch makes them of that."""
+"""Outputs of a graph that are views of each other: their base tensors, and how PyTorch derives them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lamina.convert.torch.partition import example, memory_of, written
 def shared_roots(
     outputs: Sequence[Node], nodes: Iterable[Node], arguments: Collection[int | None]
 ) -> dict[Node, Node]:
-    """Output -> the tensor that it shows, for outputs that share their memory with other outputs.
+    """Output -> its base tensor, for outputs that share their memory with other outputs.
 
-    arguments: the memory of what the graph is given. An output may be what the others show. Left out are those that
-    cannot be made of that tensor by views alone: it is not row-major, or what lies between needs what is computed;
-    and all where the graph switches gradients on and off, which a view does not show.
+    arguments: the memory of the graph's inputs. An output may be the base of the others. Left out are those that
+    cannot be derived from the base by views alone: it is not row-major, or intermediate nodes need computed values;
+    and all if the graph switches gradients on and off, which a view does not show.
     """
     if any(getattr(n.target, "__name__", "") == "_set_grad_enabled" for n in nodes):
         return {}
@@ -34,7 +34,7 @@ def shared_roots(
 
 
 def _root(node: Node) -> Node:
-    """The tensor that the first of a chain of views looks at."""
+    """The base tensor of a chain of views."""
     memory, root = memory_of(example(node)), node
     while node.args and isinstance(node.args[0], Node) and node.args[0].op.startswith("call"):
         node = node.args[0]
@@ -46,7 +46,7 @@ def _root(node: Node) -> Node:
 
 
 def _are_views(members: Sequence[Node], root: Node, known: Collection[int | None]) -> bool:
-    """Whether the members are made of the root without a computation: numbers and views alone."""
+    """Whether the members are derived from the root without computation: by numbers and views alone."""
     for node in ancestors(members, [root]):
         seen = example(node)
         parts = seen if isinstance(seen, (tuple, list)) else (seen,)
@@ -56,9 +56,9 @@ def _are_views(members: Sequence[Node], root: Node, known: Collection[int | None
 
 
 def ancestors(outputs: Iterable[Any], roots: Collection[Node] = ()) -> set[Node]:
-    """The nodes that outputs are made of, themselves among them; what roots are made of is left out.
+    """The nodes from which outputs are made, including themselves, but not the ancestors of roots.
 
-    What is written in place has what was written by then: of a write only the tensor counts.
+    In-place writes have been done by then: of a write only the tensor counts.
     """
     found: set[Node] = set()
     stack = [x for x in outputs if isinstance(x, Node)]

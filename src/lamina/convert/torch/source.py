@@ -1,7 +1,7 @@
-"""What a graph depends on beside state, modes and inputs: the plain attributes of a PyTorch module's parts.
+"""Dependencies of a graph beside state, modes and inputs: the plain attributes of a PyTorch module's parts.
 
-A graph holds `dropout.p` or a network's own `self.temperature` as they were when it was made, and nobody is told when
-they change: each call looks at them.
+A graph contains the values of `dropout.p` or a network's own `self.temperature` at trace time, and changes of
+them are not notified: each call checks them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import torch
 from lamina.graph.ir.counting import codes_in
 from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, READING, comparable
 
-#: Attributes that every module has: those of its state, its mode and its hooks.
+#: Attributes that every module has: its state, its mode and its hooks.
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
-#: What a setting may be: a number, a text, nothing, a function (an activation), a dtype.
+#: The types of settings: a number, a string, None, a function (an activation), a dtype.
 _SETTINGS = (*PLAIN, FunctionType, BuiltinFunctionType, torch.dtype)
 
 
 class SourceSettings:
-    """Those that the functions of a module and its parts read and do not assign, and what they were.
+    """The settings that the functions of a module and its parts read and do not assign, and their values.
 
-    Two are equal where a graph made with one holds with the other. `same`: whether they are what they were.
+    Two are equal if a graph made with one holds for the other. `same`: whether they are unchanged.
     """
 
     def __init__(self, source: torch.nn.Module) -> None:
@@ -47,19 +47,19 @@ class SourceSettings:
         return hash(self._found)
 
     def same(self) -> bool:
-        """Whether they are what they were."""
+        """Whether they are unchanged."""
         if self._entries.same() and all(comparable(value) == found for value, found in self._containers):
             return True
         source = self._source()
         now = None if source is None else SourceSettings(source)
         if now is None or now != self:
             return False
-        self._entries, self._containers = now._entries, now._containers  # quickly seen next time
+        self._entries, self._containers = now._entries, now._containers  # makes the next check fast
         return True
 
 
 class _TableEntries:
-    """Entries of dictionaries: whether they are the same objects, and no other ones have come, is quickly seen."""
+    """Entries of dictionaries: a fast check that they are the same objects, and that none were added."""
 
     def __init__(self, tables: Sequence[dict[str, Any]], names: Sequence[Iterable[str]]) -> None:
         self._tables, self._sizes = tables, [len(table) for table in tables]
@@ -68,27 +68,27 @@ class _TableEntries:
         self._values = [table[n] for table, n in pairs]
 
     def same(self) -> bool:
-        """In calls of C alone: compiled programs ask it in each call."""
+        """Uses C functions alone: compiled programs call it in each call."""
         return list(map(len, self._tables)) == self._sizes and all(
             map(is_, map(dict.get, self._owners, self._names), self._values)
         )
 
 
 class SourceParts:
-    """The parts of a module, by their dotted names, as they were."""
+    """The recorded parts of a module, by their dotted names."""
 
     def __init__(self, source: torch.nn.Module) -> None:
         self._source, self._parts = source, dict(source.named_modules())
         self._look()
 
     def exchanged(self) -> str | None:
-        """The name of one that has come, gone or been exchanged."""
+        """The name of one that was added, removed or replaced."""
         if self._entries.same():
             return None
         now = dict(self._source.named_modules())
         name = next((n for n in {**now, **self._parts} if now.get(n) is not self._parts.get(n)), None)
         if name is None:
-            self._look()  # quickly seen next time
+            self._look()  # makes the next check fast
         return name
 
     def _look(self) -> None:
@@ -97,7 +97,7 @@ class SourceParts:
 
 
 def _settings(part: torch.nn.Module, names: frozenset[str]) -> tuple[tuple[str, ...], Hashable]:
-    """The names of a part's settings, and what they are."""
+    """The names of a part's settings, and their values."""
     own = vars(part)
     held = tuple([n for n in sorted(own.keys() & names) if _is_plain(own[n])])
     return held, tuple([(n, comparable(own[n])) for n in held])
@@ -113,13 +113,13 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 
 def _may_change(value: Any) -> bool:
-    """Whether something else may be put into it."""
+    """Whether its contents may change."""
     return isinstance(value, list | dict) or (isinstance(value, tuple) and any(map(_may_change, value)))
 
 
 def _names_of(source: torch.nn.Module) -> frozenset[str]:
-    """The attributes that the functions of a module's parts read, but for those that these themselves assign: what a
-    forward pass counts or keeps is no setting.
+    """The attributes that the functions of a module's parts read, except those that they also assign: values that a
+    forward pass counts or keeps are not settings.
     """
     found = [_read_and_assigned(kind) for kind in dict.fromkeys(map(type, source.modules()))]
     read, assigned = (frozenset[str]().union(*names) for names in zip(*found, strict=True))
@@ -151,7 +151,7 @@ def _walked(kind: type) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _steps(method: Any) -> Iterator[dis.Instruction]:
-    """What a method, or a property, and the functions written in it do with attributes."""
+    """The attribute accesses of a method, or a property, and of the functions defined in it."""
     function = unwrap(method.fget if isinstance(method, property) and method.fget else method)
     for code in codes_in(function.__code__) if isinstance(function, FunctionType) else ():
         yield from (x for x in dis.get_instructions(code) if x.opname in (*READING, "STORE_ATTR"))

@@ -1,10 +1,9 @@
-"""What stays PyTorch's inside a converted network: each call of it is one op, which PyTorch computes.
+"""Parts of a converted network that PyTorch still computes: each call of one is one op.
 
-These are modules that `from_torch(net, x, exclude=lambda module: ...)` names, functions with a gradient of their
-own (`torch.autograd.Function`), which the exporter would open and differentiate as if they had none, and hooks on
-gradients. While the
-network's graph is made each of their calls is one of `lamina::torch_module`, whose operands are the inputs, and a
-module's parameters and buffers; in the program
+These are modules selected by `from_torch(net, x, exclude=lambda module: ...)`, functions with a custom
+gradient (`torch.autograd.Function`), which the exporter would inline and differentiate as if they had none, and hooks
+on gradients. While the network's graph is made each of their calls is a node `lamina::torch_module`, whose operands
+are the inputs, and a module's parameters and buffers; in the program
 that call is the op `TorchModule`. Its gradient, `TorchModuleGrad`, runs the module again and differentiates it.
 """
 
@@ -38,11 +37,11 @@ from lamina.ops.custom import CustomOp
 from lamina.spec import DTYPES, Spec, as_dtype
 
 Tensors: TypeAlias = Sequence[torch.Tensor]
-#: Which modules stay.
+#: Which modules stay with PyTorch.
 Exclude: TypeAlias = Callable[[torch.nn.Module], Any]
 #: While a module runs, its parameters, its modes and PyTorch's generator are set: one runs at a time.
 _RUNNING = threading.RLock()
-#: The calls that graphs name, as long as a graph has them.
+#: The calls that graphs refer to, as long as a graph has them.
 _CALLS: weakref.WeakValueDictionary[str, StayingCall] = weakref.WeakValueDictionary()
 
 
@@ -65,12 +64,12 @@ class StayingCall:
 
     @property
     def trains(self) -> bool:
-        """Whether it may draw random numbers, by a seed that is one operand more, and overwrite its buffers."""
+        """Whether it may draw random numbers, with a seed as an additional operand, and overwrite its buffers."""
         return any(training for _, training in self.modes)
 
     @property
     def kind(self) -> str:
-        """The module's class, or that it is a function."""
+        """The module's class, or the kind of function."""
         return self.module.kind if isinstance(self.module, _Applied) else type(self.module).__name__
 
     def __repr__(self) -> str:
@@ -81,16 +80,16 @@ class StayingCall:
         return [*tensors, *self.module.parameters(), *self.module.buffers()]
 
     def shown(self, operands: Tensors) -> list[torch.Tensor]:
-        """Results and new values without numbers, of operands without numbers; keeps how the results are nested."""
+        """Valueless results and new values for valueless operands; records the nesting of the results."""
         with _Writes() as writes:
             results = self._results(operands)
-        # Norms overwrite running statistics without a word of it in their schema.
+        # Norms overwrite running statistics without declaring it in their schema.
         kept = range(len(operands) - self.buffers * self.trains, len(operands))
         self.written = tuple(i for i, x in enumerate(operands) if i in kept or _memory(x) in writes.memory)
         return [torch.empty_like(y) for y in (*results, *(operands[i] for i in self.written))]
 
     def specs(self, given: tuple[Spec, ...]) -> tuple[Spec, ...]:
-        """Shapes and dtypes of what `run` gives."""
+        """Shapes and dtypes of the results of `run`."""
         if given not in self._specs:
             with FakeTensorMode(allow_non_fake_inputs=True), _RUNNING, self._in_mode():
                 fakes = [torch.empty(s.shape, dtype=getattr(torch, s.dtype.name)) for s in given]
@@ -99,14 +98,14 @@ class StayingCall:
         return self._specs[given]
 
     def run(self, operands: Tensors, seed: Any = None) -> list[torch.Tensor]:
-        """Results, then new values of what is written."""
+        """Results, then new values of written operands."""
         with _RUNNING, self._in_mode(), _seeded(seed):
             return self._run(operands)
 
     def gradients(
         self, operands: Tensors, seed: Any, grads: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor]:
-        """Of the floating point inputs and parameters, from the gradients of what `run` gives."""
+        """Those of the floating point inputs and parameters, from the gradients of the results of `run`."""
         leaves = [x.detach() for x in operands]
         wanted = [x.requires_grad_() for x in leaves[: len(leaves) - self.buffers] if x.is_floating_point()]
         with torch.enable_grad():
@@ -187,7 +186,7 @@ class _OwnForward(torch.nn.Module):
 
 
 class _Writes(TorchDispatchMode):
-    """Keeps which memory is written within the block."""
+    """Records which memory is written within the block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +211,8 @@ def _memory(x: torch.Tensor) -> int:
 
 @contextmanager
 def _seeded(seed: Any) -> Iterator[None]:
-    """Within the block PyTorch's generators begin with a seed; afterwards they go on as if nothing had been drawn."""
+    """Within the block PyTorch's generators start from a seed; afterwards they continue as if nothing had
+    been drawn."""
     if seed is None:
         yield
         return
@@ -229,16 +229,16 @@ def _show_call(operands: list[torch.Tensor], call: str) -> list[torch.Tensor]:
     return _CALLS[call].shown(operands)
 
 
-#: What stands in a graph for one call of a module.
+#: The graph's representation of one call of a module.
 _torch_module = torch.library.custom_op("lamina::torch_module", _run_call, mutates_args=())
 _torch_module.register_fake(_show_call)
 has_side_effect(torch.ops.lamina.torch_module.default)
 
 
 def staying(network: torch.nn.Module, exclude: Exclude | None) -> tuple[str, ...]:
-    """The paths of the modules for which `exclude` is true, outermost; for a list of modules those in it.
+    """The paths of the outermost modules for which `exclude` is true; for a list of modules those in it.
 
-    Raises ValueError where that is the whole network.
+    Raises ValueError if that is the whole network.
     """
     if exclude is None:
         return ()
@@ -261,8 +261,8 @@ def _chosen(module: torch.nn.Module, path: str, exclude: Exclude, whole: bool) -
 
 @contextmanager
 def standing(network: torch.nn.Module, paths: Iterable[str]) -> Iterator[list[StayingCall]]:
-    """Within the block each call of these modules, of functions with a gradient of their own and of hooks on
-    gradients is one node of a graph; gives the list of the calls.
+    """Within the block each call of these modules, of functions with a custom gradient and of hooks on
+    gradients becomes one node of a graph; yields the list of the calls.
     """
     calls: list[StayingCall] = []
     modules = {path: network.get_submodule(path) for path in paths}
@@ -279,13 +279,16 @@ def standing(network: torch.nn.Module, paths: Iterable[str]) -> Iterator[list[St
 
 
 def _applied(calls: list[StayingCall], function: Any, *args: Any) -> Any:
-    """A call of a `torch.autograd.Function`. Checkpoints are what they call; PyTorch's other ones are opened.
+    """A call of a `torch.autograd.Function`. Checkpoints are replaced by their calls; PyTorch's other ones are
+    inlined.
 
-    Raises TorchConversionError for one that is given a function, whose parameters would be hidden in it.
+    Raises TorchConversionError if it is passed a function, which could hide parameters.
     """
     apply = super(_SingleLevelFunction, function).apply
     leaves = flatten(args, open_dataclasses=True)[0]
-    if not any(isinstance(x, FakeTensor) for x in leaves):  # of another thread, or within what stays
+    if not any(
+        isinstance(x, FakeTensor) for x in leaves
+    ):  # another thread's, or within a part left to PyTorch
         return apply(*args)
     if function is CheckpointFunction:
         run, _, *inputs = args
@@ -301,20 +304,20 @@ def _applied(calls: list[StayingCall], function: Any, *args: Any) -> Any:
 
 
 def _passed(calls: list[StayingCall], name: str, rule: Rule, tensors: Tensors) -> Tensors:
-    """A call of a function that gives its arguments as they are, with a rule for their gradients."""
+    """A call of an identity function with a rule for its gradients."""
     found: Tensors = _stand_in(calls, name, _Applied("gradient"), partial(passing, rule), *tensors)
     return found
 
 
 def hooked(hooks: Sequence[Callable[..., Any]]) -> TorchModule:
-    """The op that gives a parameter as what these hooks are on."""
+    """The op that applies a parameter's hooks."""
     inputs, _ = Inputs.of((torch.empty(0),), {})
     call = StayingCall("a parameter's hooks", _Applied("gradient"), partial(passing, through(hooks)), inputs)
     return TorchModule(call)
 
 
 class _Applied(torch.nn.Module):
-    """What has no parameters and no modes."""
+    """A part without parameters and modes."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -339,7 +342,7 @@ def _stand_in(
 
 @converts("lamina::torch_module")
 def torch_module(call: TorchCall) -> Any:
-    """A call of a module that stays PyTorch's."""
+    """A call of a module left to PyTorch."""
     held: StayingCall = call.node.meta["stays"]
     place: Any = call.device
     seed = [ops.randint(0, 2**31 - 1, (1,), device=place)] if held.trains else []
@@ -347,7 +350,7 @@ def torch_module(call: TorchCall) -> Any:
 
 
 def mark(graph: ExportedGraph, calls: Iterable[StayingCall]) -> ExportedGraph:
-    """Keep with each node that stands for a call what it calls, and place what tensors' hooks are on."""
+    """Attach the called object to each node that represents a call, and place the hooks of tensors."""
     named = {str(id(c)): c for c in calls}
     nodes = [n for n in graph.program.nodes() if n.target is torch.ops.lamina.torch_module.default]
     for node in nodes:
@@ -359,7 +362,7 @@ def mark(graph: ExportedGraph, calls: Iterable[StayingCall]) -> ExportedGraph:
 
 @dataclass(frozen=True)
 class _ByTorch(CustomOp, abstract=True):
-    """What PyTorch computes. On a GPU it runs op by op, and is no part of a recorded CUDA graph."""
+    """An op computed by PyTorch. On a GPU it runs op by op, and cannot be part of a captured CUDA graph."""
 
     call: StayingCall
     arity = None
@@ -374,7 +377,7 @@ class _ByTorch(CustomOp, abstract=True):
         return tuple(_array(y) for y in self.computed(list(map(_shown, arrays))))
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any], stream: int) -> None:
-        """By PyTorch, on the stream. Raises TorchConversionError while a CUDA graph is recorded."""
+        """By PyTorch, on the stream. Raises TorchConversionError while a CUDA graph is captured."""
         with _on_stream(self.call, inputs, stream):
             for place, y in zip(outputs, self.computed(list(map(_shown, inputs))), strict=True):
                 _shown(place).copy_(y.detach())
@@ -389,10 +392,10 @@ class _ByTorch(CustomOp, abstract=True):
 
 @dataclass(frozen=True)
 class TorchModule(_ByTorch):
-    """One call of a module that stays PyTorch's: its operands, then a seed where it may draw random numbers."""
+    """One call of a module left to PyTorch: its operands, then a seed if it may draw random numbers."""
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        """By PyTorch, on tensors without numbers."""
+        """By PyTorch, on fake tensors."""
         return self.call.specs(inputs[:-1] if self.call.trains else inputs)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -403,11 +406,11 @@ class TorchModule(_ByTorch):
         return [next(found) if i < count and x.dtype.is_float else None for i, x in enumerate(inputs)]
 
     def composed(self, *inputs: Any) -> Sequence[Any]:
-        """The forward pass of a function written with ops: for models that hold no gradients."""
+        """The forward pass of a function written with ops: for models without gradients."""
         return tuple(self.call.opened([x.spec for x in inputs])(*inputs).outputs)
 
     def computed(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Results, then new values of what is written."""
+        """Results, then new values of written operands."""
         operands, seed, _ = self._split(given)
         with torch.no_grad():
             return self.call.run(operands, seed)
@@ -415,15 +418,15 @@ class TorchModule(_ByTorch):
 
 @dataclass(frozen=True)
 class TorchModuleGrad(_ByTorch):
-    """The gradients of the floating point inputs and parameters: what `TorchModule` reads, then the gradients of what
-    it gives, where there are any.
+    """The gradients of the floating point inputs and parameters: operands are those of `TorchModule`, then the
+    gradients of its results, if any.
     """
 
     given: tuple[bool, ...]
     differentiable = False
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        """As what they are the gradients of."""
+        """The specs of the differentiated inputs."""
         count = len(inputs) - sum(self.given) - self.call.trains - self.call.buffers
         return tuple(s.open for s in inputs[:count] if s.dtype.is_float)
 
@@ -449,7 +452,7 @@ def _on_stream(call: StayingCall, inputs: Sequence[Any], stream: int) -> Iterato
 
 
 def _shown(x: Any) -> torch.Tensor:
-    """An array's memory as a tensor of PyTorch's; a copy where it may not be written."""
+    """An array's memory as a PyTorch tensor; a copy if it is not writable."""
     if not isinstance(x, np.ndarray):
         return (
             torch.from_dlpack(x)

@@ -1,7 +1,7 @@
-"""What a node of torch.fx calls: the function's name, the names of its arguments, and what it says of memory.
+"""The call targets of torch.fx nodes: the function's name, its argument names, and its memory behavior.
 
 A name is PyTorch's own, "conv2d" for torch.conv2d, torch.nn.functional.conv2d and torch.ops.aten.conv2d.default
-alike; in-place functions are known by the underscore behind it.
+alike; in-place functions have a trailing underscore.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lamina import ops
 from lamina.convert.torch.cells import Cell
 
 Schema: TypeAlias = torch._C.FunctionSchema
-#: Other names of functions, and the name that they have here.
+#: Other names of functions, and their names here.
 SYNONYMS = {
     "divide": "div", "true_divide": "div", "multiply": "mul", "subtract": "sub", "negative": "neg",
     "absolute": "abs", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
@@ -33,9 +33,9 @@ SYNONYMS = {
     "linalg_diagonal": "diagonal", "trapz": "trapezoid", "fake_quantize": "quantize",
     "_efficientzerotensor": "zeros",
 }  # fmt: skip
-#: NumPy's names of arguments, which PyTorch's built-in functions take for their own.
+#: NumPy's argument names, which PyTorch's built-in functions accept for their own.
 NUMPYS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
-#: Namespaces that stand in front of the names of built-in functions.
+#: Namespaces that prefix the names of built-in functions.
 PREFIXES = ("special_", "fft_")
 #: The arguments of functions that are written in C, and have no overloads.
 PYTHON = {"getitem": ("input", "key"), "setitem": ("input", "key", "value"), "getattr": ("input", "attribute"),
@@ -45,7 +45,7 @@ PYTHON = {"getitem": ("input", "key"), "setitem": ("input", "key", "value"), "ge
 
 
 def name_of(node: Node) -> str:
-    """The name of what a node calls, without place, overload and namespace: "add_" for aten.add_.Tensor."""
+    """The name of a node's function, without place, overload and namespace: "add_" for aten.add_.Tensor."""
     name = own_name(node)
     in_place = name.endswith("_") and not name.endswith("__")
     stem = name[:-1] if in_place else name
@@ -56,7 +56,7 @@ def name_of(node: Node) -> str:
 
 
 def own_name(node: Node) -> str:
-    """The name that PyTorch has for it."""
+    """PyTorch's own name of it."""
     target: Any = node.target
     if isinstance(target, str):
         return target
@@ -65,7 +65,7 @@ def own_name(node: Node) -> str:
 
 
 def full_name(node: Node) -> str:
-    """Its name as people write it: "aten.add_.Tensor", "torch.nn.functional.relu", "Tensor.view"."""
+    """Its display name: "aten.add_.Tensor", "torch.nn.functional.relu", "Tensor.view"."""
     target: Any = node.target
     if isinstance(target, str):
         return f"Tensor.{target}" if node.op == "call_method" else target
@@ -76,7 +76,7 @@ def full_name(node: Node) -> str:
 
 
 def is_torch(target: Any) -> bool:
-    """Whether a function is PyTorch's, of tensors."""
+    """Whether a function is one of PyTorch's on tensors."""
     if isinstance(target, (str, torch._ops.OperatorBase)):
         return True
     place = getattr(target, "__module__", None) or ""
@@ -86,7 +86,7 @@ def is_torch(target: Any) -> bool:
 
 
 def namespace(target: Any) -> str:
-    """The library that an operator was registered in, "aten" for PyTorch's own; "" for what is no operator."""
+    """The library in which an operator was registered, "aten" for PyTorch's own; "" if it is not an operator."""
     if isinstance(target, torch._ops.OpOverload):
         return str(target.namespace)
     is_packet = isinstance(target, torch._ops.OpOverloadPacket)
@@ -108,7 +108,7 @@ def _is_nn(target: Any) -> bool:
 
 
 def written_operator(target: Any) -> Callable[..., Any] | None:
-    """operator.add for operator.iadd; None for what is no in-place operator of Python."""
+    """operator.add for operator.iadd; None if it is not an in-place operator of Python."""
     name = getattr(target, "__name__", "")
     if getattr(operator, name, None) is not target or not name.startswith("i"):
         return None
@@ -117,7 +117,7 @@ def written_operator(target: Any) -> Callable[..., Any] | None:
 
 
 def is_view(node: Node) -> bool:
-    """Whether the result shares its memory with the first argument: by the tensors that were seen, else by schema."""
+    """Whether the result shares its memory with the first argument: by the example values, else by the schema."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Node):
         return False
@@ -130,7 +130,7 @@ def is_view(node: Node) -> bool:
 
 
 def example(node: Node) -> Any:
-    """The tensor without values that PyTorch saw there, or several; None where it was not looked at."""
+    """PyTorch's example value of the result, or several; None if there is none."""
     found = node.meta.get("example_value")
     return node.meta.get("val") if found is None else found
 
@@ -140,8 +140,8 @@ def _storage(x: torch.Tensor) -> int:
 
 
 def turns(node: Node) -> bool:
-    """Whether a node changes the shape of the tensor that it is given, whose memory stays (unsqueeze_, transpose_):
-    an in-place function whose plain form gives a view.
+    """Whether a node changes its argument's shape in place, keeping the memory (unsqueeze_, transpose_):
+    an in-place function whose out-of-place form returns a view.
     """
     name = own_name(node)
     stem = name.removesuffix("_")
@@ -169,10 +169,11 @@ def _schemas(name: str) -> tuple[Schema, ...]:
 
 
 def named(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by the names that the function gives them; "self" is "input".
+    """The arguments of a call by the function's parameter names; "self" is "input".
 
-    Overloads and Python functions say their own names; of built-in functions the overload is taken whose types fit.
-    Raises TypeError where no overload does.
+    Overloads and Python functions provide their own names; of built-in functions the overload with matching types is
+    used.
+    Raises TypeError if no overload matches.
     """
     if own_name(node) in PYTHON:
         return dict(zip(PYTHON[own_name(node)], args, strict=False)) | dict(kwargs)
@@ -199,7 +200,7 @@ def named(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
 
 
 def defaults(node: Node, given: int) -> dict[str, Any]:
-    """What a function that goes by another's name here takes beside its first arguments: that one's may be others."""
+    """Default values of an alias' remaining parameters: those of the function it stands for may differ."""
     if own_name(node).removesuffix("_") not in SYNONYMS:
         return {}
     known = [a for s in schemas(node)[:1] for a in s.arguments[given:] if a.has_default_value()]
@@ -207,7 +208,7 @@ def defaults(node: Node, given: int) -> dict[str, Any]:
 
 
 def _own_names(name: str) -> Iterator[str]:
-    """The names that the function of lamina.ops gives its arguments; numbers where there is none."""
+    """The parameter names of the function of lamina.ops; numbers if there is none."""
     for place in (ops, ops.special):
         if name in place.__all__:
             yield from inspect.signature(getattr(place, name)).parameters
@@ -218,7 +219,7 @@ def _own_names(name: str) -> Iterator[str]:
 def _python_signature(target: Any) -> inspect.Signature | None:
     if isinstance(target, (str, torch._ops.OperatorBase)) or not inspect.isfunction(target):
         return None
-    # F.max_pool2d and its kind choose between two functions by a flag: their own signature is (*args, **kwargs).
+    # F.max_pool2d and its variants choose between two functions by a flag: their own signature is (*args, **kwargs).
     chosen = torch._jit_internal.boolean_dispatched.get(target)
     return inspect.signature(chosen["if_true"] if chosen else target)
 
@@ -226,7 +227,7 @@ def _python_signature(target: Any) -> inspect.Signature | None:
 def _fits(
     schema: Schema, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(what had to be bent, the arguments by name) where the arguments are such as the schema takes."""
+    """(the penalty of conversions, the arguments by name) if the arguments match the schema."""
     parameters = schema.arguments
     placed = [p for p in parameters if not p.kwarg_only]
     args = _gathered(placed, args)
@@ -249,7 +250,7 @@ def spelled(name: str) -> str:
 
 
 def _gathered(placed: Sequence[Any], args: Sequence[Any]) -> Sequence[Any]:
-    """x.view(2, 3): sizes given one by one are one argument."""
+    """x.view(2, 3): sizes passed one by one are one argument."""
     if len(args) <= len(placed):
         return args
     first = len(placed) - 1
@@ -279,7 +280,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def _cost(kind: str, value: Any) -> int | None:
-    """0 where a value is of a schema's type, more where PyTorch takes it all the same, None where it does not."""
+    """0 if a value has a schema's type, more if PyTorch converts it, None if it does not match."""
     if kind.startswith("Optional["):
         return 0 if value is None else _cost(kind[9:-1], value)
     if kind.startswith("List["):

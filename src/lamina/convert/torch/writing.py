@@ -1,7 +1,7 @@
-"""Lamina's graphs as graphs of torch.fx: each op is the functions of PyTorch that `functions` says.
+"""Lamina's graphs as graphs of torch.fx: each op becomes the PyTorch functions given by `functions`.
 
-Traces at several sizes of the free axes are written side by side, as for ONNX: a number that differs between them is
-a formula of sizes of tensors that are there (`convert.sizes`).
+Traces at several sizes of the free axes are written in parallel, as for ONNX: a number that differs between them
+becomes a formula of sizes of available tensors (`convert.sizes`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lamina.spec import as_dtype
 from lamina.tensors import tensor
 
 Array: TypeAlias = np.ndarray[Any, Any]
-#: What writes a size's arithmetic on proxies; numbers come first where they may.
+#: Size arithmetic on proxies; numbers come first where allowed.
 _ARITHMETIC = {"Mul": operator.mul, "Div": operator.floordiv, "Add": operator.add}
 
 
 class Constants:
-    """Tensors that graphs read, each once: by dtype, shape and elements."""
+    """Tensors that graphs read, deduplicated: by dtype, shape and elements."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -49,7 +49,7 @@ class Constants:
 class FxWriter:
     """One graph of torch.fx, whose inputs are states, inputs and constants by name.
 
-    constants: where its constants are kept. device: where new tensors are made.
+    constants: the store of its constants. device: where new tensors are created.
     """
 
     def __init__(self, constants: Constants) -> None:
@@ -82,9 +82,10 @@ class FxWriter:
         return self._tracer.create_proxy("call_function", function, args, kwargs)
 
     def write(self, graphs: Sequence[Graph], inputs: Sequence[Any], free: Sequence[Dim]) -> list[Any]:
-        """Write graphs that are the same but for sizes, on what stands for their inputs; what stands for the outputs.
+        """Write graphs that are equal except for sizes, on their inputs' representations; returns those of the
+        outputs.
 
-        Raises TorchConversionError for an op that PyTorch has nothing for.
+        Raises TorchConversionError for an op without a PyTorch equivalent.
         """
         self._free = list(free)
         self._found.update(zip(graphs[0].inputs, inputs, strict=True))
@@ -119,7 +120,7 @@ class FxWriter:
         return step.written(operands)
 
     def _custom(self, nodes: tuple[Node, ...], operands: Sequence[Any]) -> list[Any]:
-        """Results with a gradient of their own: a function of autograd around the rule's graph."""
+        """Results with a custom gradient: an autograd function around the rule's graph."""
         op: Any = nodes[0].op
         rules: list[Graph] = []
         there: tuple[bool, ...] = ()
@@ -152,14 +153,14 @@ class FxWriter:
         return self._placed(self._constants.name(array))
 
     def _placed(self, name: str) -> Any:
-        """The constant of this name, as an input of the graph in front of all that was written."""
+        """The constant of this name, as an input of the graph, before all written nodes."""
         if name not in self._held:
             with self.graph.inserting_after(next(reversed(self._placed_as))):
                 self._held[name] = self.placeholder(name)
         return self._held[name]
 
     def _joined(self, arrays: Sequence[Array]) -> Any:
-        """A constant that may be another one in each trace. Raises TorchConversionError where nothing gives it."""
+        """A constant that may differ between traces. Raises TorchConversionError if it cannot be computed."""
         first = arrays[0]
         if all(a.shape == first.shape and a.tobytes() == first.tobytes() for a in arrays[1:]):
             return self._constant(first)
@@ -193,7 +194,7 @@ class FxWriter:
         return None
 
     def _scalar(self, arrays: Sequence[Array], made: Mapping[str, Any]) -> Any:
-        """A number that is a size, or one by a size, as it is in each trace."""
+        """A number that is a size, or one divided by a size, as it is in each trace."""
         numbers = [float(a) for a in arrays]
         if all(n.is_integer() for n in numbers):
             size = self._number(tuple(map(int, numbers)), ())
@@ -206,7 +207,8 @@ class FxWriter:
 
     # ---- sizes that depend on free axes
     def _number(self, numbers: tuple[int, ...], near: Sequence[Dim]) -> Any:
-        """What stands for a number that is so much in each trace; None where it is no function of known sizes."""
+        """The representation of a number with these values in the traces; None if it is no function of
+        known sizes."""
         if len(set(numbers)) == 1:
             return numbers[0]
         if numbers not in self._sizes:
@@ -220,7 +222,9 @@ class FxWriter:
 
 
 def _varying(stands: Sequence[Any], values: Sequence[Sequence[Value]]) -> list[Dim]:
-    """The sizes that differ between the traces. stands: for each value, of which each trace has its own."""
+    """The sizes that differ between the traces. stands: the representation of each value, of which each trace has its
+    own.
+    """
     found = []
     for x, own in zip(stands, zip(*values, strict=True), strict=True):
         columns = enumerate(zip(*(v.shape for v in own), strict=True))
@@ -229,7 +233,7 @@ def _varying(stands: Sequence[Any], values: Sequence[Sequence[Value]]) -> list[D
 
 
 def _number(values: Sequence[Value]) -> Any:
-    """The number that a constant of no axes is in each trace; None where it is not one."""
+    """The scalar that a constant is in each trace; None if it is not one."""
     if any(v.constant is None or v.shape for v in values):
         return None
     found = {_array(v).item() for v in values}

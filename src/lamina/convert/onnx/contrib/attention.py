@@ -1,6 +1,6 @@
-"""Attention with its projection, masks of several forms, caches, shared heads and rotary positions.
+"""Attention with its projection, various masks, caches, grouped heads and rotary positions.
 
-Queries are [B, H, S, E], keys and values [B, G, T, E] with G heads, each of which serves H / G of the queries'.
+Queries are [B, H, S, E], keys and values [B, G, T, E] with G heads, each of which serves H / G query heads.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from lamina.convert.onnx.contrib.domain import contributes
 from lamina.convert.onnx.node import OnnxNode, as_tensor
 from lamina.spec import bool_, float32, int64
 
-#: What is added to the score of a key that the mask hides, by default.
+#: The default value added to the score of a masked key.
 _HIDDEN = -10000.0
 
 
 def attended(
     node: OnnxNode, q: Any, k: Any, v: Any, bias: Any, cap: float = 0.0, sink: Any = None
 ) -> tuple[Any, Any]:
-    """([B, S, H E], the scores before the softmax, None where an op of its own computes them).
+    """([B, S, H E], the scores before the softmax, None if a fused op computes them).
 
-    bias: what is added to the scores; cap: scores are cap tanh(scores / cap); sink [H]: a score that every query has
-    besides, of nothing.
+    bias: a term added to the scores; cap: scores are cap tanh(scores / cap); sink [H]: an additional score of every
+    query, without a value.
     """
     scale = node.get("scale", 0.0) or q.shape[-1] ** -0.5
     k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
@@ -50,10 +50,10 @@ def _joined(x: Any) -> Any:
 
 
 def _mask(node: OnnxNode, mask: Any, batch: int, keys: int) -> Any:
-    """What a mask adds to the scores, [B or 1, 1, S or 1, T].
+    """The mask as a term added to the scores, [B or 1, 1, S or 1, T].
 
-    mask: marks [B, T] or [B, S, T], or the place [B] where the keys of a sample end; with [2 B] also where they
-    begin.
+    mask: flags [B, T] or [B, S, T], or the end position [B] of each sample's keys; with [2 B] also the start
+        positions.
     """
     hidden = float(node.get("mask_filter_value", _HIDDEN))
     if mask.ndim == 1 and mask.shape[0] not in (batch, 2 * batch):
@@ -78,7 +78,7 @@ def _causal(rows: int, keys: int) -> Any:
 
 
 def _bias(node: OnnxNode, q: Any, keys: int, mask: Any, added: Any) -> Any:
-    """The sum of what hides keys and of the bias that is given; None where there is none."""
+    """The sum of the masks and the given bias; None if there is neither."""
     parts = [] if added is None else [ops.cast(added, float32)]
     if mask is not None:
         parts.append(_mask(node, mask, q.shape[0], keys))
@@ -92,7 +92,7 @@ def _bias(node: OnnxNode, q: Any, keys: int, mask: Any, added: Any) -> Any:
 
 @contributes("Attention")
 def attention(node: OnnxNode) -> Any:
-    """(the attention of x w + bias [B, S, H E], keys and values with those of the past [2, B, H, T, E])."""
+    """(the attention of x w + bias [B, S, H E], keys and values including past ones [2, B, H, T, E])."""
     x, w, bias = node.input(0), node.input(1), node.optional(2)
     projected = ops.matmul(x, w)
     projected = projected if bias is None else ops.add(projected, bias)
@@ -100,7 +100,7 @@ def attention(node: OnnxNode) -> Any:
 
 
 def self_attended(node: OnnxNode, projected: Any, mask: Any, past: Any, added: Any = None) -> tuple[Any, Any]:
-    """(the result, the keys and values) of queries, keys and values that stand side by side [B, S, 3 H E]."""
+    """(the result, the keys and values) from concatenated queries, keys and values [B, S, 3 H E]."""
     if node.get("do_rotary", 0) or node.get("past_present_share_buffer", 0):
         raise node.error("do_rotary and past_present_share_buffer are not read; export without them")
     count = node.needed("num_heads")
@@ -114,7 +114,7 @@ def self_attended(node: OnnxNode, projected: Any, mask: Any, past: Any, added: A
 
 @contributes("MultiHeadAttention")
 def multi_head_attention(node: OnnxNode) -> Any:
-    """(the attention of queries over keys and values, keys and values with those of the past, the scores)."""
+    """(the attention of queries over keys and values, keys and values including past ones, the scores)."""
     if any(node.optional(i) is not None for i in (8, 9)):
         raise node.error("caches of a fixed size (past_sequence_length, cache_indirection) are not read")
     q, k, v = _projected(node)
@@ -154,7 +154,7 @@ def _projected(node: OnnxNode) -> tuple[Any, Any, Any]:
 def group_query_attention(node: OnnxNode) -> Any:
     """(causal attention [B, S, H E], the caches [B, G, T, E] with the new keys and values).
 
-    Sample b has seqlens_k[b] + 1 keys, the new ones included; a cache that is longer keeps its size.
+    Sample b has seqlens_k[b] + 1 keys, the new ones included; a longer cache keeps its size.
     """
     if any(node.optional(i) is not None for i in (12, 13, 14, 15, 16)) or node.get("sliding_window_cache", 0):
         raise node.error("quantized and windowed caches, norms of queries and query_seqlens are not read")
@@ -190,7 +190,7 @@ def _grouped(node: OnnxNode) -> tuple[Any, Any, Any]:
 
 
 def _rotated(node: OnnxNode, q: Any, k: Any, begins: Any) -> tuple[Any, Any]:
-    """Queries and keys turned by their places: those that are given, else those behind the sample's past."""
+    """Queries and keys rotated by their positions: the given ones, else those after the sample's past."""
     cos, sin, places = node.input(7), node.input(8), node.optional(9)
     if places is None:
         places = ops.add(begins.unsqueeze(1), as_tensor(np.arange(q.shape[2])[None]))
@@ -200,13 +200,13 @@ def _rotated(node: OnnxNode, q: Any, k: Any, begins: Any) -> tuple[Any, Any]:
 
 
 def _at(table: Any, places: Any) -> Any:
-    """[B, 1, S, E / 2]: the rows of a table at each place."""
+    """[B, 1, S, E / 2]: the rows of a table at each position."""
     rows = ops.index_select(table, 0, ops.cast(places, int64).reshape((-1,)))
     return rows.reshape((*places.shape, table.shape[-1])).unsqueeze(1)
 
 
 def _written(past: Any, new: Any, begins: Any, total: int) -> Any:
-    """The cache [B, G, max(T, its size), E] with the new rows from each sample's place on."""
+    """The cache [B, G, max(T, its size), E] with the new rows from each sample's position on."""
     b, g, steps, e = new.shape
     held = 0 if past is None else past.shape[2]
     size = max(held, total)
@@ -221,7 +221,7 @@ def _written(past: Any, new: Any, begins: Any, total: int) -> Any:
 
 
 def _seen(node: OnnxNode, begins: Any, ends: Any, steps: int, total: int) -> Any:
-    """[B, 1, S, T]: minus infinity where a query does not see a key."""
+    """[B, 1, S, T]: minus infinity where a query does not attend to a key."""
     key = as_tensor(np.arange(total).reshape(1, 1, 1, -1))
     own = ops.add(begins.reshape((-1, 1, 1, 1)), as_tensor(np.arange(steps).reshape(1, 1, -1, 1)))
     if not node.get("causal", 1):
@@ -234,7 +234,7 @@ def _seen(node: OnnxNode, begins: Any, ends: Any, steps: int, total: int) -> Any
 
 @contributes("RotaryEmbedding")
 def rotary_embedding(node: OnnxNode) -> Any:
-    """Pairs of features turned by angles that grow with the place; one place is where the first step stands."""
+    """Pairs of features rotated by angles that grow with the position; a single position is the first step's."""
     x, places = node.input(0), ops.cast(node.input(1), int64)
     if node.get("is_packed_batching", 0):
         raise node.error("is_packed_batching is not read: give sequences of one length")

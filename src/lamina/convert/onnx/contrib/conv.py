@@ -1,4 +1,4 @@
-"""Convolutions and pooling with what stands behind them, or with channels as the last axis."""
+"""Convolutions and pooling with fused epilogues, or with channels last."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ contributes("GridSample")(grid_sample)
 
 @contributes("FusedConv")
 def fused_conv(node: OnnxNode) -> Any:
-    """A convolution, plus a tensor of its result's shape, then the activation that is named."""
+    """A convolution, plus a tensor of its result's shape, then the named activation."""
     return _then(node, conv(node))
 
 
 @contributes("NhwcConv", "NhwcFusedConv")
 def nhwc_fused_conv(node: OnnxNode) -> Any:
-    """`fused_conv` of images whose channels are the last axis; filters are as ever."""
+    """`fused_conv` of channels-last images; the filters' layout is unchanged."""
     x, w, bias = node.input(0), node.input(1), node.optional(2)
     return _then(node, to_last(convolved(node, to_first(x), w, bias)))
 
@@ -36,7 +36,7 @@ def _then(node: OnnxNode, x: Any) -> Any:
 
 @contributes("NhwcMaxPool")
 def nhwc_max_pool(node: OnnxNode) -> Any:
-    """Max pooling of images whose channels are the last axis."""
+    """Max pooling of channels-last images."""
     return to_last(max_pool(replace(node, inputs=(to_first(node.input(0)),))))
 
 

@@ -1,4 +1,4 @@
-"""Matrix products with what stands around them, and with weights of few bits."""
+"""Matrix products with fused operations, and with low-bit quantized weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from lamina.convert.onnx.matmul import gemm
 from lamina.convert.onnx.node import OnnxNode, as_tensor
 from lamina.spec import int32, uint8
 
-#: What the 16 codes of a 4-bit number of bitsandbytes stand for (https://arxiv.org/abs/2305.14314): a float of four
-#: bits, and the quantiles of a normal distribution.
+#: The values of bitsandbytes' 16 4-bit codes (https://arxiv.org/abs/2305.14314): a four-bit float,
+#: and the quantiles of a normal distribution.
 FP4 = (
     0.0, 0.00520833333, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25,
     -0.0, -0.00520833333, -0.66666667, -1.0, -0.33333333, -0.5, -0.16666667, -0.25,
@@ -29,10 +29,10 @@ NF4 = (
 
 @contributes("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation")
 def fused_matmul(node: OnnxNode) -> Any:
-    """alpha A B, then the activation that is named.
+    """alpha A B, then the named activation.
 
-    transA, transB: the last two axes change places; transBatchA, transBatchB: the first one goes behind the other
-    axes of the batch.
+    transA, transB: transpose the last two axes; transBatchA, transBatchB: move the first axis after the other batch
+    axes.
     """
     a, b = (
         _turned(node.input(i), node.get(f"trans{side}", 0), node.get(f"transBatch{side}", 0))
@@ -50,7 +50,7 @@ def _turned(x: Any, rows: int, batch: int) -> Any:
 
 @contributes("FusedGemm")
 def fused_gemm(node: OnnxNode) -> Any:
-    """Gemm, then the activation that is named."""
+    """Gemm, then the named activation."""
     return activated(node, gemm(node))
 
 
@@ -74,7 +74,7 @@ def unpacked(x: Any, bits: int) -> Any:
 
 @contributes("MatMulNBits", statistics=(2, 3))
 def matmul_n_bits(node: OnnxNode) -> Any:
-    """x w^T + bias, w [N, K] of few bits, with a scale (and a zero point) for each block of a row.
+    """x w^T + bias, w [N, K] with few bits, and a scale (and a zero point) for each block of a row.
 
     b [N, blocks, bytes], scales [N, blocks]; zero points packed as b is, or numbers of the scales' type.
     """
@@ -101,7 +101,7 @@ def matmul_n_bits(node: OnnxNode) -> Any:
 
 
 def _zero_points(zero: Any, n: int, blocks: int, bits: int, scales: Any) -> Any:
-    """[n, blocks, 1]; the middle of the codes where none are given."""
+    """[n, blocks, 1]; the middle of the codes if none are given."""
     if zero is None:
         return float(1 << (bits - 1))
     if zero.dtype == uint8:
@@ -111,7 +111,7 @@ def _zero_points(zero: Any, n: int, blocks: int, bits: int, scales: Any) -> Any:
 
 @contributes("MatMulBnb4", statistics=(2,))
 def matmul_bnb4(node: OnnxNode) -> Any:
-    """x w^T, w [N, K] as codes of four bits (high bits first) with a largest value for each block of the whole."""
+    """x w^T, w [N, K] as four-bit codes (high bits first) with an absolute maximum for each block of the whole."""
     x, packed, largest = (node.input(i) for i in range(3))
     n, k, size = node.needed("N"), node.needed("K"), node.needed("block_size")
     table = as_tensor(NF4 if node.needed("quant_type") else FP4, largest.dtype)
@@ -126,7 +126,7 @@ def matmul_bnb4(node: OnnxNode) -> Any:
 
 @contributes("GatherBlockQuantized", statistics=(2, 3))
 def gather_block_quantized(node: OnnxNode) -> Any:
-    """Slices of a table of few bits, with a scale (and a zero point) for each block along quantize_axis."""
+    """Slices of a low-bit table, with a scale (and a zero point) for each block along quantize_axis."""
     table, index, scales, zero = node.input(0), node.input(1), node.input(2), node.optional(3)
     bits, size, middle = node.get("bits", 4), node.get("block_size", 128), 0
     if table.dtype == uint8:
@@ -144,14 +144,14 @@ def gather_block_quantized(node: OnnxNode) -> Any:
 
 
 def _repeated(v: Any, axis: int, size: int, table: Any) -> Any:
-    """Numbers of blocks along an axis, each for all elements of its block."""
+    """Values per block along an axis, repeated for all elements of the block."""
     places = as_tensor(np.arange(table.shape[axis]) // size)
     return ops.index_select(v, axis, places)
 
 
 @contributes("CDist")
 def cdist(node: OnnxNode) -> Any:
-    """[M, K]: how far each row of the one matrix is from each of the other; euclidean, or its square."""
+    """[M, K]: the distances between the rows of two matrices; Euclidean, or squared."""
     a, b, metric = node.input(0), node.input(1), node.get("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
         raise node.error(f"metric must be euclidean or sqeuclidean, got {metric!r}")

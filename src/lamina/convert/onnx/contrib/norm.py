@@ -22,7 +22,7 @@ def skip_layer_normalization(node: OnnxNode) -> Any:
 
 @contributes("SkipSimplifiedLayerNormalization")
 def skip_simplified_layer_normalization(node: OnnxNode) -> Any:
-    """(x + skip + bias) / its root mean square, scaled; nothing, 1 / the root, and that sum."""
+    """(x + skip + bias) / its root mean square, scaled; None, 1 / the root, and that sum."""
     total, wide = _total(node, 3), None
     wide = ops.cast(total, float32)
     inverse = ops.rsqrt(ops.add(ops.mean(ops.square(wide), -1, True), node.get("epsilon", 1e-12)))
@@ -31,12 +31,12 @@ def skip_simplified_layer_normalization(node: OnnxNode) -> Any:
 
 
 def _total(node: OnnxNode, bias: int) -> Any:
-    """The sum of the first two inputs and a bias, if it is there."""
+    """The sum of the first two inputs and a bias, if given."""
     return reduce(ops.add, [x for x in (node.input(0), node.input(1), node.optional(bias)) if x is not None])
 
 
 def _normalized(node: OnnxNode, x: Any, scale: Any, shift: Any) -> tuple[Any, Any, Any, Any]:
-    """(the layer norm over the last axis, the mean and 1 / deviation where they are asked for, x)."""
+    """(the layer norm over the last axis, the mean and 1 / deviation if requested, x)."""
     eps = node.get("epsilon", 1e-12)
     y = ops.layer_norm(x, (x.shape[-1],), scale, shift, eps)
     if not node.asks(1) and not node.asks(2):
@@ -48,7 +48,7 @@ def _normalized(node: OnnxNode, x: Any, scale: Any, shift: Any) -> tuple[Any, An
 
 @contributes("EmbedLayerNormalization")
 def embed_layer_normalization(node: OnnxNode) -> Any:
-    """(the layer norm of the sum of the embeddings of words, places and segments, words of each sample, the sum).
+    """(the layer norm of the sum of word, position and segment embeddings, each sample's number of words, the sum).
 
     ids [B, T]; the tables [n, E]; mask [B, T] counts the words. Without segments all are of the first kind.
     """
@@ -72,13 +72,13 @@ def _rows(table: Any, index: Any) -> Any:
 
 @contributes("GroupNorm")
 def group_norm(node: OnnxNode) -> Any:
-    """Over groups of channels, then silu if that is asked for; channels are the last axis by default."""
+    """Group norm, then silu if requested; channels are last by default."""
     return _group_normalized(node, node.input(0))
 
 
 @contributes("SkipGroupNorm")
 def skip_group_norm(node: OnnxNode) -> Any:
-    """(`group_norm` of x + skip + bias, that sum); a skip [N, C] is for all places."""
+    """(`group_norm` of x + skip + bias, that sum); a skip [N, C] is broadcast over positions."""
     x, skip, bias = node.input(0), node.input(3), node.optional(4)
     if skip.ndim == 2:
         n, c = skip.shape

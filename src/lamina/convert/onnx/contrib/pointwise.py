@@ -1,4 +1,4 @@
-"""Activations with what stands before them."""
+"""Activations with fused preceding operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.convert.onnx.contrib.domain import contributes
 from lamina.convert.onnx.node import HANDLERS, OnnxNode
 from lamina.convert.onnx.pointwise import dropout
 
-#: The operators that are written as an activation of another, and the attributes that their parameters are, in order.
+#: The activations that other operators name, and the attributes that hold their parameters, in order.
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Relu": (), "Sigmoid": (), "Tanh": (), "Softplus": (), "Softsign": (), "HardSwish": (), "Mish": (),
     "LeakyRelu": ("alpha",), "Elu": ("alpha",), "ThresholdedRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"),
@@ -97,7 +97,8 @@ def bias_dropout(node: OnnxNode) -> Any:
 
 @contributes("IsAllFinite")
 def is_all_finite(node: OnnxNode) -> Any:
-    """Whether no element of any input is NaN or infinite; of one of these alone with isnan_only or isinf_only."""
+    """Whether no element of any input is NaN or infinite; only one of these is checked with isnan_only
+    or isinf_only."""
     nan, inf = node.get("isnan_only", 0), node.get("isinf_only", 0)
     wrong = ops.isnan if nan else ops.isinf if inf else lambda x: ops.logical_not(ops.isfinite(x))
     return ops.logical_not(reduce(ops.logical_or, [ops.any(wrong(x)) for x in node.inputs]))

@@ -1,4 +1,4 @@
-"""Operators on quantized tensors: integers x that stand for (x - zero point) scale."""
+"""Operators on quantized tensors: integers x that represent (x - zero point) scale."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ contributes("MatMulInteger16")(matmul_integer)
 
 
 def real(x: Any, scale: Any, zero: Any) -> Any:
-    """float32: what a quantized tensor stands for; scale and zero point are numbers, or broadcast with x."""
+    """float32: the dequantized tensor; scale and zero point are numbers, or broadcast with x."""
     return ops.mul(ops.cast(centred(x, _number(zero), -1), float32), _number(scale))
 
 
 def quantized(x: Any, scale: Any, zero: Any, like: Any) -> Any:
-    """Real numbers as integers of the zero point's type (without one, of the type of `like`)."""
+    """Real numbers quantized to the zero point's type (without one, the type of `like`)."""
     zero = _number(zero)
     return rounded(ops.div(x, _number(scale)), zero, (like if zero is None else zero).dtype)
 
 
 def _number(x: Any) -> Any:
-    """A vector of one as a number, so that it moves no axes."""
+    """A vector of one element as a scalar, so that broadcasting adds no axes."""
     return x.reshape(()) if x is not None and x.shape == (1,) else x
 
 
@@ -61,7 +61,7 @@ UNARY: dict[str, Callable[[OnnxNode, Any], Any]] = {
 
 @contributes(*UNARY, statistics=(1, 3))
 def qlinear_unary(node: OnnxNode) -> Any:
-    """f of what x stands for, quantized again."""
+    """f of the dequantized x, quantized again."""
     x, scale, zero, y_scale, y_zero = (
         node.input(0),
         node.input(1),
@@ -96,7 +96,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {"QLinearAdd": ops.add, "QLinearM
 
 @contributes(*BINARY, statistics=(1, 4, 6))
 def qlinear_binary(node: OnnxNode) -> Any:
-    """The sum or the product of what two tensors stand for, quantized again."""
+    """The sum or the product of two dequantized tensors, quantized again."""
     a, b = (real(node.input(i), node.input(i + 1), node.optional(i + 2)) for i in (0, 3))
     return quantized(BINARY[node.operator](a, b), node.input(6), node.optional(7), node.input(0))
 
@@ -110,14 +110,14 @@ def qlinear_where(node: OnnxNode) -> Any:
 
 @contributes("QLinearConcat", statistics=(0, *range(3, 3000, 3)))
 def qlinear_concat(node: OnnxNode) -> Any:
-    """Quantized tensors one after the other along an axis, quantized again; each with its scale and zero point."""
+    """Quantized tensors concatenated along an axis, quantized again; each with its scale and zero point."""
     parts = [real(*node.inputs[i : i + 3]) for i in range(2, len(node.inputs), 3)]
     return quantized(ops.cat(parts, node.needed("axis")), node.input(0), node.input(1), node.input(2))
 
 
 @contributes("QLinearConv", statistics=(1, 4, 6))
 def qlinear_conv_of_layout(node: OnnxNode) -> Any:
-    """The convolution of quantized tensors; with channels_last of images whose channels are the last axis."""
+    """The convolution of quantized tensors; with channels_last of channels-last images."""
     if not node.get("channels_last", 0):
         return qlinear_conv(node)
     return to_last(qlinear_conv(replace(node, inputs=(to_first(node.input(0)), *node.inputs[1:]))))
@@ -125,7 +125,7 @@ def qlinear_conv_of_layout(node: OnnxNode) -> Any:
 
 @contributes("DynamicQuantizeMatMul", statistics=(2,))
 def dynamic_quantize_matmul(node: OnnxNode) -> Any:
-    """x as uint8 numbers of its own range, times a quantized matrix, as real numbers, plus a bias."""
+    """x dynamically quantized to uint8, times a quantized matrix, as real numbers, plus a bias."""
     x, scale, zero = dynamic_quantize_linear(replace(node, inputs=(node.input(0),)))
     return _real_product(x, scale, zero, *(node.optional(i) for i in range(1, 5)))
 
@@ -138,7 +138,7 @@ def matmul_integer_to_float(node: OnnxNode) -> Any:
 
 
 def _real_product(a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any, bias: Any) -> Any:
-    """The product of what quantized matrices stand for; a's numbers may be per row, b's per column."""
+    """The product of dequantized matrices; a's scales may be per row, b's per column."""
     found = real_product(a, a_scale, a_zero, b, b_scale, b_zero)
     if found is not None:
         return found if bias is None else ops.add(found, bias)
@@ -151,7 +151,7 @@ def _real_product(a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zer
 
 @contributes("QGemm", statistics=(1, 4, 7))
 def q_gemm(node: OnnxNode) -> Any:
-    """alpha A B + C of quantized matrices, C int32 in units of the product; real without a scale of the result."""
+    """alpha A B + C of quantized matrices, C int32 in units of the product; real if the result has no scale."""
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (node.optional(i) for i in range(9))
     alpha, transposed = node.get("alpha", 1.0), bool(node.get("transB", 0))
     a = ops.transpose(a, 0, 1) if node.get("transA", 0) else a
@@ -189,7 +189,7 @@ def q_embed_layer_normalization(node: OnnxNode) -> Any:
 
 @contributes("DynamicQuantizeLSTM", statistics=(8, 10))
 def dynamic_quantize_lstm(node: OnnxNode) -> Any:
-    """An LSTM of quantized weights [D, inputs, 4 H]; what goes in stays real (ONNX Runtime rounds it to 8 bits)."""
+    """An LSTM with quantized weights [D, inputs, 4 H]; inputs stay real (ONNX Runtime rounds them to 8 bits)."""
     w, r = (
         ops.transpose(real(node.input(i), _per_gate(node.input(s)), _per_gate(node.input(s + 1))), 1, 2)
         for i, s in ((1, 8), (2, 10))
@@ -198,7 +198,7 @@ def dynamic_quantize_lstm(node: OnnxNode) -> Any:
 
 
 def _per_gate(v: Any) -> Any:
-    """Numbers [D] or [D, 4 H] as ones that broadcast with [D, inputs, 4 H]."""
+    """Numbers [D] or [D, 4 H], reshaped to broadcast with [D, inputs, 4 H]."""
     return v.reshape((v.shape[0], 1, -1))
 
 

@@ -1,4 +1,4 @@
-"""Operators that ONNX has too, as ONNX Runtime had them before, and those that move elements."""
+"""ONNX Runtime's earlier versions of ONNX operators, and operators that move elements."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ contributes("Trilu", known=(1,))(trilu)
 
 @contributes("ExpandDims", known=(1,))
 def expand_dims(node: OnnxNode) -> Any:
-    """With an axis of size 1 at a place, which may count back from the end."""
+    """With an axis of size 1 at a position, which may be negative."""
     x, axis = node.input(0), int(node.number(1))
     return x.unsqueeze(axis)
 
 
 @contributes("Range", known=(0, 1, 2))
 def range_of_one(node: OnnxNode) -> Any:
-    """start, start + delta, … before limit; the numbers may be vectors of one, delta is 1 by default."""
+    """start, start + delta, … before limit; the numbers may be vectors of one element, delta is 1 by default."""
     start, limit = (node.known(i).reshape(()) for i in range(2))
     delta = start.dtype.type(node.number(2, 1))
     return range_(replace(node, inputs=tuple(as_tensor(np.asarray(v)) for v in (start, limit, delta))))
@@ -35,14 +35,14 @@ def range_of_one(node: OnnxNode) -> Any:
 
 @contributes("Unique", known=(0,))
 def unique_in_order(node: OnnxNode) -> Any:
-    """(the different elements as they come, where each element is among them, how often each is there)."""
+    """(the distinct elements in order of occurrence, the inverse indices, the counts)."""
     values, _, inverse, counts = unique(replace(node, attributes={"sorted": 0}))
     return values, inverse, counts
 
 
 @contributes("UnfoldTensor")
 def unfold_tensor(node: OnnxNode) -> Any:
-    """[..., n, ..., size]: the windows of an axis that begin every few elements, as a last axis."""
+    """[..., n, ..., size]: strided windows of an axis, as a last axis."""
     x, size, step = node.input(0), node.needed("size"), node.get("step", 1)
     axis = node.get("dim", -1) % x.ndim
     count = (x.shape[axis] - size) // step + 1

@@ -1,7 +1,7 @@
-"""Models of ONNX from networks, functions and graphs: `lamina.convert.to_onnx`.
+"""ONNX models from networks, functions and graphs: `lamina.convert.to_onnx`.
 
 Each op is written by a function in the module of its family: `exports` for one that adds ONNX operators to the model,
-`composes` for one that says the op in other ops. An op of your own is entered the same way.
+`composes` for one that expresses the op by other ops. Custom ops are registered the same way.
 """
 
 from lamina._lazy import listing

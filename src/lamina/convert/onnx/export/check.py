@@ -1,4 +1,4 @@
-"""The self-check: a model's outputs beside those of the graph that it was written from."""
+"""The self-check: a model's outputs compared with those of the graph that it was written from."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Array = np.ndarray[Any, Any]
 _log = logging.getLogger("lamina.convert")
 _runtime = lazy(__name__, {"InferenceSession": "onnxruntime", "SessionOptions": "onnxruntime"})
 
-#: How far results may be apart, as a share of the largest of them: types of 32 bits and more, and the half types.
+#: Tolerances relative to the largest result: for types of 32 bits and more, and for half types.
 TOLERANCE, COARSE = 1e-4, 3e-2
-#: What onnxruntime says of models that it has no kernel for: not the model's fault.
+#: onnxruntime's messages for models that it has no kernel for: not the model's fault.
 _NO_KERNEL = (
     "NOT_IMPLEMENTED",
     "Could not find an implementation",
@@ -38,12 +38,12 @@ _NO_KERNEL = (
 )
 
 
-#: Types that arrays cannot be handed to onnxruntime in.
+#: Types of arrays that onnxruntime does not accept.
 _NOT_NUMPY = (onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT8E4M3FN)
 
 
 class CheckError(ValueError):
-    """A model that was written computes something else than what it was written from; names op and module."""
+    """An exported model computes something other than its source; names op and module."""
 
 
 def checked_model(
@@ -55,11 +55,11 @@ def checked_model(
     examples: Sequence[Array | None],
 ) -> None:
     """Check a model and run it. Raises CheckError, ExportError for types that an operator does not take, and
-    what onnx's checker raises.
+    the errors of onnx's checker.
 
     graphs: at the examples' sizes, then at others. held: the weights, the graphs' first inputs. written: the file of
-    a model whose weights are in another file. steps: each op with the names of its results. examples: of the inputs,
-    where they are arrays.
+    a model with external weights. steps: each op with the names of its results. examples: of the inputs,
+    if they are arrays.
     """
     try:
         onnx.checker.check_model(model if written is None else str(written), full_check=True)
@@ -88,8 +88,8 @@ def checked_model(
 
 
 def drawn(spec: Spec, seed: int = 0, example: Array | None = None) -> Array:
-    """The numbers of an example where they differ from each other (they may mean something: indices, boxes), repeated
-    or cut; else normally distributed floats, zeros and ones."""
+    """An example's values if they differ from each other (they may have a meaning: indices, boxes), repeated
+    or cropped; else normally distributed floats, zeros and ones."""
     rng = np.random.default_rng(seed)
     if example is not None and example.size and (example != example.reshape(-1)[0]).any():
         return np.resize(example, spec.shape).astype(spec.dtype.numpy)
@@ -99,7 +99,7 @@ def drawn(spec: Spec, seed: int = 0, example: Array | None = None) -> Array:
 
 
 def apart(found: Array, wanted: Array) -> str | None:
-    """How two results differ; None where they agree."""
+    """The difference between two results as text; None if they agree."""
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return f"is {found.dtype}{list(found.shape)}, not {wanted.dtype}{list(wanted.shape)}"
     if not wanted.size or found.tobytes() == wanted.tobytes():
@@ -125,8 +125,8 @@ def _rounded(
     found: Array,
     wanted: Array,
 ) -> bool:
-    """Whether the network's own output moves as far where weights and inputs move by a rounding: nothing but
-    roundings is left of a sum of terms that cancel (the mean of what a norm has centred)."""
+    """Whether the network's own output changes as much under rounding of weights and inputs: a sum of canceling
+    terms (the mean of a centered norm) consists of rounding errors alone."""
     if found.shape != wanted.shape or found.dtype != wanted.dtype or wanted.dtype.kind != "f":
         return False
     if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
@@ -158,7 +158,7 @@ class OwnRunner:
         self.model = model
 
     def run(self, given: Mapping[str, Array]) -> list[Array] | None:
-        """The outputs; None where it has no handler for an operator, or no op for a type."""
+        """The outputs; None if it lacks a handler for an operator, or an op for a type."""
         try:
             found = OnnxGraph(self.model)({n: ops.operand(x) for n, x in given.items()})
         except (OnnxError, DTypeError) as error:
@@ -176,7 +176,7 @@ class RuntimeRunner:
         self.model, self.path = model, path
 
     def run(self, given: Mapping[str, Array]) -> list[Array] | None:
-        """The outputs; None where it has no kernel for an operator in its types, or NumPy has not the types."""
+        """The outputs; None if it has no kernel for an operator's types, or NumPy lacks the types."""
         if any(
             v.type.tensor_type.elem_type in _NOT_NUMPY
             for v in (*self.model.graph.input, *self.model.graph.output)
@@ -203,7 +203,7 @@ def _where(
     given: Mapping[str, Array],
     steps: Sequence[tuple[Node, tuple[str | None, ...]]],
 ) -> str:
-    """The first op whose result differs, as text; "" where none does alone."""
+    """The first op whose result differs, as text; "" if none does by itself."""
     inner = onnx.ModelProto()
     inner.CopyFrom(model)
     known = {v.name for v in model.graph.output}

@@ -1,4 +1,4 @@
-"""Convolutions, transposed convolutions, and those of 8-bit numbers."""
+"""Convolutions, transposed convolutions, and 8-bit ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lamina.spec import Shape, float32, int8
 
 
 def attributes(win: Window, kernel: Shape) -> dict[str, Any]:
-    """The attributes of a window that all of ONNX's convolutions have."""
+    """The window attributes that all of ONNX's convolutions share."""
     return {
         "kernel_shape": list(kernel),
         "strides": list(win.stride),
@@ -24,7 +24,7 @@ def attributes(win: Window, kernel: Shape) -> dict[str, Any]:
 
 
 def _filters(step: OpExport, win: Window, name: str) -> str:
-    """The filters, mirrored where the window says so."""
+    """The filters, flipped if the window says so."""
     return reversed_axes(step, name, tuple(range(2, 2 + win.rank))) if win.flip else name
 
 
@@ -37,7 +37,7 @@ def conv(step: OpExport) -> Written:
 
 @exports(ConvDataGrad)
 def conv_transpose(step: OpExport) -> Written:
-    """ConvTranspose; what the stride leaves open of the result's size is its output_padding."""
+    """ConvTranspose; the part of the result's size that the stride leaves undetermined is its output_padding."""
     win, kernel = step.op.window, step.specs[1].shape[2:]
 
     def extra(node: Any) -> list[int]:

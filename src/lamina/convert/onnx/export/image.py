@@ -15,13 +15,13 @@ from lamina.spec import bool_, float32, int64
 
 #: Kinds of maps that are padding, and ONNX's name of the mode.
 PADS = {"reflect": "reflect", "replicate": "edge"}
-#: Kinds that Resize computes alike.
+#: Kinds that Resize computes identically.
 RESIZES = {"nearest": "nearest", "linear": "linear", "cubic": "cubic"}
 
 
 @exports(MapAxes)
 def map_axes(step: OpExport) -> Written:
-    """Resize or Pad where they mean the same, else a gather or a product along each axis."""
+    """Resize or Pad if they are equivalent, else a gather or a product along each axis."""
     maps = [(a, step.op.maps[a]) for a in step.op.axes]
     for whole in (_resize, _pad):
         found = whole(step, maps)
@@ -36,7 +36,7 @@ def map_axes(step: OpExport) -> Written:
 
 
 def _resize(step: OpExport, maps: list[tuple[int, AxisMap]]) -> str | None:
-    """Resize of all axes; None where the maps are not of one kind that it has."""
+    """Resize of all axes; None if the maps are not of one supported kind."""
     first = maps[0][1]
     kinds = {(m.kind, m.numbers[1:], m.transposed) for _, m in maps}
     if len(kinds) != 1 or first.kind not in RESIZES or first.transposed or step.dtype != float32:
@@ -62,7 +62,7 @@ def _resize(step: OpExport, maps: list[tuple[int, AxisMap]]) -> str | None:
 
 
 def _scaled(m: AxisMap) -> bool:
-    """Whether an axis is read at another scale than its sizes say."""
+    """Whether an axis is resampled at a scale other than its sizes imply."""
     return abs(m.numbers[0] * m.out - m.size) > 1e-6 * m.size
 
 
@@ -85,7 +85,7 @@ def _resized(step: OpExport, axes: list[int], maps: Any, by_size: bool, given: d
 
 
 def _pad(step: OpExport, maps: list[tuple[int, AxisMap]]) -> str | None:
-    """Pad of all axes with what the image has; None where the maps are not of one kind that it has."""
+    """Pad of all axes with the image's values; None if the maps are not of one supported kind."""
     kinds = {(m.kind, m.transposed) for _, m in maps}
     if len(kinds) != 1 or maps[0][1].kind not in PADS or maps[0][1].transposed or 0 in step.specs[0].shape:
         return None
@@ -105,12 +105,12 @@ def _pad(step: OpExport, maps: list[tuple[int, AxisMap]]) -> str | None:
 
 
 def _along(step: OpExport, name: str, axis: int, m: AxisMap) -> str:
-    """One axis: each element taken from one place, or the product with the matrix of weights."""
+    """One axis: a gather of single elements, or the product with the matrix of weights."""
     table, rank = m.table, step.specs[0].ndim
     if table.longest <= 1 and (table.weight == 1).all():
         at = np.full(table.rows, m.source, np.int64)
         at[table.counts == 1] = table.at
-        if (table.counts != 1).any():  # a zero behind the last element for what is read from nowhere
+        if (table.counts != 1).any():  # a zero after the last element, for positions outside
             sides = [0] * (2 * rank)
             sides[rank + axis] = 1
             name = step.add("Pad", name, step.ints(*sides), step.constant(0))
@@ -121,7 +121,7 @@ def _along(step: OpExport, name: str, axis: int, m: AxisMap) -> str:
     name = name if wide == step.dtype else step.cast(name, wide)
     if axis == rank - 1:
         found = step.add("MatMul", name, step.constant(matrix, wide))
-    else:  # the axis changes places with the last but one
+    else:  # the axis is swapped with the last but one
         order = list(range(rank))
         order[axis], order[-2] = rank - 2, axis
         moved = name if axis == rank - 2 else step.add("Transpose", name, perm=order)
@@ -146,7 +146,7 @@ def grid_sample(step: OpExport) -> Written:
 
 @exports(RoiAlign)
 def roi_align(step: OpExport) -> Written:
-    """RoiAlign; the image's number is an operand of its own there."""
+    """RoiAlign; the image index is a separate operand there."""
     x, boxes = step.inputs
     number = step.cast(step.add("Gather", boxes, step.constant(0, int64), axis=1), int64)
     corners = step.add("Slice", boxes, step.ints(1), step.ints(5), step.ints(1))
@@ -160,7 +160,7 @@ def roi_align(step: OpExport) -> Written:
 
 @exports(KeepBoxes)
 def keep_boxes(step: OpExport) -> Written:
-    """NonMaxSuppression with falling scores; what it selects is marked."""
+    """NonMaxSuppression with decreasing scores; the selected boxes are marked."""
     if step.varies(lambda n: n.inputs[0].shape):
         raise step.error("the number of boxes must be fixed")
     count = step.specs[0].shape[0]

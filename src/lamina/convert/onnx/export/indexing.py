@@ -22,7 +22,7 @@ def embedding(step: OpExport) -> Written:
 
 @exports(Gather)
 def gather(step: OpExport) -> Written:
-    """Gather where one index serves for everything else, else GatherElements."""
+    """Gather if the index is constant along all other axes, else GatherElements."""
     axis, index = step.op.axis, step.specs[1].shape
     others = [n for a, n in enumerate(index) if a != axis]
     if all(n == 1 for n in others) and not step.varies(
@@ -33,7 +33,7 @@ def gather(step: OpExport) -> Written:
 
 
 def _widened(step: OpExport, by: int) -> str:
-    """The index, repeated along the axes of 1 where operand `by` has more."""
+    """The index, repeated along axes of size 1 where operand `by` has more."""
     axis = step.op.axis
 
     def sizes(node: Any) -> list[int]:
@@ -64,7 +64,7 @@ def scatter(step: OpExport) -> Written:
 
 @composes(TakeRows)
 def take_rows(op: TakeRows, x: Any, index: Any, inverse: Any) -> Any:
-    """The rows that are named; zeros where none is."""
+    """The rows at the indices; zeros for missing ones."""
     if not x.spec.numel:
         return ops.operand(np.zeros((index.shape[0], x.shape[1]), x.dtype.numpy))
     found = ops.index_select(x, 0, ops.clamp(index, 0, None))
@@ -80,19 +80,19 @@ def _inside(starts: Any, rows: int) -> Any:
 
 @composes(BagSum)
 def bag_sum(op: BagSum, x: Any, starts: Any) -> Any:
-    """The product of the rows with 1 where a bag has them."""
+    """The product of the bag membership matrix and the rows."""
     return ops.matmul(_inside(starts, x.shape[0]).cast(x.dtype), x)
 
 
 @composes(BagSpread)
 def bag_spread(op: BagSpread, x: Any, starts: Any) -> Any:
-    """The product of the bags with 1 where they have a row."""
+    """The product of the transposed membership matrix and the bags' values."""
     return ops.matmul(ops.transpose(_inside(starts, op.rows), 0, 1).cast(x.dtype), x)
 
 
 @composes(BagMax)
 def bag_max(op: BagMax, x: Any, starts: Any) -> Any:
-    """The largest of each bag's rows, the others being -inf; 0 and -1 for an empty bag."""
+    """The maximum of each bag's rows, the others being -inf; 0 and -1 for an empty bag."""
     if not x.shape[0]:
         zeros = np.zeros(op.infer(x.spec, starts.spec)[0].shape, x.dtype.numpy)
         return ops.operand(zeros), ops.operand(np.full(zeros.shape, -1))

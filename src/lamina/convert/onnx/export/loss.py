@@ -1,4 +1,4 @@
-"""Losses, 8-bit numbers, and what draws random numbers."""
+"""Losses, 8-bit numbers, and ops that draw random numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ refuses(
 
 @composes(CrossEntropy)
 def cross_entropy(op: CrossEntropy, x: Any, labels: Any) -> Any:
-    """-log_softmax at the label, mixed with the mean over all classes for smooth labels; 0 where it is ignored."""
+    """-log_softmax at the label, mixed with the mean over all classes for label smoothing; 0 where it is ignored."""
     wide = x.cast(x.dtype.compute)
     logs = ops.log_softmax(wide, 1)
     index = labels.cast("int64").unsqueeze(1)  # [N, 1, *spatial]
@@ -62,7 +62,7 @@ def cross_entropy(op: CrossEntropy, x: Any, labels: Any) -> Any:
 
 @composes(NllLoss)
 def nll_loss(op: NllLoss, x: Any, labels: Any, *weight: Any) -> Any:
-    """-x at the label by its weight; 0 where it is ignored, and where the weight is 0."""
+    """-x at the label times its weight; 0 where it is ignored, and where the weight is 0."""
     index = labels.cast("int64")
     counts = None if op.ignore_index is None else index != op.ignore_index
     safe = index if counts is None else ops.where(counts, index, 0)
@@ -76,7 +76,7 @@ def nll_loss(op: NllLoss, x: Any, labels: Any, *weight: Any) -> Any:
 
 @composes(LabelledMean)
 def labelled_mean(op: LabelledMean, losses: Any, labels: Any) -> Any:
-    """The sum by the number of labels that count."""
+    """The sum divided by the number of labels that count."""
     wide = losses.cast(losses.dtype.compute)
     axes = tuple(range(losses.ndim))
     share = ops.reciprocal(ops.sum((labels != op.ignore_index).cast(wide.dtype), axes))
@@ -85,14 +85,14 @@ def labelled_mean(op: LabelledMean, losses: Any, labels: Any) -> Any:
 
 @composes(BinaryCrossEntropy)
 def binary_cross_entropy(op: BinaryCrossEntropy, p: Any, t: Any) -> Any:
-    """-(t log(p) + (1 - t) log(1 - p)), logarithms being at least -100."""
+    """-(t log(p) + (1 - t) log(1 - p)), with logarithms clamped to at least -100."""
     logs = [ops.clamp(ops.log(v), -100.0, None) for v in (p, 1.0 - p)]
     return -(t * logs[0] + (1.0 - t) * logs[1])
 
 
 @exports(Quantize)
 def quantize(step: OpExport) -> Written:
-    """QuantizeLinear to a type that the zero point tells."""
+    """QuantizeLinear to a type given by the zero point."""
     x = step.inputs[0] if step.dtype == float32 else step.cast(step.inputs[0], float32)
     if step.op.dtype.is_float and step.opset < 19:
         raise step.error("float8 came with opset 19; write the model with opset=19 or later")

@@ -28,7 +28,7 @@ def matmul(step: OpExport) -> Written:
 
 @exports(Softmax, LogSoftmax)
 def softmax(step: OpExport) -> Written:
-    """Softmax or LogSoftmax of one axis; of several by the formula."""
+    """Softmax or LogSoftmax of one axis; over several axes by the formula."""
     if len(step.op.axis) > 1 or 0 in step.specs[0].shape:
         return step.composed(_softmax)
     return step.add(type(step.op).__name__, *step.inputs, axis=step.op.axis[0])
@@ -45,10 +45,10 @@ def _softmax(op: Softmax | LogSoftmax, x: Any) -> Any:
 
 @composes(Attention)
 def attention(op: Attention, q: Any, k: Any, v: Any, *more: Any) -> Any:
-    """softmax(scale q kᵀ + bias) v, with dropout's mask; with a bias a row that sees nothing gives zeros."""
+    """softmax(scale q kᵀ + bias) v, with dropout's mask; with a bias, fully masked rows give zeros."""
     given, mask = op.parted(more)
     bias = given[0] if given else None
-    wide = q.dtype.compute if op.stats else q.dtype  # the logarithms of sums are of that type
+    wide = q.dtype.compute if op.stats else q.dtype  # the type of the log-sum-exp
     scores = ops.matmul(q.cast(wide) * op.scale, k.cast(wide).transpose(2, 3))
     scores = scores if bias is None else scores + bias.cast(wide)
     if op.causal:
@@ -66,6 +66,6 @@ def attention(op: Attention, q: Any, k: Any, v: Any, *more: Any) -> Any:
 
 
 def _sees(bias: Any) -> bool:
-    """Whether a bias is known to hide nothing from anybody."""
+    """Whether a bias is known to mask nothing."""
     known = bias.held
     return known is not None and bool(np.isfinite(known.numpy().astype(np.float64)).all())

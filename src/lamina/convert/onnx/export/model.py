@@ -1,4 +1,4 @@
-"""`to_onnx`: a network, a function or a graph as a model of ONNX."""
+"""`to_onnx`: a network, a function or a graph as an ONNX model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lamina.spec import Spec
 from lamina.tensors import Tensor, array_spec
 
 OPSETS = range(17, 24)
-#: What protobuf takes in one message; larger models keep their weights in a file beside them.
+#: The size limit of a protobuf message; larger models keep their weights in a file beside them.
 LIMIT = 2**31 - 2**24
 
 
@@ -50,25 +50,24 @@ def to_onnx(
     metadata: Mapping[str, str] | None = None,
     check: bool = True,
 ) -> onnx.ModelProto:
-    """A network (in inference mode), a function of operands, or a graph as a model of ONNX's standard operators.
+    """A network (in inference mode), a function of operands, or a graph as a model of standard ONNX operators.
 
     examples: one for each argument: a Spec, a tensor or an array, or nested tuples, lists and dicts of them; only
     shapes and dtypes are used. A `Graph` needs none: its inputs are the model's.
-    path: where the model is written, at once. opset: the version of the operators, 17 to 23.
+    path: where the model is written, atomically. opset: the version of the operators, 17 to 23.
     dynamic: axes whose size is free when the model runs: "batch" for the first axis of every input, or for each
     input's name its axes with their names, {"x": {0: "batch", 1: "time"}}; axes of one name have one size. The
-    network is traced at other sizes of them too; what it computes from sizes stands in the model as operators.
-    input_names, output_names: by default those of the function's arguments, as Python writes them, and "output".
+    network is traced at other sizes of them too; computations on sizes become operators of the model.
+    input_names, output_names: by default those of the function's arguments, in Python's notation, and "output".
     external_data: keep the weights in a file `<path>.data` beside the model; by default where they exceed what one
     file can hold, 2 GB.
-    metadata: texts of your own that stand in the model, its `metadata_props`.
+    metadata: custom texts for the model's `metadata_props`.
     check: run onnx's checker, then the model by `OnnxGraph`, and by onnxruntime where that is installed, on the
-    examples (on random numbers where these are specs, or all equal) and, with free axes, on others of other shapes;
+    examples (on random numbers if these are specs, or all equal) and, with free axes, on others of other shapes;
     CheckError where outputs differ from the network's by more than 1e-4 of the largest.
 
-    The weights stand under their names in the state_dict, and are the same bit by bit.
-    Raises ExportError for an op that ONNX has nothing for, naming it and its module; ValueError for another opset or
-    unknown names; OSError.
+    The weights have their state_dict names, and are bit-identical. Raises ExportError for an op without an ONNX
+    equivalent, naming it and its module; ValueError for another opset or unknown names; OSError.
     """
     if opset not in OPSETS:
         raise ValueError(f"to_onnx: opset must be {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
@@ -90,7 +89,7 @@ def to_onnx(
 
 @dataclass(frozen=True)
 class Exported:
-    """A model, the graphs at the examples' and at other sizes, and which values of the model the ops' results are."""
+    """A model, the graphs at the examples' and at other sizes, and the model's values that hold the ops' results."""
 
     model: onnx.ModelProto
     graphs: list[Graph]
@@ -99,9 +98,10 @@ class Exported:
 
 @dataclass(frozen=True)
 class _Exportable:
-    """What is traced: specs of the inputs -> the graph, whose first inputs are the weights, and the outputs' names.
+    """The traced function: specs of the inputs -> the graph, whose first inputs are the weights, and the output
+    names.
 
-    held: the weights. examples: arrays of the inputs, where given. resizable: whether it can be traced again.
+    held: the weights. examples: arrays of the inputs, if given. resizable: whether it can be traced again.
     """
 
     name: str
@@ -114,7 +114,7 @@ class _Exportable:
 
     @classmethod
     def of(cls, net: Any, examples: Sequence[Any], names: Sequence[str] | None) -> _Exportable:
-        """Raises TypeError and ValueError for what cannot be traced."""
+        """Raises TypeError and ValueError for untraceable arguments."""
         if isinstance(net, Graph):
             return cls._of_graph(net, examples, names)
         if not callable(net):
@@ -169,7 +169,7 @@ def _plain(name: str, root: str) -> str:
 
 
 def _unlike(name: str, taken: Sequence[str]) -> str:
-    """The name of a weight, changed where an input has it."""
+    """The name of a weight, changed if an input has it."""
     return f"weight.{name}" if name in taken else name
 
 
@@ -186,7 +186,7 @@ def _named(what: str, given: Sequence[str] | None, own: Sequence[str]) -> list[s
 
 
 def _alike(graphs: Sequence[Graph]) -> list[Graph]:
-    """Without markers and what nobody reads; in one form, too, where that leaves the traces alike."""
+    """Without markers and dead nodes; also canonicalized, if that keeps the traces alike."""
     bare = [prune_outputs(g.unmarked()) for g in graphs]
     tidy = [prune_outputs(common_subexpressions(fold_constants(drop_identities(g)))) for g in bare]
     return bare if difference(tidy) else tidy
@@ -229,7 +229,7 @@ def _exported(
 
 
 def _rename(writer: ModelWriter, made: Sequence[str], outputs: Sequence[str]) -> None:
-    """Give the results that are outputs the outputs' names; an input, a weight, an output of two names is copied."""
+    """Give the results that are outputs the outputs' names; inputs, weights and outputs with two names are copied."""
     own = {o for n in writer.nodes for o in n.output}
     renamed: dict[str, str] = {}
     for value, name in zip(made, outputs, strict=True):
@@ -250,7 +250,7 @@ def _rename(writer: ModelWriter, made: Sequence[str], outputs: Sequence[str]) ->
 
 
 def _drop_unread(writer: ModelWriter, outputs: Sequence[str]) -> None:
-    """Leave out nodes that no output depends on."""
+    """Remove nodes that no output depends on."""
     read, kept = set(outputs), []
     for node in reversed(writer.nodes):
         if read.intersection(node.output):
@@ -297,7 +297,8 @@ def _model(
 
 
 def _save(model: onnx.ModelProto, path: str | Path | None, external: bool | None) -> Path | None:
-    """Write the model; the path where it holds its weights in another file, and can only be read from there."""
+    """Write the model; returns the path if its weights are in another file, so that it can only be read
+    from there."""
     large = sum(len(t.raw_data) for t in model.graph.initializer) > LIMIT
     if path is None:
         if large or external:

@@ -16,7 +16,7 @@ from lamina.spec import float32, float64
 
 @exports(BatchNormInfer)
 def batch_norm_infer(step: OpExport) -> Written:
-    """BatchNormalization, then what the op has behind it: the residual, relu with its bound."""
+    """BatchNormalization, then the op's epilogue: the residual, relu with its bound."""
     y = step.add("BatchNormalization", *step.inputs[:5], epsilon=step.op.epsilon)
     if step.op.residual:
         y = step.add("Add", y, step.inputs[5])
@@ -29,7 +29,7 @@ def batch_norm_infer(step: OpExport) -> Written:
 def batch_norm(
     op: BatchNorm, x: Any, scale: Any, bias: Any, mean: Any, var: Any, residual: Any = None
 ) -> Any:
-    """The formula: ONNX's operator keeps another variance (the biased one) in training."""
+    """The formula: ONNX's operator stores the biased variance in training."""
     axes = (0, *range(2, x.ndim))
     kept = (-1, *(1,) * (x.ndim - 2))
     wide = x.cast(scale.dtype)
@@ -50,12 +50,12 @@ def batch_norm(
 
 
 def _plain(step: OpExport) -> bool:
-    """Whether the result alone is read, and float32 is what it is computed in."""
+    """Whether only the result is read, and it is computed in float32."""
     return not any(step.wanted[1:]) and step.dtype != float64
 
 
 def _in_float32(step: OpExport, operator: str, x: str, *others: str, **attributes: Any) -> str:
-    """The operator in float32, in which scale and bias of half types are."""
+    """The operator in float32, with scale and bias of half types converted."""
     if step.dtype == float32:
         return step.add(operator, x, *others, **attributes)
     return step.cast(step.add(operator, step.cast(x, float32), *others, **attributes), step.dtype)
@@ -63,7 +63,7 @@ def _in_float32(step: OpExport, operator: str, x: str, *others: str, **attribute
 
 @exports(LayerNorm)
 def layer_norm(step: OpExport) -> Written:
-    """LayerNormalization where it gives all that is read, else the formula."""
+    """LayerNormalization if it provides all results that are read, else the formula."""
     if not _plain(step):
         return step.composed(_layer_norm)
     return _in_float32(step, "LayerNormalization", *step.inputs, axis=-step.op.rank, epsilon=step.op.epsilon)
@@ -123,7 +123,7 @@ def _group_norm(op: GroupNorm, x: Any, scale: Any, bias: Any) -> Any:
 
 @exports(LocalResponseNorm)
 def local_response_norm(step: OpExport) -> Written:
-    """LRN for windows that are as long before as behind, else the formula."""
+    """LRN for symmetric windows, else the formula."""
     op = step.op
     if op.size % 2 == 0 or step.specs[0].ndim != 4:
         return step.composed(_local_response)

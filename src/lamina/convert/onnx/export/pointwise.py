@@ -1,4 +1,4 @@
-"""Elementwise ops: one operator where ONNX has it, else a formula."""
+"""Elementwise ops: one operator if ONNX has it, else a formula."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SAME = {
     p.Sigmoid: "Sigmoid", p.Sign: "Sign", p.Sin: "Sin", p.Softplus: "Softplus", p.Sqrt: "Sqrt", p.Sub: "Sub",
     p.Tan: "Tan", p.Tanh: "Tanh", p.Where: "Where",
 }  # fmt: skip
-#: Functions of one number that are operators.
+#: Unary functions that are operators.
 UNARY = {
     "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh",
     "acosh": "Acosh", "atanh": "Atanh", "round": "Round",
 }  # fmt: skip
-#: Functions of two numbers that are operators, on numbers and on booleans.
+#: Binary functions that are operators, on numbers and on booleans.
 BITS = {
     "bitwise_and": ("BitwiseAnd", "And"), "bitwise_or": ("BitwiseOr", "Or"), "bitwise_xor": ("BitwiseXor", "Xor"),
 }  # fmt: skip
@@ -46,7 +46,7 @@ def same(step: OpExport) -> Written:
 
 @exports(After, CheckIndex)
 def passed_on(step: OpExport) -> Written:
-    """The first operand as it is."""
+    """The first operand unchanged."""
     step.sized = True
     return step.inputs[0]
 
@@ -59,7 +59,7 @@ def not_equal(step: OpExport) -> Written:
 
 @exports(p.Neg)
 def negative(step: OpExport) -> Written:
-    """Neg; of numbers without sign 0 - x."""
+    """Neg; of unsigned numbers 0 - x."""
     if step.dtype.kind == "u":
         return step.add("Sub", step.constant(0), *step.inputs)
     return step.add("Neg", *step.inputs)
@@ -127,7 +127,7 @@ def mish(step: OpExport) -> Written:
 
 @exports(Cast)
 def cast(step: OpExport) -> Written:
-    """Cast; what is not 0 is True."""
+    """Cast; nonzero numbers become True."""
     return step.cast(step.inputs[0], step.op.dtype)
 
 
@@ -142,7 +142,7 @@ def full_like(step: OpExport) -> Written:
     return step.add("Expand", number, step.ints(*step.specs[0].shape))
 
 
-# ---- functions of one and two numbers
+# ---- unary and binary functions
 
 
 @exports(elementary.UnaryFunction)
@@ -157,13 +157,13 @@ def unary(step: OpExport) -> Written:
 
 
 def _expm1(x: Any) -> Any:
-    """Exact near 0: 2 t / (1 - t) with t = tanh(x / 2); far from it exp(x) - 1."""
+    """Accurate near 0: 2 t / (1 - t) with t = tanh(x / 2); elsewhere exp(x) - 1."""
     t = ops.tanh(ops.clamp(x, -1.0, 1.0) * 0.5)
     return ops.where(ops.abs(x) < 1.0, 2.0 * t / (1.0 - t), ops.exp(x) - 1.0)
 
 
 def _log1p(x: Any) -> Any:
-    """Exact near 0: 2 atanh(x / (x + 2))."""
+    """Accurate near 0: 2 atanh(x / (x + 2))."""
     near = ops.clamp(x, -0.5, 1.0)
     return ops.where(ops.abs(x) < 0.5, 2.0 * ops.atanh(near / (near + 2.0)), ops.log(1.0 + x))
 
@@ -214,12 +214,12 @@ def _bits(step: OpExport, of_numbers: str, of_bools: str) -> str:
 
 
 def _power(step: OpExport, base: str, exponent: str) -> str:
-    """A power of an int64, in the operands' type: ONNX has none of narrower integers."""
+    """A power of an int64, in the operands' type: ONNX has none for narrower integers."""
     return step.cast(step.add("Pow", base, exponent), step.dtype)
 
 
 def _divided(step: OpExport, name: str) -> str:
-    """Quotients and remainders; a quotient of integers by 0 is 0, which ONNX leaves open."""
+    """Quotients and remainders; a quotient of integers by 0 is 0, which ONNX leaves undefined."""
     if step.dtype.is_float:
         a, b = step.inputs
         whole = step.add("Floor", step.add("Div", a, b))
@@ -238,7 +238,7 @@ def _divided(step: OpExport, name: str) -> str:
     if name in ("remainder", "fmod"):
         return step.add("Where", nothing, zero, step.add("Mod", a, safe, fmod=int(name == "fmod")))
     quotient = step.add("Div", a, safe)
-    if name != "trunc_divide":  # one less where the remainder is not 0 and has another sign
+    if name != "trunc_divide":  # minus one if the remainder is not 0 and has the other sign
         rest = step.add("Sub", a, step.add("Mul", quotient, safe))
         apart = step.add("Less", step.add("Mul", step.add("Sign", rest), step.add("Sign", safe)), zero)
         quotient = step.add("Where", apart, step.add("Sub", quotient, one), quotient)
@@ -246,7 +246,7 @@ def _divided(step: OpExport, name: str) -> str:
 
 
 def _atan2(a: Any, b: Any) -> Any:
-    """The angle of (b, a): atan of the smaller by the larger, turned by octants."""
+    """The angle of (b, a): atan of the smaller over the larger, rotated by octants."""
     steep = ops.abs(a) > ops.abs(b)
     top, bottom = ops.where(steep, b, a), ops.where(steep, a, b)
     angle = ops.atan(ops.where(bottom == 0, 0.0, top / ops.where(bottom == 0, 1.0, bottom)))
@@ -264,7 +264,7 @@ def _hypot(a: Any, b: Any) -> Any:
 
 
 def _logaddexp(a: Any, b: Any) -> Any:
-    """max + log(1 + exp(-distance)); 0 apart where both are the same infinity."""
+    """max + log(1 + exp(-distance)); the distance is 0 where both are the same infinity."""
     away = ops.where(a == b, 0.0, -ops.abs(a - b))
     return ops.maximum(a, b) + _log1p(ops.exp(away))
 

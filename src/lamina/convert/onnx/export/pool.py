@@ -1,4 +1,4 @@
-"""Pooling: maxima with their places, averages and sums of windows."""
+"""Pooling: maxima with their indices, averages and sums of windows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _bare(win: Window) -> Window:
 
 @exports(MaxPool)
 def max_pool(step: OpExport) -> Written:
-    """MaxPool; its places are in the whole tensor, ours in the window."""
+    """MaxPool; its indices refer to the whole tensor, ours to the window."""
     op, win = step.op, step.op.window
     index = op.index and step.wanted[1]
     fits = _fits(op.kernel, win)
@@ -54,7 +54,7 @@ def max_pool(step: OpExport) -> Written:
 
 
 def _offset(step: OpExport, places: str, win: Window, spatial: Shape, output: Shape) -> str:
-    """Where in its window each maximum is, row-major, from where it is in the whole tensor."""
+    """The row-major position of each maximum in its window, from its index in the whole tensor."""
     rest = step.add("Mod", places, step.constant(prod(spatial), int64))
     total = None
     for axis, n in enumerate(spatial):
@@ -74,7 +74,7 @@ def _offset(step: OpExport, places: str, win: Window, spatial: Shape, output: Sh
 
 @exports(AvgPool)
 def avg_pool(step: OpExport) -> Written:
-    """AveragePool, times the window's size for sums; windows that are dilated before opset 19 as sums of slices."""
+    """AveragePool, times the window's size for sums; dilated windows before opset 19 as sums of slices."""
     op, win = step.op, step.op.window
     fits, dilated = _fits(op.kernel, win), any(d > 1 for d in win.dilation)
     if (dilated and step.opset < 19) or (not fits and op.mode == "exclude"):
@@ -101,7 +101,7 @@ def _sum_of_slices(op: AvgPool, x: Any) -> Any:
 
 @composes(RegionMax)
 def region_max(op: RegionMax, x: Any, starts: Any, stops: Any) -> Any:
-    """The maxima of windows that are known: their elements side by side, then the largest and its place."""
+    """The maxima of known windows: their elements side by side, then the maximum and its index."""
     first, end = starts.held, stops.held
     if first is None or end is None or starts.shape[0] != 1:
         raise ExportError(
@@ -114,7 +114,7 @@ def region_max(op: RegionMax, x: Any, starts: Any, stops: Any) -> Any:
     first = ops.argmax(found, 3, keepdim=True)
     behind = (
         np.arange(places.shape[0])[:, None] * places.shape[1]
-    )  # where each window's places begin in the table
+    )  # the start of each window's indices in the table
     at = (first + behind).reshape((first.spec.numel,))
     index = ops.index_select(np.ascontiguousarray(places.reshape(-1)), 0, at)
     full = (*x.shape[:2], *op.output)

@@ -1,4 +1,4 @@
-"""Reductions, running sums, orders."""
+"""Reductions, cumulative ops, sorting."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def reduce(step: OpExport) -> Written:
 
 @exports(ArgMax, ArgMin)
 def index_of_extremum(step: OpExport) -> Written:
-    """ArgMax or ArgMin; the first of equal elements counts."""
+    """ArgMax or ArgMin; of equal elements the first one."""
     operator = "ArgMin" if isinstance(step.op, ArgMin) else "ArgMax"
     return step.add(operator, *step.inputs, axis=step.op.axis, keepdims=0)
 
 
 @exports(Sort)
 def sort(step: OpExport) -> Written:
-    """TopK of as many as are kept; of equal elements the first counts."""
+    """TopK of as many as are kept; of equal elements the first one."""
     count = step.sizes(lambda n: [n.op.count(n.inputs[0].spec)])
     return step.add_several("TopK", 2, step.inputs[0], count, largest=int(step.op.descending), sorted=1)
 
 
 @exports(Scan)
 def scan(step: OpExport) -> Written:
-    """CumSum; other kinds by doubling: log2 of the axis' size steps."""
+    """CumSum; other kinds by doubling, in log2 of the axis' size steps."""
     if step.op.kind == "sum":
         rank = step.specs[0].ndim
         return step.add("CumSum", step.inputs[0], step.constant(step.op.axis % rank, int64))
@@ -70,7 +70,7 @@ _COMBINE: dict[str, tuple[Callable[[Any, Any], Any], float | None]] = {
 
 
 def _doubled(op: Scan, x: Any) -> Any:
-    """y[i] combined with y[i - 1], y[i - 2], y[i - 4], …; what lies before the first is nothing."""
+    """y[i] combined with y[i - 1], y[i - 2], y[i - 4], …; positions before the first are ignored."""
     combine, nothing = _COMBINE[op.kind]
     axis, size, reach, dtype = op.axis % x.ndim, x.shape[op.axis], 1, x.dtype
     x = x.cast(dtype.compute) if dtype.is_float else x
@@ -87,6 +87,6 @@ def _doubled(op: Scan, x: Any) -> Any:
 
 @composes(SearchSorted)
 def search_sorted(op: SearchSorted, rows: Any, values: Any) -> Any:
-    """How many elements of the row are smaller (or equal), counted one by one."""
+    """How many elements of the row are smaller (or equal), counted by comparison with each."""
     a, b = rows.unsqueeze(1), values.unsqueeze(2)  # [R, 1, N], [R, M, 1]
     return ops.sum((a <= b if op.right else a < b).cast(int64), 2)

@@ -1,4 +1,4 @@
-"""Recurrent layers: one operator for each layer, of one or both directions."""
+"""Recurrent layers: one operator for each layer, unidirectional or bidirectional."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lamina import ops
 from lamina.convert.onnx.export.writer import OpExport, Written, exports
 from lamina.ops.primitives.rnn import Rnn, Weights, grouped
 
-#: PyTorch's order of gates in ONNX's: (i, f, g, o) -> (i, o, f, c); (r, z, n) -> (z, r, h).
+#: The permutation from PyTorch's gate order to ONNX's: (i, f, g, o) -> (i, o, f, c); (r, z, n) -> (z, r, h).
 ORDER = {"relu": (0,), "tanh": (0,), "lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
 OPERATORS = {"relu": "RNN", "tanh": "RNN", "lstm": "LSTM", "gru": "GRU"}
 
@@ -71,13 +71,13 @@ def _ordered(step: OpExport, name: str) -> str:
 
 
 def _stacked(step: OpExport, names: Sequence[str]) -> str:
-    """One for each direction, along a new axis in front."""
+    """The directions' weights stacked along a new leading axis."""
     parts = [step.add("Unsqueeze", n, step.ints(0)) for n in names]
     return parts[0] if len(parts) == 1 else step.add("Concat", *parts, axis=0)
 
 
 def _projected(op: Rnn, *inputs: Any) -> Any:
-    """The recurrence of an LSTM with projections, which ONNX's operator has not, step by step."""
+    """The recurrence of an LSTM with projections, which ONNX's operator lacks, step by step."""
     x, h0, c0, *weights = inputs
     groups, last = grouped(op, weights), []
     for layer in range(op.layers):

@@ -11,7 +11,7 @@ from lamina.spec import Shape
 
 @exports(Reshape)
 def reshape(step: OpExport) -> Written:
-    """Reshape; one size that depends on a free axis is what is left, one in its place is the operand's own."""
+    """Reshape; one size that depends on a free axis is inferred (-1), one in its place is the operand's own (0)."""
     shapes = list(zip(*(_shape(n) for n in step.nodes), strict=True))
     given = list(zip(*(n.inputs[0].shape for n in step.nodes), strict=True))
     free = [a for a, sizes in enumerate(shapes) if len(set(sizes)) > 1]
@@ -32,13 +32,13 @@ def _shape(node: Any) -> Shape:
 
 
 def _ends(node: Any, axis: int) -> bool:
-    """Whether a slice goes to the axis' end."""
+    """Whether a slice extends to the end of the axis."""
     return bool(node.op.stop[axis] == node.inputs[0].shape[axis])
 
 
 @exports(Expand)
 def expand(step: OpExport) -> Written:
-    """Expand; a size that the operand has already is written as 1."""
+    """Expand; a size that the operand already has is written as 1."""
     rank = len(step.op.shape)
 
     def sizes(node: Any) -> list[int]:
@@ -78,7 +78,7 @@ def reversed_axes(step: OpExport, name: str, axes: tuple[int, ...]) -> str:
 
 @exports(Slice)
 def cut(step: OpExport) -> Written:
-    """Slice along the axes that are cut; an end that is the axis' own is written as no end."""
+    """Slice along the sliced axes; an end that is the axis' own is written as unbounded."""
     rank = len(step.op.start)
 
     def whole(node: Any, axis: int) -> bool:

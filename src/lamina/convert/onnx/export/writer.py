@@ -1,12 +1,12 @@
-"""The model that is being written: names, initializers, nodes; and the tables of how each op is written.
+"""The model being written: names, initializers, nodes; and the tables of export functions.
 
-An op is written in one of three ways, each entered beside its family:
+An op is handled in one of three ways, each registered in the module of its family:
 
-    @exports(Conv)             a function of a `OpExport` that adds ONNX operators and gives the names of the results
-    @composes(RmsNorm)         a function of (op, *values) that gives the same results by other ops
+    @exports(Conv)             a function of an `OpExport`: adds ONNX operators, returns the names of the results
+    @composes(RmsNorm)         a function of (op, *values): returns the same results by other ops
     refuses({CtcLoss: "..."})  why it cannot be written
 
-What has none of them is written as it says itself (`Op.composed`).
+Other ops are written by their own decomposition (`Op.composed`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor
 
 Array = np.ndarray[Any, Any]
-#: Names of the results; None for one that is not written.
+#: Names of the results; None for an unwritten one.
 Written = str | Sequence[str | None]
 Writer = Callable[["OpExport"], Written]
-#: (op, *values) -> its results by other ops; those at the end that nobody needs may be left out.
+#: (op, *values) -> its results by other ops; unneeded trailing ones may be left out.
 Form = Callable[..., Any]
 W = TypeVar("W", bound=Callable[..., Any])
 
@@ -38,30 +38,30 @@ WRITERS: dict[type[Op], Writer] = {}
 FORMS: dict[type[Op], Form] = {}
 REFUSED: dict[type[Op], str] = {}
 
-#: Lamina's name of an element type in TensorProto.DataType, where it is not the same in capitals.
+#: Lamina's element types whose TensorProto.DataType name is not simply their name in capitals.
 _CODES = {"float32": "FLOAT", "float64": "DOUBLE", "float8_e4m3fn": "FLOAT8E4M3FN"}
-#: Constants of at most so many elements are written once for all that read equal ones.
+#: Equal constants of at most this many elements are shared.
 _SHARED = 1 << 12
 #: The end of any axis, for Slice.
 END = 2**63 - 1
 
 
 class ExportError(ValueError):
-    """What a graph has and a model of ONNX cannot say; names the op and the module that recorded it."""
+    """A part of a graph that an ONNX model cannot express; names the op and the module that recorded it."""
 
 
 def exports(*ops: type[Op]) -> Callable[[W], W]:
-    """The decorated function writes these ops: a function of a `OpExport`."""
+    """Registers the decorated function, of an `OpExport`, as the writer of these ops."""
     return lambda writer: _enter(WRITERS, ops, writer)
 
 
 def composes(*ops: type[Op]) -> Callable[[W], W]:
-    """The decorated function (op, *values) gives the results of these ops by other ops."""
+    """Registers the decorated function (op, *values), which returns the results of these ops by other ops."""
     return lambda form: _enter(FORMS, ops, form)
 
 
 def refuses(reasons: Mapping[type[Op], str]) -> None:
-    """Enter ops that cannot be written, with all that derive from them, and why."""
+    """Register ops that cannot be written, including all that derive from them, with the reason."""
     REFUSED.update(reasons)
 
 
@@ -71,7 +71,7 @@ def _enter(table: dict[type[Op], Any], ops: Iterable[type[Op]], function: W) -> 
 
 
 def refusal(op: type[Op]) -> str | None:
-    """Why the op, or one that it derives from, cannot be written."""
+    """The reason why the op, or one that it derives from, cannot be written."""
     return next((REFUSED[base] for base in op.__mro__ if base in REFUSED), None)
 
 
@@ -94,7 +94,7 @@ def code_of(dtype: DType) -> int:
 
 
 class ModelWriter:
-    """Nodes and initializers, in the order of writing; a name is given once.
+    """Nodes and initializers, in the order of writing; names are unique.
 
     opset: the version of ONNX's own operators. free: the free axes of the model's inputs.
     written: for each op of the graph that has results in the model, its node and their names.
@@ -114,7 +114,7 @@ class ModelWriter:
 
     # ---- names and constants
     def claim(self, name: str) -> str:
-        """The name, with a number behind it where it is taken."""
+        """The name, with a numeric suffix if it is taken."""
         found = name
         while found in self._taken:
             self._counts[name] = self._counts.get(name, 0) + 1
@@ -123,7 +123,7 @@ class ModelWriter:
         return found
 
     def initializer(self, name: str, array: Array) -> str:
-        """Keep an array under a name of its own."""
+        """Add an array under its own name."""
         self.initializers[self.claim(name)] = array
         return name
 
@@ -148,7 +148,7 @@ class ModelWriter:
         scope: str = "",
         **attributes: Any,
     ) -> tuple[str, ...]:
-        """Add a node; the names of its outputs. Attributes that are None are left out."""
+        """Add a node and return the names of its outputs. Attributes that are None are left out."""
         outputs = tuple(self.claim(hint or operator.lower()) for _ in range(count))
         given = {k: v for k, v in attributes.items() if v is not None}
         name = self.claim(f"{scope}/{operator}" if scope else operator)
@@ -157,7 +157,7 @@ class ModelWriter:
 
     # ---- sizes that depend on free axes
     def size(self, numbers: tuple[int, ...], near: Sequence[Dim]) -> str | None:
-        """The name of an int64[1] that is so much in each trace; None where it is no function of known sizes."""
+        """The name of an int64[1] with these values in the traces; None if they are no function of known sizes."""
         if len(set(numbers)) == 1:
             return self.constant(np.array([numbers[0]], np.int64))
         if numbers not in self._sizes:
@@ -176,9 +176,9 @@ class ModelWriter:
 
     # ---- graphs
     def write(self, graphs: Sequence[Graph], names: Sequence[str], scope: str | None = None) -> list[str]:
-        """Write graphs that are the same but for sizes, on values of these names; the names of the outputs.
+        """Write graphs that are equal except for sizes, on values of these names; returns the names of the outputs.
 
-        scope: the module that all nodes are said to come from; by default each its own.
+        scope: the module recorded for all nodes; by default each one's own.
         """
         found = dict(zip(graphs[0].inputs, names, strict=True))
         uses = graphs[0].uses()
@@ -218,7 +218,7 @@ class ModelWriter:
         return found
 
     def shape(self, shapes: Sequence[Shape], near: Sequence[Dim] = ()) -> str | None:
-        """The name of an int64[rank] with these sizes in each trace; None where one is no function of known sizes."""
+        """The name of an int64[rank] with these sizes in each trace; None if one is no function of known sizes."""
         columns = list(zip(*shapes, strict=True))
         if all(len(set(c)) == 1 for c in columns):
             return self.constant(np.array(shapes[0], np.int64))
@@ -234,7 +234,7 @@ class ModelWriter:
         return shape and self.add("Expand", [self.constant(number), shape])[0]
 
     def _repeated(self, arrays: Sequence[Array]) -> str | None:
-        """The same again and again along free axes."""
+        """A part repeated along free axes."""
         part = repeated(arrays) if arrays[0].ndim else None
         shape = None if part is None else self.shape([a.shape for a in arrays])
         return shape and self.add("Expand", [self.constant(part), shape])[0]
@@ -262,7 +262,7 @@ class ModelWriter:
         return self.add("Range", [zero, end, one])[0]
 
     def _triangle(self, arrays: Sequence[Array]) -> str | None:
-        """Booleans that are true on and below (or above) a diagonal of the last two axes, the others being 1."""
+        """Booleans that are true on and below (or above) a diagonal of the last two axes, the other axes being 1."""
         how = triangle(arrays)
         shape = None if how is None else self.shape([a.shape for a in arrays])
         if how is None or shape is None:
@@ -281,7 +281,7 @@ def _array(value: Value) -> Array:
 class OpExport:
     """One op that is being written.
 
-    nodes: its node in each trace, the first being the one of the examples' sizes. inputs: the names of its operands.
+    nodes: its node in each trace, the first at the examples' sizes. inputs: the names of its operands.
     wanted: which of its results are read. scope: the path of the module that recorded it.
     """
 
@@ -290,12 +290,12 @@ class OpExport:
     inputs: tuple[str, ...]
     wanted: tuple[bool, ...]
     scope: str
-    #: Whether the writer looked at what differs between the traces.
+    #: Whether the writer accessed values that differ between the traces.
     sized: bool = field(default=False)
 
     @property
     def op(self) -> Any:
-        """The op, with the examples' sizes."""
+        """The op, at the examples' sizes."""
         return self.nodes[0].op
 
     @property
@@ -319,13 +319,13 @@ class OpExport:
         return self.specs[0].dtype
 
     def error(self, text: str) -> ExportError:
-        """What to raise: the text with the op and its module in front."""
+        """The exception to raise: the text prefixed with the op and its module."""
         where = f" of module {self.scope!r}" if self.scope else ""
         return ExportError(f"{self.op}{where}: {text}")
 
     # ---- writing
     def written(self) -> list[str | None]:
-        """Write the op; the names of its results. Raises ExportError."""
+        """Write the op; returns the names of its results. Raises ExportError."""
         kind = type(self.op)
         if kind in WRITERS:
             found = WRITERS[kind](self)
@@ -383,7 +383,7 @@ class OpExport:
         return self.add("Cast", name, to=code_of(dtype))
 
     def reshaped(self, name: str, *sizes: int) -> str:
-        """The value in another shape: -1 is what is left, 0 the input's own size there."""
+        """The value in another shape: -1 is inferred, 0 keeps the input's size."""
         return self.add("Reshape", name, self.ints(*sizes))
 
     # ---- sizes that depend on free axes
@@ -397,11 +397,13 @@ class OpExport:
         return found
 
     def varies(self, get: Callable[[Any], Any]) -> bool:
-        """Whether something of the node depends on a free axis."""
+        """Whether any part of the node depends on a free axis."""
         return any(get(n) != get(self.nodes[0]) for n in self.nodes[1:])
 
     def sizes(self, get: Callable[[Any], Sequence[int]]) -> str:
-        """An int64[n] of numbers that may depend on free axes. Raises ExportError where nothing known gives them."""
+        """An int64[n] of numbers that may depend on free axes. Raises ExportError if they cannot be computed from
+        known sizes.
+        """
         self.sized = True
         numbers = [tuple(get(n)) for n in self.nodes]
         found = self.writer.shape(numbers, self.near)

@@ -1,7 +1,7 @@
-"""Lamina's ops as PyTorch's functions: what `to_torch` writes networks with.
+"""Lamina's ops as PyTorch functions: how `to_torch` writes networks.
 
-Each op is written by a function in the module of its family, entered by `writes`. It calls PyTorch's functions on
-what stands for the operands: on proxies of torch.fx they are recorded, on tensors they run.
+Each op is written by a function in the module of its family, registered by `writes`. It calls PyTorch's functions on
+the operands' representations: on proxies of torch.fx they are recorded, on tensors they run.
 """
 
 from lamina._lazy import listing

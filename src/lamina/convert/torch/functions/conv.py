@@ -22,13 +22,13 @@ def _of_rank(name: str, rank: int) -> Any:
 
 
 def _padded(x: Any, win: Window, value: float = 0.0) -> Any:
-    """x with the window's padding around it."""
+    """x with the window's padding."""
     sides = [side for pair in reversed(win.padding) for side in pair]
     return functional.pad(x, sides, value=value) if any(sides) else x
 
 
 def _filters(win: Window, w: Any) -> Any:
-    """The filters, mirrored where the window says so."""
+    """The filters, flipped if the window says so."""
     return torch.flip(w, list(range(2, 2 + win.rank))) if win.flip else w
 
 
@@ -42,13 +42,13 @@ def _convolved(win: Window, x: Any, w: Any) -> Any:
 
 @writes(Conv)
 def conv(step: TorchStep, x: Any, w: Any) -> Any:
-    """F.conv2d and its kind; uneven padding is put around before."""
+    """F.conv2d and its variants; uneven padding is applied before."""
     return _convolved(step.op.window, x, w)
 
 
 @writes(ConvDataGrad)
 def conv_transpose(step: TorchStep, g: Any, w: Any) -> Any:
-    """F.conv_transpose2d and its kind over all that the taps reach, cut to the size that is asked for."""
+    """F.conv_transpose2d and its variants over the full extent, cropped to the requested size."""
     win, kernel = step.op.window, step.specs[1].shape[2:]
 
     def extra(node: Any) -> tuple[int, ...]:
@@ -88,13 +88,13 @@ def quantized_matmul(step: TorchStep, a: Any, b: Any, scale: Any) -> Any:
 
 
 def _within(win: Window, kernel: Shape) -> bool:
-    """Whether PyTorch's pools take the padding: the same on both sides, at most half of the kernel."""
+    """Whether PyTorch's pools support the padding: equal on both sides, at most half of the kernel."""
     return all(lo == hi and 2 * lo <= k for (lo, hi), k in zip(win.padding, kernel, strict=True))
 
 
 @writes(MaxPool)
 def max_pool(step: TorchStep, x: Any) -> Any:
-    """F.max_pool2d and its kind; its places are in the plane, ours in the window."""
+    """F.max_pool2d and its variants; its indices refer to the plane, ours to the window."""
     op, win = step.op, step.op.window
     own = _within(win, op.kernel)
     x = x if own else _padded(x, win, float("-inf"))
@@ -118,7 +118,7 @@ def max_pool(step: TorchStep, x: Any) -> Any:
 
 @writes(AvgPool)
 def avg_pool(step: TorchStep, x: Any) -> Any:
-    """F.avg_pool2d and its kind; what it does not take is a convolution with ones, plane by plane."""
+    """F.avg_pool2d and its variants; unsupported windows are a convolution with ones, plane by plane."""
     op, win = step.op, step.op.window
     if op.mode != "sum" and _within(win, op.kernel) and all(d == 1 for d in win.dilation):
         pads = [lo for lo, _ in win.padding]
@@ -137,7 +137,7 @@ def avg_pool(step: TorchStep, x: Any) -> Any:
 
 @writes(RegionMax)
 def region_max(step: TorchStep, x: Any, starts: Any, stops: Any) -> Any:
-    """F.adaptive_max_pool2d and its kind; other regions, which are drawn, have no function."""
+    """F.adaptive_max_pool2d and its variants; random regions have no function."""
     for node in step.nodes:
         op: Any = node.op
         bounds = [None if v.constant is None else v.constant.numpy() for v in node.inputs[1:]]

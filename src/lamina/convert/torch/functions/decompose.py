@@ -1,4 +1,4 @@
-"""Eigenvalues and singular values, with the signs of vectors that Lamina has."""
+"""Eigenvalues and singular values, with Lamina's sign convention for vectors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def singular_values(step: TorchStep, x: Any) -> Any:
 
 @writes(OneTriangle)
 def one_triangle(step: TorchStep, x: Any) -> Any:
-    """x, whose gradient goes to both triangles alike."""
+    """x, whose gradient is split evenly between both triangles."""
     even = (x + x.mT) * 0.5
     return x.detach() + (even - even.detach())
 
 
 def _signs(v: Any) -> Any:
-    """What makes the element of the largest magnitude of each column positive."""
+    """The signs that make the element of the largest magnitude of each column positive."""
     largest = torch.argmax(torch.abs(v), -2, keepdim=True)
     return torch.where(torch.gather(v, -2, largest) < 0, -1.0, 1.0).to(v.dtype)

@@ -14,7 +14,7 @@ from lamina.ops.primitives.boxes import KeepBoxes, RoiAlign
 from lamina.ops.primitives.grid_sample import GridSample
 from lamina.ops.primitives.map_axes import MapAxes
 
-#: Kinds of maps that F.interpolate and F.pad compute alike, and their names there, by the number of axes.
+#: Kinds of maps that F.interpolate and F.pad compute identically, and their names there, by the number of axes.
 RESIZES = {
     "nearest": ("nearest",) * 3,
     "nearest-exact": ("nearest-exact",) * 3,
@@ -30,7 +30,7 @@ refuses({RoiAlign: _ELSEWHERE, KeepBoxes: _ELSEWHERE})
 
 @writes(MapAxes)
 def map_axes(step: TorchStep, x: Any) -> Any:
-    """F.interpolate or F.pad where they mean the same, else places or a product along each axis."""
+    """F.interpolate or F.pad if they are equivalent, else a gather or a product along each axis."""
     whole: Any = step.nodes[0].op
     maps = [(a, whole.maps[a]) for a in whole.axes]
     for write in (_resized, _padded):
@@ -45,7 +45,7 @@ def map_axes(step: TorchStep, x: Any) -> Any:
 
 
 def _one_kind(step: TorchStep, maps: list[tuple[int, AxisMap]]) -> str | None:
-    """The kind of maps of all axes behind the first two; None where there are others."""
+    """The kind of maps of all axes after the first two; None if there are others."""
     kinds = {m.kind for _, m in maps}
     rank = step.specs[0].ndim - 2
     behind = [a for a, _ in maps] == list(range(2, 2 + rank)) and 1 <= rank <= 3
@@ -55,7 +55,7 @@ def _one_kind(step: TorchStep, maps: list[tuple[int, AxisMap]]) -> str | None:
 
 
 def _by_size(m: AxisMap) -> bool:
-    """Whether an axis is read at the scale that its sizes say."""
+    """Whether an axis is resampled at the scale that its sizes imply."""
     return not m.numbers or abs(m.numbers[0] * m.out - m.size) <= 1e-6 * m.size
 
 
@@ -84,19 +84,19 @@ def _padded(step: TorchStep, x: Any, maps: list[tuple[int, AxisMap]]) -> Any:
 
 
 def _reaches(node: Any, kind: str, sides: tuple[int, ...]) -> bool:
-    """Whether F.pad takes the widths: reflection stays within the axis, a circle goes round once at most."""
+    """Whether F.pad supports the widths: reflection stays within the axis, circular padding wraps at most once."""
     sizes = list(reversed(node.inputs[0].shape[2:]))
     most = {"reflect": -1, "circular": 0}
     return kind not in most or all(s <= sizes[i // 2] + most[kind] for i, s in enumerate(sides))
 
 
 def _along(step: TorchStep, x: Any, axis: int, m: AxisMap) -> Any:
-    """One axis: each element taken from one place, or the product with the matrix of weights."""
+    """One axis: a gather of single elements, or the product with the matrix of weights."""
     table, rank = m.table, step.specs[0].ndim
     if table.longest <= 1 and (table.weight == 1).all():
         at = np.full(table.rows, m.source, np.int64)
         at[table.counts == 1] = table.at
-        if (table.counts != 1).any():  # a zero behind the last element for what is read from nowhere
+        if (table.counts != 1).any():  # a zero after the last element, for positions outside
             x = functional.pad(x, [0, 0] * (rank - 1 - axis) + [0, 1])
         return torch.index_select(x, axis, step.constant(at))
     matrix = np.zeros((m.source, m.target))

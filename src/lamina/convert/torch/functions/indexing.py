@@ -26,7 +26,7 @@ def embedding(step: TorchStep, table: Any, index: Any) -> Any:
 
 @writes(Gather)
 def gather(step: TorchStep, x: Any, index: Any) -> Any:
-    """index_select where one index serves for everything else, else take_along_dim."""
+    """index_select if the index is constant along all other axes, else take_along_dim."""
     axis, shape = step.op.axis, step.specs[1].shape
     index = _from_the_front(step, x, index)
     alone = all(n == 1 for a, n in enumerate(shape) if a != axis)
@@ -36,7 +36,7 @@ def gather(step: TorchStep, x: Any, index: Any) -> Any:
 
 
 def _from_the_front(step: TorchStep, x: Any, index: Any) -> Any:
-    """An int64 index without negative numbers, which PyTorch does not count from the end."""
+    """An int64 index without negative numbers, which PyTorch does not support."""
     held = [n.inputs[1].constant for n in step.nodes]
     if all(h is not None and (h.numpy() >= 0).all() for h in held):
         return index.long()
@@ -45,7 +45,7 @@ def _from_the_front(step: TorchStep, x: Any, index: Any) -> Any:
 
 @writes(Scatter)
 def scatter(step: TorchStep, x: Any, index: Any, source: Any) -> Any:
-    """scatter_reduce of what stands there with what comes; of several elements for one place the last is found."""
+    """scatter_reduce of the present and the new values; of several elements for one index the last one is located."""
     if 0 in step.specs[2].shape:
         return x
     axis, index = step.op.axis, _from_the_front(step, x, index).expand_as(source)
@@ -58,7 +58,7 @@ def scatter(step: TorchStep, x: Any, index: Any, source: Any) -> Any:
 
 @writes(TakeRows)
 def take_rows(step: TorchStep, x: Any, index: Any, inverse: Any) -> Any:
-    """The rows that are named; zeros where none is."""
+    """The rows at the indices; zeros for missing ones."""
     rows = torch.index_select(functional.pad(x, [0, 0, 0, 1]), 0, torch.where(index < 0, x.size(0), index))
     return rows
 
@@ -71,19 +71,19 @@ def _inside(step: TorchStep, starts: Any, rows: Any) -> Any:
 
 @writes(BagSum)
 def bag_sum(step: TorchStep, x: Any, starts: Any) -> Any:
-    """The product of the rows with 1 where a bag has them."""
+    """The product of the bag membership matrix and the rows."""
     return torch.matmul(_inside(step, starts, x.size(0)).to(x.dtype), x)
 
 
 @writes(BagSpread)
 def bag_spread(step: TorchStep, x: Any, starts: Any) -> Any:
-    """The product of the bags with 1 where they have a row."""
+    """The product of the transposed membership matrix and the bags' values."""
     return torch.matmul(_inside(step, starts, step.op.rows).to(x.dtype).mT, x)
 
 
 @writes(BagMax)
 def bag_max(step: TorchStep, x: Any, starts: Any) -> Any:
-    """The largest of each bag's rows, the others being -inf; 0 and -1 for an empty bag."""
+    """The maximum of each bag's rows, the others being -inf; 0 and -1 for an empty bag."""
     if not step.specs[0].shape[0]:
         zeros = x.new_zeros((starts.size(0) - 1, x.size(1)))
         return zeros, torch.full_like(zeros, -1, dtype=torch.int64)

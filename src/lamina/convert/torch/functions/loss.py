@@ -1,4 +1,4 @@
-"""Losses, 8-bit numbers, and what draws random numbers: PyTorch's generator draws others than Lamina's."""
+"""Losses, 8-bit numbers, and random ops: PyTorch's generator draws other numbers than Lamina's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ refuses(
 
 @writes(Dropout)
 def dropout(step: TorchStep, x: Any, state: Any) -> Any:
-    """F.dropout; the state goes on as it is."""
+    """F.dropout; the state is passed on unchanged."""
     p = step.op.p
     if not step.wanted[1]:
         return functional.dropout(x, p, True), None, state
@@ -46,14 +46,14 @@ def dropout(step: TorchStep, x: Any, state: Any) -> Any:
 
 @writes(DropoutMask)
 def dropout_mask(step: TorchStep, state: Any) -> Any:
-    """Zeros and ones of torch.rand."""
+    """Zeros and ones from torch.rand."""
     op = step.op
     return (step.call(torch.rand, op.shape, device=step.device) >= op.p).to(torch_dtype(op.dtype)), state
 
 
 @writes(RandomUniform)
 def random_uniform(step: TorchStep, state: Any) -> Any:
-    """torch.rand, between the bounds."""
+    """torch.rand, scaled to the bounds."""
     op = step.op
     drawn = step.call(torch.rand, op.shape, dtype=torch_dtype(op.dtype), device=step.device)
     return drawn * (op.high - op.low) + op.low, state
@@ -61,7 +61,7 @@ def random_uniform(step: TorchStep, state: Any) -> Any:
 
 @writes(RandomNormal)
 def random_normal(step: TorchStep, state: Any) -> Any:
-    """torch.randn, widened and moved."""
+    """torch.randn, scaled and shifted."""
     op = step.op
     drawn = step.call(torch.randn, op.shape, dtype=torch_dtype(op.dtype), device=step.device)
     return drawn * op.std + op.mean, state
@@ -80,7 +80,7 @@ def cross_entropy(step: TorchStep, x: Any, labels: Any) -> Any:
 
 @writes(NllLoss)
 def nll_loss(step: TorchStep, x: Any, labels: Any, weight: Any = None) -> Any:
-    """F.nll_loss of each sample; with weights, which may have gradients, what that computes, and their shares."""
+    """F.nll_loss of each sample; with weights, which may have gradients, its formula, and the samples' weights."""
     ignored = -100 if step.op.ignore_index is None else step.op.ignore_index
     if weight is None:
         return functional.nll_loss(x, labels.long(), ignore_index=ignored, reduction="none")
@@ -93,7 +93,7 @@ def nll_loss(step: TorchStep, x: Any, labels: Any, weight: Any = None) -> Any:
 
 @writes(LabelledMean)
 def labelled_mean(step: TorchStep, losses: Any, labels: Any) -> Any:
-    """The sum by the number of labels that count."""
+    """The sum divided by the number of labels that count."""
     wide = torch_dtype(step.results[1].dtype)
     share = torch.reciprocal(torch.sum(labels != step.op.ignore_index).to(wide))
     return (torch.sum(losses.to(wide)) * share).to(torch_dtype(step.dtype)), share
@@ -107,7 +107,7 @@ def binary_cross_entropy(step: TorchStep, p: Any, t: Any) -> Any:
 
 @writes(CtcLoss)
 def ctc_loss(step: TorchStep, log_probs: Any, targets: Any, steps: Any, labels: Any) -> Any:
-    """F.ctc_loss of each sequence, whose gradient takes it that log_softmax stands before: taken back where not."""
+    """F.ctc_loss of each sequence, whose gradient assumes a preceding log_softmax: corrected if there is none."""
     op = step.op
     if len(step.wanted) > 1 and step.wanted[1]:
         raise step.error("PyTorch's function does not give the forward variables")

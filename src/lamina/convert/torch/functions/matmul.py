@@ -21,7 +21,7 @@ def matmul(step: TorchStep, a: Any, b: Any) -> Any:
 
 @writes(Softmax)
 def softmax(step: TorchStep, x: Any) -> Any:
-    """F.softmax; of several axes by their common sum."""
+    """F.softmax; over several axes by their common sum."""
     axes = step.op.axis
     return (
         functional.softmax(x, axes[0])
@@ -32,7 +32,7 @@ def softmax(step: TorchStep, x: Any) -> Any:
 
 @writes(LogSoftmax)
 def log_softmax(step: TorchStep, x: Any) -> Any:
-    """F.log_softmax; of several axes by their common sum."""
+    """F.log_softmax; over several axes by their common sum."""
     axes = step.op.axis
     return (
         functional.log_softmax(x, axes[0]) if len(axes) == 1 else x - torch.logsumexp(x, axes, keepdim=True)
@@ -41,9 +41,9 @@ def log_softmax(step: TorchStep, x: Any) -> Any:
 
 @writes(Attention)
 def attention(step: TorchStep, q: Any, k: Any, v: Any, *more: Any) -> Any:
-    """F.scaled_dot_product_attention; a row that sees nothing gives zeros, and the statistic +inf.
+    """F.scaled_dot_product_attention; fully masked rows give zeros, and the statistic +inf.
 
-    With dropout's mask the weights are those of values that are the unit matrix.
+    With dropout's mask the weights are computed by attention with the identity matrix as values.
     """
     op = step.op
     given, mask = op.parted(more)
@@ -68,5 +68,5 @@ def attention(step: TorchStep, q: Any, k: Any, v: Any, *more: Any) -> Any:
 
 
 def _causal(step: TorchStep, q: Any, k: Any) -> Any:
-    """bool [S, T]: which columns each row sees."""
+    """bool [S, T]: which columns each row attends to."""
     return step.call(torch.ones, (q.size(2), k.size(2)), dtype=torch.bool, device=step.device).tril()

@@ -13,7 +13,7 @@ from lamina.ops.primitives.norm import BatchNorm, BatchNormInfer, GroupNorm, Lay
 
 
 def _behind(step: TorchStep, y: Any, residual: tuple[Any, ...]) -> Any:
-    """What the op has behind the norm: the residual, relu with its bound."""
+    """The op's epilogue after the norm: the residual, relu with its bound."""
     y = y + residual[0] if step.op.residual else y
     if step.op.hi is not None:
         return functional.hardtanh(y, 0.0, step.op.hi)
@@ -22,7 +22,7 @@ def _behind(step: TorchStep, y: Any, residual: tuple[Any, ...]) -> Any:
 
 @writes(BatchNormInfer)
 def batch_norm_infer(step: TorchStep, x: Any, scale: Any, bias: Any, mean: Any, var: Any, *more: Any) -> Any:
-    """F.batch_norm by fixed statistics; by those that were computed, which have a gradient, the formula."""
+    """F.batch_norm with fixed statistics; with computed ones, which have a gradient, the formula."""
     if any(v.node is not None for v in step.nodes[0].inputs[3:5]):
         shape = (-1, *(1,) * (step.specs[0].ndim - 2))
         mean, factor, shift = (
@@ -35,7 +35,7 @@ def batch_norm_infer(step: TorchStep, x: Any, scale: Any, bias: Any, mean: Any, 
 
 @writes(BatchNorm)
 def batch_norm(step: TorchStep, x: Any, scale: Any, bias: Any, mean: Any, var: Any, *more: Any) -> Any:
-    """F.batch_norm by the batch's statistics, which moves copies of the running ones."""
+    """F.batch_norm with the batch's statistics, which updates copies of the running ones."""
     op, moved = step.op, (None, None)
     own = rstd = None
     if any(step.wanted[1:]):

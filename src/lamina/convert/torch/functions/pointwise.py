@@ -1,4 +1,4 @@
-"""Elementwise ops: those of other names than PyTorch's, and those with attributes."""
+"""Elementwise ops whose names differ from PyTorch's, and those with attributes."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ OPERATORS: dict[Any, Callable[[Any, Any], Any]] = {
 
 @writes(*OPERATORS)
 def by_operator(step: TorchStep, a: Any, b: Any) -> Any:
-    """a + b and its kind."""
+    """a + b and its variants."""
     return OPERATORS[type(step.nodes[0].op)](a, b)
 
 
 @writes(After, Alias, CheckIndex, Clone, p.Identity)
 def passed_on(step: TorchStep, x: Any, *others: Any) -> Any:
-    """The first operand as it is."""
+    """The first operand unchanged."""
     return x
 
 
 @writes(StopGradient)
 def stop_gradient(step: TorchStep, x: Any) -> Any:
-    """x without its history."""
+    """x detached."""
     return x.detach()
 
 
 @writes(p.Maximum, p.Minimum)
 def extremum(step: TorchStep, a: Any, b: Any) -> Any:
-    """torch.maximum shares the gradient of equal ones; a share of all or nothing is a choice."""
+    """torch.maximum splits the gradient of equal elements; a share of all or nothing is a selection."""
     largest = isinstance(step.op, p.Maximum)
     if step.op.share == 0.5:
         return (torch.maximum if largest else torch.minimum)(a, b)
@@ -109,13 +109,13 @@ def polygamma(step: TorchStep, x: Any) -> Any:
     return torch.polygamma(step.op.n, x)
 
 
-#: Functions of two numbers that torch has under another name or with more arguments.
+#: Binary functions that torch has under another name or with more arguments.
 _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
     "trunc_divide": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "floor_divide": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "whole_power": torch.pow,
 }
-#: Those that divide: an integer divided by 0 is 0, which PyTorch refuses.
+#: Divisions: an integer divided by 0 is 0, which PyTorch refuses.
 _DIVIDE = ("fmod", "remainder", "floor_divide", "trunc_divide")
 
 

@@ -1,4 +1,4 @@
-"""Reductions, running sums, orders."""
+"""Reductions, cumulative ops, sorting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS: dict[str, Callable[[Any, tuple[int, ...], bool], Any]] = {
     "mul_no_zeros": lambda x, axes, keep: _product(torch.where(x == 0, 1, x), axes, keep),
 }
 
-#: Those of which one of equal elements has the gradient.
+#: Reductions in which only one of equal elements gets the gradient.
 _EXTREMA: dict[str, Callable[..., Any]] = {"max": torch.max, "min": torch.min}
 
 
@@ -53,19 +53,19 @@ def reduce(step: TorchStep, x: Any) -> Any:
 
 @writes(ArgMax)
 def argmax(step: TorchStep, x: Any) -> Any:
-    """Where the first largest element is."""
+    """The index of the first maximum."""
     return torch.argmax(x, step.op.axis)
 
 
 @writes(ArgMin)
 def argmin(step: TorchStep, x: Any) -> Any:
-    """Where the first smallest element is."""
+    """The index of the first minimum."""
     return torch.argmin(x, step.op.axis)
 
 
 @writes(Sort)
 def sort(step: TorchStep, x: Any) -> Any:
-    """Values and places in order, equal ones as they come."""
+    """Sorted values and indices; stable."""
     values, places = _two(torch.sort(x, dim=-1, descending=step.op.descending, stable=True))
     if step.op.first is None:
         return values, places
@@ -88,12 +88,12 @@ _SCANS: dict[str, Callable[[Any, int], Any]] = {
 
 @writes(Scan)
 def scan(step: TorchStep, x: Any) -> Any:
-    """Running sums and their kind, in the operand's type."""
+    """Cumulative sums and their variants, in the operand's type."""
     found = _SCANS[step.op.kind](x, step.op.axis)
     return found.to(torch_dtype(step.results[0].dtype)) if not step.dtype.is_float else found
 
 
 @writes(SearchSorted)
 def search_sorted(step: TorchStep, rows: Any, values: Any) -> Any:
-    """Where values would be put in."""
+    """The insertion points of values."""
     return torch.searchsorted(rows, values, right=step.op.right)

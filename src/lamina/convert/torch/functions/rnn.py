@@ -1,4 +1,4 @@
-"""Recurrent layers: PyTorch's of all layers and directions at once."""
+"""Recurrent layers: PyTorch's, for all layers and directions at once."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def reshape(step: TorchStep, x: Any) -> Any:
 
 @writes(Expand)
 def expand(step: TorchStep, x: Any) -> Any:
-    """The same elements along axes of 1."""
+    """The same elements, broadcast along axes of size 1."""
     return x.expand(step.op.shape)
 
 
@@ -32,13 +32,13 @@ def transpose(step: TorchStep, x: Any) -> Any:
 
 @writes(Concat)
 def concat(step: TorchStep, *parts: Any) -> Any:
-    """One behind the other."""
+    """Concatenated."""
     return torch.cat(parts, step.op.axis)
 
 
 @writes(Flip)
 def flip(step: TorchStep, x: Any) -> Any:
-    """From the last element to the first."""
+    """Reversed."""
     return torch.flip(x, step.op.axes)
 
 
@@ -50,7 +50,7 @@ def diagonal(step: TorchStep, x: Any) -> Any:
 
 @writes(Slice)
 def cut(step: TorchStep, x: Any) -> Any:
-    """The part, along the axes that are cut."""
+    """A slice, along the sliced axes."""
 
     def key(node: Any, axis: int) -> slice:
         op, size = node.op, node.inputs[0].shape[axis]
@@ -70,6 +70,6 @@ def cut(step: TorchStep, x: Any) -> Any:
 
 @writes(Pad)
 def pad(step: TorchStep, x: Any) -> Any:
-    """A number around, the last axis first; negative widths cut off."""
+    """Padded with a number, the last axis first; negative widths crop."""
     sides = [side for pair in reversed(step.op.pairs) for side in pair]
     return functional.pad(x, sides, value=step.op.value) if sides else x

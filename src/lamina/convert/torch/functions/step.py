@@ -1,7 +1,7 @@
-"""One op as a function of PyTorch writes it, and the table of these functions.
+"""The export of one op to PyTorch functions, and the table of the export functions.
 
-    @writes(Conv)                    a function of a `TorchStep` and of what stands for the operands, tensors of
-    def conv(step, x, w): ...        PyTorch or proxies of torch.fx, that gives what stands for the results
+    @writes(Conv)                    a function of a `TorchStep` and the operands' representations (tensors of
+    def conv(step, x, w): ...        PyTorch or proxies of torch.fx), returns those of the results
     refuses({RoiAlign: "..."})       why PyTorch has nothing for it
 
 An elementwise op without attributes whose name is a function of torch or of torch.nn.functional is that function.
@@ -23,7 +23,7 @@ from lamina.graph import Node
 from lamina.ops.core import Op
 from lamina.spec import DType, Spec
 
-#: (step, *operands) -> the result, or several; None for one at the end that nobody reads.
+#: (step, *operands) -> the result, or several; None for an unread trailing one.
 TorchWriter = Callable[..., Any]
 Array = np.ndarray[Any, Any]
 W = TypeVar("W", bound=TorchWriter)
@@ -34,7 +34,7 @@ _UNKNOWN = "PyTorch has no function of this meaning"
 
 
 def writes(*ops: type[Op]) -> Callable[[W], W]:
-    """The decorated function writes these ops with PyTorch's functions."""
+    """Registers the decorated function, which writes these ops with PyTorch's functions."""
 
     def enter(writer: W) -> W:
         WRITERS.update(dict.fromkeys(ops, writer))
@@ -44,17 +44,17 @@ def writes(*ops: type[Op]) -> Callable[[W], W]:
 
 
 def refuses(reasons: Mapping[type[Op], str]) -> None:
-    """Enter ops that PyTorch has nothing for, with all that derive from them, and why."""
+    """Register ops without a PyTorch equivalent, including all that derive from them, with the reason."""
     REFUSED.update(reasons)
 
 
 def writer_of(op: Op) -> TorchWriter | None:
-    """The function that writes an op; None where there is none."""
+    """The function that writes an op; None if there is none."""
     return WRITERS.get(type(op)) or _same_name(op)
 
 
 def refusal(op: Op) -> str:
-    """Why an op without a function is not written."""
+    """The reason why an op without a function is not written."""
     return next((REFUSED[base] for base in type(op).__mro__ if base in REFUSED), _UNKNOWN)
 
 
@@ -75,10 +75,10 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 class TorchStep:
     """An op that is being written.
 
-    nodes: its node in each trace, the first being the one of the examples' sizes. wanted: which of its results are
-    read. number: what stands for a number that is another one in each trace, None where nothing known gives it.
-    call: calls a function that makes a tensor of none, where proxies would not be noticed. constant: what stands for
-    an array. device: where new tensors are made.
+    nodes: its node in each trace, the first at the examples' sizes. wanted: which of its results are
+    read. number: the representation of a number that differs between traces, None if it cannot be computed.
+    call: calls a function that creates a tensor from none, where proxies would not be noticed. constant: the
+    representation of an array. device: where new tensors are created.
     """
 
     nodes: tuple[Node, ...]
@@ -90,7 +90,9 @@ class TorchStep:
 
     @cached_property
     def op(self) -> Any:
-        """The op; of attributes that depend on a free axis, what stands for them. Raises TorchConversionError."""
+        """The op; attributes that depend on a free axis are replaced by their representations. Raises
+        TorchConversionError.
+        """
         return self.joined([n.op for n in self.nodes])
 
     @property
@@ -109,20 +111,20 @@ class TorchStep:
         return self.specs[0].dtype
 
     def error(self, text: str) -> TorchConversionError:
-        """What to raise: the text with the op, its module and its line in front."""
+        """The exception to raise: the text prefixed with the op, its module and its line."""
         op, origin = self.nodes[0].op, str(self.nodes[0].origin)
         return TorchConversionError(f"to_torch: {op}{f' ({origin})' if origin else ''}: {text}")
 
     def varies(self, get: Callable[[Any], Any]) -> bool:
-        """Whether something of the node depends on a free axis."""
+        """Whether any part of the node depends on a free axis."""
         return any(get(n) != get(self.nodes[0]) for n in self.nodes[1:])
 
     def sizes(self, get: Callable[[Any], Any]) -> Any:
-        """Numbers of the node, nested in tuples, or what stands for them. Raises TorchConversionError."""
+        """The node's numbers, nested in tuples, or their representations. Raises TorchConversionError."""
         return self.joined([get(n) for n in self.nodes])
 
     def joined(self, values: Sequence[Any]) -> Any:
-        """One value for those of all traces. Raises TorchConversionError where nothing known gives it."""
+        """One value for those of all traces. Raises TorchConversionError if it cannot be computed."""
         first = values[0]
         if all(v == first for v in values[1:]):
             return first
@@ -139,7 +141,7 @@ class TorchStep:
         raise self.error("its attributes depend on a free axis: give the axis a fixed size")
 
     def written(self, operands: Sequence[Any]) -> list[Any]:
-        """What stands for the results. Raises TorchConversionError for an op that PyTorch has nothing for."""
+        """The representations of the results. Raises TorchConversionError for an op without a PyTorch equivalent."""
         writer = writer_of(self.nodes[0].op)
         if writer is None:
             raise self.error(refusal(self.nodes[0].op))
