@@ -18,7 +18,6 @@ from typing import Any
 
 from lamina.c._arguments import Opaque
 from lamina.c._library import LibraryError
-from lamina.runtime import NoGpuError
 from lamina.spec import DTypeError, ShapeError
 from tests.helpers.legacy.lifetime import LEGACY
 
@@ -33,7 +32,6 @@ ALLOWED = (
     LibraryError,
     DTypeError,
     ShapeError,
-    NoGpuError,
 )
 WRONG: tuple[Any, ...] = (
     None, 0, -1, 7, 2**31, 2**63, 2**70, 1.5, float("nan"), float("inf"), True, "abc", "", b"abc", (), (1, 2), [0],

@@ -22,9 +22,10 @@ import numpy as np
 
 import lamina as lm
 from lamina import ops
+from lamina.runtime import NoGpuError
 
 #: What bad arguments end in.
-DOCUMENTED = (TypeError, ValueError, IndexError, NotImplementedError, MemoryError)
+DOCUMENTED = (TypeError, ValueError, IndexError, NotImplementedError, MemoryError, NoGpuError)
 #: What DLPack's exporters raise for arrays that they cannot describe.
 FOREIGN = {"lamina.from_dlpack": BufferError}
 #: Public names that are no functions of values: they take functions, files or devices, or run for long.
