@@ -187,7 +187,7 @@ if TYPE_CHECKING:
     from lamina.nn.models.vgg import VGG, vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
     from lamina.nn.models.word_language import RNNModel
 
-#: Networks by the module that has them, which is imported when they are first used.
+#: Networks, by the module that defines them, which is imported on first use.
 _NETWORKS = {
     "lamina.nn.models._alexnet": (
         "AlexNet",

@@ -1,7 +1,7 @@
-"""Activations: each element by itself. Names and arguments as in torch.nn.
+"""Activations: elementwise layers. Names and arguments as in torch.nn.
 
-`inplace` is taken for the sake of old programs and changes nothing: whether an activation writes over its
-input is decided when a graph's memory is planned.
+`inplace` is accepted for compatibility and has no effect: whether an activation overwrites its input is decided when
+a graph's memory is planned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lamina.tensors import full
 
 
 class _Plain(Module):
-    """An activation without arguments."""
+    """An activation without parameters."""
 
     function: ClassVar[Callable[..., Any]]
 
@@ -159,8 +159,8 @@ class Hardshrink(_Shrink):
 class RReLU(Module):
     """x where x > 0, slope · x elsewhere: slopes uniform in [lower, upper) in training, their mean in inference.
 
-    (Xu et al. 2015.) The slopes depend on the generator's seed and counter alone, as Dropout's mask does.
-    Raises ValueError unless lower <= upper.
+    (Xu et al. 2015.) The slopes depend only on the generator's seed and counter, like Dropout's mask. Raises
+    ValueError unless lower <= upper.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class ELU(Module):
 
 
 class GELU(Module):
-    """x · Φ(x); approximate="tanh" takes the tanh formula (Hendrycks & Gimpel 2016)."""
+    """x · Φ(x); approximate="tanh" uses the tanh approximation (Hendrycks & Gimpel 2016)."""
 
     def __init__(self, approximate: Literal["none", "tanh"] = "none") -> None:
         self.approximate = approximate
@@ -292,7 +292,7 @@ class Hardtanh(Module):
 
 
 class PReLU(Module):
-    """x where x > 0, weight · x elsewhere, with one trained slope or one per channel (He et al. 2015)."""
+    """x where x > 0, weight · x elsewhere, with one learned slope or one per channel (He et al. 2015)."""
 
     def __init__(
         self,
@@ -315,13 +315,13 @@ class PReLU(Module):
 
 
 class GLU(Module):
-    """a · sigmoid(b) of the two halves a, b of an axis (Dauphin et al. 2017)."""
+    """a · sigmoid(b) for the two halves a, b of an axis (Dauphin et al. 2017)."""
 
     def __init__(self, dim: int = -1) -> None:
         self.dim = dim
 
     def forward(self, x: T) -> T:
-        """x with half the size along the axis. Raises ShapeError where that is odd."""
+        """x with half the size along the axis. Raises ShapeError if that is odd."""
         return ops.glu(x, self.dim)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""Softmax over very many classes by clusters of rare ones."""
+"""Adaptive softmax over a very large number of classes, with clusters of rare ones."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lamina.spec import ShapeError
 
 
 class AdaptiveResult(NamedTuple):
-    """What AdaptiveLogSoftmaxWithLoss gives: each label's log-probability, and minus their mean."""
+    """The result of AdaptiveLogSoftmaxWithLoss: each label's log-probability, and their negative mean."""
 
     output: Any
     loss: Any
 
 
 class AdaptiveLogSoftmaxWithLoss(Module):
-    """The log-likelihood of labels, rare classes in clusters with ever smaller layers (Grave et al. 2017).
+    """The log-likelihood of labels, with rare classes in clusters of decreasing capacity (Grave et al. 2017).
 
-    in_features: D of the input [N, D] or [D]. n_classes: how many. cutoffs: increasing; classes below the first have
-    logits of their own, those between two are a cluster, which has one; so classes are ordered from frequent to rare.
-    div_value: cluster i computes in D / div_value^(i + 1) features. head_bias: whether the first layer has a bias.
-    All clusters are computed for all inputs, as shapes must not depend on values; parameters are as few as torch's.
-    Raises ValueError for cutoffs that are not increasing or outside of 1 … n_classes - 1.
+    in_features: D of the input [N, D] or [D]. n_classes: the number of classes. cutoffs: increasing; classes below
+    the first have their own logits, those between two cutoffs form a cluster, which has one logit; so classes are
+    ordered from frequent to rare. div_value: cluster i uses D / div_value^(i + 1) features. head_bias: whether the
+    first layer has a bias. All clusters are computed for all inputs, as shapes must not depend on values; parameters
+    are as few as torch's. Raises ValueError for cutoffs that are not increasing or outside 1 … n_classes - 1.
     """
 
     def __init__(
@@ -84,5 +84,5 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         return y
 
     def predict(self, input: T) -> T:
-        """The likeliest class of each input, int64: (…, D) -> (…)."""
+        """The most likely class of each input, int64: (…, D) -> (…)."""
         return ops.argmax(self.log_prob(input), -1)

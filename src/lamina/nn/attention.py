@@ -1,4 +1,4 @@
-"""Attention of several heads."""
+"""Multi-head attention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lamina.runtime import Device
 from lamina.spec import ShapeError, bool_
 from lamina.tensors import Tensor, empty, tensor
 
-#: Where not to look: booleans, or numbers that are added to the scores.
+#: An attention mask: booleans, or numbers added to the scores.
 Mask: TypeAlias = Tensor | Value | None
 
 
@@ -29,9 +29,9 @@ class MultiheadAttention(Module):
     """Attention of num_heads heads (Vaswani et al. 2017): each on its own projections of query, key and value.
 
     Parameters as in torch: in_proj_weight (3 E, E), or q_proj_weight (E, E), k_proj_weight (E, kdim) and
-    v_proj_weight (E, vdim) where those sizes differ, in_proj_bias (3 E,), bias_k and bias_v (1, 1, E) on wish,
+    v_proj_weight (E, vdim) if those sizes differ, in_proj_bias (3 E,), optionally bias_k and bias_v (1, 1, E),
     out_proj. Sequences are (L, B, E), or (B, L, E) with batch_first, or (L, E). dropout: of the attention weights, in
-    training. add_zero_attn: a key and a value of zeros to look at.
+    training. add_zero_attn: appends a key and a value of zeros.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class MultiheadAttention(Module):
 
     @property
     def add_bias_kv(self) -> bool:
-        """Whether there is a learned key and value behind the sequence's."""
+        """Whether a learned key and value are appended to the sequence's."""
         return self.bias_k is not None
 
     def forward(
@@ -90,12 +90,11 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[T, T | None]:
-        """(output as query, weights) of query (L, B, E), key (S, B, kdim) and value (S, B, vdim), or without B.
+        """(output like query, weights) of query (L, B, E), key (S, B, kdim) and value (S, B, vdim), or without B.
 
-        key_padding_mask: (B, S), attn_mask: (L, S) or (B H, L, S); of bool, True where not to look, or floats that
-        are added to the scores. is_causal: place i looks at places up to i alone.
-        need_weights: also the weights, (B, L, S), or (B, H, L, S) unless averaged; else None, which is faster.
-        Raises ShapeError, DTypeError.
+        key_padding_mask: (B, S), attn_mask: (L, S) or (B H, L, S); bool, True for masked positions, or floats added
+        to the scores. is_causal: position i attends only to positions up to i. need_weights: also return the weights,
+        (B, L, S), or (B, H, L, S) unless averaged; otherwise None, which is faster. Raises ShapeError, DTypeError.
         """
         query, key, value = self._given(query, key, value)
         if query.ndim == 2:
@@ -113,7 +112,7 @@ class MultiheadAttention(Module):
                 attn_mask = tensor(
                     np.triu(np.ones((query.shape[axis := int(self.batch_first)], key.shape[axis]), bool), 1)
                 )
-            is_causal = False  # attn_mask says it, as in torch
+            is_causal = False  # attn_mask contains it, as in torch
             key_padding_mask, attn_mask = (
                 None if m is None else ops.pad(m, (0, more)) for m in (key_padding_mask, attn_mask)
             )
@@ -128,7 +127,7 @@ class MultiheadAttention(Module):
 
     @staticmethod
     def _given(*given: Any) -> Iterator[Any]:
-        """query, key and value as operands, one where they are one."""
+        """query, key and value as operands, a single one if they are identical."""
         names = ("query", "key", "value")
         made = {id(x): operand(x, "MultiheadAttention", name) for x, name in zip(given, names, strict=True)}
         return (made[id(x)] for x in given)
@@ -136,7 +135,7 @@ class MultiheadAttention(Module):
     def _one(
         self, given: tuple[T, T, T], padding: Mask, need: bool, mask: Mask, average: bool, is_causal: bool
     ) -> tuple[T, T | None]:
-        """`forward` of one sequence: a batch of one."""
+        """`forward` for an unbatched sequence: a batch of one."""
         batch = 0 if self.batch_first else 1
         if given[0] is given[1] is given[2]:
             query = key = value = ops.unsqueeze(given[0], batch)
@@ -147,7 +146,7 @@ class MultiheadAttention(Module):
         return ops.squeeze(o, batch), None if weights is None else ops.squeeze(weights, 0)
 
     def _project(self, query: Any, key: Any, value: Any) -> list[Any]:
-        """The projections; one product for all three where query, key and value are one."""
+        """The projections; a single product if query, key and value are identical."""
         bias, whole = self.in_proj_bias, self.in_proj_weight
         if whole is not None and query is key is value:
             return list(ops.chunk(ops.linear(query, whole, bias), 3, -1))
@@ -160,7 +159,7 @@ class MultiheadAttention(Module):
         return [ops.linear(x, w, b) for x, w, b in zip(given, weights, biases, strict=True)]
 
     def _extended(self, q: Any, k: Any, v: Any) -> tuple[tuple[Any, Any, Any], int]:
-        """Keys and values with the trained row and the row of zeros after them, and how many rows those are."""
+        """Keys and values with the learned row and the row of zeros appended, and the number of these rows."""
         axis, more = int(self.batch_first), int(self.bias_k is not None) + int(self.add_zero_attn)
         shape = tuple(1 if i == axis else n for i, n in enumerate(k.shape))
         for row_k, row_v in ((self.bias_k, self.bias_v), (0.0, 0.0) if self.add_zero_attn else (None, None)):
@@ -184,7 +183,7 @@ class MultiheadAttention(Module):
         return self.out_proj(together.reshape((*together.shape[:2], self.embed_dim)))
 
     def _bias(self, q: Any, k: Any, padding: Any, mask: Any) -> Any:
-        """What the masks add to the scores: (B or 1, H or 1, L or 1, S), or None."""
+        """The total of the masks, added to the scores: (B or 1, H or 1, L or 1, S), or None."""
         (batch, heads, rows, _), columns = q.shape, k.shape[2]
         found = None
         if padding is not None:
@@ -205,7 +204,7 @@ class MultiheadAttention(Module):
 
 
 def attended(q: Any, k: Any, v: Any, bias: Any, drop: Dropout, causal: bool = False) -> Any:
-    """`ops.attention` of q, k, v (B, H, L, E), where `drop` drops weights in training."""
+    """`ops.attention` of q, k, v (B, H, L, E), with dropout of the weights by `drop` in training."""
     p = drop.p if drop.training else 0.0
     return dropping_attention(q, k, v, bias, p, causal=causal, generator=drop.generator)
 
@@ -223,9 +222,9 @@ def join_heads(x: Any) -> Any:
 
 
 def padding_bias(mask: Any, like: Any) -> Any:
-    """A mask (B, S), not 0 where to look, as what is added to scores (B, H, L, S): 0, or half the lowest number.
+    """A mask (B, S), nonzero where to attend, as a bias for scores (B, H, L, S): 0, or half the lowest number.
 
-    Not -inf: a row that may look nowhere then gives a mean instead of NaN, which would spread to all others.
+    Not -inf: a fully masked row then gives a mean instead of NaN, which would spread to all others.
     """
     lowest = np.finfo(np.float16 if like.dtype.itemsize == 2 else np.float32).min / 2
     seen = ops.ne(operand(mask), 0)
@@ -234,7 +233,7 @@ def padding_bias(mask: Any, like: Any) -> Any:
 
 
 def _additive(mask: Any, shape: tuple[int, ...], like: Any, name: str) -> Any:
-    """A mask as numbers that are added: -inf where a mask of bool is True."""
+    """A mask as additive numbers: -inf where a bool mask is True."""
     mask = operand(mask)
     if mask.shape != shape:
         raise ShapeError(f"MultiheadAttention: {name} must be of shape {shape}, got {mask.spec}")

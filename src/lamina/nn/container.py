@@ -1,4 +1,4 @@
-"""Modules made of modules."""
+"""Containers of modules and parameters."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ H = TypeVar("H")
 
 
 class _Container(Module):
-    """What holds modules or parameters and is looked into instead of called."""
+    """A container of modules or parameters, which is accessed rather than called."""
 
     def _seen(self, held: H) -> H:
-        """What it holds. What is traced serves as long as it holds the same."""
+        """Its contents. A trace is valid as long as they are the same."""
         if (by := recorder()) is not None and by.lasts:
             self._watched(by)
         return held
 
 
 class _Numbered(_Container, Generic[M]):
-    """Modules in order, under the names "0", "1", … unless a mapping gave others; a list of modules."""
+    """Modules in order, named "0", "1", … unless given by a mapping; a list of modules."""
 
     _modules: dict[str, M]  # type: ignore[assignment]
 
@@ -57,7 +57,7 @@ class _Numbered(_Container, Generic[M]):
         self._number(self._modules.values())
 
     def __add__(self, other: Iterable[M]) -> Self:
-        """A new one with the modules of both."""
+        """A new container with the modules of both."""
         return type(self)().extend(self).extend(other)
 
     def __iadd__(self, other: Iterable[M]) -> Self:
@@ -75,14 +75,14 @@ class _Numbered(_Container, Generic[M]):
         return self
 
     def insert(self, index: int, module: M) -> Self:
-        """Add a module in front of the one at `index`; those after it are renumbered."""
+        """Insert a module before the one at `index`; later ones are renumbered."""
         held = list(self)
         held.insert(index, _checked(self, module))
         self._number(held)
         return self
 
     def pop(self, index: int = -1) -> M:
-        """Take a module out; those after it are renumbered. Raises IndexError where there is none."""
+        """Remove and return a module; later ones are renumbered. Raises IndexError if there is none."""
         module = self[index]
         del self[index]
         return module
@@ -99,7 +99,7 @@ class _Numbered(_Container, Generic[M]):
 
 
 class Sequential(_Numbered[Module]):
-    """Modules one after another. Takes modules, or one mapping of names to modules."""
+    """Modules applied in sequence. Takes modules, or one mapping of names to modules."""
 
     def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
         for index, entry in enumerate(modules):
@@ -108,13 +108,13 @@ class Sequential(_Numbered[Module]):
                 self.add_module(name, _checked(self, module))
 
     def forward(self, x: T) -> T:
-        """Each module on the result of the one before."""
+        """Each module applied to the result of the previous one."""
         for module in self:
             x = module(x)
         return x
 
     def __mul__(self, times: int) -> Self:
-        """A new one with the modules so many times, each the same one. Raises TypeError and ValueError."""
+        """A new container repeating the same modules a number of times. Raises TypeError and ValueError."""
         return type(self)().extend(list(self) * _checked_times(times))
 
     __rmul__ = __mul__
@@ -132,14 +132,14 @@ def _checked_times(times: int) -> int:
 
 
 class ModuleList(_Numbered[M]):
-    """A list of modules whose parameters belong to the owner. It has no forward of its own."""
+    """A list of modules whose parameters are registered with the owner. It has no forward of its own."""
 
     def __init__(self, modules: Iterable[M] = ()) -> None:
         self.extend(modules)
 
 
 class ModuleDict(_Container, Generic[M]):
-    """A dict of modules whose parameters belong to the owner. It has no forward of its own."""
+    """A dict of modules whose parameters are registered with the owner. It has no forward of its own."""
 
     _modules: dict[str, M]  # type: ignore[assignment]
 
@@ -183,19 +183,19 @@ class ModuleDict(_Container, Generic[M]):
             self[key] = module
 
     def pop(self, key: str) -> M:
-        """Take a module out. Raises KeyError where there is none."""
+        """Remove and return a module. Raises KeyError if there is none."""
         module = self[key]
         del self[key]
         return module
 
     def clear(self) -> None:
-        """Take all modules out."""
+        """Remove all modules."""
         self._modules.clear()
         self._note_exchange()
 
 
 class ParameterList(_Container):
-    """A list of parameters that belong to the owner. Tensors and arrays become parameters."""
+    """A list of parameters that are registered with the owner. Tensors and arrays become parameters."""
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
         self.extend(values)
@@ -237,7 +237,7 @@ class ParameterList(_Container):
 
 
 class ParameterDict(_Container):
-    """A dict of parameters that belong to the owner. Tensors and arrays become parameters."""
+    """A dict of parameters that are registered with the owner. Tensors and arrays become parameters."""
 
     def __init__(
         self, parameters: Mapping[str, Any] | ParameterDict | Iterable[tuple[str, Any]] = ()
@@ -288,37 +288,37 @@ class ParameterDict(_Container):
         return default if key not in self._parameters else self[key]
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """The parameter of this name, which is set to the default where there is none."""
+        """The parameter of this name, set to the default if there is none."""
         if key not in self:
             self[key] = default
         return self[key]
 
     def pop(self, key: str) -> Any:
-        """Take a parameter out. Raises KeyError where there is none."""
+        """Remove and return a parameter. Raises KeyError if there is none."""
         value = self[key]
         del self[key]
         return value
 
     def popitem(self) -> tuple[str, Any]:
-        """Take the last parameter out, with its name. Raises KeyError where there is none."""
+        """Remove and return the last parameter, with its name. Raises KeyError if there is none."""
         if not self:
             raise KeyError("ParameterDict: popitem of an empty one")
         key = next(reversed(self))
         return key, self.pop(key)
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> Self:
-        """A new one with these names, each of them the default."""
+        """A new container with these names, each mapped to the default."""
         return type(self)(dict.fromkeys(keys, default))
 
     def copy(self) -> Self:
-        """A new one with the same parameters."""
+        """A new container with the same parameters."""
         return type(self)(self._parameters)
 
     def __reversed__(self) -> Iterator[str]:
         return reversed(self._seen(self._parameters))
 
     def __or__(self, other: Mapping[str, Any] | ParameterDict) -> Self:
-        """A new one with the parameters of both; of one name, the other's."""
+        """A new container with the parameters of both; for equal names, the other's."""
         joined = self.copy()
         joined.update(other)
         return joined
@@ -328,18 +328,18 @@ class ParameterDict(_Container):
         return self
 
     def clear(self) -> None:
-        """Take all parameters out."""
+        """Remove all parameters."""
         self._parameters.clear()
         self._note_exchange()
 
 
 def as_parameter(value: Any) -> Parameter | None:
-    """A parameter as it is, None for none, a tensor or array as one."""
+    """A parameter unchanged, None for None, a tensor or array as a parameter."""
     return value if value is None or isinstance(value, Parameter) else Parameter(value)
 
 
 class Identity(Module):
-    """Returns what it is given; takes any arguments, to stand in for any layer."""
+    """Returns its input; accepts any constructor arguments, as a placeholder for any layer."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         pass
@@ -350,7 +350,7 @@ class Identity(Module):
 
 
 def _checked(owner: Module, module: M) -> M:
-    """The module. Raises TypeError for what is none."""
+    """The module. Raises TypeError for anything else."""
     if not isinstance(module, Module):
         raise TypeError(f"{type(owner).__name__} holds modules, got {type(module).__name__}: {module!r:.60}")
     return module

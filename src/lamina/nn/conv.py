@@ -18,12 +18,12 @@ from lamina.spec import Policy, Shape, ShapeError, as_shape, current_policy, pol
 from lamina.tensors import empty
 
 Sizes = int | Iterable[int]
-#: What surrounds the input: zeros, or elements of the input itself.
+#: Padding of the input: zeros, or elements of the input itself.
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 
 class _Conv(Module):
-    """What all convolutions share: the arguments, the parameters and their initial values."""
+    """Common base of all convolutions: the arguments, the parameters and their initialization."""
 
     rank: ClassVar[int]
     transposed: ClassVar[bool] = False
@@ -70,17 +70,17 @@ class _Conv(Module):
         self.to(device, dtype)
 
     def reset_parameters(self) -> None:
-        """Initial values again, by the scheme in force (`init.scheme`)."""
+        """Reinitialize, by the scheme in force (`init.scheme`)."""
         init.initialize(self)
 
     def set_mode(
         self, forward: str | None = None, data_grad: str | None = None, filter_grad: str | None = None
     ) -> None:
-        """Fix how this layer's plans are chosen, whatever policy is in force.
+        """Fix how this layer's plans are chosen, overriding the policy in force.
 
         Args:
-            forward, data_grad, filter_grad: "heuristic", "fastest", "time_once", …, or a plan by name such as
-                "plain eng58" (`spec.Policy`); None: for the forward pass the policy in force, for a gradient as
+            forward, data_grad, filter_grad: "heuristic", "fastest", "time_once", …, or a plan by name such as "plain
+                eng58" (`spec.Policy`); None: for the forward pass the policy in force, for a gradient as
                 for the forward pass.
 
         Raises ValueError for an unknown name.
@@ -89,11 +89,11 @@ class _Conv(Module):
         self.algorithm, self.data_grad, self.filter_grad = forward, data_grad, filter_grad
 
     def reset_mode(self) -> None:
-        """Leave the choice to the policy in force again."""
+        """Return the choice to the policy in force."""
         self.set_mode()
 
     def _mode(self) -> tuple[str | None, AbstractContextManager[object]]:
-        """The algorithm of the call, and the policy for what its gradients will be."""
+        """The algorithm of the call, and the policy for its gradients."""
         if self.data_grad is None and self.filter_grad is None:
             return self.algorithm, nullcontext()
         if not self.transposed:
@@ -104,7 +104,7 @@ class _Conv(Module):
         return self.data_grad or forward, policy(data_grad=forward, filter_grad=self.filter_grad or forward)
 
     def _around(self) -> list[int]:
-        """What the padding adds before and after each axis, the last axis first, as `ops.pad` takes it."""
+        """The padding before and after each axis, last axis first, in the format of `ops.pad`."""
         spread = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
         if self.padding == "same":
             pairs = [(n // 2, n - n // 2) for n in spread]
@@ -140,7 +140,7 @@ class _Conv(Module):
             return y
 
     def extra_repr(self) -> str:
-        """The arguments, those at their defaults left out, as torch prints them."""
+        """The arguments, without those at their defaults, as torch prints them."""
         text = (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         )
@@ -162,7 +162,7 @@ class Conv1d(_Conv):
     """Convolution over (N, C, L): ops.conv1d with weight (out, in/groups, k) and bias (out,).
 
     padding: "valid", "half", "full", "same", ints or (lo, hi) pairs. flip: true convolution.
-    algorithm: how the plan is chosen ("auto", "heuristic", "fastest", "fallback"), the policy in force by default.
+    algorithm: how the plan is chosen ("auto", "heuristic", "fastest", "fallback"), by default the policy in force.
     """
 
     rank, function = 1, staticmethod(ops.conv1d)
@@ -172,7 +172,7 @@ class Conv2d(_Conv):
     """Convolution over (N, C, H, W): ops.conv2d with weight (out, in/groups, h, w) and bias (out,).
 
     padding: "valid", "half", "full", "same", ints or (lo, hi) pairs. flip: true convolution.
-    algorithm: how the plan is chosen ("auto", "heuristic", "fastest", "fallback"), the policy in force by default.
+    algorithm: how the plan is chosen ("auto", "heuristic", "fastest", "fallback"), by default the policy in force.
     """
 
     rank, function = 2, staticmethod(ops.conv2d)
@@ -182,14 +182,14 @@ class Conv3d(_Conv):
     """Convolution over (N, C, D, H, W): ops.conv3d with weight (out, in/groups, d, h, w) and bias (out,).
 
     padding: "valid", "half", "full", "same", ints or (lo, hi) pairs. flip: true convolution.
-    algorithm: how the plan is chosen ("auto", "heuristic", "fastest", "fallback"), the policy in force by default.
+    algorithm: how the plan is chosen ("auto", "heuristic", "fastest", "fallback"), by default the policy in force.
     """
 
     rank, function = 3, staticmethod(ops.conv3d)
 
 
 class _ConvTranspose(_Conv):
-    """What the transposed convolutions add: output_padding, and the order of arguments that torch has."""
+    """Common base of the transposed convolutions: adds output_padding, and torch's argument order."""
 
     transposed = True
 
@@ -230,7 +230,7 @@ class _ConvTranspose(_Conv):
     def forward(self, x: T, output_size: Sequence[int] | None = None) -> T:
         """x (N, in_channels, *S) -> (N, out_channels, *O). Raises ShapeError, DTypeError.
 
-        output_size: O, in place of output_padding; batch and channels may stand before it.
+        output_size: O, as an alternative to output_padding; may be preceded by batch and channels.
         """
         extra = self.output_padding if output_size is None else self._extra(spec_of(x).shape, output_size)
         algorithm, mode = self._mode()
@@ -250,11 +250,11 @@ class _ConvTranspose(_Conv):
             return y
 
     def _extra(self, given: Shape, output_size: Sequence[int]) -> Shape:
-        """The output_padding that gives an output of these sizes. Raises ShapeError for sizes that none gives."""
+        """The output_padding for an output of these sizes. Raises ShapeError for unattainable sizes."""
         name, rank = type(self).__name__, self.rank
         wanted = as_shape(output_size, f"{name}: output_size")
         if len(given) <= rank:
-            return self.output_padding  # the op refuses such an input
+            return self.output_padding  # the op rejects such an input
         sizes = wanted[-rank:] if len(wanted) in (rank, len(given)) else wanted
         win = window(name, self.kernel_size, self.stride, self.padding, self.dilation, self.groups)
         least = tuple(
@@ -270,7 +270,7 @@ class _ConvTranspose(_Conv):
         return extra
 
     def extra_repr(self) -> str:
-        """The arguments, those at their defaults left out."""
+        """The arguments, without those at their defaults."""
         text = super().extra_repr()
         return text if not any(self.output_padding) else f"{text}, output_padding={self.output_padding}"
 

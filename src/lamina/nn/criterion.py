@@ -1,4 +1,4 @@
-"""Losses of probabilities, distances and margins as layers: each calls a function of ops, with torch's arguments."""
+"""Losses on probabilities, distances and margins as layers: each calls a function of ops, with torch's arguments."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class HingeEmbeddingLoss(_MarginLoss):
 
 
 class TripletMarginLoss(_Loss):
-    """max(0, |anchor - positive| - |anchor - negative| + margin) by the p-norm (Schroff et al. 2015)."""
+    """max(0, |anchor - positive| - |anchor - negative| + margin) with the p-norm (Schroff et al. 2015)."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class TripletMarginLoss(_Loss):
 
 
 class TripletMarginWithDistanceLoss(_Loss):
-    """TripletMarginLoss by any function of two tensors, pairwise_distance by default."""
+    """TripletMarginLoss with any function of two tensors, by default pairwise_distance."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class TripletMarginWithDistanceLoss(_Loss):
         self.distance_function, self.margin, self.swap = distance_function, margin, swap
 
     def forward(self, anchor: T, positive: T, negative: T) -> T:
-        """What the distance takes."""
+        """anchor, positive and negative, of shapes that the distance accepts."""
         return ops.triplet_margin_with_distance_loss(
             anchor,
             positive,
@@ -183,15 +183,15 @@ class MultiMarginLoss(_Loss):
 
 
 class MultiLabelMarginLoss(_Loss):
-    """The sum over labels y and other classes of max(0, 1 - input[y] + input), by the number of classes."""
+    """The sum over labels y and other classes of max(0, 1 - input[y] + input), divided by the number of classes."""
 
     def forward(self, input: T, target: T) -> T:
-        """input [N, C] or [C]; target like it: the labels, then -1."""
+        """input [N, C] or [C]; target of the same shape: the labels, then -1."""
         return ops.multilabel_margin_loss(input, target, reduction=self.reduction)
 
 
 class MultiLabelSoftMarginLoss(_Loss):
-    """Binary cross-entropy of logits averaged over the classes, the last axis. weight: of each class."""
+    """Binary cross-entropy of logits averaged over the classes, the last axis. weight: a factor per class."""
 
     def __init__(self, weight: Any = None, *, reduction: Reduction = "mean") -> None:
         super().__init__(reduction=reduction)

@@ -14,13 +14,13 @@ from lamina.tensors import Tensor
 
 
 def by_samples(drop: Callable[[Any], Any], x: Any, axis: int) -> Any:
-    """What `drop` leaves of x, whose samples lie along an axis: it is given them along axis 0, so that a rank draws
-    its part of what one rank with the whole batch would draw."""
+    """The result of `drop` on x, whose samples are along a given axis: it gets them along axis 0, so that a rank
+    draws its part of the numbers that a single rank would draw for the whole batch."""
     return ops.transpose(drop(ops.transpose(x, 0, axis)), 0, axis) if axis else drop(x)
 
 
 class _Dropout(Module):
-    """generator: whose state is used and advanced; default: the one that `manual_seed` seeds."""
+    """generator: the generator whose state is used and advanced; by default the one seeded by `manual_seed`."""
 
     function: ClassVar[Callable[..., Any]]
 
@@ -31,7 +31,7 @@ class _Dropout(Module):
         self.generator = generator or default_generator
 
     def forward(self, x: T) -> T:
-        """x with what is dropped; itself in inference."""
+        """x with dropped elements; x itself in inference."""
         if not self.training or self.p == 0.0:
             return x
         y: T
@@ -44,7 +44,7 @@ class _Dropout(Module):
         return y
 
     def _dropped(self, x: Any, state: Any) -> tuple[Any, Any]:
-        """What is left of x, and the generator's next state."""
+        """x with dropped elements, and the generator's next state."""
         y, _, after = type(self).function(x, self.p, state=state)
         return y, after
 
@@ -54,10 +54,10 @@ class _Dropout(Module):
 
 
 class Dropout(_Dropout):
-    """In training, zeroes each element with probability p and multiplies the others by 1 / (1 - p).
+    """In training, zeroes each element with probability p and scales the others by 1 / (1 - p).
 
-    (Srivastava et al. 2014.) The mask depends on the generator's seed and counter alone, so it is the same on
-    every device.
+    (Srivastava et al. 2014.) The mask depends only on the generator's seed and counter, so it is the same on every
+    device.
     """
 
     function = staticmethod(ops.dropout)
@@ -70,7 +70,7 @@ class Dropout1d(_Dropout):
 
 
 class Dropout2d(_Dropout):
-    """`Dropout` of whole channels of (N, C, H, W); as torch's it takes three axes for (N, C, L)."""
+    """`Dropout` of whole channels of (N, C, H, W); as in torch, three axes are taken as (N, C, L)."""
 
     function = staticmethod(ops.dropout2d)
 

@@ -20,7 +20,7 @@ from lamina.tensors import empty
 class _Table(Module):
     """weight (num_embeddings, embedding_dim), from a normal distribution unless _weight is given.
 
-    padding_idx: a row of zeros that gets no gradient (counted from the end where negative).
+    padding_idx: a row of zeros without a gradient (counted from the end if negative).
     """
 
     scale_grad_by_freq: bool
@@ -56,7 +56,7 @@ class _Table(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initial values again: of the standard normal distribution, zeros in the row of padding_idx."""
+        """Reinitialize: standard normal, zeros in the row of padding_idx."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             values = self.weight.numpy().copy()
@@ -71,20 +71,20 @@ class _Table(Module):
         return f", scale_grad_by_freq={self.scale_grad_by_freq}" if self.scale_grad_by_freq else ""
 
     def _table(self, index: Any) -> Any:
-        """The weight. With max_norm the rows that index names are scaled down first where their norm is above it,
-        in the parameter itself: what is traced updates it too, and an optimizer goes on from there."""
+        """The weight. With max_norm the rows in index are first scaled down to it, in the parameter itself: a trace
+        also updates it, and an optimizer continues from there."""
         weight = self.weight
         if self.max_norm is not None:
             weight = renormed(weight, operand(index, type(self).__name__), self.max_norm, self.norm_type)
             if (
                 held := self._parameters.get("weight")
-            ) is not None:  # a computed one (parametrized) is not kept
+            ) is not None:  # a computed weight (parametrized) is not stored
                 write(held, weight)
         return weight
 
     @classmethod
     def from_pretrained(cls, embeddings: Any, freeze: bool = True, **options: Any) -> Self:
-        """A layer of the rows that are given, (num_embeddings, embedding_dim), and the layer's other arguments.
+        """A layer with the given rows, (num_embeddings, embedding_dim), and the layer's other arguments.
 
         freeze: the rows are not trained.
         """
@@ -98,11 +98,11 @@ class _Table(Module):
 
 
 class Embedding(_Table):
-    """Rows of a table, weight (num_embeddings, embedding_dim), by number; drawn from a normal distribution.
+    """Rows of a table, weight (num_embeddings, embedding_dim), by index; initialized from a normal distribution.
 
-    padding_idx: the row that is zeros and gets no gradient (counted from the end where negative).
-    max_norm: rows that are looked up are scaled down to this norm_type-norm before, in weight itself, as in torch.
-    scale_grad_by_freq: a row's gradient is divided by how often it is named. sparse changes nothing.
+    padding_idx: a row of zeros without a gradient (counted from the end if negative). max_norm: looked-up rows are
+    first scaled down to at most this norm_type-norm, in weight itself, as in torch. scale_grad_by_freq: a row's
+    gradient is divided by the number of its occurrences. sparse has no effect.
     """
 
     def __init__(
@@ -136,10 +136,10 @@ class Embedding(_Table):
 
 
 class EmbeddingBag(_Table):
-    """Sums, means or maxima of bags of rows of a table, weight (num_embeddings, embedding_dim).
+    """Sums, means or maxima over bags of rows of a table, weight (num_embeddings, embedding_dim).
 
-    mode: "sum", "mean" or "max". include_last_offset: offsets end with the end of the last bag. padding_idx: the row
-    that no bag has. scale_grad_by_freq, sparse, max_norm: as `Embedding`'s.
+    mode: "sum", "mean" or "max". include_last_offset: offsets also contain the end of the last bag. padding_idx: a
+    row excluded from all bags. scale_grad_by_freq, sparse, max_norm: as in `Embedding`.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class EmbeddingBag(_Table):
         self.to(device, dtype)
 
     def forward(self, input: T, offsets: Any = None, per_sample_weights: Any = None) -> T:
-        """(B, embedding_dim) of input (B, N), or (N,) with offsets (B,). Raises as `ops.embedding_bag`."""
+        """(B, embedding_dim) from input (B, N), or (N,) with offsets (B,). Raises as `ops.embedding_bag`."""
         bags: T = ops.embedding_bag(
             input, self._table(input), offsets, None, 2.0, self.scale_grad_by_freq, self.mode, False,
             per_sample_weights, self.include_last_offset, self.padding_idx,

@@ -1,4 +1,4 @@
-"""Sliding windows as columns, and back: Unfold and Fold. Arguments as in torch.nn."""
+"""Sliding windows as columns, and the inverse: Unfold and Fold. Arguments as in torch.nn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Unfold(Module):
         self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
 
     def forward(self, x: T) -> T:
-        """The columns. Raises ShapeError when the kernel does not fit."""
+        """The columns. Raises ShapeError if the kernel does not fit."""
         y: T = ops.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
         return y
 

@@ -1,4 +1,4 @@
-"""Hooks: functions that see, and may change, what goes into a module and what comes out."""
+"""Hooks: functions that observe, and may change, a module's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class _Entry(NamedTuple):
     always: bool = False
 
     def after(self, module: Any, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
-        """Call one that is behind the module's function."""
+        """Call a hook that follows the module's function."""
         given = (inputs, options, output) if self.with_kwargs else (inputs, output)
         return self.hook(module, *given)
 
 
 class Hooks:
-    """The hooks of one module, in the order in which they are called. changed: called when there are others."""
+    """The hooks of one module, in call order. changed: called when the set of hooks changes."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self.before: dict[int, _Entry] = {}
@@ -38,11 +38,12 @@ class Hooks:
     def add(
         self, when: str, hook: Hook, with_kwargs: bool, prepend: bool, always: bool = False
     ) -> HookHandle:
-        """Add a hook "before" or "after" the module's function, in front of the others with prepend.
+        """Add a hook "before" or "after" the module's function, ahead of the others with prepend.
 
-        always: behind the function, whether or not that fails.
+        always: called after the function, whether or not it fails.
 
-        Or one of its state: when it was "saved" to a dict, before ("loading") and after ("loaded") it is loaded.
+        Or a state hook: called when the state was "saved" to a dict, before ("loading") or after ("loaded") it is
+        loaded.
         """
         number, table = next(_numbers), getattr(self, when)
         entry = {number: _Entry(hook, with_kwargs, always)}
@@ -51,7 +52,7 @@ class Hooks:
         return HookHandle(self, number)
 
     def run(self, when: str, *given: Any) -> None:
-        """The hooks of the state: each is called with what is given."""
+        """Call the state hooks with the given arguments."""
         for entry in tuple(getattr(self, when).values()):
             if entry.hook(*given) is not None:
                 raise TypeError(
@@ -59,7 +60,7 @@ class Hooks:
                 )
 
     def call(self, module: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """The module's function between its hooks. Where one of these fails, those are called that always are."""
+        """The module's function between its hooks. If one of these fails, hooks marked `always` are still called."""
         output, after = None, dict(self.after)
         try:
             for entry in self.before.values():
@@ -80,7 +81,7 @@ class Hooks:
 def _changed(
     entry: _Entry, module: Any, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What goes into a module behind a hook that is in front of it."""
+    """A module's inputs after a hook that precedes it."""
     if entry.with_kwargs:
         changed = entry.hook(module, inputs, options)
         return (inputs, options) if changed is None else changed
@@ -93,7 +94,7 @@ def _changed(
 def _call_all_the_same(
     entry: _Entry, module: Any, inputs: tuple[Any, ...], options: dict[str, Any], output: Any
 ) -> None:
-    """Call a hook of a module that has failed. What it raises is a warning: the first error is to be seen."""
+    """Call a hook of a module that has failed. Exceptions become warnings: the first error must stay visible."""
     try:
         entry.after(module, inputs, options, output)
     except Exception as error:
@@ -105,13 +106,13 @@ def _call_all_the_same(
 
 
 class HookHandle:
-    """A hook that was registered: `remove` takes it off again; as a context it is there within the block."""
+    """A registered hook: `remove` unregisters it; as a context manager it is active within the block."""
 
     def __init__(self, hooks: Hooks, number: int) -> None:
         self._hooks, self._number = hooks, number
 
     def remove(self) -> None:
-        """Take the hook off; once is enough."""
+        """Unregister the hook; repeated calls have no effect."""
         hooks = self._hooks
         for table in (hooks.before, hooks.after, hooks.saved, hooks.loading, hooks.loaded):
             if table.pop(self._number, None) is not None:

@@ -1,9 +1,9 @@
-"""Initial values of parameters, written in place. Names and defaults are those of torch.nn.init.
+"""In-place initialization of parameters. Names and defaults are those of torch.nn.init.
 
-`skipped()` leaves them out, for networks whose weights are loaded next.
+`skipped()` disables it, for networks whose weights are loaded next.
 
-Each call draws from its own stream, numbered in the order of the calls since `manual_seed`; a generator of
-NumPy may be given instead. Values are drawn on the host in float32, so every device starts from the same.
+Each call draws from its own stream, numbered in call order since `manual_seed`; a NumPy generator may be given
+instead. Values are drawn on the host in float32, so every device starts from the same ones.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ T = TypeVar("T", bound=Tensor)
 W = TypeVar("W", bound=Callable[..., Any])
 _skipped: ContextVar[bool] = ContextVar("lamina_init_skipped", default=False)
 
-#: Deviations from the likeliest value beyond which nothing is drawn: a density of e^-72 of the highest.
+#: Deviations from the mode beyond which nothing is drawn: there the density is e^-72 of the highest.
 _FAR = 12.0
 
 
 @contextmanager
 def skipped() -> Iterator[None]:
-    """Within the block the functions of this module leave tensors as they are: nothing is drawn or written.
+    """Within the block the functions of this module do nothing: tensors keep their values.
 
     For networks whose weights are loaded next: until then they hold arbitrary values.
     """
@@ -81,7 +81,7 @@ def skipped() -> Iterator[None]:
 
 
 def _skippable(write: W) -> W:
-    """A function that writes into a tensor, but not within `skipped`."""
+    """A function that initializes a tensor, except within `skipped`."""
 
     @wraps(write)
     def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,7 @@ def _skippable(write: W) -> W:
 
 
 class Layer(Protocol):
-    """What has a weight and perhaps a bias."""
+    """A layer with a weight and possibly a bias."""
 
     weight: Any
     bias: Any
@@ -106,16 +106,16 @@ def fans(shape: Shape) -> tuple[int, int]:
     return shape[1] * field, shape[0] * field
 
 
-#: Nonlinearities that leave the variance as it is, as far as `calculate_gain` goes.
+#: Nonlinearities with a gain of 1 in `calculate_gain`.
 _LINEAR = ("linear", "sigmoid", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)))
 
 
 @checked
 def calculate_gain(nonlinearity: str = "linear", param: float | None = None) -> float:
-    """The factor that keeps the variance through a nonlinearity.
+    """The gain that preserves the variance through a nonlinearity.
 
-    nonlinearity: "linear", "conv2d" and its kin, "sigmoid", "tanh", "relu", "selu", or "leaky_relu", whose slope is
-    param (0.01). Raises ValueError for another.
+    nonlinearity: "linear", "conv2d" and the like, "sigmoid", "tanh", "relu", "selu", or "leaky_relu", whose slope is
+    param (0.01). Raises ValueError for others.
     """
     slope = 0.01 if param is None else param
     known = {
@@ -145,7 +145,7 @@ def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, generator: Numbers = Non
 @_skippable
 @checked
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, generator: Numbers = None) -> T:
-    """Normal with this mean and deviation."""
+    """Normal with this mean and standard deviation."""
     return _filled(tensor, _scaled("standard_normal", mean, std), generator)
 
 
@@ -154,7 +154,7 @@ def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, generator: Numbers =
 def trunc_normal_(
     tensor: T, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Numbers = None
 ) -> T:
-    """Normal with this mean and deviation, what is not within [a, b] drawn again; a and b may be infinite.
+    """Normal with this mean and standard deviation, redrawn outside [a, b]; a and b may be infinite.
 
     Raises ValueError unless a < b, std > 0, and mean and std are finite.
     """
@@ -171,7 +171,7 @@ def trunc_normal_(
             normal(rng, values)
             return (values >= np.float32(a)) & (values <= np.float32(b))
 
-    else:  # uniform candidates, kept in proportion to the density: its highest value within is at `mode`
+    else:  # rejection sampling from uniform candidates; within the bounds the density peaks at `mode`
         mode = min(max(mean, a), b)
         low, high = max(a, mode - _FAR * std), min(b, mode + _FAR * std)
         uniform = _scaled("random", low, high - low)
@@ -215,7 +215,7 @@ def ones_(tensor: T) -> T:
 @_skippable
 @checked
 def eye_(tensor: T) -> T:
-    """The identity, of any matrix as much as fits. Raises ShapeError for another rank."""
+    """The identity, truncated to a matrix of any size. Raises ShapeError for another rank."""
     _check_rank("eye_", tensor, (2,))
     return tensor.copy_(np.eye(*tensor.shape, dtype=np.float32))
 
@@ -223,10 +223,10 @@ def eye_(tensor: T) -> T:
 @_skippable
 @checked
 def dirac_(tensor: T, groups: int = 1) -> T:
-    """A convolution's weight (out, in / groups, *kernel) that hands on its input's channels, as many as fit.
+    """A convolution weight (out, in / groups, *kernel) that passes the input's channels through, as many as fit.
 
-    1 at the kernel's middle from each channel of a group to the one of its number. Raises ShapeError unless the rank
-    is 3 to 5 and out a multiple of groups.
+    1 at the kernel's center from each channel of a group to the output channel of the same number. Raises ShapeError
+    unless the rank is 3 to 5 and out a multiple of groups.
     """
     _check_rank("dirac_", tensor, (3, 4, 5))
     if groups < 1 or tensor.shape[0] % groups:
@@ -244,9 +244,9 @@ def dirac_(tensor: T, groups: int = 1) -> T:
 @_skippable
 @checked
 def orthogonal_(tensor: T, gain: float = 1.0, generator: Numbers = None) -> T:
-    """gain times a matrix whose rows or columns, whichever are fewer, are orthonormal, of shape (rows, all others).
+    """gain times a matrix with orthonormal rows or columns, whichever are fewer, of shape (rows, all other axes).
 
-    Evenly distributed among these (Saxe et al. 2014). Raises ShapeError below rank 2.
+    Uniformly distributed among these (Saxe et al. 2014). Raises ShapeError below rank 2.
     """
     if len(tensor.shape) < 2:
         raise ShapeError(f"init.orthogonal_: needs a rank of 2 or more, got shape {tensor.shape}")
@@ -256,7 +256,7 @@ def orthogonal_(tensor: T, gain: float = 1.0, generator: Numbers = None) -> T:
     drawn = rng.standard_normal((rows, math.prod(tensor.shape[1:])))
     tall = drawn if drawn.shape[0] >= drawn.shape[1] else drawn.T
     q, r = np.linalg.qr(tall)
-    q = q * np.where(np.diag(r) < 0, -1.0, 1.0)  # the signs make it even
+    q = q * np.where(np.diag(r) < 0, -1.0, 1.0)  # the signs make the distribution uniform
     found = q if tall is drawn else q.T
     return tensor.copy_((gain * found).astype(np.float32).reshape(tensor.shape))
 
@@ -266,7 +266,7 @@ def orthogonal_(tensor: T, gain: float = 1.0, generator: Numbers = None) -> T:
 def sparse_(tensor: T, sparsity: float, std: float = 0.01, generator: Numbers = None) -> T:
     """Normal with mean 0, and in each column ⌈sparsity · rows⌉ zeros (Martens 2010).
 
-    Raises ShapeError for no matrix, ValueError for a sparsity that is not in [0, 1].
+    Raises ShapeError unless it is a matrix, ValueError for a sparsity outside [0, 1].
     """
     _check_rank("sparse_", tensor, (2,))
     if not 0 <= sparsity <= 1:
@@ -288,7 +288,7 @@ def kaiming_uniform_(
     nonlinearity: str = "leaky_relu",
     generator: Numbers = None,
 ) -> T:
-    """Uniform with deviation gain / √fan (He et al. 2015)."""
+    """Uniform with standard deviation gain / √fan (He et al. 2015)."""
     bound = math.sqrt(3.0) * calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode))
     return uniform_(tensor, -bound, bound, generator)
 
@@ -302,14 +302,14 @@ def kaiming_normal_(
     nonlinearity: str = "leaky_relu",
     generator: Numbers = None,
 ) -> T:
-    """Normal with deviation gain / √fan (He et al. 2015)."""
+    """Normal with standard deviation gain / √fan (He et al. 2015)."""
     return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode)), generator)
 
 
 @renamed(rng="generator")
 @checked
 def xavier_uniform_(tensor: T, gain: float = 1.0, generator: Numbers = None) -> T:
-    """Uniform with deviation gain · √(2 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
+    """Uniform with standard deviation gain · √(2 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
     bound = gain * math.sqrt(6.0 / sum(fans(tensor.shape)))
     return uniform_(tensor, -bound, bound, generator)
 
@@ -317,13 +317,13 @@ def xavier_uniform_(tensor: T, gain: float = 1.0, generator: Numbers = None) -> 
 @renamed(rng="generator")
 @checked
 def xavier_normal_(tensor: T, gain: float = 1.0, generator: Numbers = None) -> T:
-    """Normal with deviation gain · √(2 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
+    """Normal with standard deviation gain · √(2 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor.shape))), generator)
 
 
 @checked
 def torch_(layer: Layer) -> None:
-    """What torch gives convolutions and linear layers: weight and bias uniform within 1/√fan_in."""
+    """torch's default for convolutions and linear layers: weight and bias uniform within 1/√fan_in."""
     weight, bias = layer.weight, layer.bias
     kaiming_uniform_(weight, a=math.sqrt(5))
     if bias is not None:
@@ -333,7 +333,7 @@ def torch_(layer: Layer) -> None:
 
 @checked
 def he_(layer: Layer) -> None:
-    """Weights from He's normal distribution for layers that a ReLU follows, biases zero."""
+    """Weights from He's normal distribution for layers followed by a ReLU, biases zero."""
     kaiming_normal_(layer.weight, nonlinearity="relu")
     if layer.bias is not None:
         zeros_(layer.bias)
@@ -349,7 +349,7 @@ def he_out_(layer: Layer) -> None:
 
 @checked
 def small_(layer: Layer) -> None:
-    """Weights normal with deviation 0.01, biases zero: torchvision's classifiers after convolutions."""
+    """Weights normal with standard deviation 0.01, biases zero: torchvision's classifiers after convolutions."""
     normal_(layer.weight, 0.0, 0.01)
     if layer.bias is not None:
         zeros_(layer.bias)
@@ -357,7 +357,7 @@ def small_(layer: Layer) -> None:
 
 @checked
 def truncated(std: float) -> Callable[[Layer], None]:
-    """A scheme: weights normal with deviation std, drawn again beyond ±2, biases zero."""
+    """A scheme: weights normal with standard deviation std, redrawn beyond ±2, biases zero."""
 
     def write(layer: Layer) -> None:
         trunc_normal_(layer.weight, std=std)
@@ -369,7 +369,7 @@ def truncated(std: float) -> Callable[[Layer], None]:
 
 @checked
 def lecun_(layer: Layer) -> None:
-    """Weights normal with deviation 1 / √fan_in, biases zero (LeCun, Bottou, Orr & Müller 1998)."""
+    """Weights normal with standard deviation 1 / √fan_in, biases zero (LeCun, Bottou, Orr & Müller 1998)."""
     normal_(layer.weight, 0.0, 1 / math.sqrt(fans(layer.weight.shape)[0]))
     if layer.bias is not None:
         zeros_(layer.bias)
@@ -381,7 +381,7 @@ _scheme: ContextVar[Callable[[Layer], None]] = ContextVar("lamina_init", default
 @contextmanager
 @checked
 def scheme(initialize: Callable[[Layer], None]) -> Iterator[None]:
-    """Layers that are made within the block start from what `initialize` writes into their parameters."""
+    """Layers constructed within the block are initialized by `initialize`."""
     token = _scheme.set(initialize)
     try:
         yield
@@ -391,7 +391,7 @@ def scheme(initialize: Callable[[Layer], None]) -> Iterator[None]:
 
 @checked
 def initialize(layer: Layer) -> None:
-    """Give a new layer its initial values, by the scheme in force."""
+    """Initialize a new layer by the scheme in force."""
     _scheme.get()(layer)
 
 
@@ -401,14 +401,14 @@ def _fan(tensor: Tensor, mode: str) -> int:
     return max(fans(tensor.shape)[mode == "fan_out"], 1)
 
 
-#: Numbers that are drawn at a time: they are scaled and shifted while they lie in the cache.
+#: Numbers drawn at a time: they are scaled and shifted while they are in the cache.
 _BLOCK = 1 << 14
-#: Fills a block of values with what it draws.
+#: Fills a block of values with draws.
 _Fill = Callable[[np.random.Generator, np.ndarray[Any, Any]], None]
 
 
 def _scaled(distribution: str, shift: float, scale: float) -> _Fill:
-    """shift + scale * what a generator's method of this name draws."""
+    """shift + scale * the draws of a generator's method of this name."""
 
     def fill(rng: np.random.Generator, values: np.ndarray[Any, Any]) -> None:
         getattr(rng, distribution)(dtype=np.float32, out=values)
@@ -419,7 +419,7 @@ def _scaled(distribution: str, shift: float, scale: float) -> _Fill:
 
 
 def _filled(tensor: T, fill: _Fill, generator: Numbers) -> T:
-    """What is drawn, where the tensor lies if that is float32 on the host."""
+    """The draws, directly in the tensor's memory if that is float32 on the host."""
     if tensor.device.kind != "cpu" or tensor.dtype != float32 or recorder() is not None:
         return tensor.copy_(_drawn(tensor.shape, fill, generator))
     if tensor.read_only or not tensor.is_contiguous():
@@ -435,7 +435,7 @@ def _drawn(shape: Shape, fill: _Fill, generator: Numbers) -> np.ndarray[Any, Any
 
 
 def _draw_into(values: np.ndarray[Any, Any], fill: _Fill, generator: Numbers) -> None:
-    """Fill values by a given generator, or by the next stream, whose parts several threads draw."""
+    """Fill values from a given generator, or from the next stream, whose parts several threads draw."""
 
     def part(rng: np.random.Generator, start: int, count: int) -> None:
         for at in range(start, min(start + count, len(values)), _BLOCK):
@@ -446,7 +446,7 @@ def _draw_into(values: np.ndarray[Any, Any], fill: _Fill, generator: Numbers) ->
     starts = range(0, len(values), PART)
     with ThreadPoolExecutor(min(len(starts), usable_cores())) as threads:
         done = threads.map(partial(part, count=PART), streams.parts(len(starts)), starts)
-        deque(done, maxlen=0)  # raises what they raise
+        deque(done, maxlen=0)  # re-raises their exceptions
     return None
 
 

@@ -1,4 +1,4 @@
-"""Layers that change the size of images, rows and volumes. Arguments as in torch.nn."""
+"""Resizing layers for images, rows and volumes. Arguments as in torch.nn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.ops.primitives.interpolate import Factors, Mode
 
 
 class Upsample(Module):
-    """`ops.interpolate`: to a size, or by a factor; one of the two, for all spatial axes or one for each."""
+    """`ops.interpolate`: to a size, or by a factor; exactly one of the two, for all spatial axes or per axis."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Upsample(Module):
         self.recompute_scale_factor = recompute_scale_factor
 
     def forward(self, x: T) -> T:
-        """x (N, C, *S) -> (N, C, *O). Raises ShapeError for another rank than the mode's."""
+        """x (N, C, *S) -> (N, C, *O). Raises ShapeError for a rank that the mode does not support."""
         y: T = ops.interpolate(
             x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
         )
@@ -40,7 +40,7 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """`Upsample` of (N, C, H, W) by the nearest element."""
+    """`Upsample` of (N, C, H, W) by the nearest neighbor."""
 
     def __init__(self, size: Sizes | None = None, scale_factor: Factors | None = None) -> None:
         super().__init__(size, scale_factor, "nearest")

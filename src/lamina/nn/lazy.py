@@ -1,4 +1,4 @@
-"""Layers that take the number of their input's features from their first input. Names as in torch.nn."""
+"""Layers that infer the number of input features from their first input. Names as in torch.nn."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from lamina.tensors import Tensor
 
 
 class _Lazy(Module):
-    """A layer without parameters until it is called on a tensor; then it is a layer of the class `becomes`.
+    """A layer without parameters until its first call on a tensor; then it becomes a layer of class `becomes`.
 
-    Its arguments are those of that class without the first. Before it is compiled, trained or saved the network is
-    run once, `net(example)`, or given weights, `load_state_dict`. Raises RuntimeError where it is traced before.
+    Its arguments are those of that class without the first. Before compiling, training or saving, run the network
+    once, `net(example)`, or load weights, `load_state_dict`. Raises RuntimeError if it is traced before that.
     """
 
     becomes: ClassVar[type[Module]]
-    #: Ranks of inputs with a batch axis, whose features are axis 1; of others axis 0. None: they are the last axis.
+    #: Ranks of inputs with a batch axis, whose features are axis 1; otherwise axis 0. None: they are the last axis.
     batched: ClassVar[tuple[int, ...] | None] = None
-    #: The axis of its weight that has as many elements as there are features (of one group).
+    #: The axis of its weight whose size is the number of features (of one group).
     of_weight: ClassVar[int] = 1
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.arguments, self.options = arguments, options
 
     def forward(self, input: T) -> T:
-        """Become the other layer, with as many input features as there are, and call it."""
+        """Become the other layer, with the number of input features found, and call it."""
         name = type(self).__name__
         if not isinstance(input, Tensor) or recorder() is not None:
             raise RuntimeError(
@@ -46,7 +46,7 @@ class _Lazy(Module):
         return y
 
     def _become(self, features: int) -> None:
-        """The other layer, with so many input features."""
+        """Become the other layer, with this number of input features."""
         arguments, options, becomes = self.arguments, self.options, self.becomes
         for own in ("arguments", "options"):
             del self.__dict__[own]
@@ -55,7 +55,7 @@ class _Lazy(Module):
         make(self, features, *arguments, **options)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Become the other layer where a state has its weight, with as many input features as that has."""
+        """Become the other layer if a state has its weight, with the number of input features of that."""
         weight = state_dict.get(prefix + "weight", state_dict.get(prefix + "running_mean"))
         if weight is not None and len(np.shape(weight)) > self.of_weight:
             given = signature(self.becomes).bind(1, *self.arguments, **self.options).arguments
@@ -64,7 +64,7 @@ class _Lazy(Module):
         Module._load_from_state_dict(self, state_dict, prefix, *rest)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Never: there is nothing to save yet. Raises RuntimeError."""
+        """Always fails: there is nothing to save yet. Raises RuntimeError."""
         where = f" ({prefix.removesuffix('.')})" if prefix else ""
         raise RuntimeError(
             f"{type(self).__name__}{where} has no parameters yet: call the network once on a tensor before "

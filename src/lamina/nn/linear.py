@@ -37,7 +37,7 @@ class Linear(Module):
         self.to(device, dtype)
 
     def reset_parameters(self) -> None:
-        """Initial values again, by the scheme in force (`init.scheme`)."""
+        """Reinitialize, by the scheme in force (`init.scheme`)."""
         init.initialize(self)
 
     def forward(self, input: T) -> T:
@@ -77,7 +77,7 @@ class Bilinear(Module):
         self.to(device, dtype)
 
     def reset_parameters(self) -> None:
-        """Initial values again: uniform within 1 / √in1_features."""
+        """Reinitialize: uniform within 1 / √in1_features."""
         bound = 1 / math.sqrt(self.in1_features)
         for held in self.parameters():
             init.uniform_(held, -bound, bound)

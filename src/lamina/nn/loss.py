@@ -25,7 +25,7 @@ class _Loss(Module):
         self.reduction = reduction
 
     def _weigh(self, **weights: Any) -> None:
-        """Keep weights that move with the module; None where there are none."""
+        """Register weights that move with the module; None if there are none."""
         for name, value in weights.items():
             if value is None:
                 setattr(self, name, None)
@@ -33,14 +33,14 @@ class _Loss(Module):
                 self.register_buffer(name, value)
 
     def extra_repr(self) -> str:
-        """The argument where it is not the default."""
+        """The argument unless it is the default."""
         return "" if self.reduction == "mean" else f"reduction={self.reduction!r}"
 
 
 class LinearCrossEntropyLoss(_Loss):
     """A linear layer and the cross entropy of its outputs: `linear` holds weight and bias.
 
-    in_features: of the input (N, in_features) or (in_features,). num_classes: C. out_features: the axes behind the
+    in_features: of the input (N, in_features) or (in_features,). num_classes: C. out_features: the axes after the
     classes, so that logits are (N, C, *out_features). The other arguments are CrossEntropyLoss'.
     """
 
@@ -66,7 +66,7 @@ class LinearCrossEntropyLoss(_Loss):
         self.to(device, dtype)
 
     def forward(self, input: T, target: T) -> T:
-        """The loss by labels (N, *out_features) or shares (N, C, *out_features), a scalar if reduced."""
+        """The loss for labels (N, *out_features) or probabilities (N, C, *out_features), a scalar if reduced."""
         made: T = self.linear(input)
         logits: T = ops.reshape(made, (*made.shape[:-1], self.num_classes, *self.out_features))
         return ops.cross_entropy(
@@ -80,10 +80,10 @@ class LinearCrossEntropyLoss(_Loss):
 
 
 class CrossEntropyLoss(_Loss):
-    """Softmax and log-likelihood in one: logits (N, C, …), labels (N, …) integers or shares (N, C, …).
+    """Softmax and log-likelihood in one: logits (N, C, …), integer labels (N, …) or probabilities (N, C, …).
 
-    weight: (C,), of each class. ignore_index: the label that counts nothing. label_smoothing: what share of a
-    label is spread over all classes (Szegedy et al. 2016).
+    weight: (C,), a factor per class. ignore_index: the label to ignore. label_smoothing: the share of a label that is
+    spread over all classes (Szegedy et al. 2016).
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class CrossEntropyLoss(_Loss):
 
 
 class NLLLoss(_Loss):
-    """-input[n, target[n]] for log-probabilities (N, C, …) and integer labels (N, …); weight (C,) of each class."""
+    """-input[n, target[n]] for log-probabilities (N, C, …) and integer labels (N, …); weight (C,), one per class."""
 
     def __init__(
         self, weight: Any = None, *, ignore_index: int | None = -100, reduction: Reduction = "mean"
@@ -170,7 +170,7 @@ class HuberLoss(_Loss):
 class BCEWithLogitsLoss(_Loss):
     """Binary cross-entropy of sigmoid(input) and target in [0, 1], without overflow.
 
-    weight: of each element; pos_weight: of the positive part; both broadcast to the input.
+    weight: a factor per element; pos_weight: of the positive part; both broadcast to the input.
     """
 
     def __init__(self, weight: Any = None, *, reduction: Reduction = "mean", pos_weight: Any = None) -> None:
@@ -187,8 +187,8 @@ class BCEWithLogitsLoss(_Loss):
 class CTCLoss(_Loss):
     """Connectionist temporal classification (Graves et al. 2006) of log-probabilities (T, N, C) or (T, C).
 
-    blank: the class that says nothing. reduction: "mean" divides each loss by its number of labels first.
-    zero_infinity: sequences that are too short for their labels count 0.
+    blank: the blank class. reduction: "mean" divides each loss by its number of labels first. zero_infinity:
+    sequences too short for their labels count 0.
     """
 
     def __init__(self, blank: int = 0, reduction: Reduction = "mean", zero_infinity: bool = False) -> None:

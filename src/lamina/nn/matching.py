@@ -1,4 +1,4 @@
-"""What `load_state_dict` says where names do not match: which are missing, which are too many, and which are near."""
+"""Error messages of `load_state_dict` for mismatched names: the missing, the unexpected, and near matches."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-#: Names of each kind that a message lists with what is near to them.
+#: Names of each kind that a message lists with their nearest match.
 _SHOWN = 8
-#: Names that a near one is looked for among, at most.
+#: The most names searched for near matches.
 _COMPARED = 2000
 
 
@@ -20,9 +20,9 @@ def unmatched(
     missing: Sequence[str],
     unexpected: Sequence[str],
 ) -> str:
-    """The message: missing and unexpected names with shapes, the nearest names, and what would make them match.
+    """The message: missing and unexpected names with shapes, the nearest names, and a suggested fix.
 
-    name: of the module's class. own: what the module has, given: what it was given, each with `shape`.
+    name: of the module's class. own: the module's entries, given: the loaded ones, each with `shape`.
     """
     parts = []
     if missing:
@@ -45,14 +45,14 @@ def _shape(tensors: Mapping[str, Any], name: str) -> str:
 
 
 def _nearest(name: str, own: Mapping[str, Any], others: Sequence[str], given: Mapping[str, Any]) -> str:
-    """The name among the unexpected ones that is most like it; of several the one with its shape."""
+    """The most similar unexpected name; of several the one with its shape."""
     close = difflib.get_close_matches(name, others[:_COMPARED], n=5, cutoff=0.5)
     fitting = [n for n in close if _shape(given, n) == _shape(own, name)] or close
     return f" (nearest: {fitting[0]}{_shape(given, fitting[0])})" if fitting else ""
 
 
 def _advice(own: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """What to do: take away a prefix that only one side has, or give other names."""
+    """The suggested fix: remove a prefix that only one side has, or rename."""
     prefix = _prefix(given)
     if prefix and {n.removeprefix(prefix) for n in given} & set(own):
         return f"All given names begin with {prefix!r}: load_weights(file, prefix={prefix!r}) takes it away"
@@ -63,7 +63,7 @@ def _advice(own: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 
 def _prefix(names: Iterable[Any]) -> str:
-    """The modules that all names begin with, "" where there are none."""
+    """The common module prefix of all names, "" if there is none."""
     paths = [n.split(".")[:-1] if isinstance(n, str) else [] for n in names]
     shared = list(itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
     return "".join(f"{parts[0]}." for parts in shared)

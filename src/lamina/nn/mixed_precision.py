@@ -1,4 +1,4 @@
-"""Mixed precision by a block: networks compute in a half type, parameters, losses and updates stay in float32."""
+"""Mixed precision within a block: networks compute in a half type, parameters, losses and updates stay in float32."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ def autocast(
     *,
     device_type: str | None = None,
 ) -> Iterator[None]:
-    """Within the block a network that is called computes in the type of `precision`, as in `train_step`.
+    """Within the block a called network computes in the dtype of `precision`, as in `train_step`.
 
-    Its floating point inputs and its parameters are cast, but for those of norms; what it returns is float32 again,
-    so that losses are computed there. For a step of one's own under `lamina.jit`, and for eager calls. Gradients
-    come in float32, as the parameters are.
+    Its floating-point inputs and its parameters are cast, except those of norms; its result is float32 again, so that
+    losses are computed there. For custom steps under `lamina.jit`, and for eager calls. Gradients are float32, as the
+    parameters.
 
-    precision: "bf16", the default, or "tf32"; "fp32" switches an outer block off, or a step's precision for a part of
-        its network. Or, as torch's first argument, the type of a device, "cpu" or "cuda": the block holds on all.
-    dtype: torch's word for it: bfloat16, or float32. enabled: False is "fp32". device_type, cache_enabled: torch's
-        words, which change nothing here.
-    Raises ValueError for "fp16", whose gradients need the loss scaling of `train_step`, for "fp64", which is the
-    type of the parameters: net.to("float64"), and for precision and dtype together.
+    precision: "bf16", the default, or "tf32"; "fp32" disables an outer block, or a step's precision for a part of its
+    network. Or, as torch's first argument, a device type, "cpu" or "cuda": the block applies to all. dtype: torch's
+    alternative: bfloat16, or float32. enabled: False is "fp32". device_type, cache_enabled: accepted for torch's
+    sake, without effect. Raises ValueError for "fp16", whose gradients need the loss scaling of `train_step`, for
+    "fp64", which is the parameters' dtype: net.to("float64"), and for precision and dtype together.
     """
     kind = _asked(precision, dtype) if enabled else as_precision("fp32")
     if kind.scaled or kind.master != float32:
@@ -57,7 +56,7 @@ def autocast(
 
 
 def _asked(precision: str | Precision | None, dtype: DTypeLike | None) -> Precision:
-    """What a block computes in. Raises ValueError for names that are none, and for a type that none computes in."""
+    """The precision of a block. Raises ValueError for unknown names, and for unsupported dtypes."""
     is_device = isinstance(precision, str) and precision.partition(":")[0] in ("cpu", "cuda")
     if dtype is None:
         return as_precision("bf16" if precision is None or is_device else precision)
@@ -73,9 +72,9 @@ def _asked(precision: str | Precision | None, dtype: DTypeLike | None) -> Precis
 
 
 def precision_of(net: HasParameters, asked: str | Precision | None) -> Precision:
-    """What is asked for, or by default what a network's parameters say: all in float64 are meant to stay so.
+    """The requested precision, or by default that of a network's parameters: if all are float64 they stay so.
 
-    Raises ValueError for a name that is none.
+    Raises ValueError for an unknown name.
     """
     if asked is None:
         held = {p.dtype for _, p in net.named_parameters() if p.dtype.is_float}
@@ -84,7 +83,7 @@ def precision_of(net: HasParameters, asked: str | Precision | None) -> Precision
 
 
 def computed(forward: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """forward(*inputs, **options), in the block's precision, unless it is a part of what computes in that already."""
+    """forward(*inputs, **options), in the block's precision, unless a caller already computes in it."""
     kind = _precision.get()
     if (by := recorder()) is not None:
         by.guard(_is_still(kind))
@@ -96,7 +95,9 @@ def computed(forward: Callable[..., Any], inputs: tuple[Any, ...], options: dict
 
 
 def in_compute_type(held: Any, value: Any, *, keeps: bool) -> Any:
-    """What a module reads of what it holds. keeps: its parameters stay in the master type."""
+    """What a module reads for an entry that it holds, in the compute dtype. keeps: its parameters stay in the master
+    one.
+    """
     kind = compute_type()
     if kind is None or keeps or not isinstance(held, Parameter) or not value.dtype.is_float:
         return value
@@ -118,5 +119,5 @@ def _as(x: Any, dtype: DType) -> Any:
 
 @lru_cache(maxsize=16)
 def _is_still(kind: Precision | None) -> Callable[[], bool]:
-    """Whether the block is the same: one function for each, so that a trace keeps it once."""
+    """Whether the block is unchanged: one function per block, so that a trace keeps it once."""
     return lambda: _precision.get() == kind

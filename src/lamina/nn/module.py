@@ -1,7 +1,7 @@
 """Module: parameters, buffers and other modules under names, and a forward function.
 
-Names, defaults and `state_dict` keys are those of torch.nn, so weights travel by name. A module computes at
-once on tensors and records on traced values; its parameters live on the CPU until `to` moves them.
+Names, defaults and `state_dict` keys are those of torch.nn, so weights are transferable by name. A module computes
+immediately on tensors and records on traced values; its parameters are on the CPU until `to` moves them.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from lamina.runtime import Device
 from lamina.runtime import device as named_device
 from lamina.tensors import Tensor, as_tensor, writable
 
-#: What layers are given and give: tensors compute at once, traced values record.
+#: Inputs and outputs of layers: tensors compute immediately, traced values record.
 T = TypeVar("T", Tensor, Value)
-#: Where a module keeps what it owns.
+#: The tables of what a module owns.
 _TABLES = ("_parameters", "_buffers", "_modules", "_transient")
-#: What to write for methods of torch.nn.Module that are looked for here.
+#: What to write instead of methods of torch.nn.Module that are not available.
 _INSTEAD = {
     **dict.fromkeys(
         ("register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook"),
@@ -64,14 +64,14 @@ R = TypeVar("R", covariant=True)
 
 
 class HasForward(Protocol[P, R]):
-    """What has a `forward` of some signature."""
+    """An object with a `forward` of any signature."""
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function."""
 
 
 class CallsForward:
-    """For type checkers: calling a module takes what its own `forward` takes and gives what that gives."""
+    """For type checkers: calling a module has the signature of its own `forward`."""
 
     @overload
     def __get__(self, module: None, owner: type) -> Self: ...
@@ -84,33 +84,33 @@ class CallsForward:
 class Module(WithState, Checked):
     """Base of all layers and networks: assign parameters and modules to attributes, define `forward`."""
 
-    #: Whether its parameters keep the master type in mixed precision: few numbers that statistics are combined with.
+    #: Whether its parameters keep the master dtype in mixed precision: few numbers, combined with statistics.
     computes_in_master: bool = False
-    #: What entries of the state were called in older files: patterns for what follows the module's path -> today's.
+    #: Names of state entries in older files: patterns for the part after the module's path -> today's names.
     older_names: ClassVar[Mapping[str, str]] = {}
-    #: Entries of the state that older files lack; they stay as they are.
+    #: State entries that older files lack; they keep their values.
     later_names: ClassVar[tuple[str, ...]] = ()
 
     _training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module]
-    _transient: set[str]  # buffers that are not part of the state_dict
-    _exchanged: int  # when parameters, modules or hooks of its own were exchanged: a `settings_version`
-    _unsettled: set[str]  # attributes that were assigned while it was traced: no settings
+    _transient: set[str]  # buffers excluded from the state_dict
+    _exchanged: int  # when its own parameters, modules or hooks last changed: a `settings_version`
+    _unsettled: set[str]  # attributes assigned while it was traced: not settings
 
-    #: Attributes in which its class keeps what it made of others: no settings.
+    #: Attributes in which its class caches derived values: not settings.
     _no_settings: ClassVar[Collection[str]] = ()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """The empty tables, so that subclasses need not call super().__init__()."""
+        """Creates the empty tables, so that subclasses need not call super().__init__()."""
         self = super().__new__(cls)
         self.__dict__.update(_training=True, _parameters={}, _buffers={}, _modules={}, _transient=set())
         self.__dict__.update(_exchanged=0, _unsettled=set())
         return self
 
     def _same_elsewhere(self) -> Callable[[], bool] | None:
-        """A guard of what compiled programs depend on that is not the module's own; None where that is nothing."""
+        """A guard of what compiled programs depend on outside the module; None if there is nothing."""
         return None
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -122,7 +122,7 @@ class Module(WithState, Checked):
     else:
 
         def __call__(self, *inputs: Any, **options: Any) -> Any:
-            """`forward`, of tensors: NumPy's arrays among the arguments become such, on the same memory."""
+            """`forward` on tensors: NumPy arrays among the arguments become tensors that share their memory."""
             token = enter(self)
             try:
                 hooks: Hooks | None = self.__dict__.get("_lamina_hooks")
@@ -143,10 +143,10 @@ class Module(WithState, Checked):
                 leave(token)
 
     def _watched(self, by: Recorder) -> None:
-        """What is traced serves as long as this module and those below it are what they are now."""
+        """Guard the trace: it is valid as long as this module and its submodules are unchanged."""
 
         def begun() -> SameModules:
-            with recording(None):  # what looks at attributes does not use them
+            with recording(None):  # inspecting attributes is not a use of them
                 same = SameModules(self)
             for module in self.modules():
                 by.note(vars(module), lambda: same)
@@ -164,10 +164,10 @@ class Module(WithState, Checked):
     def register_forward_pre_hook(
         self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """Call hook(module, inputs) before `forward`, whose positional inputs it may replace by what it returns.
+        """Call hook(module, inputs) before `forward`; its return value, if any, replaces the positional inputs.
 
-        with_kwargs: hook(module, inputs, named inputs), which may return both. prepend: in front of other hooks. A
-        program that is compiled holds the hooks of that time; one with others is compiled anew.
+        with_kwargs: hook(module, inputs, named inputs), which may return both. prepend: ahead of other hooks. A
+        compiled program contains the hooks at that time; other hooks cause recompilation.
         """
         return self._own_hooks().add("before", hook, with_kwargs, prepend)
 
@@ -175,30 +175,30 @@ class Module(WithState, Checked):
     def register_forward_hook(
         self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> HookHandle:
-        """Call hook(module, inputs, output) after `forward`, whose output it may replace by what it returns.
+        """Call hook(module, inputs, output) after `forward`; its return value, if any, replaces the output.
 
-        with_kwargs: hook(module, inputs, named inputs, output). prepend: in front of other hooks. always_call: also
-        where `forward` or a hook before it raises, with None for an output that there is not.
+        with_kwargs: hook(module, inputs, named inputs, output). prepend: ahead of other hooks. always_call: also if
+        `forward` or an earlier hook raises, with None for a missing output.
         """
         return self._own_hooks().add("after", hook, with_kwargs, prepend, always_call)
 
     @checked
     def register_state_dict_post_hook(self, hook: Hook) -> HookHandle:
-        """Call hook(module, state, prefix, {}) when `state_dict` has put the module's entries into state."""
+        """Call hook(module, state, prefix, {}) after `state_dict` has added the module's entries to state."""
         return self._own_hooks().add("saved", hook, False, False)
 
     @checked
     def register_load_state_dict_pre_hook(self, hook: Hook) -> HookHandle:
         """Call hook(module, state, prefix, {}, strict, [], [], []) before `load_state_dict` reads state.
 
-        state is a dict of its own, of the whole network, which the hook may change: rename, add, drop, reshape.
-        prefix: what the module's entries begin with.
+        state is a separate dict, of the whole network, which the hook may change: rename, add, drop, reshape. prefix:
+        the prefix of the module's entries.
         """
         return self._own_hooks().add("loading", hook, False, False)
 
     @checked
     def register_load_state_dict_post_hook(self, hook: Hook) -> HookHandle:
-        """Call hook(module, mismatch) after `load_state_dict`: keys that it takes out of the lists are no errors."""
+        """Call hook(module, mismatch) after `load_state_dict`: keys that it removes from the lists are not errors."""
         return self._own_hooks().add("loaded", hook, False, False)
 
     def _own_hooks(self) -> Hooks:
@@ -206,12 +206,12 @@ class Module(WithState, Checked):
         return held
 
     def _note_exchange(self) -> None:
-        """Programs that were compiled with other parameters, modules or hooks are not taken again."""
+        """Invalidate programs compiled with other parameters, modules or hooks."""
         self.__dict__["_exchanged"] = settings_changed()
 
     @property
     def training(self) -> bool:
-        """Whether it is in training mode (dropout drops, batch norm takes the batch's statistics)."""
+        """Whether it is in training mode (dropout is active, batch norm uses batch statistics)."""
         evaluated = _evaluated.get()
         mode = self._training and (evaluated is None or id(self) not in evaluated)
         if (by := recorder()) is not None:
@@ -236,7 +236,7 @@ class Module(WithState, Checked):
             parts.assign(value)
             return
         for kind, takes in ((self._parameters, Parameter), (self._modules, Module)):
-            # what replaces one of its kind stands where that stood
+            # a replacement of the same kind keeps the position of its predecessor
             if name in kind and isinstance(value, Operand) and not isinstance(value, Parameter):
                 raise TypeError(
                     f"{type(self).__name__}.{name} is a {takes.__name__.lower()} and cannot become a tensor: write "
@@ -265,7 +265,7 @@ class Module(WithState, Checked):
                 settings_changed()
 
     def __getattr__(self, name: str) -> Any:
-        # Only called when the instance's dictionary and its class have no such attribute.
+        # Only called if neither the instance's dictionary nor its class has such an attribute.
         own = self.__dict__
         if (by := recorder()) is not None and by.lasts and "_modules" in own:
             self._watched(by)
@@ -275,7 +275,7 @@ class Module(WithState, Checked):
                 if held is None:
                     return None
                 if kind == "_buffers" and by is not None and by.stands_for(held):
-                    return held  # itself, so that it may be written
+                    return held  # itself, so that it can be written
                 return in_compute_type(held, read(held), keeps=self.computes_in_master)
         modules = own.get("_modules", ())
         if name in modules:
@@ -296,15 +296,15 @@ class Module(WithState, Checked):
 
     @checked
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Own a parameter under a name; None says that the optional parameter is absent."""
+        """Register a parameter under a name; None marks an optional parameter as absent."""
         self._claim_name(name)
         self._parameters[name] = param
 
     @checked
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
-        """Own a tensor that is state but is not trained; not in the state_dict unless persistent.
+        """Register a tensor that is state but not trained; excluded from the state_dict unless persistent.
 
-        None says that the optional buffer is absent; it may be assigned later.
+        None marks an optional buffer as absent; it may be assigned later.
         """
         self._claim_name(name)
         self._buffers[name] = None if tensor is None else writable(tensor)
@@ -312,7 +312,7 @@ class Module(WithState, Checked):
 
     @checked
     def add_module(self, name: str, module: Module) -> None:
-        """Own another module under a name."""
+        """Register another module under a name."""
         self._claim_name(name)
         self._modules[name] = module
 
@@ -323,7 +323,7 @@ class Module(WithState, Checked):
         self._note_exchange()
 
     def _set_buffer(self, name: str, value: Any) -> None:
-        """Assigning to a buffer updates the state: in place, or in the trace that is being made."""
+        """Assign to a buffer: in place, or in the current trace."""
         held = self._buffers[name]
         if value is None or held is None:
             self._put_buffer(name, value)
@@ -331,7 +331,7 @@ class Module(WithState, Checked):
             write(held, value if isinstance(value, Operand) else as_tensor(value))
 
     def _put_buffer(self, name: str, value: Any) -> None:
-        """Another tensor, or None, as the buffer: what no trace can do. Raises TypeError."""
+        """Replace a buffer by another tensor, or None: impossible within a trace. Raises TypeError."""
         if isinstance(value, Operand) and not isinstance(value, Tensor):
             raise TypeError(
                 f"{type(self).__name__}.{name} is a buffer without a tensor, and one that is computed in a trace has "
@@ -340,12 +340,12 @@ class Module(WithState, Checked):
         self._buffers[name] = None if value is None else writable(value)
         self._note_exchange()
 
-    # ---- what it holds
+    # ---- contents
     @checked
     def named_modules(self, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
-        """The module itself ("") and all modules below it with their dotted names.
+        """The module itself ("") and all submodules with their dotted names.
 
-        remove_duplicate: each once, under its first name; else one with several names under all of them.
+        remove_duplicate: each once, under its first name; otherwise under all its names.
         """
         if not remove_duplicate:
             yield from self._all_paths(prefix, ())
@@ -361,31 +361,31 @@ class Module(WithState, Checked):
                     stack += [(_join(path, n), m) for n, m in reversed(module._modules.items())]
 
     def _all_paths(self, path: str, above: tuple[Module, ...]) -> Iterator[tuple[str, Module]]:
-        """All names of all modules, but for those of a module within itself."""
+        """All names of all modules, except those of a module within itself."""
         yield path, self
         for name, child in self._modules.items():
             if child is not self and all(child is not m for m in above):
                 yield from child._all_paths(_join(path, name), (*above, self))
 
     def modules(self) -> Iterator[Module]:
-        """The module itself and all modules below it."""
+        """The module itself and all submodules."""
         return (m for _, m in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly below."""
+        """The direct submodules, with their names."""
         return iter(self._modules.items())
 
     def children(self) -> Iterator[Module]:
-        """The modules directly below."""
+        """The direct submodules."""
         return iter(self._modules.values())
 
     @checked
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their dotted names; without recurse the module's own alone.
+        """All parameters with their dotted names; without recurse only the module's own.
 
-        remove_duplicate: a shared one once, under its first name; else under all its names.
+        remove_duplicate: shared ones once, under the first name; otherwise under all names.
         """
         seen: set[int] = set()
         for path, module in self.named_modules(prefix, remove_duplicate) if recurse else [(prefix, self)]:
@@ -396,16 +396,16 @@ class Module(WithState, Checked):
 
     @checked
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """All parameters, a shared one once; without recurse the module's own alone."""
+        """All parameters, shared ones once; without recurse only the module's own."""
         return (p for _, p in self.named_parameters("", recurse))
 
     @checked
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """All buffers with their dotted names, those outside of the state_dict as well.
+        """All buffers with their dotted names, including those outside the state_dict.
 
-        remove_duplicate: those of a shared module once; else under all its names.
+        remove_duplicate: those of a shared module once; otherwise under all names.
         """
         for path, module in self.named_modules(prefix, remove_duplicate) if recurse else [(prefix, self)]:
             for name, held in module._buffers.items():
@@ -414,12 +414,12 @@ class Module(WithState, Checked):
 
     @checked
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """All buffers; without recurse the module's own alone."""
+        """All buffers; without recurse only the module's own."""
         return (b for _, b in self.named_buffers("", recurse))
 
     @checked
     def get_submodule(self, target: str) -> Module:
-        """The module below with this dotted name; itself for "". Raises AttributeError."""
+        """The submodule with this dotted name; itself for "". Raises AttributeError."""
         module = self
         for i, name in enumerate(target.split(".") if target else ()):
             if name not in module._modules:
@@ -431,9 +431,9 @@ class Module(WithState, Checked):
 
     @checked
     def set_submodule(self, target: str, module: Module) -> None:
-        """Put a module in the place of the one with this dotted name.
+        """Replace the submodule with this dotted name.
 
-        Raises AttributeError where there is none, ValueError for "", TypeError for what is no module.
+        Raises AttributeError if there is none, ValueError for "", TypeError for anything but a module.
         """
         if not isinstance(module, Module):
             raise TypeError(f"set_submodule: module must be a Module, got {type(module).__name__}")
@@ -461,9 +461,9 @@ class Module(WithState, Checked):
         return found
 
     def unregistered(self) -> list[str]:
-        """The attributes, here and below, that hold modules in plain lists, tuples or dicts, by dotted name.
+        """The attributes, here and in submodules, that hold modules in plain lists, tuples or dicts, by dotted name.
 
-        What such modules own is no parameter of this one; nn.ModuleList and nn.ModuleDict are.
+        The parameters of such modules are not this one's; nn.ModuleList and nn.ModuleDict register them.
         """
         return [
             _join(path, name)
@@ -473,14 +473,14 @@ class Module(WithState, Checked):
         ]
 
     def masters(self) -> set[int]:
-        """The ids of parameters and buffers that keep the master type in mixed precision."""
+        """The ids of parameters and buffers that keep the master dtype in mixed precision."""
         own = (m for m in self.modules() if m.computes_in_master)
         return {id(x) for m in own for x in (*m._parameters.values(), *m._buffers.values())}
 
     def generators(self) -> list[Generator]:
-        """The random generators that the module and those below it may draw from, each once.
+        """The random generators that the module and its submodules may draw from, each once.
 
-        The default one is among them: functions draw from it that no attribute tells of.
+        The default one is included: functions draw from it without any attribute referring to it.
         """
         found = (v for m in self.modules() for v in m.__dict__.values() if isinstance(v, Generator))
         return list({id(g): g for g in (*found, default_generator)}.values())
@@ -492,9 +492,9 @@ class Module(WithState, Checked):
     ) -> dict[str, Any]:
         """The parameters and persistent buffers by dotted name: the tensors themselves, not copies.
 
-        What is shared stands under all its names; what `get_extra_state` gives stands under "_extra_state".
-        destination: a dict that they are put into, and which is returned. prefix: in front of every name, with its
-        dot ("encoder."). keep_vars: torch's word; no tensor has a history here.
+        Shared tensors appear under all their names; the result of `get_extra_state` under "_extra_state".
+        destination: a dict to add them to, which is returned. prefix: prepended to every name, including its dot
+        ("encoder."). keep_vars: accepted for torch's sake; tensors record no history here.
         """
         return saved(self, destination, prefix, keep_vars)
 
@@ -502,26 +502,26 @@ class Module(WithState, Checked):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Mismatch:
         """Copy values by name from tensors or arrays of any library; dtypes are converted.
 
-        strict: every key must be there and no other, but for `older_names` and `later_names` of the modules; of the
-        names of a shared tensor one suffices. Nothing is written unless everything fits.
-        Raises KeyError for missing or unexpected keys, ShapeError for shapes; each names all of them.
+        strict: exactly the expected keys must be there, except for `older_names` and `later_names` of the modules; of
+        a shared tensor's names one suffices. Nothing is written unless everything fits. Raises KeyError for missing
+        or unexpected keys, ShapeError for shapes; each lists all of them.
         """
         return loaded(self, state_dict, strict)
 
     @checked
     def train(self, mode: bool = True) -> Self:
-        """Switch this module and all below to training (dropout drops) or, with False, to inference."""
+        """Switch this module and its submodules to training mode or, with False, to inference mode."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Self:
-        """Switch this module and all below to inference."""
+        """Switch this module and its submodules to inference mode."""
         return self.train(False)
 
     @checked
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Freeze all parameters, here and below, with False: they get no gradient and are not trained."""
+        """Freeze all parameters, including submodules', with False: they get no gradient and are not trained."""
         for p in self.parameters():
             p.requires_grad = requires_grad
         return self
@@ -533,10 +533,9 @@ class Module(WithState, Checked):
         dtype: DTypeLike | None = None,
         non_blocking: bool = False,
     ) -> Self:
-        """Move to a device and convert floating point parameters and buffers, in place: their identity stays.
+        """Move to a device and convert floating-point parameters and buffers, in place: object identity is preserved.
 
-        where: a device, a floating point dtype, both, or a tensor that has them.
-        Raises NoGpuError for a GPU that is not there.
+        where: a device, a floating-point dtype, both, or a tensor that has them. Raises NoGpuError for a missing GPU.
         """
         place, kind = destination(where, device, dtype)
         if place is None and kind is None:
@@ -547,19 +546,19 @@ class Module(WithState, Checked):
         return self
 
     def float(self) -> Self:
-        """Convert floating point parameters and buffers to float32, in place."""
+        """Convert floating-point parameters and buffers to float32, in place."""
         return self.to("float32")
 
     def double(self) -> Self:
-        """Convert floating point parameters and buffers to float64, in place."""
+        """Convert floating-point parameters and buffers to float64, in place."""
         return self.to("float64")
 
     def half(self) -> Self:
-        """Convert floating point parameters and buffers to float16, in place."""
+        """Convert floating-point parameters and buffers to float16, in place."""
         return self.to("float16")
 
     def bfloat16(self) -> Self:
-        """Convert floating point parameters and buffers to bfloat16, in place."""
+        """Convert floating-point parameters and buffers to bfloat16, in place."""
         return self.to("bfloat16")
 
     def cpu(self) -> Self:
@@ -571,7 +570,7 @@ class Module(WithState, Checked):
         return self.to(f"cuda:{device}" if isinstance(device, int) else device)
 
     def zero_grad(self, set_to_none: bool = True) -> NoReturn:
-        """Raises TypeError: there is nothing to set to zero."""
+        """Raises TypeError: there are no stored gradients to zero."""
         raise TypeError(
             f"{type(self).__name__}.zero_grad: parameters hold no gradients here: a training step and lm.grad give "
             "those of one call; leave the line out, or gather several by optimizer.accumulate(grads)"
@@ -579,7 +578,7 @@ class Module(WithState, Checked):
 
     @checked
     def apply(self, fn: Callable[[Module], Any]) -> Self:
-        """Call fn on all modules below, then on this one."""
+        """Call fn on all submodules, then on this module."""
         for child in self.children():
             child.apply(fn)
         fn(self)
@@ -587,11 +586,11 @@ class Module(WithState, Checked):
 
     # ---- text
     def extra_repr(self) -> str:
-        """The arguments as they appear in the repr."""
+        """The arguments shown in the repr."""
         return ""
 
     def _repr_html_(self) -> str:
-        """For notebooks: the modules as folds, with their parameters counted."""
+        """For notebooks: the modules as collapsible sections, with parameter counts."""
         return _html("", self, True)
 
     def __repr__(self) -> str:
@@ -602,13 +601,13 @@ class Module(WithState, Checked):
 
 
 def _parametrization(module: Module, name: str) -> Any:
-    """What computes the module's parameter of this name from others, None where nothing does."""
+    """The parametrization that computes the parameter of this name, None if there is none."""
     held = module.__dict__.get("_modules", {}).get("parametrizations")
     return held._modules.get(name) if isinstance(held, Module) else None
 
 
 def _html(name: str, module: Module, top: bool) -> str:
-    """A module and those below it as nested folds."""
+    """A module and its submodules as nested collapsible sections."""
     label = f"{name}: " if name else ""
     count = sum(p.numel() for p in module.parameters())
     text = f"{label}<b>{escape(type(module).__name__)}</b>({escape(module.extra_repr())})"
@@ -622,9 +621,9 @@ def _html(name: str, module: Module, top: bool) -> str:
 
 @checked
 def substitute(module: Module, values: Mapping[str, Any]) -> AbstractContextManager[dict[int, Any]]:
-    """Within the block the module's parameters and buffers of these names are the given operands.
+    """Within the block the module's parameters and buffers of these names are replaced by the given operands.
 
-    Raises TypeError for what is no module or no mapping, KeyError for a name that the module does not have.
+    Raises TypeError unless module is a module and values a mapping, KeyError for a name that the module lacks.
     """
     held = _state_by_name(module)
     unknown = [name for name in values if name not in held]
@@ -634,7 +633,7 @@ def substitute(module: Module, values: Mapping[str, Any]) -> AbstractContextMana
 
 
 def _state_by_name(module: Module) -> dict[str, Tensor]:
-    """Parameters and buffers, what is shared by all of its names."""
+    """Parameters and buffers, shared ones under all their names."""
     return {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
@@ -654,14 +653,12 @@ def functional_call(
     """module(*inputs, **kwargs) with the given operands as the parameters and buffers of these names, as
     torch.func.functional_call.
 
-    values: a dict, or several, which have no name in common. What is shared goes by any of its names. What the module
-        writes to a buffer is written to the tensor that is given for it (of a traced value nobody sees it), and the
-        module's own stays.
-    inputs: a tuple or list of positional arguments, or the only one. strict: whether values must have them all.
-    tie_weights: False says that other names of what is shared keep what they hold, which is refused where there are
-        such: what a module shares is one tensor.
-    Raises TypeError for what is no module or no mapping, KeyError for a name that the module does not have, or that
-    is missing where strict; ValueError for a name that is given twice, and other values for names of one tensor.
+    values: a dict, or several with disjoint names. Any name of a shared tensor works. Writes to a buffer go to the
+    tensor given for it (for a traced value they are lost), and the module's own is unchanged. inputs: a tuple or list
+    of positional arguments, or a single one. strict: whether values must be complete. tie_weights: False would leave
+    the other names of a shared tensor unchanged, which is refused if there are any: a shared tensor is a single one
+    here. Raises TypeError for anything but a module and mappings, KeyError for a name that the module lacks, or that
+    is missing when strict; ValueError for a duplicate name, and for different values under names of one tensor.
     """
     given = _joined(values)
     held = _state_by_name(module)
@@ -682,10 +679,11 @@ def functional_call(
 
 @checked
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The parameters and the buffers of several networks of one architecture, each stacked along a new first axis, as
-    torch.func.stack_module_state: vmap(lambda values, x: functional_call(models[0], values, x))(…) runs all of them.
+    """The parameters and the buffers of several networks with the same architecture, each stacked along a new first
+    axis, as torch.func.stack_module_state: vmap(lambda values, x: functional_call(models[0], values, x))(…) runs all
+    of them.
 
-    Raises ValueError for no networks, and for such of different classes, modes, names or shapes.
+    Raises ValueError for an empty list, and for networks that differ in classes, modes, names or shapes.
     """
     if not models:
         raise ValueError("stack_module_state: needs at least one network")
@@ -711,8 +709,8 @@ def _stacked_states(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]
 
 
 def _check_shared(given: Mapping[str, Any], held: Mapping[str, Tensor], tie_weights: bool) -> None:
-    """Raises ValueError where names of one tensor are given different values, or one of them alone is given any
-    although weights are not tied.
+    """Raises ValueError if names of one tensor are given different values, or only some of them are given although
+    weights are not tied.
     """
     names: dict[int, list[str]] = {}
     for name, x in held.items():
@@ -727,7 +725,7 @@ def _check_shared(given: Mapping[str, Any], held: Mapping[str, Tensor], tie_weig
 
 
 def _joined(values: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """One dict of several. Raises ValueError for a name that two have."""
+    """Merge dicts. Raises ValueError for a duplicate name."""
     if isinstance(values, Mapping):
         return values
     found: dict[str, Any] = {}
@@ -739,8 +737,8 @@ def _joined(values: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Mapping[
 
 
 def _of_array(x: np.ndarray[Any, Any], by: Recorder | None) -> Any:
-    """A tensor on the memory of an array; the array itself where it holds no numbers, or a trace would ask for them
-    when it runs.
+    """A tensor on an array's memory; the array itself if it is not numeric, or if a trace would have to ask for its
+    values when it runs.
     """
     if x.dtype.kind in "OSU":
         return x
@@ -749,7 +747,7 @@ def _of_array(x: np.ndarray[Any, Any], by: Recorder | None) -> Any:
 
 
 def _modules_in(value: Any) -> str:
-    """The classes of the modules that a plain list, tuple or dict holds; "" where there are none."""
+    """The classes of the modules in a plain list, tuple or dict; "" if there are none."""
     entries = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return ", ".join(dict.fromkeys(type(m).__name__ for m in entries if isinstance(m, Module)))
 
@@ -758,13 +756,13 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-#: The ids of the modules that are in inference mode here, whatever they are elsewhere.
+#: The ids of the modules in inference mode in this context, whatever their own mode.
 _evaluated: ContextVar[frozenset[int] | None] = ContextVar("lamina_evaluated", default=None)
 
 
 @contextmanager
 def evaluating(net: Module) -> Iterator[None]:
-    """Within the block the whole network is in inference mode. Other threads see each module in its own mode."""
+    """Within the block the whole network is in inference mode. Other threads see each module's own mode."""
     inside = {id(m) for m in net.modules()} | (_evaluated.get() or set())
     token = _evaluated.set(frozenset(inside))
     try:

@@ -20,37 +20,37 @@ from lamina.tensors import ones, zeros
 
 
 class _NormLayer(Module):
-    """Scale and bias: they stay in the master type when a network computes in a half type, as the statistics do."""
+    """Scale and bias: they keep the master dtype when a network computes in a half type, as the statistics do."""
 
     computes_in_master = True
     weight: Parameter | None
     bias: Parameter | None
 
     def _affine(self, shape: Shape, weight: bool, bias: bool) -> None:
-        """Ones and zeros, or None where there are none."""
+        """Ones and zeros, or None without affine parameters."""
         self.register_parameter("weight", Parameter(ones(shape)) if weight else None)
         self.register_parameter("bias", Parameter(zeros(shape)) if bias else None)
 
     def reset_parameters(self) -> None:
-        """Ones and zeros again."""
+        """Reset to ones and zeros."""
         for name, held in self.named_parameters(recurse=False):
             held.fill_(1 if name == "weight" else 0)
 
 
 class _RunningNorm(_NormLayer):
-    """Norms of channels that may keep running statistics.
+    """Channel-wise norms with optional running statistics.
 
     Args:
         num_features: C of the input [N, C, *S].
-        eps: is added to the variance.
-        momentum: how far the running statistics move towards each batch's; None: they are plain averages over all.
-        affine: whether there is a weight and, unless `bias` is False, a bias, both [C].
+        eps: added to the variance.
+        momentum: the step of the running statistics towards each batch's; None: cumulative averages. affine: whether
+        there is a weight and, unless `bias` is False, a bias, both [C].
         track_running_stats: whether running statistics are kept; without them inference uses the batch's own.
     """
 
     later_names = ("num_batches_tracked",)
     ranks: ClassVar[tuple[int, ...]]
-    #: Whether inputs may have another number of channels: where nothing is kept for each.
+    #: Whether the number of channels may vary: if nothing is stored per channel.
     any_channels = False
 
     def __init__(
@@ -77,13 +77,13 @@ class _RunningNorm(_NormLayer):
         self.to(device, dtype)
 
     def reset_running_stats(self) -> None:
-        """Statistics as of no batch: means 0, variances 1."""
+        """Reset the statistics: means 0, variances 1."""
         if self.track_running_stats:
             for name, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
                 self.get_buffer(name).fill_(value)
 
     def reset_parameters(self) -> None:
-        """Weight and bias, and the statistics, as of a new layer."""
+        """Reset weight and bias, and the statistics."""
         self.reset_running_stats()
         super().reset_parameters()
 
@@ -100,11 +100,11 @@ class _RunningNorm(_NormLayer):
         return given
 
     def running(self) -> tuple[Any, Any]:
-        """Running mean and variance, None without them."""
+        """Running mean and variance, None if there are none."""
         return (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
 
     def keep(self, mean: Any, var: Any) -> None:
-        """Set the running statistics from `mean` and `var`, which moved by `share`, or are the batch's own."""
+        """Set the running statistics from `mean` and `var`, which were moved by `share`, or are the batch's own."""
         count = read(self.get_buffer("num_batches_tracked")) + 1
         self.num_batches_tracked = count
         if self.momentum is None:
@@ -114,12 +114,12 @@ class _RunningNorm(_NormLayer):
         self._set_running(mean, var)
 
     def _set_running(self, mean: Any, var: Any) -> None:
-        """Set the running statistics. No gradient goes through them, as in torch: nothing is trained by them."""
+        """Set the running statistics. They block gradients, as in torch: nothing is trained through them."""
         self.running_mean, self.running_var = ops.stop_gradient(mean), ops.stop_gradient(var)
 
     @property
     def share(self) -> float:
-        """How far the op moves running statistics: all the way where `keep` averages."""
+        """How far the op moves running statistics: all the way if `keep` averages."""
         return 1.0 if self.momentum is None else self.momentum
 
     def extra_repr(self) -> str:
@@ -130,9 +130,9 @@ class _RunningNorm(_NormLayer):
 
 class _BatchNormLayer(_RunningNorm):
     def running(self) -> tuple[Any, Any]:
-        """Running mean and variance; None without them, and in training where they are not tracked.
+        """Running mean and variance; None if there are none, and in training if they are not tracked.
 
-        As in torch, inference takes those that are there, also where `track_running_stats` was set to False since.
+        As in torch, inference uses existing ones even if `track_running_stats` has since been set to False.
         """
         if self.training and not self.track_running_stats:
             return None, None
@@ -164,9 +164,9 @@ class BatchNorm2d(_BatchNormLayer):
 
 
 class FrozenBatchNorm2d(Module):
-    """Batch norm of [N, C, H, W] by fixed numbers: statistics, weight and bias are buffers [C] and never change.
+    """Batch norm of [N, C, H, W] with constants: statistics, weight and bias are buffers [C] and never change.
 
-    As torchvision.ops.FrozenBatchNorm2d: for networks that are trained further with few images at a time.
+    As torchvision.ops.FrozenBatchNorm2d: for fine-tuning with small batches.
     """
 
     computes_in_master = True
@@ -203,18 +203,18 @@ class BatchNorm3d(_BatchNormLayer):
 
 @runtime_checkable
 class SynchronizesBatchNorms(Protocol):
-    """A network whose batch norms are no modules."""
+    """A network whose batch norms are not modules."""
 
     def synchronize_batch_norms(self, process_group: Group | None) -> None:
-        """Train by the statistics of the group's ranks from now on; None is all ranks."""
+        """Train with the statistics over the group's ranks from now on; None means all ranks."""
         ...
 
 
 class SyncBatchNorm(_BatchNormLayer):
-    """Batch norm of [N, C, *S] by the statistics of all ranks of a group; their gradients are summed over it, too.
+    """Batch norm of [N, C, *S] with statistics over all ranks of a group; their gradients are also summed over it.
 
-    process_group: a `lamina.distributed.Group`, by default all ranks. Each element counts once, however many of
-    them a rank has. In inference, and in a world of one rank, it is batch norm.
+    process_group: a `lamina.distributed.Group`, by default all ranks. Each element counts equally, however many a
+    rank has. In inference, and in a world of one rank, it is batch norm.
     """
 
     ranks = (2, 3, 4, 5)
@@ -254,7 +254,7 @@ class SyncBatchNorm(_BatchNormLayer):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Group | None = None) -> Module:
-        """The module with all batch norms below it as SyncBatchNorm, on the same parameters and statistics."""
+        """The module with all batch norms in it converted to SyncBatchNorm, sharing parameters and statistics."""
         if isinstance(module, SynchronizesBatchNorms):
             module.synchronize_batch_norms(process_group)
             return module
@@ -271,10 +271,10 @@ class SyncBatchNorm(_BatchNormLayer):
 def batch_norm_of_ranks(
     x: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: Any, eps: float, group: Group
 ) -> tuple[Any, Any, Any]:
-    """Batch norm of [N, C, *S] by the statistics of all ranks' elements, and the running ones moved towards these.
+    """Batch norm of [N, C, *S] with the statistics over all ranks, and running statistics moved towards these.
 
-    mean, var: running statistics [C], None where there are none. Ranks' means and variances are combined by their
-    numbers of elements, in one exchange.
+    mean, var: running statistics [C], None if there are none. Ranks' means and variances are combined by their
+    element counts, in one exchange.
     """
     axes, wide = [0, *range(2, x.ndim)], x.cast(operand(x).dtype.compute)
     channels = x.shape[1]
@@ -330,7 +330,7 @@ class _InstanceNorm(_RunningNorm):
             return y.squeeze(0)
         x, (mean, var) = self.check(x), self.running()
         own = self.training or mean is None
-        share = self.momentum or 0.0  # None keeps the statistics as they are, as in torch
+        share = self.momentum or 0.0  # None leaves the statistics unchanged, as in torch
         y, mean, var = ops.instance_norm_with_statistics(
             x, mean, var, self.weight, self.bias, own, share, self.eps
         )
@@ -340,25 +340,25 @@ class _InstanceNorm(_RunningNorm):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Each channel of each image of [N, C, L] normalized (Ulyanov et al. 2016)."""
+    """Each channel of each sample of [N, C, L] normalized (Ulyanov et al. 2016)."""
 
     ranks = (3,)
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """Each channel of each image of [N, C, H, W] normalized (Ulyanov et al. 2016)."""
+    """Each channel of each sample of [N, C, H, W] normalized (Ulyanov et al. 2016)."""
 
     ranks = (4,)
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Each channel of each image of [N, C, D, H, W] normalized (Ulyanov et al. 2016)."""
+    """Each channel of each sample of [N, C, D, H, W] normalized (Ulyanov et al. 2016)."""
 
     ranks = (5,)
 
 
 class GroupNorm(_NormLayer):
-    """Groups of channels of each image normalized (Wu and He 2018).
+    """Groups of channels of each sample normalized (Wu and He 2018).
 
     Raises ValueError unless num_groups divides num_channels.
     """
@@ -393,7 +393,7 @@ class GroupNorm(_NormLayer):
 
 
 class LayerNorm(_NormLayer):
-    """Rows of the last axes, of sizes normalized_shape, normalized (Ba et al. 2016)."""
+    """Normalization over the last axes, of sizes normalized_shape (Ba et al. 2016)."""
 
     def __init__(
         self,
@@ -420,9 +420,9 @@ class LayerNorm(_NormLayer):
 
 
 class RMSNorm(_NormLayer):
-    """Rows of the last axes by the root of their mean square (Zhang and Sennrich 2019).
+    """Division by the root mean square over the last axes (Zhang and Sennrich 2019).
 
-    eps: by default the smallest number that the compute type can add to 1.
+    eps: by default the machine epsilon of the compute dtype.
     """
 
     def __init__(
@@ -450,7 +450,7 @@ class RMSNorm(_NormLayer):
 
 
 class LocalResponseNorm(Module):
-    """Each element by the squares of the channels around it (Krizhevsky et al. 2012)."""
+    """Each element normalized by the squares in neighboring channels (Krizhevsky et al. 2012)."""
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         if size < 1:
@@ -467,10 +467,10 @@ class LocalResponseNorm(Module):
 
 
 class CrossMapLRN2d(LocalResponseNorm):
-    """torch's older form of `LocalResponseNorm`, in its own count of channels.
+    """torch's older form of `LocalResponseNorm`, with its own channel window.
 
-    The window of an even size has one channel less, and the first channel stays in every window behind it: torch's
-    running sum over the channels never takes it out again.
+    A window of even size has one channel less, and the first channel remains in every later window: torch's running
+    sum over the channels never subtracts it.
     """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:

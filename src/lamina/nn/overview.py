@@ -1,4 +1,4 @@
-"""What a network is made of: outputs, parameters and arithmetic of every module, and the memory of the whole."""
+"""Network summaries: outputs, parameters and arithmetic of every module, and the memory of the whole."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _HEAD = ("module", "outputs", "parameters", "MFLOP")
 class SummaryRow:
     """One module.
 
-    name: its path in the network, "" for the network itself. outputs: of its first call, () where it was not called
-    (its parts may have been). parameters: numbers in it and all below, but for those of modules that came before.
-    flops: multiplications and additions of matrix products, its parts' included, over all calls.
+    name: its path in the network, "" for the network itself. outputs: of its first call, () if it was not called (its
+    submodules may have been). parameters: the count in it and its submodules, except those of earlier modules. flops:
+    multiplications and additions of matrix products, including its submodules', over all calls.
     """
 
     name: str
@@ -39,10 +39,10 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """A network module by module; `print` shows a table.
+    """A network, module by module; `print` shows a table.
 
-    parameters, buffers: numbers in all. parameter_bytes: of both. activation_bytes: outputs of the modules without
-    parts, which training keeps. flops: of one forward pass.
+    parameters, buffers: total counts. parameter_bytes: of both. activation_bytes: outputs of the leaf modules, which
+    training keeps. flops: of one forward pass.
     """
 
     rows: tuple[SummaryRow, ...]
@@ -96,13 +96,12 @@ def _cells(row: SummaryRow) -> tuple[str, str, str, str]:
 
 @checked
 def summary(net: Module, inputs: Any, *, depth: int | None = None, dtype: DType | str = "float32") -> Summary:
-    """What a network does with inputs of these shapes, in inference mode; nothing is computed.
+    """Summarize a network for inputs of these shapes, in inference mode; nothing is computed.
 
-    inputs: a shape (a tuple of integers, of one input of type `dtype`), a Spec, an array, or a tuple, list or dict of
-        Specs and arrays, as net takes them.
-    depth: modules that lie deeper are left out of the table; None shows all.
-    A parameter that several modules share counts once, where it comes first. Raises TypeError for other inputs, and
-    what the network raises.
+    inputs: a shape (a tuple of integers, for one input of dtype `dtype`), a Spec, an array, or a tuple, list or dict
+    of Specs and arrays, as net takes them. depth: deeper modules are omitted from the table; None shows all. A
+    parameter shared by several modules counts once, in the first. Raises TypeError for other inputs, and whatever the
+    network raises.
     """
     specs, structure = _specs(inputs, dtype)
     watched: dict[int, _Watched] = {}
@@ -124,7 +123,7 @@ def summary(net: Module, inputs: Any, *, depth: int | None = None, dtype: DType 
 
 
 def _specs(inputs: Any, dtype: DType | str) -> tuple[list[Spec], _tree.Structure]:
-    """The specs of the inputs, and how they are nested."""
+    """The specs of the inputs, and their nesting."""
     if isinstance(inputs, tuple | list) and inputs and all(type(n) is int for n in inputs):
         return [Spec(tuple(inputs), as_dtype(dtype))], _tree.LEAF
     found, structure = _tree.flatten(inputs)
@@ -140,8 +139,7 @@ def _called(net: Module, structure: _tree.Structure, values: Any) -> Any:
 
 @dataclass
 class _Watched:
-    """What was seen of a module's calls: outputs of the first, bytes of all, and between which serials their nodes
-    are."""
+    """Observed calls of a module: outputs of the first, bytes of all, and their nodes' ranges of serial numbers."""
 
     outputs: tuple[Spec, ...] = ()
     nbytes: int = 0
@@ -151,7 +149,7 @@ class _Watched:
 
 @contextmanager
 def _watching(net: Module, watched: dict[int, _Watched]) -> Iterator[None]:
-    """Within the block calls of all modules are noted."""
+    """Within the block calls of all modules are recorded."""
     modules = list(net.modules())
     for module in modules:
         vars(module)["forward"] = _noting(module, module.forward, watched)
@@ -190,7 +188,7 @@ def _rows(
     work: list[tuple[float, int]],
     counted: set[int],
 ) -> Iterator[SummaryRow]:
-    """A module and those below it."""
+    """A module and its submodules."""
     seen = watched.get(id(module), _Watched())
     own = {id(p): p.numel() for p in module.parameters() if id(p) not in counted}
     flops = sum(f for serial, f in work if any(a < serial <= b for a, b in seen.spans))

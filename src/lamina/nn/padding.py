@@ -1,4 +1,4 @@
-"""Padding layers: what `ops.pad` does, as modules. Names and arguments as in torch.nn."""
+"""Padding layers: `ops.pad` as modules. Names and arguments as in torch.nn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Mode = Literal["constant", "reflect", "replicate", "circular"]
 
 
 class _PadLayer(Module):
-    """padding: one number for all sides, or two for each spatial axis, before and after, the last axis first."""
+    """padding: one number for all sides, or two per spatial axis, before and after, last axis first."""
 
     rank: ClassVar[int]
     mode: ClassVar[Mode]
@@ -26,7 +26,7 @@ class _PadLayer(Module):
         self.padding = sides
 
     def forward(self, x: T) -> T:
-        """x (N, C, *S) -> (N, C, *S + padding). Raises ShapeError where the input is too small for the mode."""
+        """x (N, C, *S) -> (N, C, *S + padding). Raises ShapeError if the input is too small for the mode."""
         return ops.pad(x, self.padding, self.mode, self.value)
 
     def extra_repr(self) -> str:
@@ -88,19 +88,19 @@ class ZeroPad3d(_ZeroPad):
 
 
 class ReflectionPad1d(_PadLayer):
-    """The input mirrored at its edge, which is not repeated, around (N, C, L)."""
+    """The input mirrored at its edge, without repeating it, around (N, C, L)."""
 
     rank, mode = 1, "reflect"
 
 
 class ReflectionPad2d(_PadLayer):
-    """The input mirrored at its edge, which is not repeated, around (N, C, H, W)."""
+    """The input mirrored at its edge, without repeating it, around (N, C, H, W)."""
 
     rank, mode = 2, "reflect"
 
 
 class ReflectionPad3d(_PadLayer):
-    """The input mirrored at its edge, which is not repeated, around (N, C, D, H, W)."""
+    """The input mirrored at its edge, without repeating it, around (N, C, D, H, W)."""
 
     rank, mode = 3, "reflect"
 
@@ -124,18 +124,18 @@ class ReplicationPad3d(_PadLayer):
 
 
 class CircularPad1d(_PadLayer):
-    """The other end of the input around (N, C, L)."""
+    """The input wrapped around the ends of (N, C, L)."""
 
     rank, mode = 1, "circular"
 
 
 class CircularPad2d(_PadLayer):
-    """The other end of the input around (N, C, H, W)."""
+    """The input wrapped around the ends of (N, C, H, W)."""
 
     rank, mode = 2, "circular"
 
 
 class CircularPad3d(_PadLayer):
-    """The other end of the input around (N, C, D, H, W)."""
+    """The input wrapped around the ends of (N, C, D, H, W)."""
 
     rank, mode = 3, "circular"

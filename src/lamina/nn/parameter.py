@@ -1,4 +1,4 @@
-"""Parameter: a tensor that a module owns; and what stands in for it while a module is traced."""
+"""Parameter: a tensor that a module owns; and the values that replace it while a module is traced."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lamina.tensors import Tensor, tensors_changed, writable
 
 
 class Parameter(Tensor):
-    """A tensor that is trained. Assigned to an attribute of a module it becomes one of its parameters.
+    """A trainable tensor. Assigned to an attribute of a module, it becomes one of its parameters.
 
-    Its identity is stable: moving or converting the module changes the tensor in place, so optimizers and
-    compiled programs that hold it go on holding the module's parameter. So does arithmetic that is assigned:
-    `p -= lr * g` writes the parameter.
+    Its identity is stable: moving or converting the module changes the tensor in place, so optimizers and compiled
+    programs that hold it keep holding the module's parameter. The same applies to augmented assignment: `p -= lr * g`
+    writes the parameter.
     """
 
     __slots__ = ("_frozen",)
@@ -32,7 +32,7 @@ class Parameter(Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether it is trained. What is frozen has no gradient, which costs nothing, and no update."""
+        """Whether it is trained. A frozen parameter has no gradient, which costs nothing, and no update."""
         return not getattr(self, "_frozen", False)
 
     @requires_grad.setter
@@ -65,9 +65,9 @@ class Parameter(Tensor):
 
 
 class Buffer(Tensor):
-    """A tensor that is state but is not trained. Assigned to an attribute of a module it becomes one of its buffers.
+    """A tensor that is state but not trained. Assigned to an attribute of a module, it becomes one of its buffers.
 
-    persistent: whether it is part of the state_dict. `Module.register_buffer` does the same.
+    persistent: whether it is part of the state_dict. Equivalent to `Module.register_buffer`.
     """
 
     __slots__ = ("persistent",)
@@ -83,7 +83,7 @@ class Buffer(Tensor):
 
 
 def become(held: Tensor, where: Device | str | None, dtype: DType | str | None) -> None:
-    """Move and convert a tensor in place: the same object, other memory."""
+    """Move and convert a tensor in place: the same object with new memory."""
     moved = held.to(where, dtype)
     if moved is not held:
         Tensor.__init__(held, moved.buffer, moved.spec)
@@ -95,19 +95,19 @@ _settings = 0
 
 
 def settings_changed() -> int:
-    """A module's mode, number or part was set, or a parameter was frozen; gives the new `settings_version`."""
+    """A module's mode, number or submodule was set, or a parameter was frozen; returns the new `settings_version`."""
     global _settings
     _settings = next(_changes)
     return _settings
 
 
 def settings_version() -> int:
-    """A number that changes whenever a module's mode, number or part is set or a parameter is frozen: who keeps what
-    depends on these compares."""
+    """A number that changes whenever a module's mode, number or submodule is set or a parameter is frozen: caches
+    that depend on these compare it."""
     return _settings
 
 
-#: id of a tensor -> what stands for it in the trace that is being made; what others are read as.
+#: id of a tensor -> the value that replaces it in the current trace; and how other tensors are read.
 _standing: ContextVar[dict[int, Any] | None] = ContextVar("lamina_substitution", default=None)
 _others: ContextVar[Callable[[Tensor], Any] | None] = ContextVar("lamina_others", default=None)
 
@@ -116,9 +116,8 @@ _others: ContextVar[Callable[[Tensor], Any] | None] = ContextVar("lamina_others"
 def standing_in(
     pairs: Mapping[int, Any], others: Callable[[Tensor], Any] | None = None
 ) -> Iterator[dict[int, Any]]:
-    """Within the block, `read` gives the operand that stands for a tensor, and what `others` gives for one that
-    nothing stands for. Gives the mapping, with what was written to it: after the block it holds the new values of
-    states."""
+    """Within the block, `read` returns the operand that replaces a tensor, and the result of `others` for tensors
+    without one. Yields the mapping, including writes: after the block it holds the new values of states."""
     mapping = {**(_standing.get() or {}), **pairs}
     token, before = _standing.set(mapping), _others.set(others or _others.get())
     try:
@@ -129,12 +128,12 @@ def standing_in(
 
 
 def traces() -> bool:
-    """Whether a module is traced: values stand for its tensors."""
+    """Whether a module is being traced: values replace its tensors."""
     return bool(_standing.get())
 
 
 def read(held: Tensor) -> Any:
-    """The tensor, or the traced value that stands for it."""
+    """The tensor, or the traced value that replaces it."""
     mapping = _standing.get()
     if mapping is None:
         return held
@@ -145,7 +144,7 @@ def read(held: Tensor) -> Any:
 
 
 def write(held: Tensor, value: Any) -> None:
-    """Update a state: in place when it runs at once, in the trace when a value stands for it."""
+    """Update a state: in place when running eagerly, in the trace if a value replaces it."""
     mapping = _standing.get()
     if mapping is not None and id(held) in mapping:
         mapping[id(held)] = value

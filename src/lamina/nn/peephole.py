@@ -1,4 +1,4 @@
-"""LSTMs whose gates see the cell state: a cell and a layer, composed of other ops."""
+"""LSTMs with peephole connections: a cell and a layer, composed of other ops."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PEEPHOLES = ("weight_ci", "weight_cf", "weight_co")
 
 
 class PeepholeLSTMCell(Module):
-    """One step of an LSTM whose gates see the cell state (Gers & Schmidhuber 2000), which no library's network has.
+    """One step of an LSTM whose gates see the cell state (Gers & Schmidhuber 2000), which no library provides.
 
-    i and f see the last c, o the next one: i = sigmoid(W_ii x + W_hi h + b_i + w_ci c), and so on. Parameters as
-    `LSTMCell`'s, and weight_ci, weight_cf and weight_co (H,).
+    i and f see the previous c, o the next one: i = sigmoid(W_ii x + W_hi h + b_i + w_ci c), and so on. Parameters as
+    in `LSTMCell`, plus weight_ci, weight_cf and weight_co (H,).
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
@@ -44,7 +44,7 @@ class PeepholeLSTMCell(Module):
             self.register_parameter(name, init.uniform_(Parameter(empty(shape)), -bound, bound))
 
     def forward(self, x: T, hx: tuple[T, T] | None = None) -> tuple[T, T]:
-        """The next (h, c) of x (B, I), or (I,), and the last (h, c) (zeros unless given)."""
+        """The next (h, c) from x (B, I), or (I,), and the previous (h, c) (by default zeros)."""
         x = operand(x)
         if x.ndim not in (1, 2):
             raise ShapeError(f"PeepholeLSTMCell: x must be (B, I) or (I,), got {x.spec}")
@@ -52,11 +52,11 @@ class PeepholeLSTMCell(Module):
         return self.step(self.from_input(x), h, c)
 
     def from_input(self, x: Any) -> Any:
-        """What the input adds to the gates, (..., 4 H) of x (..., I): for all steps at once where they are known."""
+        """The input's contribution to the gates, (..., 4 H) from x (..., I): for all steps at once if known."""
         return ops.linear(x, self.weight_ih, self.bias_ih if self.bias else None)
 
     def step(self, arriving: Any, h: Any, c: Any) -> tuple[Any, Any]:
-        """The next (h, c) from what `from_input` gives and the last (h, c)."""
+        """The next (h, c) from the result of `from_input` and the previous (h, c)."""
         sums = arriving + ops.linear(h, self.weight_hh, self.bias_hh if self.bias else None)
         i, f, g, o = ops.chunk(sums, 4, -1)
         seen_i, seen_f, seen_o = (getattr(self, name) for name in _PEEPHOLES)
@@ -71,8 +71,8 @@ class PeepholeLSTMCell(Module):
 class PeepholeLSTM(Module):
     """`PeepholeLSTMCell` over sequences (T, B, I), (B, T, I) with batch_first, or a single one (T, I).
 
-    Arguments as `LSTM`'s. cells: one for each layer and direction, the directions of a layer next to each other.
-    Dropout is between the layers, in training. A step is several ops: a compiled network holds all T of them.
+    Arguments as in `LSTM`. cells: one per layer and direction, the directions of a layer adjacent. Dropout is applied
+    between the layers, in training. A step is several ops: a compiled network contains all T of them.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class PeepholeLSTM(Module):
         )
 
     def forward(self, x: T, hx: tuple[T, T] | None = None, lengths: Any = None) -> tuple[T, tuple[T, T]]:
-        """(y, last (h, c)) of x (T, B, I), from the states hx (zeros unless given).
+        """(y, last (h, c)) of x (T, B, I), from the states hx (by default zeros).
 
-        h and c (L D, B, H), y (T, B, D H); lengths (B,) of sequences that are padded: see `ops.rnn`.
+        h and c (L D, B, H), y (T, B, D H); lengths (B,) of padded sequences: see `ops.rnn`.
         Raises ShapeError, DTypeError; IndexError for lengths outside 0 … T, on a CPU.
         """
         x, _first = operand(x), None if hx is None else list(hx)
@@ -141,7 +141,7 @@ def _turned(x: Any, lengths: Any) -> Any:
 
 
 def _scan(cell: PeepholeLSTMCell, x: Any, h: Any, c: Any, within: Any) -> tuple[Any, Any, Any]:
-    """(y [T, B, H], last h, last c) of x [T, B, I]; within: bool [T, B, 1], where a sequence has not ended."""
+    """(y [T, B, H], last h, last c) of x [T, B, I]; within: bool [T, B, 1], True before a sequence's end."""
     arriving, outputs = cell.from_input(x), []
     for t in range(x.shape[0]):
         after, kept = cell.step(arriving[t], h, c)

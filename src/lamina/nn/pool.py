@@ -57,9 +57,9 @@ class _MaxPool(_PoolLayer):
         self.dilation = dilation
 
     def forward(self, x: T) -> T:
-        """x (N, C, *S) -> (N, C, *O), with return_indices (values, where each was in *S).
+        """x (N, C, *S) -> (N, C, *O), with return_indices (values, the position of each in *S).
 
-        Raises ShapeError when the window does not fit.
+        Raises ShapeError if the window does not fit.
         """
         y: T = type(self).function(
             x,
@@ -98,7 +98,7 @@ class MaxPool3d(_MaxPool):
 class _AvgPool(_PoolLayer):
     """The mean of each window; count_include_pad says whether padding counts.
 
-    divisor_override: what sums are divided by instead of the window's size (2 and 3 axes).
+    divisor_override: the divisor of sums in place of the window's size (2 and 3 axes).
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class AvgPool3d(_AvgPool):
 
 
 class _AdaptiveAvgPool(Module):
-    """Means over windows that cut each spatial axis into output_size parts, whatever the input."""
+    """Means over windows that divide each spatial axis into output_size parts, whatever its size."""
 
     rank: ClassVar[int]
     function: ClassVar[Callable[..., Any]]
@@ -167,19 +167,19 @@ class _AdaptiveAvgPool(Module):
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """Means over windows that cut L of (N, C, L) into output_size parts; None keeps the size."""
+    """Means over windows that divide L of (N, C, L) into output_size parts; None keeps the size."""
 
     rank, function = 1, staticmethod(ops.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """Means over windows that cut H and W of (N, C, H, W) into output_size parts; None keeps a size."""
+    """Means over windows that divide H and W of (N, C, H, W) into output_size parts; None keeps a size."""
 
     rank, function = 2, staticmethod(ops.adaptive_avg_pool2d)
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
-    """Means over windows that cut D, H and W of (N, C, D, H, W) into output_size parts; None keeps a size."""
+    """Means over windows that divide D, H and W of (N, C, D, H, W) into output_size parts; None keeps a size."""
 
     rank, function = 3, staticmethod(ops.adaptive_avg_pool3d)
 
@@ -231,7 +231,7 @@ class LPPool3d(_LPPool):
 
 
 class _AdaptiveMaxPool(Module):
-    """The largest elements of windows that cut each spatial axis into output_size parts, whatever the input."""
+    """The largest elements of windows that divide each spatial axis into output_size parts, whatever its size."""
 
     function: ClassVar[Callable[..., Any]]
 
@@ -239,7 +239,7 @@ class _AdaptiveMaxPool(Module):
         self.output_size, self.return_indices = output_size, return_indices
 
     def forward(self, x: T) -> T:
-        """x (N, C, *S) or (C, *S) -> the same with *output_size; with return_indices (values, their places)."""
+        """x (N, C, *S) or (C, *S) -> the same with *output_size; with return_indices (values, their positions)."""
         y: T = type(self).function(x, self.output_size, self.return_indices)
         return y
 
@@ -249,28 +249,28 @@ class _AdaptiveMaxPool(Module):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """The largest elements of windows that cut L of (N, C, L) into output_size parts."""
+    """The largest elements of windows that divide L of (N, C, L) into output_size parts."""
 
     function = staticmethod(ops.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The largest elements of windows that cut H and W of (N, C, H, W) into parts; None keeps a size."""
+    """The largest elements of windows that divide H and W of (N, C, H, W) into parts; None keeps a size."""
 
     function = staticmethod(ops.adaptive_max_pool2d)
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """The largest elements of windows that cut D, H and W of (N, C, D, H, W) into parts; None keeps a size."""
+    """The largest elements of windows that divide D, H and W of (N, C, D, H, W) into parts; None keeps a size."""
 
     function = staticmethod(ops.adaptive_max_pool3d)
 
 
 class _FractionalMaxPool(Module):
-    """The largest elements of windows at random places (Graham 2015), drawn anew at each call, in inference too.
+    """The largest elements of randomly placed windows (Graham 2015), drawn anew at each call, also in inference.
 
-    generator: whose state is used and advanced; default: the one that `manual_seed` seeds. _random_samples
-    [N, C, rank]: the draws, for those who want them fixed.
+    generator: the generator whose state is used and advanced; by default the one seeded by `manual_seed`.
+    _random_samples [N, C, rank]: the draws, to fix them.
     """
 
     rank: ClassVar[int]
@@ -292,12 +292,12 @@ class _FractionalMaxPool(Module):
         self.return_indices = return_indices
         if _random_samples is None:
             self._random_samples = None
-        else:  # they move and are saved with the module
+        else:  # they are moved and saved with the module
             self.register_buffer("_random_samples", _random_samples)
         self.generator = generator or default_generator
 
     def forward(self, x: T) -> T:
-        """x (N, C, *S) or (C, *S) -> the same with *O; with return_indices (values, where each was in *S)."""
+        """x (N, C, *S) or (C, *S) -> the same with *O; with return_indices (values, the position of each in *S)."""
         given: T = operand(x)
         drawn = self._random_samples
         if drawn is None:
@@ -319,19 +319,19 @@ class _FractionalMaxPool(Module):
 
 
 class FractionalMaxPool2d(_FractionalMaxPool):
-    """The largest elements of windows at random places of (N, C, H, W)."""
+    """The largest elements of randomly placed windows of (N, C, H, W)."""
 
     rank, function = 2, staticmethod(ops.fractional_max_pool2d)
 
 
 class FractionalMaxPool3d(_FractionalMaxPool):
-    """The largest elements of windows at random places of (N, C, D, H, W)."""
+    """The largest elements of randomly placed windows of (N, C, D, H, W)."""
 
     rank, function = 3, staticmethod(ops.fractional_max_pool3d)
 
 
 class _MaxUnpool(Module):
-    """The elements back at the places that a max pool with return_indices gave; all else is 0."""
+    """The elements at the positions from a max pool with return_indices; zeros elsewhere."""
 
     rank: ClassVar[int]
     function: ClassVar[Callable[..., Any]]
@@ -343,7 +343,7 @@ class _MaxUnpool(Module):
         self.padding = per_axis(name, "padding", padding, self.rank, 0)
 
     def forward(self, x: T, indices: Any, output_size: Sequence[int] | None = None) -> T:
-        """x and indices (N, C, *S) or (C, *S) -> the same with *O; output_size: which of the sizes that fit."""
+        """x and indices (N, C, *S) or (C, *S) -> the same with *O; output_size: selects among the possible sizes."""
         y: T = type(self).function(x, indices, self.kernel_size, self.stride, self.padding, output_size)
         return y
 
@@ -353,18 +353,18 @@ class _MaxUnpool(Module):
 
 
 class MaxUnpool1d(_MaxUnpool):
-    """The inverse of MaxPool1d, but for what it left out."""
+    """The inverse of MaxPool1d, except for the elements that it dropped."""
 
     rank, function = 1, staticmethod(ops.max_unpool1d)
 
 
 class MaxUnpool2d(_MaxUnpool):
-    """The inverse of MaxPool2d, but for what it left out."""
+    """The inverse of MaxPool2d, except for the elements that it dropped."""
 
     rank, function = 2, staticmethod(ops.max_unpool2d)
 
 
 class MaxUnpool3d(_MaxUnpool):
-    """The inverse of MaxPool3d, but for what it left out."""
+    """The inverse of MaxPool3d, except for the elements that it dropped."""
 
     rank, function = 3, staticmethod(ops.max_unpool3d)

@@ -1,7 +1,7 @@
-"""Random numbers: streams for initial values, and the generator state that dropout draws from.
+"""Random numbers: streams for initialization, and the generator state that dropout draws from.
 
-Both are counter-based (Philox; Salmon et al. 2011), so that a seed gives the same network and the same masks
-on every device and in every run. The default seed is 0: a program without `manual_seed` repeats, too.
+Both are counter-based (Philox; Salmon et al. 2011), so that a seed gives the same network and the same masks on every
+device and in every run. The default seed is 0: a program without `manual_seed` is also reproducible.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from lamina.tensors import Tensor, tensor
 class Generator:
     """The state of a random generator as a tensor: int64 (seed, counter).
 
-    A state is a value: an op reads it and gives the state after it. In a compiled training step it is an
-    input that is updated in place, so that each step draws new masks.
+    A state is a value: an op reads it and returns the next one. In a compiled training step it is an input that is
+    updated in place, so that each step draws new masks.
     """
 
     def __init__(self, seed: int = 0, *, device: Device | str | None = None) -> None:
@@ -31,11 +31,11 @@ class Generator:
         self.manual_seed(seed)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """For pickle and copies: the generator that `manual_seed` seeds is one for the whole process."""
+        """For pickle and copies: the generator seeded by `manual_seed` is unique in the process."""
         return "default_generator" if self is default_generator else super().__reduce_ex__(protocol)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start again from a seed: any integer that fits into 63 bits. Raises ValueError for others."""
+        """Restart from a seed: any integer that fits into 63 bits. Raises ValueError for others."""
         self.state.copy_(np.array([_checked(seed), 0], np.int64))
         return self
 
@@ -49,12 +49,12 @@ class Generator:
         return self.seed
 
     def get_state(self) -> Tensor:
-        """A copy of the state, int64 (seed, counter), that `set_state` goes on from."""
+        """A copy of the state, int64 (seed, counter), from which `set_state` resumes."""
         copied: Tensor = self.state.clone()
         return copied
 
     def set_state(self, new_state: Any) -> Generator:
-        """Go on from what `get_state` gave. Raises ValueError for anything else."""
+        """Resume from the result of `get_state`. Raises ValueError for anything else."""
         given = np.asarray(new_state)
         if given.shape != (2,) or given.dtype != np.int64:
             raise ValueError(
@@ -66,25 +66,25 @@ class Generator:
 
     @property
     def counter(self) -> int:
-        """How far the generator has drawn."""
+        """The position of the generator in its sequence."""
         return int(self.state.numpy()[1])
 
     def __repr__(self) -> str:
         return f"Generator(seed={self.seed}, counter={self.counter})"
 
 
-#: Numbers that one part of a stream is asked for: a few milliseconds.
+#: Numbers per part of a stream: a few milliseconds of work.
 PART = 1 << 18
 
 
 class Streams:
-    """Independent NumPy generators, one after another: number i depends on the seed and on i alone."""
+    """Independent NumPy generators, in order: number i depends only on the seed and on i."""
 
     def __init__(self, seed: int = 0) -> None:
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> None:
-        """Start again with the first stream of a seed."""
+        """Restart with the first stream of a seed."""
         self.seed = _checked(seed)
         self._numbers: Iterator[int] = itertools.count()
 
@@ -93,9 +93,9 @@ class Streams:
         return self.parts(1)[0]
 
     def parts(self, count: int) -> list[np.random.Generator]:
-        """The next stream in so many parts of PART numbers, which can be drawn in any order, or by several threads.
+        """The next stream as a number of parts of PART numbers, drawable in any order, or by several threads.
 
-        The first one is what `next` would give: the highest of the counter's four words is the part's number.
+        The first one equals the result of `next`: the highest of the counter's four words is the part's number.
         """
         key = np.array([self.seed, next(self._numbers)], np.uint64)
         words = (np.array([0, 0, 0, i], np.uint64) for i in range(count))
@@ -110,15 +110,15 @@ def _checked(seed: int) -> int:
     return int(seed)
 
 
-#: What dropout layers draw from unless they are given their own.
+#: The generator of dropout layers unless they are given their own.
 default_generator = Generator()
-#: Where initial values come from: each parameter takes the next stream.
+#: The source of initial values: each parameter takes the next stream.
 streams = Streams()
 
 
 def _state(generator: Generator | None, beside: Any) -> Any:
-    """The state of a generator, on the device that is named or that a tensor lies on; in a program that is recorded,
-    as it is: the program takes it to where it runs."""
+    """The state of a generator, on the given device or that of a tensor; in a recorded program, unmoved: the program
+    moves it to where it runs."""
     state, by = read(_chosen(generator).state), recorder()
     if by is not None:
         return state if beside is None else by.placed(state, beside)
@@ -148,21 +148,21 @@ register_generators(Generators(_state, _move_on))
 
 
 def manual_seed(seed: int) -> None:
-    """Seed everything: initial values of the layers made from now on, and dropout."""
+    """Seed everything: initialization of layers constructed from now on, and dropout."""
     streams.manual_seed(seed)
     default_generator.manual_seed(seed)
 
 
 def initial_seed() -> int:
-    """The seed that `manual_seed` set last, 0 before."""
+    """The seed last set by `manual_seed`, by default 0."""
     return default_generator.seed
 
 
 def get_rng_state() -> Tensor:
-    """The state of the generator that random ops and dropout draw from, int64 (seed, counter), as torch's."""
+    """The state of the generator used by random ops and dropout, int64 (seed, counter), as torch's."""
     return default_generator.get_state()
 
 
 def set_rng_state(new_state: Any) -> None:
-    """Let random ops and dropout go on from what `get_rng_state` gave. Raises ValueError for anything else."""
+    """Let random ops and dropout resume from the result of `get_rng_state`. Raises ValueError for anything else."""
     default_generator.set_state(new_state)

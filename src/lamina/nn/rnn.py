@@ -22,12 +22,12 @@ from lamina.tensors import empty, zeros
 class _RecurrentLayer(Module):
     """Sequences (T, B, I), or (B, T, I) with batch_first, or a single one (T, I).
 
-    Parameters as in torch: weight_ih_l0 (G H, I), weight_hh_l0 (G H, P), bias_ih_l0, bias_hh_l0 (G H,),
-    weight_hr_l0 (P, H) with a projection, the same with "_reverse" for the second direction, then l1, …; all
-    uniform within 1 / √H. Dropout is between the layers, in training.
+    Parameters as in torch: weight_ih_l0 (G H, I), weight_hh_l0 (G H, P), bias_ih_l0, bias_hh_l0 (G H,), weight_hr_l0
+    (P, H) with a projection, the same with "_reverse" for the second direction, then l1, …; all uniform within 1 /
+    √H. Dropout is applied between the layers, in training.
 
-    `remember(batch)` keeps the last states in buffers and starts the next call from them; `reset()` sets them to
-    zero, `forget()` starts every call from zero again. In a compiled step they are state as everything else.
+    `remember(batch)` keeps the last states in buffers and starts the next call from them; `reset()` zeroes them,
+    `forget()` makes every call start from zeros again. In a compiled step they are ordinary state.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class _RecurrentLayer(Module):
         self.to(device, dtype)
 
     def reset_parameters(self) -> None:
-        """Initial values again: uniform within 1 / √hidden_size."""
+        """Reinitialize: uniform within 1 / √hidden_size."""
         bound = 1 / math.sqrt(self.hidden_size)
         for held in self.parameters():
             init.uniform_(held, -bound, bound)
@@ -102,13 +102,13 @@ class _RecurrentLayer(Module):
         return with_data(x, packing, y), tuple(last) if self.op.states == 2 else last[0]
 
     def _keep(self, hx: Any, last: list[Any]) -> None:
-        """Remember the last states, unless the first ones were given."""
+        """Store the last states, unless the initial ones were given."""
         if hx is None and self.remembers:
             for name, value in zip(self._kept, last, strict=True):
                 setattr(self, name, value)
 
     def _first(self, hx: Any, single: bool) -> list[Any] | None:
-        """The first states as a list; None for zeros."""
+        """The initial states as a list; None for zeros."""
         if hx is None:
             return [getattr(self, name) for name in self._kept] if self.remembers else None
         states = list(hx) if self.op.states == 2 else [hx]
@@ -129,16 +129,16 @@ class _RecurrentLayer(Module):
             last.append(tuple(after))
         return (x, *(ops.cat(parts, 0) for parts in zip(*last, strict=True)))
 
-    # ---- what is remembered
+    # ---- remembered states
     def flatten_parameters(self) -> None:
-        """Do nothing: plans lay weights out as they read them. For programs that call torch.nn.RNNBase's."""
+        """Does nothing: plans choose the layout of weights. For programs that call torch.nn.RNNBase's."""
 
     @property
     def _kept(self) -> tuple[str, ...]:
         return ("hidden_state", "cell_state")[: self.op.states]
 
     def remember(self, batch: int) -> None:
-        """Start from zeros, and from then on from where the last call with `batch` sequences ended."""
+        """Start from zeros, and then from the last states of the previous call with `batch` sequences."""
         parameter = self._parameters[self.names[0]]
         assert parameter is not None
         for name, shape in zip(self._kept, self.op.state_shapes(batch), strict=True):
@@ -149,13 +149,13 @@ class _RecurrentLayer(Module):
         self.remembers = True
 
     def reset(self) -> None:
-        """Set the remembered states to zero."""
+        """Zero the remembered states."""
         for name in self._kept:
             if name in self._buffers:
                 init.zeros_(self.get_buffer(name))
 
     def forget(self) -> None:
-        """Remember no more: every call starts from zeros unless it is given states."""
+        """Stop remembering: every call starts from zeros unless it is given states."""
         for name in self._kept:
             self._buffers.pop(name, None)
         self.remembers = False
@@ -227,11 +227,11 @@ class RNN(_RecurrentLayer):
         self, x: PackedSequence, hx: Any = None, lengths: None = None
     ) -> tuple[PackedSequence, Any]: ...
     def forward(self, x: Any, hx: Any = None, lengths: Any = None) -> tuple[Any, Any]:
-        """(y, last h) of x (T, B, I), from the state hx (L D, B, H): zeros, or what is remembered, unless given.
+        """(y, last h) of x (T, B, I), from the state hx (L D, B, H): by default zeros, or the remembered one.
 
         y (T, B, D H); with batch_first x is (B, T, I) and y (B, T, D H); x may also be one sequence (T, I), or packed
-        (`nn.utils.rnn`), as y is then. lengths (B,): of sequences that are padded, see `ops.rnn`.
-        Raises ShapeError, DTypeError; IndexError for lengths outside 0 … T, on a CPU.
+        (`nn.utils.rnn`), as is y then. lengths (B,): of padded sequences, see `ops.rnn`. Raises ShapeError,
+        DTypeError; IndexError for lengths outside 0 … T, on a CPU.
         """
         return self._run(x, hx, lengths)
 
@@ -273,16 +273,17 @@ class LSTM(_RecurrentLayer):
         self, x: PackedSequence, hx: Any = None, lengths: None = None
     ) -> tuple[PackedSequence, tuple[Any, Any]]: ...
     def forward(self, x: Any, hx: Any = None, lengths: Any = None) -> tuple[Any, Any]:
-        """(y, last (h, c)) of x (T, B, I), from the states hx: zeros, or what is remembered, unless given.
+        """(y, last (h, c)) of x (T, B, I), from the states hx: by default zeros, or the remembered ones.
 
         h (L D, B, P), c (L D, B, H), y (T, B, D P); P is proj_size, or H without a projection. With batch_first x is
-        (B, T, I) and y (B, T, D P); x may also be one sequence (T, I), or packed. lengths, errors: as `RNN.forward`.
+        (B, T, I) and y (B, T, D P); x may also be one sequence (T, I), or packed. lengths, errors: as in
+        `RNN.forward`.
         """
         return self._run(x, hx, lengths)
 
 
 class GRU(_RecurrentLayer):
-    """Gated recurrent units (Cho et al. 2014), the reset gate after the product with the state."""
+    """Gated recurrent units (Cho et al. 2014), with the reset gate after the matrix product."""
 
     def __init__(
         self,
@@ -316,7 +317,7 @@ class GRU(_RecurrentLayer):
         self, x: PackedSequence, hx: Any = None, lengths: None = None
     ) -> tuple[PackedSequence, Any]: ...
     def forward(self, x: Any, hx: Any = None, lengths: Any = None) -> tuple[Any, Any]:
-        """(y, last h) of x, as `RNN.forward`."""
+        """(y, last h) of x, as in `RNN.forward`."""
         return self._run(x, hx, lengths)
 
 
@@ -353,13 +354,13 @@ class _Cell(Module):
         self.to(device, dtype)
 
     def reset_parameters(self) -> None:
-        """Initial values again: uniform within 1 / √hidden_size."""
+        """Reinitialize: uniform within 1 / √hidden_size."""
         bound = 1 / math.sqrt(self.hidden_size)
         for held in self.parameters():
             init.uniform_(held, -bound, bound)
 
     def _run(self, x: Any, hx: Any) -> Any:
-        """The next state, h (B, H) or (h, c), of x (B, I) from the state hx."""
+        """The next state, h (B, H) or (h, c), from x (B, I) and the state hx."""
         x = operand(x)
         if x.ndim not in (1, 2):
             raise ShapeError(f"{type(self).__name__}: x must be (B, I) or (I,), got {x.spec}")
@@ -395,7 +396,7 @@ class RNNCell(_Cell):
         super().__init__(nonlinearity, input_size, hidden_size, bias, device=device, dtype=dtype)
 
     def forward(self, x: T, hx: T | None = None) -> T:
-        """The next h (B, H) of x (B, I) and the last h (zeros unless given). Raises ShapeError, DTypeError."""
+        """The next h (B, H) from x (B, I) and the previous h (by default zeros). Raises ShapeError, DTypeError."""
         h: T = self._run(x, hx)
         return h
 
@@ -414,7 +415,7 @@ class LSTMCell(_Cell):
         super().__init__("lstm", input_size, hidden_size, bias, device=device, dtype=dtype)
 
     def forward(self, x: T, hx: tuple[T, T] | None = None) -> tuple[T, T]:
-        """The next (h, c) of x (B, I) and the last (h, c) (zeros unless given). Raises ShapeError, DTypeError."""
+        """The next (h, c) from x (B, I) and the previous (h, c) (by default zeros). Raises ShapeError, DTypeError."""
         h, c = self._run(x, hx)
         return h, c
 
@@ -433,6 +434,6 @@ class GRUCell(_Cell):
         super().__init__("gru", input_size, hidden_size, bias, device=device, dtype=dtype)
 
     def forward(self, x: T, hx: T | None = None) -> T:
-        """The next h, as `RNNCell.forward`."""
+        """The next h, as in `RNNCell.forward`."""
         h: T = self._run(x, hx)
         return h

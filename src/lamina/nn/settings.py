@@ -1,9 +1,9 @@
-"""What compiled programs depend on beside the tensors of a module: its numbers, its parts, its hooks.
+"""Dependencies of compiled programs besides a module's tensors: its numbers, its submodules, its hooks.
 
-A program holds `dropout.p`, `norm.momentum` or a network's own `self.temperature` as they were when it was traced.
-Setting an attribute is seen by `Module.__setattr__`, reading one is not: so a module's settings are the plain values
-among those of its attributes that the functions of its class name. What a forward pass itself assigns (a count, a
-result that is kept) is no setting.
+A program contains `dropout.p`, `norm.momentum` or a network's own `self.temperature` as they were when it was traced.
+`Module.__setattr__` observes writes to attributes, but nothing observes reads: so a module's settings are the plain
+values among the attributes that its class's functions name. Attributes that a forward pass itself assigns (a counter,
+a cached result) are not settings.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from lamina.graph.ir.surroundings import (
 from lamina.nn.parameter import settings_version
 from lamina.ops.core import Operand
 
-#: Functions of a class that no forward pass calls.
+#: Functions of a class that a forward pass never calls.
 _ASIDE = ("__init__", "__repr__", "extra_repr")
 
 
 class HasSettings(Protocol):
-    """What this module sees of `nn.Module`."""
+    """The interface of `nn.Module` used here."""
 
-    #: When its parameters, modules or hooks were exchanged: a `settings_version`.
+    #: When its parameters, modules or hooks last changed: a `settings_version`.
     _exchanged: int
     #: Attributes that were assigned while it was traced.
     _unsettled: set[str]
-    #: Attributes in which its class keeps what it made: no settings.
+    #: Attributes in which its class caches values: not settings.
     _no_settings: ClassVar[Collection[str]]
 
     def modules(self) -> Iterator[Any]:
-        """Itself and all modules below it."""
+        """Itself and all submodules."""
 
     def _same_elsewhere(self) -> Callable[[], bool] | None:
-        """A guard of what the module depends on that is not its own."""
+        """A guard of the module's dependencies that are not its own."""
 
 
 def settings_of(module: HasSettings, names: Collection[str] = ()) -> Hashable:
-    """What programs that use a module depend on, but for its mode, what is in containers, and modules below it.
+    """The dependencies of programs that use a module, except its mode, the contents of containers, and submodules.
 
-    names: those of attributes that functions of other classes read.
+    names: of attributes that functions of other classes read.
     """
     own, named = vars(module), _named(type(module))
     aside = {*_TABLES, *module._no_settings, *module._unsettled}
@@ -62,32 +62,33 @@ def settings_of(module: HasSettings, names: Collection[str] = ()) -> Hashable:
     return module._exchanged, tuple(told)
 
 
-#: What every module has: `_exchanged` and `training` tell of it.
+#: Attributes of every module: covered by `_exchanged` and `training`.
 _TABLES = (
     *("_training", "_parameters", "_buffers", "_modules", "_transient", "_exchanged", "_unsettled"),
     *("_lamina_hooks",),
 )
 
 
-#: What `Module.__call__` reads: a function that an object has in place of its class's.
+#: Read by `Module.__call__`: a function that an object has in place of its class's.
 _CALLED = ("forward",)
 
 
 def _is_told(value: Any) -> bool:
-    """Whether `Module.__setattr__` tells when it becomes another: nobody can change it otherwise."""
+    """Whether `Module.__setattr__` observes every change of it: it cannot change otherwise."""
     return isinstance(value, (*PLAIN, tuple, np.generic, np.ndarray, Operand, FunctionType))
 
 
 def _may_change(value: Any) -> bool:
-    """Whether something else may come to be in it, of which nobody is told."""
+    """Whether its contents may change unobserved."""
     return is_container(value) or isinstance(value, tuple)
 
 
 class SameModules(SettledGuard):
-    """A guard: whether a module and those below it have the settings that they had, and read what they read, and what
-    is not their own is as it was (`_same_elsewhere`).
+    """A guard: whether a module and its submodules have unchanged settings, read the same attributes, and unchanged
+    external dependencies (`_same_elsewhere`).
 
-    `settle` looks at the settings when the function is traced: what it assigned, counted or kept is known then.
+    `settle` takes the settings after the function has been traced: by then, what it assigned, counted or cached is
+    known.
     """
 
     __slots__ = ("_around", "_elsewhere", "_held", "_names", "_seen", "_settings")
@@ -102,7 +103,7 @@ class SameModules(SettledGuard):
         self.look()
 
     def look(self) -> None:
-        """The settings are what they are now."""
+        """Take the current settings."""
         self._seen, self._settings = settings_version(), self._settings_now()
         guards = [m._same_elsewhere() for held in self._held if (m := held()) is not None]
         self._elsewhere = [guard for guard in guards if guard is not None]
@@ -112,12 +113,12 @@ class SameModules(SettledGuard):
         return tuple([None if m is None else settings_of(m, self._names) for m in modules])
 
     def settle(self) -> None:
-        """These are the settings; what has changed of what is around was the function's own doing."""
+        """Make these the settings; changes around them were made by the function itself."""
         self.look()
         self._around.settle()
 
     def __call__(self) -> bool:
-        """Whether they are the same."""
+        """Whether they are unchanged."""
         now = settings_version()
         if now != self._seen:
             if self._settings_now() != self._settings:
@@ -127,7 +128,7 @@ class SameModules(SettledGuard):
 
 
 def _walk_of(modules: Collection[HasSettings]) -> ReadWalk:
-    """What the functions of the user's classes among the modules read that a forward pass reaches, and hooks."""
+    """The attributes that a forward pass reads in functions of the user's classes among the modules, and hooks."""
     walk, kinds = ReadWalk(), dict[type, list[HasSettings]]()
     for module in modules:
         if type(module).__module__.partition(".")[0] != _LIBRARY:
@@ -156,15 +157,15 @@ def _function_of(kind: type, name: str) -> FunctionType | None:
     return made if isinstance(made, FunctionType) else None
 
 
-#: Classes of this package have numbers that nobody changes.
+#: Numbers in classes of this package do not change.
 _LIBRARY = __name__.partition(".")[0]
-#: Where the class of all modules is.
+#: The module that defines the base class of all modules.
 _EVERY = f"{__name__.rpartition('.')[0]}.module"
 _names: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
 
 
 def _named(kind: type) -> frozenset[str]:
-    """The names that the functions of a class and of those it inherits from use, but for what every module has."""
+    """The names used by the functions of a class and its bases, except those of every module."""
     if kind not in _names:
         bases = [base for base in kind.__mro__ if base.__module__ != _EVERY]
         functions = (unwrap(f) for base in bases for n, f in _functions(base) if n not in _ASIDE)

@@ -1,4 +1,4 @@
-"""Layers that only change shapes, or the places of elements."""
+"""Layers that only change shapes, or rearrange elements."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lamina.nn.module import Module, T
 
 
 class Flatten(Module):
-    """Axes start_dim … end_dim become one: (N, C, H, W) -> (N, C·H·W) by default."""
+    """Merges axes start_dim … end_dim: (N, C, H, W) -> (N, C·H·W) by default."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim, self.end_dim = start_dim, end_dim
 
     def forward(self, x: T) -> T:
-        """x with the axes joined."""
+        """x with the axes merged."""
         return ops.flatten(x, self.start_dim, self.end_dim)
 
     def extra_repr(self) -> str:
@@ -24,13 +24,13 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """One axis becomes several: the inverse of Flatten. One of the sizes may be -1."""
+    """Splits one axis into several: the inverse of Flatten. One of the sizes may be -1."""
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
     def forward(self, x: T) -> T:
-        """x with the axis cut up. Raises ShapeError when the sizes do not multiply to its size."""
+        """x with the axis split. Raises ShapeError if the product of the sizes differs from its size."""
         return ops.unflatten(x, self.dim, self.unflattened_size)
 
     def extra_repr(self) -> str:
@@ -39,7 +39,7 @@ class Unflatten(Module):
 
 
 class PixelShuffle(Module):
-    """Channels become space: (…, C * r * r, H, W) -> (…, C, H * r, W * r) (Shi et al. 2016)."""
+    """Channels to space: (…, C * r * r, H, W) -> (…, C, H * r, W * r) (Shi et al. 2016)."""
 
     def __init__(self, upscale_factor: int) -> None:
         self.upscale_factor = upscale_factor
@@ -54,7 +54,7 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """Space becomes channels: (…, C, H * r, W * r) -> (…, C * r * r, H, W)."""
+    """Space to channels: (…, C, H * r, W * r) -> (…, C * r * r, H, W)."""
 
     def __init__(self, downscale_factor: int) -> None:
         self.downscale_factor = downscale_factor
@@ -69,13 +69,13 @@ class PixelUnshuffle(Module):
 
 
 class ChannelShuffle(Module):
-    """The channels of (N, C, *) dealt out over groups (Zhang et al. 2018); see `ops.channel_shuffle`."""
+    """The channels of (N, C, *) interleaved over groups (Zhang et al. 2018); see `ops.channel_shuffle`."""
 
     def __init__(self, groups: int) -> None:
         self.groups = groups
 
     def forward(self, x: T) -> T:
-        """x with its channels in another order. Raises ShapeError unless groups divides them."""
+        """x with its channels reordered. Raises ShapeError unless groups divides them."""
         return ops.channel_shuffle(x, self.groups)
 
     def extra_repr(self) -> str:

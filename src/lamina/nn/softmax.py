@@ -9,13 +9,13 @@ from lamina.spec import ShapeError
 
 
 class Softmax(Module):
-    """exp(x) / Σ exp(x) along an axis, computed without overflow."""
+    """exp(x) / Σ exp(x) along an axis, overflow-free."""
 
     def __init__(self, dim: int = -1) -> None:
         self.dim = dim
 
     def forward(self, x: T) -> T:
-        """Shares that add up to 1 along the axis; shape and dtype stay."""
+        """Probabilities that sum to 1 along the axis; shape and dtype stay."""
         return ops.softmax(x, self.dim)
 
     def extra_repr(self) -> str:
@@ -27,23 +27,23 @@ class Softmin(Softmax):
     """Softmax of -x along an axis."""
 
     def forward(self, x: T) -> T:
-        """Shares that add up to 1 along the axis; shape and dtype stay."""
+        """Probabilities that sum to 1 along the axis; shape and dtype stay."""
         return ops.softmin(x, self.dim)
 
 
 class LogSoftmax(Softmax):
-    """The logarithm of softmax along an axis, computed without overflow."""
+    """The logarithm of softmax along an axis, overflow-free."""
 
     def forward(self, x: T) -> T:
-        """Logarithms of the shares; shape and dtype stay."""
+        """Log-probabilities; shape and dtype stay."""
         return ops.log_softmax(x, self.dim)
 
 
 class Softmax2d(Module):
-    """Softmax over the channels at every place of [N, C, H, W] or [C, H, W]."""
+    """Softmax over the channels at every position of [N, C, H, W] or [C, H, W]."""
 
     def forward(self, x: T) -> T:
-        """Shares that add up to 1 over the channels; shape and dtype stay. Raises ShapeError for another rank."""
+        """Probabilities that sum to 1 over the channels; shape and dtype stay. Raises ShapeError for another rank."""
         given: T = operand(x, "Softmax2d")
         if given.ndim not in (3, 4):
             raise ShapeError(f"Softmax2d: needs [N, C, H, W] or [C, H, W], got {given.spec}")

@@ -1,7 +1,7 @@
-"""What `state_dict` puts together and `load_state_dict` reads, and what modules may say of their own part of it.
+"""Implementation of `state_dict` and `load_state_dict`, and of the hooks by which modules customize their part.
 
-A module has the methods that torch's has: `_save_to_state_dict` and `_load_from_state_dict` for its own entries, and
-`get_extra_state` with `set_extra_state` for what is no tensor.
+A module has torch's methods: `_save_to_state_dict` and `_load_from_state_dict` for its own entries, and
+`get_extra_state` with `set_extra_state` for anything but tensors.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from lamina.ops.core import Operand, recorder
 from lamina.spec import ShapeError
 from lamina.tensors import Tensor, as_tensor
 
-#: What a module's extra state is called in the state_dict, behind its path.
+#: The name of a module's extra state in the state_dict, after its path.
 EXTRA = "_extra_state"
-#: The ids of the modules whose own entries are read as ever, while a state is loaded.
+#: The ids of the modules whose own entries are read by default, while a state is loaded.
 _as_ever: ContextVar[set[int] | None] = ContextVar("lamina_loaded_as_ever", default=None)
 
 
@@ -30,25 +30,25 @@ class Mismatch(NamedTuple):
 
 
 class WithState:
-    """What `Module` has of this; a subclass may say it anew."""
+    """The part of `Module` used here; a subclass may override it."""
 
     _parameters: dict[str, Any]
     _buffers: dict[str, Tensor | None]
     _transient: set[str]
 
     def get_extra_state(self) -> Any:
-        """What belongs to the state beside tensors: kept under "_extra_state". To be defined with `set_extra_state`.
+        """State besides tensors, stored under "_extra_state". To be overridden together with `set_extra_state`.
 
-        Raises RuntimeError where a subclass does not define it.
+        Raises RuntimeError unless a subclass overrides it.
         """
         raise RuntimeError(f"{type(self).__name__} has no extra state: it defines no get_extra_state")
 
     def set_extra_state(self, state: Any) -> None:
-        """Take what `get_extra_state` gave. Raises RuntimeError where a subclass does not define it."""
+        """Load the result of `get_extra_state`. Raises RuntimeError unless a subclass overrides it."""
         raise RuntimeError(f"{type(self).__name__} takes no extra state: it defines no set_extra_state")
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Put the module's own entries, none of those below it, into a state."""
+        """Add the module's own entries, without submodules', to a state."""
         destination.update((prefix + name, held) for name, held in own_entries(self))
         if _defines(self, "get_extra_state"):
             destination[prefix + EXTRA] = self.get_extra_state()
@@ -63,10 +63,10 @@ class WithState:
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Let the module's own entries be read from a state, when everything is known to fit.
+        """Mark the module's own entries to be read from a state, once everything is known to fit.
 
-        An override may change state_dict before it calls this one; if it does not call it, the entries are its own
-        business. What it adds to the lists is reported with what was found.
+        An override may change state_dict before it calls this one; if it does not call it, it handles the entries
+        itself. Its additions to the lists are reported with the other mismatches.
         """
         if (known := _as_ever.get()) is not None:
             known.add(id(self))
@@ -79,7 +79,7 @@ def own_entries(module: WithState) -> Iterator[tuple[str, Tensor]]:
 
 
 def saved(net: Any, destination: dict[str, Any] | None, prefix: str, keep_vars: bool) -> dict[str, Any]:
-    """The state of a network, put into `destination`."""
+    """The state of a network, added to `destination`."""
     found: dict[str, Any] = {} if destination is None else destination
     for path, module in net.named_modules(remove_duplicate=False):
         module._save_to_state_dict(found, prefix + _before(path), keep_vars)
@@ -89,7 +89,7 @@ def saved(net: Any, destination: dict[str, Any] | None, prefix: str, keep_vars: 
 
 
 def loaded(net: Any, given: Mapping[str, Any], strict: bool) -> Mismatch:
-    """Let a network take a state; see `Module.load_state_dict`."""
+    """Load a state into a network; see `Module.load_state_dict`."""
     state = _by_todays_names(net, dict(given))
     for path, module in reversed(_hooked(net)):
         module._own_hooks().run("loading", module, state, _before(path), {}, strict, [], [], [])
@@ -112,7 +112,7 @@ def loaded(net: Any, given: Mapping[str, Any], strict: bool) -> Mismatch:
         is_elsewhere = isinstance(value, Tensor) and value.device != own[key].device
         own[key].data.copy_(
             value.to(own[key].device) if is_elsewhere else value
-        )  # past a derivative, as torch's
+        )  # without affecting derivatives, as in torch
     for key, module in extra.items():
         if key in state:
             module.set_extra_state(state[key])
@@ -126,8 +126,8 @@ def loaded(net: Any, given: Mapping[str, Any], strict: bool) -> Mismatch:
 def _asked(
     net: Any, state: dict[str, Any], strict: bool
 ) -> tuple[dict[str, Tensor], dict[str, Any], Mismatch, list[str]]:
-    """What is to be read from a state, when each module was asked by its `_load_from_state_dict`, by name: tensors,
-    and the modules whose extra state it is; what did not match so far; and what they say is wrong."""
+    """What to read from a state, by name, after asking each module's `_load_from_state_dict`: tensors, and the
+    modules whose extra state it is; mismatches so far; and the errors that they report."""
     found, errors = Mismatch([], []), list[str]()
     token = _as_ever.set(set())
     try:
@@ -138,7 +138,7 @@ def _asked(
         _as_ever.reset(token)
     own: dict[str, Tensor] = {}
     extra: dict[str, Any] = {}
-    elsewhere: set[str] = set()  # what overrides have read
+    elsewhere: set[str] = set()  # read by overrides
     for path, module in net.named_modules(remove_duplicate=False):
         prefix = _before(path)
         if id(module) not in as_ever:
@@ -153,12 +153,12 @@ def _asked(
 
 
 def _hooked(net: Any) -> list[tuple[str, Any]]:
-    """The modules that have hooks, with their names, those below first."""
+    """The modules with hooks, with their names, submodules first."""
     return [(p, m) for p, m in net.named_modules() if "_lamina_hooks" in m.__dict__][::-1]
 
 
 def _by_todays_names(net: Any, state: dict[str, Any]) -> dict[str, Any]:
-    """The state with entries of older files under the names that they have now."""
+    """The state with entries of older files renamed to today's names."""
     for path, module in net.named_modules():
         for old, new in module.older_names.items():
             prefix = _before(path)
@@ -172,18 +172,18 @@ def _by_todays_names(net: Any, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _defines(module: WithState, name: str) -> bool:
-    """Whether a subclass has a method of its own of this name."""
+    """Whether a subclass overrides the method of this name."""
     return getattr(type(module), name) is not getattr(WithState, name)
 
 
 def _before(path: str) -> str:
-    """What a module's entries begin with."""
+    """The prefix of a module's entries."""
     return f"{path}." if path else ""
 
 
 def _adopted(key: str, value: Any) -> Any:
-    """An array of any library as a tensor; PyTorch's parameters are detached first. What a compiled function computes
-    or holds stays, and is written by each of its calls."""
+    """An array of any library as a tensor; PyTorch's parameters are detached first. Values of a compiled function are
+    kept, and written at each of its calls."""
     if isinstance(value, Operand) and recorder() is not None:
         return value
     try:

@@ -26,10 +26,10 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {"relu": ops.relu, "gelu": ops.gel
 
 
 class _Layer(Module):
-    """Attention and a network of two linear layers, each with a residual around it and a normalization.
+    """Attention and a feed-forward network, each with a residual connection and a normalization.
 
-    The normalization follows each sum, or with norm_first in front of each part. activation: "relu", "gelu"
-    or a function. Sequences are (L, B, E), or (B, L, E) with batch_first.
+    The normalization follows each sum, or with norm_first precedes each sublayer. activation: "relu", "gelu" or a
+    function. Sequences are (L, B, E), or (B, L, E) with batch_first.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class _Layer(Module):
             self.add_module(f"dropout{i}", Dropout(dropout))
         self.to(device, dtype)
 
-    #: Parts with a residual around them.
+    #: Sublayers with a residual connection.
     _norms = 2
 
     @property
     def d_model(self) -> int:
-        """E, the width of the sequences."""
+        """E, the feature size of the sequences."""
         return self.linear1.in_features
 
     @property
     def nhead(self) -> int:
-        """How many heads attend."""
+        """The number of attention heads."""
         return self.self_attn.num_heads
 
     @property
@@ -106,12 +106,12 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Attention of a sequence to itself, then two linear layers."""
+    """Self-attention, then a feed-forward network."""
 
     def forward(
         self, src: T, src_mask: Mask = None, src_key_padding_mask: Mask = None, is_causal: bool = False
     ) -> T:
-        """src (L, B, E), masks as in `MultiheadAttention`; the same shape again."""
+        """src (L, B, E), masks as in `MultiheadAttention` -> the same shape."""
 
         def attend(x: T) -> T:
             return self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, True, is_causal)[0]
@@ -121,7 +121,7 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Attention of a sequence to itself, then to the encoder's result, then two linear layers."""
+    """Self-attention, then cross-attention to the encoder's output, then a feed-forward network."""
 
     _norms = 3
 
@@ -136,7 +136,7 @@ class TransformerDecoderLayer(_Layer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> T:
-        """tgt (L, B, E), memory (S, B, E), masks as in `MultiheadAttention`; the shape of tgt again."""
+        """tgt (L, B, E), memory (S, B, E), masks as in `MultiheadAttention` -> the shape of tgt."""
 
         def attend(x: T) -> T:
             return self.self_attn(x, x, x, tgt_key_padding_mask, False, tgt_mask, True, tgt_is_causal)[0]
@@ -150,9 +150,9 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Stack(Module):
-    """A layer several times, each with parameters of its own that start alike, and perhaps a normalization.
+    """A stack of copies of a layer, with separate but equally initialized parameters, and optionally a normalization.
 
-    layer: any module that is called as the library's own; it is copied, and is itself no part of the stack.
+    layer: any module with the call signature of the library's own; it is copied, and is not itself part of the stack.
     """
 
     def __init__(self, layer: Module, num_layers: int, norm: Module | None = None) -> None:
@@ -162,14 +162,14 @@ class _Stack(Module):
 
     @property
     def _first(self) -> Module:
-        """What the stack was made of, as it is now."""
+        """The first layer, which has the current configuration of the stack."""
         return self.layers[0]
 
 
 class TransformerEncoder(_Stack):
-    """num_layers times an encoder layer, then norm.
+    """A stack of num_layers encoder layers, then norm.
 
-    enable_nested_tensor, mask_check: which way torch goes; nothing depends on them here.
+    enable_nested_tensor, mask_check: select code paths in torch; without effect here.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class TransformerEncoder(_Stack):
     ) -> None:
         super().__init__(encoder_layer, num_layers, norm)
 
-    #: torch's stack leaves out padded rows of a batch in inference where this is set; here they are computed.
+    #: If set, torch's stack skips padded rows of a batch in inference; here they are computed.
     enable_nested_tensor = False
     encoder_layer = _Stack._first
 
@@ -196,7 +196,7 @@ class TransformerEncoder(_Stack):
 
 
 class TransformerDecoder(_Stack):
-    """num_layers times a decoder layer, then norm."""
+    """A stack of num_layers decoder layers, then norm."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__(decoder_layer, num_layers, norm)
@@ -224,7 +224,7 @@ class TransformerDecoder(_Stack):
 class Transformer(Module):
     """An encoder and a decoder, each of layers and a normalization; weights from Xavier's uniform distribution.
 
-    custom_encoder, custom_decoder: modules that are called as these are, in place of them.
+    custom_encoder, custom_decoder: modules with the same call signatures, as replacements.
     """
 
     def __init__(
@@ -274,19 +274,19 @@ class Transformer(Module):
 
     @property
     def custom_encoder(self) -> Module:
-        """The encoder, whoever made it."""
+        """The encoder, custom or not."""
         return self.encoder
 
     @property
     def custom_decoder(self) -> Module:
-        """The decoder, whoever made it."""
+        """The decoder, custom or not."""
         return self.decoder
 
     @staticmethod
     def generate_square_subsequent_mask(
         sz: int, device: Device | str | None = None, dtype: DType | str = float32
     ) -> Tensor:
-        """The mask [sz, sz] that is added to scores so that row i sees the columns up to i: 0 there, else -inf."""
+        """The causal mask [sz, sz], added to scores: row i attends to the columns up to i: 0 there, else -inf."""
         ahead = np.triu(np.full((sz, sz), -np.inf), 1)
         return tensor(ahead, dtype, "cpu" if device is None else device)
 

@@ -1,10 +1,10 @@
-"""Floor 2, maths: the operations, as functions named and called as in torch and torch.nn.functional.
+"""Floor 2, maths: the operations, as functions with the names and signatures of torch and torch.nn.functional.
 
-Every function takes tensors, traced values, or arrays of any DLPack library, and gives what it was given:
-tensors compute at once, traced values record. Axes are (N, C, *spatial) whatever the memory layout.
+Every function accepts tensors, traced values, or arrays of any DLPack library and returns the same kind: tensors
+compute immediately, traced values record. Axes are (N, C, *spatial) whatever the memory layout.
 
-The op classes behind the functions are `lamina.ops.primitives`; what an own op is written with is `lamina.ops.core`
-and `lamina.ops.custom`. Ops that installed packages ship (entry points "lamina.ops") are found here by name.
+The op classes behind the functions are in `lamina.ops.primitives`; `lamina.ops.core` and `lamina.ops.custom` hold
+what a user-defined op needs. Ops shipped by installed packages (entry points "lamina.ops") are found here by name.
 """
 
 from typing import Any
@@ -923,7 +923,7 @@ __all__ = [
     "zeros_like",
 ]
 
-#: Other names that torch documents for a function: each is that function, and a method where that is one.
+#: Aliases that torch documents for a function: each is that function, and also a method where the function is one.
 ALIASES = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
     "arctan2": "atan2", "arctanh": "atanh", "clip": "clamp", "concat": "cat", "concatenate": "cat", "divide": "div",
@@ -936,7 +936,7 @@ globals().update({other: globals()[name] for other, name in ALIASES.items()})
 __all__ += list(ALIASES)
 __dir__ = listing(__all__)
 
-#: Names of other libraries, or of this one before, and what they are called in torch and here.
+#: Names from other libraries or earlier versions of this one, and the names in torch and here.
 RENAMED = {
     "power": "pow",
     "max_and_argmax": "max(input, dim), which gives values and indices",
@@ -958,7 +958,7 @@ RENAMED = {
 
 
 def __getattr__(name: str) -> Any:
-    """Where a name that is no function of this package is found. Raises AttributeError."""
+    """Resolve a name that is not a function of this package. Raises AttributeError."""
     if name in RENAMED:
         raise AttributeError(f"lamina.ops has no {name!r}; it is {RENAMED[name]}")
     if name.removesuffix("_") in __all__:  # relu_, elu_, …

@@ -1,10 +1,10 @@
-"""The arguments of a public function are checked at the door, against the function's annotations.
+"""Arguments of public functions are checked on entry, against the function's annotations.
 
-`checked` looks at the parameters that are not tensors: what `int`, `float`, `bool`, `str`, `Literal`,
-`Sequence[int]`, `DTypeLike`, classes, functions, containers and unions of them take. An argument of another kind is a
-TypeError, a word that is none of a Literal's a ValueError; both name the function, the parameter, the value and what
-it may be. Ranges (a size of at least 1, a probability) are the function's own to check. A bool is not taken for a
-number.
+`checked` validates the parameters that are not tensors, by annotations of `int`, `float`, `bool`, `str`, `Literal`,
+`Sequence[int]`, `DTypeLike`, classes, functions, containers and unions of these. An argument of the wrong type raises
+TypeError, a string that is not in a Literal ValueError; both name the function, the parameter, the value and the
+accepted values. Ranges (a size of at least 1, a probability) are checked by the function itself. A bool is not
+accepted as a number.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ import numpy as np
 
 from lamina.spec import DType, DTypeError, as_dtype
 
-#: What names an element type: lamina.float32, "float32", numpy.float32.
+#: A name of an element type: lamina.float32, "float32", numpy.float32.
 DTypeLike = DType | str | np.dtype[Any] | type
-#: Axes, counted from the front or (negative) from the back; None where all are meant.
+#: Axes, counted from the front or (negative) from the back; None for all.
 Dims = int | Sequence[int] | None
 #: A size for all spatial axes, or one for each.
 Sizes = int | Sequence[int]
-#: A Python number, as it stands beside a tensor.
+#: A Python number, as it appears next to a tensor.
 Number = bool | int | float
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Rule(NamedTuple):
-    """Whether a value is taken, what is taken, in words, and classes whose instances are: they need not be asked."""
+    """A predicate for accepted values, its description, and classes whose instances are always accepted."""
 
     accepts: Callable[[Any], bool]
     text: str
     kinds: frozenset[type] = frozenset()
 
 
-#: What NumPy calls a parameter, and torch takes as well; and what torch calls one in a part of its interface.
+#: NumPy's name of a parameter, which torch accepts as well; and torch's own alternative names.
 OTHER_NAMES = {
     "axis": "dim",
     "dim0": "axis0",
@@ -64,7 +64,7 @@ OTHER_NAMES = {
 }
 
 
-#: What torch's functions take and ours do not, and what to write instead.
+#: Parameters that torch's functions have and ours lack, and what to write instead.
 INSTEAD = {
     "requires_grad": "derivatives are of functions' arguments (lamina.grad) and of nn.Parameter: leave it out",
     "out": "no function writes over its arguments: take its result, or y.copy_(result)",
@@ -76,16 +76,16 @@ INSTEAD = {
 
 
 class Rules(NamedTuple):
-    """The rules of a function's parameters: by place, and by name."""
+    """The rules of a function's parameters, by position and by name."""
 
     by_place: list[tuple[str, Rule | None]]
     by_name: dict[str, Rule]
     names: frozenset[str]
-    takes_any: bool  # further options by name
+    takes_any: bool  # further keyword options
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Rules:
-        """Those that its annotations say; a name that stands for type checkers alone says none."""
+        """The rules given by its annotations; a name that only exists for type checkers gives none."""
         parameters = inspect.signature(function).parameters
         rules = {name: rule for name in parameters if (rule := _rule(_hint(function, name))) is not None}
         places = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -106,7 +106,7 @@ class Rules(NamedTuple):
 
     @property
     def free(self) -> int:
-        """How many arguments may come by place that nothing is said of: tensors, mostly."""
+        """The number of positional parameters without a rule: mostly tensors."""
         return next((i for i, (_, rule) in enumerate(self.by_place) if rule is not None), len(self.by_place))
 
 
@@ -119,7 +119,7 @@ def _hint(function: Callable[..., Any], name: str) -> Any:
 
 
 def checked(function: F) -> F:
-    """The function, refusing arguments that its annotations do not allow."""
+    """Wrap the function so that it rejects arguments that its annotations do not allow."""
     rules = Rules.of(function)
     if not rules.by_name:
         return function
@@ -144,7 +144,7 @@ def checked(function: F) -> F:
 
 
 def one_by_one(function: F) -> F:
-    """The function, whose sizes or axes (`*size`) are given one by one or as one sequence, by name as well."""
+    """Wrap the function so that its sizes or axes (`*size`) may be separate arguments, one sequence, or a keyword."""
     kinds = [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
     before, name = next(
         (i, n) for i, (n, kind) in enumerate(kinds) if kind is inspect.Parameter.VAR_POSITIONAL
@@ -162,7 +162,7 @@ def one_by_one(function: F) -> F:
 
 
 def checked_method(method: F) -> F:
-    """As `checked` for `__init__` and `__call__`, named by the instance's class; that need not be whole yet."""
+    """Like `checked`, for `__init__` and `__call__`; errors name the instance's class, which may be incomplete."""
     found: list[Rules] = []
 
     @wraps(method)
@@ -177,8 +177,8 @@ def checked_method(method: F) -> F:
 
 
 class Checked:
-    """A base of classes whose own `__init__` and `__call__` are checked, where they are the package's: what users
-    write into the annotations of their subclasses is theirs."""
+    """A base class whose subclasses have `__init__` and `__call__` checked if they belong to the package: the
+    annotations in users' subclasses are the users' own."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -188,23 +188,23 @@ class Checked:
 
 
 def _says_anything(method: Callable[..., Any]) -> bool:
-    """Whether annotations of the parameters may be rules; they are read when the method is called first."""
+    """Whether parameter annotations may contain rules; they are evaluated at the method's first call."""
     notes = method.__annotations__
     return any(note not in ("Any", Any) for name, note in notes.items() if name != "return")
 
 
 def refusal(what: str, name: str, value: Any, allowed: str) -> Exception:
-    """What is raised for an argument that is not allowed."""
+    """The exception for a rejected argument."""
     kind = ValueError if isinstance(value, str) and allowed.startswith("one of ") else TypeError
     kind = DTypeError if allowed == _DTYPE.text else kind
     return kind(f"{what}: {name} must be {allowed}, got {shown(value)}")
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in an error message: short, and on one line."""
+    """A value as formatted in an error message: short, on one line."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # whatever a foreign object's repr raises, the message is about something else
+    except Exception:  # a foreign object's repr may raise anything, and the message is about something else
         text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -212,7 +212,7 @@ def shown(value: Any) -> str:
 def within(
     what: str, name: str, value: float, low: float, high: float = math.inf, *, open: bool = False
 ) -> None:
-    """Raise ValueError unless low <= value <= high (with open: low < value); NaN is never within."""
+    """Raise ValueError unless low <= value <= high (with open: low < value); NaN is always out of range."""
     if (low < value if open else low <= value) and value <= high:
         return
     ends = f"{'(' if open else '['}{low:g}, {high:g}]"
@@ -220,12 +220,12 @@ def within(
     raise ValueError(f"{what}: {name} must be {allowed}, got {shown(value)}")
 
 
-#: Layers of one module: more are a mistake, and would be made one after the other for hours.
+#: Upper bound on the layers of one module: a larger number is a mistake and would take hours to construct.
 MOST_LAYERS = 1 << 16
 
 
 def whole(what: str, name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
-    """A whole number from `least` to `most`. Raises TypeError for what is none, ValueError for others."""
+    """An integer from `least` to `most`. Raises TypeError for anything but an integer, ValueError out of range."""
     if not _is_int(value):
         raise refusal(what, name, value, "an int")
     if value < least:
@@ -244,7 +244,7 @@ def _is_float(x: Any) -> bool:
 
 
 def is_dtype(x: Any) -> bool:
-    """Whether it names a type of elements."""
+    """Whether it names an element type."""
     try:
         as_dtype(x)
     except DTypeError:
@@ -269,7 +269,7 @@ _CONTAINERS: dict[Any, str] = {
 
 
 def _rule(hint: Any) -> Rule | None:
-    """What an annotation allows; None where anything is (tensors, whose functions adopt them)."""
+    """The rule of an annotation; None where anything is accepted (tensors, which the functions adopt)."""
     origin = get_origin(hint)
     if hint == DTypeLike:
         return _DTYPE
@@ -299,7 +299,7 @@ def _rule(hint: Any) -> Rule | None:
 
 @lru_cache(maxsize=512)
 def _class_rule(kind: type) -> Rule | None:
-    """Instances of a class; None where it only says what type checkers look at."""
+    """Instances of a class; None for a class that only type checkers use."""
     bare: Any = kind
     if getattr(bare, "_is_protocol", False) and not getattr(bare, "_is_runtime_protocol", False):
         return _attributes_rule(kind)
@@ -311,7 +311,7 @@ def _class_rule(kind: type) -> Rule | None:
 
 
 def _remembering(protocol: type) -> Callable[[Any], bool]:
-    """isinstance(x, protocol), asked once for each class that has its methods: until Python 3.12 that takes 20 us."""
+    """isinstance(x, protocol), cached per class that has the methods: before Python 3.12 a check takes 20 us."""
     known: WeakSet[type] = WeakSet()
     methods = [name for name, held in vars(protocol).items() if callable(held) and name not in vars(Protocol)]
 
@@ -327,9 +327,10 @@ def _remembering(protocol: type) -> Callable[[Any], bool]:
 
 
 def _attributes_rule(protocol: type) -> Rule | None:
-    """What has a protocol's attributes, wherever they come from; None where it names methods alone.
+    """Objects with a protocol's attributes, wherever they are defined; None for a protocol with methods alone.
 
-    `isinstance` of a runtime protocol passes over `__getattr__` since Python 3.12, and there modules have parameters.
+    Since Python 3.12 `isinstance` of a runtime protocol ignores `__getattr__`, which is where modules keep their
+    parameters.
     """
     names = [name for base in protocol.__mro__ for name in inspect.get_annotations(base)]
     if not names:
@@ -355,7 +356,7 @@ def _either(hint: Any) -> Rule | None:
 
 
 def _series(inner: tuple[Any, ...]) -> Rule | None:
-    """A sequence of one kind, or a tuple whose places have each their own; how many there are is not looked at."""
+    """A homogeneous sequence, or a tuple with a rule per position; the length is not checked."""
     fixed = len(inner) > 1 and Ellipsis not in inner
     rules = [_rule(kind) for kind in (inner if fixed else inner[:1])]
     if not fixed and rules[0] is None:

@@ -1,14 +1,14 @@
-"""`Op`: one frozen value that says everything about an operation but how a device runs it.
+"""`Op`: a frozen value that defines everything about an operation except how a device runs it.
 
 An op has
 
     fields       the attributes: its hash, its repr, its plan key, its line in a printed graph
     infer        output specs from input specs, and the error messages
     vjp          the gradient, as calls to ops, so that second order comes for free
-    reference    its meaning in NumPy
-    samples      example calls, which drive every test on every backend
+    reference    its semantics in NumPy
+    samples      example calls, used by every test on every backend
 
-`bind(op, *operands)` lets the operands decide: tensors compute, traced values record.
+`bind(op, *operands)` dispatches on the operands: tensors compute, traced values record.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from lamina.spec import (
     promote_types,
 )
 
-#: The array API's functions on operands stand above this floor: they are looked up when somebody asks for them.
+#: The array API's functions on operands are on a higher floor: they are imported lazily.
 _package = lazy("lamina", {"array_api": "lamina.array_api", "tensors": "lamina.tensors"})
 Array = np.ndarray[Any, Any]
-#: What running an op does beside giving its outputs; see `Op.effect`.
+#: The side effect of running an op; see `Op.effect`.
 Effect = Literal["pure", "update", "collective"]
 
 INTEGERS = tuple(d for d in DTYPES if d.kind in "iu")
@@ -50,12 +50,12 @@ NUMBERS = (*FLOATS, *INTEGERS)
 
 
 class Operand:
-    """What ops take and give: a tensor (computes at once) or a traced value (records)."""
+    """Input or output of an op: a tensor (computes immediately) or a traced value (records)."""
 
     __slots__ = ()
-    #: Among several kinds of operands the one with the highest priority decides.
+    #: Dispatch priority: among several kinds of operands the highest one decides.
     bind_priority: ClassVar[int] = 0
-    #: Whether ops on it are recorded, and not only computed.
+    #: Whether ops on it are recorded rather than only computed.
     records: ClassVar[bool] = False
 
     @property
@@ -65,12 +65,12 @@ class Operand:
 
     @classmethod
     def bind_op(cls, op: Op, operands: Sequence[Any]) -> tuple[Operand, ...]:
-        """Apply op to operands, of which at least one is of this class."""
+        """Apply op to operands, at least one of which is of this class."""
         raise NotImplementedError
 
     @classmethod
     def call_op(cls, op: Op, operands: Sequence[Any]) -> Operand:
-        """The first output alone: those who compute at once may leave out the others."""
+        """The first output alone: eager operands may skip the others."""
         return cls.bind_op(op, operands)[0]
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
@@ -99,19 +99,19 @@ class Operand:
 
 
 class BatchAxis(NamedTuple):
-    """Where the samples of a batch are: sample j is what has the indices j * size to (j + 1) * size along an axis."""
+    """Position of a batch's samples: sample j occupies the indices j * size to (j + 1) * size along an axis."""
 
     axis: int
     size: int = 1
 
 
-#: One for each input or output; None where a tensor is the same for all samples.
+#: One per input or output; None where a tensor is shared by all samples.
 BatchAxes = Sequence[BatchAxis | None]
 
 
 class Folded(NamedTuple):
-    """An op for many samples at once, and the axes of its inputs and outputs into which they are folded: in front of
-    the axis' own index. None: the input is the same for all."""
+    """An op for many samples at once, and the axes of its inputs and outputs into which the samples are folded (in
+    front of the axis' own index). None: the input is shared by all samples."""
 
     op: Op
     inputs: tuple[int | None, ...]
@@ -124,118 +124,118 @@ class Op:
 
     #: Name in printed and saved graphs; set from the class name.
     name: ClassVar[str]
-    #: Whether `vjp` exists. Comparisons, index ops and updates are not differentiable.
+    #: Whether `vjp` is defined. Comparisons, index ops and updates are not differentiable.
     differentiable: ClassVar[bool] = True
-    #: Element types of the first input that the op takes.
+    #: Supported element types of the first input.
     dtypes: ClassVar[tuple[DType, ...]] = FLOATS
-    #: Output index -> input index whose memory the output may take over when that input is dead after the op.
+    #: Output index -> index of the input whose memory the output may reuse if that input is dead after the op.
     inplace: ClassVar[Mapping[int, int]] = {}
-    #: Inputs that one output alone depends on (running statistics): that output, by the input.
+    #: Inputs that only one output depends on (running statistics): input -> output.
     alone: ClassVar[Mapping[int, int]] = {}
-    #: True when each output element depends only on the input elements at the same place (after broadcast).
+    #: True if each output element depends only on the input elements at the same position (after broadcasting).
     elementwise: ClassVar[bool] = False
-    #: The number of inputs; None where the op takes any number.
+    #: The number of inputs; None for any number.
     arity: ClassVar[int | None] = 1
-    #: Whether what `infer` gives is remembered: not where an op's fields hold functions and values of a program.
+    #: Whether results of `infer` are cached: not for ops whose fields hold functions and values of a program.
     remembered: ClassVar[bool] = True
-    #: As a step of `Fused`: the input that takes the running value.
+    #: As a step of `Fused`: the input that receives the running value.
     chained: ClassVar[int] = 0
-    #: "update": the op brings state (a parameter, its moments) to the next step. It runs once, nothing of that step
-    #: waits for it, and it may run beside the backward pass. "collective": other ranks take part in it, so that it
-    #: runs once, in the order of the program, whatever else is there. "pure": it may also run twice, to save memory.
+    #: "update": the op carries state (a parameter, its moments) to the next step. It runs exactly once, nothing in
+    #: that step waits for it, and it may overlap the backward pass. "collective": other ranks participate, so it runs
+    #: exactly once and in program order, whatever else there is. "pure": it may also be recomputed to save memory.
     effect: ClassVar[Effect] = "pure"
-    #: Whether a backend may apply it to many tensors in one launch (`Foreach`).
+    #: Whether a backend may apply it to many tensors in one kernel launch (`Foreach`).
     foreach: ClassVar[bool] = False
-    #: Inputs that may come in a half type: the op widens them itself, so that no cast has to stand before it.
+    #: Inputs that may be of a half type: the op widens them itself, so that no cast is needed before it.
     widens: ClassVar[tuple[int, ...]] = ()
-    #: Whether the result has the type of input 0 and is computed in a wider one: a half type costs one rounding, as a
-    #: cast behind the op would.
+    #: Whether the result has the dtype of input 0 but is computed in a wider one: a half type is then rounded once,
+    #: as by a cast after the op.
     rounds_last: ClassVar[bool] = False
-    #: Inputs that may be one number, of shape (), for all places: no expansion has to stand before the op.
+    #: Inputs that may be a scalar, of shape (), for all elements: no expansion is needed before the op.
     broadcasts: ClassVar[tuple[int, ...]] = ()
-    #: Why no kernel of it gives the same bits from run to run (sums by atomic operations); "" where kernels decide.
+    #: Why all of its kernels are nondeterministic (sums by atomic operations); "" where that depends on the kernel.
     varies: ClassVar[str] = ""
-    #: Whether its two inputs may change places.
+    #: Whether it is commutative in its two inputs.
     commutative: ClassVar[bool] = False
-    #: Whether op(-x, …) is -op(x, …) bit by bit for floats, x the first input.
+    #: Whether op(-x, …) equals -op(x, …) bitwise for floats, with x the first input.
     odd: ClassVar[bool] = False
-    #: Whether the output may be a part of input 0 (`strides_within`).
+    #: Whether the output may be a view of input 0 (`strides_within`).
     takes_part: ClassVar[bool] = False
-    #: Whether it draws numbers from the state of a generator, one of its inputs.
+    #: Whether it draws random numbers from a generator's state, one of its inputs.
     draws: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
-        """abstract: the class is a base of ops, and no op itself."""
+        """abstract: the class is a base class of ops rather than an op."""
         super().__init_subclass__(**kwargs)
         cls.name = _snake(cls.__name__)
         if not abstract and not cls.__name__.startswith("_"):
             _register(cls)
 
-    # `infer`, `composed`, `reference` and `flops` get operands by position. They are typed as taking anything, so
-    # that an op may give its operands their number and names (`infer(self, x: Spec, w: Spec)`).
+    # `infer`, `composed`, `reference` and `flops` get operands by position. They are typed as accepting anything, so
+    # that an op may declare the number and names of its operands (`infer(self, x: Spec, w: Spec)`).
 
     def infer(self, *inputs: Any, **named: Any) -> tuple[Spec, ...]:
-        """Output specs of input specs, layouts left open.
+        """Output specs from input specs, with layouts left open.
 
         Raises ShapeError or DTypeError, naming the op and the shapes.
         """
         raise NotImplementedError(f"{self.name}: the class {type(self).__name__} has no method infer")
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """One gradient (or None) per input, from one gradient (or None) per output, written with ops."""
+        """One gradient (or None) per input, from one gradient (or None) per output, expressed in ops."""
         raise NotImplementedError(f"{self.name} has no gradient")
 
     def composed(self, *inputs: Any, **named: Any) -> Sequence[Any] | None:
-        """Its outputs written with other ops, for the derivatives of an op without `vjp`; None where nobody has.
+        """Its outputs expressed in other ops, for the derivatives of an op without `vjp`; None if not implemented.
 
-        Outputs at the end that have no derivative may be left out.
+        Trailing outputs without a derivative may be omitted.
         """
         return None
 
     def reference(self, *inputs: Any, **named: Any) -> tuple[Array, ...]:
-        """The meaning, in NumPy arrays, in the arithmetic of the inputs' dtypes."""
+        """The semantics on NumPy arrays, in the arithmetic of the inputs' dtypes."""
         raise NotImplementedError(f"{self.name}: the class {type(self).__name__} has no method reference")
 
     def flops(self, *inputs: Any, **named: Any) -> int:
-        """Multiplications and additions of its matrix products; 0 for ops that are bound by memory alone."""
+        """Multiplications and additions of its matrix products; 0 for memory-bound ops."""
         return 0
 
     def prune(self, used: Sequence[bool]) -> Op:
-        """An op that leaves out trailing outputs that nobody uses, or itself when it has no such form."""
+        """An op that omits unused trailing outputs, or itself where it has no such form."""
         return self
 
     def unrounded(self) -> Op:
-        """An op that rounds neither its result nor what its steps make to a float type: what passes are proven with,
-        in float64. Itself where nothing is rounded."""
+        """An op that rounds neither its result nor its intermediate values to a float type, used to verify passes in
+        float64. Itself where nothing is rounded."""
         return self
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
-        """Where the samples of a batch are in each output, when they are along `axes` of the inputs (not all None).
+        """The position of a batch's samples in each output, given their `axes` in the inputs (not all None).
 
-        An axis is given where each sample of the output depends on the same sample of the inputs alone. None for all
-        where the op mixes samples, or where nobody has said that it does not.
+        An axis is returned where each sample of the output depends only on the same sample of the inputs. None for
+        all outputs where the op mixes samples, or where no rule is implemented.
         """
         return _elementwise_axes(inputs, axes) if self.elementwise else None
 
     def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
-        """The op that does for `size` samples at once what this one does for one; None where there is no such op.
+        """The op that does for `size` samples at once what this one does for one; None if there is no such op.
 
-        inputs: specs of one sample's operands. Where `batched`, the operand has one more axis in front, the samples.
-        The outputs have it in front, too, but for those that are the same for all (which keep their shape).
+        inputs: specs of one sample's operands. Where `batched`, the operand has a leading axis of samples. So do the
+        outputs, except those shared by all samples (which keep their shape).
         """
         return None
 
     def folded(self, size: int) -> Folded | None:
-        """The op on operands into which `size` samples are folded along some axis; None where there is no such op."""
+        """The op on operands with `size` samples folded along some axis; None if there is no such op."""
         return None
 
     def strides_within(self, shape: Shape, strides: Shape) -> Shape | None:
-        """Where the output's elements lie among those of input 0, of this shape and with these strides, when they are
-        its elements, each once at most, and `vjp` puts them back at their places (a view); else None."""
+        """The strides of the output's elements within input 0, of this shape and strides, if the output is a view:
+        each element of the input occurs at most once, and `vjp` puts it back in place. Otherwise None."""
         return None
 
     def first_within(self, strides: Shape) -> int:
-        """How many places after the first element of input 0, with these strides, the first one of such a part is."""
+        """The offset of such a view's first element from the first element of input 0, with these strides."""
         return 0
 
     @classmethod
@@ -244,7 +244,7 @@ class Op:
         raise NotImplementedError
 
     def check_float(self, *inputs: Spec) -> None:
-        """Raise DTypeError unless the first input has one of `dtypes` and the other inputs have the same."""
+        """Raise DTypeError unless the first input has one of `dtypes` and all others the same one."""
         first = inputs[0].dtype
         if first not in self.dtypes:
             known = ", ".join(map(str, self.dtypes))
@@ -256,7 +256,7 @@ class Op:
                 )
 
     def result(self, shape: Sequence[int], dtype: DType) -> Spec:
-        """The spec of an output. Raises ShapeError that names the op when it is past 2^63 - 1 elements or bytes."""
+        """The spec of an output. Raises ShapeError naming the op if it exceeds 2^63 - 1 elements or bytes."""
         try:
             return Spec(tuple(shape), dtype)
         except ShapeError as error:
@@ -268,7 +268,7 @@ class Op:
 
 
 def inferred(op: Op, *inputs: Spec) -> tuple[Spec, ...]:
-    """The output specs of an op. Raises what `infer` raises, and TypeError where it gives no tuple of specs."""
+    """The output specs of an op. Raises what `infer` raises, and TypeError if it does not return a tuple of specs."""
     return (_remembered if op.remembered else _inferred)(op, *inputs)
 
 
@@ -282,12 +282,12 @@ def _inferred(op: Op, *inputs: Spec) -> tuple[Spec, ...]:
     )
 
 
-#: Layers are alike, and passes and plans ask again.
+#: Layers repeat, and passes and plans ask again.
 _remembered = lru_cache(maxsize=8192)(_inferred)
 
 
 def _elementwise_axes(inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
-    """By the rules of broadcasting: all samples along one axis of the result."""
+    """By broadcasting rules: all samples along one axis of the result."""
     rank = max(x.ndim for x in inputs)
     found = {BatchAxis(b.axis + rank - x.ndim, b.size) for x, b in zip(inputs, axes, strict=True) if b}
     if len(found) != 1:
@@ -301,9 +301,9 @@ def _elementwise_axes(inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | No
 
 
 def first_axis(axes: BatchAxes, outputs: int = 1, allowed: Sequence[int] = (0,)) -> BatchAxes | None:
-    """The rule of ops that treat each index of some axes of input 0 alike: there the samples stay where they are.
+    """The rule for ops that treat each index of some axes of input 0 alike: there the samples keep their axis.
 
-    allowed: these axes. The other inputs must be the same for all samples.
+    allowed: these axes. The other inputs must be shared by all samples.
     """
     b = axes[0]
     if b is None or b.axis not in allowed or any(axes[1:]):
@@ -316,7 +316,7 @@ REGISTRY: dict[str, type[Op]] = {}
 
 
 def _register(op: type[Op]) -> None:
-    """Enter an op class by its name; a class that is defined anew (in a notebook) takes its own place.
+    """Register an op class by name; a class that is redefined (in a notebook) replaces its previous definition.
 
     Raises TypeError for a name that another class has.
     """
@@ -331,7 +331,7 @@ def _register(op: type[Op]) -> None:
 
 @dataclass(frozen=True)
 class Arg:
-    """How a sample's input is drawn: standard normal unless a range or an integer range is given."""
+    """How a sample's input is generated: standard normal unless a range or an integer range is given."""
 
     shape: Shape
     dtype: DType | None = None  # None: the dtype under test
@@ -359,7 +359,7 @@ class Arg:
 
 @dataclass(frozen=True)
 class Sample:
-    """One example call: an op and how to draw its inputs. `dtypes` restricts what it is tested with."""
+    """One example call: an op and how to generate its inputs. `dtypes` restricts the dtypes under test."""
 
     op: Op
     args: tuple[Arg, ...] = field(default=())
@@ -383,7 +383,7 @@ _adopt: list[Callable[[Any], Operand]] = []
 
 
 def register_adopter(adopt: Callable[[Any], Operand]) -> None:
-    """Name the function that turns foreign arrays into operands."""
+    """Set the function that turns foreign arrays into operands."""
     _adopt[:] = [adopt]
 
 
@@ -394,12 +394,12 @@ def _entries(x: Any) -> Iterable[Any]:
 def operand(x: Any, what: str = "", name: str = "input") -> Any:
     """x itself when it is an operand, else x adopted (any DLPack array, array-like or number).
 
-    what, name: the op and its parameter, for the error. Raises TypeError or DTypeError for what is no array.
+    what, name: the op and its parameter, for the error message. Raises TypeError or DTypeError for non-arrays.
     """
     if isinstance(x, Operand):
         return x
     if not _adopt:
-        _package("tensors")  # registers its own
+        _package("tensors")  # registers its own adopter
     if not _adopt:
         raise TypeError(f"{type(x).__name__} is not a tensor; import lamina to have arrays adopted")
     if what and isinstance(x, tuple | list | dict) and any(isinstance(y, Operand) for y in _entries(x)):
@@ -419,9 +419,9 @@ def operand(x: Any, what: str = "", name: str = "input") -> Any:
 
 
 def from_host(x: Any) -> Any:
-    """A tensor in host memory as an array, which goes where the other operands are; anything else as it is.
+    """A host tensor as an array, which adopts the other operands' device; anything else unchanged.
 
-    For what torch takes from the host whatever the device (lengths). Programs that are compiled keep their inputs.
+    For arguments that torch takes from the host whatever the device (lengths). Compiled programs keep their inputs.
     """
     held: Any = x
     if not isinstance(x, Operand) or x.records or held.device.kind != "cpu":
@@ -431,7 +431,7 @@ def from_host(x: Any) -> Any:
 
 
 class DeviceLike(Protocol):
-    """What ops, which know no hardware, see of a `lamina.Device`."""
+    """The view of a `lamina.Device` that ops, which are hardware-independent, have."""
 
     @property
     def kind(self) -> str:
@@ -439,13 +439,13 @@ class DeviceLike(Protocol):
 
     @property
     def index(self) -> int:
-        """Which one of its kind."""
+        """The index among devices of its kind."""
 
 
 class Recorder(Protocol):
-    """What records every op within `recording`, also ops on tensors alone, and what is written to tensors."""
+    """Records every op within `recording`, including ops on tensors alone, and writes to tensors."""
 
-    #: Whether what is recorded serves again later, so that guards matter.
+    #: Whether the recording is reused later, so that guards matter.
     lasts: bool
 
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Operand, ...]:
@@ -455,46 +455,46 @@ class Recorder(Protocol):
         """Record op; its first output."""
 
     def read(self, x: Any) -> Operand:
-        """What stands for an operand now."""
+        """The value that currently stands for an operand."""
 
     def write(self, target: Operand, values: Any) -> None:
         """Record that a tensor's values are overwritten."""
 
     def stands_for(self, x: Operand) -> bool:
-        """Whether it reads and writes a module's tensor by a value that stands for it."""
+        """Whether it reads and writes a module's tensor through a stand-in value."""
 
     def guard(self, holds: Callable[[], bool]) -> None:
-        """What is recorded is right only as long as this gives True."""
+        """Add a guard: the recording is valid only as long as this returns True."""
 
     def knows(self, x: Operand) -> bool:
-        """Whether the numbers of a tensor that it closes over are there already."""
+        """Whether the values of a captured tensor are already available."""
 
     def assigns(self, holder: Any, name: str) -> None:
-        """An attribute of an object is about to be assigned."""
+        """Called before an attribute of an object is assigned."""
 
     def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
-        """x on a device, or where an operand lies, if the numbers of both are there already; else x."""
+        """x on the device given or of the operand given, if the values of both are already available; else x."""
 
     def feed(self, spec: Spec, ask: Callable[[], Any]) -> Operand:
-        """What `ask` gives at each call of what is recorded: a number or array of this spec."""
+        """An input set to the result of `ask` at each call of the recording: a number or array of this spec."""
 
     def finally_(self, done: Callable[[], None]) -> int:
-        """Call `done` after each call of what is recorded; returns how often it was asked for before."""
+        """Call `done` after each call of the recording; returns the number of earlier registrations."""
 
     def note(self, owner: object, make: Callable[[], Any]) -> Any:
-        """What an owner keeps for as long as this records, made when it is first asked for."""
+        """A value kept per owner for as long as this records, created on first request."""
 
 
 _recorder: ContextVar[Recorder | None] = ContextVar("lamina_recorder", default=None)
 
 
 def recorder() -> Recorder | None:
-    """What records the ops of this thread, within `recording`."""
+    """The recorder of this thread's ops, within `recording`."""
     return _recorder.get()
 
 
 class recording:  # noqa: N801 - a statement's word
-    """Within the block every op of this thread is recorded, whatever its operands; with None, not recorded."""
+    """Within the block every op of this thread is recorded, whatever its operands; with None, recording is off."""
 
     __slots__ = ("_by", "_token")
 
@@ -512,17 +512,17 @@ _compute: ContextVar[DType | None] = ContextVar("lamina_compute_type", default=N
 
 
 def compute_type() -> DType | None:
-    """The type that a network computes in here, None where nobody says so (see `computing_in`)."""
+    """The compute dtype in force; None if unset (see `computing_in`)."""
     return _compute.get()
 
 
 @contextmanager
 def computing_in(dtype: DType) -> Iterator[None]:
-    """Within the block an op that takes one float type alone has operands of others cast to this one, if it is a half
-    type and one operand is of it.
+    """Within the block an op that requires a single float dtype has its float operands cast to this one, if it is a
+    half type and one operand has it.
 
-    So that a float32 table or an embedding of the time meets weights of the half type in a product, as under torch's
-    autocast; what takes two types, such as sums, gives the wider one.
+    A float32 table or time embedding can thus meet half-type weights in a product, as under torch's autocast; ops
+    that accept two dtypes, such as sums, return the wider one.
     """
     token = _compute.set(dtype)
     try:
@@ -536,13 +536,13 @@ OpKind = TypeVar("OpKind", bound=Op)
 
 @lru_cache(maxsize=4096, typed=True)
 def made(kind: type[OpKind], *fields: Any) -> OpKind:
-    """The op of these attributes (texts, ints and tuples of ints), one object however often it is asked for: plans
-    are found by it, and what is the same object need not be compared."""
+    """The op with these attributes (strings, ints and tuples of ints), always the same object: it is the key of plan
+    lookups, and identity makes comparisons cheap."""
     return kind(*fields)
 
 
 def bind(op: Op, *operands: Any) -> tuple[Any, ...]:
-    """Apply op and return all its outputs. The operands decide what that means."""
+    """Apply op and return all its outputs. The operands determine how it runs."""
     kind, given = _decide(op, operands)
     try:
         return kind.bind_op(op, given)
@@ -564,7 +564,7 @@ def call(op: Op, *operands: Any) -> Any:
 
 
 def _in_compute_type(operands: Sequence[Any]) -> list[Any] | None:
-    """The floats among operands in the type that is computed in; None where they are not of it and others."""
+    """The floats among operands cast to the compute dtype; None unless they mix it with other float dtypes."""
     kind = _compute.get()
     if kind is None or kind.itemsize > 2:
         return None
@@ -576,7 +576,7 @@ def _in_compute_type(operands: Sequence[Any]) -> list[Any] | None:
 
 
 def _decide(op: Op, operands: tuple[Any, ...]) -> tuple[type[Operand] | Recorder, tuple[Any, ...]]:
-    """The class of operands that decides, and the operands, adopted where none is one."""
+    """The class of operands that decides, and the operands, adopted where none of them is one."""
     if op.arity != len(operands):
         _check_count(op, len(operands))
     if (by := _recorder.get()) is not None:
@@ -591,12 +591,12 @@ def _decide(op: Op, operands: tuple[Any, ...]) -> tuple[type[Operand] | Recorder
 
 @lru_cache(maxsize=1024)
 def _deciding(kinds: tuple[type, ...]) -> type[Operand] | None:
-    """The class that decides among those of operands; None where none of them is one's."""
+    """The class with the highest priority among the operands; None where none of them is an operand."""
     return max((k for k in kinds if issubclass(k, Operand)), key=lambda k: k.bind_priority, default=None)
 
 
 def _check_count(op: Op, count: int) -> None:
-    """Raise TypeError for a number of operands that an op does not take."""
+    """Raise TypeError for a wrong number of operands."""
     if op.arity is not None:
         raise TypeError(f"{op.name}: takes {op.arity} operands, got {count}")
     if not count:
@@ -604,18 +604,18 @@ def _check_count(op: Op, count: int) -> None:
 
 
 def spec_of(x: Any) -> Spec:
-    """The spec of an operand or of an array that can be adopted."""
+    """The spec of an operand or of an adoptable array."""
     found: Spec = operand(x).spec
     return found
 
 
 def listing(specs: Sequence[Spec]) -> str:
-    """Specs as they stand in error messages: f32[2,3], i64[2]."""
+    """Specs as formatted in error messages: f32[2,3], i64[2]."""
     return ", ".join(map(str, specs)) or "nothing"
 
 
 def is_number(x: Any) -> bool:
-    """Whether x is a number that takes the dtype of the tensor beside it."""
+    """Whether x is a number that adopts the dtype of the tensor next to it."""
     return isinstance(x, _NUMBERS)
 
 
@@ -625,9 +625,9 @@ _NUMBERS = (bool, int, float, np.generic)
 def together(what: str, a: Any, b: Any) -> tuple[Any, Any]:
     """Two operands in the dtype that torch computes them in; one of them may be a Python number.
 
-    A number is of the tensor's dtype unless its kind is higher (2 beside booleans is int64, 0.5 beside integers
-    float32). A tensor without axes counts like a number beside one with axes. Raises DTypeError for an integer that
-    the dtype does not hold, TypeError for what is neither a tensor nor a number.
+    A number adopts the tensor's dtype unless its kind is higher (2 with booleans is int64, 0.5 with integers
+    float32). A 0-d tensor counts like a number next to one with axes. Raises DTypeError for an integer that does not
+    fit the dtype, TypeError for anything but a tensor or a number.
     """
     if isinstance(a, Operand) and isinstance(b, Operand) and a.dtype is b.dtype:
         return a, b
@@ -644,8 +644,8 @@ def together(what: str, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def together_floats(what: str, a: Any, b: Any) -> tuple[Any, Any]:
-    """As `together`, of floats: where neither is one, each becomes float32 by itself, since the dtype of the one may
-    not hold the other (uint8 beside a count of 300, or beside -1)."""
+    """Like `together`, as floats: where neither is a float, each becomes float32 by itself, since one's dtype may not
+    hold the other (uint8 with a count of 300, or with -1)."""
     if is_number(a) and is_number(b):
         a = operand(a, what)
     pair = [
@@ -659,14 +659,14 @@ def together_floats(what: str, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def result_type(tensor1: Any, tensor2: Any) -> DType:
-    """The dtype that two tensors, or a tensor and a number, are computed in, as torch.result_type: what has no axes,
-    and a number even less, only counts if its kind is higher. Raises TypeError for what is neither."""
+    """The dtype in which two tensors, or a tensor and a number, are computed, as in torch.result_type: a 0-d tensor,
+    and a number even less, counts only if its kind is higher. Raises TypeError for anything else."""
     a, b = together("result_type", tensor1, tensor2)
     return common_dtype(a, b)
 
 
 def common_dtype(a: Any, b: Any) -> DType:
-    """The common dtype of two tensors by torch's rule: one without axes only counts if its kind is higher."""
+    """The common dtype of two tensors by torch's rule: a 0-d tensor counts only if its kind is higher."""
     first, second = _dtype(a), _dtype(b)
     if first == second:
         return first
@@ -684,7 +684,7 @@ def floating(x: Any, what: str) -> Any:
 
 
 def _arraylike(x: Any, what: str, name: str) -> Any:
-    """x, adopted unless it is a NumPy array (which a traced value beside it takes as a constant)."""
+    """x, adopted unless it is a NumPy array (which a traced operand takes as a constant)."""
     return x if isinstance(x, (Operand, np.ndarray)) else operand(x, what, name)
 
 
@@ -699,7 +699,7 @@ def _in_dtype(x: Any, dtype: DType) -> Any:
 
 
 def _beside(what: str, x: Any, number: Any) -> tuple[Any, Any]:
-    """A tensor and a number in one dtype."""
+    """A tensor and a number in a common dtype."""
     x = _arraylike(x, what, "input")
     value = number.item() if isinstance(number, np.generic) else number
     kind: type = type(value)
@@ -717,7 +717,7 @@ def _beside(what: str, x: Any, number: Any) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=256)
 def _dtype_beside(dtype: DType, number: type) -> DType | None:
-    """What a tensor is computed in beside a number of Python's; None beside what is none."""
+    """The dtype in which a tensor is computed with a Python number; None for anything but a number."""
     rank = {bool: 0, int: 1, float: 2}.get(number)
     if rank is None or rank <= dtype.category:
         return None if rank is None else dtype

@@ -1,11 +1,13 @@
-"""Ops written outside of the package: `CustomOp`, and how other packages ship theirs.
+"""User-defined ops: `CustomOp`, and how other packages ship theirs.
 
-A subclass says what every op says (`lamina.ops.core.Op`: fields, `infer`, `vjp`, `reference`, `samples`). That makes
-it run on the CPU, eagerly, in graphs and in training steps. For a GPU it says one thing more, the first of these that
-it has: `expression` (one line of C for an elementwise op, which then fuses with its neighbours), `cuda` (kernels in
-CUDA C++) or `run` (a Python function that fills the outputs, with Triton, CuPy, Numba or a library of its own).
+A subclass defines what every op defines (`lamina.ops.core.Op`: fields, `infer`, `vjp`, `reference`, `samples`). That
+is enough to run on the CPU, eagerly, in graphs and in training steps. For a GPU it implements one more method; the
+first of these that is available is used: `expression` (one line of C for an elementwise op, which then fuses with its
+neighbors), `cuda` (kernels in CUDA C++) or `run` (a Python function that fills the outputs, with Triton, CuPy, Numba
+or any other library).
 
-A package ships ops as entry points of the group "lamina.ops": `lamina.ops.NAME` is what its entry NAME loads.
+A package ships ops as entry points of the group "lamina.ops": `lamina.ops.NAME` is the object that its entry NAME
+loads.
 """
 
 from __future__ import annotations
@@ -21,22 +23,22 @@ from lamina._lazy import lazy
 from lamina.ops.core import REGISTRY, Op
 from lamina.spec import Spec
 
-#: The group of entry points in which packages ship ops.
+#: The entry point group in which packages ship ops.
 GROUP = "lamina.ops"
 
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """One launch of a kernel in CUDA C++.
+    """One launch of a CUDA C++ kernel.
 
     name: of the `extern "C" __global__` function in `source`. Its parameters are the addresses of the inputs, of the
         outputs, of the scratch memory where `scratch` is not 0, and then `numbers`.
-    source: CUDA C++. The element types of the operands are there as `In0`, `In1`, … and `Out0`, `Out1`, …; f16 and
-        bf16 are structs, which `widen(x)` turns into float and `narrow<T>(v)` into the type T.
-    threads: how many threads are needed; the kernel checks that its index is below that. Or grid: the blocks.
-    block: threads of a block, at most 1024.
-    numbers: an int is passed as long long, a float as double, a NumPy number as what it is (numpy.float32: float).
-    shared: bytes of dynamic shared memory. scratch: bytes for intermediate values; kernels of one op share them.
+    source: CUDA C++. The element types of the operands are available as `In0`, `In1`, … and `Out0`, `Out1`, …; f16
+        and bf16 are structs, which `widen(x)` turns into float and `narrow<T>(v)` into the type T.
+    threads: the number of threads needed; the kernel checks its index against it. Or grid: the number of blocks.
+    block: threads per block, at most 1024.
+    numbers: an int is passed as long long, a float as double, a NumPy number as its own type (numpy.float32: float).
+    shared: bytes of dynamic shared memory. scratch: bytes of workspace, shared by the kernels of one op.
     """
 
     name: str
@@ -59,7 +61,7 @@ class CudaKernel:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """How many blocks run, along each axis."""
+        """The number of blocks along each axis."""
         if self.grid is not None:
             return self.grid
         assert self.threads is not None
@@ -69,10 +71,10 @@ class CudaKernel:
 
 @dataclass(frozen=True)
 class CustomOp(Op, abstract=True):
-    """Base class of ops that are not part of the package."""
+    """Base class of user-defined ops."""
 
     def expression(self, arguments: Sequence[str], type: str) -> str | None:
-        """C for one element of an elementwise op, from the names of its arguments; None where there is none.
+        """A C expression for one element of an elementwise op, from the names of its arguments, or None.
 
         type: the C type of the arithmetic, "f32" (also for half types) or "f64", or an integer type. The result is
         rounded to the output's dtype. Write numbers as `(f32)0.5`, functions as `expf` or, for "f64", `exp`.
@@ -80,7 +82,7 @@ class CustomOp(Op, abstract=True):
         return None
 
     def cuda(self, *inputs: Spec) -> CudaKernel | Sequence[CudaKernel] | None:
-        """The kernels that compute it on a GPU, one after the other, for inputs of these shapes and dtypes.
+        """The kernels that compute it on a GPU, in launch order, for inputs of these shapes and dtypes.
 
         All operands are row-major. None where there is no such kernel for these inputs.
         """
@@ -89,9 +91,9 @@ class CustomOp(Op, abstract=True):
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any], stream: int) -> None:
         """Fill `outputs` from `inputs`, on the device that they are on.
 
-        On a CPU they are NumPy arrays. On a GPU they speak `__dlpack__` and `__cuda_array_interface__`, and all work
-        must be queued on `stream` (a CUstream as a number), which may be recording a CUDA graph. All are row-major;
-        inputs must not be written.
+        On a CPU they are NumPy arrays. On a GPU they support `__dlpack__` and `__cuda_array_interface__`, and all
+        work must be queued on `stream` (a CUstream as a number), which may be recording a CUDA graph. All are
+        row-major; inputs must not be modified.
         """
         raise NotImplementedError(f"{self.name} has no run")
 
@@ -108,7 +110,7 @@ _library = lazy("importlib", {"metadata": "importlib.metadata"})
 
 
 def entry_points(*, group: str) -> Iterable[Any]:
-    """The entry points of installed packages; the module that reads them imports many others."""
+    """The entry points of installed packages; imported lazily, as their module imports many others."""
     found: Iterable[Any] = _library("metadata").entry_points(group=group)
     return found
 
@@ -119,18 +121,18 @@ def _entries() -> dict[str, Any]:
 
 
 def shipped(name: str) -> Any:
-    """What the entry point `name` of the group "lamina.ops" loads (a function, a class); None without it."""
+    """The object (a function, a class) that entry point `name` of the group "lamina.ops" loads, or None."""
     entry = _entries().get(name)
     return None if entry is None else entry.load()
 
 
 def shipped_names() -> list[str]:
-    """The names that installed packages ship."""
+    """The names shipped by installed packages."""
     return sorted(_entries())
 
 
 def find_op(name: str) -> type[Op] | None:
-    """The class of an op by its name: one that is known, else one that an installed package ships under that name."""
+    """The class of an op by name: a registered one, otherwise one shipped by an installed package."""
     if name not in REGISTRY:
         shipped(name)
     return REGISTRY.get(name)

@@ -1,4 +1,4 @@
-"""Where `to` moves a tensor or a module, told from arguments in torch's several forms."""
+"""The target of `to` for a tensor or a module, parsed from torch's several argument forms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.spec import DType, as_dtype
 
 
 def destination(where: Sequence[Any], device: Any, dtype: Any) -> tuple[Any, DType | None]:
-    """Device and dtype of what torch's `to` takes: one of them, both, or a tensor that has them. Raises TypeError."""
+    """Device and dtype from the arguments of torch's `to`: one, both, or a tensor that has them. Raises TypeError."""
     for given in where:
         found = (given.device, given.dtype) if isinstance(given, Operators) else (given, None)
         if is_dtype(given):

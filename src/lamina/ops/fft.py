@@ -1,8 +1,8 @@
 """Discrete Fourier transforms, named and called as in torch.fft.
 
-There are no complex dtypes: a complex number is a last axis of two, its real and its imaginary part, as
-torch.view_as_real writes it, and `dim` counts the axes before it. A real signal x is `stack((x, zeros_like(x)), -1)`;
-`rfft` takes it as it is.
+There are no complex dtypes: a complex number is a last axis of size two, real and imaginary part, as in
+torch.view_as_real, and `dim` counts the axes before it. A real signal x is `stack((x, zeros_like(x)), -1)`; `rfft`
+takes it directly.
 
 Transforms are matrix products (`primitives.dft`), so they run and differentiate wherever products do. Half types are
 computed in float32.
@@ -37,10 +37,10 @@ Norm = Literal["forward", "backward", "ortho"]
 # ------------------------------------------------------------------------------------------------------- one axis
 @checked
 def fft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = None) -> Any:
-    """The transform of input [..., 2] along dim, of n points: sum over j of x[j] exp(-2 pi i j k / n). torch.fft.fft.
+    """The n-point transform of input [..., 2] along dim: sum over j of x[j] exp(-2 pi i j k / n). torch.fft.fft.
 
-    n: zeros are added, or the end is left out; norm: "backward" (None) scales the inverse by 1/n, "forward" this one,
-    "ortho" both by 1/sqrt(n). Raises ShapeError where the last axis is not of two, ValueError, DTypeError.
+    n: the input is zero-padded or truncated at the end; norm: "backward" (None) scales the inverse by 1/n, "forward"
+    this one, "ortho" both by 1/sqrt(n). Raises ShapeError unless the last axis has size two, ValueError, DTypeError.
     """
     return _along("fft", input, _sizes(n), (dim,), norm, -1)
 
@@ -59,7 +59,7 @@ def rfft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = No
 
 @checked
 def irfft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = None) -> Any:
-    """The real signal of n points (2 (K - 1) unless given) of which input [..., K, ..., 2] is the `rfft`.
+    """The real signal of n points (by default 2 (K - 1)) of which input [..., K, ..., 2] is the `rfft`.
     torch.fft.irfft.
     """
     return _back_to_real("irfft", input, _sizes(n), (dim,), norm)
@@ -67,7 +67,7 @@ def irfft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = N
 
 @checked
 def hfft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = None) -> Any:
-    """The real transform of n points of a signal [..., 2] whose second half is the first one's conjugate.
+    """The real transform of n points of a signal [..., 2] whose second half is the conjugate of the first.
     torch.fft.hfft.
     """
     re, im = _pair("hfft", input)
@@ -121,7 +121,7 @@ def fftn(
     dim: Sequence[int] | int | None = None,
     norm: Norm | None = None,
 ) -> Any:
-    """`fft` along axes, all unless given (the last ones, where only s is), of s points each. torch.fft.fftn."""
+    """`fft` along axes, by default all (the last ones if only s is given), of s points each. torch.fft.fftn."""
     return _along("fftn", input, s, _axes(input, s, dim, 1), norm, -1)
 
 
@@ -163,7 +163,7 @@ def irfftn(
 def fftfreq(
     n: int, d: float = 1.0, *, dtype: DTypeLike = float32, device: DeviceLike | str | None = None
 ) -> Any:
-    """The frequencies of `fft` of n points that are d apart: [n], 0, 1, …, -2, -1 over n d. torch.fft.fftfreq."""
+    """The frequencies of an n-point `fft` with sample spacing d: [n], 0, 1, …, -2, -1 over n d. torch.fft.fftfreq."""
     within("fftfreq", "n", n, 1)
     return _frequencies(np.fft.fftfreq(n, d), dtype, device)
 
@@ -179,9 +179,9 @@ def rfftfreq(
 
 @checked
 def fftshift(input: Any, dim: Sequence[int] | int | None = None) -> Any:
-    """Frequency 0 in the middle of axes, all of the tensor's unless given. torch.fft.fftshift.
+    """Move frequency 0 to the middle of the axes, by default all. torch.fft.fftshift.
 
-    Of pairs give dim: their last axis is one of the tensor's.
+    For (real, imaginary) pairs pass dim: their last axis counts as one of the tensor's.
     """
     return _shifted("fftshift", input, dim, lambda n: n // 2)
 
@@ -212,7 +212,7 @@ def _sizes(n: int | None) -> tuple[int, ...] | None:
 
 
 def _turned(norm: Norm | None) -> Norm:
-    """What scales the inverse, for the transform."""
+    """The scaling mode of the inverse, for the forward transform."""
     turned: dict[Any, Norm] = {
         None: "forward",
         "backward": "forward",
@@ -223,7 +223,7 @@ def _turned(norm: Norm | None) -> Norm:
 
 
 def _scale(norm: Norm | None, n: int, inverse: bool) -> float:
-    """What one axis of n points is scaled by."""
+    """The scale factor of one axis of n points."""
     if norm == "ortho":
         return math.sqrt(1 / n)
     return 1 / n if inverse == (norm != "forward") else 1.0
@@ -237,7 +237,7 @@ def _axis(what: str, dim: int, rank: int) -> int:
 def _axes(
     input: Any, s: Sequence[int] | None, dim: Sequence[int] | int | None, pairs: int
 ) -> tuple[int, ...]:
-    """The axes of a transform along several; `pairs` axes behind them hold real and imaginary part."""
+    """The axes of a multi-axis transform; `pairs` trailing axes hold real and imaginary part."""
     if dim is not None:
         return (dim,) if isinstance(dim, int) else tuple(dim)
     rank = operand(input).ndim - pairs
@@ -259,7 +259,7 @@ def _parts(x: Any) -> Pair:
 
 
 def _points(what: str, s: Sequence[int] | None, axes: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """The number of points along each axis; -1 and None: as many as there are."""
+    """The number of points along each axis; -1 and None keep the axis' size."""
     if s is not None and len(s) != len(axes):
         raise ValueError(f"{what}: s and dim must be of the same length, got {tuple(s)} and {tuple(axes)}")
     if len({a % len(shape) for a in axes}) != len(axes) or not axes:
@@ -274,7 +274,7 @@ def _points(what: str, s: Sequence[int] | None, axes: Sequence[int], shape: Sequ
 def transformed(
     what: str, z: Pair, s: Sequence[int] | None, dims: Sequence[int], norm: Norm | None, sign: int
 ) -> Pair:
-    """Real and imaginary part (None: zero) of the transform along axes; sign: of the exponent."""
+    """Real and imaginary part (None: zero) of the transform along axes; sign: that of the exponent."""
     re, im = z
     axes = [_axis(what, d, re.ndim) for d in dims]
     kind = re.dtype
@@ -287,7 +287,7 @@ def transformed(
 def real_transformed(
     what: str, x: Any, s: Sequence[int] | None, dims: Sequence[int], norm: Norm | None
 ) -> Pair:
-    """The first half of the transform of real numbers along the last of the axes, the transform along the others."""
+    """The first half of the real transform along the last of the axes, then the transform along the others."""
     axes = [_axis(what, d, x.ndim) for d in dims]
     sizes, kind = _points(what, s, axes, x.shape), x.dtype
     n = sizes[-1]
@@ -296,7 +296,7 @@ def real_transformed(
 
 
 def back_to_real(what: str, z: Pair, s: Sequence[int] | None, dims: Sequence[int], norm: Norm | None) -> Any:
-    """The real signal of half a spectrum along the last of the axes, after the inverse along the others."""
+    """The real signal of a half spectrum along the last of the axes, after the inverse along the others."""
     re, im = z
     axes = [_axis(what, d, re.ndim) for d in dims]
     last = 2 * (re.shape[axes[-1]] - 1) if s is None or s[-1] == -1 else s[-1]
@@ -329,7 +329,7 @@ def _back_to_real(what: str, input: Any, s: Any, dims: Sequence[int], norm: Norm
 
 
 def _on_axis(z: Pair, axis: int, n: int, transform: Callable[[Pair], Pair]) -> Pair:
-    """transform, which is along the last axis, along another of which n points count."""
+    """Apply transform, which acts on the last axis, to another axis, of which n points count."""
     rank = z[0].ndim
 
     def there(part: Any) -> Any:

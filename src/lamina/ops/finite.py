@@ -1,4 +1,4 @@
-"""The first op whose result is not finite, of operands that are: what `policy(check_finite=True)` looks for."""
+"""The first op with finite operands and a non-finite result: the check behind `policy(check_finite=True)`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from lamina.ops.primitives.fused_elementwise import FusedElementwise
 
 
 class NonFiniteError(ArithmeticError):
-    """An op gave NaN or an infinity; the message names it, and where in the network and the program it stands."""
+    """An op produced NaN or an infinity; the message names the op and its location in the network and the program."""
 
 
 def is_finite(x: Array) -> bool:
-    """Whether there is neither NaN nor an infinity in an array; True for what is no float."""
+    """Whether an array contains neither NaN nor infinities; True for non-float dtypes."""
     return not _is_float(x) or bool(np.isfinite(x.astype(np.float64)).all())
 
 
 def has_nan(x: Array) -> bool:
-    """Whether there is NaN in an array."""
+    """Whether an array contains NaN."""
     return _is_float(x) and bool(np.isnan(x.astype(np.float64)).any())
 
 
 def check_fused(op: Fused | FusedElementwise, origin: Origin, inputs: Sequence[Array]) -> None:
-    """Raise NonFiniteError for the first step of a fused op whose result, in NumPy, is not finite."""
+    """Raise NonFiniteError for the first step of a fused op whose NumPy result is not finite."""
     origins = origin.parts if len(origin.parts) == len(op.ops) else (origin,) * len(op.ops)
     with np.errstate(all="ignore"):
         values = op.running_values(*(x.astype(np.float32) if _is_float(x) else x for x in inputs))
@@ -50,7 +50,7 @@ def check_results(op: Op, origin: Origin, outputs: Sequence[Array]) -> None:
 
 
 def check_given(name: str, x: Array) -> None:
-    """Raise NonFiniteError for an input with NaN; infinities may be meant, as in masks."""
+    """Raise NonFiniteError for an input with NaN; infinities may be intended, as in masks."""
     if has_nan(x):
         raise NonFiniteError(f"the input {name} of shape {x.shape} holds NaN before anything is computed")
 

@@ -1,11 +1,11 @@
 """Linear algebra of small matrices, named and called as in torch.linalg, for every backend.
 
-Systems and determinants are Gauss and Jordan's elimination with partial pivoting, Q and R are made reflection by
-reflection (Householder): steps one behind the other, so that matrices have at most `LARGEST` rows or columns.
-Cholesky's factor is made column by column, in blocks of `LARGEST` columns. A triangular matrix is inverted by
-halves, all blocks of one size at once. Eigenvalues and singular values are ops, LAPACK's on a CPU, Jacobi's
-rotations on a GPU. Axes in front are a batch. Half types are computed in float32. Derivatives of every order are
-those of the steps. What depends on numbers (a rank) is a tensor, never a shape.
+Linear systems and determinants use Gauss-Jordan elimination with partial pivoting, QR uses Householder reflections:
+both run step by step, so matrices have at most `LARGEST` rows or columns. Cholesky factors are computed column by
+column, in blocks of `LARGEST` columns. Triangular matrices are inverted by recursive halving, all blocks of one size
+at once. Eigenvalues and singular values are ops: LAPACK on a CPU, Jacobi rotations on a GPU. Leading axes are a
+batch. Half types are computed in float32. Derivatives of every order follow from the steps. A result that depends on
+values (a rank) is a tensor, never a shape.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ __getattr__ = lazy(
     },
 )
 
-#: The most rows of a matrix that is taken apart step by step.
+#: The most rows of a matrix that is factorized step by step.
 LARGEST = 64
 
 T = TypeVar("T")
 
 
 class LinAlgError(RuntimeError):
-    """A matrix is not what the function needs: singular, or not positive definite."""
+    """A matrix lacks the required property: it is singular, or not positive definite."""
 
 
 class SlogDet(NamedTuple, Generic[T]):
@@ -83,21 +83,21 @@ class SlogDet(NamedTuple, Generic[T]):
 
 
 class QR(NamedTuple, Generic[T]):
-    """A matrix with orthonormal columns and a triangle, whose product is the matrix."""
+    """A matrix with orthonormal columns and a triangular one, whose product is the matrix."""
 
     Q: T
     R: T
 
 
 class Eigh(NamedTuple, Generic[T]):
-    """Eigenvalues from the smallest on, and eigenvectors, the columns."""
+    """Eigenvalues in ascending order, and eigenvectors as columns."""
 
     eigenvalues: T
     eigenvectors: T
 
 
 class SVD(NamedTuple, Generic[T]):
-    """U diag(S) Vh is the matrix; S from the largest on."""
+    """U diag(S) Vh is the matrix; S in descending order."""
 
     U: T
     S: T
@@ -105,7 +105,7 @@ class SVD(NamedTuple, Generic[T]):
 
 
 class LeastSquares(NamedTuple, Generic[T]):
-    """The solution; the sums of squares that are left, where they are told; ranks and singular values of A."""
+    """The solution; the residual sums of squares, where available; ranks and singular values of A."""
 
     solution: T
     residuals: T
@@ -114,21 +114,21 @@ class LeastSquares(NamedTuple, Generic[T]):
 
 
 class SolveEx(NamedTuple, Generic[T]):
-    """X, and where a pivot is 0."""
+    """X, and the position of a zero pivot."""
 
     result: T
     info: T
 
 
 class InvEx(NamedTuple, Generic[T]):
-    """The inverse, and where a pivot is 0."""
+    """The inverse, and the position of a zero pivot."""
 
     inverse: T
     info: T
 
 
 class CholeskyEx(NamedTuple, Generic[T]):
-    """The factor, and where a pivot is not positive."""
+    """The factor, and the position of a pivot that is not positive."""
 
     L: T
     info: T
@@ -143,14 +143,14 @@ class LU(NamedTuple, Generic[T]):
 
 
 class LUFactor(NamedTuple, Generic[T]):
-    """L and U in one matrix, and which rows were exchanged."""
+    """L and U in one matrix, and the row exchanges."""
 
     LU: T
     pivots: T
 
 
 class LUFactorEx(NamedTuple, Generic[T]):
-    """Likewise, and where U's diagonal is 0."""
+    """Likewise, and the position of a zero on U's diagonal."""
 
     LU: T
     pivots: T
@@ -177,9 +177,9 @@ def _small(what: str, x: Any) -> Any:
 
 
 def _need(what: str, given: Any, needs: str, positive: bool) -> None:
-    """Raise LinAlgError unless all pivots [..., N] are positive, or other than 0; it names the first that is not.
+    """Raise LinAlgError unless all pivots [..., N] are positive, or nonzero; the error names the first violation.
 
-    Traced values are taken as they are.
+    Traced values pass unchecked.
     """
     if given.records or recorder() is not None:
         return
@@ -194,9 +194,9 @@ def _need(what: str, given: Any, needs: str, positive: bool) -> None:
 
 
 def _eliminated(a: Any, b: Any | None) -> tuple[Any, list[Any], Any]:
-    """(a⁻¹ b, the pivots, the exchanges' sign), both [..., 1, 1], of a [..., N, N] and b [..., N, K] or None.
+    """(a⁻¹ b, the pivots, the sign of the permutation), both [..., 1, 1], of a [..., N, N] and b [..., N, K] or None.
 
-    The pivot of a column is its largest element in the rows that had none; the rows change places.
+    A column's pivot is its largest element in the rows not yet used as pivots; the rows are swapped.
     """
     n = a.shape[-1]
     whole = a if b is None else cat((a, b), -1)
@@ -206,7 +206,7 @@ def _eliminated(a: Any, b: Any | None) -> tuple[Any, list[Any], Any]:
     for k in range(n):
         column = whole[..., k : k + 1]
         at = argmax(where((rows >= k)[:, None], abs(column), -1.0), -2, True)  # [..., 1, 1]
-        found = (at == rows[:, None]).cast(a.dtype)  # one where the pivot is
+        found = (at == rows[:, None]).cast(a.dtype)  # one at the pivot
         here = (rows == k)[:, None].astype(kind)
         pivot_row = sum(whole * found, -2, True)
         apart = pivot_row - whole[..., k : k + 1, :]
@@ -214,7 +214,7 @@ def _eliminated(a: Any, b: Any | None) -> tuple[Any, list[Any], Any]:
         signs = signs * where(at == k, np.ones((), kind), -np.ones((), kind))
         pivot = pivot_row[..., k : k + 1]
         pivots.append(pivot)
-        # A column of zeros has no pivot: the determinant is 0, the inverse not finite.
+        # A zero column has no pivot: the determinant is 0, the inverse not finite.
         below = (rows > k) if b is None else (rows != k)
         factors = where(below[:, None], whole[..., k : k + 1], 0.0) / (
             pivot if b is not None else where(pivot == 0, 1.0, pivot)
@@ -229,9 +229,9 @@ def _eliminated(a: Any, b: Any | None) -> tuple[Any, list[Any], Any]:
 def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     """X of A X = B (left=False: X A = B) for A [..., N, N] and B [..., N, K], or vectors [N], as torch.linalg.solve.
 
-    B is taken as vectors [..., N] where it has one axis, or one less than A and A's sizes but the last. Raises
-    LinAlgError where A is singular (in compiled functions the result is not finite), ShapeError for sizes that do not
-    fit, and more than 64 rows.
+    B is interpreted as vectors [..., N] if it has one axis, or one less than A and A's sizes except the last. Raises
+    LinAlgError if A is singular (in compiled functions the result is not finite), ShapeError for mismatched sizes and
+    for more than 64 rows.
     """
     x, pivots, _ = _solved("solve", A, B, left)
     if pivots:
@@ -240,7 +240,7 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
 
 
 def _solved(what: str, A: Any, B: Any, left: bool) -> tuple[Any, list[Any], Sequence[int]]:
-    """The solution, the pivots [..., 1, 1], and the axes of the batch."""
+    """The solution, the pivots [..., 1, 1], and the batch axes."""
     a, b = _matrix(what, A), floating(B, what)
     vectors = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     b = b.unsqueeze(-1) if vectors else b
@@ -261,7 +261,7 @@ def _solved(what: str, A: Any, B: Any, left: bool) -> tuple[Any, list[Any], Sequ
 def inv(A: Any) -> Any:
     """The inverse of A [..., N, N]. torch.linalg.inv; up to 64 rows.
 
-    Raises LinAlgError where A is singular; in compiled functions the result is not finite.
+    Raises LinAlgError if A is singular; in compiled functions the result is not finite.
     """
     found, pivots, _ = _inverted("inv", A)
     if pivots:
@@ -270,7 +270,7 @@ def inv(A: Any) -> Any:
 
 
 def _inverted(what: str, A: Any) -> tuple[Any, list[Any], Sequence[int]]:
-    """The inverse, the pivots [..., 1, 1], and the axes of the batch."""
+    """The inverse, the pivots [..., 1, 1], and the batch axes."""
     a = _matrix(what, A)
     x = _small(what, a)
     unit = broadcast_to(np.eye(a.shape[-1], dtype=x.dtype.numpy), a.shape)
@@ -303,7 +303,7 @@ def slogdet(A: Any) -> SlogDet[Any]:
 
 
 def _info(pivots: Sequence[Any], lead: Sequence[int], positive: bool) -> Any:
-    """int32 [...]: the number, from 1 on, of the first pivot [..., 1, 1] that is not as it must be, else 0."""
+    """int32 [...]: the 1-based index of the first invalid pivot [..., 1, 1], else 0."""
     if not pivots:
         return broadcast_to(np.zeros((), np.int32), tuple(lead))
     given = cat(list(pivots), -2).squeeze(-1)
@@ -320,8 +320,8 @@ def _checked_info(what: str, info: Any, pivots: Sequence[Any], needs: str, check
 
 @checked
 def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> SolveEx[Any]:
-    """`solve`, and int32 [...]: 0, or the number of the first pivot that is 0, where the result is not finite.
-    torch.linalg.solve_ex; nothing is read back to the host unless check_errors."""
+    """`solve`, and int32 [...]: 0, or the 1-based index of the first zero pivot, for which the result is not finite.
+    torch.linalg.solve_ex; no device-to-host copy unless check_errors."""
     x, pivots, lead = _solved("solve_ex", A, B, left)
     return SolveEx(
         x, _checked_info("solve_ex", _info(pivots, lead, False), pivots, "invertible", check_errors)
@@ -330,7 +330,7 @@ def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -
 
 @checked
 def inv_ex(A: Any, *, check_errors: bool = False) -> InvEx[Any]:
-    """`inv`, and int32 [...]: 0, or the number of the first pivot that is 0. torch.linalg.inv_ex."""
+    """`inv`, and int32 [...]: 0, or the 1-based index of the first zero pivot. torch.linalg.inv_ex."""
     x, pivots, lead = _inverted("inv_ex", A)
     return InvEx(x, _checked_info("inv_ex", _info(pivots, lead, False), pivots, "invertible", check_errors))
 
@@ -338,8 +338,8 @@ def inv_ex(A: Any, *, check_errors: bool = False) -> InvEx[Any]:
 # --------------------------------------------------------------------------------------------------------------- LU
 @checked
 def lu_factor(A: Any) -> LUFactor[Any]:
-    """(LU [..., M, N], pivots int32 [..., min(M, N)]) of A [..., M, N]: L below the diagonal, without its ones, and U
-    above; row k was exchanged with row pivots[k] - 1. torch.linalg.lu_factor; up to 64 rows and columns."""
+    """(LU [..., M, N], pivots int32 [..., min(M, N)]) of A [..., M, N]: unit lower triangular L below the diagonal
+    and U above; row k was exchanged with row pivots[k] - 1. torch.linalg.lu_factor; up to 64 rows and columns."""
     a = _matrix("lu_factor", A, square=False)
     if builtins.max(a.shape[-2:]) > LARGEST:
         raise ShapeError(
@@ -364,7 +364,7 @@ def lu_factor(A: Any) -> LUFactor[Any]:
 
 @checked
 def lu_factor_ex(A: Any, *, check_errors: bool = False) -> LUFactorEx[Any]:
-    """`lu_factor`, and int32 [...]: 0, or the number of the first 0 on U's diagonal. torch.linalg.lu_factor_ex."""
+    """`lu_factor`, and int32 [...]: 0, or the 1-based index of U's first zero pivot. torch.linalg.lu_factor_ex."""
     factors, places = lu_factor(A)
     count = places.shape[-1]
     pivots = [factors[..., k : k + 1, k : k + 1] for k in range(count)]
@@ -375,7 +375,7 @@ def lu_factor_ex(A: Any, *, check_errors: bool = False) -> LUFactorEx[Any]:
 
 
 def _exchanged(b: Any, pivots: Any, back: bool) -> Any:
-    """Rows of b [..., M, K] exchanged as `lu_factor` did, or back."""
+    """Apply the row exchanges of `lu_factor` to b [..., M, K], or undo them."""
     rows = np.arange(b.shape[-2])[:, None]
     order = range(pivots.shape[-1])
     for k in reversed(order) if back else order:
@@ -387,8 +387,8 @@ def _exchanged(b: Any, pivots: Any, back: bool) -> Any:
 
 @checked
 def lu(A: Any) -> LU[Any]:
-    """(P [..., M, M], L [..., M, K], U [..., K, N]) of A [..., M, N] = P L U, K being the smaller of M and N: P
-    exchanges rows, L has ones on its diagonal. torch.linalg.lu; up to 64 rows and columns."""
+    """(P [..., M, M], L [..., M, K], U [..., K, N]) of A [..., M, N] = P L U, K being the smaller of M and N: P is a
+    permutation, L has a unit diagonal. torch.linalg.lu; up to 64 rows and columns."""
     factors, pivots = lu_factor(A)
     (m, n), kind = factors.shape[-2:], factors.dtype.numpy
     count = builtins.min(m, n)
@@ -400,8 +400,8 @@ def lu(A: Any) -> LU[Any]:
 
 @checked
 def lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool = False) -> Any:
-    """X of A X = B [..., N, K] (left=False: X A = B; adjoint: with A^T), of A as `lu_factor` gives it.
-    torch.linalg.lu_solve. Raises ShapeError for sizes that do not fit."""
+    """X of A X = B [..., N, K] (left=False: X A = B; adjoint: with A^T), given A's `lu_factor`.
+    torch.linalg.lu_solve. Raises ShapeError for mismatched sizes."""
     factors, places = _matrix("lu_solve", LU), operand(pivots, "lu_solve", "pivots")
     b = _matrix("lu_solve", B, square=False)
     if not left:
@@ -445,8 +445,8 @@ def tensorinv(A: Any, ind: int = 2) -> Any:
 
 @checked
 def tensorsolve(A: Any, B: Any, dims: Sequence[int] | None = None) -> Any:
-    """X of tensordot(A, X, X.ndim) = B: A's first axes are B's, the others X's; axes in dims are moved behind first.
-    torch.linalg.tensorsolve. Raises ShapeError for sizes that do not fit."""
+    """X of tensordot(A, X, X.ndim) = B: A's first axes are B's, the others X's; the axes in dims are first moved to
+    the end. torch.linalg.tensorsolve. Raises ShapeError for mismatched sizes."""
     a, b = floating(A, "tensorsolve"), floating(B, "tensorsolve")
     if dims is not None:
         moved = normalize_axes(list(dims), a.ndim, "tensorsolve")
@@ -462,8 +462,8 @@ def tensorsolve(A: Any, B: Any, dims: Sequence[int] | None = None) -> Any:
 def cholesky(input: Any, *, upper: bool = False) -> Any:
     """The lower triangular L of L L^T = input [..., N, N], symmetric and positive definite; upper: L^T.
 
-    The lower triangle alone is read; the gradient is symmetric. torch.linalg.cholesky. Raises LinAlgError for what
-    has no factor; in compiled functions the result is not finite.
+    Only the lower triangle is read; the gradient is symmetric. torch.linalg.cholesky. Raises LinAlgError for a matrix
+    that is not positive definite; in compiled functions the result is not finite.
     """
     found, pivots, _ = _triangle("cholesky", input, upper)
     if pivots:
@@ -473,15 +473,15 @@ def cholesky(input: Any, *, upper: bool = False) -> Any:
 
 @checked
 def cholesky_ex(input: Any, *, upper: bool = False, check_errors: bool = False) -> CholeskyEx[Any]:
-    """`cholesky`, and int32 [...]: 0, or the number of the first pivot that is not positive, from where on the factor
-    is not finite. torch.linalg.cholesky_ex; nothing is read back to the host unless check_errors."""
+    """`cholesky`, and int32 [...]: 0, or the 1-based index of the first pivot that is not positive, from which on the
+    factor is not finite. torch.linalg.cholesky_ex; no device-to-host copy unless check_errors."""
     found, pivots, lead = _triangle("cholesky_ex", input, upper)
     info = _info(pivots, lead, True)
     return CholeskyEx(found, _checked_info("cholesky_ex", info, pivots, "positive definite", check_errors))
 
 
 def _triangle(what: str, input: Any, upper: bool) -> tuple[Any, list[Any], Sequence[int]]:
-    """Cholesky's factor, its pivots [..., 1, 1], and the axes of the batch."""
+    """The Cholesky factor, its pivots [..., 1, 1], and the batch axes."""
     x = _matrix(what, input)
     a, n = _wide(x), x.shape[-1]
     a = call(OneTriangle(), a) if a.records or recorder() is not None else a
@@ -504,7 +504,7 @@ def _triangle(what: str, input: Any, upper: bool) -> tuple[Any, list[Any], Seque
 
 
 def _triangle_of_columns(a: Any) -> tuple[Any, list[Any]]:
-    """Cholesky's factor, one column after the other, and its pivots [..., 1, 1]."""
+    """The Cholesky factor, column by column, and its pivots [..., 1, 1]."""
     columns: list[Any] = []
     pivots: list[Any] = []
     for k in range(a.shape[-1]):
@@ -520,7 +520,7 @@ def _triangle_of_columns(a: Any) -> tuple[Any, list[Any]]:
 
 @checked
 def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
-    """X of A X = B [..., N, K], L [..., N, N] being A's factor as `cholesky` gives it. torch.cholesky_solve."""
+    """X of A X = B [..., N, K], given A's factor L [..., N, N] from `cholesky`. torch.cholesky_solve."""
     factor = _matrix("cholesky_solve", L)
     low = factor.mT if upper else factor
     return solve_triangular(low.mT, solve_triangular(low, B, upper=False), upper=True)
@@ -528,7 +528,7 @@ def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
 
 @checked
 def cholesky_inverse(L: Any, upper: bool = False) -> Any:
-    """The inverse of the matrix whose factor L [..., N, N] is, as `cholesky` gives it. torch.cholesky_inverse."""
+    """The inverse of a matrix from its factor L [..., N, N] (`cholesky`). torch.cholesky_inverse."""
     factor = _matrix("cholesky_inverse", L)
     unit = broadcast_to(np.eye(factor.shape[-1], dtype=_wide(factor).dtype.numpy), factor.shape)
     return cholesky_solve(unit, factor, upper).cast(factor.dtype)
@@ -546,9 +546,9 @@ def logdet(A: Any) -> Any:
 def solve_triangular(
     input: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Any:
-    """X of A X = B (left=False: X A = B) for the triangle A of input [..., N, N] and B [..., N, K].
+    """X of A X = B (left=False: X A = B) for triangular A, input [..., N, N], and B [..., N, K].
 
-    unitriangular: the diagonal is taken as ones. torch.linalg.solve_triangular.
+    unitriangular: the diagonal is assumed to be ones. torch.linalg.solve_triangular.
     """
     a, b = _matrix("solve_triangular", input), _matrix("solve_triangular", B, square=False)
     if b.shape[-2 if left else -1] != a.shape[-1]:
@@ -560,7 +560,7 @@ def solve_triangular(
 
 
 def _triangle_inverse(x: Any, unit: bool) -> Any:
-    """The inverse of a lower triangle [..., N, N], of which blocks of 1, 2, 4, … rows are inverted at once.
+    """The inverse of a lower triangular matrix [..., N, N]: all blocks of 1, 2, 4, … rows are inverted at once.
 
     [[A, 0], [C, B]] has the inverse [[A⁻¹, 0], [-B⁻¹ C A⁻¹, B⁻¹]].
     """
@@ -598,8 +598,8 @@ def _wide(x: Any) -> Any:
 def qr(A: Any, mode: Literal["reduced", "complete", "r"] = "reduced") -> QR[Any]:
     """(Q, R) of A [..., M, N] by Householder's reflections, with LAPACK's signs. torch.linalg.qr.
 
-    K = min(M, N). "reduced": Q [..., M, K], R [..., K, N]; "complete": [..., M, M] and [..., M, N]; "r": no Q, a
-    tensor without elements. Raises ShapeError for more than 64 reflections.
+    K = min(M, N). "reduced": Q [..., M, K], R [..., K, N]; "complete": [..., M, M] and [..., M, N]; "r": Q is an
+    empty tensor. Raises ShapeError for more than 64 reflections.
     """
     x = _matrix("qr", A, square=False)
     *lead, m, n = x.shape
@@ -614,7 +614,7 @@ def qr(A: Any, mode: Literal["reduced", "complete", "r"] = "reduced") -> QR[Any]
         unit = (np.arange(m) == i)[:, None].astype(r.dtype.numpy)
         square = sum(v * v, -2, True)
         first = r[..., i : i + 1, i : i + 1]
-        # A column that is zero below its pivot is not reflected, by LAPACK neither.
+        # A column that is zero below its pivot is not reflected, as in LAPACK.
         needed = sum(where((np.arange(m) > i)[:, None], abs(v), 0.0), -2, True) > 0
         length = sqrt(where(needed, square, 1.0))
         turn = where(first < 0, -1.0, 1.0)
@@ -630,7 +630,7 @@ def qr(A: Any, mode: Literal["reduced", "complete", "r"] = "reduced") -> QR[Any]
 
 
 def _symmetric(x: Any, uplo: str) -> Any:
-    """The symmetric matrix of one triangle; gradients go to the whole, as torch gives them."""
+    """The symmetric matrix from one triangle; gradients go to the full matrix, as in torch."""
     low = tril(x if uplo == "L" else x.mT)
     whole = low + tril(low, -1).mT
     return stop_gradient(whole - x) + x
@@ -638,11 +638,10 @@ def _symmetric(x: Any, uplo: str) -> Any:
 
 @checked
 def eigh(A: Any, UPLO: Literal["L", "U"] = "L") -> Eigh[Any]:
-    """(eigenvalues [..., N] from the smallest on, eigenvectors [..., N, N] as columns) of symmetric A [..., N, N].
+    """(eigenvalues [..., N] in ascending order, eigenvectors [..., N, N] as columns) of symmetric A [..., N, N].
 
-    UPLO: the triangle that is read. The element of the largest magnitude of each vector is positive, where torch
-    leaves the signs to the library. The vectors' gradients are not finite where two values are equal.
-    torch.linalg.eigh.
+    UPLO: the triangle that is read. In each vector the element of largest magnitude is positive; torch leaves the
+    signs to the library. The vectors' gradients are not finite for repeated eigenvalues. torch.linalg.eigh.
     """
     x = _matrix("eigh", A)
     w, v = bind(SymmetricEigen(), _symmetric(_wide(x), UPLO))
@@ -651,17 +650,17 @@ def eigh(A: Any, UPLO: Literal["L", "U"] = "L") -> Eigh[Any]:
 
 @checked
 def eigvalsh(A: Any, UPLO: Literal["L", "U"] = "L") -> Any:
-    """The eigenvalues [..., N] of symmetric A [..., N, N], from the smallest on. torch.linalg.eigvalsh."""
+    """The eigenvalues [..., N] of symmetric A [..., N, N], in ascending order. torch.linalg.eigvalsh."""
     return eigh(A, UPLO).eigenvalues
 
 
 @checked
 def svd(A: Any, full_matrices: bool = True) -> SVD[Any]:
-    """(U, S, Vh) with A [..., M, N] = U diag(S) Vh, S [..., K] from the largest on, K = min(M, N). torch.linalg.svd.
+    """(U, S, Vh) with A [..., M, N] = U diag(S) Vh, S [..., K] descending, K = min(M, N). torch.linalg.svd.
 
-    full_matrices: U [..., M, M] and Vh [..., N, N], whose further columns and rows have no gradient; else U [...,
-    M, K] and Vh [..., K, N]. Signs are such that the largest element of each vector of the shorter side is
-    positive. Gradients of vectors are not finite where two values are equal.
+    full_matrices: U [..., M, M] and Vh [..., N, N], whose additional columns and rows have no gradient; else U [...,
+    M, K] and Vh [..., K, N]. Signs are such that the largest element of each vector of the shorter side is positive.
+    Gradients of vectors are not finite for repeated singular values.
     """
     x = _matrix("svd", A, square=False)
     *_, m, n = x.shape
@@ -676,12 +675,12 @@ def svd(A: Any, full_matrices: bool = True) -> SVD[Any]:
 
 @checked
 def svdvals(A: Any) -> Any:
-    """The singular values [..., K] of A [..., M, N], from the largest on. torch.linalg.svdvals."""
+    """The singular values [..., K] of A [..., M, N], in descending order. torch.linalg.svdvals."""
     return svd(A, full_matrices=False).S
 
 
 def _kept(x: Any, values: Any, atol: float | None, rtol: float | None) -> Any:
-    """Which magnitudes [..., K] count: above the larger of atol and rtol times the largest one."""
+    """Which magnitudes [..., K] are nonzero: above the larger of atol and rtol times the largest one."""
     if rtol is None:
         rtol = 0.0 if atol else float(np.finfo(values.dtype.numpy).eps) * max(x.shape[-2:])
     return values > maximum(amax(values, -1, True) * rtol, atol or 0.0)
@@ -691,10 +690,10 @@ def _kept(x: Any, values: Any, atol: float | None, rtol: float | None) -> Any:
 def matrix_rank(
     A: Any, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
 ) -> Any:
-    """How many singular values of A [..., M, N] are above max(atol, rtol * the largest): int64 [...].
+    """The number of singular values of A [..., M, N] above max(atol, rtol * the largest): int64 [...].
 
-    rtol: max(M, N) times the dtype's eps by default, 0 where atol is given. hermitian: A is symmetric, magnitudes of
-    eigenvalues are taken. torch.linalg.matrix_rank.
+    rtol: max(M, N) times the dtype's eps by default, 0 where atol is given. hermitian: A is symmetric, and magnitudes
+    of eigenvalues are used. torch.linalg.matrix_rank.
     """
     x = _matrix("matrix_rank", A, square=hermitian)
     values = abs(eigvalsh(x)) if hermitian else svdvals(x)
@@ -703,10 +702,9 @@ def matrix_rank(
 
 @checked
 def pinv(A: Any, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False) -> Any:
-    """The pseudoinverse [..., N, M] of A [..., M, N] (Moore and Penrose), of the singular values that `matrix_rank`
-    counts.
+    """The Moore-Penrose pseudoinverse [..., N, M] of A [..., M, N], with `matrix_rank`'s cutoff for singular values.
 
-    Gradients are those of constant rank, equal singular values or not. torch.linalg.pinv.
+    Gradients assume constant rank, whether or not singular values repeat. torch.linalg.pinv.
     """
     x = _matrix("pinv", A, square=hermitian)
     a = _wide(x)
@@ -718,11 +716,11 @@ def pinv(A: Any, *, atol: float | None = None, rtol: float | None = None, hermit
 
 @checked
 def lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares[Any]:
-    """X [..., N, K] that makes |A X - B| smallest, of A [..., M, N] and B [..., M, K] (or vectors [..., M]).
+    """X [..., N, K] that minimizes |A X - B|, for A [..., M, N] and B [..., M, K] (or vectors [..., M]).
 
-    By singular values, so that of several solutions it is the smallest; rcond: the part of the largest one below
-    which they count as 0, max(M, N) times eps by default. driver: torch's word, changes nothing. residuals is without
-    elements, unless M > N; then the sums of squares of what is left [..., K]. torch.linalg.lstsq.
+    Uses singular values, so it is the minimum-norm solution; rcond: the fraction of the largest one below which they
+    count as 0, by default max(M, N) times eps. driver: accepted for torch's sake and ignored. residuals is empty
+    unless M > N; then the sums of squared residuals [..., K]. torch.linalg.lstsq.
     """
     a, b = _matrix("lstsq", A, square=False), floating(B, "lstsq")
     vectors = b.ndim == a.ndim - 1
@@ -740,8 +738,8 @@ def lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = No
 
 @checked
 def cond(A: Any, p: float | Literal["fro", "nuc"] | None = None) -> Any:
-    """The norm of A times the norm of its inverse; None and 2: the largest by the smallest singular value, -2 the
-    other way round. torch.linalg.cond."""
+    """The norm of A times the norm of its inverse; None and 2: the ratio of the largest to the smallest singular
+    value, -2 the inverse ratio. torch.linalg.cond."""
     x = _matrix("cond", A, square=p not in (None, 2, -2))
     if p in (None, 2, -2):
         values = svdvals(x)
@@ -754,7 +752,7 @@ def cond(A: Any, p: float | Literal["fro", "nuc"] | None = None) -> Any:
 # ----------------------------------------------------------------------------------------------- products and norms
 @checked
 def matrix_power(A: Any, n: int) -> Any:
-    """A [..., N, N] to the power of n, by squaring; of its inverse where n is negative. torch.linalg.matrix_power."""
+    """A [..., N, N] to the power n, by squaring; for n < 0 of its inverse. torch.linalg.matrix_power."""
     a = _matrix("matrix_power", A)
     if n < 0:
         return matrix_power(inv(a), -n)
@@ -767,8 +765,8 @@ def matrix_power(A: Any, n: int) -> Any:
     return a * 0.0 + np.eye(a.shape[-1], dtype=a.dtype.numpy) if found is None else found
 
 
-#: Terms of the series for the exponential, and the norm up to which they are exact, by the type's bytes; how often
-#: its result may be squared.
+#: Terms of the series for the exponential and the norm up to which it is exact, by itemsize; and the maximum number
+#: of squarings.
 _TERMS, _REACH, _SQUARED = {4: 10, 8: 18}, {4: 0.6, 8: 1.0}, 12
 
 
@@ -776,7 +774,7 @@ _TERMS, _REACH, _SQUARED = {4: 10, 8: 18}, {4: 0.6, 8: 1.0}, 12
 def matrix_exp(A: Any) -> Any:
     """The exponential of A [..., N, N]: the series of A / 2^s, squared s times. torch.linalg.matrix_exp.
 
-    Matrices whose norm is beyond 2^12 are as far as they would be after twelve squarings. (Moler and Van Loan 2003)
+    Matrices with norms beyond 2^12 are only as accurate as twelve squarings allow. (Moler and Van Loan 2003)
     """
     a = _matrix("matrix_exp", A)
     if not a.spec.numel:
@@ -792,7 +790,7 @@ def matrix_exp(A: Any) -> Any:
     for n in range(_TERMS[wide] - 1, 0, -1):
         found = eye + matmul(a, found) * (1 / n)
     for i in range(_SQUARED):
-        squared = where(times > i, found, 0.0)  # others are left out before they could overflow
+        squared = where(times > i, found, 0.0)  # the others are masked before they could overflow
         found = where(times > i, matmul(squared, squared), found)
     return found.cast(kind)
 
@@ -800,7 +798,7 @@ def matrix_exp(A: Any) -> Any:
 @checked
 def householder_product(A: Any, tau: Any) -> Any:
     """The first columns of H_1 H_2 … H_k with H_i = 1 - tau_i v_i v_iᵀ, v_i being column i of A [..., M, N] below its
-    diagonal, 1 there. tau: [..., k], k at most N. torch.linalg.householder_product. Raises ShapeError.
+    diagonal, with 1 on it. tau: [..., k], k at most N. torch.linalg.householder_product. Raises ShapeError.
     """
     a, scale = _matrix("householder_product", A, square=False), floating(tau, "householder_product")
     (rows, columns), count = a.shape[-2:], scale.shape[-1]
@@ -820,9 +818,9 @@ def householder_product(A: Any, tau: Any) -> Any:
 
 @checked
 def multi_dot(tensors: Sequence[Any]) -> Any:
-    """The product of matrices in the order of the fewest operations; vectors at the ends. torch.linalg.multi_dot.
+    """The product of matrices in the cheapest order; the ends may be vectors. torch.linalg.multi_dot.
 
-    Raises ValueError for less than two.
+    Raises ValueError for fewer than two.
     """
     xs = [floating(x, "multi_dot") for x in tensors]
     if len(xs) < 2:
@@ -837,7 +835,7 @@ def multi_dot(tensors: Sequence[Any]) -> Any:
 
 
 def _ordered(xs: list[Any], sizes: list[int], i: int, j: int, known: dict[tuple[int, int], Any]) -> Any:
-    """(the fewest multiplications of tensors i … j, the function that makes them)."""
+    """(the minimum number of multiplications for tensors i … j, the function that computes their product)."""
     if i == j:
         return 0, lambda: xs[i]
     if (i, j) not in known:
@@ -855,7 +853,7 @@ def _ordered(xs: list[Any], sizes: list[int], i: int, j: int, known: dict[tuple[
 
 @checked
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
-    """The dot products of vectors along an axis; axes in front are a batch and broadcast. torch.linalg.vecdot.
+    """The dot products of vectors along an axis; leading axes are a batch and broadcast. torch.linalg.vecdot.
 
     Raises ShapeError for vectors of different lengths.
     """
@@ -871,7 +869,7 @@ def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
 def vander(x: Any, *, N: int | None = None) -> Any:
     """The powers 0 … N - 1 of the elements of x [..., K]: [..., K, N], N = K by default. torch.linalg.vander.
 
-    Raises ValueError for N < 2, ShapeError for a number.
+    Raises ValueError for N < 2, ShapeError for a scalar.
     """
     v = operand(x, "vander", "x")
     if not v.ndim:
@@ -890,9 +888,9 @@ def matrix_norm(
     *,
     dtype: DTypeLike | None = None,
 ) -> Any:
-    """The norm of matrices along two axes: "fro" the root of the squares' sum, inf and -inf the largest and smallest
-    sum of a row's magnitudes, 1 and -1 of a column's; of the singular values "nuc" the sum, 2 and -2 the largest and
-    the smallest. dtype: what it is computed in. torch.linalg.matrix_norm. Raises ValueError for another ord.
+    """The norm of matrices along two axes: "fro" the root of the sum of squares, inf and -inf the largest and
+    smallest row sum of magnitudes, 1 and -1 the column sum; of the singular values "nuc" the sum, 2 and -2 the
+    largest and the smallest. dtype: the compute dtype. torch.linalg.matrix_norm. Raises ValueError for another ord.
     """
     x = _matrix("matrix_norm", A if dtype is None else cast(A, dtype), square=False)
     rows, columns = (d % x.ndim for d in dim)
@@ -919,9 +917,9 @@ def norm(
     *,
     dtype: DTypeLike | None = None,
 ) -> Any:
-    """`matrix_norm` where dim is two axes, or ord is given for a matrix; else `vector_norm`. torch.linalg.norm.
+    """`matrix_norm` if dim is two axes, or ord is given for a matrix; else `vector_norm`. torch.linalg.norm.
 
-    dtype: what it is computed in.
+    dtype: the compute dtype.
     """
     x = floating(A if dtype is None else cast(A, dtype), "norm")
     axes = (-2, -1) if dim is None and x.ndim == 2 else (dim,) if isinstance(dim, int) else tuple(dim or ())

@@ -54,7 +54,7 @@ from typing import Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 
 class LinAlgError(RuntimeError):
-    """A matrix is not what the function needs: singular, or not positive definite."""
+    """A matrix lacks the required property: it is singular, or not positive definite."""
 
 class SlogDet(NamedTuple, Generic[T]):
     """The determinant as its sign and the logarithm of its magnitude."""
@@ -63,26 +63,26 @@ class SlogDet(NamedTuple, Generic[T]):
     logabsdet: T
 
 class QR(NamedTuple, Generic[T]):
-    """A matrix with orthonormal columns and a triangle, whose product is the matrix."""
+    """A matrix with orthonormal columns and a triangular one, whose product is the matrix."""
 
     Q: T
     R: T
 
 class Eigh(NamedTuple, Generic[T]):
-    """Eigenvalues from the smallest on, and eigenvectors, the columns."""
+    """Eigenvalues in ascending order, and eigenvectors as columns."""
 
     eigenvalues: T
     eigenvectors: T
 
 class SVD(NamedTuple, Generic[T]):
-    """U diag(S) Vh is the matrix; S from the largest on."""
+    """U diag(S) Vh is the matrix; S in descending order."""
 
     U: T
     S: T
     Vh: T
 
 class LeastSquares(NamedTuple, Generic[T]):
-    """The solution; the sums of squares that are left, where they are told; ranks and singular values of A."""
+    """The solution; the residual sums of squares, where available; ranks and singular values of A."""
 
     solution: T
     residuals: T
@@ -90,19 +90,19 @@ class LeastSquares(NamedTuple, Generic[T]):
     singular_values: T
 
 class SolveEx(NamedTuple, Generic[T]):
-    """X, and where a pivot is 0."""
+    """X, and the position of a zero pivot."""
 
     result: T
     info: T
 
 class InvEx(NamedTuple, Generic[T]):
-    """The inverse, and where a pivot is 0."""
+    """The inverse, and the position of a zero pivot."""
 
     inverse: T
     info: T
 
 class CholeskyEx(NamedTuple, Generic[T]):
-    """The factor, and where a pivot is not positive."""
+    """The factor, and the position of a pivot that is not positive."""
 
     L: T
     info: T
@@ -115,13 +115,13 @@ class LU(NamedTuple, Generic[T]):
     U: T
 
 class LUFactor(NamedTuple, Generic[T]):
-    """L and U in one matrix, and which rows were exchanged."""
+    """L and U in one matrix, and the row exchanges."""
 
     LU: T
     pivots: T
 
 class LUFactorEx(NamedTuple, Generic[T]):
-    """Likewise, and where U's diagonal is 0."""
+    """Likewise, and the position of a zero on U's diagonal."""
 
     LU: T
     pivots: T

@@ -1,8 +1,8 @@
 """Operators: Python's operators and torch.Tensor's methods, for tensors and traced values alike.
 
-A method *is* the function of `lamina.ops` of the same name, the operand being its first argument: `METHODS`
-is the one list. Written out are only the methods that torch calls otherwise than the function (`reshape(2, 3)`),
-and Python's own. What a type checker knows of them is generated from here (`python -m tools.stubs write`).
+A method *is* the function of `lamina.ops` of the same name with the operand as its first argument: `METHODS` is the
+single list. Written out are only methods whose signature differs from the function's in torch (`reshape(2, 3)`), and
+Python's own. Type stubs are generated from here (`python -m tools.stubs write`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lamina.ops.primitives.generator import GeneratorLike
 from lamina.ops.primitives.index import At
 from lamina.spec import ShapeError, as_dtype, as_shape
 
-#: What may stand between the brackets of an index.
+#: Types allowed in an index expression.
 Index: TypeAlias = "int | slice | EllipsisType | Operand | np.ndarray[Any, Any] | Sequence[int] | None"
-#: What an operand's methods give: Tensor for tensors, Value for traced values.
+#: Return type of an operand's methods: Tensor for tensors, Value for traced values.
 Own = TypeVar("Own")
 
-#: Functions of `lamina.ops` that are methods too: those that torch.Tensor has.
+#: Functions of `lamina.ops` that are also methods: those that torch.Tensor has.
 METHODS = (
     "abs", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all", "allclose",
     "amax", "amin", "aminmax", "angle", "any", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan",
@@ -55,7 +55,7 @@ METHODS = (
     "triu", "true_divide", "trunc", "unbind", "unflatten", "unique", "unique_consecutive", "unsqueeze", "var",
     "vdot", "vsplit", "xlogy",
 )  # fmt: skip
-#: Those of them that torch also has with an underscore at the end: the result is written over the operand.
+#: Those that torch also has with a trailing underscore: the result is written to the operand in place.
 IN_PLACE = (
     "abs", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "asin", "asinh", "atan",
     "atan2", "atanh", "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
@@ -69,11 +69,11 @@ IN_PLACE = (
     "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square", "sub", "tan", "tanh", "tril",
     "triu", "true_divide", "trunc", "xlogy",
 )  # fmt: skip
-#: Lamina's own: what gradients and layers are often written with.
+#: Lamina's own: functions that gradients and layers use often.
 OWN_METHODS = ("cast", "gelu", "silu", "softplus", "sum_to")
 
 
-#: What torch.Tensor has and an operand has not, and what to write instead.
+#: Attributes of torch.Tensor that an operand lacks, and what to write instead.
 INSTEAD = {
     "backward": "no operand remembers how it was made: take lamina.grad or lamina.value_and_grad of a function, or "
     "lamina.train_step",
@@ -94,18 +94,18 @@ INSTEAD = {
 
 
 class Operators(Operand, Generic[Own]):
-    """An operand with operators. `==` and `!=` compare elementwise (None and texts are another thing
-    than any operand, as with torch); operands are hashed by identity."""
+    """An operand with operators. `==` and `!=` compare elementwise (None and strings differ from any operand, as in
+    torch); operands are hashed by identity."""
 
     __slots__ = ()
     __hash__ = object.__hash__
 
-    if not TYPE_CHECKING:  # to a checker it would mean that every attribute is there
+    if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
 
         def __getattr__(self, name: str) -> Any:
             """Say what to write instead. Raises AttributeError."""
             if hasattr(type(self), name):
-                return object.__getattribute__(self, name)  # a property that refused: again, in its own words
+                return object.__getattribute__(self, name)  # a property that raised it
             raise AttributeError(_without(self, name), name=name, obj=self)
 
     def __add__(self, other: Any) -> Any:
@@ -221,7 +221,7 @@ class Operators(Operand, Generic[Own]):
 
     @property
     def at(self) -> At:
-        """`x.at[key].set(values)`, `.add`, `.mul`, `.min`, `.max`: x changed at a key; x itself stays as it is."""
+        """`x.at[key].set(values)`, `.add`, `.mul`, `.min`, `.max`: a copy of x updated at a key; x is unchanged."""
         return At(self)
 
     def __len__(self) -> int:
@@ -233,11 +233,11 @@ class Operators(Operand, Generic[Own]):
         return (self[i] for i in range(len(self)))
 
     def __contains__(self, element: Any) -> bool:
-        """Whether an element equals a number, or, as in torch, one does its counterpart in a tensor."""
+        """Whether any element equals a number, or, as in torch, the corresponding element of a tensor."""
         return bool(ops.any(ops.eq(self, element)))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """NumPy's functions on an operand are the ops of the same meaning: array + x, np.maximum(x, 0)."""
+        """NumPy functions on an operand map to the corresponding ops: array + x, np.maximum(x, 0)."""
         name = UFUNCS.get(ufunc.__name__, ufunc.__name__)
         if method != "__call__" or options or name not in ops.__all__:
             what = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
@@ -246,7 +246,7 @@ class Operators(Operand, Generic[Own]):
             )
         return getattr(ops, name)(*inputs)
 
-    # ---- what it is
+    # ---- properties
     def dim(self) -> int:
         """The number of axes."""
         return self.ndim
@@ -260,7 +260,7 @@ class Operators(Operand, Generic[Own]):
         return self.numel()
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or the size of one axis. Raises IndexError for an axis that is not there."""
+        """The shape, or the size of one axis. Raises IndexError for an axis out of range."""
         if dim is None:
             return self.shape
         if not isinstance(dim, (int, np.integer)) or isinstance(dim, bool):
@@ -280,14 +280,13 @@ class Operators(Operand, Generic[Own]):
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it was made by nobody: of a tensor always, as none remembers how it was made; of a traced value
-        where it is an input."""
+        """Whether it is not the result of an op: True for tensors, which record no history, and a trace's inputs."""
         return True
 
     def stride(self, dim: int | None = None) -> Any:
-        """How many elements lie between neighbours along each axis, or one of them, row-major of a traced value.
+        """The strides in elements, or that of one axis; row-major for a traced value.
 
-        Raises IndexError for an axis that is not there, TypeError for a blocked layout, which has no strides.
+        Raises IndexError for an axis out of range, TypeError for a blocked layout, which has no strides.
         """
         if dim is None:
             return self._strides()
@@ -299,7 +298,7 @@ class Operators(Operand, Generic[Own]):
         return tuple(prod(self.shape[i + 1 :]) for i in range(self.ndim))
 
     def storage_offset(self) -> int:
-        """0: an operand begins where its memory does, a part of another one too, which has memory of its own."""
+        """0: an operand starts at the beginning of its memory, also a view, which has memory of its own."""
         return 0
 
     def is_signed(self) -> bool:
@@ -307,7 +306,7 @@ class Operators(Operand, Generic[Own]):
         return self.dtype.kind in "if"
 
     def is_complex(self) -> bool:
-        """Never: there are no complex dtypes."""
+        """Always False: there are no complex dtypes."""
         return False
 
     def is_same_size(self, other: Operand) -> bool:
@@ -333,7 +332,7 @@ class Operators(Operand, Generic[Own]):
 
     @property
     def mT(self) -> Any:
-        """The last two axes exchanged: matrices transposed. Raises ShapeError for less than two axes."""
+        """The last two axes swapped: matrices transposed. Raises ShapeError for fewer than two axes."""
         return self.transpose(-2, -1)
 
     @property
@@ -345,24 +344,24 @@ class Operators(Operand, Generic[Own]):
 
     @property
     def mH(self) -> Any:
-        """As `mT`: there are no complex numbers to be conjugated."""
+        """Like `mT`: there are no complex numbers to conjugate."""
         return self.mT
 
     def adjoint(self) -> Any:
-        """As `mT`: there are no complex numbers to be conjugated."""
+        """Like `mT`: there are no complex numbers to conjugate."""
         return self.mT
 
-    # ---- shapes, given one by one or as one sequence
+    # ---- shapes, as separate arguments or one sequence
     @one_by_one
     def reshape(self, *shape: int | Sequence[int]) -> Any:
-        """The elements under another shape; one size may be -1."""
+        """The elements in another shape; one size may be -1."""
         return ops.reshape(self, sizes(shape))
 
     @one_by_one
     def view(self, *size: int | Sequence[int]) -> Any:
-        """As `reshape`: the memory is shared where the layout allows it, copied elsewhere.
+        """Like `reshape`: shares memory where the layout allows it, otherwise copies.
 
-        Raises TypeError for a dtype: bits are not read as those of another.
+        Raises TypeError for a dtype: reinterpreting bits is not supported.
         """
         if size and not isinstance(size[0], (int, tuple, list)) and is_dtype(size[0]):
             raise TypeError(
@@ -378,7 +377,7 @@ class Operators(Operand, Generic[Own]):
 
     @one_by_one
     def expand(self, *size: int | Sequence[int]) -> Any:
-        """Repeated along axes of size 1 and new axes in front; -1 keeps a size."""
+        """Repeated along axes of size 1 and new leading axes; -1 keeps a size."""
         given = sizes(size)
         own = (1,) * (len(given) - self.ndim) + self.shape
         if len(given) < self.ndim:
@@ -391,20 +390,20 @@ class Operators(Operand, Generic[Own]):
         return ops.broadcast_to(self, sizes(size))
 
     def expand_as(self, other: Operand) -> Any:
-        """Repeated up to the shape of another tensor."""
+        """Expanded to the shape of another tensor."""
         return ops.expand(self, operand(other, "expand_as", "other").shape)
 
     def reshape_as(self, other: Operand) -> Any:
-        """The elements under the shape of another tensor."""
+        """The elements in the shape of another tensor."""
         return ops.reshape(self, operand(other, "reshape_as", "other").shape)
 
     def view_as(self, other: Operand) -> Any:
-        """The elements under the shape of another tensor."""
+        """The elements in the shape of another tensor."""
         return ops.reshape(self, operand(other, "view_as", "other").shape)
 
     @one_by_one
     def repeat(self, *repeats: int | Sequence[int]) -> Any:
-        """Repeated along its axes and new ones in front: a number for each. torch.Tensor.repeat."""
+        """Repeated along its axes and new leading ones: one count each. torch.Tensor.repeat."""
         counts = sizes(repeats)
         if len(counts) < self.ndim:
             raise ShapeError(
@@ -414,7 +413,7 @@ class Operators(Operand, Generic[Own]):
 
     @one_by_one
     def tile(self, *dims: int | Sequence[int]) -> Any:
-        """Repeated along its axes, the last ones where there are fewer numbers. torch.Tensor.tile."""
+        """Repeated along its axes, the last ones if there are fewer counts. torch.Tensor.tile."""
         return ops.tile(self, sizes(dims))
 
     @one_by_one
@@ -423,27 +422,27 @@ class Operators(Operand, Generic[Own]):
         return ops.flip(self, sizes(dims))
 
     def unfold(self, dimension: int, size: int, step: int) -> Any:
-        """Windows of an axis, `step` apart, with their elements along a new last axis. torch.Tensor.unfold."""
+        """Windows of an axis with stride `step`, their elements along a new last axis. torch.Tensor.unfold."""
         return windows(self, dimension, size, step)
 
     def sum_to_size(self, *size: int | Sequence[int]) -> Any:
-        """Summed down to a shape that broadcasts to its own: `ops.sum_to`. Raises ShapeError for another."""
+        """Summed to a shape that broadcasts to its own: `ops.sum_to`. Raises ShapeError otherwise."""
         return ops.sum_to(self, sizes(size))
 
-    # ---- new ones beside it
+    # ---- derived tensors
     def detach(self) -> Any:
         """Itself as a constant for derivatives: `ops.stop_gradient`."""
         return ops.stop_gradient(self)
 
     @property
     def data(self) -> Any:
-        """Itself without what is differentiated, as `detach`."""
+        """Itself detached from differentiation, like `detach`."""
         return self.detach()
 
-    # ---- where it is
+    # ---- device and memory
     @property
     def device(self) -> DeviceLike:
-        """Where the values are; of a traced value, where its program runs."""
+        """The device of the values; for a traced value, that of its program."""
         raise NotImplementedError
 
     @property
@@ -464,27 +463,27 @@ class Operators(Operand, Generic[Own]):
         non_blocking: bool = False,
         copy: bool = False,
     ) -> Any:
-        """On another device, in another dtype, or both. where: one, both in any order, or a tensor that has them."""
+        """Moved to another device, dtype, or both. where: one, both in any order, or a tensor that has them."""
         raise NotImplementedError
 
     def cpu(self) -> Any:
-        """On the CPU; itself when it is there."""
+        """On the CPU; itself if already there."""
         return self.to("cpu")
 
     def cuda(self, device: int | str | DeviceLike = 0) -> Any:
-        """On a GPU; itself when it is there. Raises NoGpuError."""
+        """On a GPU; itself if already there. Raises NoGpuError."""
         return self.to(f"cuda:{device}" if isinstance(device, int) else device)
 
     def is_contiguous(self) -> bool:
-        """Whether the elements lie row-major; of a traced value always, as far as a program can tell."""
+        """Whether the elements are row-major; always True for a traced value, whose layout is not observable."""
         return True
 
     def contiguous(self) -> Any:
-        """Itself: where the elements of a traced value lie is settled when its graph is planned."""
+        """Itself for a traced value: its layout is decided when the graph is planned."""
         return self
 
     def clone(self) -> Any:
-        """The same values, which nothing that is written to this one changes; gradients go through."""
+        """A copy of the values, unaffected by writes to this one; gradients pass through."""
         return self
 
     def new_full(
@@ -495,9 +494,10 @@ class Operators(Operand, Generic[Own]):
         dtype: DTypeLike | None = None,
         device: DeviceLike | str | None = None,
     ) -> Any:
-        """So many equal values, of this dtype unless another is named, wherever they are used or on a device."""
+        """A constant tensor of this dtype unless one is given, placed where it is used or on a device."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
-        # In its dtype at once: a tensor of the function's own, which may be written, where a cast would be recorded.
+        # In the target dtype at once: a tensor of the function's own may be written, whereas a cast would be
+        # recorded.
         values = np.full(as_shape(size), fill_value)
         with np.errstate(all="ignore"):
             found = operand(values if values.dtype.kind == "c" else values.astype(kind.numpy))
@@ -510,7 +510,7 @@ class Operators(Operand, Generic[Own]):
         dtype: DTypeLike | None = None,
         device: DeviceLike | str | None = None,
     ) -> Any:
-        """Zeros, of this dtype unless another is named, wherever they are used or on a device."""
+        """Zeros, of this dtype unless one is given, placed where they are used or on a device."""
         return self.new_full(sizes(size), 0, dtype=dtype, device=device)
 
     @one_by_one
@@ -520,7 +520,7 @@ class Operators(Operand, Generic[Own]):
         dtype: DTypeLike | None = None,
         device: DeviceLike | str | None = None,
     ) -> Any:
-        """Ones, of this dtype unless another is named, wherever they are used or on a device."""
+        """Ones, of this dtype unless one is given, placed where they are used or on a device."""
         return self.new_full(sizes(size), 1, dtype=dtype, device=device)
 
     @one_by_one
@@ -530,24 +530,24 @@ class Operators(Operand, Generic[Own]):
         dtype: DTypeLike | None = None,
         device: DeviceLike | str | None = None,
     ) -> Any:
-        """As `new_zeros`: no memory is handed out that nobody has written."""
+        """Like `new_zeros`: uninitialized memory is never returned."""
         return self.new_zeros(*size, dtype=dtype, device=device)
 
     def new_tensor(
         self, data: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
     ) -> Any:
-        """A copy of data, of this dtype unless another is named, wherever it is used or on a device."""
+        """A copy of data, of this dtype unless one is given, placed where it is used or on a device."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
         found = ops.cast(operand(data if isinstance(data, Operand) else np.array(data)), kind)
         return found if device is None else found.to(device)
 
-    # ---- choices
+    # ---- selection
     def where(self, condition: Any, other: Any) -> Any:
-        """This where condition (boolean) is true, else other."""
+        """This where condition (boolean) is true, other elsewhere."""
         return ops.where(condition, self, other)
 
     def polygamma(self, n: int) -> Any:
-        """The n-th derivative of the digamma function. `ops.polygamma` has n in front, as in torch."""
+        """The n-th derivative of the digamma function. `ops.polygamma` has n first, as in torch."""
         return ops.polygamma(n, self)
 
     # ---- dtypes
@@ -597,9 +597,9 @@ class Operators(Operand, Generic[Own]):
 
 
 class InPlace(Operators[Own]):
-    """Operators of what can be written: for each method of `IN_PLACE` the one that torch calls by it and `_`.
+    """In-place operators: for each method in `IN_PLACE`, torch's variant with a trailing `_`.
 
-    The result is computed as ever and then written over the operand's values (`copy_`), in its dtype.
+    The result is computed as usual and then written to the operand (`copy_`), in its dtype.
     """
 
     __slots__ = ()
@@ -610,8 +610,8 @@ class InPlace(Operators[Own]):
 
     @property
     def data(self) -> Any:
-        """Itself without what is differentiated, as `detach`; assigning writes the values past a derivative, as
-        `x.data.copy_(values)` does.
+        """Itself detached from differentiation, like `detach`; assigning writes the values without affecting
+        derivatives, as `x.data.copy_(values)` does.
 
         Raises TypeError for values of another dtype, ShapeError for another shape.
         """
@@ -641,7 +641,7 @@ class InPlace(Operators[Own]):
         return self.copy_(ops.index_put(self, (places,) * self.ndim, value))
 
     def fill_(self, value: complex) -> Any:
-        """Overwrite every element with a number. Raises TypeError for one that the dtype does not hold."""
+        """Overwrite every element with a number. Raises TypeError for one that does not fit the dtype."""
         return self.copy_(_kept(self, "fill_", self.new_full(self.shape, value)))
 
     def zero_(self) -> Any:
@@ -653,31 +653,31 @@ class InPlace(Operators[Own]):
         return self.copy_(ops.normal(mean, std, self.shape, generator=generator))
 
     def uniform_(self, from_: float = 0.0, to: float = 1.0, *, generator: GeneratorLike | None = None) -> Any:
-        """Overwrite the elements with numbers drawn evenly from [from_, to)."""
+        """Overwrite the elements with numbers drawn uniformly from [from_, to)."""
         return self.copy_(ops.rand(self.shape, generator=generator) * (to - from_) + from_)
 
     def unsqueeze_(self, dim: int) -> Any:
-        """Become what `unsqueeze` gives. Raises TypeError for a part of another tensor."""
+        """Become the result of `unsqueeze`. Raises TypeError for a view."""
         return self._become("unsqueeze_", ops.unsqueeze(self, dim))
 
     def squeeze_(self, dim: int | Sequence[int] | None = None) -> Any:
-        """Become what `squeeze` gives. Raises TypeError for a part of another tensor."""
+        """Become the result of `squeeze`. Raises TypeError for a view."""
         return self._become("squeeze_", ops.squeeze(self, dim))
 
     def t_(self) -> Any:
-        """Become what `t` gives. Raises TypeError for a part of another tensor."""
+        """Become the result of `t`. Raises TypeError for a view."""
         return self._become("t_", ops.t(self))
 
     def transpose_(self, dim0: int, dim1: int) -> Any:
-        """Become what `transpose` gives. Raises TypeError for a part of another tensor."""
+        """Become the result of `transpose`. Raises TypeError for a view."""
         return self._become("transpose_", ops.transpose(self, dim0, dim1))
 
     def swapaxes_(self, axis0: int, axis1: int) -> Any:
-        """Become what `swapaxes` gives. Raises TypeError for a part of another tensor."""
+        """Become the result of `swapaxes`. Raises TypeError for a view."""
         return self._become("swapaxes_", ops.swapaxes(self, axis0, axis1))
 
     def detach_(self) -> Any:
-        """Itself: no tensor remembers how it was made."""
+        """Itself: tensors record no history."""
         return self
 
     def _become(self, name: str, made: Any) -> Any:
@@ -716,9 +716,10 @@ class InPlace(Operators[Own]):
     def random_(
         self, from_: int = 0, to: int | None = None, *, generator: GeneratorLike | None = None
     ) -> Any:
-        """Overwrite the elements with integers drawn evenly from [from_, to), or [0, from_) where it is the only one.
+        """Overwrite the elements with integers drawn uniformly from [from_, to), or [0, from_) if only that is given.
 
-        Without both: up to the largest that the dtype holds exactly. Raises ValueError for an empty range.
+        Without either: up to the largest integer that the dtype represents exactly. Raises ValueError for an empty
+        range.
         """
         low, high = (0, from_) if to is None and from_ else (from_, to)
         if high is None:
@@ -731,7 +732,7 @@ class InPlace(Operators[Own]):
         return self.copy_(ops.randint(low, high, self.shape, generator=generator))
 
     def bernoulli_(self, p: float = 0.5, *, generator: GeneratorLike | None = None) -> Any:
-        """Overwrite the elements with 1, with probability p, or 0."""
+        """Overwrite the elements with 1 with probability p, otherwise 0."""
         return self.copy_(ops.bernoulli(self.new_zeros(self.shape), p, generator=generator))
 
 
@@ -743,14 +744,14 @@ UFUNCS = {
 
 
 def sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
-    """Sizes given one by one or as one sequence."""
+    """Sizes given as separate arguments or as one sequence."""
     if len(given) == 1 and not hasattr(given[0], "__index__"):
         return tuple(given[0])
     return given
 
 
 def _without(x: Operand, name: str) -> str:
-    """What an operand without an attribute is told."""
+    """The error message for an attribute that an operand lacks."""
     base, plain = f"{type(x).__name__} has no attribute {name!r}", name.removesuffix("_")
     instead = INSTEAD.get(name, "")
     if not instead and plain in ops.RENAMED:
@@ -759,7 +760,7 @@ def _without(x: Operand, name: str) -> str:
 
 
 def _kept(x: Operand, name: str, made: Operand) -> Operand:
-    """What is to be written over x. Raises ShapeError for another shape, TypeError where fractions would be lost."""
+    """The value to write to x. Raises ShapeError for another shape, TypeError if fractions would be lost."""
     if made.shape != x.shape:
         raise ShapeError(
             f"{name}: the result has shape {made.shape}, which cannot be written over {x.spec}; "
@@ -774,7 +775,7 @@ def _kept(x: Operand, name: str, made: Operand) -> Operand:
 
 
 def _writing(name: str) -> Callable[..., Any]:
-    """The method that writes the result of another one over its operand."""
+    """The in-place variant of a method."""
     function = getattr(ops, name)
 
     @wraps(function)

@@ -1,4 +1,4 @@
-"""Where an op comes from: the module that called it, by its path in the network, and the line of the program."""
+"""The origin of an op: the module that called it, by its path in the network, and the line of the program."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-#: Files of the package itself are no user's.
+#: The package's own files are not user code.
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-#: The package's own files, and what runs modules (`python -m lamina`).
+#: The package's own files, and the standard library's module runner (`python -m lamina`).
 _NOT_THE_USERS = (_PACKAGE, "<frozen ")
 
 
 class Origin(NamedTuple):
-    """Where an op comes from.
+    """The origin of an op.
 
-    module: the path in the network ("layer3.0.conv2"), several joined by " + " for what was fused; "" for the
-    outermost module itself, or outside of any. file, number: the line of the user's program. gradient: whether it is
-    part of the gradient of what stands there. parts: where each step of what was fused comes from.
+    module: the path in the network ("layer3.0.conv2"), several joined by " + " for a fused op; "" for the outermost
+    module itself, or outside any module. file, number: the line of the user's program. gradient: whether the op
+    belongs to the gradient of that line. parts: the origins of a fused op's steps.
     """
 
     module: str = ""
@@ -41,11 +41,11 @@ class Origin(NamedTuple):
 
     @property
     def of_gradient(self) -> Origin:
-        """Of the gradient of what stands there."""
+        """The origin of the gradient of this op."""
         return Origin(self.module, self.file, self.number, True, self.parts)
 
     def joined(self, other: Origin) -> Origin:
-        """Of what is computed at once, this and then the other: this one's line."""
+        """The origin of a fusion of this and then the other; it keeps this one's line."""
         parts = (*(self.parts or (self,)), *(other.parts or (other,)))
         names = dict.fromkeys(part.module for part in parts if part.module)
         return self._replace(module=" + ".join(names), parts=parts)
@@ -55,11 +55,11 @@ class HasModules(Protocol):
     """A module of a network."""
 
     def named_modules(self) -> Iterator[tuple[str, Any]]:
-        """The module itself and those below it, by their paths."""
+        """The module itself and its submodules, by their paths."""
 
 
 class ModuleCall:
-    """A module while its forward function runs, within the calls around it."""
+    """A module while its forward function runs, nested in its callers."""
 
     __slots__ = ("_inside", "_path", "module", "outer")
 
@@ -70,14 +70,14 @@ class ModuleCall:
 
     @property
     def path(self) -> str:
-        """The module's path in the outermost module; its class's name where that does not hold it."""
+        """The module's path in the outermost module; its class name if that does not contain it."""
         if self._path is None:
             self._path = self._found()
         return self._path
 
     def name_of(self, module: HasModules) -> str | None:
-        """The name of a module within this one, None where it is not there. All are asked for once: each of many
-        layers would go through those before it.
+        """The name of a module within this one, None if absent. All names are collected at once: otherwise each of
+        many layers would traverse those before it.
         """
         if not self._inside:
             self._inside = {id(m): (m, name) for name, m in self.module.named_modules()}
@@ -99,17 +99,17 @@ _given: ContextVar[Origin | None] = ContextVar("lamina_origin", default=None)
 
 
 def enter(module: HasModules) -> Token[ModuleCall | None]:
-    """The module's forward function begins: what is computed until `leave` comes from it."""
+    """Enter the module's forward function: ops up to `leave` originate from it."""
     return _call.set(ModuleCall(module, _call.get()))
 
 
 def leave(token: Token[ModuleCall | None]) -> None:
-    """The module's forward function has ended."""
+    """Leave the module's forward function."""
     _call.reset(token)
 
 
 class origin_is:  # noqa: N801 - a statement's word
-    """Within the block ops come from there."""
+    """Within the block, ops have the given origin."""
 
     __slots__ = ("_origin", "_token")
 
@@ -124,7 +124,7 @@ class origin_is:  # noqa: N801 - a statement's word
 
 
 def current_origin() -> Origin:
-    """Where an op comes from that is applied now."""
+    """The origin of an op that is applied now."""
     given = _given.get()
     if given is not None:
         return given
@@ -133,7 +133,7 @@ def current_origin() -> Origin:
 
 
 def _user_line() -> tuple[str, int]:
-    """The innermost line that is not the package's own."""
+    """The innermost stack frame outside the package."""
     frame = sys._getframe(1)
     while not _is_users(frame.f_code.co_filename):
         if frame.f_back is None:
@@ -148,7 +148,7 @@ def _is_users(file: str) -> bool:
 
 
 def explain(error: BaseException) -> None:
-    """Note at an error in which module, and at which line of the user's program, it was raised; once."""
+    """Add a note to an error with the module and the line of the user's program where it was raised; once."""
     call = _call.get()
     if call is None or any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
         return

@@ -1,7 +1,8 @@
-"""Parts of a tensor (`x[0]`, `x.T`, `x.view(-1)`): what is written over either is written over both.
+"""Views of a tensor (`x[0]`, `x.T`, `x.view(-1)`): a write to either is visible in both.
 
-A part need not share the whole's memory, which may lie in blocks, or move when it is trained: it remembers the op
-that took it. The op's gradient puts it back, and the op takes it again when the whole has been written since.
+A view need not share the base's memory, which may be in a blocked layout or move during training: it remembers the op
+that created it. The op's gradient scatters the view back, and the op is applied again when the base has been written
+since.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from lamina.spec import Shape, Spec, contiguous
 
 
 class Written(Protocol):
-    """What counts how often it was written."""
+    """A tensor that counts its writes."""
 
     version: int
     _part: TensorPart | None
@@ -39,9 +40,9 @@ class Written(Protocol):
 
 
 class TensorPart:
-    """How a tensor is a part of another one, the whole, and what that is itself a part of.
+    """How a tensor is a view of its base, and the base possibly a view of another.
 
-    Wholes are held weakly: nobody sees what is written over a tensor that nobody has.
+    Bases are held weakly: a write to an unreferenced tensor is unobservable.
     """
 
     __slots__ = ("_seen", "_strides", "above", "device", "first", "op", "spec", "whole")
@@ -50,74 +51,74 @@ class TensorPart:
         self.op, self.spec, self.device = op, whole.spec, whole.device
         self.whole: ref[Written] = ref(whole)
         self.above = above if above is None or above.first() is not None else None
-        # The one that is no part:
+        # The one that is not a view:
         self.first: ref[Written] = self.whole if self.above is None else self.above.first
         self._strides: Shape | None = None
         self._seen = self._written() if self.above is not None else (whole.version, whole.version)
 
     @classmethod
     def of(cls, op: Op, whole: Written) -> TensorPart | None:
-        """The part that an op takes of a tensor; None where it makes elements of its own."""
+        """The view that an op creates of a tensor; None where it computes new elements."""
         made = cls(op, whole, whole._part)
         return made if made.above is None or made.strides is not None else None
 
     @property
     def strides(self) -> Shape | None:
-        """Where the elements lie among those of the first whole, row-major, as torch's views have them."""
+        """The strides within the first, row-major base, as in torch's views."""
         if self._strides is None:
             lie = contiguous(self.spec.shape).strides if self.above is None else self.above.strides
             self._strides = None if lie is None else self.op.strides_within(self.spec.shape, lie)
         return self._strides
 
     def lies_row_major(self, shape: Shape) -> bool:
-        """Whether the elements, of this shape, stand one behind the other in the first whole."""
+        """Whether the elements, of this shape, are contiguous in the first base."""
         rows, own = contiguous(shape).strides, self.strides
         return own is not None and all(n == 1 or a == b for n, a, b in zip(shape, own, rows, strict=True))
 
     def note(self) -> None:
-        """The part is now what the wholes hold."""
+        """Mark the view as up to date with its bases."""
         self._seen = self._written()
 
     def wholly(self) -> Written | None:
-        """The whole, if it exists and was not made another dtype or moved to another device."""
+        """The base if it still exists and was not converted to another dtype or moved to another device."""
         whole = self.whole()
         is_same = whole is not None and whole.device == self.device and whole.spec.open == self.spec.open
         return whole if is_same else None
 
     def is_there(self) -> bool:
-        """Whether there is still a whole that it is a part of."""
+        """Whether a base of this view still exists."""
         return self.wholly() is not None
 
     def _written(self) -> tuple[int, int]:
-        """How often the wholes that exist were written: the first one and the nearest."""
+        """The write counts of the bases that exist: the first one and the nearest."""
         first, near = self.first(), self.whole()
         return (-1 if first is None else first.version), (-1 if near is None else near.version)
 
     def is_stale(self) -> bool:
-        """Whether a whole was written since; `take` then has the part as it is now."""
+        """Whether a base was written since; `take` then returns the current view."""
         now = self._written()
         return now != self._seen and any(a not in (-1, b) for a, b in zip(now, self._seen, strict=True))
 
     def nearest(self) -> tuple[Any, list[TensorPart]]:
-        """The nearest whole that exists (None where that was made another tensor), and the parts from it to this."""
+        """The nearest base that exists (None if replaced by another tensor), and the views from it to this one."""
         parts = [self]
         while parts[-1].whole() is None and (above := parts[-1].above) is not None:
             parts.append(above)
         return parts[-1].wholly(), parts[::-1]
 
     def take(self) -> Any:
-        """The part, taken anew from the nearest whole that exists."""
+        """The view, taken again from the nearest base that exists."""
         whole, parts = self.nearest()
         for part in parts if whole is not None else ():
             whole = type(whole).bind_op(part.op, (whole,))[0]
         return whole
 
     def back(self, part: Any) -> Any:
-        """A part's elements at their places in the whole, zeros elsewhere."""
+        """The view's elements in their places in the base, zeros elsewhere."""
         return self.op.vjp((part,), (self.spec,), ())[0]
 
     def write(self, values: Any) -> None:
-        """Write what the part holds now over the nearest whole that exists, which does the same."""
+        """Write the view's values to the nearest base that exists, which does the same in turn."""
         above: TensorPart | None = self
         found, known = values, full_like(values, True, dtype="bool")
         while above is not None and values.spec.numel:

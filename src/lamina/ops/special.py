@@ -1,8 +1,7 @@
-"""Special functions, named and called as in torch.special: those of `lamina.ops` under its names, and further ones.
+"""Special functions with torch.special's names and signatures: those of `lamina.ops`, and others.
 
-The further ones are written with other ops, for every backend, and differentiate by their steps (`gammainc` and
-`gammaincc` by x alone, as in torch). They are accurate to about 1e-6 in float32 and 1e-12 in float64, relative to
-their size; half types are computed in float32.
+The others are composed of ops, for every backend, and differentiate through them (`gammainc` and `gammaincc` only in
+x, as in torch). Relative accuracy is about 1e-6 in float32 and 1e-12 in float64; half types are computed in float32.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ _ROOT_PI, _ROOT_2, _LOG_ROOT_2_PI = math.sqrt(math.pi), math.sqrt(2.0), math.log
 
 
 def _taken(input: Any, what: str, least: DType = float32) -> tuple[Any, Callable[[Any], Any]]:
-    """The operand in at least this type, and what brings a result back to its own."""
+    """The operand in at least this dtype, and a function that casts a result back."""
     x = floating(input, what)
     narrow = x.dtype.itemsize < least.itemsize
     return (x.cast(least), lambda y: y.cast(x.dtype)) if narrow else (x, lambda y: y)
@@ -91,7 +90,7 @@ def entr(input: Any) -> Any:
 
 @checked
 def xlog1py(input: Any, other: Any) -> Any:
-    """x log(1 + y), 0 where x is 0 and y no NaN. torch.special.xlog1py."""
+    """x log(1 + y), 0 where x is 0 and y is not NaN. torch.special.xlog1py."""
     x, y = broadcast_tensors(floating(input, "xlog1py"), floating(other, "xlog1py"))
     zero = (x == 0) & ((y <= -1) | (y == math.inf))  # elsewhere 0 * log1p(y), whose gradient is log1p(y)
     return where(zero, 0.0, x * log1p(where(zero, 0.0, y)))
@@ -99,7 +98,7 @@ def xlog1py(input: Any, other: Any) -> Any:
 
 @checked
 def erfcx(input: Any) -> Any:
-    """exp(x^2) erfc(x), which does not vanish where erfc does. torch.special.erfcx."""
+    """exp(x^2) erfc(x), which does not underflow where erfc does. torch.special.erfcx."""
     x, back = _taken(input, "erfcx")
     far = 8.0 if x.dtype == float32 else 25.0
     near = where(x > far, 0.0, x)
@@ -122,7 +121,7 @@ def ndtr(input: Any) -> Any:
 
 @checked
 def log_ndtr(input: Any) -> Any:
-    """log(ndtr(x)), accurate far down. torch.special.log_ndtr."""
+    """log(ndtr(x)), accurate far into the lower tail. torch.special.log_ndtr."""
     x, back = _taken(input, "log_ndtr")
     low = where(x < -1, x, -1.0)
     high = where(x < -1, 0.0, x)
@@ -138,7 +137,7 @@ def ndtri(input: Any) -> Any:
     tail = where(lower, p, 1.0 - p)
     inside = (tail > 0) & (tail < 1)
     q = where(inside, tail, 0.5)
-    # Hastings' quotient (Abramowitz and Stegun 26.2.23, 4.5e-4), then Newton's steps on the logarithm.
+    # Hastings' rational approximation (Abramowitz and Stegun 26.2.23, 4.5e-4), then Newton steps on the logarithm.
     t = sqrt(log(q) * -2.0)
     above = 2.515517 + t * (0.802853 + t * 0.010328)
     x = above / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308))) - t
@@ -151,15 +150,15 @@ def ndtri(input: Any) -> Any:
     return back(where(lower, x, -x))
 
 
-# ---------------------------------------------------------------------------------------------------------- Bessel
-# In float64, whatever the type: the gradient of a series has fewer digits than its values, and exp(|x|) overflows.
-#: Terms of each Chebyshev series: the coefficients behind are below float64's eps.
+# ---------------------------------------------------------------------------------------------------------- Bessel In
+# float64, whatever the dtype: the gradient of a series has fewer digits than its values, and exp(|x|) overflows.
+#: Terms of each Chebyshev series: the remaining coefficients are below float64's eps.
 _DEGREE = 34
 
 
 @lru_cache
 def _bessel_series(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Chebyshev coefficients on [0, 8] in x / 4 - 1 of exp(-x) I0(x), or of exp(-x) I1(x) / x; and of sqrt(x)
+    """Chebyshev coefficients on [0, 8] in x / 4 - 1 for exp(-x) I0(x), or of exp(-x) I1(x) / x; and of sqrt(x)
     exp(-x) I(x) from 8 on in 16 / x - 1.
 
     Values are (1 / pi) times the integral of exp(x (cos t - 1)) cos(order t) over [0, pi], by the trapezoid rule,
@@ -172,7 +171,7 @@ def _bessel_series(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         found: Array = weights.mean(-1)
         return found
 
-    def inside(x: Array) -> Array:  # the nodes of the interpolation are none of the ends
+    def inside(x: Array) -> Array:  # the interpolation nodes exclude the end points
         return value(x) / x if order else value(x)
 
     interpolate: Any = np.polynomial.chebyshev.chebinterpolate
@@ -187,7 +186,7 @@ def _scaled(value: Callable[[Array], Array], x: Array) -> Array:
 
 
 def _chebyshev(coefficients: tuple[float, ...], y: Any) -> Any:
-    """Clenshaw's sum."""
+    """Clenshaw summation."""
     first: Any = 0.0
     second: Any = 0.0
     for c in coefficients[:0:-1]:
@@ -233,7 +232,7 @@ def i1(input: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------- incomplete gamma
-#: From this a on the integral is taken by nodes, below by series and continued fraction.
+#: From this a on the integral uses quadrature, below it a series and a continued fraction.
 _LARGE = 60.0
 _TERMS, _FRACTIONS, _NODES = 120, 90, 40
 
@@ -248,7 +247,7 @@ def _gamma_parts(a: Any, x: Any) -> tuple[Any, Any]:
     for n in range(1, _TERMS):
         term = term * inside / (a + float(n))
         series = series + term
-    # Q by Legendre's continued fraction (6.5.31), from behind.
+    # Q by Legendre's continued fraction (6.5.31), evaluated backwards.
     outside = where(small, a + 1.0, x)
     fraction = outside * 0.0
     for n in range(_FRACTIONS, 0, -1):
@@ -259,10 +258,10 @@ def _gamma_parts(a: Any, x: Any) -> tuple[Any, Any]:
 
 
 def _gamma_by_nodes(a: Any, x: Any) -> tuple[Any, Any]:
-    """(P, Q) for large a: the density is a narrow hill around a, whose part on x's side is summed by Gauss' nodes.
+    """(P, Q) for large a: the density is a narrow peak around a, integrated on x's side by Gauss quadrature.
 
-    They reach from x to where the density is below exp(-40) of that at x: as far as the hill is wide, or on its foot
-    45 times the length in which it falls to 1 / e at x.
+    The nodes reach from x to where the density is below exp(-40) of its value at x: the width of the peak, or, in the
+    tail, 45 times the length over which it falls to 1 / e at x.
     """
     left = x < a
     reach = minimum(sqrt(a) * 13.0, x * 45.0 / maximum(abs(x - a), 1.0))
@@ -277,7 +276,7 @@ def _gamma_by_nodes(a: Any, x: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class _GammaPart(Marker, abstract=True):
-    """(a, x, value) -> value, the part of the gamma function of a below x (or above): its derivative by x."""
+    """(a, x, value) -> value, the lower (or upper) incomplete gamma function: defines its derivative in x."""
 
     upper: bool
     arity = 3
@@ -310,9 +309,9 @@ def _incomplete_gamma(input: Any, other: Any, what: str, upper: bool) -> Any:
 
 @checked
 def gammainc(input: Any, other: Any) -> Any:
-    """The part of the gamma function of a (input, at least 0) that is below x (other): from 0 to 1.
+    """The regularized lower incomplete gamma function of a (input, at least 0) and x (other): from 0 to 1.
 
-    Differentiable by x alone. NaN for a negative a or x. torch.special.gammainc, torch.igamma.
+    Differentiable only in x. NaN for a negative a or x. torch.special.gammainc, torch.igamma.
     """
     return _incomplete_gamma(input, other, "gammainc", False)
 
@@ -328,7 +327,7 @@ igammac = gammaincc
 
 
 # ------------------------------------------------------------------------------------------------------------ zeta
-#: B_2k / (2k)!, the coefficients of Euler and Maclaurin's formula.
+#: B_2k / (2k)!, the coefficients of the Euler-Maclaurin formula.
 _BERNOULLI = (
     1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000, 1 / 74724249600,
     -3617 / 10670622842880000, 43867 / 5109094217170944000,
@@ -338,10 +337,10 @@ _SUMMED = 10
 
 @checked
 def zeta(input: Any, other: Any) -> Any:
-    """Hurwitz's zeta function, the sum of (other + k)^-input over k = 0, 1, …, for other > 0. torch.special.zeta.
+    """The Hurwitz zeta function, the sum of (other + k)^-input over k = 0, 1, …, for other > 0. torch.special.zeta.
 
-    Infinite at input 1 and where other is 0 or a negative integer, NaN for input < 1 and for other numbers below 0.
-    Differentiates in other alone, as torch's.
+    Infinite for input 1 and where other is 0 or a negative integer, NaN for input < 1 and other negative values of
+    other. Differentiable only in other, as in torch.
     """
     x, back = _taken(input, "zeta")
     x, q = broadcast_tensors(stop_gradient(x), _taken(other, "zeta")[0].cast(x.dtype))
@@ -375,9 +374,9 @@ def _polynomial(
     step: Callable[[int, Any, Any, Any], Any],
     change: Callable[[Any], Any] = lambda x: x,
 ) -> Any:
-    """Number n of polynomials that begin with 1 and first(x); the next after number k is step(k, x, this, before).
+    """Polynomial number n of a family starting with 1 and first(x); number k is followed by step(k, x, this, before).
 
-    Those of negative numbers are 0.
+    Those of negative degree are 0.
     """
     x, back = _taken(input, what)
     x = change(x)
@@ -400,7 +399,7 @@ def _unit(x: Any) -> Any:
 
 @checked
 def chebyshev_polynomial_t(input: Any, n: int) -> Any:
-    """Chebyshev's polynomial of the first kind. torch.special.chebyshev_polynomial_t; n is a number."""
+    """Chebyshev polynomial of the first kind. torch.special.chebyshev_polynomial_t; n is a number."""
     return _polynomial("chebyshev_polynomial_t", input, n, lambda x: x, _doubled)
 
 
@@ -448,7 +447,7 @@ def shifted_chebyshev_polynomial_w(input: Any, n: int) -> Any:
 
 @checked
 def hermite_polynomial_h(input: Any, n: int) -> Any:
-    """Hermite's polynomial of physics. torch.special.hermite_polynomial_h; n is a number."""
+    """Physicists' Hermite polynomial. torch.special.hermite_polynomial_h; n is a number."""
     return _polynomial(
         "hermite_polynomial_h", input, n, lambda x: x * 2.0, lambda k, x, p, q: (x * p - q * float(k)) * 2.0
     )
@@ -456,7 +455,7 @@ def hermite_polynomial_h(input: Any, n: int) -> Any:
 
 @checked
 def hermite_polynomial_he(input: Any, n: int) -> Any:
-    """Hermite's polynomial of probability. torch.special.hermite_polynomial_he; n is a number."""
+    """Probabilists' Hermite polynomial. torch.special.hermite_polynomial_he; n is a number."""
     return _polynomial(
         "hermite_polynomial_he", input, n, lambda x: x, lambda k, x, p, q: x * p - q * float(k)
     )
@@ -464,7 +463,7 @@ def hermite_polynomial_he(input: Any, n: int) -> Any:
 
 @checked
 def laguerre_polynomial_l(input: Any, n: int) -> Any:
-    """Laguerre's polynomial. torch.special.laguerre_polynomial_l; n is a number."""
+    """Laguerre polynomial. torch.special.laguerre_polynomial_l; n is a number."""
     return _polynomial(
         "laguerre_polynomial_l",
         input,
@@ -476,7 +475,7 @@ def laguerre_polynomial_l(input: Any, n: int) -> Any:
 
 @checked
 def legendre_polynomial_p(input: Any, n: int) -> Any:
-    """Legendre's polynomial. torch.special.legendre_polynomial_p; n is a number."""
+    """Legendre polynomial. torch.special.legendre_polynomial_p; n is a number."""
     return _polynomial(
         "legendre_polynomial_p",
         input,

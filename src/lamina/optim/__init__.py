@@ -1,4 +1,4 @@
-"""Floor 5: optimizers over the update ops, and learning-rate schedules."""
+"""Floor 5: optimizers on top of the update ops, and learning-rate schedules."""
 
 from lamina._lazy import lazy, listing
 from lamina.optim import lr_scheduler, schedule

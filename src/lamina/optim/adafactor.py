@@ -1,4 +1,4 @@
-"""Adafactor: second moments of a matrix as the product of a column and a row."""
+"""Adafactor: factored second moments, a column and a row per matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.tensors import Tensor, tensor, zeros
 
 
 class Adafactor(Optimizer):
-    """Adam without a momentum, whose second moments take a row and a column per matrix (Shazeer & Stern 2018).
+    """Adam without momentum, whose second moments are stored as a row and a column per matrix (Shazeer & Stern 2018).
 
     As torch.optim.Adafactor:
 
@@ -23,9 +23,9 @@ class Adafactor(Optimizer):
         v = r c / max(mean of r, eps[0]),    u = g / √max(v, eps[0]²)
         w ← (1 - lr · weight_decay) · w - a · u / max(1, rms(u) / d)
 
-    Vectors and scalars keep all of v. State is float32 (the parameter's type), in parts that are empty where a
-    parameter has none of the kind. lr: a rate or a schedule. eps[0]: None for the resolution of the parameter's type.
-    maximize: goes up. Raises ValueError for an argument out of range.
+    Vectors and scalars keep all of v. State is float32 (or the parameter's dtype), in parts that are empty where a
+    parameter has none of the kind. lr: a rate or a schedule. eps[0]: None for the machine epsilon of the parameter's
+    dtype. maximize: ascends. Raises ValueError for an argument out of range.
     """
 
     parts = ("row_var", "col_var", "variance", "step")
@@ -52,7 +52,7 @@ class Adafactor(Optimizer):
         self.weight_decay, self.maximize = weight_decay, maximize
 
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
-        """Zeros: (…, rows, 1) and (…, 1, columns), or the parameter's shape; the number of steps, int64."""
+        """Zeros: (…, rows, 1) and (…, 1, columns), or the parameter's shape; the step count, int64."""
         shape, none = param.shape, (0,)
         row, column = ((*shape[:-1], 1), (*shape[:-2], 1, shape[-1])) if len(shape) > 1 else (none, none)
         whole = none if len(shape) > 1 else shape
@@ -78,7 +78,7 @@ class Adafactor(Optimizer):
     def _variance(
         self, g: Any, moments: tuple[Any, ...], fresh: Any, least: float
     ) -> tuple[Any, tuple[Any, ...]]:
-        """The estimate of g²'s mean, and the moments that it comes from."""
+        """The estimate of the mean of g², and the moments that it is computed from."""
         row, column, whole = moments
         squares = g * g
         if g.ndim < 2:
@@ -94,5 +94,5 @@ class Adafactor(Optimizer):
 
 
 def _rms(x: Any) -> Any:
-    """The root of the mean square; 0 of nothing."""
+    """The root mean square; 0 for an empty tensor."""
     return ops.sqrt(ops.sum(x * x) / max(math.prod(x.shape), 1))

@@ -1,4 +1,4 @@
-"""Adam and its kin: AdamW, NAdam, RAdam and Adamax."""
+"""Adam and its variants: AdamW, NAdam, RAdam and Adamax."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lamina.optim.schedule import Schedule
 class Adam(UpdateOptimizer):
     """Adam (Kingma & Ba 2015), as torch.optim.Adam.
 
-    lr: a rate or a schedule. weight_decay: added to the gradient; with decoupled_weight_decay the parameters shrink
-    by it instead. amsgrad: divides by the largest second moment so far (Reddi et al. 2018), which is kept too.
-    maximize: goes up. Raises ValueError for a negative argument or a beta outside [0, 1).
+    lr: a rate or a schedule. weight_decay: added to the gradient; with decoupled_weight_decay the parameters are
+    shrunk instead. amsgrad: divides by the largest second moment so far (Reddi et al. 2018), which is also kept.
+    maximize: ascends. Raises ValueError for a negative argument or a beta outside [0, 1).
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Adam(UpdateOptimizer):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay acts on the parameters alone (Loshchilov & Hutter 2019); torch.optim.AdamW."""
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019); torch.optim.AdamW."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class AdamW(Adam):
 
 
 class NAdam(UpdateOptimizer):
-    """Adam with Nesterov's momentum (Dozat 2016), as torch.optim.NAdam.
+    """Adam with Nesterov momentum (Dozat 2016), as torch.optim.NAdam.
 
     lr: a rate or a schedule. momentum_decay: how fast the momentum approaches betas[0]. weight_decay: added to the
-    gradient; with decoupled_weight_decay the parameters shrink by it instead. maximize: goes up.
-    Raises ValueError for a negative argument or a beta outside [0, 1).
+    gradient; with decoupled_weight_decay the parameters are shrunk instead. maximize: ascends. Raises ValueError for
+    a negative argument or a beta outside [0, 1).
     """
 
     op: NadamUpdate
@@ -96,7 +96,7 @@ class NAdam(UpdateOptimizer):
         )  # fmt: skip
 
     def first(self, part: str) -> float:
-        """The product of momenta starts as 1."""
+        """The product of momenta is initialized to 1."""
         return float(part == "mu_product")
 
     def __repr__(self) -> str:
@@ -104,10 +104,10 @@ class NAdam(UpdateOptimizer):
 
 
 class RAdam(UpdateOptimizer):
-    """Adam whose rate per element waits until its variance is known (Liu et al. 2020), as torch.optim.RAdam.
+    """Adam whose adaptive rate waits until its variance is tractable (Liu et al. 2020), as torch.optim.RAdam.
 
-    lr: a rate or a schedule. weight_decay: added to the gradient; with decoupled_weight_decay the parameters shrink
-    by it instead. maximize: goes up. Raises ValueError for a negative argument or a beta outside [0, 1).
+    lr: a rate or a schedule. weight_decay: added to the gradient; with decoupled_weight_decay the parameters are
+    shrunk instead. maximize: ascends. Raises ValueError for a negative argument or a beta outside [0, 1).
     """
 
     def __init__(
@@ -134,9 +134,9 @@ class RAdam(UpdateOptimizer):
 
 
 class Adamax(UpdateOptimizer):
-    """Adam by the largest gradient, not the mean square (Kingma & Ba 2015, section 7.1), as torch.optim.Adamax.
+    """Adam with the infinity norm of gradients (Kingma & Ba 2015, section 7.1), as torch.optim.Adamax.
 
-    lr: a rate or a schedule. maximize: goes up. Raises ValueError for a negative argument or a beta outside [0, 1).
+    lr: a rate or a schedule. maximize: ascends. Raises ValueError for a negative argument or a beta outside [0, 1).
     """
 
     def __init__(

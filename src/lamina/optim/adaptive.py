@@ -1,4 +1,4 @@
-"""Optimizers with a rate per element from past gradients: Adagrad and Adadelta; weights that regularize any other."""
+"""Adaptive rates per element: Adagrad and Adadelta; and a wrapper that adds regularization to any optimizer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lamina.tensors import Tensor
 class Adagrad(UpdateOptimizer):
     """w ← w - lr · g / (√s + eps) with s ← s + g² (Duchi, Hazan & Singer 2011), as torch.optim.Adagrad.
 
-    lr: a rate or a schedule. lr_decay: of the rate, lr / (1 + steps · lr_decay). maximize: goes up.
-    Raises ValueError for a negative argument.
+    lr: a rate or a schedule. lr_decay: the rate is lr / (1 + steps · lr_decay). maximize: ascends. Raises ValueError
+    for a negative argument.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Adagrad(UpdateOptimizer):
         self.op = AdagradUpdate(float(lr_decay), float(weight_decay), float(eps), bool(maximize))
 
     def first(self, part: str) -> float:
-        """The sum of squares starts as the initial value."""
+        """The sum of squares is initialized to the given value."""
         return self.initial_accumulator_value
 
     def __repr__(self) -> str:
@@ -45,9 +45,9 @@ class Adagrad(UpdateOptimizer):
 
 
 class Adadelta(UpdateOptimizer):
-    """w ← w - lr · d with d = g · √(u + eps) / √(v + eps): v and u are running means of g² and d² (Zeiler 2012).
+    """w ← w - lr · d with d = g · √(u + eps) / √(v + eps); v and u are running means of g² and d² (Zeiler 2012).
 
-    The arithmetic of torch.optim.Adadelta. lr: a rate or a schedule. maximize: goes up. Raises ValueError for an
+    Same arithmetic as torch.optim.Adadelta. lr: a rate or a schedule. maximize: ascends. Raises ValueError for an
     argument out of range.
     """
 
@@ -72,7 +72,7 @@ class Adadelta(UpdateOptimizer):
 
 
 class Regularized(Optimizer):
-    """Another optimizer whose gradients get the derivative of l1 · Σ|w| + l2/2 · Σw² added first."""
+    """Wraps another optimizer and adds the derivative of l1 · Σ|w| + l2/2 · Σw² to its gradients."""
 
     def __init__(self, optimizer: Optimizer, l1: float = 0.0, l2: float = 0.0) -> None:
         super().__init__(optimizer.lr)
@@ -82,30 +82,30 @@ class Regularized(Optimizer):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The other optimizer's."""
+        """Those of the wrapped optimizer."""
         return self.optimizer.parts
 
     @property
     def elementwise(self) -> tuple[bool, ...] | None:
-        """As the other optimizer is."""
+        """As in the wrapped optimizer."""
         return self.optimizer.elementwise
 
     @property
     def compiled(self) -> Hashable:
-        """Its own numbers, and what the other optimizer is compiled for."""
+        """Its own numbers, and the wrapped optimizer's compilation key."""
         return super().compiled, self.optimizer.compiled
 
     @property
     def moving(self) -> tuple[float, ...]:
-        """The other optimizer's."""
+        """Those of the wrapped optimizer."""
         return self.optimizer.moving
 
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
-        """The other optimizer's state."""
+        """The wrapped optimizer's state."""
         return self.optimizer.init(param)
 
     def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
-        """One step of the other optimizer."""
+        """One step of the wrapped optimizer."""
         g = decayed(param, grad, self.l2)
         return self.optimizer.update(param, g + self.l1 * ops.sign(param) if self.l1 else g, state, rate)
 
@@ -114,6 +114,6 @@ class Regularized(Optimizer):
 
 
 def decayed(param: Any, grad: Any, weight_decay: float) -> Any:
-    """The gradient in the parameter's dtype, with weight_decay · w added."""
+    """The gradient in the parameter's dtype, plus weight_decay · w."""
     g = ops.cast(grad, param.dtype) if grad.dtype != param.dtype else grad
     return g + weight_decay * param if weight_decay else g

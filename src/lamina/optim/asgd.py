@@ -8,12 +8,12 @@ from lamina.optim.schedule import Schedule
 
 
 class ASGD(UpdateOptimizer):
-    """Gradient descent that keeps the parameters' average (Polyak & Juditsky 1992), as torch.optim.ASGD.
+    """Gradient descent that averages the parameters (Polyak & Juditsky 1992), as torch.optim.ASGD.
 
     The average is the state "ax".
 
-    lr: a rate or a schedule. lambd, alpha: the rate falls as lr / (1 + lambd · lr · step)^alpha. t0: the step from
-    which on the average is taken. maximize: goes up. Raises ValueError for a negative lr or weight_decay.
+    lr: a rate or a schedule. lambd, alpha: the rate decays as lr / (1 + lambd · lr · step)^alpha. t0: the step at
+    which averaging starts. maximize: ascends. Raises ValueError for a negative lr or weight_decay.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ASGD(UpdateOptimizer):
         self.op = AsgdUpdate(float(lambd), float(alpha), float(t0), float(weight_decay), bool(maximize))
 
     def first(self, part: str) -> float:
-        """The average starts as 0, its rate as lr, the share of the newest parameters as 1."""
+        """The average is initialized to 0, its rate to lr, the share of the newest parameters to 1."""
         return {"eta": self.rate(0), "mu": 1.0}.get(part, 0.0)
 
     def __repr__(self) -> str:

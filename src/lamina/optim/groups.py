@@ -1,4 +1,4 @@
-"""Parameter groups: which parameters an optimizer trains, by which numbers, and the state that it keeps of them."""
+"""Parameter groups: the parameters that an optimizer trains, their hyperparameters, and their optimizer state."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from lamina.runtime import Device, is_array
 from lamina.spec import ShapeError, Spec, float32, float64
 from lamina.tensors import Tensor, as_tensor, tensor, zeros
 
-#: What an optimizer trains: a module, or parameters, names with parameters, modules, or groups as dicts.
+#: The parameters of an optimizer: a module, or parameters, named parameters, modules, or groups as dicts.
 Params: TypeAlias = HasParameters | Tensor | Iterable[Any]
-#: Of named parameters: a pattern of names (or a module's path), or a predicate of name and parameter.
+#: A selection of named parameters: a pattern of names (or a module's path), or a predicate of name and parameter.
 Selector: TypeAlias = str | Callable[[str, Tensor], bool]
 
 
 class UpdateRule(Protocol):
-    """What updates a parameter: an optimizer, as its groups know it."""
+    """The rule that updates a parameter: an optimizer, as its groups see it."""
 
     lr: float | Schedule
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the state tensors of each parameter."""
+        """Names of the state tensors per parameter."""
 
     @property
     def elementwise(self) -> tuple[bool, ...] | None:
-        """For each of `parts`, whether it has one number for each of the parameter's; None: no pieces."""
+        """For each of `parts`, whether it has one number per element of the parameter; None: not divisible."""
 
     @property
     def compiled(self) -> Hashable:
-        """What programs are compiled for: where it is another one, they are not right."""
+        """The compilation key of programs: they are invalid once it changes."""
 
     @property
     def moving(self) -> tuple[float, ...]:
-        """The numbers beside the rate that programs are given at each step."""
+        """The hyperparameters besides the rate that programs receive at each step."""
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
 
     def given(self, step: int) -> Array:
-        """What `update` gets as its rate: with the numbers that move behind it."""
+        """The `rate` argument of `update`: the rate, followed by the moving hyperparameters."""
 
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
         """The state before the first step."""
@@ -61,17 +61,17 @@ class UpdateRule(Protocol):
         """The parameter and its state after one step."""
 
     def having(self, numbers: Mapping[str, Any]) -> Self:
-        """The same rule with other numbers."""
+        """The same rule with other hyperparameters."""
 
 
 class Pieces(Protocol):
-    """How ranks share a tensor, of which each keeps one piece."""
+    """How ranks share a tensor, of which each stores one piece."""
 
     def own(self, x: Any) -> Any:
         """This rank's piece of a tensor."""
 
     def whole(self, piece: Any, shape: tuple[int, ...]) -> Any:
-        """The tensor of all ranks' pieces; every rank calls it."""
+        """The tensor assembled from all ranks' pieces; a collective."""
 
 
 #: The rates before the first scheduler, of groups and of optimizers without parameters.
@@ -79,12 +79,12 @@ INITIAL_RATES: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
 
 class ParameterGroup:
-    """Parameters that are trained by the same numbers.
+    """Parameters that are trained with the same hyperparameters.
 
-    params: by name. rule: the optimizer's class with this group's numbers.
-    `group["lr"]`, `group["weight_decay"]` and `group["params"]` read as in torch; `group["lr"] = rate` sets the rate,
-    `group["momentum"] = 0.8` another number, each from the next step on. `group["initial_lr"]` is the rate before the
-    first scheduler.
+    params: by name. rule: the optimizer's class with this group's hyperparameters. `group["lr"]`,
+    `group["weight_decay"]` and `group["params"]` read as in torch; `group["lr"] = rate` sets the rate,
+    `group["momentum"] = 0.8` another hyperparameter, each from the next step on. `group["initial_lr"]` is the rate
+    before the first scheduler.
     """
 
     def __init__(self, params: dict[str, Tensor], rule: UpdateRule) -> None:
@@ -92,7 +92,7 @@ class ParameterGroup:
 
     @property
     def lr(self) -> float | Schedule:
-        """The rate or schedule of this group, the optimizer's where it has none; it may be set at any time."""
+        """The rate or schedule of this group, or the optimizer's if it has none; settable at any time."""
         return self.rule.lr.optimizer.lr if isinstance(self.rule.lr, FollowingRate) else self.rule.lr
 
     @lr.setter
@@ -101,13 +101,15 @@ class ParameterGroup:
 
     @property
     def given_spec(self) -> Spec:
-        """What its updates get: (1 + n,) with n numbers that move, else the rate, as wide as its widest parameter."""
+        """The spec of its updates' rate: (1 + n,) with n moving numbers, else scalar; as wide as the widest
+        parameter.
+        """
         if moving := len(self.rule.moving):
             return Spec((1 + moving,), float64)
         return Spec((), float64 if any(p.dtype == float64 for p in self.params.values()) else float32)
 
     def given(self, number: int, spec: Spec) -> Array:
-        """The values at an update, in what was `given_spec`."""
+        """The values at an update, in the form of `given_spec`."""
         return self.rule.given(number).astype(spec.dtype.numpy, copy=False)
 
     def __getitem__(self, name: str) -> Any:
@@ -132,18 +134,18 @@ class ParameterGroup:
         setattr(self.rule, name, value)
 
     def setdefault(self, name: str, default: Any) -> Any:
-        """What `group[name]` gives, or this where nothing tells it ("initial_lr"), from then on."""
+        """`group[name]`, or if it is not set ("initial_lr") this default, which is then stored."""
         if name == "initial_lr" and self not in INITIAL_RATES:
             self[name] = default
         return self[name]
 
     def keys(self) -> list[str]:
-        """The names of what `group[name]` gives: "params", the rate and the optimizer's other numbers."""
+        """The valid names of `group[name]`: "params", the rate and the optimizer's other hyperparameters."""
         numbers = inspect.signature(type(self.rule).__init__).parameters
         return ["params", *(name for name in numbers if name != "self" and hasattr(self.rule, name))]
 
     def items(self) -> list[tuple[str, Any]]:
-        """The names with what they give."""
+        """The names with their values."""
         return [(name, self[name]) for name in self]
 
     def __contains__(self, name: object) -> bool:
@@ -153,7 +155,7 @@ class ParameterGroup:
         return iter(self.keys())
 
     def get(self, name: str, default: Any = None) -> Any:
-        """`group[name]`, or the default where there is no such number."""
+        """`group[name]`, or the default if there is no such entry."""
         known = name in self.keys()
         return self[name] if known else default
 
@@ -163,12 +165,12 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class FollowingRate:
-    """The rate of a group without one of its own: the optimizer's."""
+    """The rate of a group without its own: the optimizer's."""
 
     optimizer: UpdateRule
 
     def __call__(self, step: int) -> float:
-        """At a step."""
+        """The rate at a step."""
         return self.optimizer.rate(step)
 
     def __repr__(self) -> str:
@@ -177,9 +179,9 @@ class FollowingRate:
 
 @dataclass
 class TrainedParameter:
-    """One parameter with its group, and what the optimizer keeps of it: its state, the sum of gradients.
+    """One parameter with its group, and its optimizer data: the state and the accumulated gradient.
 
-    pieces: where the ranks share the state; each holds its piece of what has one number for each of the parameter's.
+    pieces: the sharding of the state across ranks; each rank stores its piece of elementwise state.
     """
 
     name: str
@@ -195,7 +197,7 @@ class TrainedParameter:
         return self.param.requires_grad
 
     def held(self) -> tuple[Tensor, ...]:
-        """The state, made at first and brought to where the parameter is."""
+        """The state, created on first use and moved to the parameter's device."""
         if not self.state:
             with recording(None):
                 param = self.param if self.pieces is None else self.pieces.own(self.param)
@@ -206,7 +208,7 @@ class TrainedParameter:
         return self.state
 
     def share(self, pieces: Pieces) -> None:
-        """Keep this rank's pieces of the state from now on. Raises ValueError where updates are of whole tensors."""
+        """Store only this rank's pieces of the state from now on. Raises ValueError if updates need whole tensors."""
         elementwise = self.group.rule.elementwise
         if elementwise is None:
             raise ValueError(
@@ -221,7 +223,7 @@ class TrainedParameter:
         self.pieces = pieces
 
     def whole_state(self) -> tuple[Tensor, ...]:
-        """The state as one rank would hold it; where it is shared, every rank calls this."""
+        """The unsharded state; if it is sharded, a collective."""
         if self.pieces is None or not self.state:
             return self.state
         shape, cuts = self.param.shape, self.group.rule.elementwise or ()
@@ -230,13 +232,13 @@ class TrainedParameter:
         )
 
     def take_state(self, whole: Sequence[Tensor]) -> None:
-        """Let the state be what one rank would hold."""
+        """Set the state from an unsharded one."""
         cuts = self.group.rule.elementwise or ()
         for i, (held, x) in enumerate(zip(self.held(), whole, strict=True)):
             held.copy_(x if self.pieces is None or not cuts[i] else self.pieces.own(x))
 
     def begin_anew(self) -> None:
-        """Let the state be what it is before the first update."""
+        """Reset the state to that before the first update."""
         if self.state:
             held = self.held()
             with recording(None):
@@ -245,24 +247,26 @@ class TrainedParameter:
                     x.copy_(first)
 
     def has_gradient(self) -> bool:
-        """Whether a sum of gradients was read that is not 0."""
+        """Whether there is an accumulated gradient that is nonzero."""
         return self.sum is not None and bool(ops.any(ops.ne(self.sum, 0.0)))
 
     def gathered(self, dtype: Any = None) -> Tensor:
-        """The sum of gradients, made at first. dtype: by default the parameter's, float32 for half types."""
+        """The accumulated gradient, created on first use. dtype: by default the parameter's, or float32 if that is
+        half.
+        """
         if self.sum is None or self.sum.device != self.param.device:
             self.sum = _outside(self.param.shape, dtype or self.param.dtype.compute, self.param.device)
         return self.sum
 
 
 def updated_as(param: Any) -> Any:
-    """What an update reads of a parameter: of a half type the same numbers in float32, as its states are."""
+    """The parameter as an update reads it: half types are widened to float32, the dtype of their state."""
     wide = param.dtype.compute
     return param if wide is param.dtype else ops.cast(param, wide)
 
 
 def _outside(shape: tuple[int, ...], dtype: Any, device: Device) -> Tensor:
-    """Zeros that are made now even while something is recorded."""
+    """Zeros that are created now even during a recording."""
     with recording(None):
         return zeros(shape, dtype=dtype, device=device)
 
@@ -270,7 +274,7 @@ def _outside(shape: tuple[int, ...], dtype: Any, device: Device) -> Tensor:
 class ParameterGroups:
     """The parameters of one optimizer in their groups, their states, and the number of updates so far.
 
-    optimizer: the rule of what is in no group of its own. params, groups: as `Optimizer.over` takes them.
+    optimizer: the rule for parameters outside any group. params, groups: as in `Optimizer.over`.
     """
 
     def __init__(
@@ -280,10 +284,10 @@ class ParameterGroups:
         self.number = 0
         self.groups: list[ParameterGroup] = []
         self.entries: dict[int, TrainedParameter] = {}
-        self._count: Tensor | None = None  # of gradients that were gathered
+        self._count: Tensor | None = None  # number of accumulated gradients
         self._known: dict[Hashable, int] = {}
         self._compiled: tuple[tuple[Hashable, ...], int] = (), -1
-        self._with_gradient: set[str] = set()  # names of parameters with gradients since the last update
+        self._with_gradient: set[str] = set()  # names of parameters that got gradients since the last update
         items = params if isinstance(params, HasParameters | Tensor) else list(params)
         if isinstance(items, list) and items and all(isinstance(x, Mapping) for x in items):
             if groups:
@@ -295,7 +299,7 @@ class ParameterGroups:
             raise ValueError(f"{self._name}: there are no parameters to train: {_hint(items)}")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy knows its own parameters, which are copied with it."""
+        """A copy refers to its own parameters, which are copied with it."""
         self.__dict__.update(state)
         self.entries = {id(e.param): e for e in self.entries.values()}
 
@@ -305,12 +309,12 @@ class ParameterGroups:
 
     # ---- groups
     def _add_listed(self, listed: Sequence[Mapping[str, Any]]) -> None:
-        """Groups that name their parameters, as torch has them."""
+        """Groups that list their parameters, as in torch."""
         for given in listed:
             self.add_param_group(given)
 
     def add_param_group(self, given: Mapping[str, Any]) -> None:
-        """A further group, which names its parameters."""
+        """Add a group that lists its parameters."""
         own, i = given.get("params"), len(self.groups)
         if own is None or isinstance(own, str) or (callable(own) and not isinstance(own, HasParameters)):
             raise TypeError(
@@ -321,7 +325,7 @@ class ParameterGroups:
         self._add({f"{i}.{n}": p for n, p in found.items()}, given, i)
 
     def _add_selected(self, named: dict[str, Tensor], groups: Sequence[Mapping[str, Any]]) -> None:
-        """Groups that are selected among named parameters; the rest trains by the optimizer's own numbers."""
+        """Groups that select among named parameters; the rest uses the optimizer's own hyperparameters."""
         rest = dict(named)
         for i, given in enumerate(groups):
             if "params" not in given:
@@ -375,18 +379,18 @@ class ParameterGroups:
 
     @property
     def compiled(self) -> int:
-        """A number for what programs are compiled for: which groups there are, and by what rules they train."""
+        """An integer compilation key of programs: the groups and their update rules."""
         key = tuple([group.rule.compiled for group in self.groups])
-        if key != self._compiled[0]:  # mostly the same objects: nothing is hashed then
+        if key != self._compiled[0]:  # mostly the same objects: then nothing is hashed
             self._compiled = key, self._known.setdefault(key, len(self._known))
         return self._compiled[1]
 
     def given(self, number: int, specs: Sequence[Spec]) -> list[Array]:
-        """What programs that were made for these specs are given of each group at an update."""
+        """The per-group inputs of an update, for programs compiled for these specs."""
         return [group.given(number, spec) for group, spec in zip(self.groups, specs, strict=True)]
 
     def given_specs(self) -> list[Spec]:
-        """What programs that are made now are given of each group: its rate, and the numbers that move."""
+        """The specs of per-group inputs of newly compiled programs: the rate, and the moving hyperparameters."""
         return [group.given_spec for group in self.groups]
 
     def rates(self, number: int) -> list[float]:
@@ -395,7 +399,7 @@ class ParameterGroups:
 
     # ---- updates
     def step(self, grads: Any = None) -> None:
-        """Update the parameters by gradients, or by the mean of those that were gathered."""
+        """Update the parameters by gradients, or by the mean of the accumulated ones."""
         pairs = self._gathered() if grads is None else self._pairs(grads)
         rates = dict(zip(map(id, self.groups), self._rates(), strict=True))
         for entry, g in pairs:
@@ -407,13 +411,13 @@ class ParameterGroups:
             held = entry.held()
             before = updated_as(entry.param)
             param, after = entry.group.rule.update(before, g, held, rates[id(entry.group)])
-            # Parameters are leaves: what is differentiated later in the same program ends at their new values.
+            # Parameters are leaves: derivatives later in the same program stop at their new values.
             entry.param.copy_(ops.stop_gradient(param))
             for x, new in zip(held, after, strict=True):
                 x.copy_(ops.stop_gradient(new))
 
     def _rates(self) -> list[Any]:
-        """What each group is given now: numbers, or, where a program is recorded, what each of its calls is given."""
+        """The current inputs of each group: numbers, or, in a recording, inputs that are refreshed at each call."""
         by = recorder()
         if by is None:
             given = self.given(self.number, self.given_specs())
@@ -431,7 +435,7 @@ class ParameterGroups:
         self.number += 1
 
     def accumulate(self, grads: Any) -> None:
-        """Add gradients to those that were gathered since the last update."""
+        """Add gradients to those accumulated since the last update."""
         pairs, by = self._pairs(grads), recorder()
         for entry, g in pairs:
             total = entry.gathered()
@@ -452,10 +456,10 @@ class ParameterGroups:
         return self._count
 
     def _gathered(self) -> Iterator[tuple[TrainedParameter, Any]]:
-        """The means of what was gathered, which is forgotten.
+        """The means of the accumulated gradients, which are then cleared.
 
-        Parameters that got no gradient since the last update have none. A program that is recorded serves as long as
-        others gather those of the same parameters.
+        Parameters without a gradient since the last update have none. A recorded program is valid as long as
+        gradients of the same parameters are accumulated.
         """
         count, by = self._counted(), recorder()
         held = [e for e in self.entries.values() if e.sum is not None and e.is_trained]
@@ -476,7 +480,7 @@ class ParameterGroups:
         return iter(means)
 
     def _gathered_within(self, by: Recorder) -> set[str]:
-        """The parameters with gradients at this place of a trace, which begins with those that have one now."""
+        """The parameters with gradients at this point of a trace, which starts with those that have one now."""
 
         def begun() -> set[str]:
             before = frozenset(self._with_gradient)
@@ -486,10 +490,10 @@ class ParameterGroups:
         found: set[str] = by.note(self, begun)
         return found
 
-    # ---- which gradient is whose
+    # ---- assignment of gradients
     def _pairs(self, grads: Any) -> list[tuple[TrainedParameter, Any]]:
-        """Parameters that are trained here, with their gradients, but for those that have none: None, or what the
-        loss does not depend on. Raises TypeError, ValueError, ShapeError."""
+        """Trained parameters with their gradients, except those without one: None, or independent of the loss. Raises
+        TypeError, ValueError, ShapeError."""
         found = self._by_identity(grads)
         if found is None:
             found = self._by_name(grads) if isinstance(grads, Mapping) else self._by_place(grads)
@@ -505,7 +509,7 @@ class ParameterGroups:
         return pairs
 
     def _by_identity(self, grads: Any) -> list[tuple[TrainedParameter, Any]] | None:
-        """What derivatives with respect to modules give tells which parameter each gradient is of."""
+        """For derivatives with respect to modules, identity tells which parameter each gradient belongs to."""
         if isinstance(grads, Gradients):
             absent = grads.absent
             given = [(grads.parameters[n], None if n in absent else g) for n, g in grads.items()]
@@ -544,10 +548,10 @@ class ParameterGroups:
 
     # ---- state
     def state_dict(self) -> dict[str, Tensor]:
-        """The state of each parameter that was updated, by its name and the state's, the number of updates, and the
-        groups' rates (but schedules) and other numbers: "param_groups.0.lr".
+        """The state of each updated parameter, by the names of both, the number of updates, and the groups' rates
+        (except schedules) and other hyperparameters: "param_groups.0.lr".
 
-        What the ranks share is gathered: then every rank calls it.
+        Sharded state is gathered: then this is a collective.
         """
         found = {"step": tensor(np.asarray(self.number, np.int64))}
         for i, group in enumerate(self.groups):
@@ -563,10 +567,10 @@ class ParameterGroups:
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave, rates and numbers with it, as in torch; those that it lacks stay.
+        """Load the result of `state_dict`, including rates and hyperparameters, as in torch; others are unchanged.
 
-        Parameters that it has no state of, which were not updated by then, begin anew. A state of torch's is taken
-        as well, whose parameters count in the order of the groups. Nothing is changed unless everything fits.
+        Parameters absent from it, which had not been updated by then, start anew. A torch state is also accepted; its
+        parameters are numbered in the order of the groups. Nothing is changed unless everything fits.
         """
         if "state" in state and "param_groups" in state:
             state = self._of_torch(state["state"], state["param_groups"])
@@ -593,11 +597,11 @@ class ParameterGroups:
         updated: Sequence[TrainedParameter],
         sums: Mapping[str, Tensor],
     ) -> None:
-        """Raises ValueError unless a state has what these groups, parameters and sums take, in their shapes.
+        """Raises ValueError unless a state fits these groups, parameters and accumulated gradients, in their shapes.
 
         numbers: of each group. updated: the parameters that it has a state of.
         """
-        wanted: dict[str, tuple[int, ...] | None] = {"step": None}  # None: of any shape
+        wanted: dict[str, tuple[int, ...] | None] = {"step": None}  # None: any shape
         for i, (group, own) in enumerate(zip(self.groups, numbers, strict=True)):
             given = {n: own.get(n) for n in group if f"param_groups.{i}.{n}" in state}
             wanted |= {f"param_groups.{i}.{n}": None if x is None else x.shape for n, x in given.items()}
@@ -613,7 +617,7 @@ class ParameterGroups:
             raise ValueError(f"{self._name}.load_state_dict: does not fit: {', '.join(wrong[:8])}")
 
     def _take_sums(self, state: Mapping[str, Any], sums: Mapping[str, Tensor]) -> None:
-        """Take over gradients that were gathered; those that the state lacks are 0."""
+        """Load accumulated gradients; missing ones are 0."""
         for name, held in sums.items():
             held.copy_(_beside(state[name], held))
         own = {f"{e.name}.sum_of_gradients": e.sum for e in self.entries.values()}
@@ -625,7 +629,7 @@ class ParameterGroups:
         }
 
     def _of_torch(self, states: Mapping[Any, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What torch keeps by the numbers of parameters, by names. Raises ValueError for other groups."""
+        """torch's state, keyed by parameter number, with names instead. Raises ValueError for other groups."""
         sizes, own = [len(g["params"]) for g in groups], [len(g.params) for g in self.groups]
         if sizes != own:
             raise ValueError(
@@ -641,15 +645,13 @@ class ParameterGroups:
                 given = {_IN_TORCH.get(part, part): part for part in group.rule.parts}
                 taken = {part: kept[n] for n, part in given.items() if kept.get(n) is not None}
                 if taken:
-                    taken.setdefault(
-                        "step", 1
-                    )  # where torch does not count, having stepped is all that matters
+                    taken.setdefault("step", 1)  # torch does not count here: only whether it stepped matters
                     first = dict(zip(group.rule.parts, e.held(), strict=True))
                     found |= {f"{e.name}.{part}": taken.get(part, x) for part, x in first.items()}
         return found
 
     def _take_numbers(self, before: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> None:
-        """The rates and numbers of a state. Raises ValueError for one that an optimizer is made with for good."""
+        """The rates and hyperparameters of a state. Raises ValueError for one that is fixed at construction."""
         try:
             for i, (group, own) in enumerate(zip(self.groups, before, strict=True)):
                 given = {n: np.asarray(state[k]) for n in own if (k := f"param_groups.{i}.{n}") in state}
@@ -661,7 +663,7 @@ class ParameterGroups:
 
 
 def _numbers(group: ParameterGroup) -> dict[str, np.ndarray[Any, Any]]:
-    """A group's rate, unless it is a schedule, and what else it was made with that is a number or some."""
+    """A group's rate, unless it is a schedule, and its other numeric constructor arguments."""
     held = {n: x for n, x in group.items() if n != "params"}
     return {n: np.asarray(x) for n, x in held.items() if _is_numeric(x)}
 
@@ -670,12 +672,12 @@ def _is_numeric(x: Any) -> bool:
     return all(isinstance(y, int | float) for y in (x if isinstance(x, tuple | list) else (x,)))
 
 
-#: What torch's optimizers call a moment otherwise.
+#: Moments whose names differ in torch's optimizers.
 _IN_TORCH = {"momentum": "momentum_buffer"}
 
 
 def _set_numbers(group: ParameterGroup, numbers: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Set those that differ; a group that follows the optimizer's rate goes on doing so."""
+    """Set those that differ; a group that follows the optimizer's rate continues to do so."""
     for name, x in numbers.items():
         value: Any = tuple(x.tolist()) if x.ndim else x.item()
         if group[name] == value:
@@ -687,12 +689,12 @@ def _set_numbers(group: ParameterGroup, numbers: Mapping[str, np.ndarray[Any, An
 
 
 def _beside(x: Any, other: Tensor) -> Tensor:
-    """Values as a tensor where another one is."""
+    """Values as a tensor on the device of another one."""
     return as_tensor(x).to(other.device)
 
 
 def _named(items: Any, what: str) -> dict[str, Tensor]:
-    """Parameters by name. Raises TypeError for what is none."""
+    """Parameters by name. Raises TypeError for anything else."""
     if isinstance(items, HasParameters):
         return dict(items.named_parameters())
     found: dict[str, Tensor] = {}
@@ -715,8 +717,7 @@ def _named(items: Any, what: str) -> dict[str, Tensor]:
 
 
 def _add(named: dict[str, Tensor], name: str, x: Tensor, place: int) -> str:
-    """Enter a parameter; its name, behind the number of its place where another one has it: two networks may have a
-    "weight"."""
+    """Register a parameter; returns its name, suffixed by its position if taken: two networks may have a "weight"."""
     while name in named:
         name = f"{place}.{name}"
     named[name] = x
@@ -724,7 +725,7 @@ def _add(named: dict[str, Tensor], name: str, x: Tensor, place: int) -> str:
 
 
 def _zeros(x: Tensor) -> Any:
-    """Zeros like x, in a program one constant number."""
+    """Zeros like x, in a program a constant."""
     by, zero = recorder(), np.zeros((), x.dtype.numpy)
     one: Any = zero if by is None else by.read(zero)
     return ops.expand(one, x.shape)

@@ -1,4 +1,4 @@
-"""Optimizers for large batches, whose rate goes by each layer's size: LAMB and LARS."""
+"""Optimizers for large batches, with layer-wise adaptive rates: LAMB and LARS."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lamina.optim.schedule import Schedule
 class LAMB(UpdateOptimizer):
     """Adam's direction u, scaled to the parameter's norm: w ← w - lr · |w| / |u| · u (You et al. 2020, algorithm 2).
 
-    lr: a rate or a schedule. weight_decay: decoupled, a part of u. Norms are each tensor's; where one is 0 the factor
-    is 1. maximize: goes up. Raises ValueError for a negative argument or a beta outside [0, 1).
+    lr: a rate or a schedule. weight_decay: decoupled, a part of u. Norms are per tensor; the factor is 1 where one is
+    0. maximize: ascends. Raises ValueError for a negative argument or a beta outside [0, 1).
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class LAMB(UpdateOptimizer):
 class LARS(UpdateOptimizer):
     """Momentum with a rate per layer, trust_coefficient · |w| / (|g| + weight_decay · |w| + eps) of lr.
 
-    As You, Gitman & Ginsburg (2017), algorithm 1, have it. lr: a rate or a schedule. Norms are each tensor's; where
-    |w| or the divisor is 0 the factor is 1. maximize: goes up. Raises ValueError for a negative argument.
+    As You, Gitman & Ginsburg (2017), algorithm 1. lr: a rate or a schedule. Norms are per tensor; where |w| or the
+    divisor is 0 the factor is 1. maximize: ascends. Raises ValueError for a negative argument.
     """
 
     def __init__(

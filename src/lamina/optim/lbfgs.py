@@ -1,4 +1,4 @@
-"""L-BFGS: minimizes a function by its values and gradients, several evaluations a step."""
+"""L-BFGS: minimizes a function by its values and gradients, with several evaluations per step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lamina.ops.arguments import Checked, shown
 from lamina.spec import ShapeError
 from lamina.tensors import Tensor, as_tensor
 
-#: A function without arguments that gives (loss, gradients of the parameters) where they are now.
+#: A function without arguments that returns (loss, gradients) at the current parameters.
 Closure = Callable[[], tuple[Any, Any]]
 
 
@@ -26,21 +26,22 @@ class NamesParameters(Protocol):
 
 
 class LBFGS(Checked):
-    """The quasi-Newton method with limited memory (Liu & Nocedal 1989), as torch.optim.LBFGS.
+    """The limited-memory quasi-Newton method (Liu & Nocedal 1989), as torch.optim.LBFGS.
 
         loss = lm.jit(lm.value_and_grad(lambda net: ops.mse_loss(net(x), y)))
         minimizer = optim.LBFGS(net, line_search_fn="strong_wolfe")
         for _ in range(10):
             minimizer.step(lambda: loss(net))
 
-    It needs the loss and its gradients at several places in each step, so it drives a compiled function from the host
-    and changes the parameters in place; `train_step`, which is one evaluation, does not take it. Vectors stay on the
+    It needs the loss and its gradients at several points per step, so it drives a compiled function from the host and
+    changes the parameters in place; `train_step`, which evaluates once, does not support it. Vectors stay on the
     device.
 
-    params: a module, or its parameters. lr: the length of a step, of the first one in a line search. max_iter:
-    iterations a step. max_eval: evaluations a step, 5/4 of max_iter. tolerance_grad, tolerance_change: it stops below
-    this largest gradient, and below this change of loss or parameters. history_size: how many changes are kept.
-    line_search_fn: None or "strong_wolfe". Raises ValueError for an argument out of range or no parameters.
+    params: a module, or its parameters. lr: the step length, the first one tried in a line search. max_iter:
+    iterations per step. max_eval: evaluations per step, by default 5/4 of max_iter. tolerance_grad, tolerance_change:
+    it stops below this largest gradient, and below this change of loss or parameters. history_size: the number of
+    stored changes. line_search_fn: None or "strong_wolfe". Raises ValueError for an argument out of range or no
+    parameters.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class LBFGS(Checked):
         self.iterations = self.evaluations = 0
         self._changes: deque[_Change] = deque(maxlen=history_size)
         self._scale = 1.0
-        self._last: tuple[Any, float, Any] | None = None  # direction, length, gradient before it
+        self._last: tuple[Any, float, Any] | None = None  # direction, length, previous gradient
 
     def step(self, closure: Closure) -> Any:
-        """Up to max_iter iterations; the loss before them, as closure gave it.
+        """Up to max_iter iterations; returns the loss before them, as returned by closure.
 
-        closure: gives (loss, gradients): those of a module, as value_and_grad gives them, in any order; a dict by the
-            parameters' names; or a sequence in the parameters' order. What is frozen needs none and stays.
+        closure: returns (loss, gradients): those of a module, from value_and_grad, in any order; a dict by the
+            parameters' names; or a sequence in the parameters' order. Frozen parameters need none and are unchanged.
         Raises TypeError and ShapeError for gradients that do not fit.
         """
         evaluations = self.evaluations
@@ -118,7 +119,7 @@ class LBFGS(Checked):
 
     # ---- directions
     def _direction(self, gradient: Any) -> Any:
-        """Minus the gradient times the inverse Hessian that the kept changes tell (the two-loop recursion)."""
+        """Minus the gradient times the inverse Hessian approximated from the stored changes (two-loop recursion)."""
         if self._last is None:
             return -gradient
         direction, length, before = self._last
@@ -138,7 +139,7 @@ class LBFGS(Checked):
     def _search(
         self, closure: Closure, start: _Point, direction: Any, length: float, most: int
     ) -> tuple[float, float, Any]:
-        """A length that satisfies the strong Wolfe conditions, or the best of `most` more; it leaves them there."""
+        """A length satisfying the strong Wolfe conditions, or the best of `most` more; the parameters stay there."""
         place = self._place()
 
         def at(t: float) -> _Point:
@@ -178,11 +179,11 @@ class LBFGS(Checked):
         return found
 
     def _place(self) -> Any:
-        """All parameters as one vector, of its own memory: they are changed in place."""
+        """All parameters as one vector with its own memory: they are changed in place."""
         return 1.0 * _vector(list(self.params.values()))
 
     def _named(self, gradients: Any) -> Mapping[Any, Any] | None:
-        """Gradients by the keys of the parameters, which may lack what is frozen; None where they are of others."""
+        """Gradients by the keys of the parameters, without frozen ones; None if they belong to others."""
         of_modules = _by_identity(gradients)
         if of_modules is not None:
             return {key: of_modules[id(p)] for key, p in self.params.items() if id(p) in of_modules}
@@ -195,7 +196,7 @@ class LBFGS(Checked):
         return None if keys is None else dict(zip(keys, gradients, strict=True))
 
     def _move(self, place: Any, direction: Any, length: float) -> None:
-        """Set the parameters to a length along a direction from a place."""
+        """Set the parameters to a point along a direction from an origin."""
         moved, first = place + length * direction, 0
         for p in self.params.values():
             count = math.prod(p.shape)
@@ -204,7 +205,7 @@ class LBFGS(Checked):
 
     # ---- state
     def state_dict(self) -> dict[str, Any]:
-        """The numbers of iterations and evaluations and what is kept of them: tensors and plain values."""
+        """The numbers of iterations and evaluations and the stored changes: tensors and plain values."""
         steps, slopes = [
             list(x) for x in zip(*((c.steps, c.slopes) for c in self._changes), strict=True)
         ] or ([], [])
@@ -218,7 +219,7 @@ class LBFGS(Checked):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`. Raises KeyError where something is missing."""
+        """Resume from a `state_dict`. Raises KeyError if something is missing."""
         pairs = zip(state["steps"], state["slopes"], strict=True)
         self._changes = deque((_Change.of(a, b) for a, b in pairs), maxlen=self.history_size)
         self.iterations, self.evaluations = state["iterations"], state["evaluations"]
@@ -229,7 +230,7 @@ class LBFGS(Checked):
 
 
 class _Change(NamedTuple):
-    """How far the parameters went, how much the gradient changed, and the product of both."""
+    """A parameter change, the gradient change, and the product of both."""
 
     steps: Any
     slopes: Any
@@ -241,7 +242,7 @@ class _Change(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """A place along a line: its length, the function's value and gradient there, the slope along the line."""
+    """A point along a line: its length, the value and gradient there, and the slope along the line."""
 
     length: float
     value: float
@@ -249,7 +250,7 @@ class _Point(NamedTuple):
     slope: float
 
 
-#: The strong Wolfe conditions' constants.
+#: The constants of the strong Wolfe conditions.
 _DECREASE, _CURVATURE = 1e-4, 0.9
 
 
@@ -258,7 +259,7 @@ def _strong_wolfe(
 ) -> _Point:
     """Nocedal & Wright (2006), algorithms 3.5 and 3.6, with cubic interpolation.
 
-    start: the point of length 0. most: further lengths that are tried. least: a difference of lengths that ends it.
+    start: the point of length 0. most: further lengths to try. least: a difference of lengths at which to stop.
     """
     before, now, count = start, at(length), 0
     while count < most:
@@ -283,14 +284,14 @@ def _zoom(
     most: int,
     least: float,
 ) -> _Point:
-    """The best point found between two that have a suitable one between them."""
+    """The best point found between two that bracket a suitable one."""
     low, high = (a, b) if a.value <= b.value else (b, a)
     ends = (a, b)  # in the order in which they were found
     near = False
     while most > 0 and abs(high.length - low.length) >= least:
         left, right = sorted((low.length, high.length))
         length, margin = _cubic(*ends, left, right), 0.1 * (right - left)
-        if min(right - length, length - left) < margin:  # hardly inside: twice in a row it is moved in
+        if min(right - length, length - left) < margin:  # hardly inside: moved in the second time in a row
             if near or length >= right or length <= left:
                 length = right - margin if abs(length - right) < abs(length - left) else left + margin
                 near = False
@@ -317,14 +318,14 @@ def _zoom(
 
 
 def _too_high(start: _Point, point: _Point) -> bool:
-    """Whether the value has not fallen enough for the length."""
+    """Whether the value has not decreased enough for the length."""
     return point.value > start.value + _DECREASE * point.length * start.slope
 
 
 def _cubic(a: _Point, b: _Point, least: float, most: float) -> float:
-    """Where the cubic through two points' values and slopes is lowest, within bounds; their middle where nowhere.
+    """The minimum of the cubic through two points' values and slopes, within bounds; their midpoint if there is none.
 
-    A straight line, and a parabola that is open below, is lowest at the bound that it falls to.
+    A straight line, or a parabola open below, has its minimum at the bound that it descends to.
     """
     if a.length > b.length:
         a, b = b, a
@@ -340,7 +341,7 @@ def _cubic(a: _Point, b: _Point, least: float, most: float) -> float:
 
 
 def _by_identity(gradients: Any) -> dict[int, Any] | None:
-    """Gradients of one module or of several by their parameters' ids, None where they do not know whose they are."""
+    """Gradients of one or several modules by their parameters' ids, None if they do not identify their parameters."""
     if isinstance(gradients, Gradients):
         return {id(gradients.parameters[name]): g for name, g in gradients.items()}
     if not isinstance(gradients, tuple | list) or not gradients:

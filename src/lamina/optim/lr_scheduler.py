@@ -1,4 +1,4 @@
-"""Learning-rate schedulers with torch's names: objects that set the rates of an optimizer when they are stepped.
+"""Learning-rate schedulers with torch's names: stateful objects whose `step` sets the rates of an optimizer.
 
     optimizer = optim.SGD(0.1, momentum=0.9)
     scheduler = optim.lr_scheduler.StepLR(optimizer, step_size=30)
@@ -6,11 +6,11 @@
         ...                       # step(inputs, targets) for each batch
         scheduler.step()
 
-They are for rates that go by epochs, or by what was measured (`ReduceLROnPlateau`). A rate that goes by the number of
-the training step needs no stepping: `optim.schedule` has functions that an optimizer or a group takes as its `lr`. An
-optimizer with parameters has a rate per group, and lists give each group a value of its own, as in torch. The rate is
-an input of the compiled step, so nothing is compiled again. CyclicLR and OneCycleLR move the momentum, too, which
-is an input like the rate then.
+They are for rates that depend on epochs, or on a metric (`ReduceLROnPlateau`). A rate that depends on the training
+step's number needs no stepping: `optim.schedule` has functions that an optimizer or a group accepts as its `lr`. An
+optimizer with parameters has a rate per group, and lists give each group its own value, as in torch. The rate is an
+input of the compiled step, so nothing is recompiled. CyclicLR and OneCycleLR also move the momentum, which is then an
+input like the rate.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ __dir__ = listing(__all__)
 
 Optimizers = Optimizer | Sequence[Optimizer]
 Factor = Callable[[int], float]
-#: What has a rate: an optimizer's group, or an optimizer without parameters.
+#: An object with a rate: an optimizer's group, or an optimizer without parameters.
 RateHolder = Optimizer | ParameterGroup
 
 
 class _SchedulerBase(Checked):
-    """What all schedulers share: the groups, their rates, the state."""
+    """Common base of all schedulers: the groups, their rates, the state."""
 
     def __init__(self, optimizer: Optimizers) -> None:
         self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
@@ -79,7 +79,7 @@ class _SchedulerBase(Checked):
         return [float(group.lr(0) if callable(group.lr) else group.lr) for group in self.groups]
 
     def get_last_lr(self) -> list[float]:
-        """The rates that were set last, one per group."""
+        """The rates set last, one per group."""
         return self.rates
 
     def _set(self, rates: Sequence[float]) -> None:
@@ -87,7 +87,7 @@ class _SchedulerBase(Checked):
             group.lr = float(rate)
 
     def _per_group(self, name: str, value: Any) -> list[Any]:
-        """One value per group, from one for all or a list. Raises ValueError for a list of another length."""
+        """One value per group, from a single one or a list. Raises ValueError for a list of another length."""
         values = list(value) if isinstance(value, list | tuple) else [value] * len(self.groups)
         if len(values) != len(self.groups):
             raise ValueError(
@@ -96,13 +96,13 @@ class _SchedulerBase(Checked):
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """What changes from step to step, and the rates, as plain values."""
+        """The step-dependent attributes, and the rates, as plain values."""
         plain = {k: v for k, v in vars(self).items() if isinstance(v, bool | int | float | str)}
         return {**plain, "rates": self.rates}
 
     @checked
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; the groups get its rates. Raises KeyError for a state of another class."""
+        """Resume from a `state_dict`; sets the groups' rates. Raises KeyError for a state of another class."""
         different = sorted(self.state_dict().keys() ^ state.keys())
         if different:
             raise KeyError(f"{self._name}.load_state_dict: {', '.join(different)} in one state only")
@@ -111,17 +111,17 @@ class _SchedulerBase(Checked):
 
 
 class LRScheduler(_SchedulerBase):
-    """Base of the schedulers that go by the number of their steps.
+    """Base of the schedulers that depend on the number of their steps.
 
-    A subclass gives `get_lr`, the rates of step `last_epoch` (0 when it is made), one per group, from
-    `base_lrs`, those before any scheduler, or from `rates`, those before this step, so that several can act together.
+    A subclass defines `get_lr`, the rates at step `last_epoch` (0 at construction), one per group, from `base_lrs`,
+    those before any scheduler, or from `rates`, those before this step, so that several can be combined.
 
-    last_epoch: the step from whose end on it goes on, as torch's, with the rates that the optimizer has by then; -1
-    begins. Raises ValueError where it goes on and nothing tells the rates before any scheduler (an earlier one of the
-    same optimizer, or `group["initial_lr"] = rate`).
+    last_epoch: the step after which to resume, as in torch, with the optimizer's rates at that point; -1 starts anew.
+    Raises ValueError when resuming with unknown rates before any scheduler (from an earlier one of the same
+    optimizer, or `group["initial_lr"] = rate`).
     """
 
-    #: Whether the rates of a step are made of those before it, so that a scheduler that goes on leaves them.
+    #: Whether a step's rates are computed from the previous ones, so that a scheduler that resumes leaves them.
     by_rates_before: ClassVar[bool] = True
 
     def __init__(self, optimizer: Optimizers, last_epoch: int = -1) -> None:
@@ -146,22 +146,22 @@ class LRScheduler(_SchedulerBase):
             self._move()
 
     def get_lr(self) -> list[float]:
-        """The rates of step `last_epoch`."""
+        """The rates at step `last_epoch`."""
         raise NotImplementedError(f"{self._name} defines no get_lr")
 
     def step(self) -> None:
-        """Go to the next step and set its rates."""
+        """Advance to the next step and set its rates."""
         self.last_epoch += 1
         self._move()
 
     def begin(self) -> None:
-        """Go to step 0 from the rates before any scheduler."""
+        """Start at step 0 from the rates before any scheduler."""
         self._set(self.base_lrs)
         self.last_epoch = 0
         self._move()
 
     def _move(self) -> None:
-        """Set what belongs to step `last_epoch`."""
+        """Set the values of step `last_epoch`."""
         self._set(self.get_lr())
 
 
@@ -169,17 +169,17 @@ class _Scaled(LRScheduler):
     """A scheduler that multiplies each rate by the same factor at each step."""
 
     def get_lr(self) -> list[float]:
-        """The rates before, times this step's factor."""
+        """The previous rates, times this step's factor."""
         factor = self.factor(self.last_epoch)
         return [rate * factor for rate in self.rates]
 
     def factor(self, epoch: int) -> float:
-        """The rate of a step by that of the step before; at step 0 by the base rate."""
+        """The ratio of a step's rate to the previous one; at step 0 to the base rate."""
         raise NotImplementedError
 
 
 class StepLR(_Scaled):
-    """Times gamma every step_size steps."""
+    """Multiplies by gamma every step_size steps."""
 
     def __init__(
         self, optimizer: Optimizers, step_size: int, gamma: float = 0.1, last_epoch: int = -1
@@ -193,7 +193,7 @@ class StepLR(_Scaled):
 
 
 class MultiStepLR(_Scaled):
-    """Times gamma at each of the milestones; one that is there twice counts twice."""
+    """Multiplies by gamma at each of the milestones; duplicates count twice."""
 
     def __init__(
         self, optimizer: Optimizers, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
@@ -207,30 +207,30 @@ class MultiStepLR(_Scaled):
 
 
 class ExponentialLR(_Scaled):
-    """Times gamma at each step."""
+    """Multiplies by gamma at each step."""
 
     def __init__(self, optimizer: Optimizers, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
     def factor(self, epoch: int) -> float:
-        """gamma, but at step 0."""
+        """gamma, except at step 0."""
         return self.gamma if epoch else 1.0
 
 
 class MultiplicativeLR(LRScheduler):
-    """Times lr_lambda(step) at each step but the first; a list of functions has one per group."""
+    """Multiplies by lr_lambda(step) at each step except the first; a list has one function per group."""
 
     def __init__(self, optimizer: Optimizers, lr_lambda: Factor | list[Factor], last_epoch: int = -1) -> None:
         self.lr_lambda = lr_lambda
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        """The rates before, times the functions' values."""
+        """The previous rates, times the functions' values."""
         return self._multiplied() if self.last_epoch else self.rates
 
     def begin(self) -> None:
-        """Go to step 0 from the rates as they are."""
+        """Start at step 0 from the current rates."""
         self.last_epoch = 0
         self._set(self._multiplied())
 
@@ -240,7 +240,7 @@ class MultiplicativeLR(LRScheduler):
 
 
 class LambdaLR(LRScheduler):
-    """The base rate times lr_lambda(step); a list of functions has one per group."""
+    """The base rate times lr_lambda(step); a list has one function per group."""
 
     by_rates_before = False
 
@@ -266,13 +266,13 @@ class ConstantLR(_Scaled):
         super().__init__(optimizer, last_epoch)
 
     def factor(self, epoch: int) -> float:
-        """Down at step 0, up at total_iters."""
+        """Down at step 0, back up at total_iters."""
         down = self.first if epoch == 0 else 1.0
         return down / self.first if epoch == self.total_iters else down
 
 
 class LinearLR(_Scaled):
-    """A warm-up: the base rate times a factor, in a line from start_factor to end_factor in total_iters steps."""
+    """A warm-up: the base rate times a factor, linear from start_factor to end_factor over total_iters steps."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class LinearLR(_Scaled):
         super().__init__(optimizer, last_epoch)
 
     def factor(self, epoch: int) -> float:
-        """The line's value by the one before."""
+        """The ratio of the line's value to the previous one."""
         if epoch == 0:
             return self.start_factor
         return self._line(epoch) / self._line(epoch - 1) if epoch <= self.total_iters else 1.0
@@ -310,7 +310,7 @@ class PolynomialLR(_Scaled):
         super().__init__(optimizer, last_epoch)
 
     def factor(self, epoch: int) -> float:
-        """The polynomial's value by the one before."""
+        """The ratio of the polynomial's value to the previous one."""
         if epoch == 0 or epoch > self.total_iters:
             return 1.0
         left = self.total_iters - epoch
@@ -325,11 +325,11 @@ class CosineAnnealingLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        """What is above eta_min, by the ratio of the cosine's height to the one before."""
+        """The rate above eta_min is scaled by the ratio of the cosine's height to the previous one."""
         epoch, turn = self.last_epoch, math.pi / self.T_max
         if epoch == 0:
             return self.rates
-        if (epoch - 1 - self.T_max) % (2 * self.T_max) == 0:  # from the lowest point, whose height is 0
+        if (epoch - 1 - self.T_max) % (2 * self.T_max) == 0:  # from the minimum, whose height is 0
             rise = (1 - math.cos(turn)) / 2
             return [
                 rate + (base - self.eta_min) * rise
@@ -340,10 +340,10 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class SWALR(LRScheduler):
-    """From the rate to swa_lr in anneal_epochs steps, along half a cosine or a line, where it stays: for averages of
-    weights (`lamina.train.AveragedModel`), as torch.optim.swa_utils.SWALR.
+    """From the rate to swa_lr over anneal_epochs steps, along half a cosine or a line, then constant: for weight
+    averaging (`lamina.train.AveragedModel`), as torch.optim.swa_utils.SWALR.
 
-    swa_lr: one for all groups, or a list. Raises ValueError for another number of them, for anneal_epochs < 0.
+    swa_lr: one for all groups, or a list. Raises ValueError for a list of another length, and for anneal_epochs < 0.
     """
 
     def __init__(
@@ -360,12 +360,12 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def _share(self, step: int) -> float:
-        """How much of swa_lr there is in the rate."""
+        """The share of swa_lr in the rate."""
         place = max(0.0, min(1.0, step / max(1, self.anneal_epochs)))
         return (1 - math.cos(math.pi * place)) / 2 if self.anneal_strategy == "cos" else place
 
     def get_lr(self) -> list[float]:
-        """The rate as it was at first, which may have been changed since, and swa_lr, by their shares."""
+        """The initial rate, which may have been changed since, and swa_lr, by their shares."""
         step = self.last_epoch if self.anneal_epochs else max(1, self.last_epoch)
         before, now = self._share(step - 1), self._share(step)
         aims = self.swa_lr if isinstance(self.swa_lr, Sequence) else [self.swa_lr] * len(self.rates)
@@ -379,9 +379,9 @@ class SWALR(LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """From the base rate along half a cosine to eta_min, again and again; each time takes T_mult times the steps.
+    """From the base rate along half a cosine to eta_min, repeatedly; each cycle is T_mult times as long as the last.
 
-    The first takes T_0. `step` also takes the epoch to go to, in parts of one.
+    The first takes T_0 steps. `step` also accepts an epoch to jump to, possibly fractional.
     """
 
     by_rates_before = False
@@ -395,7 +395,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        """By the place within the present cosine."""
+        """By the position within the current cosine."""
         place, length = self.epoch, self.T_0
         if self.T_mult == 1:
             place %= length
@@ -405,7 +405,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         return [self.eta_min + (base - self.eta_min) * height for base in self.base_lrs]
 
     def step(self, epoch: float | None = None) -> None:
-        """Go to the next step, or to an epoch. Raises ValueError for one below 0."""
+        """Advance to the next step, or jump to an epoch. Raises ValueError for a negative one."""
         if epoch is not None and not 0 <= epoch < math.inf:
             raise ValueError(f"CosineAnnealingWarmRestarts.step: epoch must be at least 0, got {epoch}")
         self.epoch = float(self.last_epoch + 1 if epoch is None else epoch)
@@ -413,7 +413,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self._set(self.get_lr())
 
     def begin(self) -> None:
-        """Go to step 0."""
+        """Start at step 0."""
         self.step(0)
 
 
@@ -425,7 +425,7 @@ _MODES: dict[str, Callable[[float, float], float]] = {
 
 
 class _Cycle(LRScheduler):
-    """A scheduler that moves the momentum against the rate: beta 1 of optimizers that have betas."""
+    """A scheduler that moves the momentum inversely to the rate: beta 1 of optimizers that have betas."""
 
     by_rates_before = False
 
@@ -440,12 +440,12 @@ class _Cycle(LRScheduler):
         self.cycle_momentum = cycle_momentum
         self.base_momentum, self.max_momentum = base_momentum, max_momentum
         super().__init__(optimizer, last_epoch)
-        if cycle_momentum:  # at both ends once: whoever compiles knows from the start that it moves
+        if cycle_momentum:  # both ends once: compilers then see from the start that it moves
             self._set_momenta([lowest for lowest, _ in self._limits()])
             self._move()
 
     def get_momentum(self) -> list[float]:
-        """The momenta of step `last_epoch`, one per group."""
+        """The momenta at step `last_epoch`, one per group."""
         raise NotImplementedError
 
     @property
@@ -454,7 +454,7 @@ class _Cycle(LRScheduler):
         return [_momentum(self._name, group) for group in self.groups]
 
     def _limits(self) -> Iterator[tuple[float, float]]:
-        """The least and the largest momentum of each group."""
+        """The smallest and the largest momentum of each group."""
         lowest = self._per_group("base_momentum", self.base_momentum)
         return zip(lowest, self._per_group("max_momentum", self.max_momentum), strict=True)
 
@@ -468,23 +468,22 @@ class _Cycle(LRScheduler):
             _set_momentum(self._name, group, float(momentum))
 
     def state_dict(self) -> dict[str, Any]:
-        """What changes from step to step, rates and momenta, as plain values."""
+        """The step-dependent attributes, rates and momenta, as plain values."""
         return {**super().state_dict(), **({"momenta": self.momenta} if self.cycle_momentum else {})}
 
     @checked
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`; the groups get its rates and momenta. Raises KeyError for one of another
-        class."""
+        """Resume from a `state_dict`; sets rates and momenta. Raises KeyError for a state of another class."""
         super().load_state_dict(state)
         if self.cycle_momentum:
             self._set_momenta(state["momenta"])
 
 
 class CyclicLR(_Cycle):
-    """Up in a line from base_lr to max_lr in step_size_up steps, down in step_size_down, and again (Smith 2017).
+    """Linearly from base_lr to max_lr in step_size_up steps, back in step_size_down, and again (Smith 2017).
 
-    cycle_momentum: the momentum goes from max_momentum down to base_momentum and up again meanwhile; of optimizers
-    with betas the first of them. Raises ValueError for an optimizer that has neither.
+    cycle_momentum: the momentum meanwhile falls from max_momentum to base_momentum and rises again; for optimizers
+    with betas, beta 1. Raises ValueError for an optimizer that has neither.
     mode: "triangular"; "triangular2", whose height halves with each cycle; "exp_range", whose height is gamma^step.
     Or scale_fn, a function of the cycle's number from 1 on (scale_mode "cycle") or of the step's ("iterations").
     """
@@ -520,7 +519,7 @@ class CyclicLR(_Cycle):
         super().__init__(optimizer, cycle_momentum, base_momentum, max_momentum, last_epoch)
 
     def get_lr(self) -> list[float]:
-        """By the place within the present triangle."""
+        """By the position within the current triangle."""
         height = self._height()
         lowest, highest = (
             self._per_group(n, v) for n, v in (("base_lr", self.lowest), ("max_lr", self.max_lrs))
@@ -533,7 +532,7 @@ class CyclicLR(_Cycle):
         return [b - (b - a) * height for a, b in self._limits()]
 
     def _height(self) -> float:
-        """The place between the lowest rate, 0, and the highest, 1."""
+        """The position between the lowest rate, 0, and the highest, 1."""
         length = self.up + self.down
         cycle, place = divmod(self.last_epoch, length)
         height = place / self.up if place <= self.up else (length - place) / self.down
@@ -544,11 +543,11 @@ class CyclicLR(_Cycle):
 class OneCycleLR(_Cycle):
     """Up from max_lr / div_factor to max_lr, then down to the first rate / final_div_factor (Smith & Topin 2018).
 
-    total_steps, or epochs and steps_per_epoch: how many steps there are; a further one raises ValueError. pct_start:
-    the part of them that go up. anneal_strategy: "cos" or "linear". three_phase: down to the first rate in as many
-    steps, then to the last one. cycle_momentum: the momentum goes down from max_momentum to base_momentum while the
-    rate goes up, and up again; of optimizers with betas the first of them. Raises ValueError for an optimizer that
-    has neither.
+    total_steps, or epochs and steps_per_epoch: the number of steps; a further one raises ValueError. pct_start: the
+    fraction of them with a rising rate. anneal_strategy: "cos" or "linear". three_phase: down to the first rate in as
+    many steps, then to the last one. cycle_momentum: the momentum falls from max_momentum to base_momentum while the
+    rate rises, then rises again; for optimizers with betas, beta 1. Raises ValueError for an optimizer that has
+    neither.
     """
 
     def __init__(
@@ -583,7 +582,7 @@ class OneCycleLR(_Cycle):
         super().__init__(optimizer, cycle_momentum, base_momentum, max_momentum, last_epoch)
 
     def get_lr(self) -> list[float]:
-        """By the place within the present phase."""
+        """By the position within the current phase."""
         if self.last_epoch > self.total_steps:
             raise ValueError(f"OneCycleLR: step {self.last_epoch} is behind total_steps={self.total_steps}")
         first, last = 1 / self.div_factor, 1 / self.div_factor / self.final_div_factor
@@ -591,11 +590,11 @@ class OneCycleLR(_Cycle):
         return [top * height for top in self._per_group("max_lr", self.max_lrs)]
 
     def get_momentum(self) -> list[float]:
-        """Down while the rate goes up, up while it goes down, as it was in a third phase."""
+        """Falls while the rate rises, rises while it falls, and is constant in a third phase."""
         return [self._between([b, a, b, *([b] if self.three_phase else [])]) for a, b in self._limits()]
 
     def _between(self, corners: Sequence[float]) -> float:
-        """The value now of what goes from each corner to the next in the phases' steps."""
+        """The current value of a quantity that interpolates between the phases' corners."""
         top = self.pct_start * self.total_steps - 1
         ends = [0.0, top, *([2 * top] if self.three_phase else []), self.total_steps - 1.0]
         index = min(sum(self.last_epoch > end for end in ends[1:]), len(ends) - 2)
@@ -606,7 +605,7 @@ class OneCycleLR(_Cycle):
 
 
 class SequentialLR(_SchedulerBase):
-    """One scheduler after another: each begins at its milestone, a number of steps, from the first rates of all."""
+    """Several schedulers in sequence: each starts at its milestone, a number of steps, from the initial rates."""
 
     def __init__(
         self,
@@ -636,7 +635,7 @@ class SequentialLR(_SchedulerBase):
         first.step()
 
     def step(self) -> None:
-        """Step the scheduler whose turn it is."""
+        """Step the active scheduler."""
         self.last_epoch += 1
         index = bisect_right(self.milestones, self.last_epoch)
         if index and self.milestones[index - 1] == self.last_epoch:
@@ -645,17 +644,17 @@ class SequentialLR(_SchedulerBase):
             self.schedulers[index].step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Its own number and the schedulers' states."""
+        """Its own step number and the schedulers' states."""
         return {**super().state_dict(), "schedulers": [s.state_dict() for s in self.schedulers]}
 
     @checked
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Resume from a `state_dict`."""
         _load_all(self, self.schedulers, state)
 
 
 class ChainedScheduler(_SchedulerBase):
-    """Several schedulers that act together: all are stepped, one after the other."""
+    """Several schedulers combined: all are stepped, in order."""
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizers | None = None) -> None:
         own = [] if not schedulers else schedulers[0].optimizers
@@ -670,21 +669,21 @@ class ChainedScheduler(_SchedulerBase):
             scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Its own number and the schedulers' states."""
+        """Its own step number and the schedulers' states."""
         return {**super().state_dict(), "schedulers": [s.state_dict() for s in self.schedulers]}
 
     @checked
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`."""
+        """Resume from a `state_dict`."""
         _load_all(self, self.schedulers, state)
 
 
 class ReduceLROnPlateau(_SchedulerBase):
-    """Times factor when `step(metrics)` has got nothing better for more than `patience` steps.
+    """Multiplies by factor when `step(metrics)` has not improved for more than `patience` steps.
 
-    mode: whether better is less ("min") or more ("max"). threshold: by how much, as a part of the best ("rel") or as
-    it is ("abs"). cooldown: steps after a reduction that do not count. min_lr: the lowest rate, or one per group.
-    eps: a smaller reduction is left out.
+    mode: whether lower ("min") or higher ("max") is better. threshold: the required improvement, relative to the best
+    ("rel") or absolute ("abs"). cooldown: steps after a reduction that are ignored. min_lr: the lowest rate, or one
+    per group. eps: smaller reductions are skipped.
     """
 
     def __init__(
@@ -715,7 +714,7 @@ class ReduceLROnPlateau(_SchedulerBase):
         self.last_epoch = self.num_bad_epochs = self.cooldown_counter = 0
 
     def step(self, metrics: Any) -> None:
-        """Take a measured value: a number, or a tensor of one element."""
+        """Take a metric: a number, or a one-element tensor."""
         current = float(metrics)
         self.last_epoch += 1
         if self._is_better(current):
@@ -751,7 +750,7 @@ def _check_schedulers(own: _SchedulerBase, schedulers: Sequence[Any]) -> None:
 
 
 def _load_all(own: _SchedulerBase, schedulers: Sequence[LRScheduler], state: Mapping[str, Any]) -> None:
-    """Load the schedulers' states, then the own one, whose rates are the last."""
+    """Load the schedulers' states, then its own, whose rates are the latest."""
     states = state.get("schedulers", ())
     if len(states) != len(schedulers):
         raise KeyError(f"{own._name}.load_state_dict: {len(states)} schedulers for {len(schedulers)}")
@@ -761,7 +760,7 @@ def _load_all(own: _SchedulerBase, schedulers: Sequence[LRScheduler], state: Map
 
 
 def _momentum(name: str, group: RateHolder) -> float:
-    """Beta 1, or the momentum. Raises ValueError for an optimizer that has neither."""
+    """Beta 1, or the momentum. Raises ValueError for an optimizer with neither."""
     rule: Any = group.rule if isinstance(group, ParameterGroup) else group
     if not hasattr(rule, "betas") and not hasattr(rule, "momentum"):
         raise ValueError(

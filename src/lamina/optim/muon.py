@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrix is made orthogonal."""
+"""Muon: orthogonalized momentum for matrices."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _ADJUSTMENTS = ("original", "match_rms_adamw")
 
 
 class Muon(Optimizer):
-    """w ← (1 - lr · weight_decay) · w - lr · factor · O, with O near the orthogonal matrix next to the momentum.
+    """w ← (1 - lr · weight_decay) · w - lr · factor · O, with O close to the orthogonal matrix nearest the momentum.
 
         m ← momentum · m + (1 - momentum) · g
         O = ns_steps times X ← a · X + (b · A + c · A²) X with A = X Xᵀ, from X = m / |m|   (Newton & Schulz)
 
-    as torch.optim.Muon (Jordan et al. 2024), products in bfloat16, sums in float32. For matrices alone: give biases,
-    norms and embeddings another optimizer. lr: a rate or a schedule. nesterov: O is of g + momentum · (m - g).
-    ns_coefficients: (a, b, c). eps: the smallest norm to divide by. adjust_lr_fn: the factor, None or "original" for
-    √max(1, rows / columns), "match_rms_adamw" for 0.2 · √max(rows, columns), with which rates for AdamW serve (Liu et
-    al. 2025). Raises ValueError for an argument out of range, ShapeError for a parameter that is no matrix.
+    as torch.optim.Muon (Jordan et al. 2024), products in bfloat16, sums in float32. For matrices only: train biases,
+    norms and embeddings with another optimizer. lr: a rate or a schedule. nesterov: O is that of g + momentum · (m -
+    g). ns_coefficients: (a, b, c). eps: the smallest norm to divide by. adjust_lr_fn: the factor, None or "original"
+    for √max(1, rows / columns), "match_rms_adamw" for 0.2 · √max(rows, columns), which allows AdamW's rates (Liu et
+    al. 2025). Raises ValueError for an argument out of range, ShapeError for a parameter that is not a matrix.
     """
 
     parts = ("momentum_buffer",)
@@ -72,7 +72,7 @@ class Muon(Optimizer):
         return kept - size * self._factor(*param.shape) * near, (buffer,)
 
     def _orthogonal(self, matrix: Any) -> Any:
-        """The orthogonal matrix next to a matrix, roughly: singular values between about 0.5 and 1.5."""
+        """Approximately the nearest orthogonal matrix: singular values between about 0.5 and 1.5."""
         tall = matrix.shape[0] > matrix.shape[1]
         x = ops.cast(matrix, "float32")
         x = ops.transpose(x, 0, 1) if tall else x
@@ -95,5 +95,5 @@ class Muon(Optimizer):
 
 
 def _product(x: Any, y: Any) -> Any:
-    """The matrix product of halves, widened."""
+    """The matrix product of half-type operands, widened."""
     return ops.cast(ops.matmul(x, y), "float32")

@@ -1,4 +1,4 @@
-"""What an optimizer is: state per parameter, and an update written with ops."""
+"""The optimizer base class: state per parameter, and an update written in ops."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lamina.optim.groups import FollowingRate, ParameterGroup, ParameterGroups, 
 from lamina.optim.schedule import Schedule
 from lamina.tensors import Tensor, full, tensor
 
-#: Torch's words for how an update is computed: here it is one program for all tensors in any case.
+#: torch's options for how an update is computed: here it is always one program for all tensors.
 _HOW = ("foreach", "fused", "capturable")
 
 
 class _TakesParameters(ABCMeta):
-    """Lets `SGD(net.parameters(), lr=0.1)` be `SGD(lr=0.1).over(net.parameters())`, as elsewhere."""
+    """Makes `SGD(net.parameters(), lr=0.1)` mean `SGD(lr=0.1).over(net.parameters())`, as in torch."""
 
     def __call__(cls, *args: Any, **numbers: Any) -> Any:
         numbers = {name: value for name, value in numbers.items() if name not in _HOW}
@@ -41,7 +41,7 @@ def _are_parameters(x: Any) -> bool:
     return isinstance(x, HasParameters | Tensor | Iterator | list | tuple | dict)
 
 
-#: What torch's optimizers have and these have not, and what to write instead.
+#: Attributes of torch's optimizers that these lack, and what to write instead.
 _INSTEAD = {
     "zero_grad": "gradients are those of one call and are given to step: leave the line out, or gather several by "
     "accumulate(grads)",
@@ -50,27 +50,27 @@ _INSTEAD = {
 }
 
 
-#: What an optimizer keeps when a number of it is changed.
+#: Attributes that an optimizer keeps when a hyperparameter is changed.
 _ITS_OWN = ("lr", "changed", "_arguments", "_groups", "_own")
 
 
 class Optimizer(Checked, metaclass=_TakesParameters):
-    """Declares the state that it keeps per parameter, and how a step changes both.
+    """Declares the per-parameter state, and how a step updates parameter and state.
 
-    `SGD(lr=0.1)` is a rule: it holds no parameters and no state, and whoever runs it (`train_step`) keeps these.
+    `SGD(lr=0.1)` is a rule: it holds no parameters and no state, and its user (`train_step`) keeps these.
     `SGD(net.parameters(), lr=0.1)`, or `SGD(lr=0.1).over(net)`, trains parameters: it keeps their states, and `step`
-    updates them by gradients. Parameters in groups, each with numbers of its own, are given as in torch by a list of
+    updates them by gradients. Parameter groups, each with its own hyperparameters, are given as in torch by a list of
     dicts, or selected by `over(net, groups)`.
 
-    Parameters of a half type (`net.to("bfloat16")`) are updated in float32, in which their states are, and rounded.
+    Parameters of a half type (`net.to("bfloat16")`) are updated in float32, the dtype of their states, and rounded.
 
-    `foreach=`, `fused=` and `capturable=` of torch's optimizers are taken, and change nothing: they say how the same
-    update is computed.
+    `foreach=`, `fused=` and `capturable=` of torch's optimizers are accepted and ignored: they only select how the
+    same update is computed.
 
-    `lr` and the other numbers may be set at any time, of a group too, and take effect at the next step. Of compiled
-    programs the rate is an input. So is each other number of an `UpdateOptimizer` from its first change on, for which
-    its programs are compiled anew once, and again where a number becomes 0 or is 0 no longer; what is no number
-    (`nesterov`), and numbers of other optimizers, are compiled in.
+    `lr` and the other hyperparameters may be set at any time, also per group, and take effect at the next step. In
+    compiled programs the rate is an input. So is each numeric hyperparameter of an `UpdateOptimizer` from its first
+    change on, for which programs are recompiled once, and again when a number becomes zero or nonzero; flags
+    (`nesterov`), and hyperparameters of other optimizers, are compiled in.
     """
 
     lr: float | Schedule
@@ -78,7 +78,7 @@ class Optimizer(Checked, metaclass=_TakesParameters):
     _arguments: Mapping[str, Any]
     _groups: ParameterGroups | None = None
     _own: frozenset[str] = frozenset()  # arguments in which a group differs from its optimizer
-    #: The numbers that were set again since it was made.
+    #: The hyperparameters that were set since construction.
     changed: frozenset[str] = frozenset()
 
     if not TYPE_CHECKING:
@@ -95,28 +95,28 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the state tensors of each parameter; a class that always has the same may set it."""
+        """Names of the state tensors per parameter; a class where they are fixed may set it as an attribute."""
         raise NotImplementedError(f"{type(self).__name__} does not say which state it keeps: set parts")
 
     @property
     def elementwise(self) -> tuple[bool, ...] | None:
-        """For each of `parts`, whether it has one number for each of the parameter's, where pieces of a parameter can
-        be updated apart; None where the update of a number depends on others of the parameter."""
+        """For each of `parts`, whether it has one number per element, so that pieces of a parameter can be updated
+        separately; None if an element's update depends on other elements."""
         return None
 
     # ---- parameters
     def over(self, params: Params, groups: Sequence[Mapping[str, Any]] = ()) -> Self:
-        """An optimizer by the same rule that trains these parameters, and keeps their states.
+        """An optimizer with the same rule that trains these parameters and keeps their states.
 
         params: a module, several modules, parameters, (name, parameter) pairs, or torch's list of dicts, each with
-            "params" and the numbers that are the group's own.
+            "params" and the group's own hyperparameters.
         groups: dicts of the same kind that select among params: "params" is a pattern of names ("head.*", or a
             module's path "head"), a predicate of name and parameter, a module or parameters. A parameter is in the
-            first group that selects it; what no group selects trains by the optimizer's own numbers. "frozen": True
+            first group that selects it; the rest uses the optimizer's own hyperparameters. "frozen": True
             freezes.
         A group's "lr" may be a schedule; without one it follows the optimizer's.
-        Raises TypeError and ValueError for what is no parameter, is in two groups, selects nothing, or for a number
-        that the optimizer does not have.
+        Raises TypeError and ValueError for non-parameters, for one in two groups, for an empty selection, or for a
+        hyperparameter that the optimizer does not have.
         """
         made = copy(self)
         object.__setattr__(made, "_groups", ParameterGroups(made, params, groups))
@@ -124,7 +124,7 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     @checked
     def having(self, numbers: Mapping[str, Any]) -> Self:
-        """The same rule with other numbers; its rate follows this one's unless `numbers` has one."""
+        """The same rule with other hyperparameters; its rate follows this one's unless `numbers` has one."""
         named = inspect.signature(type(self).__init__).parameters
         unknown = [name for name in numbers if name not in named and name != "lr"]
         if unknown:
@@ -145,7 +145,7 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     @property
     def bound(self) -> ParameterGroups:
-        """Its parameters and their states. Raises RuntimeError for a rule, which has none."""
+        """Its parameters and their states. Raises RuntimeError for an unbound rule."""
         if self._groups is None:
             kind = type(self).__name__
             raise RuntimeError(
@@ -155,48 +155,48 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     @property
     def param_groups(self) -> list[ParameterGroup]:
-        """The groups, of which each has `params`, `lr` and its numbers: `optimizer.param_groups[1].lr = 0.01`."""
+        """The groups, each with `params`, `lr` and its hyperparameters: `optimizer.param_groups[1].lr = 0.01`."""
         return self.bound.groups
 
     @checked
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Train further parameters from the next step on.
 
-        param_group: "params", a module or parameters, and the numbers that are the group's own. Raises TypeError and
-        ValueError as `over` does, and for parameters that are trained already.
+        param_group: "params", a module or parameters, and the group's own hyperparameters. Raises TypeError and
+        ValueError as `over` does, and for parameters that are already trained.
         """
         self.bound.add_param_group(param_group)
 
     def step(self, grads: Any = None) -> None:
-        """Update the parameters in place, by gradients or by the mean of those that `accumulate` gathered.
+        """Update the parameters in place, by gradients or by the mean of those gathered by `accumulate`.
 
-        grads: what `lamina.grad` or `value_and_grad` gives for modules (also for several in a tuple), a dict by the
-            parameters' names, or a list in their order. Parameters without a gradient (None, or left out), those
-            that the differentiated function does not depend on (their zeros are None in torch), and frozen ones stay
-            as they are: no weight decay, no momentum.
-        At once on tensors; within `lamina.jit` it is a part of the compiled program, whose calls ask for the rates.
-        Raises RuntimeError without parameters, ValueError and ShapeError for gradients that are of others.
+        grads: the result of `lamina.grad` or `value_and_grad` for modules (also a tuple for several), a dict by the
+        parameters' names, or a list in their order. Parameters without a gradient (None, or omitted), those that the
+        differentiated function does not depend on (their zeros are None in torch), and frozen ones are unchanged: no
+        weight decay, no momentum. Immediate on tensors; within `lamina.jit` it is part of the compiled program, which
+        reads the rates at each call. Raises RuntimeError without parameters, ValueError and ShapeError for gradients
+        of other parameters.
         """
         self.bound.step(grads)
 
     def accumulate(self, grads: Any) -> None:
-        """Gather gradients, as `step` takes them, for the next `step()`, which updates by their mean."""
+        """Accumulate gradients, in the forms that `step` accepts, for the next `step()`, which takes their mean."""
         self.bound.accumulate(grads)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The states of its parameters by name, what was gathered, the number of updates, and the groups' rates and
-        numbers ("param_groups.0.lr"; a schedule is none)."""
+        """The states of its parameters by name, accumulated gradients, the number of updates, and the groups' rates
+        and hyperparameters ("param_groups.0.lr"; schedules are not included)."""
         return self.bound.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave, of an optimizer with the same parameters; rates and numbers, too, where
-        the state has them. A state of torch's optimizer of this name is taken as well. Raises ValueError."""
+        """Load the result of `state_dict` from an optimizer with the same parameters; also rates and hyperparameters,
+        if included. A state of torch's optimizer of the same name is also accepted. Raises ValueError."""
         self.bound.load_state_dict(state)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set the rate, a number that it was made with, or a new attribute. Raises AttributeError for another one
-        that is set already, ValueError and TypeError for a number that it cannot be made with, RuntimeError within a
-        compiled function, which would set it once, when it is traced.
+        """Set the rate, a hyperparameter, or a new attribute. Raises AttributeError for any other existing attribute,
+        ValueError and TypeError for an invalid value, RuntimeError within a compiled function, where it would only
+        take effect once, during tracing.
         """
         kind, is_made = type(self).__name__, "_arguments" in vars(self)
         is_number = is_made and name in inspect.signature(type(self).__init__).parameters
@@ -232,7 +232,7 @@ class Optimizer(Checked, metaclass=_TakesParameters):
             )
 
     def _change(self, name: str, value: Any) -> None:
-        """Become what it would be, had it been made with another number; groups without one of their own follow."""
+        """Become as if constructed with the new value; groups without their own value follow."""
         if vars(self).get(name) == value:
             return
         arguments = {**self._arguments, name: value}
@@ -250,22 +250,22 @@ class Optimizer(Checked, metaclass=_TakesParameters):
                 rule._change(name, value)
 
     def _become(self, other: Self) -> None:
-        """Take over another one's numbers."""
+        """Take over another one's hyperparameters."""
         vars(self).update({n: x for n, x in vars(other).items() if n not in _ITS_OWN})
         vars(self)["_changes"] = vars(self).get("_changes", 0) + 1
 
     @property
     def compiled(self) -> Hashable:
-        """What programs are compiled for: where it is another one, they are not right."""
+        """The compilation key of programs: they are invalid once it changes."""
         return int(vars(self).get("_changes", 0))
 
     @property
     def moving(self) -> tuple[float, ...]:
-        """The numbers beside the rate that programs are given at each step."""
+        """The hyperparameters besides the rate that programs receive at each step."""
         return ()
 
     def given(self, step: int) -> Array:
-        """The rate at a step, float64 (), or with `moving` behind it (1 + n,)."""
+        """The rate at a step, float64 (), or followed by `moving` (1 + n,)."""
         rate = self.rate(step)
         return np.array([rate, *self.moving] if self.moving else rate, np.float64)
 
@@ -275,32 +275,32 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     @abstractmethod
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
-        """The state before the first step, on the parameter's device; one tensor per name in `parts`."""
+        """The initial state, on the parameter's device; one tensor per name in `parts`."""
 
     @abstractmethod
     def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The parameter and its state after one step. rate: what `given` says; alone, a scalar of float32 where no
+        """The parameter and its state after one step. rate: as in `given`; a bare rate is a float32 scalar unless a
         parameter of the group is wider."""
 
 
 class UpdateOptimizer(Optimizer):
-    """An optimizer whose step is one op, which says what state is kept; backends run it over many tensors at once.
+    """An optimizer whose step is a single op, which declares the state; backends run it over many tensors at once.
 
-    op: the update that `__init__` makes of the optimizer's numbers. Those that were changed since then are not in it:
-        they come with the rate.
+    op: the update, built by `__init__` from the hyperparameters. Those changed since then are not in it: they are
+    passed with the rate.
     """
 
     op: Update
-    _now: Update  # with its numbers
-    _moved: frozenset[str] = frozenset()  # the numbers that were changed
+    _now: Update  # with its current hyperparameters
+    _moved: frozenset[str] = frozenset()  # the hyperparameters that were changed
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Moments, then scalars, and "step" where the steps are counted."""
+        """Moments, then scalars, and "step" if steps are counted."""
         return self.op.kept()
 
     def _become(self, other: Self) -> None:
-        """Take over another one's numbers; those that differ move from now on."""
+        """Take over another one's hyperparameters; those that differ move from now on."""
         before, after = vars(self).get("_now", self.op).numbers(), other.op.numbers()
         moved = self._moved | {name for name, value in after.items() if before.get(name, value) != value}
         super()._become(other)
@@ -308,25 +308,25 @@ class UpdateOptimizer(Optimizer):
 
     @property
     def compiled(self) -> Hashable:
-        """The op, without the numbers that move."""
+        """The op, without the moving hyperparameters."""
         return self.op
 
     @property
     def moving(self) -> tuple[float, ...]:
-        """The numbers that were changed, in the order of `op.moving`."""
+        """The hyperparameters that were changed, in the order of `op.moving`."""
         return tuple(getattr(self._now, name) for name in self.op.moving)
 
     @property
     def elementwise(self) -> tuple[bool, ...] | None:
-        """Moments are, scalars are not; None for a rule that reads norms of the whole tensor."""
+        """True for moments, False for scalars; None for a rule that reads norms of the whole tensor."""
         return None if self.op.norms else tuple(part in self.op.moments for part in self.parts)
 
     def first(self, part: str) -> float:
-        """The value that a moment or scalar starts from."""
+        """The initial value of a moment or scalar."""
         return 0.0
 
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
-        """Moments like the parameter, then scalars, float64, and the number of steps, int64."""
+        """Moments shaped like the parameter, then float64 scalars, and the int64 step count."""
         op, where = self.op, param.device
         moments = [full(param.shape, self.first(n), param.dtype, where) for n in op.moments]
         scalars = [tensor(np.full((), self.first(n)), device=where) for n in op.scalars]
@@ -340,14 +340,14 @@ class UpdateOptimizer(Optimizer):
 
 
 def check_at_least_zero(optimizer: Optimizer, **numbers: float) -> None:
-    """Raise ValueError that names the optimizer, the argument and its value unless all are at least 0."""
+    """Raise ValueError naming the optimizer, the argument and its value unless all are at least 0."""
     for name, value in numbers.items():
         if not value >= 0:
             raise ValueError(f"{type(optimizer).__name__}: {name} must be at least 0, got {value}")
 
 
 def check_betas(optimizer: Optimizer, betas: tuple[float, float]) -> tuple[float, float]:
-    """Two numbers in [0, 1). Raises ValueError that names the optimizer."""
+    """Two numbers in [0, 1). Raises ValueError naming the optimizer."""
     if len(betas) != 2 or not all(0 <= b < 1 for b in betas):
         raise ValueError(f"{type(optimizer).__name__}: betas must be in [0, 1), got {betas}")
     return float(betas[0]), float(betas[1])

@@ -10,10 +10,9 @@ from lamina.optim.schedule import Schedule
 class RMSprop(UpdateOptimizer):
     """w ← w - lr · g / (√v + eps) with v a running mean of g² (Tieleman & Hinton 2012), as torch.optim.RMSprop.
 
-    lr: a rate or a schedule. alpha: how much of v is kept at each step. momentum: of the steps, 0 for none.
-    centered: v less the square of the running mean of g, an estimate of the gradient's variance (Graves 2013).
-    maximize: goes up.
-    Raises ValueError for a negative argument.
+    lr: a rate or a schedule. alpha: the decay of v per step. momentum: that of the steps, 0 for none. centered: v
+    minus the square of the running mean of g, an estimate of the gradient's variance (Graves 2013). maximize:
+    ascends. Raises ValueError for a negative argument.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Learning rates that are multiplied by a factor while a run goes on, beside what was planned."""
+"""Learning rates scaled by a factor during a run, on top of the planned rate or schedule."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class ScaledRate:
 
 
 class HasRate(Protocol):
-    """An optimizer, or the rule of a group of parameters."""
+    """An optimizer, or the rule of a parameter group."""
 
     lr: float | Schedule
 
 
 def scale_rate(optimizer: Optimizer, factor: float) -> None:
-    """From the next step on rates are `factor` times the planned ones, whatever they were before.
+    """From the next step on rates are `factor` times the planned ones, replacing any earlier factor.
 
-    These are the optimizer's, and those of groups of parameters that have their own.
+    Applies to the optimizer's rate, and to those of parameter groups with their own.
     """
     for rule in _rules(optimizer):
         _scale(rule, factor)
 
 
 def multiply_rate(optimizer: Optimizer, factor: float) -> None:
-    """From the next step on these rates are `factor` times what they would have been."""
+    """From the next step on multiply these rates by a further `factor`."""
     for rule in _rules(optimizer):
         _scale(rule, factor * rate_factor(rule))
 
 
 def rate_factor(rule: HasRate) -> float:
-    """What the planned rate is multiplied by."""
+    """The current factor of the planned rate."""
     return rule.lr.factor if isinstance(rule.lr, ScaledRate) else 1.0
 
 
@@ -55,7 +55,7 @@ def _rules(optimizer: Optimizer) -> list[HasRate]:
 
 
 def _scale(rule: HasRate, factor: float) -> None:
-    """Let the rate be `factor` times the planned one, but for one that follows the optimizer's."""
+    """Set the rate to `factor` times the planned one, unless it follows the optimizer's."""
     lr = rule.lr.planned if isinstance(rule.lr, ScaledRate) else rule.lr
     if not isinstance(lr, FollowingRate):
         rule.lr = lr if factor == 1 else ScaledRate(lr, factor)

@@ -1,6 +1,6 @@
-"""Learning-rate schedules: plain functions from the step's number (0, 1, 2, …) to a rate.
+"""Learning-rate schedules: plain functions from the step number (0, 1, 2, …) to a rate.
 
-The rate is an input of the compiled step, so a schedule never makes it compile again. Schedules can be pickled.
+The rate is an input of the compiled step, so a schedule never causes recompilation. Schedules can be pickled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Schedule = Callable[[int], float]
 
 @renamed(rate="lr")
 def constant(lr: float) -> Schedule:
-    """The same rate for ever."""
+    """A constant rate."""
     return partial(_constant, lr)
 
 
@@ -41,13 +41,13 @@ def exponential(lr: float, gamma: float) -> Schedule:
 
 @renamed(rate="lr", steps="total_steps", floor="min_lr")
 def cosine(lr: float, total_steps: int, min_lr: float = 0.0) -> Schedule:
-    """Half a cosine from `lr` at step 0 to `min_lr` at step `total_steps` and after (Loshchilov & Hutter 2017)."""
+    """Half a cosine from `lr` at step 0 to `min_lr` from step `total_steps` on (Loshchilov & Hutter 2017)."""
     _positive("cosine", "total_steps", total_steps)
     return partial(_cosine, lr, total_steps, min_lr)
 
 
 def warm_up(schedule: Schedule, steps: int) -> Schedule:
-    """The schedule, preceded by `steps` steps that climb in a line to its first rate (Goyal et al. 2017)."""
+    """The schedule, preceded by `steps` steps of linear warm-up to its first rate (Goyal et al. 2017)."""
     return partial(_warm_up, schedule, steps)
 
 
@@ -59,7 +59,7 @@ def one_cycle(
     div_factor: float = 25.0,
     final_div_factor: float = 1e4,
 ) -> Schedule:
-    """Up and down again along half cosines (Smith & Topin 2018; torch's OneCycleLR).
+    """Up and down along half cosines (Smith & Topin 2018; torch's OneCycleLR).
 
     max_lr: the highest rate, reached after the fraction `pct_start` of the steps.
     div_factor, final_div_factor: the first rate is max_lr / div_factor, the last one the first / final_div_factor.
@@ -72,7 +72,7 @@ def one_cycle(
     return partial(_one_cycle, first, max_lr, first / final_div_factor, top, max(total_steps - 1, 1))
 
 
-# ---- the functions themselves, of the step as their last argument
+# ---- implementations, with the step as their last argument
 
 
 def _constant(lr: float, step: int) -> float:
@@ -98,7 +98,7 @@ def _one_cycle(first: float, peak: float, end: float, top: float, last: int, ste
 
 
 def _blend(a: float, b: float, part: float) -> float:
-    """From a (part 0) to b (part 1) along half a cosine."""
+    """Interpolate from a (part 0) to b (part 1) along half a cosine."""
     return b + (a - b) * 0.5 * (1 + math.cos(math.pi * part))
 
 

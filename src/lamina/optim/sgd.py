@@ -10,9 +10,9 @@ from lamina.optim.schedule import Schedule
 class SGD(UpdateOptimizer):
     """w ← w - lr · v with v ← momentum · v + (1 - dampening) · (gradient + weight_decay · w).
 
-    The arithmetic of torch.optim.SGD (v is the gradient after the first step, whatever the dampening); nesterov looks
-    ahead along v (Sutskever et al. 2013). lr: a rate or a schedule. maximize: goes up. Raises ValueError for negative
-    arguments, or nesterov without momentum or with dampening.
+    Same arithmetic as torch.optim.SGD (v is the gradient after the first step, whatever the dampening); nesterov
+    looks ahead along v (Sutskever et al. 2013). lr: a rate or a schedule. maximize: ascends. Raises ValueError for
+    negative arguments, or nesterov without momentum or with dampening.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Optimizers that go by the gradient's sign: Rprop and Lion."""
+"""Sign-based optimizers: Rprop and Lion."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from lamina.optim.schedule import Schedule
 
 
 class Rprop(UpdateOptimizer):
-    """Steps that grow while the gradient's sign stays and shrink when it changes, as torch.optim.Rprop.
+    """Step sizes that grow while the gradient's sign persists and shrink when it flips, as torch.optim.Rprop.
 
-    For whole batches (Riedmiller & Braun 1993). lr: the size of the first steps; of a schedule, its first rate. etas:
-    the factors after a change of sign and without. step_sizes: the smallest and the largest step. maximize: goes up.
+    For full batches (Riedmiller & Braun 1993). lr: the initial step size; for a schedule, its first rate. etas: the
+    factors after a sign change and without one. step_sizes: the smallest and the largest step. maximize: ascends.
     Raises ValueError unless 0 < etas[0] < 1 < etas[1] and 0 <= step_sizes[0] <= step_sizes[1].
     """
 
@@ -33,7 +33,7 @@ class Rprop(UpdateOptimizer):
         self.op = RpropUpdate(minus, plus, smallest, largest, bool(maximize))
 
     def first(self, part: str) -> float:
-        """The sizes start as the rate."""
+        """The step sizes are initialized to the rate."""
         return self.rate(0) if part == "step_size" else 0.0
 
     def __repr__(self) -> str:
@@ -43,8 +43,8 @@ class Rprop(UpdateOptimizer):
 class Lion(UpdateOptimizer):
     """The sign of an interpolated momentum (Chen et al. 2023), with decoupled weight decay.
 
-    lr: a rate or a schedule; a third to a tenth of AdamW's is usual, with a weight_decay that is so much larger.
-    betas: of the interpolation and of the momentum. maximize: goes up. Raises ValueError for a negative argument or a
+    lr: a rate or a schedule; typically a third to a tenth of AdamW's, with a correspondingly larger weight_decay.
+    betas: of the interpolation and of the momentum. maximize: ascends. Raises ValueError for a negative argument or a
     beta outside [0, 1).
     """
 

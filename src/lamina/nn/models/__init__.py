@@ -1,7 +1,7 @@
 """Networks by name: `resnet50(num_classes=10)`, or `get_model("resnet50", num_classes=10)`.
 
-Names, arguments and state_dict keys are torchvision's where it has the network, so that published weights load by
-name; docs/networks.md and docs/networks-for-tasks.md list them.
+Names, arguments and state_dict keys are torchvision's if it has the network, so that published weights load by name;
+docs/networks.md and docs/networks-for-tasks.md list them.
 """
 
 from lamina._lazy import listing

@@ -25,14 +25,14 @@ class AlexNet(Module):
     """The full-width network: images (N, in_channels, 224, 224) -> logits (N, num_classes).
 
     96 filters 11×11/4, pool 3/2, 256 5×5, pool, 384, 384, 256 3×3, pool, then 6400 -> 4096 -> 4096 ->
-    num_classes with dropout. Parameters are called conv.0 … conv.10 and fc.0, fc.3, fc.6. Any image size works whose
-    features are 5×5: 195 to 226 pixels on a side.
+    num_classes with dropout. Parameters are named conv.0 … conv.10 and fc.0, fc.3, fc.6. Any image size with 5×5
+    features works: 195 to 226 pixels on a side.
 
-    Weights start normal with deviation 1/√fan_in, biases from 0: training from nothing then starts at once,
-    without a warm-up, at a learning rate of 0.01 with momentum 0.9. (From torch's initial values the loss
-    stands still for the first epochs on small data; from He's it explodes at that rate.) The last layer's
-    weights are ten times smaller: all classes start nearly equal, and the first steps are calm enough for
-    losses on two devices to be compared.
+    Weights start normal with standard deviation 1/√fan_in, biases from 0: training from scratch then makes progress
+    at once, without a warm-up, at a learning rate of 0.01 with momentum 0.9. (With torch's initial values the loss
+    stagnates for the first epochs on small data; with He's it diverges at that rate.) The last layer's weights are
+    ten times smaller: all classes start nearly equal, and the first steps are smooth enough for comparing losses
+    across two devices.
     """
 
     @renamed(classes="num_classes")
@@ -69,7 +69,7 @@ class AlexNet(Module):
 
 
 def _calm(features: int, num_classes: int) -> Linear:
-    """A linear layer whose weights are a tenth of what `init.lecun_` gives."""
+    """A linear layer whose weights are a tenth of those of `init.lecun_`."""
 
     def write(layer: init.Layer) -> None:
         init.normal_(layer.weight, 0.0, 0.1 / math.sqrt(features))
@@ -82,8 +82,8 @@ def _calm(features: int, num_classes: int) -> Linear:
 class AlexNetImageNet(Module):
     """torchvision's AlexNet (Krizhevsky 2014): images (N, 3, 224, 224) -> logits (N, num_classes).
 
-    Parameters are called as there (features.0.weight … classifier.6.bias), so its weights load by name. Any
-    image of 63 pixels or more works: the features are averaged to 6×6.
+    Parameters are named as there (features.0.weight … classifier.6.bias), so its weights load by name. Any image of
+    63 pixels or more works: the features are averaged to 6×6.
     """
 
     @renamed(classes="num_classes")
@@ -121,5 +121,5 @@ class AlexNetImageNet(Module):
 
 @network(_PAPER2, command="alexnet-imagenet", rates={"sgd": 0.01, "adam": 1e-4})
 def alexnet(num_classes: int = 1000, dropout: float = 0.5) -> AlexNetImageNet:
-    """torchvision's; `AlexNet` is the full-width network of the first paper."""
+    """torchvision's; `AlexNet` is the full-width network of the original paper."""
     return AlexNetImageNet(num_classes, dropout)

@@ -1,4 +1,4 @@
-"""GoogLeNet (Szegedy et al. 2015): the network of the paper, and torchvision's with batch norms."""
+"""GoogLeNet (Szegedy et al. 2015): the paper's network, and torchvision's with batch norms."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _BLOCKS = {
     "5b": (384, 192, 384, 48, 128, 128),
 }
 
-#: ImageNet's means and deviations of red, green and blue, [3, 1, 1].
+#: ImageNet's means and standard deviations of red, green and blue, [3, 1, 1].
 _MEAN = np.array([0.485, 0.456, 0.406]).reshape(3, 1, 1)
 _DEVIATION = np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1)
 
 
 class InceptionConv(Module):
-    """A convolution that keeps the size (at stride 1), a batch norm where wanted, and ReLU; keys conv and bn.
+    """A size-preserving convolution (at stride 1), an optional batch norm, and ReLU; keys conv and bn.
 
-    kernel: of both axes, or of each. padded: whether the size is kept at all.
+    kernel: for both axes, or per axis. padded: whether to preserve the size.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class InceptionConv(Module):
 
 
 class Inception(Module):
-    """Four branches on the same input, joined along the channels: 1×1, 3×3, 5×5 and a 3×3 pooling.
+    """Four branches on the same input, concatenated along the channels: 1×1, 3×3, 5×5 and a 3×3 pooling.
 
     The arguments are torchvision's: ch3x3red and ch5x5red are the filters of the 1×1 convolutions before the larger
-    ones, pool_proj those after the pooling. With batch norms the third branch is 3×3, too, as torchvision's is.
+    ones, pool_proj those after the pooling. With batch norms the third branch is also 3×3, as in torchvision.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Inception(Module):
 
 
 class InceptionAux(Module):
-    """A classifier on features (N, in_channels, H, W), whose loss gives early layers a gradient."""
+    """A classifier on features (N, in_channels, H, W), whose loss improves the gradients of early layers."""
 
     def __init__(
         self, in_channels: int, num_classes: int, dropout: float = 0.7, *, batch_norm: bool = True
@@ -117,7 +117,7 @@ class InceptionAux(Module):
 
 
 def to_unit_range(x: T) -> T:
-    """Images (N, 3, H, W) that were normalized by ImageNet's means and deviations, as numbers in [-1, 1]."""
+    """Images (N, 3, H, W) normalized by ImageNet's means and standard deviations, mapped to [-1, 1]."""
     images: Any = ops.operand(x)
     scale, shift = (a.astype(images.dtype.numpy) for a in (_DEVIATION / 0.5, (_MEAN - 0.5) / 0.5))
     y: T = images * scale + shift
@@ -125,7 +125,7 @@ def to_unit_range(x: T) -> T:
 
 
 def truncated_weights(std: float) -> Callable[[init.Layer], None]:
-    """A scheme: weights normal with deviation std, drawn again beyond ±2, biases as torch's."""
+    """A scheme: weights normal with standard deviation std, redrawn beyond ±2, biases as torch's."""
 
     def write(layer: init.Layer) -> None:
         init.torch_(layer)
@@ -135,7 +135,7 @@ def truncated_weights(std: float) -> Callable[[init.Layer], None]:
 
 
 class GoogLeNetOutputs(NamedTuple):
-    """What a GoogLeNet with auxiliary classifiers gives in training: logits (N, num_classes) each."""
+    """The result of a GoogLeNet with auxiliary classifiers in training: logits (N, num_classes) each."""
 
     logits: Any
     aux_logits2: Any
@@ -146,13 +146,13 @@ class GoogLeNetOutputs(NamedTuple):
 class GoogLeNet(Module):
     """Images (N, 3, 224, 224) -> logits (N, num_classes); 6,998,552 parameters with 1000 classes.
 
-    Modules are called as in torchvision (conv1.conv, inception3a.branch1.conv, … fc). By default it is the paper's
+    Modules are named as in torchvision (conv1.conv, inception3a.branch1.conv, … fc). By default it is the paper's
     network without its auxiliary classifiers, whose weights start from He's normal distribution; `googlenet` is
-    torchvision's, with initial values as there. Any image of 32 pixels or more works: the features are averaged.
+    torchvision's, with its initialization. Any image of 32 pixels or more works: the features are averaged.
 
     Args:
-        batch_norm: norms behind the convolutions, 3×3 in the place of 5×5 ones, a last pooling of 2×2.
-        aux_logits: two more classifiers, `aux1` and `aux2`; in training the result is `GoogLeNetOutputs`.
+        batch_norm: norms after the convolutions, 3×3 in the place of 5×5 ones, a last pooling of 2×2.
+        aux_logits: two additional classifiers, `aux1` and `aux2`; in training the result is `GoogLeNetOutputs`.
         transform_input: images that were normalized by ImageNet's means and deviations are normalized to [-1, 1].
     """
 
@@ -188,7 +188,7 @@ class GoogLeNet(Module):
             self.fc = Linear(channels, num_classes)
 
     def _add(self, channels: int, batch_norm: bool, *names: str) -> int:
-        """Add inception blocks; returns the channels of the last one's output."""
+        """Add inception blocks; returns the number of output channels of the last one."""
         for name in names:
             block = Inception(channels, *_BLOCKS[name], batch_norm=batch_norm)
             self.add_module(f"inception{name}", block)

@@ -1,4 +1,4 @@
-"""Boxes that detectors start from: where they stand, how others are told by them, which objects they answer for.
+"""Anchor boxes of detectors: their positions, the encoding of boxes relative to them, and their matching to objects.
 
 A box is (x1, y1, x2, y2) in pixels, x1 < x2 and y1 < y2.
 """
@@ -15,12 +15,12 @@ from lamina import ops
 from lamina.ops.core import operand
 
 Array = np.ndarray[Any, Any]
-#: What a predicted logarithm of a size may be at most: 1000 / 16 times the anchor.
+#: The largest predicted logarithm of a size: 1000 / 16 times the anchor.
 _MOST_LOG = math.log(1000 / 16)
 
 
 def cell_anchors(sizes: Sequence[float], aspect_ratios: Sequence[float]) -> Array:
-    """The boxes around a point at 0, rounded to whole pixels: float32 [ratios · sizes, 4].
+    """The boxes around the origin, rounded to whole pixels: float32 [ratios · sizes, 4].
 
     sizes: the square root of the area, in pixels. aspect_ratios: height by width.
     """
@@ -32,7 +32,7 @@ def cell_anchors(sizes: Sequence[float], aspect_ratios: Sequence[float]) -> Arra
 
 
 def grid_anchors(cell: Array, grid: Sequence[int], image: Sequence[int]) -> Array:
-    """The boxes of a cell at every place of a grid (h, w) over an image (H, W): float32 [h · w · boxes, 4]."""
+    """The boxes of a cell at every position of a grid (h, w) over an image (H, W): float32 [h · w · boxes, 4]."""
     steps = [size // count for size, count in zip(image, grid, strict=True)]
     y, x = np.meshgrid(*(np.arange(n) * s for n, s in zip(grid, steps, strict=True)), indexing="ij")
     places = np.stack([x, y, x, y], -1).reshape(-1, 1, 4).astype(np.float32)
@@ -40,14 +40,14 @@ def grid_anchors(cell: Array, grid: Sequence[int], image: Sequence[int]) -> Arra
 
 
 def encode_boxes(boxes: Any, anchors: Any) -> Any:
-    """How boxes [..., 4] differ from anchors [..., 4]: the centre's distance by the size, the logarithm of the sizes'
-    quotient."""
+    """Boxes [..., 4] relative to anchors [..., 4]: the center's offset by the size, and the log-ratio of the
+    sizes."""
     (x, y, w, h), (ax, ay, aw, ah) = _centred(boxes), _centred(anchors)
     return ops.stack([(x - ax) / aw, (y - ay) / ah, ops.log(w / aw), ops.log(h / ah)], -1)
 
 
 def decode_boxes(codes: Any, anchors: Any) -> Any:
-    """The boxes that `encode_boxes` told by codes [..., 4]; at most 62.5 times as large as their anchors."""
+    """The inverse of `encode_boxes` for codes [..., 4]; boxes are at most 62.5 times as large as their anchors."""
     dx, dy, dw, dh = ops.unbind(operand(codes), -1)
     ax, ay, aw, ah = _centred(anchors)
     x, y = dx * aw + ax, dy * ah + ay
@@ -56,7 +56,7 @@ def decode_boxes(codes: Any, anchors: Any) -> Any:
 
 
 def clip_boxes(boxes: Any, sizes: Any) -> Any:
-    """Boxes [N, B, 4] within images of sizes [N, 2] of (height, width)."""
+    """Boxes [N, B, 4] clipped to images of sizes [N, 2], (height, width)."""
     limits = ops.cast(ops.flip(operand(sizes), (1,)), boxes.dtype)
     return ops.minimum(ops.clamp(boxes, min=0.0), ops.unsqueeze(ops.cat([limits, limits], 1), 1))
 
@@ -69,7 +69,7 @@ def _centred(boxes: Any) -> tuple[Any, Any, Any, Any]:
 
 
 class Matches(NamedTuple):
-    """The object that each anchor answers for, whether it shows it, and whether it counts at all: each [N, A]."""
+    """Each anchor's object, whether it is a positive match, and whether it counts at all: each [N, A]."""
 
     object: Any
     positive: Any
@@ -77,10 +77,10 @@ class Matches(NamedTuple):
 
 
 def match_anchors(boxes: Any, valid: Any, anchors: Any, high: float, low: float) -> Matches:
-    """Give each anchor [A, 4] the object of boxes [N, M, 4] that it overlaps most.
+    """Match each anchor [A, 4] to the object of boxes [N, M, 4] that it overlaps most.
 
-    It shows it where they overlap by `high`, and where no anchor overlaps the object more; it shows nothing below
-    `low`, and does not count in between. valid: bool [N, M]; the other boxes are padding. As torchvision's Matcher.
+    It is positive if the overlap is at least `high`, or if no anchor overlaps the object more; negative below `low`,
+    and ignored in between. valid: bool [N, M]; the other boxes are padding. As torchvision's Matcher.
     """
     images, most = boxes.shape[:2]
     overlap = ops.box_iou(boxes.reshape((images * most, 4)), anchors).reshape((images, most, -1))

@@ -1,4 +1,4 @@
-"""Networks of images cut into stages, whose features other networks read: segmentation, detection."""
+"""Image backbones split into stages, whose features feed other networks: segmentation, detection."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lamina.nn.module import Module, T
 
 
 class FeatureStages(Module):
-    """Modules that run one after the other, of which some results are handed out.
+    """Modules run in sequence, some of whose results are returned.
 
-    modules: by the names of their keys, in order. returned: names of modules, and the names of their results. What
-    comes after the last of these is left out.
+    modules: by key, in order. returned: names of modules, and the names of their results. Modules after the last of
+    these are dropped.
     """
 
     def __init__(self, modules: Mapping[str, Module], returned: Mapping[str, str]) -> None:
@@ -38,6 +38,6 @@ class FeatureStages(Module):
 
 
 def resnet_modules(net: ResNet) -> dict[str, Module]:
-    """What a ResNet is made of up to its last features, by their keys: conv1, bn1, relu, maxpool, layer1 … 4."""
+    """The modules of a ResNet up to its last features, by key: conv1, bn1, relu, maxpool, layer1 … 4."""
     stem = {"conv1": net.conv1, "bn1": net.bn1, "relu": ReLU(), "maxpool": net.maxpool}
     return {**stem, **{f"layer{i}": getattr(net, f"layer{i}") for i in (1, 2, 3, 4)}}

@@ -1,4 +1,4 @@
-"""BERT (Devlin, Chang, Lee & Toutanova 2019): an encoder that sees text from both sides.
+"""BERT (Devlin, Chang, Lee & Toutanova 2019): a bidirectional text encoder.
 
 Arguments and keys are those of Hugging Face's transformers (bert.encoder.layer.0.attention.self.query.weight, …), so
 published weights load by name.
@@ -26,14 +26,14 @@ from lamina.tensors import zeros
 
 
 class BertOutput(NamedTuple):
-    """What `BertModel` gives."""
+    """The output of `BertModel`."""
 
     last_hidden_state: Any
     pooler_output: Any
 
 
 class BertEmbeddings(Module):
-    """The sum of what stands for each token, its place and its segment; layer norm and dropout."""
+    """The sum of token, position and segment embeddings; layer norm and dropout."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class BertEmbeddings(Module):
 
 
 class BertSelfAttention(Module):
-    """Attention of several heads, without the projection after it."""
+    """Multi-head attention, without the output projection."""
 
     def __init__(self, hidden_size: int, heads: int, dropout: float) -> None:
         self.heads = heads
@@ -72,14 +72,14 @@ class BertSelfAttention(Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: T, bias: T | None = None) -> T:
-        """x (B, L, E) -> the same shape; bias: what is added to the scores."""
+        """x (B, L, E) -> the same shape; bias: added to the scores."""
         q, k, v = (split_heads(layer(x), self.heads) for layer in (self.query, self.key, self.value))
         y: T = join_heads(attended(q, k, v, bias, self.dropout))
         return y
 
 
 class BertResidual(Module):
-    """A linear layer, dropout, the sum with what skipped it, a layer norm."""
+    """A linear layer, dropout, the residual connection, a layer norm."""
 
     def __init__(self, inputs: int, hidden_size: int, dropout: float, eps: float) -> None:
         self.dense = Linear(inputs, hidden_size)
@@ -93,7 +93,7 @@ class BertResidual(Module):
 
 
 class BertAttention(Module):
-    """Attention with its projection and residual."""
+    """Attention with output projection and residual connection."""
 
     def __init__(
         self, hidden_size: int, heads: int, attention_dropout: float, dropout: float, eps: float
@@ -118,7 +118,7 @@ class BertIntermediate(Module):
 
 
 class BertLayer(Module):
-    """Attention, then two linear layers, each with a residual and a layer norm behind it."""
+    """Attention, then a feed-forward network, each followed by a residual connection and a layer norm."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class BertLayer(Module):
 
 
 class BertEncoder(Module):
-    """The layers one after the other."""
+    """The layers in sequence."""
 
     def __init__(self, layers: int, *sizes: Any) -> None:
         self.layer = ModuleList(BertLayer(*sizes) for _ in range(layers))
@@ -164,9 +164,10 @@ class BertPooler(Module):
 
 
 class BertModel(Module):
-    """Embeddings, encoder, and unless add_pooling_layer is False the pooler.
+    """Embeddings, encoder, and the pooler unless add_pooling_layer is False.
 
-    The defaults are those of the base network: 109,482,240 parameters. Weights start at deviation 0.02.
+    The defaults are those of the base model: 109,482,240 parameters. Weights are initialized with standard deviation
+    0.02.
     """
 
     def __init__(
@@ -213,10 +214,10 @@ class BertModel(Module):
         token_type_ids: T | None = None,
         position_ids: T | None = None,
     ) -> BertOutput:
-        """Integers (B, L) -> (B, L, hidden_size), and (B, hidden_size) of the first token (None without pooler).
+        """Integers (B, L) -> (B, L, hidden_size), and (B, hidden_size) for the first token (None without pooler).
 
-        attention_mask: (B, L), 0 at tokens that are padding. token_type_ids: (B, L), each token's segment, 0 unless
-        given. position_ids: (B, L) or (L,), each token's place. Raises ShapeError for too long a text.
+        attention_mask: (B, L), 0 at padding tokens. token_type_ids: (B, L), each token's segment, by default 0.
+        position_ids: (B, L) or (L,), each token's position. Raises ShapeError if the text is too long.
         """
         ids: T = operand(input_ids)
         if ids.ndim != 2 or ids.shape[1] > self.max_position_embeddings:
@@ -243,7 +244,7 @@ class BertPredictionHeadTransform(Module):
 
 
 class BertLMPredictionHead(Module):
-    """The logits of each token. `bias` is the decoder's, under the two names that published files have for it."""
+    """The logits of each token. `bias` is the decoder's, under the two names that it has in published files."""
 
     def __init__(self, vocab_size: int, hidden_size: int, eps: float) -> None:
         self.transform = BertPredictionHeadTransform(hidden_size, eps)
@@ -268,9 +269,9 @@ class BertOnlyMLMHead(Module):
 
 
 class BertForMaskedLM(Module):
-    """`BertModel` without its pooler, and the logits of the tokens, by the embedding's own weights.
+    """`BertModel` without its pooler, and the logits of the tokens, with tied embedding weights.
 
-    Arguments as `BertModel`. The loss is `token_loss` with labels -100 where nothing was masked.
+    Arguments as in `BertModel`. The loss is `token_loss` with labels -100 at unmasked tokens.
     """
 
     def __init__(
@@ -296,14 +297,14 @@ class BertForMaskedLM(Module):
         token_type_ids: T | None = None,
         position_ids: T | None = None,
     ) -> T:
-        """Integers (B, L) -> logits (B, L, vocab_size); arguments as `BertModel.forward`."""
+        """Integers (B, L) -> logits (B, L, vocab_size); arguments as in `BertModel.forward`."""
         found = self.bert(input_ids, attention_mask, token_type_ids, position_ids)
         logits: T = self.cls(found.last_hidden_state)
         return logits
 
 
 def _initial(layer: Any) -> None:
-    """Weights normal with deviation 0.02, biases zero."""
+    """Weights normal with standard deviation 0.02, biases zero."""
     init.normal_(layer.weight, 0.0, 0.02)
     if layer.bias is not None:
         init.zeros_(layer.bias)

@@ -1,4 +1,4 @@
-"""Blocks that networks of several families are made of."""
+"""Building blocks shared by several families of networks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
 from lamina.nn.norm import BatchNorm2d, LayerNorm
 
-#: What makes a norm of so many channels.
+#: Constructs a norm for a number of channels.
 Norm = Callable[[int], Module]
-#: What makes an activation.
+#: Constructs an activation.
 Activation = Callable[[], Module]
 
 
 def divisible(value: float, by: int = 8, least: int | None = None) -> int:
-    """The multiple of `by` nearest to value, at least `least` (by default `by`), never below 0.9 of value."""
+    """The multiple of `by` nearest to value, at least `least` (by default `by`), and at least 0.9 of value."""
     near = max(least or by, int(value + by / 2) // by * by)
     return near + by if near < 0.9 * value else near
 
@@ -40,9 +40,9 @@ def conv_norm(
     dilation: int = 1,
     bias: bool | None = None,
 ) -> Sequential:
-    """A convolution, a norm and an activation, the last two where given: keys 0.weight, 1.weight, …
+    """A convolution, and optionally a norm and an activation: keys 0.weight, 1.weight, …
 
-    padding: by default the size stays at stride 1. bias: by default where there is no norm.
+    padding: by default preserves the size at stride 1. bias: by default if there is no norm.
     """
     around = (kernel_size - 1) // 2 * dilation if padding is None else padding
     biased = norm_layer is None if bias is None else bias
@@ -55,7 +55,7 @@ def conv_norm(
 
 
 class SqueezeExcitation(Module):
-    """Channels scaled by what two 1×1 convolutions make of their means (Hu, Shen & Sun 2018)."""
+    """Channels scaled by a gate that two 1×1 convolutions compute from their means (Hu, Shen & Sun 2018)."""
 
     def __init__(
         self,
@@ -69,17 +69,17 @@ class SqueezeExcitation(Module):
         self.activation, self.scale_activation = activation(), scale_activation()
 
     def forward(self, x: T) -> T:
-        """x (N, input_channels, H, W), of which each channel is scaled."""
+        """x (N, input_channels, H, W), with each channel scaled."""
         mean = ops.adaptive_avg_pool2d(x, 1)
         scale: T = self.scale_activation(self.fc2(self.activation(self.fc1(mean))))
         return scale * x
 
 
 class StochasticDepth(_Dropout):
-    """In training, a branch is left out with probability p, else grown by 1 / (1 - p) (Huang et al. 2016).
+    """In training, drops a branch with probability p, otherwise scales it by 1 / (1 - p) (Huang et al. 2016).
 
-    mode: "row" decides for each sample, "batch" once for all. It belongs before the sum with what skips the branch.
-    Raises ValueError for a p that is not in [0, 1] or another mode.
+    mode: "row" decides per sample, "batch" once for all. It belongs before the residual sum. Raises ValueError for a
+    p outside [0, 1] or another mode.
     """
 
     def __init__(self, p: float, mode: Literal["row", "batch"] = "row") -> None:
@@ -100,18 +100,18 @@ class StochasticDepth(_Dropout):
 
 
 class Permute(Module):
-    """The axes in another order."""
+    """Permutes the axes."""
 
     def __init__(self, dims: Sequence[int]) -> None:
         self.dims = tuple(dims)
 
     def forward(self, x: T) -> T:
-        """x with axis dims[i] at place i."""
+        """x with axis dims[i] at position i."""
         return ops.permute(x, self.dims)
 
 
 class LayerNorm2d(LayerNorm):
-    """Layer norm over the channels of (N, C, H, W), at each pixel."""
+    """Layer norm over the channels of (N, C, H, W), per pixel."""
 
     def forward(self, x: T) -> T:
         """x (N, C, H, W) normalized; shape and dtype stay."""
@@ -120,9 +120,9 @@ class LayerNorm2d(LayerNorm):
 
 
 class MLP(Sequential):
-    """Linear layers, between them an activation, behind each a dropout: keys 0.weight, 3.weight, …
+    """Linear layers with activations in between, each followed by dropout: keys 0.weight, 3.weight, …
 
-    hidden_channels: the sizes of their outputs, the last one that of the whole.
+    hidden_channels: the sizes of their outputs, the last one being that of the whole.
     """
 
     older_names: ClassVar[Mapping[str, str]] = {r"linear_1\.": "0.", r"linear_2\.": "3."}
@@ -143,9 +143,9 @@ class MLP(Sequential):
 
 
 def relative_positions(height: int, width: int) -> np.ndarray[Any, Any]:
-    """[P, P] int64 for the P = height · width places of a window: which row of a table is for how they lie apart.
+    """[P, P] int64 for the P = height · width positions of a window: the table row for each relative position.
 
-    The table has (2 height - 1)(2 width - 1) rows, one for each difference of places (Liu et al. 2021).
+    The table has (2 height - 1)(2 width - 1) rows, one per difference of positions (Liu et al. 2021).
     """
     places = np.stack(np.meshgrid(np.arange(height), np.arange(width), indexing="ij"), -1).reshape(-1, 2)
     apart = places[:, None] - places + (height - 1, width - 1)
@@ -153,7 +153,7 @@ def relative_positions(height: int, width: int) -> np.ndarray[Any, Any]:
 
 
 def position_bias(table: Any, index: Any, places: int) -> Any:
-    """[1, heads, places, places], what is added to the scores of attention within a window.
+    """[1, heads, positions, positions], the bias of attention scores within a window.
 
     table: [rows, heads]. index: `relative_positions`, of any shape.
     """

@@ -19,7 +19,7 @@ from lamina.ops.core import operand
 
 
 class ConformerConvolution(Module):
-    """Layer norm, 1×1 with a gate, one filter a channel, batch or group norm, SiLU, 1×1, dropout."""
+    """Layer norm, 1×1 with a gate, depthwise convolution, batch or group norm, SiLU, 1×1, dropout."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ConformerLayer(Module):
         self.convolution_first = convolution_first
 
     def forward(self, input: T, key_padding_mask: Mask = None) -> T:
-        """input (L, B, E) -> the same shape; key_padding_mask (B, L), True at frames that are padding."""
+        """input (L, B, E) -> the same shape; key_padding_mask (B, L), True at padding frames."""
         x: T = self.ffn1(input) * 0.5 + input
         if self.convolution_first:
             x = x + self.conv_module(x)
@@ -107,10 +107,10 @@ class ConformerLayer(Module):
 
 
 class Conformer(Module):
-    """num_layers layers on frames of input_dim numbers.
+    """num_layers layers on frames of input_dim features.
 
     Keys are conformer_layers.0.ffn1.sequential.0.weight, …. use_group_norm: instead of batch norm. convolution_first:
-    the convolution stands before the attention.
+    the convolution precedes the attention.
     """
 
     def __init__(
@@ -140,8 +140,8 @@ class Conformer(Module):
     def forward(self, input: T, lengths: Any) -> tuple[T, Any]:
         """Frames (B, L, input_dim) -> the same shape, and the lengths.
 
-        lengths: (B,), the frames of each that are not padding, at least 1; attention does not look at the others.
-        As in torchaudio, convolutions and batch norms see what padding holds: give zeros.
+        lengths: (B,), the number of non-padding frames of each, at least 1; attention ignores the others. As in
+        torchaudio, convolutions and batch norms see the padding: use zeros.
         """
         x: T = operand(input)
         counts = operand(lengths)

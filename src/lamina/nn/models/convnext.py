@@ -25,9 +25,9 @@ _RATES = {"sgd": 0.01, "adam": 2e-4}
 
 
 class ConvNeXtBlock(Module):
-    """x + scale · (7×7 per channel, layer norm, linear to four times the channels, GELU, linear back).
+    """x + scale · (depthwise 7×7, layer norm, linear to four times the channels, GELU, linear back).
 
-    The branch is left out with probability `stochastic_depth_prob` in training; layer_scale: where its scale starts.
+    The branch is dropped with probability `stochastic_depth_prob` in training; layer_scale: the initial scale.
     """
 
     layer_scale: Parameter
@@ -52,10 +52,10 @@ class ConvNeXtBlock(Module):
 
 
 class ConvNeXt(Module):
-    """4×4/4, stages of blocks, between them a layer norm and 2×2/2, then the mean, a layer norm and a linear layer.
+    """4×4/4, stages of blocks with a layer norm and 2×2/2 in between, then the mean, a layer norm and a linear layer.
 
-    widths, depths: channels and blocks of each stage. stochastic_depth_prob: of the last block; it grows from 0 at
-    the first. Keys and initial values are torchvision's. Images of 32 pixels or more.
+    widths, depths: channels and blocks of each stage. stochastic_depth_prob: of the last block; it increases linearly
+    from 0 at the first. Keys and initialization are torchvision's. Images of 32 pixels or more.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ConvNeXt(Module):
 
 
 def _convnext(width: int, depth: int, share: float, num_classes: int, options: dict[str, Any]) -> ConvNeXt:
-    """Stages of 3, 3, depth and 3 blocks, the first one `width` wide, each twice as wide as the one before."""
+    """Stages of 3, 3, depth and 3 blocks, the first one `width` wide, each twice as wide as the previous one."""
     chosen = {"stochastic_depth_prob": share, **options}
     widths = [width * factor for factor in (1, 2, 4, 8)]
     return ConvNeXt(widths, (3, 3, depth, 3), num_classes=num_classes, **chosen)

@@ -1,4 +1,4 @@
-"""CRNN (Shi, Bai & Yao 2017): reads the letters of a line of text, trained by CTC."""
+"""CRNN (Shi, Bai & Yao 2017): recognizes a line of text, trained with CTC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lamina.ops.core import operand
 from lamina.spec import ShapeError
 
 _FILTERS = (64, 128, 256, 256, 512, 512, 512)
-#: Convolutions that a batch norm follows, and the pools: height is halved four times, width twice.
+#: Convolutions followed by a batch norm, and the pools: height is halved four times, width twice.
 _NORMS = (2, 4, 6)
 _POOLS: dict[int, tuple[Any, Any, Any]] = {
     0: (2, 2, 0),
@@ -28,7 +28,7 @@ _POOLS: dict[int, tuple[Any, Any, Any]] = {
 
 
 class BidirectionalLSTM(Module):
-    """An LSTM in both directions, and a linear layer on each step."""
+    """A bidirectional LSTM, and a linear layer on each step."""
 
     def __init__(self, nIn: int, nHidden: int, nOut: int) -> None:
         self.rnn = LSTM(nIn, nHidden, bidirectional=True)
@@ -43,9 +43,9 @@ class BidirectionalLSTM(Module):
 class CRNN(Module):
     """Seven convolutions over an image of height imgH, two bidirectional LSTMs along its width.
 
-    imgH: a multiple of 16; what remains of it after the pools must be one row, so 32. nc: channels. nclass: classes
-    with the blank. nh: size of the LSTMs' states. leakyRelu: slope 0.2 below zero. Keys are those of the widespread
-    PyTorch version: cnn.conv0.weight, cnn.batchnorm2.running_mean, rnn.0.rnn.weight_ih_l0, rnn.1.embedding.bias.
+    imgH: a multiple of 16 that leaves one row after the pools, so 32. nc: channels. nclass: classes, including the
+    blank. nh: size of the LSTMs' states. leakyRelu: slope 0.2 below zero. Keys are those of the widespread PyTorch
+    version: cnn.conv0.weight, cnn.batchnorm2.running_mean, rnn.0.rnn.weight_ih_l0, rnn.1.embedding.bias.
     """
 
     def __init__(self, imgH: int, nc: int, nclass: int, nh: int, leakyRelu: bool = False) -> None:
@@ -64,9 +64,9 @@ class CRNN(Module):
         self.rnn = Sequential(BidirectionalLSTM(channels, nh, nh), BidirectionalLSTM(nh, nh, nclass))
 
     def forward(self, input: T) -> T:
-        """Images (N, nc, imgH, W) -> logits (W / 4 + 1, N, nclass); log_softmax of them is what `ops.ctc_loss` takes.
+        """Images (N, nc, imgH, W) -> logits (W / 4 + 1, N, nclass); `ops.ctc_loss` takes their log_softmax.
 
-        Raises ShapeError where more than one row is left.
+        Raises ShapeError if more than one row is left.
         """
         x: T = self.cnn(operand(input))
         if x.shape[2] != 1:

@@ -1,4 +1,4 @@
-"""Deep Speech (Hannun et al. 2014): spectra to letters. Arguments and keys as torchaudio's DeepSpeech."""
+"""Deep Speech (Hannun et al. 2014): speech recognition. Arguments and keys as torchaudio's DeepSpeech."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.spec import ShapeError
 
 
 class FullyConnected(Module):
-    """A linear layer, a ReLU that ends at relu_max_clip, dropout."""
+    """A linear layer, a ReLU clipped at relu_max_clip, dropout."""
 
     def __init__(self, n_feature: int, n_hidden: int, dropout: float, relu_max_clip: int = 20) -> None:
         self.fc = Linear(n_feature, n_hidden)
@@ -27,7 +27,7 @@ class FullyConnected(Module):
 
 
 class DeepSpeech(Module):
-    """Three layers for each frame, a recurrent one in both directions, two more, and the classes' log-probabilities.
+    """Three layers per frame, a bidirectional recurrent one, two more, and the classes' log-probabilities.
 
     Keys are fc1.fc.weight … bi_rnn.weight_ih_l0_reverse … out.bias.
     """
@@ -44,8 +44,8 @@ class DeepSpeech(Module):
     def forward(self, x: T, lengths: Any = None) -> T:
         """Spectra (N, 1, L, n_feature) -> log-probabilities (N, L, n_class).
 
-        lengths: (N,), the frames of each that are not padding; the recurrent layer sees these alone. Transposed to
-        (L, N, n_class) the result is what `ops.ctc_loss` takes. Raises ShapeError.
+        lengths: (N,), the number of non-padding frames of each; the recurrent layer ignores the others. Transposed to
+        (L, N, n_class) the result is an input of `ops.ctc_loss`. Raises ShapeError.
         """
         given: T = operand(x)
         if given.ndim != 4 or given.shape[1] != 1:

@@ -1,4 +1,4 @@
-"""DenseNet (Huang, Liu, van der Maaten & Weinberger 2017): each layer reads what all layers before it made."""
+"""DenseNet (Huang, Liu, van der Maaten & Weinberger 2017): each layer reads the outputs of all previous ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAPER = "Huang et al. 2017, arXiv:1608.06993"
 
 
 class DenseLayer(Module):
-    """Norm, ReLU and 1×1, norm, ReLU and 3×3 to growth_rate channels, which are joined to those of the input."""
+    """Norm, ReLU and 1×1, norm, ReLU and 3×3 to growth_rate channels, concatenated with the input's."""
 
     older_names: ClassVar[Mapping[str, str]] = {r"(norm|conv)\.([12])\.": r"\1\2."}
 
@@ -46,14 +46,14 @@ class DenseLayer(Module):
 class DenseNet(Module):
     """7×7/2, pool 3/2, four blocks of dense layers, then the mean and a linear layer.
 
-    Between blocks channels and size are halved. Keys and initial values are torchvision's.
+    Between blocks channels and size are halved. Keys and initialization are torchvision's.
 
     Args:
         growth_rate: channels that each layer adds.
         block_config: layers of each block.
         num_init_features: filters of the first convolution.
-        bn_size: a layer's 1×1 convolution has so many times growth_rate filters.
-        drop_rate: of what a layer adds.
+        bn_size: a layer's 1×1 convolution has bn_size · growth_rate filters.
+        drop_rate: dropout of a layer's output.
     """
 
     def __init__(

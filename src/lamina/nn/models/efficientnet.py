@@ -23,9 +23,9 @@ _PAPER2 = "Tan & Le 2021, arXiv:2104.00298"
 
 
 class MBConvStage(NamedTuple):
-    """A stage, as in the papers' tables: factor of the expansion, kernel, stride of the first block, filters, blocks.
+    """A stage, as in the papers' tables: expansion factor, kernel, stride of the first block, filters, blocks.
 
-    fused: one k×k convolution is in the place of the 1×1 and the k×k one per channel, without squeeze and excitation.
+    fused: one k×k convolution replaces the 1×1 and the depthwise k×k one, without squeeze and excitation.
     """
 
     expand_ratio: int
@@ -36,15 +36,15 @@ class MBConvStage(NamedTuple):
     fused: bool = False
 
     def scaled(self, width_mult: float, depth_mult: float) -> MBConvStage:
-        """The stage with its filters, as multiples of 8, and its blocks, rounded up, times these factors."""
+        """The stage with its filters, as multiples of 8, and its blocks, rounded up, scaled by these factors."""
         filters, blocks = divisible(self.filters * width_mult), math.ceil(self.blocks * depth_mult)
         return self._replace(filters=filters, blocks=blocks)
 
 
 class MBConv(Module):
-    """A stage's block: 1×1 (or k×k) to more channels, k×k per channel, squeeze and excitation, 1×1; plus x.
+    """A stage's block: 1×1 (or k×k) to more channels, depthwise k×k, squeeze and excitation, 1×1; plus x.
 
-    x is added where shapes agree, to a branch that is left out with probability `stochastic_depth_prob` in training.
+    x is added if shapes agree, to a branch that is dropped with probability `stochastic_depth_prob` in training.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class MBConv(Module):
 class EfficientNet(Module):
     """3×3/2, stages of `MBConv`, 1×1 to last_channel channels, the mean, dropout and a linear layer.
 
-    Keys and initial values are torchvision's.
+    Keys and initialization are torchvision's.
 
     Args:
         stages: with their filters and blocks.
         stem: filters of the first convolution.
         dropout: of the features.
-        stochastic_depth_prob: towards which the share of branches that are left out grows from block to block.
+        stochastic_depth_prob: the limit of the branches' dropout probability, which increases from block to block.
         last_channel: by default four times the last stage's filters.
-        norm_layer: what makes a norm of so many channels.
+        norm_layer: constructs a norm for a number of channels.
     """
 
     def __init__(
@@ -135,13 +135,13 @@ _STAGES = (
     MBConvStage(6, 5, 2, 192, 4),
     MBConvStage(6, 3, 1, 320, 1),
 )
-#: The norms of the larger networks.
+#: The norms of the larger variants.
 _SLOW = partial(BatchNorm2d, eps=1e-3, momentum=0.01)
 _NORM2 = partial(BatchNorm2d, eps=1e-3)
 
 
 def _scaled(width_mult: float, depth_mult: float, dropout: float, **options: Any) -> EfficientNet:
-    """The first version, its width and depth times these factors."""
+    """The first version, with width and depth scaled by these factors."""
     stages = [s.scaled(width_mult, depth_mult) for s in _STAGES]
     return EfficientNet(stages, divisible(32 * width_mult), dropout, **options)
 

@@ -14,15 +14,16 @@ from lamina.nn.module import Module, T
 
 
 def _xavier(layer: Any) -> None:
-    """Weights uniform by fan in, biases zero."""
+    """Weights uniform by fan-in, biases zero."""
     init.kaiming_uniform_(layer.weight, a=1)
     init.zeros_(layer.bias)
 
 
 class LastLevelP6P7(Module):
-    """Two more levels: a 3×3/2 convolution of the last features, and another of ReLU of that.
+    """Two additional levels: a 3×3/2 convolution of the last features, and another one of its ReLU.
 
-    in_channels: of the backbone's last stage, which is then read; where it is out_channels, the pyramid's last level.
+    in_channels: of the backbone's last stage, which is then the input; if it equals out_channels, the pyramid's last
+    level is.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
@@ -32,13 +33,13 @@ class LastLevelP6P7(Module):
         self.use_p5 = in_channels == out_channels
 
     def forward(self, pyramid: list[T], stages: list[T]) -> list[T]:
-        """The pyramid with two more levels."""
+        """The pyramid with two additional levels."""
         p6 = self.p6(pyramid[-1] if self.use_p5 else stages[-1])
         return pyramid + [p6, self.p7(ops.relu(p6))]  # noqa: RUF005  the checker follows this alone
 
 
 class FeaturePyramidNetwork(Module):
-    """A 1×1 convolution of each stage's features, plus the next deeper level enlarged; a 3×3 one of the sum."""
+    """A 1×1 convolution of each stage's features, plus the next deeper level upsampled; a 3×3 one of the sum."""
 
     def __init__(
         self, in_channels_list: Sequence[int], out_channels: int, extra_blocks: LastLevelP6P7 | None = None
@@ -51,7 +52,7 @@ class FeaturePyramidNetwork(Module):
         self.extra_blocks = extra_blocks
 
     def forward(self, stages: list[T]) -> list[T]:
-        """Features (N, C_i, H_i, W_i), the largest images first -> as many (N, out_channels, H_i, W_i), and more."""
+        """Features (N, C_i, H_i, W_i), largest first -> as many (N, out_channels, H_i, W_i), and extra levels."""
         found: list[T] = []
         below: Any = None
         for x, inner, layer in reversed(list(zip(stages, self.inner_blocks, self.layer_blocks, strict=True))):
@@ -66,7 +67,7 @@ class FeaturePyramidNetwork(Module):
 
 
 class BackboneWithFPN(Module):
-    """The stages of a network and a pyramid on their results; out_channels: of each level."""
+    """A backbone's stages and a pyramid on their results; out_channels: of each level."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford, Wu, Child, Luan, Amodei & Sutskever 2019): a decoder of causal attention that continues text.
+"""GPT-2 (Radford, Wu, Child, Luan, Amodei & Sutskever 2019): a causal decoder for text generation.
 
 Arguments and keys are those of Hugging Face's transformers (transformer.h.0.attn.c_attn.weight, …), so published
 weights load by name.
@@ -24,12 +24,12 @@ from lamina.ops.core import operand
 from lamina.spec import ShapeError
 from lamina.tensors import Tensor, empty, zeros
 
-#: Keys and values of one layer, each (B, H, P, E / H); P is how many tokens they have room for.
+#: Keys and values of one layer, each (B, H, P, E / H), with capacity for P tokens.
 LayerCache = tuple[Any, Any]
 
 
 class Conv1D(Module):
-    """y = x · weight + bias with weight (nx, nf): a linear layer whose weight is stored the other way round."""
+    """y = x · weight + bias with weight (nx, nf): a linear layer whose weight is stored transposed."""
 
     def __init__(self, nf: int, nx: int, std: float = 0.02) -> None:
         self.weight = init.normal_(Parameter(empty((nx, nf))), 0.0, std)
@@ -42,7 +42,7 @@ class Conv1D(Module):
 
 
 class GPT2Attention(Module):
-    """Attention of n_head heads in which each token sees itself and those before it."""
+    """Causal attention with n_head heads: each token attends to itself and earlier ones."""
 
     def __init__(
         self, n_embd: int, n_head: int, attn_pdrop: float, resid_pdrop: float, std: float = 0.02
@@ -56,10 +56,10 @@ class GPT2Attention(Module):
     def forward(
         self, x: Any, bias: Any = None, cache: LayerCache | None = None, places: Any = None
     ) -> tuple[Any, LayerCache]:
-        """x (B, L, E) -> the same shape, and the keys and values that it looked at.
+        """x (B, L, E) -> the same shape, and the keys and values that it attended to.
 
-        bias: what is added to the scores. cache: keys and values of earlier tokens; those of x are put at `places`
-        (L,), and `bias` says what may be seen.
+        bias: added to the scores. cache: keys and values of earlier tokens; those of x are written at `places` (L,),
+        and `bias` masks it.
         """
         q, k, v = (split_heads(part, self.n_head) for part in ops.chunk(self.c_attn(x), 3, -1))
         if cache is not None:
@@ -69,7 +69,7 @@ class GPT2Attention(Module):
 
 
 class GPT2MLP(Module):
-    """Two linear layers with GELU, by its tanh formula, between them."""
+    """Two linear layers with GELU, by its tanh approximation, in between."""
 
     def __init__(self, n_inner: int, n_embd: int, resid_pdrop: float, std: float = 0.02) -> None:
         self.c_fc = Conv1D(n_inner, n_embd)
@@ -82,9 +82,9 @@ class GPT2MLP(Module):
 
 
 class GPT2Block(Module):
-    """Attention and two linear layers, each behind a layer norm and with a residual around both.
+    """Attention and a feed-forward network, each preceded by a layer norm and with a residual connection.
 
-    std: the deviation of the first values of what is added to the residual.
+    std: the initial standard deviation of the weights that write to the residual stream.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class GPT2Block(Module):
     def forward(
         self, x: Any, bias: Any = None, cache: LayerCache | None = None, places: Any = None
     ) -> tuple[Any, LayerCache]:
-        """As `GPT2Attention.forward`."""
+        """As in `GPT2Attention.forward`."""
         y, cache = self.attn(self.ln_1(x), bias, cache, places)
         x = x + y
         return x + self.mlp(self.ln_2(x)), cache
 
 
 class GPT2Model(Module):
-    """Tokens and their places as vectors, n_layer blocks, a layer norm."""
+    """Token and position embeddings, n_layer blocks, a layer norm."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class GPT2Model(Module):
             init.normal_(table.weight, 0.0, 0.02)
         self.drop = Dropout(embd_pdrop)
         inner = 4 * n_embd if n_inner is None else n_inner
-        std = 0.02 / max(2 * n_layer, 1) ** 0.5  # of what is added to the residual: smaller, the deeper
+        std = 0.02 / max(2 * n_layer, 1) ** 0.5  # of weights that write to the residual stream
         self.h = ModuleList(
             GPT2Block(n_embd, n_head, inner, attn_pdrop, resid_pdrop, layer_norm_epsilon, std)
             for _ in range(n_layer)
@@ -147,8 +147,8 @@ class GPT2Model(Module):
     def forward(self, input_ids: T, attention_mask: T | None = None, position_ids: T | None = None) -> T:
         """Integers (B, L) -> (B, L, n_embd). Raises ShapeError for more than n_positions.
 
-        attention_mask: (B, L), 0 at tokens that are padding. position_ids: (B, L) or (L,), each token's place; 0, 1,
-        2, … unless given.
+        attention_mask: (B, L), 0 at padding tokens. position_ids: (B, L) or (L,), each token's position; by default
+        0, 1, 2, ….
         """
         ids: T = operand(input_ids)
         self._check(ids)
@@ -162,10 +162,10 @@ class GPT2Model(Module):
     def continued(
         self, input_ids: T, cache: tuple[LayerCache, ...], position: Any
     ) -> tuple[T, tuple[LayerCache, ...]]:
-        """`forward` of the tokens at position, position + 1, … of a text whose earlier ones `cache` holds.
+        """`forward` for the tokens at position, position + 1, … of a text, given a `cache` of the earlier ones.
 
-        Gives what these become, and the cache with their keys and values. position: an integer () or (1,). All shapes
-        are fixed, so one compiled program serves for every token.
+        Returns their outputs, and the updated cache. position: an integer () or (1,). All shapes are fixed, so one
+        compiled program serves every token.
         """
         ids: T = operand(input_ids)
         self._check(ids)
@@ -180,7 +180,7 @@ class GPT2Model(Module):
         return self.ln_f(x), tuple(after)
 
     def empty_cache(self, batch: int, length: int) -> tuple[tuple[Tensor, Tensor], ...]:
-        """Zeros for the keys and values of `length` tokens of `batch` texts, for `continued`. Raises ShapeError."""
+        """A zeroed key and value cache for `length` tokens of `batch` texts, for `continued`. Raises ShapeError."""
         if not 1 <= length <= self.n_positions:
             raise ShapeError(f"GPT2Model: a cache of {length} tokens, but n_positions is {self.n_positions}")
         shape = (batch, self.n_head, length, self.n_embd // self.n_head)
@@ -201,9 +201,9 @@ class GPT2Model(Module):
 
 
 class GPT2LMHeadModel(Module):
-    """`GPT2Model` and the logits of the next token, by the embedding's own weights unless not tied.
+    """`GPT2Model` and the logits of the next token, with tied embedding weights by default.
 
-    Arguments as `GPT2Model`; the defaults are the smallest published network, of 124,439,808 parameters.
+    Arguments as in `GPT2Model`; the defaults are the smallest published model, of 124,439,808 parameters.
     """
 
     def __init__(
@@ -218,13 +218,13 @@ class GPT2LMHeadModel(Module):
             init.normal_(self.lm_head.weight, 0.0, 0.02)
 
     def forward(self, input_ids: T, attention_mask: T | None = None, position_ids: T | None = None) -> T:
-        """Integers (B, L) -> logits (B, L, vocab_size) of the token after each; arguments as `GPT2Model.forward`."""
+        """Integers (B, L) -> logits (B, L, vocab_size) of each next token; arguments as in `GPT2Model.forward`."""
         return self.lm_head(self.transformer(input_ids, attention_mask, position_ids))
 
     def continued(
         self, input_ids: T, cache: tuple[LayerCache, ...], position: Any
     ) -> tuple[T, tuple[LayerCache, ...]]:
-        """Logits, and the cache after it; see `GPT2Model.continued`."""
+        """Logits, and the updated cache; see `GPT2Model.continued`."""
         x, after = self.transformer.continued(input_ids, cache, position)
         return self.lm_head(x), after
 

@@ -18,15 +18,15 @@ _PAPER = "Szegedy et al. 2016, arXiv:1512.00567"
 
 #: A convolution: filters, kernel.
 Step = tuple[int, int | tuple[int, int]]
-#: Branches by name: convolutions one after another; those of a list stand beside each other.
+#: Branches by name: convolutions in sequence; those of a list are parallel.
 Branches = Mapping[str, Sequence[Step | list[Step]]]
 
 
 class MixedBlock(Module):
-    """Branches of convolutions on the same input and a pooling, joined along the channels.
+    """Branches of convolutions on the same input and a pooling, concatenated along the channels.
 
-    pool_filters: of the 1×1 convolution behind the mean of 3×3. Without, the block halves the size: the last
-    convolution of each branch has stride 2, and the pooling is the largest of 3×3.
+    pool_filters: of the 1×1 convolution after a 3×3 average pool. Without it the block halves the size: the last
+    convolution of each branch has stride 2, and the pooling is a 3×3 maximum.
     """
 
     def __init__(self, channels: int, branches: Branches, pool_filters: int | None = None) -> None:
@@ -56,14 +56,14 @@ class MixedBlock(Module):
         return joined
 
     def _along(self, path: list[list[str]], x: Any) -> Any:
-        """What a branch makes of x."""
+        """The output of a branch for x."""
         for names in path:
             x = ops.cat([self.get_submodule(name)(x) for name in names], 1)
         return x
 
 
 class InceptionV3Aux(Module):
-    """A classifier on features of 17 pixels or more, whose loss gives early layers a gradient."""
+    """A classifier on features of 17 pixels or more, whose loss improves the gradients of early layers."""
 
     def __init__(self, in_channels: int, num_classes: int) -> None:
         self.conv0 = InceptionConv(in_channels, 128, 1)
@@ -78,7 +78,7 @@ class InceptionV3Aux(Module):
 
 
 class InceptionOutputs(NamedTuple):
-    """What an Inception v3 with auxiliary classifier gives in training: logits (N, num_classes) each."""
+    """The result of an Inception v3 with auxiliary classifier in training: logits (N, num_classes) each."""
 
     logits: Any
     aux_logits: Any
@@ -87,10 +87,10 @@ class InceptionOutputs(NamedTuple):
 class Inception3(Module):
     """Images (N, 3, 299, 299) -> logits (N, num_classes).
 
-    Keys (Conv2d_1a_3x3.conv.weight, … fc.bias) and initial values are torchvision's. Images of 75 pixels or more.
+    Keys (Conv2d_1a_3x3.conv.weight, … fc.bias) and initialization are torchvision's. Images of 75 pixels or more.
 
     Args:
-        aux_logits: one more classifier, `AuxLogits`; in training the result is `InceptionOutputs`.
+        aux_logits: an additional classifier, `AuxLogits`; in training the result is `InceptionOutputs`.
         transform_input: images that were normalized by ImageNet's means and deviations are normalized to [-1, 1].
     """
 
@@ -136,7 +136,7 @@ class Inception3(Module):
 
 
 def _named(name: str, step: Step | list[Step]) -> dict[str, Step]:
-    """The convolutions of a step by name: where there are several, each has a letter."""
+    """The convolutions of a step by name: if there are several, each has a letter."""
     if isinstance(step, list):
         return {name + letter: one for letter, one in zip("ab", step, strict=True)}
     return {name: step}
@@ -162,7 +162,7 @@ def _factored(c: int) -> Branches:
 
 
 def _wide() -> Branches:
-    """1×3 and 3×1 beside each other, on 8 pixels."""
+    """1×3 and 3×1 in parallel, on 8 pixels."""
     fork: list[Step] = [(384, (1, 3)), (384, (3, 1))]
     return {
         "branch1x1": [(320, 1)],
@@ -171,7 +171,7 @@ def _wide() -> Branches:
     }
 
 
-#: The blocks: branches, filters behind the pooling or None.
+#: The blocks: branches, filters after the pooling or None.
 _MIXED: dict[str, tuple[Branches, int | None]] = {
     "Mixed_5b": (_fine(), 32),
     "Mixed_5c": (_fine(), 64),

@@ -1,4 +1,4 @@
-"""LeNet-5 (LeCun, Bottou, Bengio & Haffner 1998) with ReLU and max-pooling: it trains anywhere."""
+"""LeNet-5 (LeCun, Bottou, Bengio & Haffner 1998) with ReLU and max-pooling: small enough to train anywhere."""
 
 from __future__ import annotations
 

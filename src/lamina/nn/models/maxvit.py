@@ -36,9 +36,9 @@ _NORM = partial(BatchNorm2d, eps=1e-3, momentum=0.01)
 
 
 class MaxViTConv(Module):
-    """x + (norm, 1×1 to more channels, 3×3 per channel, squeeze and excitation, 1×1).
+    """x + (norm, 1×1 to more channels, depthwise 3×3, squeeze and excitation, 1×1).
 
-    x goes through a 1×1 convolution where shapes change.
+    x passes through a 1×1 convolution if shapes change.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class MaxViTConv(Module):
 
 
 class RelativeAttention(Module):
-    """Attention between the places of each window, with learned biases for how they lie to each other.
+    """Attention between the positions of each window, with learned relative position biases.
 
-    size: places on a side of a window. Raises ValueError unless head_dim divides dim.
+    size: positions on a side of a window. Raises ValueError unless head_dim divides dim.
     """
 
     relative_position_bias_table: Parameter
@@ -91,7 +91,7 @@ class RelativeAttention(Module):
         self.register_buffer("relative_position_index", relative_positions(size, size))
 
     def forward(self, x: T) -> T:
-        """x (N, windows, places, dim); shape and dtype stay."""
+        """x (N, windows, positions, dim); shape and dtype stay."""
         n, windows, places, dim = x.shape
         split = self.to_qkv(x).reshape((n * windows, places, 3, self.heads, self.head_dim))
         q, k, v = ops.unbind(ops.permute(split, (2, 0, 3, 1, 4)))
@@ -102,9 +102,9 @@ class RelativeAttention(Module):
 
 
 class PartitionAttention(Module):
-    """x + attention, and to that two linear layers, within parts of the image of size × size places.
+    """x + attention, followed by a feed-forward residual block, within partitions of size × size positions.
 
-    kind: "window": neighbouring places are a part; "grid": places that lie evenly over the image are.
+    kind: "window": a partition is a block of adjacent positions; "grid": it is evenly spaced over the image.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class PartitionAttention(Module):
                 f"PartitionAttention: parts of {self.size} by {self.size} places do not fill {height} by {width}"
             )
         size, rows, columns = self.size, height // self.size, width // self.size
-        # H and W, each as (parts, places of a part) or the other way round, become (N, parts, places, dim).
+        # H and W, each as (partitions, positions) or the other way round, become (N, partitions, positions, dim).
         if self.kind == "window":
             split = x.reshape((n, dim, rows, size, columns, size))
             order = (0, 2, 4, 3, 5, 1)
@@ -185,7 +185,7 @@ class MaxViTLayer(Module):
 
 
 class MaxViTBlock(Module):
-    """Layers; the first one halves the size. shares: the probability with which each leaves its branches out."""
+    """Layers; the first one halves the size. shares: the probability with which each drops its branches."""
 
     def __init__(self, channels: int, filters: int, shares: Sequence[float], **of: Any) -> None:
         self.layers = ModuleList(
@@ -201,15 +201,15 @@ class MaxViTBlock(Module):
 
 
 class MaxVit(Module):
-    """Two convolutions, blocks, the mean, a norm and two linear layers with tanh between them.
+    """Two convolutions, blocks, the mean, a norm and two linear layers with tanh in between.
 
-    Keys and initial values are torchvision's. After each block the image's sides are multiples of partition_size.
+    Keys and initialization are torchvision's. After each block the image's sides are multiples of partition_size.
 
     Args:
         stem_channels: filters of the first convolutions.
         block_channels, block_layers: channels and layers of each block.
-        head_dim: features of an attention's head.
-        partition_size: places on a side of a window or a grid.
+        head_dim: features of an attention head.
+        partition_size: positions on a side of a window or a grid.
         stochastic_depth_prob: of the last layer; it grows from 0 at the first.
     """
 
@@ -263,7 +263,7 @@ class MaxVit(Module):
 
 
 def _initial(layer: init.Layer) -> None:
-    """Weights normal with deviation 0.02, biases zero."""
+    """Weights normal with standard deviation 0.02, biases zero."""
     init.normal_(layer.weight, std=0.02)
     if layer.bias is not None:
         init.zeros_(layer.bias)

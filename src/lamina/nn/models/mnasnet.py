@@ -16,7 +16,7 @@ from lamina.nn.norm import BatchNorm2d
 
 _PAPER = "Tan et al. 2019, arXiv:1807.11626"
 
-#: Stages: kernel, stride of the first block, factor of the expansion, blocks, filters at width 1.
+#: Stages: kernel, stride of the first block, expansion factor, blocks, filters at width 1.
 _STAGES = (
     (3, 2, 3, 3, 24),
     (5, 2, 3, 3, 40),
@@ -25,12 +25,12 @@ _STAGES = (
     (5, 2, 6, 4, 192),
     (3, 1, 6, 1, 320),
 )
-#: Running statistics move by 3 · 10⁻⁴ of each batch's, as the paper's decay of 0.9997 says.
+#: The running statistics' momentum is 3 · 10⁻⁴, the paper's decay of 0.9997.
 _NORM = partial(BatchNorm2d, momentum=1 - 0.9997)
 
 
 class MNASBlock(Module):
-    """1×1 to `expansion` times the channels, k×k per channel, 1×1; plus x where shapes agree."""
+    """1×1 to `expansion` times the channels, depthwise k×k, 1×1; plus x if shapes agree."""
 
     def __init__(self, channels: int, filters: int, kernel: int, stride: int, expansion: int) -> None:
         hidden = channels * expansion
@@ -49,7 +49,7 @@ class MNASBlock(Module):
 class MNASNet(Module):
     """3×3/2, six stages of blocks, 1×1 to 1280 channels, the mean, dropout and a linear layer.
 
-    alpha: factor of the width. Keys and initial values are torchvision's. Raises ValueError unless alpha > 0.
+    alpha: the width multiplier. Keys and initialization are torchvision's. Raises ValueError unless alpha > 0.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class MNASNet(Module):
 
 
 def _uniform_by_fan_out(layer: init.Layer) -> None:
-    """Weights uniform with deviation 1 / √fan_out, biases zero."""
+    """Weights uniform with standard deviation 1 / √fan_out, biases zero."""
     init.kaiming_uniform_(layer.weight, mode="fan_out", nonlinearity="sigmoid")
     init.zeros_(layer.bias)
 

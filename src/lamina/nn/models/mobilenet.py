@@ -20,7 +20,7 @@ from lamina.nn.norm import BatchNorm2d
 _PAPER = "Sandler et al. 2018, arXiv:1801.04381"
 _PAPER3 = "Howard et al. 2019, arXiv:1905.02244"
 
-#: Stages: factor of the expansion, filters, blocks, stride of the first block.
+#: Stages: expansion factor, filters, blocks, stride of the first block.
 _STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -33,7 +33,7 @@ _STAGES = (
 
 
 class InvertedResidual(Module):
-    """1×1 to `expand_ratio` times the channels, 3×3 per channel, 1×1 to `oup`; plus x where shapes agree."""
+    """1×1 to `expand_ratio` times the channels, depthwise 3×3, 1×1 to `oup`; plus x if shapes agree."""
 
     def __init__(
         self, inp: int, oup: int, stride: int, expand_ratio: int, norm_layer: Norm = BatchNorm2d
@@ -54,8 +54,8 @@ class InvertedResidual(Module):
 class MobileNetV2(Module):
     """Images (N, 3, H, W) of 32 pixels or more -> logits; 3,504,872 parameters with 1000 classes.
 
-    width_mult: factor of all channels, which stay multiples of 8. Keys are torchvision's (features.0.0.weight …
-    classifier.1.bias), so its weights load by name; initial values are as there.
+    width_mult: a factor of all channels, rounded to multiples of 8. Keys are torchvision's (features.0.0.weight …
+    classifier.1.bias), so its weights load by name; initialization is the same as well.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class Bneck(NamedTuple):
     dilation: int = 1
 
     def scaled(self, width_mult: float) -> Bneck:
-        """The block with its channels times width_mult, as multiples of 8."""
+        """The block with its channels scaled by width_mult, as multiples of 8."""
         expanded, filters = (divisible(n * width_mult) for n in (self.expanded, self.filters))
         return self._replace(expanded=expanded, filters=filters)
 
 
 class MobileNetV3Block(Module):
-    """1×1, k×k per channel, squeeze and excitation where the setting has it, 1×1; plus x where shapes agree."""
+    """1×1, depthwise k×k, squeeze and excitation if configured, 1×1; plus x if shapes agree."""
 
     def __init__(self, channels: int, setting: Bneck, norm_layer: Norm) -> None:
         kernel, hidden, filters, squeezes, hard_swish, stride, dilation = setting
@@ -122,20 +122,20 @@ class MobileNetV3Block(Module):
         self.use_res_connect = stride == 1 and channels == filters
 
     def forward(self, x: T) -> T:
-        """x (N, channels, H, W) -> (N, filters, H / stride, W / stride); with a dilation the size stays."""
+        """x (N, channels, H, W) -> (N, filters, H / stride, W / stride); with a dilation the size is preserved."""
         return x + self.block(x) if self.use_res_connect else self.block(x)
 
 
 class MobileNetV3(Module):
     """3×3/2, blocks, 1×1 to six times the channels, the mean, and two linear layers.
 
-    Keys and initial values are torchvision's.
+    Keys and initialization are torchvision's.
 
     Args:
         inverted_residual_setting: the blocks.
         last_channel: features between the linear layers.
-        width_mult: factor of all channels, which stay multiples of 8.
-        norm_layer: what makes a norm of so many channels.
+        width_mult: factor of all channels, rounded to multiples of 8.
+        norm_layer: constructs a norm for a number of channels.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ def mobilenet_v2(
 def mobilenet_v3_large(
     num_classes: int = 1000, *, reduced_tail: bool = False, dilated: bool = False, **options: Any
 ) -> MobileNetV3:
-    """15 blocks. reduced_tail: half the channels in the last ones; dilated: which keep the size, for segmentation.
+    """15 blocks. reduced_tail: half the channels in the last ones; dilated: they preserve the size, for segmentation.
 
     options: of `MobileNetV3`.
     """
@@ -207,7 +207,7 @@ def mobilenet_v3_large(
 def mobilenet_v3_small(
     num_classes: int = 1000, *, reduced_tail: bool = False, dilated: bool = False, **options: Any
 ) -> MobileNetV3:
-    """11 blocks. reduced_tail: half the channels in the last ones; dilated: which keep the size, for segmentation.
+    """11 blocks. reduced_tail: half the channels in the last ones; dilated: they preserve the size, for segmentation.
 
     options: of `MobileNetV3`.
     """

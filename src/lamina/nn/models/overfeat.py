@@ -16,10 +16,10 @@ from lamina.nn.pool import MaxPool2d
 
 @network("Sermanet et al. 2014, arXiv:1312.6229", size=231, rates={"sgd": 0.01, "adam": 1e-4})
 class OverFeat(Module):
-    """Images (N, 3, 231, 231) -> logits (N, num_classes): the layers that convnet-benchmarks times.
+    """Images (N, 3, 231, 231) -> logits (N, num_classes): the layers timed by convnet-benchmarks.
 
     96 filters 11×11/4, pool 2, 256 5×5, pool 2, 512, 1024, 1024 3×3, pool 2, then 36864 -> 3072 -> 4096 ->
-    num_classes. Parameters are called features.0 … features.10 and classifier.1, classifier.4, classifier.6;
+    num_classes. Parameters are named features.0 … features.10 and classifier.1, classifier.4, classifier.6;
     they start from He's normal distribution. 145,920,872 parameters with 1000 classes.
     """
 

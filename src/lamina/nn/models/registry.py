@@ -1,4 +1,4 @@
-"""How networks are found by name: what makes one says so, with the paper and the images that it is for."""
+"""The registry of networks by name: constructors are registered with the paper and the images that they are for."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ M = TypeVar("M", bound=Callable[..., Module])
 
 @dataclass(frozen=True)
 class Builder:
-    """What makes a network, and what is known of it.
+    """A network constructor, and its metadata.
 
     Args:
-        make: the function or class. It takes num_classes where there may be any number, in_channels where images may
-            have any, and image_size where they must have one that is known.
-        paper: where the network comes from.
-        task: what it is for.
-        size: pixels on a side of the images that it is published for.
-        channels, classes: how many it has by default.
-        fixed_channels: whether it takes images of so many channels alone, where it has no in_channels.
+        make: the function or class. It takes num_classes and in_channels if these are configurable, and image_size if
+            images must have a known size.
+        paper: the network's source.
+        task: its application.
+        size: pixels on a side of the images in its publication.
+        channels, classes: the defaults.
+        fixed_channels: whether images must have exactly this number of channels, if it has no in_channels.
         command: its name in commands.
-        plain: arguments with which it gives one output, logits, in training too.
-        rates: the highest learning rate to train it with, by optimizer.
+        plain: arguments for a single output, logits, also in training.
+        rates: the highest learning rate for training, by optimizer.
     """
 
     make: Callable[..., Module]
@@ -42,13 +42,13 @@ class Builder:
 
     @property
     def name(self) -> str:
-        """What the function or class is called."""
+        """The name of the function or class."""
         return self.make.__name__
 
     def __call__(self, channels: int, classes: int, size: int | None = None) -> Module:
-        """The network with one output, for images of so many channels, and of this size where it must be known.
+        """The network with one output, for images with these channels, and of this size if it must be known.
 
-        Raises ValueError for channels that it does not take.
+        Raises ValueError for an unsupported number of channels.
         """
         asked = {"num_classes": classes, "in_channels": channels, "image_size": size or self.size}
         taken = inspect.signature(self.make).parameters
@@ -63,10 +63,10 @@ _builders: dict[str, Builder] = {}
 
 
 def network(paper: str, *, command: str | None = None, **known: Any) -> Callable[[M], M]:
-    """A decorator of functions and classes that make networks: `builders` holds them from then on.
+    """A decorator that registers network functions and classes in `builders`.
 
-    command: what commands call it; by default its own name in small letters, with hyphens.
-    known: further fields of `Builder`.
+    command: the name in commands; by default its own name in lower case, with hyphens. known: further fields of
+    `Builder`.
     """
 
     def register(make: M) -> M:
@@ -79,17 +79,17 @@ def network(paper: str, *, command: str | None = None, **known: Any) -> Callable
 
 
 def builders() -> dict[str, Builder]:
-    """All networks by the names of what makes them, in alphabetical order."""
+    """All networks by the names of their constructors, in alphabetical order."""
     return dict(sorted(_builders.items()))
 
 
 def list_models() -> list[str]:
-    """The names that `get_model` knows."""
+    """The names known to `get_model`."""
     return list(builders())
 
 
 def get_model(name: str, **options: Any) -> Module:
-    """A network by name, with the arguments of what makes it. Raises ValueError for an unknown name."""
+    """A network by name, with its constructor's arguments. Raises ValueError for an unknown name."""
     if name not in _builders:
         raise ValueError(f"get_model: no network is called {name!r}; known: {', '.join(builders())}")
     return _builders[name].make(**options)

@@ -1,4 +1,4 @@
-"""RegNet (Radosavovic, Kosaraju, Girshick, He & Dollár 2020): widths and depths by a line of three numbers."""
+"""RegNet (Radosavovic, Kosaraju, Girshick, He & Dollár 2020): widths and depths from a linear rule."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PAPER = "Radosavovic et al. 2020, arXiv:2003.13678"
 
 
 class RegNetBlock(Module):
-    """relu(x + 1×1, 3×3 in groups, squeeze and excitation where asked for, 1×1); x by a 1×1 where shapes change.
+    """relu(x + 1×1, grouped 3×3, optional squeeze and excitation, 1×1); x by a 1×1 if shapes change.
 
-    group_width: channels of a group. se_ratio: the squeezed channels are so many times those of x.
+    group_width: channels per group. se_ratio: the squeezed channels as a fraction of those of x.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class RegNetBlock(Module):
 
 
 def _he_out_with_bias_(layer: Any) -> None:
-    """He's normal distribution by fan out; biases (squeeze and excitation has some) as a new layer has them."""
+    """He's normal distribution by fan-out; biases (of squeeze and excitation) keep their default initialization."""
     init.torch_(layer)
     init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
 
 class RegNet(Module):
-    """3×3/2, stages of blocks, each at half the size of the one before, the mean, and a linear layer.
+    """3×3/2, stages of blocks, each at half the size of the previous one, the mean, and a linear layer.
 
-    widths, depths: channels and blocks of each stage (`regnet_stages`). Keys and initial values are torchvision's.
+    widths, depths: channels and blocks of each stage (`regnet_stages`). Keys and initialization are torchvision's.
     """
 
     def __init__(
@@ -107,7 +107,8 @@ def regnet_stages(
     """(widths, depths) of the stages of a network of `depth` blocks.
 
     Block i is w_0 + w_a · i wide, rounded to the nearest w_0 · w_mᵏ, and that to a multiple of 8; blocks of one width
-    are a stage, whose width is then a multiple of the groups'. Raises ValueError for numbers that give no widths.
+    form a stage, whose width is then rounded to a multiple of the group width. Raises ValueError for parameters that
+    give no widths.
     """
     if w_a < 0 or w_0 <= 0 or w_m <= 1 or w_0 % 8:
         raise ValueError(

@@ -28,9 +28,9 @@ _WIDE = "Zagoruyko & Komodakis 2016, arXiv:1605.07146"
 
 
 class BasicBlock(Module):
-    """Two 3×3 convolutions and what skips them: relu(bn(conv(relu(bn(conv(x))))) + x).
+    """Two 3×3 convolutions and a skip connection: relu(bn(conv(relu(bn(conv(x))))) + x).
 
-    Raises ValueError for groups, another width or a dilation: these are a bottleneck's.
+    Raises ValueError for groups, another width or a dilation: only bottlenecks support these.
     """
 
     expansion: ClassVar[int] = 1
@@ -66,7 +66,7 @@ class BasicBlock(Module):
 
 
 class Bottleneck(Module):
-    """1×1, 3×3 and 1×1 convolutions, the last one of 4 · planes filters, and what skips them.
+    """1×1, 3×3 and 1×1 convolutions, the last one with 4 · planes filters, and a skip connection.
 
     The 3×3 convolution has `groups` groups and planes · base_width / 64 · groups filters.
     """
@@ -109,17 +109,17 @@ class ResNet(Module):
     """7×7/2, pool 3/2, four stages of blocks of 64, 128, 256 and 512 filters, the mean, and a linear layer.
 
     Keys are torchvision's (conv1.weight, bn1.running_mean, layer1.0.conv1.weight, … fc.bias), so its weights load by
-    name, and initial values are as there: convolutions from He's normal distribution by fan out. Images of 32 pixels
+    name, and initialization is the same: convolutions from He's normal distribution by fan-out. Images of 32 pixels
     or more.
 
     Args:
         block: BasicBlock or Bottleneck.
-        layers: how many blocks each stage has.
-        zero_init_residual: the last norm of each block starts from zero, so that the block is what skips it.
+        layers: the number of blocks per stage.
+        zero_init_residual: the last norm of each block starts from zero: it starts as its skip connection.
         groups, width_per_group: of the bottlenecks' 3×3 convolutions.
         replace_stride_with_dilation: for each of the last three stages, whether it keeps the size and looks further
             instead.
-        norm_layer: what makes a norm of so many channels.
+        norm_layer: constructs a norm for a number of channels.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ def _stage(
     dilations: tuple[int, int],
     **options: Any,
 ) -> Sequential:
-    """count blocks; the first one has the stride and, where shapes change, a 1×1 convolution beside it.
+    """count blocks; the first one has the stride and, if shapes change, a parallel 1×1 convolution.
 
     dilations: of the first block and of the others.
     """

@@ -1,8 +1,8 @@
-"""RetinaNet (Lin, Goyal, Girshick, He & Dollár 2017): boxes and classes at every place of a feature pyramid.
+"""RetinaNet (Lin, Goyal, Girshick, He & Dollár 2017): dense detection on a feature pyramid.
 
 Keys are torchvision's (backbone.body.conv1.weight, backbone.fpn.inner_blocks.0.0.weight,
 head.classification_head.conv.0.0.weight, …), so its weights load by name. Everything that runs on images has fixed
-shapes, so that training steps and detection are compiled: objects are padded, detections that are missing are marked.
+shapes, so that training steps and detection can be compiled: objects are padded, missing detections are marked.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from lamina.spec import ShapeError
 from lamina.tensors import as_tensor, tensor
 
 Array = np.ndarray[Any, Any]
-#: Of ImageNet's images, red, green, blue in 0 … 1.
+#: ImageNet's statistics, red, green, blue in 0 … 1.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class RetinaNetOutput(NamedTuple):
-    """What the network says, by levels of the pyramid: logits [N, A, K], codes of boxes [N, A, 4], anchors [A, 4]."""
+    """Raw outputs, by pyramid level: logits [N, A, K], codes of boxes [N, A, 4], anchors [A, 4]."""
 
     cls_logits: tuple[Any, ...]
     bbox_regression: tuple[Any, ...]
@@ -49,9 +49,9 @@ class RetinaNetOutput(NamedTuple):
 
 
 class Detections(NamedTuple):
-    """Boxes [N, D, 4] in pixels, scores [N, D] in falling order, labels [N, D].
+    """Boxes [N, D, 4] in pixels, scores [N, D] in descending order, labels [N, D].
 
-    Where there are fewer than D objects, the others have score 0 and label -1.
+    If there are fewer than D objects, the others have score 0 and label -1.
     """
 
     boxes: Any
@@ -60,9 +60,9 @@ class Detections(NamedTuple):
 
 
 class _Head(Module):
-    """Four 3×3 convolutions with ReLU and one more, the same for all levels; all start at deviation 0.01.
+    """Four 3×3 convolutions with ReLU and a final one, shared by all levels; standard deviation initially 0.01.
 
-    That is for 256 channels and a backbone that was trained before; narrow heads learn sooner from `init.he_`.
+    That suits 256 channels and a pretrained backbone; narrow heads learn faster with `init.he_`.
     """
 
     def __init__(self, in_channels: int, last: str, outputs: int, width: int) -> None:
@@ -84,7 +84,7 @@ class _Head(Module):
 
 
 class RetinaNetClassificationHead(_Head):
-    """Logits of each anchor's classes, which start where each has the probability prior_probability."""
+    """Class logits of each anchor, initialized to the probability prior_probability for each class."""
 
     def __init__(
         self, in_channels: int, num_anchors: int, num_classes: int, prior_probability: float = 0.01
@@ -113,14 +113,14 @@ class RetinaNetHead(Module):
 
 
 class RetinaNet(Module):
-    """A backbone that gives levels of features, the heads on each, and anchors.
+    """A backbone with a feature pyramid, the heads on each level, and anchors.
 
     Args:
-        backbone: gives a list of features [N, out_channels, H, W], as `BackboneWithFPN`.
+        backbone: returns a list of features [N, out_channels, H, W], as `BackboneWithFPN`.
         num_classes: with the background, which is class 0 in torchvision's data; labels are 0 … num_classes - 1.
         min_size, max_size: `predict` scales images so that the shorter side has min_size pixels, but the longer at
-            most max_size.
-        image_mean, image_std: what images are normalised by, one number a channel.
+        most max_size.
+        image_mean, image_std: the normalization of images, one number per channel.
         anchor_sizes, aspect_ratios: of the anchors, for each level in pixels; height by width.
         score_thresh, nms_thresh, detections_per_img, topk_candidates: on each level the topk_candidates highest
             scores above score_thresh count; those whose boxes overlap a better one of their class by more than
@@ -157,7 +157,7 @@ class RetinaNet(Module):
         self.head = RetinaNetHead(backbone.out_channels, len(self.cells[0]), num_classes)
 
     def forward(self, images: Any) -> RetinaNetOutput:
-        """Images (N, 3, H, W) in 0 … 1 -> what is said at each anchor. Raises ShapeError."""
+        """Images (N, 3, H, W) in 0 … 1 -> raw outputs per anchor. Raises ShapeError."""
         x = operand(images)
         if x.ndim != 4:
             raise ShapeError(f"RetinaNet: images must be (N, 3, H, W), got {x.spec}; `predict` takes a list")
@@ -171,10 +171,10 @@ class RetinaNet(Module):
         return RetinaNetOutput(*self.head(levels), tuple(anchors))
 
     def losses(self, outputs: RetinaNetOutput, targets: Mapping[str, Any]) -> dict[str, Any]:
-        """Focal loss of the classes and distance of the boxes, per object, averaged over images.
+        """Focal loss of the classes and regression loss of the boxes, per object, averaged over images.
 
-        targets: "boxes" [N, M, 4] in pixels and "labels" [N, M]: -1 at rows that are padding; `padded_objects` makes
-        them of lists.
+        targets: "boxes" [N, M, 4] in pixels and "labels" [N, M]: -1 in padding rows; `padded_objects` creates them
+        from lists.
         """
         logits, codes, anchors = (ops.cat(list(part), d) for part, d in zip(outputs, (1, 1, 0), strict=True))
         anchors, boxes = (ops.cast(operand(v), codes.dtype) for v in (anchors, targets["boxes"]))
@@ -198,20 +198,20 @@ class RetinaNet(Module):
         }
 
     def loss(self, outputs: RetinaNetOutput, targets: Mapping[str, Any]) -> Any:
-        """The sum of `losses`: what `lamina.train_step` takes."""
+        """The sum of `losses`: the loss for `lamina.train_step`."""
         return sum(self.losses(outputs, targets).values())
 
     def detections(self, outputs: RetinaNetOutput, sizes: Any) -> Detections:
-        """What is found in images of sizes [N, 2] of (height, width): see `Detections`.
+        """Detections in images of sizes [N, 2], (height, width): see `Detections`.
 
-        Made of ops of fixed shapes, so it may be compiled together with `forward`.
+        Composed of ops with fixed shapes, so it may be compiled together with `forward`.
         """
         boxes, scores, labels = (
             ops.cat(list(part), 1) for part in zip(*map(self._best, *outputs), strict=True)
         )
         boxes = clip_boxes(boxes, sizes)
         kept = []
-        reach = ops.amax(boxes) + 1.0  # moved so far, boxes of two classes do not meet
+        reach = ops.amax(boxes) + 1.0  # offset by this, boxes of two classes do not overlap
         for n in range(boxes.shape[0]):
             moved = boxes[n] + (ops.cast(labels[n], boxes.dtype) * reach).unsqueeze(1)
             kept.append(ops.nms_mask(moved, scores[n], self.nms_thresh))
@@ -235,13 +235,13 @@ class RetinaNet(Module):
     def predict(self, images: Sequence[Any]) -> list[dict[str, Array]]:
         """Objects in images (3, H, W) in 0 … 1 of any sizes: for each boxes [D, 4] in its pixels, scores and labels.
 
-        They are scaled to min_size and filled up to one size with zeros, a multiple of 32, as in torchvision.
+        They are scaled to min_size and zero-padded to a common size, a multiple of 32, as in torchvision.
         """
         given = [as_tensor(image) for image in images]
         scaled = [_scaled(image, self.min_size, self.max_size) for image in given]
         sizes = np.array([y.shape[1:] for y in scaled])
         room = -(-sizes.max(0) // 32) * 32
-        # Filled up with what is normalised to zero.
+        # Padded with the value that is normalized to zero.
         mean = np.broadcast_to(self.mean, (self.mean.shape[0], *room)).copy()
         batch = np.stack([mean] * len(scaled))
         for place, y in zip(batch, scaled, strict=True):
@@ -256,11 +256,11 @@ class RetinaNet(Module):
 
 
 def padded_objects(targets: Sequence[Mapping[str, Any]], multiple: int = 8) -> dict[str, Array]:
-    """Objects of images as arrays of one shape: {"boxes": [N, M, 4], "labels": [N, M]}, label -1 at padding.
+    """Objects of images as arrays of one shape: {"boxes": [N, M, 4], "labels": [N, M]}, label -1 for padding.
 
     targets: for each image boxes [L, 4] and labels [L]; L may be 0. M is the largest L, rounded up to a multiple of
-    `multiple`, so that few programs are compiled. Raises ShapeError for what does not fit, ValueError for a box
-    without width or height.
+    `multiple`, to limit the number of compiled programs. Raises ShapeError for mismatched shapes, ValueError for a
+    box without width or height.
     """
     rows = [(np.asarray(t["boxes"], np.float32), np.asarray(t["labels"], np.int64)) for t in targets]
     for n, (boxes, labels) in enumerate(rows):
@@ -278,11 +278,11 @@ def padded_objects(targets: Sequence[Mapping[str, Any]], multiple: int = 8) -> d
 def retinanet_resnet50_fpn(
     num_classes: int = 91, *, frozen_norms: bool = True, trainable_layers: int = 5, **options: Any
 ) -> RetinaNet:
-    """RetinaNet on ResNet-50, levels of stride 8 to 128; 34,014,999 parameters and fixed numbers with 91 classes.
+    """RetinaNet on ResNet-50, levels of stride 8 to 128; 34,014,999 parameters and constants with 91 classes.
 
-    frozen_norms: batch norms that never change, as published weights have them; else they are trained.
-    trainable_layers: how many of the backbone's five parts are trained, the last ones first; published recipes train
-    3. options: as `RetinaNet`.
+    frozen_norms: constant batch norms, as in published weights; otherwise they are trained. trainable_layers: the
+    number of the backbone's five parts that are trained, from the last one; published recipes train 3. options: as in
+    `RetinaNet`.
     """
     norm = FrozenBatchNorm2d if frozen_norms else BatchNorm2d
     return retinanet(resnet50(norm_layer=norm), num_classes, trainable_layers=trainable_layers, **options)
@@ -311,7 +311,7 @@ def retinanet(
 
 
 def _anchor_sizes() -> list[tuple[int, ...]]:
-    """Three a level, a third of an octave apart."""
+    """Three per level, a third of an octave apart."""
     return [tuple(int(x * 2 ** (i / 3)) for i in range(3)) for x in (32, 64, 128, 256, 512)]
 
 
@@ -326,6 +326,6 @@ def _scaled(image: Any, min_size: int, max_size: int) -> Any:
 
 
 def _listed(boxes: Array, scores: Array, labels: Array, ratio: Array) -> dict[str, Array]:
-    """One image's detections without what marks missing ones, in pixels of the image as it was given."""
+    """One image's detections without the markers of missing ones, in pixels of the original image."""
     found = labels >= 0
     return {"boxes": boxes[found] * ratio, "scores": scores[found], "labels": labels[found]}

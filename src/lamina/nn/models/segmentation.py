@@ -1,4 +1,4 @@
-"""FCN (Long, Shelhamer & Darrell 2015) and DeepLabV3 (Chen et al. 2017): a class for each pixel, as torchvision's."""
+"""FCN (Long, Shelhamer & Darrell 2015) and DeepLabV3 (Chen et al. 2017): a class per pixel, as in torchvision."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lamina.ops.arguments import checked
 
 
 class SegmentationModel(Module):
-    """Features, and what makes logits of them, enlarged to the size of the images.
+    """A backbone and a classifier, whose logits are upsampled to the size of the images.
 
-    backbone: gives {"out": features}, and "aux" where there is an auxiliary classifier. Keys are torchvision's:
+    backbone: returns {"out": features}, and "aux" if there is an auxiliary classifier. Keys are torchvision's:
     backbone.…, classifier.…, aux_classifier.….
     """
 
@@ -31,7 +31,7 @@ class SegmentationModel(Module):
         self.aux_classifier = aux_classifier
 
     def forward(self, x: T) -> dict[str, T]:
-        """Images (N, 3, H, W) -> logits (N, num_classes, H, W) as "out", and as "aux" those of the auxiliary one."""
+        """Images (N, 3, H, W) -> logits (N, num_classes, H, W) as "out", and the auxiliary ones as "aux"."""
         features = self.backbone(x)
         heads = {"out": self.classifier, "aux": self.aux_classifier}
         size = x.shape[2:]
@@ -54,9 +54,9 @@ class DeepLabV3(SegmentationModel):
 def segmentation_loss(
     outputs: Mapping[str, Any], labels: Any, *, ignore_index: int = 255, aux: float = 0.5
 ) -> Any:
-    """The mean cross entropy over pixels, and `aux` times that of the auxiliary logits; labels (N, H, W) of integers.
+    """The mean cross entropy over pixels, plus `aux` times that of the auxiliary logits; integer labels (N, H, W).
 
-    Pixels of ignore_index do not count.
+    Pixels of ignore_index are ignored.
     """
     factors = {"out": 1.0, "aux": aux}
     if "out" not in outputs or not outputs.keys() <= factors.keys():
@@ -70,7 +70,7 @@ def segmentation_loss(
 
 
 def _conv_norm(channels: int, filters: int, kernel: int = 1, dilation: int = 1) -> list[Module]:
-    """A convolution that keeps the size, batch norm, ReLU."""
+    """A size-preserving convolution, batch norm, ReLU."""
     padding = dilation * (kernel // 2)
     conv = Conv2d(channels, filters, kernel, padding=padding, dilation=dilation, bias=False)
     return [conv, BatchNorm2d(filters), ReLU()]
@@ -85,7 +85,7 @@ class FCNHead(Sequential):
 
 
 class ASPPPooling(Sequential):
-    """The mean of the whole image, through a 1×1 convolution, at every place."""
+    """The mean of the whole image, through a 1×1 convolution, at every position."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(AdaptiveAvgPool2d(1), *_conv_norm(in_channels, out_channels))
@@ -96,7 +96,7 @@ class ASPPPooling(Sequential):
 
 
 class ASPP(Module):
-    """Convolutions of several dilations and the mean of the image side by side, and a 1×1 convolution over all."""
+    """Convolutions of several dilations and the image mean in parallel, and a 1×1 convolution over all."""
 
     def __init__(self, in_channels: int, atrous_rates: Sequence[int], out_channels: int = 256) -> None:
         wide = [Sequential(*_conv_norm(in_channels, out_channels, 3, rate)) for rate in atrous_rates]
@@ -121,7 +121,7 @@ class DeepLabHead(Sequential):
         )
 
 
-#: Stages of a ResNet that keep their size, so that features have an eighth of the image's.
+#: Stages of a ResNet that preserve the size, so that features have an eighth of the image's.
 _DILATED = (False, True, True)
 
 
@@ -140,7 +140,7 @@ def _model(
 
 
 class _Body(NamedTuple):
-    """Modules by name, and which of them the classifier and the auxiliary one read, with their channels."""
+    """Modules by name, the inputs of the classifier and the auxiliary one, and their channels."""
 
     modules: Mapping[str, Module]
     returned: tuple[tuple[str, int], tuple[str, int]]
@@ -157,7 +157,7 @@ def _mobilenet() -> _Body:
 
 
 def fcn_resnet50(num_classes: int = 21, aux_loss: bool = False) -> FCN:
-    """ResNet-50 at stride 8 and an `FCNHead`. aux_loss: another one on the third stage; published weights have it."""
+    """ResNet-50 at stride 8 and an `FCNHead`. aux_loss: another one on the third stage, as in published weights."""
     return cast(FCN, _model(FCN, FCNHead, _resnet(resnet50), num_classes, aux_loss))
 
 
@@ -182,7 +182,7 @@ def deeplabv3_mobilenet_v3_large(num_classes: int = 21, aux_loss: bool = False) 
 
 
 class LRASPPHead(Module):
-    """Deep features by a 1×1 convolution and a gate of their means, enlarged; logits of these and of finer ones."""
+    """Deep features through a 1×1 convolution, gated by their means, upsampled; logits of these and finer ones."""
 
     def __init__(
         self, low_channels: int, high_channels: int, num_classes: int, inter_channels: int = 128
@@ -202,7 +202,7 @@ class LRASPPHead(Module):
 
 
 class LRASPP(Module):
-    """MobileNetV3's light segmentation (Howard et al. 2019); backbone: gives {"low": …, "high": …}."""
+    """MobileNetV3's lightweight segmentation (Howard et al. 2019); backbone: returns {"low": …, "high": …}."""
 
     def __init__(
         self,

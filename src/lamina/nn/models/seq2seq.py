@@ -1,4 +1,4 @@
-"""Translation by recurrent networks with attention (Bahdanau, Cho & Bengio 2015), as PyTorch's tutorial has it."""
+"""Translation by recurrent networks with attention (Bahdanau, Cho & Bengio 2015), as in PyTorch's tutorial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EncoderRNN(Module):
         self.dropout = Dropout(dropout_p)
 
     def forward(self, input: T, lengths: Any = None) -> tuple[T, T]:
-        """Integers (B, S) -> states (B, S, H) and the last one (1, B, H); lengths (B,) of texts that are padded."""
+        """Integers (B, S) -> states (B, S, H) and the last one (1, B, H); lengths (B,) of padded texts."""
         return self.gru(self.dropout(self.embedding(input)), None, lengths)
 
 
@@ -47,7 +47,7 @@ class BahdanauAttention(Module):
 
 
 class AttnDecoderRNN(Module):
-    """A GRU of the last token and of what attention finds for the last state; its state tells the next token."""
+    """A GRU on the previous token and the attention context of its last state; the state predicts the next token."""
 
     def __init__(self, hidden_size: int, output_size: int, dropout_p: float = 0.1) -> None:
         self.embedding = Embedding(output_size, hidden_size)
@@ -67,7 +67,7 @@ class AttnDecoderRNN(Module):
 class Seq2Seq(Module):
     """`EncoderRNN` and `AttnDecoderRNN`. Keys are encoder.embedding.weight, encoder.gru.…, decoder.attention.Wa.…, ….
 
-    sos_token: what the decoder's text begins with.
+    sos_token: the start token of the decoder's text.
     """
 
     def __init__(
@@ -83,9 +83,10 @@ class Seq2Seq(Module):
         self.sos_token = sos_token
 
     def forward(self, source: T, target: T, lengths: T | None = None) -> T:
-        """Integers (B, S) and (B, L) -> logits (B, L, V) of each target token, from those before it.
+        """Integers (B, S) and (B, L) -> logits (B, L, V) of each target token, from the previous ones.
 
-        The decoder is told the right ones (teacher forcing). lengths: (B,), the source's tokens that are not padding.
+        The decoder gets the correct tokens (teacher forcing). lengths: (B,), the source's numbers of non-padding
+        tokens.
         """
         given, goal = operand(source), operand(target)
         memory, hidden = self.encoder(given, lengths)
@@ -100,7 +101,7 @@ class Seq2Seq(Module):
         return found
 
     def translate(self, source: T, length: int, lengths: T | None = None) -> T:
-        """Integers (B, S) -> (B, length): each token the likeliest after those that were found before it."""
+        """Integers (B, S) -> (B, length): greedy decoding, each token the most likely one after the previous ones."""
         given = operand(source)
         memory, hidden = self.encoder(given, lengths)
         mask = _within(given, lengths)
@@ -114,7 +115,7 @@ class Seq2Seq(Module):
 
 
 def _within(tokens: Any, lengths: Any) -> Any:
-    """Which of tokens (B, S) are not padding; None for all."""
+    """Which of the tokens (B, S) are not padding; None for all."""
     return (
         None if lengths is None else ops.lt(np.arange(tokens.shape[1])[None], operand(lengths).unsqueeze(1))
     )

@@ -21,9 +21,9 @@ _REPEATS = (4, 8, 4)
 
 
 class ShuffleUnit(Module):
-    """Half of the channels go through 1×1, 3×3 per channel and 1×1; then channels of both halves alternate.
+    """Half of the channels pass through 1×1, depthwise 3×3 and 1×1; then channels of both halves are interleaved.
 
-    With a stride both halves are made from all channels. Raises ValueError where shapes do not allow that.
+    With a stride both halves are computed from all channels. Raises ValueError if shapes do not allow that.
     """
 
     def __init__(self, inp: int, oup: int, stride: int) -> None:
@@ -45,7 +45,7 @@ class ShuffleNetV2(Module):
     """3×3/2, pool 3/2, three stages of units, a 1×1 convolution, the mean, and a linear layer.
 
     stages_repeats: units of each stage. stages_out_channels: of the first convolution, of each stage, of the last
-    convolution. Keys and initial values are torchvision's.
+    convolution. Keys and initialization are torchvision's.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ShuffleNetV2(Module):
 
 
 def _separable(channels: int, filters: int, stride: int) -> list[Module]:
-    """3×3 for each channel, then 1×1."""
+    """Depthwise 3×3, then 1×1."""
     spatial = Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False)
     pointwise = Conv2d(channels, filters, 1, bias=False)
     return [spatial, BatchNorm2d(channels), pointwise, BatchNorm2d(filters), ReLU()]
@@ -91,7 +91,7 @@ def shufflenet_v2_x0_5(num_classes: int = 1000, in_channels: int = 3) -> Shuffle
 
 @network(_PAPER)
 def shufflenet_v2_x1_0(num_classes: int = 1000, in_channels: int = 3) -> ShuffleNetV2:
-    """The width that others are compared with."""
+    """The reference width."""
     return ShuffleNetV2(_REPEATS, (24, 116, 232, 464, 1024), num_classes, in_channels)
 
 

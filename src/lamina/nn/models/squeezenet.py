@@ -1,4 +1,4 @@
-"""SqueezeNet (Iandola, Han, Moskewicz, Ashraf, Dally & Keutzer 2016): AlexNet's accuracy with fifty times less."""
+"""SqueezeNet (Iandola, Han, Moskewicz, Ashraf, Dally & Keutzer 2016): AlexNet's accuracy, a fiftieth of its size."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lamina.nn.pool import AdaptiveAvgPool2d, MaxPool2d
 
 _PAPER = "Iandola et al. 2016, arXiv:1602.07360"
 
-#: By version: filters, size of the first kernel; then for each module the filters that it squeezes to, 0 for a
-#: pooling. Each module gives four times as many 1×1 and as many 3×3 filters.
+#: By version: filters, size of the first kernel; then for each module the number of squeeze filters, 0 for a pooling.
+#: Each module outputs four times as many 1×1 and as many 3×3 filters.
 _VERSIONS = {
     "1_0": (96, 7, (0, 16, 16, 32, 0, 32, 48, 48, 64, 0, 64)),
     "1_1": (64, 3, (0, 16, 16, 0, 32, 32, 0, 48, 48, 64, 64)),
@@ -25,7 +25,7 @@ _VERSIONS = {
 
 
 class Fire(Module):
-    """A 1×1 convolution to few channels, then 1×1 and 3×3 convolutions beside each other."""
+    """A 1×1 convolution to few channels, then parallel 1×1 and 3×3 convolutions."""
 
     def __init__(
         self, inplanes: int, squeeze_planes: int, expand1x1_planes: int, expand3x3_planes: int
@@ -41,11 +41,10 @@ class Fire(Module):
 
 
 class SqueezeNet(Module):
-    """Convolutions alone: the last one has a filter for each class, whose mean over the image is the logit.
+    """Only convolutions: the last one has a filter per class, whose mean over the image is the logit.
 
-    version: "1_0" or "1_1", which takes less than half the time. Keys and initial values are torchvision's. Images of
-    21 pixels or more.
-    Raises ValueError for another version.
+    version: "1_0" or "1_1", which takes less than half the time. Keys and initialization are torchvision's. Images of
+    21 pixels or more. Raises ValueError for another version.
     """
 
     def __init__(self, version: str = "1_0", num_classes: int = 1000, dropout: float = 0.5) -> None:
@@ -84,5 +83,5 @@ def squeezenet1_0(num_classes: int = 1000, **options: Any) -> SqueezeNet:
 
 @network(_PAPER)
 def squeezenet1_1(num_classes: int = 1000, **options: Any) -> SqueezeNet:
-    """Version 1.1, which computes 2.4 times less. options: of `SqueezeNet`."""
+    """Version 1.1, with 2.4 times less computation. options: of `SqueezeNet`."""
     return SqueezeNet("1_1", num_classes, **options)

@@ -27,17 +27,16 @@ _PAPER = "Liu et al. 2021, arXiv:2103.14030"
 _PAPER2 = "Liu et al. 2022, arXiv:2111.09883"
 _RATES = {"sgd": 0.01, "adam": 2e-4}
 
-#: What is added to the scores of places that only the shift brought into one window.
+#: Added to the scores of positions that only the shift brought into the same window.
 _APART = -100.0
 
 Pair = tuple[int, int]
 
 
 class ShiftedWindowAttention(Module):
-    """Attention within windows of places, which may be shifted: then each looks across the borders of the others.
+    """Attention within windows of positions, optionally shifted so that each crosses the borders of unshifted ones.
 
-    Learned biases tell places apart by how they lie to each other. attention_dropout: of the weights, in training;
-    dropout: of the result.
+    Learned relative position biases. attention_dropout: of the weights, in training; dropout: of the result.
     """
 
     relative_position_bias_table: Parameter
@@ -58,13 +57,13 @@ class ShiftedWindowAttention(Module):
         self._add_biases()
 
     def _add_biases(self) -> None:
-        """The parameters that the biases are made of."""
+        """The parameters that the biases are computed from."""
         rows = math.prod(2 * size - 1 for size in self.window_size)
         table = Parameter(empty(rows, self.num_heads))
         self.relative_position_bias_table = init.trunc_normal_(table, std=0.02)
 
     def _bias(self) -> Any:
-        """What is added to the scores, [1, heads, P, P] for the P places of a window."""
+        """The bias of the scores, [1, heads, P, P] for the P positions of a window."""
         places = math.prod(self.window_size)
         return position_bias(self.relative_position_bias_table, self.relative_position_index, places)
 
@@ -109,7 +108,7 @@ class ShiftedWindowAttention(Module):
         bias = self._bias()
         if any(shift):
             bias = bias + _regions((height, width), self.window_size, shift, x.dtype.numpy)
-            if n > 1:  # windows are heads to the op, so that one bias serves all images
+            if n > 1:  # to the op, windows are heads, so that one bias serves all images
                 bias = bias.reshape((1, windows * heads, places, places))
                 q, k, v = (t.reshape((n, windows * heads, places, channels // heads)) for t in (q, k, v))
         y = self._attend(q, k, v, bias, scale).reshape((n * windows, heads, places, channels // heads))
@@ -125,7 +124,7 @@ class ShiftedWindowAttention(Module):
 
 
 class ShiftedWindowAttentionV2(ShiftedWindowAttention):
-    """Scores are cosines times a learned scale; two linear layers on logarithms of the distances give the biases."""
+    """Scores are cosines times a learned scale; two linear layers on log-spaced distances compute the biases."""
 
     logit_scale: Parameter
 
@@ -144,7 +143,7 @@ class ShiftedWindowAttentionV2(ShiftedWindowAttention):
         )
 
     def _project(self, x: Any) -> Any:
-        """Keys have no bias: the third of it that is theirs counts as zeros."""
+        """Keys have no bias: their third of it counts as zeros."""
         channels = self.proj.in_features
         own = np.repeat(np.array([1, 0, 1], np.float32), channels)
         bias = operand(self.qkv.bias)
@@ -156,7 +155,7 @@ class ShiftedWindowAttentionV2(ShiftedWindowAttention):
 
 
 def _regions(size: Pair, window: Pair, shift: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """[windows, 1, P, P]: zeros between places that were neighbours before the shift, else `_APART`."""
+    """[windows, 1, P, P]: zeros between positions that were neighbors before the shift, else `_APART`."""
     labels = [
         np.select([np.arange(n) < n - w, np.arange(n) < n - s], [0, 1], 2) if s else np.zeros(n, int)
         for n, w, s in zip(size, window, shift, strict=True)
@@ -168,7 +167,7 @@ def _regions(size: Pair, window: Pair, shift: tuple[int, ...], dtype: Any) -> np
 
 
 class SwinBlock(Module):
-    """x + attention(norm(x)), and to that the two linear layers on its norm; version 2 has its norms behind these."""
+    """x + attention(norm(x)), followed by the same with the MLP; version 2 has its norms after both."""
 
     def __init__(
         self,
@@ -200,7 +199,7 @@ class SwinBlock(Module):
 
 
 class PatchMerging(Module):
-    """Four places become one of twice the channels: a norm and a linear layer; version 2 has the norm behind it."""
+    """Merges four positions into one with twice the channels: a norm, a linear layer; version 2 swaps these."""
 
     def __init__(self, dim: int, *, version: int = 1) -> None:
         self.version = version
@@ -212,17 +211,17 @@ class PatchMerging(Module):
         n, height, width, channels = x.shape
         y = ops.pad(x, (0, 0, 0, width % 2, 0, height % 2))
         rows, columns = y.shape[1] // 2, y.shape[2] // 2
-        # The column of a place counts two, its row one.
+        # A position's column counts two, its row one.
         y = ops.permute(y.reshape((n, rows, 2, columns, 2, channels)), (0, 1, 3, 4, 2, 5))
         y = y.reshape((n, rows, columns, 4 * channels))
         return self.norm(self.reduction(y)) if self.version == 2 else self.reduction(self.norm(y))
 
 
 class SwinTransformer(Module):
-    """Patches, stages of blocks of which every other one is shifted, between them mergings; the mean, a linear layer.
+    """Patches, stages of alternately shifted blocks with mergings in between; the mean, a linear layer.
 
-    version: 1 or 2. stochastic_depth_prob: of the last block; it grows from 0 at the first. Keys and initial values
-    are torchvision's. Images of any size: what does not fill windows is padded.
+    version: 1 or 2. stochastic_depth_prob: of the last block; it increases linearly from 0 at the first. Keys and
+    initialization are torchvision's. Images of any size: incomplete windows are padded.
     """
 
     def __init__(
@@ -267,7 +266,7 @@ class SwinTransformer(Module):
 
 
 def _swin(width: int, depth: int, share: float, num_classes: int, options: dict[str, Any]) -> SwinTransformer:
-    """Stages of 2, 2, depth and 2 blocks, of one head for each 32 channels, the first one `width` wide."""
+    """Stages of 2, 2, depth and 2 blocks, with one head per 32 channels, the first one `width` wide."""
     window = (8, 8) if options.get("version") == 2 else (7, 7)
     heads = [width // 32 * factor for factor in (1, 2, 4, 8)]
     chosen = {"stochastic_depth_prob": share, **options}

@@ -1,4 +1,4 @@
-"""Losses of networks that give the logits of tokens."""
+"""Losses of networks that output token logits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lamina.ops.core import operand
 
 
 def token_loss(logits: Any, labels: Any, *, ignore_index: int = -100, label_smoothing: float = 0.0) -> Any:
-    """The mean cross entropy of logits (…, V) and integers (…); labels of ignore_index do not count."""
+    """The mean cross entropy of logits (…, V) and integers (…); labels of ignore_index are ignored."""
     x = operand(logits)
     rows = x.reshape((-1, x.shape[-1]))
     targets = operand(labels).reshape((-1,))
@@ -17,5 +17,5 @@ def token_loss(logits: Any, labels: Any, *, ignore_index: int = -100, label_smoo
 
 
 def next_token_loss(logits: Any, input_ids: Any, *, ignore_index: int = -100) -> Any:
-    """`token_loss` of logits (B, L, V) of the token after each of input_ids (B, L): the last ones are not asked."""
+    """`token_loss` of logits (B, L, V) for the token after each of input_ids (B, L): the last logits are unused."""
     return token_loss(operand(logits)[:, :-1], operand(input_ids)[:, 1:], ignore_index=ignore_index)

@@ -1,4 +1,4 @@
-"""U-Net (Ronneberger, Fischer & Brox 2015) with batch norms and padded convolutions: a class for each pixel."""
+"""U-Net (Ronneberger, Fischer & Brox 2015) with batch norms and padded convolutions: a class per pixel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lamina.spec import ShapeError
 
 
 class DoubleConv(Module):
-    """Twice a 3×3 convolution, batch norm and ReLU."""
+    """Two times a 3×3 convolution, batch norm and ReLU."""
 
     def __init__(self, in_channels: int, out_channels: int, mid_channels: int | None = None) -> None:
         middle = out_channels if mid_channels is None else mid_channels
@@ -47,7 +47,7 @@ class Down(Module):
 
 
 class Up(Module):
-    """`DoubleConv` of what was kept of this level and, beside it, the level below at twice its size."""
+    """`DoubleConv` of this level's skip connection, concatenated with the level below upsampled to twice its size."""
 
     def __init__(self, in_channels: int, out_channels: int, bilinear: bool = True) -> None:
         self.up: Module
@@ -71,7 +71,7 @@ class Up(Module):
 class UNet(Module):
     """Four levels down and up again; 31,037,633 parameters from 3 channels to 1 class.
 
-    n_channels, n_classes: of the images and the logits. bilinear: enlarges by interpolation instead of transposed
+    n_channels, n_classes: of the images and the logits. bilinear: upsamples by interpolation instead of transposed
     convolutions, with half the channels at the lowest level. width: filters of the first level. Keys are those of the
     widespread PyTorch version: inc.double_conv.0.weight, down1.maxpool_conv.1.double_conv.0.weight, up1.up.weight,
     outc.conv.weight.

@@ -31,10 +31,10 @@ _LAYERS = {
 class VGG(Module):
     """3×3 convolutions and 2×2 poolings, then 25088 -> 4096 -> 4096 -> num_classes with dropout.
 
-    layers: the filters of each convolution, 0 for a pooling. batch_norm: a norm behind each convolution.
-    Parameters are called as in torchvision (features.0.weight … classifier.6.bias) and start as there: convolutions
-    from He's normal distribution by fan out, linear layers normal with deviation 0.01. Images of 32 pixels or more:
-    features are averaged to 7×7.
+    layers: the filters of each convolution, 0 for a pooling. batch_norm: a norm after each convolution. Parameters
+    are named as in torchvision (features.0.weight … classifier.6.bias), with the same initialization: convolutions
+    from He's normal distribution by fan-out, linear layers normal with standard deviation 0.01. Images of 32 pixels
+    or more: features are averaged to 7×7.
     """
 
     def __init__(

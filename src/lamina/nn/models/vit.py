@@ -28,7 +28,7 @@ _NORM = partial(LayerNorm, eps=1e-6)
 
 
 class EncoderBlock(Module):
-    """x + attention(norm(x)), and to that the two linear layers on its norm."""
+    """x + attention(norm(x)), followed by the same with the MLP."""
 
     def __init__(
         self, num_heads: int, hidden_dim: int, mlp_dim: int, dropout: float, attention_dropout: float
@@ -48,7 +48,7 @@ class EncoderBlock(Module):
 
 
 class VisionEncoder(Module):
-    """Places are added, then blocks and a norm follow."""
+    """Position embeddings, then blocks and a norm."""
 
     pos_embedding: Parameter
 
@@ -75,15 +75,15 @@ class VisionEncoder(Module):
 
 
 class VisionTransformer(Module):
-    """Patches as words: each is projected, a class token goes in front, and what becomes of it is classified.
+    """Patches as tokens: each is projected, a class token is prepended, and its output is classified.
 
-    Keys and initial values are torchvision's: the classifier starts from zeros.
+    Keys and initialization are torchvision's: the classifier starts from zeros.
 
     Args:
         image_size: pixels on a side, a multiple of patch_size.
         representation_size: features of a linear layer with tanh before the classifier, where given.
 
-    Raises ValueError where patches do not fill the image.
+    Raises ValueError unless patches tile the image.
     """
 
     class_token: Parameter
@@ -135,7 +135,7 @@ class VisionTransformer(Module):
 
 
 def _heads(features: int, representation_size: int | None, num_classes: int) -> Sequential:
-    """The classifier, from zeros, behind one more layer where asked for."""
+    """The classifier, initialized to zeros, after an optional additional layer."""
     layers: dict[str, Module] = {}
     if representation_size is not None:
         with init.scheme(init.truncated(math.sqrt(1 / features))):
@@ -151,7 +151,7 @@ def _zeros(layer: init.Layer) -> None:
 
 
 def _xavier(layer: init.Layer) -> None:
-    """Weights from Glorot's uniform distribution, biases normal with deviation 10⁻⁶."""
+    """Weights from Glorot's uniform distribution, biases normal with standard deviation 10⁻⁶."""
     init.xavier_uniform_(layer.weight)
     init.normal_(layer.bias, std=1e-6)
 

@@ -1,4 +1,4 @@
-"""A recurrent language model (Zaremba, Sutskever & Vinyals 2014), as PyTorch's example of words has it."""
+"""A recurrent language model (Zaremba, Sutskever & Vinyals 2014), as in PyTorch's word-level example."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KINDS = ("LSTM", "GRU", "RNN_TANH", "RNN_RELU")
 
 
 class RNNModel(Module):
-    """Embedding, recurrent layers and the logarithms of the next word's probabilities.
+    """Embedding, recurrent layers and the log-probabilities of the next word.
 
-    rnn_type: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU". ntoken: words. ninp, nhid: sizes of a word's vector and of the
-    state. tie_weights: words are read and written by the same vectors (Press & Wolf 2016); then nhid must be ninp.
-    Keys are encoder.weight, rnn.weight_ih_l0, …, decoder.weight, decoder.bias.
+    rnn_type: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU". ntoken: vocabulary size. ninp, nhid: sizes of a word's
+    embedding and of the state. tie_weights: input and output embeddings are shared (Press & Wolf 2016); then nhid
+    must be ninp. Keys are encoder.weight, rnn.weight_ih_l0, …, decoder.weight, decoder.bias.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class RNNModel(Module):
             self.decoder.weight = self.encoder.weight
 
     def forward(self, input: T, hidden: Any = None) -> tuple[T, Any]:
-        """Integers (L, B) and the state -> log-probabilities (L · B, ntoken) of the word after each, and the state.
+        """Integers (L, B) and the state -> log-probabilities (L · B, ntoken) of each next word, and the state.
 
-        hidden: (nlayers, B, nhid), for the LSTM a pair of them; zeros unless given.
+        hidden: (nlayers, B, nhid), for the LSTM a pair of them; by default zeros.
         """
         y, after = self.rnn(self.drop(self.encoder(input)), hidden)
         logits = self.decoder(self.drop(y))
         return ops.log_softmax(logits.reshape((-1, logits.shape[-1])), 1), after
 
     def init_hidden(self, bsz: int) -> Tensor | tuple[Tensor, Tensor]:
-        """The first state of bsz texts: zeros."""
+        """The initial state of bsz texts: zeros."""
         like = self.encoder.weight
         shape = (self.rnn.num_layers, bsz, self.rnn.hidden_size)
         h, c = (zeros(shape, dtype=like.dtype, device=like.device) for _ in range(2))
@@ -68,7 +68,7 @@ class RNNModel(Module):
 
 
 def _uniform(layer: Any) -> Any:
-    """The layer with weights uniform within 0.1 and biases zero."""
+    """Initialize the layer: weights uniform within 0.1 and biases zero."""
     init.uniform_(layer.weight, -0.1, 0.1)
     if getattr(layer, "bias", None) is not None:
         init.zeros_(layer.bias)

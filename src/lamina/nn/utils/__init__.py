@@ -1,5 +1,5 @@
-"""Helpers around networks, as in torch.nn.utils: `rnn` packs and pads sequences, `clip_grad` bounds gradients,
-`parametrize` and `parametrizations` compute parameters from others, `fusion` takes norms into the layer before."""
+"""Network utilities, as in torch.nn.utils: `rnn` packs and pads sequences, `clip_grad` clips gradients, `parametrize`
+and `parametrizations` compute parameters from others, `fusion` folds norms into the preceding layer."""
 
 from lamina._lazy import lazy
 from lamina.nn.utils import fusion, parametrizations, parametrize, rnn

@@ -1,7 +1,7 @@
-"""Bounds on gradients, with torch's names: the dicts and lists in which gradients are held get other values in place.
+"""Gradient clipping, with torch's names: the values in the given dicts and lists of gradients are replaced in place.
 
-Gradients here are values, not attributes of parameters: what `lamina.grad` gives takes the place of the parameters in
-torch's functions. On tensors they compute at once; while a function is traced they are recorded.
+Gradients here are values, not attributes of parameters: the result of `lamina.grad` takes the place of the parameters
+in torch's functions. On tensors they compute immediately; while a function is traced they are recorded.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lamina.tensors import as_tensor
 def clip_grad_norm_(
     grads: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Any:
-    """Scale gradients down so that their common norm is at most max_norm (Pascanu et al. 2013); the norm before.
+    """Scale gradients so that their total norm is at most max_norm (Pascanu et al. 2013); returns the norm before.
 
     grads: a dict or list of gradients, or nested tuples, lists and dicts of them, which get the new values.
-    norm_type: p of the p-norm over all elements together; inf for the largest one.
-    error_if_nonfinite: raise ValueError where the norm is infinite or NaN; not while a function is traced.
-    The norm is a scalar of float32 (float64 for gradients of that type).
+    norm_type: p of the p-norm over all elements together; inf for the largest one. error_if_nonfinite: raise
+    ValueError for an infinite or NaN norm; not while a function is traced. The norm is a float32 scalar (float64 for
+    float64 gradients).
     """
     total = get_total_norm(grads, norm_type, error_if_nonfinite)
     clip_grads_with_norm_(grads, max_norm, total)
@@ -47,7 +47,7 @@ def clip_grads_with_norm_(grads: Any, max_norm: float, total_norm: Any) -> None:
 
 @checked
 def clip_grad_value_(grads: Any, clip_value: float) -> None:
-    """Bring each element of the gradients into [-clip_value, clip_value]."""
+    """Clamp each element of the gradients to [-clip_value, clip_value]."""
     if not clip_value >= 0:
         raise ValueError(f"clip_grad_value_: clip_value must be at least 0, got {clip_value}")
     _replace(grads, lambda g: ops.clamp(g, -clip_value, clip_value), "clip_grad_value_")
@@ -55,7 +55,7 @@ def clip_grad_value_(grads: Any, clip_value: float) -> None:
 
 @checked
 def get_total_norm(grads: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Any:
-    """The norm of all elements of all gradients together: float32 (float64 for gradients of that type), shape ()."""
+    """The norm of all elements of all gradients together: float32 (float64 for float64 gradients), shape ()."""
     if not norm_type > 0:
         raise ValueError(f"get_total_norm: norm_type must be positive, got {norm_type}")
     given = list(_leaves(grads, "get_total_norm"))
@@ -86,7 +86,7 @@ def _like(x: Any, dtype: Any) -> Any:
 
 
 def _refuse_parameters(grads: Any, what: str) -> None:
-    """torch's functions take parameters, which have their gradients with them."""
+    """torch's functions take parameters, which store their gradients."""
     if isinstance(grads, Parameter) or (
         isinstance(grads, Iterator) and isinstance(next(grads, None), Parameter)
     ):
@@ -110,13 +110,13 @@ def _leaves(grads: Any, what: str) -> Iterator[Any]:
 
 
 def _replace(grads: Any, change: Callable[[Any], Any], what: str) -> None:
-    """Put changed gradients in the places of the old ones."""
+    """Replace gradients by changed ones."""
     _refuse_parameters(grads, what)
     if isinstance(grads, MutableMapping | MutableSequence):
         absent = grads.absent if isinstance(grads, Gradients) else ()
         for i in list(grads) if isinstance(grads, MutableMapping) else range(len(grads)):
             if i in absent:
-                continue  # these zeros stay the same objects, by which an optimizer knows them
+                continue  # these zeros keep their identity, by which an optimizer recognizes them
             held = grads[i]
             _refuse_parameters(held, what)
             if isinstance(held, Operand) or is_array(held):

@@ -15,7 +15,7 @@ from lamina.tensors import Tensor
 
 @checked
 def parameters_to_vector(parameters: Iterable[Any]) -> Any:
-    """The elements of all tensors, one after the other, in row-major order. Raises ValueError for none."""
+    """The elements of all tensors, concatenated in row-major order. Raises ValueError for an empty list."""
     parts = [ops.reshape(p, (-1,)) for p in parameters]
     if not parts:
         raise ValueError("parameters_to_vector: no parameters")
@@ -26,7 +26,7 @@ def parameters_to_vector(parameters: Iterable[Any]) -> Any:
 def vector_to_parameters(vec: Any, parameters: Iterable[Tensor]) -> None:
     """Copy a vector's elements into parameters, in place, in the order of `parameters_to_vector`.
 
-    Raises ShapeError unless there are as many elements as the parameters have.
+    Raises ShapeError unless the number of elements matches.
     """
     given, held = operand(vec, "vector_to_parameters", "vec"), list(parameters)
     if not all(isinstance(p, Tensor) for p in held):

@@ -1,7 +1,6 @@
-"""Batch norms of inference in the layer before them: one layer in place of two.
+"""Folding of inference batch norms into the preceding layer.
 
-Compiled networks need this not: the pass `fold_batch_norm` does the same to the graph. It is for weights that are
-saved.
+Compiled networks do not need this: the pass `fold_batch_norm` does the same to the graph. It is for saving weights.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ M = TypeVar("M", bound=Module)
 def fuse_conv_bn_eval(conv: M, bn: Module, transpose: bool = False) -> M:
     """A convolution (with transpose a transposed one) that computes bn(conv(x)); both must be in inference mode.
 
-    A new layer with a bias; the given ones stay. Raises ValueError for a layer in training mode, or a norm without
-    running statistics.
+    Returns a new layer with a bias; the given ones are unchanged. Raises ValueError for a layer in training mode, or
+    a norm without running statistics.
     """
     return _fused("fuse_conv_bn_eval", conv, bn, 1 if transpose else 0)
 
@@ -48,7 +47,7 @@ def _fused(what: str, layer: M, bn: Any, axis: int) -> M:
     shift = 0.0 if bn.bias is None else _wide(bn.bias)
     weight, bias = _wide(fused.weight), 0.0 if fused.bias is None else _wide(fused.bias)
     groups = getattr(fused, "groups", 1)
-    if axis and groups > 1:  # (in, out / groups, …): each group of inputs has factors of its own
+    if axis and groups > 1:  # (in, out / groups, …): each group of inputs has its own factors
         scales = np.repeat(factor.reshape(groups, -1), weight.shape[0] // groups, axis=0)
         scales = scales.reshape(*scales.shape, *(1,) * (weight.ndim - 2))
     else:

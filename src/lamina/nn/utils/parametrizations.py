@@ -1,4 +1,4 @@
-"""Parametrizations of weights: weight norm, spectral norm, orthogonal matrices. Names and arguments as in torch."""
+"""Weight parametrizations: weight norm, spectral norm, orthogonal matrices. Names and arguments as in torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lamina.tensors import Tensor, tensor, zeros
 
 @checked
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
-    """Length and direction of a weight as parameters of their own (Salimans & Kingma 2016): g · v / |v|.
+    """Length and direction of a weight as separate parameters (Salimans & Kingma 2016): g · v / |v|.
 
-    dim: the axis whose indices have lengths of their own; None: one for the whole weight. The originals are
-    `original0`, g, and `original1`, v; files with torch's older names, weight_g and weight_v, load. Raises ValueError
-    for what is no parameter.
+    dim: the axis whose indices have separate lengths; None: one for the whole weight. The originals are `original0`,
+    g, and `original1`, v; files with torch's older names, weight_g and weight_v, can be loaded. Raises ValueError
+    unless name is a parameter.
     """
     register_parametrization(module, name, _WeightNorm(dim))
     module.register_load_state_dict_pre_hook(partial(_todays_names, name))
@@ -31,7 +31,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
 
 
 def _todays_names(name: str, module: Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Entries of torch.nn.utils.weight_norm under the names of the parametrization."""
+    """Entries of torch.nn.utils.weight_norm, renamed to those of the parametrization."""
     for i, part in enumerate("gv"):
         if (old := f"{prefix}{name}_{part}") in state:
             state[f"{prefix}parametrizations.{name}.original{i}"] = state.pop(old)
@@ -64,11 +64,11 @@ def spectral_norm(
     eps: float = 1e-12,
     dim: int | None = None,
 ) -> Module:
-    """A weight by its largest singular value, found by power iteration (Miyato et al. 2018).
+    """A weight divided by its largest singular value, found by power iteration (Miyato et al. 2018).
 
-    n_power_iterations: for each time that the weight is read in training mode; the vectors are buffers. eps: the
-    smallest norm to divide by. dim: the axis of the matrix' rows; 0, and 1 for transposed convolutions. Raises
-    ValueError for fewer than one iteration or what is no parameter, ShapeError for a scalar or a missing axis.
+    n_power_iterations: per read of the weight in training mode; the vectors are buffers. eps: the smallest norm to
+    divide by. dim: the axis of the matrix' rows; 0, and 1 for transposed convolutions. Raises ValueError for fewer
+    than one iteration or if name is not a parameter, ShapeError for a scalar or a missing axis.
     """
     if not 1 <= n_power_iterations <= 1000:
         raise ValueError(
@@ -109,7 +109,7 @@ class _SpectralNorm(Module):
         return weight / ops.sum(u * ops.matmul(matrix, v))
 
     def right_inverse(self, value: Tensor) -> Any:
-        """The weight itself: it is divided when it is read."""
+        """The weight itself: it is divided on every read."""
         return value
 
     def _iterate(self, matrix: Any, count: int) -> None:
@@ -140,15 +140,15 @@ def orthogonal(
     *,
     use_trivialization: bool = True,
 ) -> Module:
-    """A weight with orthonormal columns, or rows where it is wider than high, however it is trained.
+    """A weight constrained to orthonormal columns, or rows if it is wider than high.
 
-    The weight: a matrix (m, n) or a batch of them. orthogonal_map: what makes an orthogonal matrix of the parameter:
-    the exponential or the Cayley map of a skew-symmetric matrix, or a product of Householder reflections; None:
-    "matrix_exp" for square matrices, "householder" for others. use_trivialization: keep the matrix that the training
-    begins with as the buffer `base`, which the map's is multiplied with (Lezcano-Casado 2019). Then, and with
-    "householder", a weight that is orthogonal stays as it is, and the weight can be assigned; else the weight is the
-    parameter. torch.nn.utils.parametrizations.orthogonal. Raises ValueError for what is no parameter, ShapeError for
-    a weight with fewer than two axes.
+    The weight: a matrix (m, n) or a batch of them. orthogonal_map: the map from the parameter to an orthogonal
+    matrix: the exponential or the Cayley map of a skew-symmetric matrix, or a product of Householder reflections;
+    None: "matrix_exp" for square matrices, "householder" for others. use_trivialization: keep the initial matrix as
+    the buffer `base`, which is multiplied with the map's (Lezcano-Casado 2019). Then, and with "householder", an
+    already orthogonal weight is preserved, and the weight can be assigned; otherwise the weight is the parameter.
+    torch.nn.utils.parametrizations.orthogonal. Raises ValueError unless name is a parameter, ShapeError for a weight
+    with fewer than two axes.
     """
     weight = module._parameters.get(name)
     if weight is None:
@@ -177,7 +177,7 @@ class _Orthogonal(Module):
         if self.orthogonal_map == "householder":
             vectors = ops.tril(x, -1)
             tau = 2.0 / (1.0 + ops.sum(vectors * vectors, -2))
-            # The diagonal, whose signs are those of the columns, is not trained.
+            # The diagonal, which has the signs of the columns, is not trained.
             signs = ops.trunc(ops.stop_gradient(ops.diagonal(x, 0, -2, -1)))
             q = ops.linalg.householder_product(vectors, tau) * ops.unsqueeze(signs, -2)
         else:
@@ -187,7 +187,7 @@ class _Orthogonal(Module):
         return ops.transpose(q, -2, -1) if _is_wide(weight) else q
 
     def _of_skew(self, lower: Any) -> Any:
-        """The map of the skew-symmetric matrix that has this lower triangle, (…, n, n)."""
+        """The map of the skew-symmetric matrix with this lower triangle, (…, n, n)."""
         skew = lower - ops.transpose(lower, -2, -1)
         if self.orthogonal_map == "matrix_exp":
             return ops.linalg.matrix_exp(skew)
@@ -196,10 +196,10 @@ class _Orthogonal(Module):
 
 
 class _OrthogonalWithInverse(_Orthogonal):
-    """One that can begin with a weight: it has a base, or its map is the product of reflections."""
+    """A parametrization that can start from a weight: it has a base, or its map is the product of reflections."""
 
     def right_inverse(self, value: Tensor) -> Any:
-        """The parameter whose map is the value; with a base, which becomes the value, what maps to 1."""
+        """The parameter that maps to the value; with a base, which becomes the value, the one that maps to 1."""
         if self.use_trivialization:
             self.base.copy_(_completed(_high(value.numpy()), value))
             rows, columns = value.shape[-2:]
@@ -223,7 +223,7 @@ def _high(x: Any) -> Any:
 
 
 def _completed(columns: np.ndarray[Any, Any], like: Tensor) -> Tensor:
-    """An orthogonal matrix (…, n, n) that begins with what is orthonormal in some columns (…, n, k)."""
+    """An orthogonal matrix (…, n, n) that extends orthonormal columns (…, n, k)."""
     *lead, n, k = columns.shape
     rest = normal_(zeros((*lead, n, n - k))).numpy()
     q, r = np.linalg.qr(np.concatenate([columns, rest], -1).astype(np.float64))

@@ -1,4 +1,4 @@
-"""Parameters that are computed from others whenever they are read. Names as in torch.nn.utils.parametrize."""
+"""Parameters that are computed from others on every read. Names as in torch.nn.utils.parametrize."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lamina.spec import ShapeError
 
 
 class ParametrizationList(Module):
-    """The originals of one parameter, and the modules that make its value of them, one after the other.
+    """The originals of one parameter, and the chain of modules that computes its value.
 
-    The originals are the parameter `original`, or `original0`, `original1`, … where the first module's
-    `right_inverse` gives several. The modules are named "0", "1", …
+    The originals are the parameter `original`, or `original0`, `original1`, … if the first module's `right_inverse`
+    returns several. The modules are named "0", "1", …
     """
 
     def __init__(self, first: Module, value: Parameter) -> None:
@@ -37,14 +37,14 @@ class ParametrizationList(Module):
         return [f"original{i}" for i in range(self.count)] if self.count else ["original"]
 
     def append(self, parametrization: Module) -> None:
-        """Let another module act on the value."""
+        """Append a module to the chain."""
         self.add_module(str(self.length), parametrization)
         self.length += 1
 
     def assign(self, value: Any) -> None:
-        """Make the parameter's value this one: the originals become what the modules' `right_inverse` give.
+        """Set the parameter's value: the originals become the results of the modules' `right_inverse`.
 
-        Raises TypeError where a module has none, ShapeError for originals of another shape.
+        Raises TypeError if a module has none, ShapeError for originals of another shape.
         """
         for i in reversed(range(self.length)):
             module = self._modules[str(i)]
@@ -71,7 +71,7 @@ class ParametrizationList(Module):
                 recorder(),
                 originals,
                 self._made(),
-            )  # held, so that no other object has these ids
+            )  # kept alive, so that no other object gets these ids
         return kept[key][-1]
 
     def _made(self) -> Any:
@@ -81,13 +81,13 @@ class ParametrizationList(Module):
         return value
 
 
-#: What parametrized parameters are within `cached`, by the parametrization and the originals that were read.
+#: Cached values of parametrized parameters within `cached`, by the parametrization and the originals that were read.
 _cached: ContextVar[dict[Any, Any] | None] = ContextVar("lamina_parametrized", default=None)
 
 
 @contextmanager
 def cached() -> Iterator[None]:
-    """Within the block a parametrized parameter is computed once and kept, whatever changes."""
+    """Within the block a parametrized parameter is computed once and cached, whatever changes."""
     token = _cached.set({} if _cached.get() is None else _cached.get())
     try:
         yield
@@ -97,11 +97,11 @@ def cached() -> Iterator[None]:
 
 @checked
 def register_parametrization(module: Module, tensor_name: str, parametrization: Module) -> Module:
-    """Let a module compute another one's parameter: `module.weight` is parametrization(original) from now on.
+    """Let a module compute another one's parameter: from now on `module.weight` is parametrization(original).
 
-    The original is the parameter `parametrizations.<name>.original` of the module. A parametrization with
-    `right_inverse` says what originals give a value. Several act one after the other. Register before a step or an
-    optimizer is made. Raises ValueError for what is no parameter, ShapeError where the value's shape is another.
+    The original is the module's parameter `parametrizations.<name>.original`. A parametrization with `right_inverse`
+    maps values to originals. Several are applied in sequence. Register before creating a step or an optimizer. Raises
+    ValueError unless name is a parameter, ShapeError if the value's shape differs.
     """
     held = module._modules.get("parametrizations")
     if held is not None and tensor_name in held._modules:
@@ -128,14 +128,14 @@ def register_parametrization(module: Module, tensor_name: str, parametrization: 
 
 @checked
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Whether a parameter, or any, is computed from others."""
+    """Whether a parameter, or any, is parametrized."""
     held = module._modules.get("parametrizations")
     return held is not None and (tensor_name is None or tensor_name in held._modules)
 
 
 @checked
 def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized: bool = True) -> Module:
-    """Make a parameter a plain one again: of the value that it has, or else its original. Raises ValueError."""
+    """Make a parameter a plain one again: with its current value, or else its original. Raises ValueError."""
     held = module._modules.get("parametrizations")
     if held is None or tensor_name not in held._modules:
         raise ValueError(

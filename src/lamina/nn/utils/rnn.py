@@ -1,9 +1,9 @@
-"""Sequences of different lengths in one batch: packed or padded, as torch.nn.utils.rnn.
+"""Variable-length sequences in one batch: packed or padded, as torch.nn.utils.rnn.
 
-Where the lengths are known (numbers, arrays, tensors that compute at once) a packed batch holds what torch's holds:
-the first steps of all sequences, the longest first, then the second ones of those that have them. In a compiled
-program lengths are values that come with each call, and shapes must not depend on them: there `data` is the padded
-batch [T, N, *] with zeros behind the sequences' ends, and what reads a packed batch reads that as well.
+If the lengths are known (numbers, arrays, tensors that compute immediately) a packed batch has torch's format: the
+first steps of all sequences, longest first, then the second steps of those that have them. In a compiled program
+lengths are inputs of each call, and shapes must not depend on them: there `data` is the padded batch [T, N, *] with
+zeros after the sequences' ends, which consumers of packed batches also accept.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lamina.tensors import Tensor
 
 
 class PackedSequence(NamedTuple):
-    """Sequences of different lengths, one step of all of them after the other.
+    """Variable-length sequences, stored step by step.
 
-    data: [sum of lengths, *]. batch_sizes: how many sequences have each step, an int64 array on the host.
-    sorted_indices: which sequence is the first, second, …, longest first; None where they are in that order already.
-    unsorted_indices: the inverse order. In a compiled program: see the module.
+    data: [sum of lengths, *]. batch_sizes: the number of sequences that have each step, an int64 array on the host.
+    sorted_indices: the permutation that puts the longest first; None if they are already sorted. unsorted_indices:
+    the inverse permutation. In a compiled program: see the module.
     """
 
     data: Any
@@ -35,10 +35,10 @@ class PackedSequence(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """What a packed batch says of itself: lengths [N] in the order of the padded batch, steps T, sequences N.
+    """The geometry of a packed batch: lengths [N] in the order of the padded batch, steps T, sequences N.
 
-    rows, inverse: which row of the padded batch [T N, *] each row of data is, and the reverse, -1 where none is;
-    None where data is padded itself.
+    rows, inverse: the row of the padded batch [T N, *] for each row of data, and the reverse, -1 if there is none;
+    None if data is padded itself.
     """
 
     lengths: Any
@@ -50,7 +50,7 @@ class Packing(NamedTuple):
 
 @checked
 def packing_of(packed: PackedSequence) -> Packing:
-    """How a batch is packed. Raises TypeError for one whose sizes are not known while its data is compact."""
+    """The packing of a batch. Raises TypeError if its sizes are unknown while its data is compact."""
     data, sizes = operand(packed.data), _known(packed.batch_sizes)
     if sizes is None:
         later = operand(packed.batch_sizes)
@@ -76,12 +76,12 @@ def packing_of(packed: PackedSequence) -> Packing:
 
 
 def _lengths_of(sizes: Array) -> Array:
-    """The lengths, falling, of the numbers of sequences that have each step."""
+    """The lengths, descending, from the number of sequences that have each step."""
     return np.asarray((sizes[:, None] > np.arange(sizes[0])).sum(0), np.int64)
 
 
 def _packing(lengths: Array, order: Any) -> Packing:
-    """Of falling lengths of the sequences in an order."""
+    """The packing for descending lengths of the sequences in a given order."""
     steps, batch = int(lengths[0]), len(lengths)
     places = np.arange(batch) if order is None else np.asarray(_known(order))
     t, n = np.nonzero(lengths > np.arange(steps)[:, None])
@@ -94,7 +94,7 @@ def _packing(lengths: Array, order: Any) -> Packing:
 
 
 def _known(values: Any) -> Array | None:
-    """The values on the host; None where they come later, in a program that is being compiled."""
+    """The values on the host; None if they are only known later, in a program that is being compiled."""
     if isinstance(values, Tensor):
         return values.numpy() if recorder() is None else None
     return None if isinstance(values, Operand) else np.asarray(values)
@@ -102,7 +102,7 @@ def _known(values: Any) -> Array | None:
 
 @checked
 def padded_data(packed: PackedSequence, packing: Packing) -> Any:
-    """The padded batch [T, N, *], zeros behind the sequences' ends."""
+    """The padded batch [T, N, *], zeros after the sequences' ends."""
     data = operand(packed.data)
     if packing.rows is None:
         return data
@@ -113,7 +113,7 @@ def padded_data(packed: PackedSequence, packing: Packing) -> Any:
 
 @checked
 def with_data(packed: PackedSequence, packing: Packing, padded: Any) -> PackedSequence:
-    """A batch packed alike, of a padded batch [T, N, *]."""
+    """A batch with the same packing, from a padded batch [T, N, *]."""
     if packing.rows is not None:
         rows = padded.reshape((packing.steps * packing.batch, *padded.shape[2:]))
         padded = take_rows(rows, packing.rows, packing.inverse)
@@ -124,10 +124,10 @@ def with_data(packed: PackedSequence, packing: Packing, padded: Any) -> PackedSe
 def pack_padded_sequence(
     input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> PackedSequence:
-    """A padded batch, [T, N, *] or with batch_first [N, T, *], whose sequence n has lengths[n] steps, packed.
+    """Pack a padded batch, [T, N, *] or with batch_first [N, T, *], whose sequence n has lengths[n] steps.
 
-    enforce_sorted: the lengths must fall; otherwise the sequences are put in that order. Raises ValueError for
-    lengths that do not, or are not in 1 … T; ShapeError, DTypeError, TypeError.
+    enforce_sorted: the lengths must be descending; otherwise the sequences are sorted. Raises ValueError for lengths
+    that are not, or are outside 1 … T; ShapeError, DTypeError, TypeError.
     """
     what = "pack_padded_sequence"
     x = operand(input, what)
@@ -155,11 +155,11 @@ def pack_padded_sequence(
 
 
 def _packed_later(x: Any, lengths: Any, is_sorted: bool) -> PackedSequence:
-    """The batch as it lies, without what is behind the ends: its lengths are values of a program."""
+    """The batch unmoved, zeroed after the ends: its lengths are values of a program."""
     there = inside(lengths, x.shape[0])
     data = ops.where(there.reshape((*there.shape, *(1,) * (x.ndim - 2))), x, 0)
     sizes, ranks = there.cast(int64).sum(1), None
-    if not is_sorted:  # how many are longer, or as long and before
+    if not is_sorted:  # how many are longer, or as long and earlier
         mine, other, places = lengths.unsqueeze(1), lengths.unsqueeze(0), np.arange(x.shape[1])
         before = ops.logical_and(other == mine, places < places[:, None])
         ranks = ops.logical_or(other > mine, before).cast(int64).sum(1)
@@ -173,10 +173,10 @@ def pad_packed_sequence(
     padding_value: float = 0.0,
     total_length: int | None = None,
 ) -> tuple[Any, Any]:
-    """(padded batch, lengths): [T, N, *], or [N, T, *], with padding_value behind the ends, and int64 [N].
+    """(padded batch, lengths): [T, N, *], or [N, T, *], with padding_value after the ends, and int64 [N].
 
-    T is the longest length, or total_length where that is given; in a compiled program it is that of the batch that
-    was packed. Raises ValueError for a total_length that is shorter.
+    T is the longest length, or total_length if given; in a compiled program it is that of the packed batch. Raises
+    ValueError for a total_length that is shorter.
     """
     what, packing = "pad_packed_sequence", packing_of(sequence)
     y, steps = padded_data(sequence, packing), packing.steps
@@ -200,7 +200,7 @@ def pad_sequence(
     padding_value: float = 0.0,
     padding_side: Literal["right", "left"] = "right",
 ) -> Any:
-    """Sequences [T_n, *] of any lengths as one batch [T, N, *], or [N, T, *], filled up with padding_value."""
+    """Sequences [T_n, *] of any lengths as one batch [T, N, *], or [N, T, *], padded with padding_value."""
     held = [operand(s, "pad_sequence", "sequences") for s in sequences]
     if not held or any(s.ndim < 1 or s.shape[1:] != held[0].shape[1:] for s in held):
         raise ShapeError(
@@ -240,7 +240,7 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Any]:
 
 
 def invert_permutation(permutation: Any) -> Any:
-    """The order that undoes an order; None of None."""
+    """The inverse of a permutation; None for None."""
     if permutation is None:
         return None
     given = np.asarray(_known(permutation))

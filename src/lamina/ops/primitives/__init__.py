@@ -1,6 +1,6 @@
-"""The op classes. One file per family holds the classes and the functions that `lamina.ops` exports.
+"""The op classes. Each family's file holds the classes and the functions that `lamina.ops` exports.
 
-Classes that are not listed here are found by the registry of ops, once their family is imported.
+Classes not listed here are found by the op registry once their family is imported.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -267,7 +267,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """An op class of a family by its name. Raises AttributeError."""
+        """An op class of a family by name. Raises AttributeError."""
         for op_class in REGISTRY.values():
             if op_class.__name__ == name and op_class.__module__.startswith(f"{__name__}."):
                 return op_class

@@ -1,4 +1,4 @@
-"""Activations beyond those of `pointwise`, and similarities of vectors: Mish is an op, the others are composed."""
+"""Activations beyond those of `pointwise`, and vector similarities: Mish is an op, the others are composed."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class MishGrad(_Mish):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (u,), (x, g) = grads, inputs
         s, t = sigmoid(x), tanh(softplus(x))
-        slope = (1 - t * t) * s  # of t
-        bend = slope * (1 - s - 2 * t * s)  # of slope
+        slope = (1 - t * t) * s  # the derivative of t
+        bend = slope * (1 - s - 2 * t * s)  # the derivative of slope
         return u * g * (2 * slope + x * bend), call(self, x, u)
 
     def reference(self, x: Array, g: Array) -> tuple[Array]:
@@ -90,7 +90,7 @@ def mish(input: Any, inplace: bool = False) -> Any:
     return call(Mish(), floating(input, "mish"))
 
 
-#: Fixed points of mean and variance: G. Klambauer et al.: "Self-normalizing neural networks" (NeurIPS 2017).
+#: Fixed point of mean and variance: G. Klambauer et al.: "Self-normalizing neural networks" (NeurIPS 2017).
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
@@ -101,7 +101,7 @@ def selu(input: Any, inplace: bool = False) -> Any:
 
 @checked
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """x where x > 0, else alpha * (exp(x / alpha) - 1) (Barron 2017). Raises ValueError where alpha is 0."""
+    """x where x > 0, else alpha * (exp(x / alpha) - 1) (Barron 2017). Raises ValueError for alpha = 0."""
     x = floating(input, "celu")
     if alpha == 0:
         raise ValueError("celu: alpha must not be 0")
@@ -142,7 +142,7 @@ def logsigmoid(input: Any) -> Any:
 
 @checked
 def glu(input: Any, dim: int = -1) -> Any:
-    """a * sigmoid(b) of the two halves a, b along dim (Dauphin et al. 2017). Raises ShapeError for an odd size."""
+    """a * sigmoid(b) for the two halves a, b along dim (Dauphin et al. 2017). Raises ShapeError for an odd size."""
     x = operand(input, "glu")
     axis = normalize_axis(dim, x.ndim, "glu")
     if x.shape[axis] % 2:
@@ -153,7 +153,7 @@ def glu(input: Any, dim: int = -1) -> Any:
 
 @checked
 def normalize(input: Any, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12) -> Any:
-    """x / max(|x|, eps) with the p-norm |x| along dim, one axis or several together."""
+    """x / max(|x|, eps) with the p-norm |x| along dim, one axis or several jointly."""
     x = floating(input, "normalize")
     if x.ndim == 0:
         return normalize(x.reshape((1,)), p, dim, eps).reshape(())
@@ -167,7 +167,7 @@ def normalize(input: Any, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: f
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """The cosine of the angle between vectors along dim: x1 . x2 / (max(|x1|, eps) * max(|x2|, eps)).
 
-    x1, x2: shapes that broadcast to one of rank r; the result has it without dim.
+    x1, x2: shapes that broadcast to a common one; the result has that shape without dim.
     """
     a, b = floating(x1, "cosine_similarity"), floating(x2, "cosine_similarity")
     rank = max(a.ndim, b.ndim)
@@ -176,7 +176,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     axis = normalize_axis(dim, rank, "cosine_similarity") - rank
     shape = broadcast_shapes(a.shape, b.shape, "cosine_similarity")
     dtype = promote_types(a.dtype, b.dtype)
-    a, b = (_wide(x).expand(shape) for x in (a, b))  # of float16 the squares would overflow, and eps be 0
+    a, b = (_wide(x).expand(shape) for x in (a, b))  # in float16 the squares would overflow and eps be 0
     sizes = maximum(_norm(a, 2.0, axis), eps) * maximum(_norm(b, 2.0, axis), eps)
     return (sum_along(a * b, axis) / sizes).cast(dtype)
 
@@ -198,7 +198,7 @@ def _norm(x: Any, p: float, axis: int | tuple[int, ...], keepdim: bool = False) 
 
 
 def _wide(x: Any) -> Any:
-    """x in float32 where it is of a half type, in which powers overflow."""
+    """x in float32 if it is of a half type, in which powers overflow."""
     return x.cast(float32) if x.dtype.is_float and x.dtype.itemsize < 4 else x
 
 
@@ -213,7 +213,8 @@ _NORMS: dict[float, Any] = {
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     """y[…, o] = input1[…, i] * weight[o, i, j] * input2[…, j] summed over i and j, + bias[o].
 
-    input1: (…, I), input2: (…, J) of the same leading sizes, weight: (O, I, J), bias: (O) or None. Raises ShapeError.
+    input1: (…, I), input2: (…, J) with the same leading sizes, weight: (O, I, J), bias: (O) or None. Raises
+    ShapeError.
     """
     a, b = floating(input1, "bilinear"), floating(input2, "bilinear")
     w = operand(weight, "bilinear", "weight")

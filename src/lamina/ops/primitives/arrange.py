@@ -1,4 +1,4 @@
-"""Elements in another order or place, by the ops that move them: parts, rolls, triangles, diagonals, repeats."""
+"""Rearranging elements with data-movement ops: slices, rolls, triangles, diagonals, repeats."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from lamina.spec import (
 )
 from lamina.spec import broadcast_shapes as common_shape
 
-#: Axes of so many elements at most are rolled by a table of places.
+#: Axes of up to this many elements are rolled by a table of positions.
 _MAPPED = 1 << 14
 
-# ---- parts
+# ---- slices
 
 
 def index_number(what: str, value: Any) -> int:
-    """A whole number that is given as such, or as a tensor of one. Raises TypeError."""
+    """An integer given as such, or as a one-element tensor. Raises TypeError."""
     try:
         return int(value.__index__())
     except (AttributeError, TypeError):
@@ -60,9 +60,9 @@ def index_number(what: str, value: Any) -> int:
 
 @checked
 def narrow(input: Any, dim: int, start: Any, length: int) -> Any:
-    """`length` elements of an axis from `start` on, which may count from the back. torch.narrow.
+    """`length` elements of an axis from `start` on, which may be negative. torch.narrow.
 
-    start: an int, or a tensor of one whose number is known.
+    start: an int, or a one-element tensor whose value is known.
     """
     x = operand(input, "narrow")
     start = index_number("narrow", start)
@@ -75,7 +75,7 @@ def narrow(input: Any, dim: int, start: Any, length: int) -> Any:
 
 @checked
 def select(input: Any, dim: int, index: int) -> Any:
-    """One slice of an axis, which disappears. torch.select."""
+    """One slice of an axis, which is removed. torch.select."""
     x = operand(input, "select")
     axis = normalize_axis(dim, x.ndim, "select")
     return squeeze(narrow(x, axis, _inside("select", x, axis, index), 1), axis)
@@ -118,7 +118,7 @@ def slice_scatter(
 
 @checked
 def unbind(input: Any, dim: int = 0) -> tuple[Any, ...]:
-    """All slices of an axis, which disappears. torch.unbind."""
+    """All slices of an axis, which is removed. torch.unbind."""
     x = operand(input, "unbind")
     axis = normalize_axis(dim, x.ndim, "unbind")
     return tuple(squeeze(part, axis) for part in split(x, 1, axis)) if x.shape[axis] else ()
@@ -126,9 +126,9 @@ def unbind(input: Any, dim: int = 0) -> tuple[Any, ...]:
 
 @checked
 def tensor_split(input: Any, indices_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
-    """input cut along an axis into so many parts, the first ones perhaps one larger, or at these indices.
+    """input split along an axis into a number of parts, the first ones possibly one larger, or at given indices.
 
-    They may stand in a tensor whose numbers are known. torch.tensor_split, NumPy's array_split.
+    The indices may be a tensor whose values are known. torch.tensor_split, NumPy's array_split.
     """
     x = operand(input, "tensor_split")
     if not isinstance(indices_or_sections, (int, np.integer, tuple, list)):
@@ -158,20 +158,20 @@ def _split_at(what: str, input: Any, sections: int | Sequence[int], least: int, 
 
 @checked
 def hsplit(input: Any, indices_or_sections: int | Sequence[int]) -> tuple[Any, ...]:
-    """input cut along its second axis (its only one) into equal parts, or at these indices."""
+    """input split along its second axis (its only one for vectors) into equal parts, or at given indices."""
     x = operand(input, "hsplit")
     return _split_at("hsplit", x, indices_or_sections, 1, 0 if x.ndim == 1 else 1)
 
 
 @checked
 def vsplit(input: Any, indices_or_sections: int | Sequence[int]) -> tuple[Any, ...]:
-    """input cut along its first axis into equal parts, or at these indices."""
+    """input split along its first axis into equal parts, or at given indices."""
     return _split_at("vsplit", input, indices_or_sections, 2, 0)
 
 
 @checked
 def dsplit(input: Any, indices_or_sections: int | Sequence[int]) -> tuple[Any, ...]:
-    """input cut along its third axis into equal parts, or at these indices."""
+    """input split along its third axis into equal parts, or at given indices."""
     return _split_at("dsplit", input, indices_or_sections, 3, 2)
 
 
@@ -181,11 +181,11 @@ def split_with_sizes(input: Any, split_sizes: Sequence[int], dim: int = 0) -> tu
     return split(input, split_sizes, dim)
 
 
-# ---- joined
+# ---- joining
 
 
 def _each(function: Callable[[Any], Any], what: str, tensors: Sequence[Any]) -> Any:
-    """A function of one tensor; of several, given one by one or as a sequence, a tuple."""
+    """Apply a function of one tensor; for several tensors, as arguments or a sequence, return a tuple."""
     if len(tensors) == 1 and not isinstance(tensors[0], (tuple, list)):
         return function(operand(tensors[0], what))
     given = tensors[0] if len(tensors) == 1 else tensors
@@ -193,19 +193,19 @@ def _each(function: Callable[[Any], Any], what: str, tensors: Sequence[Any]) -> 
 
 
 def atleast_1d(*tensors: Any) -> Any:
-    """Tensors with one axis at least."""
+    """Tensors with at least one axis."""
     return _each(lambda x: x if x.ndim else x.reshape((1,)), "atleast_1d", tensors)
 
 
 def atleast_2d(*tensors: Any) -> Any:
-    """Tensors with two axes at least, new ones in front."""
+    """Tensors with at least two axes, new ones in front."""
     return _each(
         lambda x: x if x.ndim >= 2 else x.reshape((1,) * (2 - x.ndim) + x.shape), "atleast_2d", tensors
     )
 
 
 def atleast_3d(*tensors: Any) -> Any:
-    """Tensors with three axes at least: a vector is the middle one, a matrix the first two."""
+    """Tensors with at least three axes: a vector becomes the middle one, a matrix the first two."""
 
     def widened(x: Any) -> Any:
         shape = (1, *x.shape, 1) if x.ndim == 1 else (*x.shape, *(1,) * (3 - x.ndim))
@@ -249,9 +249,9 @@ def block_diag(*tensors: Any) -> Any:
 
 
 def meshgrid(*tensors: Any, indexing: Literal["ij", "xy"] = "ij") -> tuple[Any, ...]:
-    """Vectors repeated over the grid that they span: axis i is vector i's; with "xy" the first two change places.
+    """Vectors expanded over the grid that they span: axis i is vector i's; "xy" swaps the first two.
 
-    Given one by one or as one sequence. torch.meshgrid.
+    Vectors are separate arguments or one sequence. torch.meshgrid.
     """
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors
     lines = [operand(x, "meshgrid", "tensors") for x in given]
@@ -270,7 +270,7 @@ def meshgrid(*tensors: Any, indexing: Literal["ij", "xy"] = "ij") -> tuple[Any, 
 
 
 def cartesian_prod(*tensors: Any) -> Any:
-    """All combinations of the elements of vectors, one a row."""
+    """All combinations of the elements of vectors, one per row."""
     lines = [operand(x, "cartesian_prod") for x in tensors]
     if len(lines) == 1:
         return lines[0]
@@ -279,7 +279,7 @@ def cartesian_prod(*tensors: Any) -> Any:
 
 @checked
 def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
-    """All choices of r elements of a vector in order, one a row."""
+    """All combinations of r elements of a vector in order, one per row."""
     x = operand(input, "combinations")
     if x.ndim != 1 or r < 0:
         raise ShapeError(f"combinations: takes a vector and r >= 0, got {x.spec} and {r}")
@@ -295,7 +295,7 @@ def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
 
 @checked
 def movedim(input: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
-    """Axes moved to other places; the others keep their order. torch.movedim."""
+    """Axes moved to other positions; the others keep their order. torch.movedim."""
     x = operand(input, "movedim")
     given = [[v] if isinstance(v, (int, np.integer)) else list(v) for v in (source, destination)]
     origin, target = ([normalize_axis(int(a), max(x.ndim, 1), "movedim") for a in v] for v in given)
@@ -317,7 +317,7 @@ def swapaxes(input: Any, axis0: int, axis1: int) -> Any:
 
 
 def t(input: Any) -> Any:
-    """A matrix transposed; vectors as they are."""
+    """A matrix transposed; vectors unchanged."""
     x = operand(input, "t")
     if x.ndim > 2:
         raise ShapeError(f"t: takes at most two axes, got {x.spec}")
@@ -337,7 +337,7 @@ def broadcast_to(input: Any, size: Sequence[int]) -> Any:
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
-    """Tensors repeated up to their common shape."""
+    """Tensors expanded to their common shape."""
     xs = [operand(x, "broadcast_tensors") for x in tensors]
     shape: Shape = ()
     for x in xs:
@@ -347,7 +347,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
 
 @checked
 def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape:
-    """The shape that these broadcast to; an int is a shape of one axis. torch.broadcast_shapes. Raises ShapeError."""
+    """The common broadcast shape; an int is a shape of one axis. torch.broadcast_shapes. Raises ShapeError."""
     given = [(s,) if isinstance(s, int) else as_shape(s, "broadcast_shapes") for s in shapes]
     return reduce(partial(common_shape, what="broadcast_shapes"), given, ())
 
@@ -357,7 +357,7 @@ def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape:
 
 @checked
 def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Any:
-    """Elements moved along axes; what leaves at one end comes back at the other. torch.roll.
+    """Elements shifted along axes, wrapping around at the ends. torch.roll.
 
     dims: None rolls the flattened tensor.
     """
@@ -384,7 +384,7 @@ def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | No
 
 @checked
 def rot90(input: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any:
-    """input turned by k right angles in the plane of two axes, from the first towards the second. torch.rot90."""
+    """input rotated by k right angles in the plane of two axes, from the first towards the second. torch.rot90."""
     x = operand(input, "rot90")
     axes = [normalize_axis(d, x.ndim, "rot90") for d in dims]
     if len(set(axes)) != 2:
@@ -427,7 +427,7 @@ def _triangle(what: str, input: Any, diagonal: int, upper: bool) -> Any:
 
 @lru_cache(maxsize=8)
 def _kept(rows: int, columns: int, diagonal: int, upper: bool) -> Array:
-    """Which elements a triangle has."""
+    """A mask of the elements in a triangle."""
     apart = np.arange(columns) - np.arange(rows)[:, None]
     kept: Array = apart >= diagonal if upper else apart <= diagonal
     return kept
@@ -454,7 +454,7 @@ def _pair(what: str, x: Any, dim1: int, dim2: int, rank: int) -> tuple[int, int]
 
 @checked
 def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """A diagonal of the matrices along two axes, as the last axis in their place. torch.diagonal."""
+    """A diagonal of the matrices along two axes, as a new last axis in their place. torch.diagonal."""
     x = operand(input, "diagonal")
     first, second = _pair("diagonal", x, dim1, dim2, x.ndim)
     return call(Diagonal(offset), movedim(x, (first, second), (-2, -1)))
@@ -521,7 +521,7 @@ def trace(input: Any) -> Any:
 
 @checked
 def tile(input: Any, dims: Sequence[int]) -> Any:
-    """input repeated along its axes, the last ones where there are fewer numbers than axes. torch.tile."""
+    """input repeated along its axes, the last ones if there are fewer counts than axes. torch.tile."""
     x = operand(input, "tile")
     counts = as_shape(dims, "tile: dims")
     counts = (1,) * (x.ndim - len(counts)) + counts
@@ -537,13 +537,14 @@ def tile(input: Any, dims: Sequence[int]) -> Any:
 def repeat_interleave(
     input: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None
 ) -> Any:
-    """Each element of an axis (of the flattened tensor) so many times, one after the other. torch.repeat_interleave.
+    """Each element of an axis (of the flattened tensor by default) repeated consecutively. torch.repeat_interleave.
 
-    repeats: an int, or a vector of them, one for each element: then the shape depends on its numbers, which
-    output_size, their sum, tells a graph that does not have them while it is recorded. Where they have another sum,
-    the last element fills the rest.
+    repeats: an int, or a vector with a count per element: then the shape depends on its values. While a graph is
+    recorded they are unknown, and output_size, their sum, is required. If their sum differs, the last element fills
+    the rest.
 
-    Raises ShapeError for repeats that are not as many as the elements, or another output_size than their known sum.
+    Raises ShapeError for a number of repeats other than the number of elements, or an output_size other than the
+    known sum.
     """
     x = operand(input, "repeat_interleave")
     if dim is None:
@@ -568,7 +569,7 @@ def repeat_interleave(
     except TypeError:
         if output_size is None:
             raise
-        # A result's place is the number of elements whose copies end in front of it.
+        # A result's source index is the number of elements whose copies end before it.
         ends = clamp(cumsum(expand(many, (n,)), 0), max=output_size)
         ended = index_add(np.zeros(output_size + 1, ends.dtype.numpy), 0, ends, ones_like(ends))
         return index_select(x, axis, clamp(cumsum(ended, 0)[:output_size], max=n - 1))
@@ -584,7 +585,7 @@ def repeat_interleave(
 
 @checked
 def windows(input: Any, dimension: int, size: int, step: int) -> Any:
-    """Windows of an axis, `step` apart, with their elements along a new last axis: torch.Tensor.unfold."""
+    """Windows of an axis with stride `step`, their elements along a new last axis: torch.Tensor.unfold."""
     x = operand(input, "unfold")
     axis = normalize_axis(dimension, max(x.ndim, 1), "unfold")
     flat = atleast_1d(x)
@@ -592,7 +593,7 @@ def windows(input: Any, dimension: int, size: int, step: int) -> Any:
     if not 0 <= size <= n or step < 1:
         raise ShapeError(f"unfold: size must be in 0 … {n} and step >= 1 for {x.spec}, got {size} and {step}")
     count = (n - size) // step + 1
-    if size and step >= size and count * step <= n:  # apart from each other: a view
+    if size and step >= size and count * step <= n:  # non-overlapping: a view
         found = slice_axis(flat, axis, 0, count * step)
         found = found.reshape((*flat.shape[:axis], count, step, *flat.shape[axis + 1 :]))
         found = movedim(slice_axis(found, axis + 1, 0, size), axis + 1, -1)

@@ -1,7 +1,7 @@
-"""Scaled dot-product attention, forward and backward, without keeping the matrix of weights.
+"""Scaled dot-product attention, forward and backward, without materializing the weight matrix.
 
-The forward pass leaves one number per row, the logarithm of the sum of exponentials, from which the backward pass
-computes the weights again (Dao et al. 2022, FlashAttention).
+The forward pass saves one number per row, the log-sum-exp of its scores, from which the backward pass recomputes the
+weights (Dao et al. 2022, FlashAttention).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class _Attention(Op):
-    """What both directions share: weights = softmax(scale q kᵀ + bias), in each row i over the columns j.
+    """Common base of both directions: weights = softmax(scale q kᵀ + bias), per row i over the columns j.
 
-    scale: a factor of the scores. causal: row i sees the columns j <= i alone.
-    keep: the part of the weights that dropout keeps. Below 1 the last operand is its mask [B, H, S, T] of zeros and
-    ones, of q's dtype: the weights are those times mask / keep (zeros where keep is 0). It has no gradient.
+    scale: a factor of the scores. causal: row i attends only to columns j <= i. keep: the fraction of weights that
+    dropout keeps. Below 1 the last operand is the dropout mask [B, H, S, T] of zeros and ones, of q's dtype: the
+    weights are multiplied by mask / keep (zeros if keep is 0). It has no gradient.
     """
 
     scale: float
@@ -43,18 +43,18 @@ class _Attention(Op):
 
     @property
     def growth(self) -> float:
-        """By which weights that are kept grow: 1 / keep; 0 where none is."""
+        """The scale of kept weights: 1 / keep; 0 if none is kept."""
         return 1 / self.keep if self.keep else 0.0
 
     def parted(self, more: Sequence[A]) -> tuple[list[A], list[A]]:
-        """(the bias, the mask of dropout) of the operands behind the others: lists of one or none."""
+        """(the bias, the dropout mask) from the trailing operands: lists of zero or one element."""
         bias, mask = list(more), list[A]()
         if self.keep < 1 and bias:
             mask = [bias.pop()]
         return bias, mask
 
     def check(self, inputs: Sequence[Spec], count: int) -> Shape:
-        """Check q, k, v and, from `count` on, the bias and the mask; gives (B, H, S, T, D, E)."""
+        """Check q, k, v and, from `count` on, the bias and the mask; returns (B, H, S, T, D, E)."""
         least = count + (self.keep < 1)
         if not 0 <= self.keep <= 1:
             raise ValueError(f"{self.name}: keep must be in [0, 1], got {self.keep}")
@@ -83,7 +83,7 @@ class _Attention(Op):
         return sizes
 
     def scores(self, q: Array, k: Array, bias: Sequence[Array]) -> Array:
-        """scale q kᵀ + bias, -inf where a row does not see a column."""
+        """scale q kᵀ + bias, -inf where a row does not attend to a column."""
         found: Array = self.scale * (q @ k.swapaxes(2, 3))
         for b in bias:
             found = found + b
@@ -91,11 +91,11 @@ class _Attention(Op):
 
     @staticmethod
     def mask(rows: int, columns: int) -> Array:
-        """bool [S, T]: which columns each row sees under `causal`."""
+        """bool [S, T]: the columns that each row attends to under `causal`."""
         return np.tri(rows, columns, dtype=np.bool_)
 
     def weights(self, q: Any, k: Any, stats: Any, bias: Sequence[Any]) -> Any:
-        """exp(scores - stats) with ops: what the gradient of the gradient is written with."""
+        """exp(scores - stats) in ops: used in second derivatives."""
         found = matmul(q, k.transpose(2, 3)) * self.scale
         for b in bias:
             found = found + b
@@ -103,12 +103,12 @@ class _Attention(Op):
         return where(self.mask(q.shape[2], k.shape[2]), found, 0.0) if self.causal else found
 
     def mask_argument(self, sizes: Shape) -> list[Arg]:
-        """The mask of dropout of a sample (B, H, S, T, …), if it takes one."""
+        """The dropout mask of a sample (B, H, S, T, …), if it takes one."""
         drawn = Arg(sizes[:4], low=0, high=2, integers=True, differentiable=False)
         return [drawn] if self.keep < 1 else []
 
     def dropped(self, weights: Any, mask: Sequence[Any]) -> Any:
-        """The weights, or their gradient, times mask / keep: arrays, or values of ops."""
+        """The weights, or their gradient, times mask / keep: for arrays or op operands."""
         for m in mask:
             weights = weights * (m * self.growth)
         return weights
@@ -119,8 +119,8 @@ class Attention(_Attention):
     """(q [B, H, S, D], k [B, H, T, D], v [B, H, T, E], bias?, mask?) -> (o [B, H, S, E], stats [B, H, S, 1]).
 
     o = (softmax(scale q kᵀ + bias) mask / keep) v; stats, with stats=True: log of the sum over a row's exp(scores),
-    in float32 (float64 for float64). bias: axes of 1 stand for all. A row that sees nothing (all its scores -inf)
-    gives zeros and the stats +inf.
+    in float32 (float64 for float64). bias: axes of size 1 broadcast. A fully masked row (all scores -inf) gives zeros
+    and stats of +inf.
     """
 
     stats: bool = False
@@ -188,10 +188,10 @@ class AttentionGrad(_Attention):
 
     With w = exp(scores - stats), m = mask / keep (1 without dropout), e = m (do vᵀ) and r = sum of w e over the
     columns: dv = (w m)ᵀ do, dscores = w (e - r), dq = scale dscores k, dk = scale dscoresᵀ q, dbias = dscores, summed
-    up over the bias' axes of 1.
-    r is also the sum of do o over the features, by which kernels have it that see a row in parts; where o was rounded
-    to a half type, it is the less exact one.
-    bias_grad: whether dbias, with a bias the last output, is given.
+    over the bias' axes of size 1.
+    r also equals the sum of do o over the features, the form used by tiled kernels; it is less accurate where o was
+    rounded to a half type.
+    bias_grad: whether dbias is returned, the last output if there is a bias.
     """
 
     bias_grad: bool = True
@@ -213,12 +213,12 @@ class AttentionGrad(_Attention):
         return replace(self, bias_grad=False) if len(used) > 3 and not used[3] else self
 
     def flops(self, *inputs: Spec) -> int:
-        """The scores again, then one product for each of their gradient, dq, dk and dv."""
+        """Recomputed scores, then one product each for the weights' gradient, dq, dk and dv."""
         b, h, s, t, d, e = self.check(inputs, 6)
         return 2 * b * h * s * t * (3 * d + 2 * e)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """With u, p, x the gradients of dq, dk, dv: the product rule, step by step backwards."""
+        """With u, p, x the gradients of dq, dk, dv: the product rule, applied step by step backwards."""
         q, k, v, _, stats, g, *more = inputs
         bias, mask = self.parted(more)
         u, p, x, *b = (_like(s) if c is None else c for c, s in zip(grads, (q, k, v, *bias), strict=False))
@@ -255,7 +255,7 @@ class AttentionGrad(_Attention):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        """In float64 drawn apart, since the op is what its formulas say; else o and stats are those of q, k and v."""
+        """In float64 o and stats are drawn independently, as the op is defined by its formulas; else from q, k, v."""
         for scale, causal, keep, shapes, bias in _CASES:
             q, k, v = _operands(shapes)
             o, narrow = (*q[:3], v[3]), tuple(d for d in FLOATS if d != float64)
@@ -270,9 +270,7 @@ class AttentionGrad(_Attention):
 
 
 def fitting_operands(op: Attention, shapes: Sequence[Shape]) -> list[Arg]:
-    """q, k, v, what the op gives for them (o and stats), its bias and mask: of these shapes, in numbers that every
-    dtype has.
-    """
+    """q, k, v, the op's results for them (o and stats), its bias and mask: with values exact in every dtype."""
     rng = np.random.default_rng(0)
     given = [rng.integers(-12, 13, s) / 8 for s in shapes]
     if op.keep < 1:
@@ -339,10 +337,10 @@ def scaled_dot_product_attention(
     """softmax(scale q kᵀ + mask) v as torch.nn.functional.scaled_dot_product_attention: [..., S, E].
 
     query [..., S, D], key [..., T, D], value [..., T, E]; the leading axes broadcast. attn_mask: bool (True where a
-    row sees a column) or added to the scores; it broadcasts to [..., S, T]. enable_gqa: key and value have fewer
-    heads (axis -3), each of which serves several of query's. dropout_p: the probability with which a weight is
-    dropped, by the default generator. A row that sees nothing gives zeros.
-    Differentiable by the mask, too. Raises ShapeError, DTypeError, ValueError.
+    row attends to a column) or added to the scores; it broadcasts to [..., S, T]. enable_gqa: key and value have
+    fewer heads (axis -3), each shared by several of query's. dropout_p: the dropout probability of the weights, drawn
+    from the default generator. Fully masked rows give zeros.
+    Also differentiable in the mask. Raises ShapeError, DTypeError, ValueError.
     """
     what = "scaled_dot_product_attention"
     q, k, v = operand(query, what, "query"), operand(key, what, "key"), operand(value, what, "value")
@@ -368,8 +366,8 @@ def scaled_dot_product_attention(
 
 
 def _joined_rows(q: Any, k: Any, v: Any, mask: Any) -> tuple[Any, Any, Any, Any] | None:
-    """The heads of query that a head of key serves as more rows of one head, so that nothing is copied: query, key,
-    value and mask; None where they cannot be so.
+    """Query heads that share a key head as more rows of one head, to avoid copies: query, key, value and mask; None
+    where that is impossible.
     """
     if min(q.ndim, k.ndim, v.ndim) < 3 or k.shape[-3] != v.shape[-3] or not k.shape[-3]:
         return None
@@ -386,7 +384,7 @@ def _joined_rows(q: Any, k: Any, v: Any, mask: Any) -> tuple[Any, Any, Any, Any]
 
 
 def _shared_heads(what: str, x: Any, q: Any) -> Any:
-    """The heads of key or value, each as often as it serves one of query's."""
+    """The heads of key or value, each repeated for the query heads that share it."""
     if x.ndim < 3 or q.ndim < 3 or not x.shape[-3] or q.shape[-3] % x.shape[-3]:
         raise ShapeError(f"{what}: the heads (axis -3) of {x.spec} must divide those of query {q.spec}")
     times = q.shape[-3] // x.shape[-3]
@@ -395,7 +393,7 @@ def _shared_heads(what: str, x: Any, q: Any) -> Any:
 
 
 def _mask(mask: Any, lead: Shape, heads: Shape) -> Any:
-    """A mask that broadcasts to [*lead, S, T] as [B, H, S, T], with the axes of 1 that it has where it can."""
+    """A mask that broadcasts to [*lead, S, T] as [B, H, S, T], keeping axes of size 1 where possible."""
     if mask.ndim > len(lead) + 2:
         raise ShapeError(f"scaled_dot_product_attention: attn_mask {mask.spec} has more axes than the scores")
     mask = mask.reshape((1,) * (max(len(lead), 2) + 2 - mask.ndim) + mask.shape)
@@ -421,10 +419,10 @@ def attention(
 ) -> Any:
     """softmax(scale q kᵀ + bias) v over q [B, H, S, D], k [B, H, T, D] and v [B, H, T, E]: [B, H, S, E].
 
-    bias: added to the scores, [B, H, S, T] with axes of 1 standing for all; of bool: True where a row sees a column.
-    causal: row i sees the columns j <= i alone. scale: 1 / sqrt(D) unless given.
-    dropout_p: the probability with which a weight is dropped, by the default generator.
-    A row that sees nothing gives zeros.
+    bias: added to the scores, [B, H, S, T] with axes of size 1 broadcasting; of bool: True where a row attends to a
+    column. causal: row i attends only to columns j <= i. scale: 1 / sqrt(D) by default.
+    dropout_p: the dropout probability of the weights, drawn from the default generator.
+    Fully masked rows give zeros.
 
     Raises ShapeError, DTypeError, ValueError for dropout_p outside [0, 1].
     Source: torch's scaled_dot_product_attention; cuDNN's attention operations.
@@ -445,7 +443,7 @@ def dropping_attention(
     scale: float | None = None,
     generator: Any = None,
 ) -> Any:
-    """`attention` of operands, of whose weights a generator (None: the default one) drops each with probability p."""
+    """`attention` whose weights are dropped with probability p by a generator (None: the default one)."""
     mask = _weights_mask(q, k, p, generator)
     return _attended(Attention(_scale(q, scale), bool(causal), stats=True, keep=1 - p), q, k, v, bias, mask)
 
@@ -453,9 +451,9 @@ def dropping_attention(
 def attention_and_weights(
     q: Any, k: Any, v: Any, bias: Any, p: float, *, causal: bool = False, generator: Any = None
 ) -> tuple[Any, Any]:
-    """`dropping_attention`, and the weights [B, H, S, T] that it sums values by.
+    """`dropping_attention`, and the weights [B, H, S, T] that it applies to the values.
 
-    In what is recorded they are computed apart, so that nothing is computed of weights that are not used.
+    In a recording they are computed separately, so that unused weights cost nothing.
     """
     mask = _weights_mask(q, k, p, generator)
     weights = attention_weights(q, k, bias, causal=causal)
@@ -472,7 +470,7 @@ def _attended(op: Attention, q: Any, k: Any, v: Any, bias: Any, mask: Any) -> An
 
 
 def _weights_mask(q: Any, k: Any, p: float, generator: Any) -> Any:
-    """The mask of a dropout of the weights [B, H, S, T]; None where none is dropped."""
+    """The dropout mask of the weights [B, H, S, T]; None without dropout."""
     if not p:
         return None
     if min(q.ndim, k.ndim) < 4:
@@ -484,10 +482,9 @@ def _weights_mask(q: Any, k: Any, p: float, generator: Any) -> Any:
 def attention_weights(
     q: Any, k: Any, bias: Any = None, *, causal: bool = False, scale: float | None = None
 ) -> Any:
-    """softmax(scale q kᵀ + bias): the weights [B, H, S, T] of `attention`, by the same arguments.
+    """softmax(scale q kᵀ + bias): the weights [B, H, S, T] of `attention`, from the same arguments.
 
-    To look at them; `attention` itself never holds them whole. Those of a row that
-    sees nothing are zeros.
+    For inspection; `attention` itself never materializes them. The weights of a fully masked row are zeros.
     """
     q, k = operand(q, "attention_weights", "q"), operand(k, "attention_weights", "k")
     scores = matmul(q, k.transpose(2, 3)) * _scale(q, scale)
@@ -499,7 +496,7 @@ def attention_weights(
         return softmax(scores, 3)
     sees = (
         stop_gradient(scores).amax(3, keepdim=True) > -np.inf
-    )  # no gradient meets the infinities of other rows
+    )  # keeps the infinities of other rows out of the gradient
     return where(sees, softmax(where(sees, scores, 0.0), 3), 0.0)
 
 

@@ -1,8 +1,8 @@
 """AxisMap: a linear map along one axis as a value: interpolation, padding from the axis itself, sliding windows.
 
-Each element of the result is a weighted sum of a few elements of the axis. The weights stand in a table (compressed
-sparse rows) that NumPy computes once, so that every backend uses the same numbers; the transposed table is the
-gradient, which therefore gathers too.
+Each output element is a weighted sum of a few elements of the axis. The weights are in a table (compressed sparse
+rows) that NumPy computes once, so that every backend uses the same numbers; the transposed table is the gradient,
+which is therefore a gather too.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from lamina.spec import ShapeError
 
 Array = np.ndarray[Any, Any]
 
-#: Rows of so many elements at most are added up element by element, longer ones by NumPy's segments.
+#: Rows of up to this many elements are summed element by element, longer ones by NumPy's reduceat.
 _FEW = 48
-#: Of longer axes only the last few tables are kept.
+#: For longer axes only the most recent tables are cached.
 _LONG = 1 << 14
 
 
 @dataclass(frozen=True, repr=False)
 class AxisMap:
-    """From an axis of `size` elements to one of `out` (with `transposed` the other way round).
+    """A map from an axis of `size` elements to one of `out` (the other way round if `transposed`).
 
-    kind and numbers, `scale` being how many elements of the input one of the output stands for:
+    kind and numbers, with `scale` the number of input elements per output element:
 
         identity                ()
         nearest, nearest-exact  (scale,)
         linear, cubic           (scale, 1 if corners are aligned else 0); Keys' kernel with a = -0.75
-        linear-antialias, cubic-antialias  the same; the kernel is as wide as the scale (a = -0.5, as Pillow's)
+        linear-antialias, cubic-antialias  the same; the kernel is stretched by the scale (a = -0.5, as Pillow's)
         area                    ()  the mean of the elements floor(i * size / out) … ceil((i + 1) * size / out) - 1
-        cells                   (cells,)  the elements of so many such cells, one cell after the other, with the
-                                last one again until each has as many as the largest
-        reflect, replicate, circular  (how many elements are put before,)
-        patches                 (kernel, stride, padding before, dilation): what the kernel's taps meet, tap by tap
+        cells                   (cells,)  the elements of that many such cells, cell by cell, each padded to the
+                                size of the largest by repeating its last element
+        reflect, replicate, circular  (number of elements prepended,)
+        patches                 (kernel, stride, padding before, dilation): the elements under the kernel, tap by tap
     """
 
     kind: str
@@ -58,7 +58,7 @@ class AxisMap:
         object.__setattr__(self, "numbers", tuple(map(float, self.numbers)))
 
     def __repr__(self) -> str:
-        """As linear[4>7,0.5,0]; linear[4<7,0.5,0] is the transposed one."""
+        """For example linear[4>7,0.5,0]; linear[4<7,0.5,0] is the transposed map."""
         sizes = f"{self.size}<{self.out}" if self.transposed else f"{self.size}>{self.out}"
         return f"{self.kind}[{','.join([sizes, *(f'{n:.17g}' for n in self.numbers)])}]"
 
@@ -79,13 +79,13 @@ class AxisMap:
 
     @property
     def table(self) -> SparseRows:
-        """Its weights. Raises ShapeError for elements to be taken from an axis that has none."""
+        """Its weights. Raises ShapeError when elements are taken from an empty axis."""
         return (_table if max(self.size, self.out) <= _LONG else _long_table)(self)
 
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """Row i of the map: the elements at[start[i]:start[i + 1]], with their weights (float64, none of them zero)."""
+    """Row i of the map: the elements at[start[i]:start[i + 1]], with their weights (float64, all nonzero)."""
 
     start: Array
     at: Array
@@ -93,22 +93,22 @@ class SparseRows:
 
     @property
     def rows(self) -> int:
-        """How many elements it gives."""
+        """The number of output elements."""
         return len(self.start) - 1
 
     @cached_property
     def counts(self) -> Array:
-        """How many elements each row reads."""
+        """The number of elements that each row reads."""
         return np.diff(self.start)
 
     @cached_property
     def longest(self) -> int:
-        """The most elements that a row reads."""
+        """The largest number of elements that a row reads."""
         return int(self.counts.max(initial=0))
 
     @cached_property
     def moves(self) -> bool:
-        """Whether each row is one element as it is: nothing is computed."""
+        """Whether each row copies a single element: pure data movement."""
         return bool((self.counts == 1).all() and (self.weight == 1).all())
 
     def apply(self, x: Array, axis: int) -> Array:
@@ -155,7 +155,7 @@ class SparseRows:
 
 
 class _Entries(NamedTuple):
-    """Single entries of a table, in any order."""
+    """Individual entries of a table, in any order."""
 
     row: Array
     at: Array
@@ -186,7 +186,7 @@ _long_table = lru_cache(maxsize=4)(_made)
 
 
 def _taps(first: Array, weights: Array, n: int) -> _Entries:
-    """Row i: weights[i, k] for the element first[i] + k; beyond an end, the element there."""
+    """Row i: weights[i, k] for the element first[i] + k, clamped to the ends."""
     rows, taps = weights.shape
     at = np.clip(first[:, None] + np.arange(taps), 0, n - 1).astype(np.int64)
     return _Entries(np.repeat(np.arange(rows), taps), at, weights)
@@ -214,7 +214,7 @@ def _nearest_exact(n: int, out: int, scale: float) -> _Entries:
 
 
 def _centres(out: int, scale: float, align: float) -> Array:
-    """Where the elements of the output lie on the axis of the input."""
+    """The positions of the output elements on the input axis."""
     i = np.arange(out, dtype=np.float64)
     return i * scale if align else (i + 0.5) * scale - 0.5
 
@@ -242,7 +242,7 @@ def keys(t: Array, a: float) -> Array:
 
 
 def _antialiased(n: int, out: int, scale: float, reach: int, kernel: Callable[[Array], Array]) -> _Entries:
-    """A kernel that is widened to the scale where the axis shrinks; its weights at each place sum to 1."""
+    """A kernel stretched by the scale where the axis shrinks; its weights sum to 1 at each position."""
     wide = max(scale, 1.0)
     centre = (np.arange(out) + 0.5) * scale
     first = np.maximum(np.trunc(centre - reach * wide + 0.5), 0)
@@ -262,14 +262,14 @@ def _cubic_antialias(n: int, out: int, scale: float, align: float) -> _Entries:
 
 
 def cells(n: int, out: int) -> tuple[Array, Array]:
-    """The first elements of `out` cells of an axis, and how many each has."""
+    """The first elements of `out` cells of an axis, and their sizes."""
     i = np.arange(out)
     first = i * n // max(out, 1)
     return first, -(-(i + 1) * n // max(out, 1)) - first
 
 
 def longest_cell(n: int, out: int) -> int:
-    """The most elements of a cell."""
+    """The size of the largest cell."""
     return int(cells(n, out)[1].max(initial=1))
 
 

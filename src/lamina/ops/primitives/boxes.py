@@ -1,4 +1,4 @@
-"""Boxes in images: their overlap, the features in them, and which of many are kept. Names as in torchvision.ops.
+"""Bounding boxes in images: overlap, RoI features, and non-maximum suppression. Names as in torchvision.ops.
 
 A box is (x1, y1, x2, y2) with x1 <= x2 and y1 <= y2.
 """
@@ -21,15 +21,15 @@ from lamina.ops.primitives.sort import argsort
 from lamina.ops.primitives.window import per_axis
 from lamina.spec import FLOATS, Shape, ShapeError, Spec, bool_, float32
 
-#: Samples of a bin along an axis, beyond which a box is taken for one that is not finite.
+#: Samples of a bin along an axis, beyond which a box is treated as not finite.
 MOST_SAMPLES = 1e6
 
 
 @dataclass(frozen=True)
 class _RoiOp(Op):
-    """output: bins of a box along rows and columns. scale: from box coordinates to elements. ratio: samples of a bin
-    along each axis, 0 for as many as it has elements. aligned: elements are cells whose centres lie at halves, and
-    boxes have their true size; else elements are points, and boxes are at least 1 wide.
+    """output: bins of a box along rows and columns. scale: from box coordinates to elements. ratio: samples per bin
+    along each axis, 0 for the number of its elements. aligned: elements are cells with centers at halves, and boxes
+    have their true size; else elements are points, and boxes are at least 1 wide.
     """
 
     output: Shape
@@ -50,7 +50,7 @@ class _RoiOp(Op):
         return (boxes.shape[0], x.shape[1], *self.output)
 
     def bins(self, box: Array, spatial: Shape) -> tuple[_Bins, _Bins]:
-        """What the bins of a box (x1, y1, x2, y2) read along the rows, and along the columns."""
+        """The elements that the bins of a box (x1, y1, x2, y2) read along the rows, and along the columns."""
         x1, y1, x2, y2 = box * box.dtype.type(self.scale) - box.dtype.type(0.5 if self.aligned else 0)
         ends = ((y1, y2), (x1, x2))
         rows, columns = (self._bins(*e, o, n) for e, o, n in zip(ends, self.output, spatial, strict=True))
@@ -74,7 +74,7 @@ class _RoiOp(Op):
 
 
 class _Bins(NamedTuple):
-    """The elements that each bin reads along an axis of n (n: none), and their weights; both [bins, 2 samples]."""
+    """The elements that each bin reads along an axis of n (index n: none), with weights; both [bins, 2 samples]."""
 
     at: Array
     weight: Array
@@ -88,7 +88,7 @@ class _Bins(NamedTuple):
 
 
 def _averages(image: Array, rows: _Bins, columns: _Bins) -> Array:
-    """The bins [C, bins, bins] of an image [C, H, W] by what each reads: nothing else can make one NaN."""
+    """The bins [C, bins, bins] of an image [C, H, W], each from its own elements: NaN elsewhere does not spread."""
     padded = np.pad(image, ((0, 0), (0, 1), (0, 1)))
     read = padded[:, rows.at][..., columns.at]  # [C, bins, samples, bins, samples]
     with np.errstate(invalid="ignore"):
@@ -97,7 +97,7 @@ def _averages(image: Array, rows: _Bins, columns: _Bins) -> Array:
 
 
 def _spread(g: Array, rows: _Bins, columns: _Bins) -> Array:
-    """The adjoint: g [C, bins, bins] added to what each bin reads."""
+    """The adjoint: g [C, bins, bins] added to the elements that each bin reads."""
     found = np.zeros((len(g), rows.n + 1, columns.n + 1), g.dtype)
     at = rows.at[:, :, None, None], columns.at
     with np.errstate(invalid="ignore"):
@@ -111,9 +111,9 @@ def _spread(g: Array, rows: _Bins, columns: _Bins) -> Array:
 class RoiAlign(_RoiOp):
     """(x [N, C, H, W], boxes [K, 5]) -> y [K, C, *output]: bilinear samples of the bins of each box, averaged.
 
-    boxes: the image's number, x1, y1, x2, y2, in x's dtype; they get no gradient. A sample more than 1 outside is 0,
-    as one of a box that is not finite. An image that is not there is an IndexError on a CPU and gives NaN on a GPU;
-    one that is NaN gives NaN. (He et al. 2017)
+    boxes: image index, x1, y1, x2, y2, in x's dtype; they get no gradient. A sample more than 1 outside is 0, as is
+    any sample of a non-finite box. An image index out of range is an IndexError on a CPU and gives NaN on a GPU; a
+    NaN index gives NaN. (He et al. 2017)
     """
 
     arity = 2
@@ -150,7 +150,7 @@ class RoiAlign(_RoiOp):
 class RoiAlignGrad(_RoiOp):
     """(g [K, C, *output], boxes [K, 5]) -> dx [N, C, H, W] of shape (N, H, W): the adjoint of RoiAlign.
 
-    On a GPU in fixed point, as `GridSampleGrad`: the same bits from run to run.
+    On a GPU in fixed point, like `GridSampleGrad`: bitwise reproducible.
     """
 
     shape: Shape = (1, 1, 1)  # N, H, W
@@ -199,7 +199,7 @@ def _boxes(what: str, boxes: Array, images: int) -> Iterator[tuple[int, Array]]:
 
 
 _Rows = tuple[tuple[int, ...], ...]
-#: Options, images, and boxes (image, x1, y1, x2, y2): in whole numbers, so that they are the same in every dtype.
+#: Options, images, and boxes (image, x1, y1, x2, y2): integer values, so that they are exact in every dtype.
 _CASES: tuple[tuple[tuple[Any, ...], Shape, _Rows], ...] = (
     (((2, 3), 1.0, 2, True), (2, 3, 6, 7), ((0, 1, 1, 5, 4), (1, 0, 2, 7, 6), (1, -3, -2, 3, 3))),
     (((3, 2), 0.5, 0, False), (1, 16, 8, 6), ((0, 2, 1, 11, 15), (0, 5, 5, 5, 5), (0, 30, 30, 40, 40))),
@@ -217,9 +217,9 @@ def _drawn(boxes: _Rows) -> Arg:
 
 @dataclass(frozen=True)
 class KeepBoxes(Op):
-    """boxes [N, 4], the best first -> bool [N]: whether no better one that stays overlaps it more than that.
+    """boxes [N, 4], best first -> bool [N]: whether no better kept box overlaps it by more than the threshold.
 
-    The overlap is the intersection's area by the union's; threshold: how much is too much.
+    Overlap is intersection over union; threshold: the largest overlap that is allowed.
     """
 
     threshold: float
@@ -255,9 +255,9 @@ class KeepBoxes(Op):
 
 @checked
 def box_iou(boxes1: Any, boxes2: Any) -> Any:
-    """How far boxes overlap: [N, 4], [M, 4] -> [N, M], the intersection's area by the union's.
+    """The overlap of boxes: [N, 4], [M, 4] -> [N, M], intersection over union.
 
-    As torchvision.ops.box_iou; differentiable. NaN for two boxes without area. Raises ShapeError.
+    As torchvision.ops.box_iou; differentiable. NaN for two boxes of zero area. Raises ShapeError.
     """
     a, b = _corners("box_iou", boxes1, "boxes1"), _corners("box_iou", boxes2, "boxes2")
     first, second = a.unsqueeze(1), b.unsqueeze(0)
@@ -289,10 +289,10 @@ def roi_align(
 ) -> Any:
     """The features of input [N, C, H, W] in K boxes: [K, C, *output_size] (He et al. 2017).
 
-    boxes: [K, 5] of (image, x1, y1, x2, y2), or for each image a tensor [L, 4] in a list. spatial_scale: from their
-    coordinates to elements. sampling_ratio: samples of a bin along each axis; -1 for as many as a bin has elements.
+    boxes: [K, 5] of (image, x1, y1, x2, y2), or a list with a tensor [L, 4] per image. spatial_scale: from their
+    coordinates to elements. sampling_ratio: samples per bin along each axis; -1 for the number of its elements.
     aligned: shifts boxes by half an element, so that elements are cells.
-    The gradient, the same from run to run, goes to the input. As torchvision.ops.roi_align. Raises ShapeError,
+    The gradient is deterministic and goes to the input only. As torchvision.ops.roi_align. Raises ShapeError,
     DTypeError.
     """
     x, bins = operand(input, "roi_align"), per_axis("roi_align", "output_size", output_size, 2, 1)
@@ -316,17 +316,17 @@ def _numbered(boxes: Sequence[Any], x: Any) -> Any:
 
 @checked
 def nms_mask(boxes: Any, scores: Any, iou_threshold: float) -> Any:
-    """Which boxes `nms` keeps, as bool [N] in the order given: of a fixed shape, for compiled programs."""
+    """The boxes that `nms` keeps, as bool [N] in the given order: of a fixed shape, for compiled programs."""
     order, kept = _kept("nms_mask", boxes, scores, iou_threshold)
     return index_select(kept, 0, argsort(order, 0))
 
 
 @checked
 def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
-    """The boxes [N, 4] that no box of a higher score that is kept overlaps by more than iou_threshold: int64 [K].
+    """Non-maximum suppression: drop boxes [N, 4] overlapping a kept box of a higher score by more than iou_threshold.
 
-    Their numbers, the highest score first; of equal scores the first one counts as higher. How many they are is known
-    when they are computed: in a traced program take `nms_mask`. As torchvision.ops.nms. Raises ShapeError, TypeError.
+    Returns int64 [K], the indices of kept boxes by descending score; of equal scores the first counts as higher. K
+    depends on the values: in a traced program use `nms_mask`. As torchvision.ops.nms. Raises ShapeError, TypeError.
     """
     if recorder() is not None or any(getattr(type(v), "records", False) for v in (boxes, scores)):
         raise TypeError("nms: in a traced program the number of boxes is not known; take ops.nms_mask")
@@ -335,7 +335,7 @@ def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
 
 
 def _kept(what: str, boxes: Any, scores: Any, iou_threshold: float) -> tuple[Any, Any]:
-    """The numbers of the boxes by their scores, and which of these are kept."""
+    """The indices of the boxes by score, and which of these are kept."""
     rows, values = _corners(what, boxes, "boxes"), operand(scores, what, "scores")
     if values.shape != rows.shape[:1]:
         raise ShapeError(f"{what}: scores {values.spec} must be one for each box of {rows.spec}")
@@ -345,9 +345,9 @@ def _kept(what: str, boxes: Any, scores: Any, iou_threshold: float) -> tuple[Any
 
 @checked
 def batched_nms(boxes: Any, scores: Any, idxs: Any, iou_threshold: float) -> Any:
-    """`nms` among the boxes of each class apart; idxs: [N], the class of each. As torchvision.ops.batched_nms."""
+    """`nms` separately for the boxes of each class; idxs: [N], the class of each. As torchvision.ops.batched_nms."""
     rows, kinds = _corners("batched_nms", boxes, "boxes"), operand(idxs, "batched_nms", "idxs")
     if not rows.shape[0]:
         return nms(rows, scores, iou_threshold)
-    reach = rows.amax() - rows.amin() + 1.0  # moved so far, boxes of two classes do not meet
+    reach = rows.amax() - rows.amin() + 1.0  # offset by this, boxes of two classes do not overlap
     return nms(rows + (kinds.cast(rows.dtype) * reach).unsqueeze(1), scores, iou_threshold)

@@ -1,4 +1,4 @@
-"""Change of element type."""
+"""Element type conversion."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from lamina.spec import (
 
 @dataclass(frozen=True)
 class Cast(Op):
-    """The nearest value in another dtype (ties to even); towards zero from floats to integers.
+    """The nearest value in another dtype (ties to even); floats to integers truncate.
 
-    Integers of 8 and 16 bits are the lowest bits of one of 32, as in NumPy and PyTorch: -1.0 is 255 as uint8. What
-    that does not hold (or 64 bits of int64), and NaN, is what the device makes of it: on a CPU its least number.
+    Integers of 8 and 16 bits are the low bits of a 32-bit one, as in NumPy and PyTorch: -1.0 is 255 as uint8. Values
+    out of its range (or int64's, for 64 bits), and NaN, are device-defined: on a CPU its smallest number.
 
     Differentiable between floats: the gradient is cast back.
     """
@@ -79,6 +79,6 @@ class Cast(Op):
 
 @checked
 def cast(input: Any, dtype: DTypeLike) -> Any:
-    """input in another dtype; itself when it has it. Raises DTypeError for an unknown name."""
+    """input in another dtype; input itself if it has it. Raises DTypeError for an unknown name."""
     x, to = operand(input, "cast"), as_dtype(dtype)
     return x if x.dtype == to else call(Cast(to), x)

@@ -1,4 +1,4 @@
-"""Labels and indices that must name a class or a row."""
+"""Validation of labels and indices."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lamina.spec import Shape, Spec, current_policy
 
 @dataclass(frozen=True)
 class CheckIndex(Op):
-    """An index tensor as it is, after a look at its values: each in 0 … size - 1, or equal to `ignore`.
+    """An index tensor, unchanged, after a check of its values: each in 0 … size - 1, or equal to `ignore`.
 
-    what: the function that the error names. On a CPU a value that is not raises IndexError. On a GPU, where no kernel
-    can raise, the op is free and lets everything pass, unless the policy says `check_indices`: then a kernel prints
-    the value and its position and stops the program, as a device-side assertion does.
+    what: the function named in the error. On a CPU an invalid value raises IndexError. On a GPU, where kernels cannot
+    raise, the op is free and checks nothing, unless the policy sets `check_indices`: then a kernel prints the value
+    and its position and aborts the program, like a device-side assertion.
     """
 
     what: str
@@ -52,7 +52,7 @@ class CheckIndex(Op):
 
 
 def check_index(what: str, index: Array, size: int, ignore: int | None = None, least: int = 0) -> None:
-    """Raise IndexError where an index is neither in least … size - 1 nor `ignore`: its value, place and the range."""
+    """Raise IndexError for an index neither in least … size - 1 nor `ignore`: its value, position and the range."""
     bad = (index < least) | (index >= size)
     if ignore is not None:
         bad &= index != ignore
@@ -68,8 +68,8 @@ def check_index(what: str, index: Array, size: int, ignore: int | None = None, l
 
 
 def watched(what: str, index: Any, size: int, ignore: int | None = None) -> Any:
-    """index, with a `CheckIndex` where the policy in force asks for one.
+    """index, with a `CheckIndex` if the policy in force asks for it.
 
-    For ops that look at their indices themselves on a CPU and cannot on a GPU.
+    For ops that check their indices themselves on a CPU and cannot on a GPU.
     """
     return call(CheckIndex(what, size, ignore), index) if current_policy().check_indices else index

@@ -1,8 +1,8 @@
-"""Collective operations: what the ranks of a group make of their tensors together.
+"""Collective operations over the ranks of a group.
 
-Every rank of the group runs the same ones in the same order: their effect is "collective", so that nothing drops,
-merges, repeats or reorders them. The group is a value; how data travels is the backend's (MPI, TCP, NCCL).
-Gradients are those of the sum of all ranks' results. For a group of one an op gives what it is given.
+Every rank of the group runs the same ones in the same order: their effect is "collective", so that no pass drops,
+merges, repeats or reorders them. The group is a value; the transport is up to the backend (MPI, TCP, NCCL). Gradients
+are those of the sum of all ranks' results. For a group of one an op is the identity.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _SHAPES: tuple[Shape, ...] = ((3, 5), (2, 3, 4, 4), (0, 3), (), (33,))
 
 @dataclass(frozen=True)
 class Collective(Op, abstract=True):
-    """Base class of what a group of ranks does together. `reference` is its meaning where all ranks give the same."""
+    """Base class of collectives. `reference` is the result when all ranks have the same input."""
 
     group: Group
     effect: ClassVar[Effect] = "collective"
     dtypes: ClassVar[tuple[DType, ...]] = DTYPES
-    #: Whether each output may take its input's memory over, in whatever dense layout that lies: only elements at the
-    #: same place meet. All ranks must have the same.
+    #: Whether each output may reuse its input's memory in any dense layout: only elements at the same position
+    #: combine. All ranks must use the same layout.
     at_place: ClassVar[bool] = False
 
     def operands(self, specs: Sequence[Spec]) -> tuple[Spec, ...]:
-        """How operands must lie: row-major, and without gaps alone where elements meet at their places."""
+        """The layouts that operands need: row-major, or any gapless one for elementwise collectives."""
         return tuple(
             s.fixed
             if self.at_place and s.tag is not None and not s.physical.is_blocked
@@ -42,19 +42,19 @@ class Collective(Op, abstract=True):
         )
 
     def results(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
-        """How results lie. Raises what `infer` raises."""
+        """The layouts of results. Raises what `infer` raises."""
         found = inferred(self, *operands)
         return tuple(operands) if self.at_place else tuple(s.fixed for s in found)
 
     def aliases(self, count: int) -> dict[int, int]:
-        """Of so many operands: result -> the operand whose memory it may take over."""
+        """For a number of operands: result -> the operand whose memory it may reuse."""
         return {i: i for i in range(count)} if self.at_place else dict(self.inplace)
 
     def __str__(self) -> str:
         return super().__str__().replace(f"group={self.group}", str(self.group))
 
     def _apart(self, x: Spec) -> Shape:
-        """The shape behind an axis of ranks. Raises ShapeError."""
+        """The shape after a leading axis of ranks. Raises ShapeError."""
         if x.ndim < 1 or x.shape[0] != self.group.size:
             raise ShapeError(
                 f"{self.name}: axis 0 must have one part for each of the {self.group.size} ranks, got {x}"
@@ -64,7 +64,7 @@ class Collective(Op, abstract=True):
 
 @dataclass(frozen=True)
 class _Reducing(Collective, abstract=True):
-    """With a reduction: sum, mean, max or min of all ranks' elements."""
+    """A collective with a reduction: sum, mean, max or min over the ranks."""
 
     reduction: Reduction = "sum"
     dtypes = NUMBERS
@@ -86,7 +86,7 @@ class _Reducing(Collective, abstract=True):
 
 @dataclass(frozen=True)
 class AllReduce(_Reducing):
-    """Every rank gets the reduction of all ranks' x. The gradient is that reduction of the gradients."""
+    """Every rank gets the reduction of all ranks' x. The gradient is the same reduction of the gradients."""
 
     inplace = {0: 0}
     at_place = True
@@ -116,7 +116,7 @@ class AllReduce(_Reducing):
 
 @dataclass(frozen=True)
 class Arrived(Collective):
-    """(started, others…) -> started, when it has arrived; others are started before that is waited for."""
+    """(started, others…) -> started, once it has arrived; the others are started before waiting for it."""
 
     arity = None
     differentiable = False
@@ -136,8 +136,8 @@ class Arrived(Collective):
 
 @dataclass(frozen=True)
 class StartAllReduce(_Reducing):
-    """Any number of tensors of one type, reduced over all ranks at once while what follows goes on: results may be
-    read behind `Arrived` alone."""
+    """Any number of tensors of one dtype, reduced over all ranks asynchronously in one collective: results may only
+    be read after `Arrived`."""
 
     arity = None
     differentiable = False
@@ -159,8 +159,8 @@ class StartAllReduce(_Reducing):
 
 @dataclass(frozen=True)
 class AllReduceEach(StartAllReduce):
-    """Any number of tensors, each reduced over all ranks. A graph moves them in buckets of up to `bucket_bytes`, of
-    which each is on its way as soon as its last tensor is there."""
+    """Any number of tensors, each reduced over all ranks. A graph moves them in buckets of up to `bucket_bytes`, each
+    started as soon as its last tensor is ready."""
 
     bucket_bytes: int = 25 << 20
     differentiable = True
@@ -172,7 +172,7 @@ class AllReduceEach(StartAllReduce):
 
 @dataclass(frozen=True)
 class AllGather(Collective):
-    """x [...] -> [ranks, ...]: everybody's x on every rank. The gradient is `ReduceScatter`."""
+    """x [...] -> [ranks, ...]: all ranks' x on every rank. The gradient is `ReduceScatter`."""
 
     def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
@@ -192,8 +192,7 @@ class AllGather(Collective):
 
 @dataclass(frozen=True)
 class ReduceScatter(_Reducing):
-    """x [ranks, ...] -> [...]: rank i gets the reduction of everybody's x[i]. The gradient of a sum is
-    `AllGather`."""
+    """x [ranks, ...] -> [...]: rank i gets the reduction of all ranks' x[i]. The gradient of a sum is `AllGather`."""
 
     def infer(self, x: Spec) -> tuple[Spec]:
         self._check(x)
@@ -216,8 +215,8 @@ class ReduceScatter(_Reducing):
 
 @dataclass(frozen=True)
 class AllGatherEach(Collective):
-    """Any number of tensors x [...] -> [ranks, ...], each everybody's. A graph moves them in buckets of up to
-    `bucket_bytes` of a rank's own, of which each goes as soon as its last tensor is there."""
+    """Any number of tensors x [...] -> [ranks, ...], each gathered from all ranks. A graph moves them in buckets of
+    up to `bucket_bytes` of a rank's own data, each started as soon as its last tensor is ready."""
 
     bucket_bytes: int = 25 << 20
     arity = None
@@ -241,9 +240,8 @@ class AllGatherEach(Collective):
 
 @dataclass(frozen=True)
 class StartReduceScatter(_Reducing):
-    """Any number of tensors x [ranks, ...] -> [...] of one type, each the reduction of everybody's part for this
-    rank, while what follows goes on: results may be read behind `Arrived` alone, and what it is given stays until
-    then."""
+    """Any number of tensors x [ranks, ...] -> [...] of one dtype, each reduced to this rank's part, asynchronously:
+    results may only be read after `Arrived`, and the inputs stay alive until then."""
 
     arity = None
     differentiable = False
@@ -264,8 +262,8 @@ class StartReduceScatter(_Reducing):
 
 @dataclass(frozen=True)
 class ReduceScatterEach(StartReduceScatter):
-    """Any number of tensors x [ranks, ...] -> [...], each the reduction of everybody's part for this rank. A graph
-    moves them in buckets of up to `bucket_bytes`, of which each is on its way as soon as its last tensor is there."""
+    """Any number of tensors x [ranks, ...] -> [...], each reduced to this rank's part. A graph moves them in buckets
+    of up to `bucket_bytes`, each started as soon as its last tensor is ready."""
 
     bucket_bytes: int = 25 << 20
     differentiable = True
@@ -278,7 +276,7 @@ class ReduceScatterEach(StartReduceScatter):
 
 @dataclass(frozen=True)
 class Broadcast(Collective):
-    """Every rank gets the x of the rank at place `root` of the group. The gradient is `ReduceTo`."""
+    """Every rank gets the x of the group's rank `root`. The gradient is `ReduceTo`."""
 
     root: int = 0
     inplace = {0: 0}
@@ -302,7 +300,7 @@ class Broadcast(Collective):
 
 @dataclass(frozen=True)
 class ReduceTo(_Reducing):
-    """The rank at place `root` gets the reduction of all ranks' x, the others 0. The gradient is `Broadcast`."""
+    """Rank `root` of the group gets the reduction of all ranks' x, the others 0. The gradient is `Broadcast`."""
 
     root: int = 0
     inplace = {0: 0}
@@ -328,7 +326,7 @@ class ReduceTo(_Reducing):
 
 @dataclass(frozen=True)
 class AllToAll(Collective):
-    """x [ranks, ...] -> [ranks, ...]: part i of the result is what rank i has for this one. Its own gradient."""
+    """x [ranks, ...] -> [ranks, ...]: part i of the result is rank i's part for this rank. Its own gradient."""
 
     def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
@@ -349,10 +347,10 @@ class AllToAll(Collective):
 
 @dataclass(frozen=True)
 class Exchange(Collective):
-    """x goes to the rank at place `to`, and what the one at `source` sends is the result: 0 where that is None.
+    """Send x to rank `to` of the group and receive the result from rank `source`: 0 if that is None.
 
-    Only the ranks that it names take part: with to alone it is a send, with source alone a receive. The gradient goes
-    the way back.
+    Only the named ranks participate: with only `to` it is a send, with only `source` a receive. The gradient goes in
+    the opposite direction.
     """
 
     to: int | None = None
@@ -378,6 +376,6 @@ class Exchange(Collective):
 
 
 def _check_place(op: Collective, name: str, place: int | None) -> None:
-    """Raise ValueError for a place that the group does not have."""
+    """Raise ValueError for a rank index outside the group."""
     if place is not None and not 0 <= place < op.group.size:
         raise ValueError(f"{op.name}: {name}={place} is no place in a group of {op.group.size} ranks")

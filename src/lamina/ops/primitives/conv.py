@@ -1,8 +1,8 @@
 """Convolution and its two gradients: three linear ops that share one Window and are closed under vjp.
 
     Conv            x [N, C, *S],  w [K, C/g, *k]  ->  y  [N, K, *O]
-    ConvDataGrad    g [N, K, *O],  w [K, C/g, *k]  ->  dx [N, C, *S]       also the transposed convolution
-    ConvFilterGrad  x [N, C, *S],  g [N, K, *O]    ->  dw [K, C/g, *k]
+    ConvDataGrad g [N, K, *O], w [K, C/g, *k] -> dx [N, C, *S] also transposed convolution ConvFilterGrad x [N, C,
+    *S], g [N, K, *O] -> dw [K, C/g, *k]
 
 with one to three spatial axes. O = (S + lo + hi - dilation * (k - 1) - 1) // stride + 1.
 Counterparts: cudnnConvolutionForward, …BackwardData, …BackwardFilter.
@@ -59,7 +59,7 @@ class Conv(Op):
         return first_axis(axes)
 
     def folded(self, size: int) -> Folded:
-        """A filter for each sample: its channels are groups of their own."""
+        """Per-sample filters: each sample's channels become groups of their own."""
         return Folded(Conv(self.window.repeated(size)), (1, 0), (1,))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -117,7 +117,7 @@ class ConvDataGrad(Op):
         return first_axis(axes)
 
     def folded(self, size: int) -> Folded:
-        """A filter for each sample: its channels are groups of their own."""
+        """Per-sample filters: each sample's channels become groups of their own."""
         return Folded(ConvDataGrad(self.window.repeated(size), self.shape), (1, 0), (1,))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -170,7 +170,7 @@ class ConvFilterGrad(Op):
         return (self.result((g.shape[1], x.shape[1] // self.window.groups, *self.shape), x.dtype),)
 
     def folded(self, size: int) -> Folded:
-        """A gradient for each sample: its channels are groups of their own."""
+        """Per-sample gradients: each sample's channels become groups of their own."""
         return Folded(ConvFilterGrad(self.window.repeated(size), self.shape), (1, 1), (0,))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -229,7 +229,7 @@ def _mirror(w: Array) -> Array:
 
 
 def _filter_matrix(w: Array, win: Window) -> Array:
-    """w [K, C/g, *k] as [g, K/g, C/g * k], in the order of cross-correlation."""
+    """w [K, C/g, *k] as [g, K/g, C/g * k], ordered for cross-correlation."""
     taps = _mirror(w) if win.flip else w
     return taps.reshape(win.groups, w.shape[0] // win.groups, prod(w.shape[1:]))
 
@@ -246,7 +246,7 @@ def _columns(padded: Array, kernel: Shape, win: Window) -> Array:
 
 
 def _chunks(x: Array, kernel: Shape, spatial: Shape) -> Iterator[slice]:
-    """Slices of the batch whose unfolded input stays within _CHUNK bytes."""
+    """Slices of the batch whose unfolded input is within _CHUNK bytes."""
     per_image = max(1, x.shape[1] * prod(kernel) * prod(spatial) * x.itemsize)
     step = max(1, _CHUNK // per_image)
     for start in range(0, x.shape[0], step):
@@ -336,7 +336,7 @@ def _conv_transpose(
 
 
 def _uncut(x: Any, w: Any, win: Window, sizes: Shape) -> Any:
-    """A transposed convolution of sizes past what any element reaches: without padding, then cut and filled."""
+    """A transposed convolution whose output exceeds the kernel's reach: without padding, then cropped and padded."""
     rank = win.rank
     bare = replace(win, padding=((0, 0),) * rank)
     spans = zip(x.shape[2:], win.stride, win.span(w.shape[2:]), strict=True)
@@ -347,7 +347,7 @@ def _uncut(x: Any, w: Any, win: Window, sizes: Shape) -> Any:
 
 
 def _operands(what: str, rank: int, input: Any, weight: Any) -> tuple[Any, Any, bool]:
-    """Input with a batch axis, weight, and whether the input had none. Raises ShapeError."""
+    """Input with a batch axis, weight, and whether the input was unbatched. Raises ShapeError."""
     x, w = operand(input, what), operand(weight, what, "weight")
     if x.ndim not in (rank + 1, rank + 2) or w.ndim != rank + 2:
         raise ShapeError(
@@ -400,8 +400,8 @@ def conv2d(
     input [N, C, H, W], weight [K, C/groups, h, w], bias [K] or None, all of one float dtype.
     padding: "valid", "half", "full", "same", an int, one int or one (lo, hi) pair per axis.
     flip: true convolution, with the filters mirrored, instead of cross-correlation.
-    algorithm: how the plan of this call is chosen (see spec.Policy), the policy in force by default.
-    Raises ShapeError or DTypeError that names the argument.
+    algorithm: how the plan of this call is chosen (see spec.Policy), by default the policy in force.
+    Raises ShapeError or DTypeError naming the argument.
     """
     return _conv(2, input, weight, bias, stride, padding, dilation, groups, flip, algorithm)
 
@@ -461,9 +461,8 @@ def conv_transpose2d(
 
     input [N, C, H, W], weight [C, K/groups, h, w], bias [K] or None. It is the data gradient of the
     convolution with the same window: the output has (H - 1) * stride - lo - hi + reach + output_padding rows.
-    output_padding (smaller than stride or dilation) says which of the possible input sizes of that convolution is
-    meant.
-    Raises ShapeError or DTypeError that names the argument.
+    output_padding (smaller than stride or dilation) selects among the possible input sizes of that convolution.
+    Raises ShapeError or DTypeError naming the argument.
     """
     return _conv_transpose(
         2, input, weight, bias, stride, padding, output_padding, groups, dilation, flip, algorithm

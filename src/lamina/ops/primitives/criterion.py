@@ -1,6 +1,6 @@
-"""Losses of probabilities, distances and margins, with torch's names and arguments. All but one are composed.
+"""Losses on probabilities, distances and margins, with torch's names and arguments. All but one are composed.
 
-`reduction` is "mean", "sum" or "none"; labels and signs may be of any dtype that arithmetic takes.
+`reduction` is "mean", "sum" or "none"; labels and signs may be of any numeric dtype.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHAPES: tuple[Shape, ...] = ((3, 5), (2, 3, 4), (), (0, 3), (17,))
 
 
 class _Probabilities(Op):
-    """Elements of one shape and dtype; the first are probabilities, the second the wanted ones."""
+    """Operands of one shape and dtype; the first are probabilities, the second the targets."""
 
     elementwise = True
 
@@ -45,7 +45,7 @@ class _Probabilities(Op):
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(_Probabilities):
-    """(p, t) -> -(t * log(p) + (1 - t) * log(1 - p)), logarithms taken to be at least -100."""
+    """(p, t) -> -(t * log(p) + (1 - t) * log(1 - p)), with logarithms clamped at -100."""
 
     arity = 2
     inplace = {0: 0}
@@ -61,7 +61,7 @@ class BinaryCrossEntropy(_Probabilities):
 
 @dataclass(frozen=True)
 class BinaryCrossEntropyGrad(_Probabilities):
-    """(p, t, g) -> g * (p - t) / (p * (1 - p)), the product taken to be at least 1e-12."""
+    """(p, t, g) -> g * (p - t) / (p * (1 - p)), with the denominator clamped at 1e-12."""
 
     arity = 3
     inplace = {0: 2}
@@ -77,7 +77,7 @@ class BinaryCrossEntropyGrad(_Probabilities):
 
 
 def _log(x: Any) -> Any:
-    """The logarithm, at least -100; NaN stays."""
+    """The logarithm, clamped at -100; NaN is kept."""
     return maximum(x.log(), -100.0)
 
 
@@ -85,10 +85,10 @@ def _log(x: Any) -> Any:
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, *, reduction: Reduction = "mean"
 ) -> Any:
-    """-(t log(p) + (1 - t) log(1 - p)) for probabilities p in [0, 1]; logarithms are at least -100, as in torch.
+    """-(t log(p) + (1 - t) log(1 - p)) for probabilities p in [0, 1]; logarithms are clamped at -100, as in torch.
 
-    weight: how much each element counts, broadcasts to input. Raises ShapeError unless the shapes are equal.
-    From logits `binary_cross_entropy_with_logits` is exact for every input.
+    weight: a factor per element, broadcasts to input. Raises ShapeError unless the shapes are equal. For logits
+    `binary_cross_entropy_with_logits` is exact for every input.
     """
     what = "binary_cross_entropy"
     p, t = together(what, floating(input, what), operand(target, what, "target"))
@@ -106,8 +106,8 @@ def kl_div(
 ) -> Any:
     """target * (log(target) - input) for log-probabilities `input`; 0 where target is 0 (Kullback & Leibler 1951).
 
-    log_target: target is logarithms, too. reduction: "batchmean", the sum by the size of axis 0, is the divergence;
-    "mean" is over all elements.
+    log_target: target is also in logarithms. reduction: "batchmean", the sum divided by the size of axis 0, is the
+    divergence; "mean" is over all elements.
     """
     x, t = together("kl_div", floating(input, "kl_div"), operand(target, "kl_div", "target"))
     losses = t.exp() * (t - x) if log_target else t * where(t == 0, 1.0, t).log() - t * x
@@ -126,9 +126,9 @@ def poisson_nll_loss(
     eps: float = 1e-8,
     reduction: Reduction = "mean",
 ) -> Any:
-    """Of counts from Poisson's distribution: exp(x) - t * x, or x - t * log(x + eps) without log_input.
+    """For Poisson-distributed counts: exp(x) - t * x, or x - t * log(x + eps) without log_input.
 
-    full: with Stirling's approximation t log(t) - t + log(2 pi t) / 2 of log(t!) where t > 1.
+    full: adds Stirling's approximation t log(t) - t + log(2 pi t) / 2 of log(t!) where t > 1.
     """
     what = "poisson_nll_loss"
     x, t = floating(input, what), operand(target, what, "target")
@@ -148,11 +148,10 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: Reduction = "mean",
 ) -> Any:
-    """Of a normal distribution with mean input and variance var: (log(var) + (input - target)^2 / var) / 2.
+    """For a normal distribution with mean input and variance var: (log(var) + (input - target)^2 / var) / 2.
 
-    var: a number, input's shape, or that without its last axis or with size 1 there; taken to be at least eps, with
-        the gradient of that.
-    full: + log(2 pi) / 2. (Nix & Weigend 1994.) Raises ValueError unless eps > 0, ShapeError.
+    var: a number, input's shape, or that without its last axis or with size 1 there; clamped at eps without affecting
+    the gradient. full: + log(2 pi) / 2. (Nix & Weigend 1994.) Raises ValueError unless eps > 0, ShapeError.
     """
     what = "gaussian_nll_loss"
     within(what, "eps", eps, 0, open=True)
@@ -161,7 +160,7 @@ def gaussian_nll_loss(
         v = v.unsqueeze(-1)
     if broadcast_shapes(v.shape, x.shape, what) != x.shape:
         raise ShapeError(f"{what}: var {v.spec} must broadcast to input {x.spec}")
-    v = where(v < eps, eps + (v - stop_gradient(v)), v)  # its gradient goes on, as torch's: it may grow again
+    v = where(v < eps, eps + (v - stop_gradient(v)), v)  # clamped, but the gradient passes: it may grow again
     apart = x - t
     losses = 0.5 * (v.log() + apart * apart / v)
     return reduced(losses + 0.5 * math.log(2 * math.pi) if full else losses, reduction)
@@ -171,7 +170,7 @@ def gaussian_nll_loss(
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, *, reduction: Reduction = "mean"
 ) -> Any:
-    """1 - cos where target is 1, max(0, cos - margin) where it is -1, cos the cosine of two vectors.
+    """1 - cos where target is 1, max(0, cos - margin) where it is -1, with cos the cosine similarity of two vectors.
 
     input1, input2: [N, D] with target [N], or [D] with target []. Raises ShapeError.
     """
@@ -190,7 +189,7 @@ def cosine_embedding_loss(
 def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, *, reduction: Reduction = "mean"
 ) -> Any:
-    """max(0, margin - target * (input1 - input2)): target 1 wants the first larger, -1 the second."""
+    """max(0, margin - target * (input1 - input2)): for target 1 the first should be larger, for -1 the second."""
     what = "margin_ranking_loss"
     a, b, t = floating(input1, what), floating(input2, what), operand(target, what, "target")
     if not a.ndim == b.ndim == t.ndim:
@@ -220,9 +219,9 @@ def triplet_margin_loss(
     *,
     reduction: Reduction = "mean",
 ) -> Any:
-    """max(0, |anchor - positive| - |anchor - negative| + margin) by the p-norm (Schroff et al. 2015).
+    """max(0, |anchor - positive| - |anchor - negative| + margin) with the p-norm (Schroff et al. 2015).
 
-    anchor, positive, negative: [N, D] or [D]. swap: the negative is compared with the closer of anchor and positive
+    anchor, positive, negative: [N, D] or [D]. swap: compare the negative with the closer of anchor and positive
     (Balntas et al. 2016).
     """
     return triplet_margin_with_distance_loss(
@@ -246,7 +245,7 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: Reduction = "mean",
 ) -> Any:
-    """`triplet_margin_loss` by any distance of two tensors, `pairwise_distance` by default."""
+    """`triplet_margin_loss` with any distance of two tensors, by default `pairwise_distance`."""
     what = "triplet_margin_loss"
     a, near, far = floating(anchor, what), floating(positive, what), floating(negative, what)
     if not a.ndim == near.ndim == far.ndim:
@@ -270,7 +269,7 @@ def multi_margin_loss(
 ) -> Any:
     """The mean over classes i other than the label y of max(0, margin - x[y] + x[i])^p (Crammer & Singer 2001).
 
-    input: [N, C] or [C]; target: integer labels [N] or []. p: 1 or 2. weight: [C], how much each label counts.
+    input: [N, C] or [C]; target: integer labels [N] or []. p: 1 or 2. weight: [C], a factor per label.
     """
     what = "multi_margin_loss"
     x, labels, single = _batched(what, input, target, 1)
@@ -291,16 +290,16 @@ def multi_margin_loss(
 
 @checked
 def multilabel_margin_loss(input: Any, target: Any, *, reduction: Reduction = "mean") -> Any:
-    """The sum over labels y and classes i that are no label of max(0, 1 - x[y] + x[i]), by the number of classes.
+    """The sum over labels y and other classes i of max(0, 1 - x[y] + x[i]), divided by the number of classes.
 
-    input: [N, C] or [C]; target: integers like it, the labels in front and -1 behind them.
+    input: [N, C] or [C]; target: integers of the same shape, the labels first, then -1.
     """
     what = "multilabel_margin_loss"
     x, labels, single = _batched(what, input, target, 0)
     if labels.shape != x.shape:
         raise ShapeError(f"{what}: target {labels.spec} must have the shape of input {x.spec}")
     classes = x.shape[1]
-    ended = cumsum((labels < 0).cast(int64), 1)  # above 0 from the first -1 on
+    ended = cumsum((labels < 0).cast(int64), 1)  # positive from the first -1 on
     labels = where(ended > 0, -1, labels.cast(int64))
     chosen = spread(call(CheckIndex(what, classes, -1), labels), classes, x.dtype, 2)  # [N, label, class]
     other = chosen.sum(1, keepdim=True) == 0
@@ -312,11 +311,11 @@ def multilabel_margin_loss(input: Any, target: Any, *, reduction: Reduction = "m
 
 
 def _batched(what: str, input: Any, target: Any, fewer: int) -> tuple[Any, Any, bool]:
-    """Input [N, C], labels of `fewer` axes less, and whether there was no batch axis. Raises ShapeError."""
+    """Input [N, C], labels with `fewer` axes less, and whether the input was unbatched. Raises ShapeError."""
     x, labels = floating(input, what), operand(target, what, "target")
     if labels.dtype not in INTEGERS:
         raise DTypeError(f"{what}: labels must be integers, got {labels.spec}")
-    if x.ndim < 2 and labels.spec.numel == 1:  # numbers count as vectors of one element
+    if x.ndim < 2 and labels.spec.numel == 1:  # scalars count as vectors of one element
         x, labels = x.reshape((x.spec.numel,)), labels.reshape(() if fewer else (1,))
     if x.ndim not in (1, 2) or labels.ndim != x.ndim - fewer or (fewer and labels.shape != x.shape[:-1]):
         raise ShapeError(f"{what}: input [N, C] or [C] and labels do not fit, got {x.spec} and {labels.spec}")
@@ -328,7 +327,7 @@ def _batched(what: str, input: Any, target: Any, fewer: int) -> tuple[Any, Any, 
 def multilabel_soft_margin_loss(
     input: Any, target: Any, weight: Any = None, *, reduction: Reduction = "mean"
 ) -> Any:
-    """`binary_cross_entropy_with_logits` averaged over the classes, the last axis. weight: of each class."""
+    """`binary_cross_entropy_with_logits` averaged over the classes, the last axis. weight: a factor per class."""
     what = "multilabel_soft_margin_loss"
     x, t = floating(input, what), operand(target, what, "target")
     if x.shape != t.shape or x.ndim == 0:
@@ -350,5 +349,5 @@ def soft_margin_loss(input: Any, target: Any, *, reduction: Reduction = "mean") 
 
 
 def _hinge(x: Any) -> Any:
-    """max(x, 0), whose gradient is 1 at 0, as torch's clamp_min; NaN stays."""
+    """max(x, 0), with gradient 1 at 0, as torch's clamp_min; NaN is kept."""
     return where(x < 0, 0.0, x)

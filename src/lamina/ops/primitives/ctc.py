@@ -1,8 +1,8 @@
-"""Connectionist temporal classification (Graves et al. 2006): the loss of all alignments of a label sequence.
+"""Connectionist temporal classification (Graves et al. 2006): the loss over all alignments of a label sequence.
 
-A sequence of L labels has 2 L + 1 states: a blank, a label, a blank, …; blanks may be left out, but for one between
-two equal labels. alpha[t, s] is the logarithm of the probability of all ways that are in state s at time t. All is
-computed in logarithms, because the probabilities of long sequences are below every float.
+A sequence of L labels has 2 L + 1 states: a blank, a label, a blank, …; blanks may be skipped, except between two
+equal labels. alpha[t, s] is the log-probability of all paths in state s at time t. Everything is computed in
+logarithms, because the probabilities of long sequences underflow.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Ctc(Op):
             raise ValueError(f"{self.name}: blank must be in 0 … {x.shape[2] - 1}, got {self.blank}")
 
     def states(self, x: Array, targets: Array, steps: Array, counts: Array) -> _States:
-        """The states of every sequence. Raises IndexError for lengths and labels that are not there."""
+        """The states of every sequence. Raises IndexError for lengths and labels out of range."""
         check_index("ctc_loss: input_lengths", steps, x.shape[0] + 1)
         check_index("ctc_loss: target_lengths", counts, targets.shape[1] + 1)
         used = np.arange(targets.shape[1]) < counts[:, None]
@@ -74,7 +74,7 @@ class _Ctc(Op):
 
 class _States(NamedTuple):
     """names [N, Z]: the class of each state; scores [T, N, Z]: its log-probability at each time; skips [N, Z]:
-    whether it may follow the state before the last; inside [N, Z]: whether the sequence has it. Z = 2 S + 1.
+    whether it may follow the state two before; inside [N, Z]: whether the sequence has it. Z = 2 S + 1.
     """
 
     names: Array
@@ -87,13 +87,12 @@ class _States(NamedTuple):
 class CtcLoss(_Ctc):
     """(log_probs [T, N, C], targets [N, S], input_lengths [N], target_lengths [N]) -> (losses [N], alpha).
 
-    losses: -log of the probability that sequence n of input_lengths[n] steps spells the first target_lengths[n]
-    labels of targets[n]; infinity where it is too short for them, or 0 with zero_infinity. In float32 (float64 for
-    float64).
-    alpha [T, N, 2 S + 1], with keep: what `CtcLossGrad` reads; -inf where there is no state. It has no gradient.
-    normalized: log_probs are what log_softmax gives, and the gradient is that of what log_softmax was taken of, which
-    log_softmax's own gradient leaves as it is; without it, the gradient is that of the losses alone.
-    A length or label that is not there is an IndexError on a CPU and gives NaN on a GPU.
+    losses: -log of the probability that the input_lengths[n] steps of sequence n spell the first target_lengths[n]
+    labels of targets[n]; infinity if it is too short for them, or 0 with zero_infinity. In float32 (float64 for
+    float64). alpha [T, N, 2 S + 1], with keep: saved for `CtcLossGrad`; -inf where there is no state. It has no
+    gradient. normalized: log_probs are the output of log_softmax, and the gradient is that of log_softmax's input,
+    which log_softmax's own gradient maps to itself; otherwise the gradient is that of the losses alone. A length or
+    label out of range is an IndexError on a CPU and gives NaN on a GPU.
     """
 
     blank: int = 0
@@ -138,7 +137,7 @@ class CtcLoss(_Ctc):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        """Those whose gradient is another function's, and the states, are compared in other types than float64."""
+        """Samples whose gradient is another function's, and the states, are compared in dtypes other than float64."""
         narrow = tuple(d for d in cls.dtypes if d != float64)
         for options, x, *labels in _cases():
             yield Sample.of(cls(*options), x, *labels, dtypes=narrow if options[2] else cls.dtypes)
@@ -149,9 +148,9 @@ class CtcLoss(_Ctc):
 class CtcLossGrad(_Ctc):
     """(log_probs, targets, input_lengths, target_lengths, alpha, g [N]) -> the gradient of log_probs.
 
-    At time t, class c: -g times the probability that the sequence is at c then, given its labels; normalized: exp of
-    log_probs more. 0 behind a sequence's end, and with zero_infinity where the loss is infinite; NaN there without.
-    There is no second derivative.
+    At time t, class c: -g times the posterior probability of c at t given the labels; normalized: plus exp of
+    log_probs. 0 after a sequence's end, and with zero_infinity where the loss is infinite; NaN there otherwise. There
+    is no second derivative.
     """
 
     blank: int = 0
@@ -181,7 +180,7 @@ class CtcLossGrad(_Ctc):
         rows = np.arange(x.shape[1])
         for s in range(
             1, share.shape[2], 2
-        ):  # states of one place belong to different sequences: no index twice
+        ):  # states at one position belong to different sequences: indices are unique
             found[:, rows, states.names[:, s]] -= share[:, :, s]
         found[:, losses == np.inf] = 0 if self.zero_infinity else np.nan
         found *= g[:, None]
@@ -190,7 +189,7 @@ class CtcLossGrad(_Ctc):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        """alpha is drawn apart, as the op is what its formulas say of it; so low that no sum of ways grows."""
+        """alpha is drawn independently, as the op is defined by its formulas; low enough that no path sum grows."""
         for options, shape, *labels in _cases():
             for wide in (None, float32):
                 dtypes = tuple(d for d in cls.dtypes if (d == d.compute) == (wide is None))
@@ -200,9 +199,9 @@ class CtcLossGrad(_Ctc):
 
 
 def _ways(scores: Array, skips: Array) -> Array:
-    """alpha [T, N, Z] of scores [T, N, Z]: from each state to itself, the next one, and the one after where it skips.
+    """alpha [T, N, Z] of scores [T, N, Z]: from each state to itself, the next, and, if it skips, the one after.
 
-    Two columns of -inf stand in front of the states while it runs.
+    Internally two columns of -inf precede the states.
     """
     time, batch, count = scores.shape
     never, least = scores.dtype.type(-np.inf), np.finfo(scores.dtype).min
@@ -227,7 +226,7 @@ def _ways(scores: Array, skips: Array) -> Array:
 def _back(states: _States, steps: Array, counts: Array) -> Array:
     """beta [T, N, Z], from a sequence's end: alpha of the reversed sequences, reversed."""
     time, _, count = states.scores.shape
-    when = (steps - 1 - np.arange(time)[:, None]) % max(time, 1)  # [T, N]; behind the end anything will do
+    when = (steps - 1 - np.arange(time)[:, None]) % max(time, 1)  # [T, N]; arbitrary after the end
     which = (2 * counts[:, None] - np.arange(count)) % count  # [N, Z]
     rows = np.arange(len(steps))[:, None]
     turned = states.scores[when[:, :, None], rows, which]
@@ -237,7 +236,7 @@ def _back(states: _States, steps: Array, counts: Array) -> Array:
 
 
 def _losses(alpha: Array, steps: Array, counts: Array) -> Array:
-    """-log of the ways that end in the last label or the blank after it; a sequence of no steps spells nothing."""
+    """-log of the paths ending in the last label or the blank after it; a sequence without steps spells nothing."""
     rows = np.arange(len(steps))
     last = alpha[np.maximum(steps, 1) - 1, rows]
     ends = last[rows, 2 * counts], np.where(counts > 0, last[rows, 2 * counts - 1], -np.inf)
@@ -281,14 +280,14 @@ def ctc_loss(
 ) -> Any:
     """Connectionist temporal classification (Graves et al. 2006), as torch.nn.functional.ctc_loss.
 
-    log_probs: [T, N, C] of log_softmax over C, or [T, C] for one. targets: integers, padded [N, S], or one after the
-    other [sum of target_lengths]; [S] for one. input_lengths, target_lengths: N ints or integers [N] ([] for one);
-    sequence n has input_lengths[n] steps and target_lengths[n] labels. blank: the class that says nothing.
-    reduction: "mean" (each loss divided by its number of labels, then averaged), "sum" or "none": [N]. zero_infinity:
-    sequences that are too short for their labels count 0. The result is float32 (float64 for float64).
+    log_probs: [T, N, C] of log_softmax over C, or [T, C] for one. targets: integers, padded [N, S], or concatenated
+    [sum of target_lengths]; [S] for one. input_lengths, target_lengths: N ints or integers [N] ([] for one); sequence
+    n has input_lengths[n] steps and target_lengths[n] labels. blank: the blank class. reduction: "mean" (each loss
+    divided by its number of labels, then averaged), "sum" or "none": [N]. zero_infinity: sequences too short for
+    their labels count 0. The result is float32 (float64 for float64).
 
-    As in torch the gradient is that of what log_softmax was taken of. A length or label that is not there is an
-    IndexError on a CPU and NaN on a GPU. Raises ShapeError, DTypeError, ValueError.
+    As in torch the gradient is that of log_softmax's input. A length or label out of range is an IndexError on a CPU
+    and NaN on a GPU. Raises ShapeError, DTypeError, ValueError.
     """
     x = operand(log_probs, "ctc_loss", "log_probs")
     if x.ndim not in (2, 3):
@@ -314,7 +313,7 @@ def ctc_loss(
 
 
 def _integers(name: str, given: Any) -> Any:
-    """Integers as an operand of int64."""
+    """Integers as an int64 operand."""
     if isinstance(given, (tuple, list)) and not given:
         given = np.zeros(0, np.int64)
     found = operand(given, "ctc_loss", name)
@@ -336,16 +335,16 @@ def _lengths(name: str, given: Any, x: Any, single: bool) -> Any:
 
 
 def _host(lengths: Any) -> Array | None:
-    """The values of lengths where they are known already: no compiled program may keep those of a tensor."""
+    """The values of lengths if they are already known: a compiled program must not capture those of a tensor."""
     if recorder() is None and hasattr(lengths, "numpy"):
         lengths = lengths.numpy()
     return np.asarray(lengths) if isinstance(lengths, (tuple, list, np.ndarray)) else None
 
 
 def _padded(labels: Any, counts: Any, known: Array | None, time: int) -> tuple[Any, Any]:
-    """Labels one after the other as [N, S], and how many of them count.
+    """Concatenated labels as [N, S], and the number of them that count.
 
-    S is the longest's, or where that is not known one more than the steps: so many labels are never spelled.
+    S is the longest length, or if unknown one more than the steps: that many labels can never be spelled.
     """
     total = labels.shape[0]
     width = min(total, time + 1) if known is None else int(known.max(initial=0))

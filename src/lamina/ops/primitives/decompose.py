@@ -1,4 +1,4 @@
-"""Matrices as products of what is simple: eigenvalues of symmetric matrices, singular values."""
+"""Matrix decompositions: eigenvalues of symmetric matrices, singular values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lamina.spec import ShapeError, Spec, float32, float64
 
 @dataclass(frozen=True)
 class SymmetricEigen(Op):
-    """(A [..., N, N]) -> (w [..., N], V [..., N, N]): (A + A^T) / 2 = V diag(w) V^T, w from the smallest on.
+    """(A [..., N, N]) -> (w [..., N], V [..., N, N]): (A + A^T) / 2 = V diag(w) V^T, w ascending.
 
-    The element of the largest magnitude of each vector, a column of V, is positive. A matrix with NaN or infinities
-    gives NaN. Gradients of vectors are not finite where two values are equal.
+    The element of largest magnitude of each vector, a column of V, is positive. A matrix with NaN or infinities gives
+    NaN. Gradients of vectors are not finite for repeated eigenvalues.
     """
 
     dtypes = (float64, float32)
@@ -32,7 +32,7 @@ class SymmetricEigen(Op):
         return Spec(x.shape[:-1], x.dtype), Spec(x.shape, x.dtype)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """V (diag(gw) + (V^T gV) / (w_j - w_i)) V^T, its symmetric part."""
+        """V (diag(gw) + (V^T gV) / (w_j - w_i)) V^T, symmetrized."""
         (w, v), (gw, gv) = outputs, grads
         unit = np.eye(w.shape[-1], dtype=w.dtype.numpy)
         inner: Any = None if gw is None else gw.unsqueeze(-1) * unit
@@ -54,11 +54,10 @@ class SymmetricEigen(Op):
 
 @dataclass(frozen=True)
 class SingularValues(Op):
-    """(A [..., M, N], M >= N) -> (U [..., M, N], s [..., N], V [..., N, N]): A = U diag(s) V^T, s from the largest
-    on.
+    """(A [..., M, N], M >= N) -> (U [..., M, N], s [..., N], V [..., N, N]): A = U diag(s) V^T, s descending.
 
-    The element of the largest magnitude of each column of V is positive. A matrix with NaN or infinities gives NaN.
-    Gradients of U and V are not finite where two values are equal, those of U where one is 0.
+    The element of largest magnitude of each column of V is positive. A matrix with NaN or infinities gives NaN.
+    Gradients of U and V are not finite for repeated singular values, those of U if one is 0.
     """
 
     dtypes = (float64, float32)
@@ -103,7 +102,7 @@ class SingularValues(Op):
 
 @dataclass(frozen=True)
 class PseudoInverse(Marker, abstract=True):
-    """(a [..., M, N], p [..., N, M]) -> p, which is the pseudoinverse of a: its derivative at constant rank.
+    """(a [..., M, N], p [..., N, M]) -> p, given that p is the pseudoinverse of a: its derivative at constant rank.
 
     G. Golub, V. Pereyra: "The differentiation of pseudo-inverses and nonlinear least squares problems whose variables
     separate" (1973): dp = -p da p + p p^T da^T (1 - a p) + (1 - p a) da^T p^T p.
@@ -123,8 +122,8 @@ class PseudoInverse(Marker, abstract=True):
 
 @dataclass(frozen=True)
 class OneTriangle(Marker, abstract=True):
-    """A symmetric a [..., N, N], of which what follows reads one triangle: the gradient goes to both alike, so that a
-    step along it leaves a symmetric.
+    """A symmetric a [..., N, N] of which consumers read one triangle: the gradient is symmetrized, so that a step
+    along it keeps a symmetric.
     """
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -140,13 +139,13 @@ def _inverse_gaps(values: Any) -> Any:
 
 
 def _turned(vectors: Any, grad: Any) -> Any:
-    """The part of a gradient that turns the vectors into each other: antisymmetric."""
+    """The part of a gradient that rotates the vectors into each other: antisymmetric."""
     found = matmul(vectors.mT, grad)
     return found - found.mT
 
 
 def _signs(vectors: Array) -> Array:
-    """What makes the largest element of each column positive: [..., 1, N]."""
+    """The signs that make the largest element of each column positive: [..., 1, N]."""
     if not vectors.size:
         return np.ones((*vectors.shape[:-2], 1, vectors.shape[-1]), vectors.dtype)
     at = np.argmax(np.abs(vectors), -2, keepdims=True)
@@ -154,7 +153,7 @@ def _signs(vectors: Array) -> Array:
 
 
 def _finite(function: Callable[[Array], Any], x: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """What LAPACK's function gives of finite matrices; NaN of others, which it may refuse."""
+    """LAPACK's result for finite matrices; NaN for others, which it may reject."""
     good = np.isfinite(x).all((-2, -1), keepdims=True)
     found = function(np.where(good, x, 0))
     return [

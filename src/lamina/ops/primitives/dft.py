@@ -1,8 +1,8 @@
-"""Discrete Fourier transforms along the last axis, of pairs of real and imaginary parts.
+"""Discrete Fourier transforms along the last axis, of (real, imaginary) pairs.
 
-A transform is matrix products: of up to 64 points by the matrix of all sines and cosines; of a product a b as b
-transforms of a points, factors, and a transforms of b (Cooley & Tukey 1965); of many points without a divisor as a
-convolution with a chirp of a power of two (Bluestein 1970).
+A transform is a series of matrix products: for up to 64 points with the matrix of all sines and cosines; for a length
+a b as b transforms of a points, twiddle factors, and a transforms of b points (Cooley & Tukey 1965); for many points
+without a suitable divisor as a chirp convolution of a power of two (Bluestein 1970).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.shape import cat, flip, pad, transpose
 from lamina.spec import float32
 
-#: Real and imaginary part; None for one that is zero.
+#: Real and imaginary part; None for zero.
 Pair = tuple[Any, Any]
-#: The largest transform that is one product, and the largest number of points without a divisor that still is.
+#: The largest transform computed as one product, and the largest for lengths without a divisor.
 DENSE, PRIME = 64, 512
 
 
 def widened(x: Any) -> Any:
-    """x in float32 where it is of a half type."""
+    """x in float32 if it is of a half type."""
     return x.cast(float32) if x.dtype.itemsize < 4 else x
 
 
@@ -39,7 +39,8 @@ def dft(z: Pair, sign: int, scale: float) -> Pair:
     if not first:
         return _chirped(z, sign, scale)
     rest, lead = n // first, z[0].shape[:-1]
-    # Points j = rest j1 + j2 and frequencies k = k1 + first k2: sums over j1 [..., j2, k1], factors, sums over j2.
+    # Points j = rest j1 + j2 and frequencies k = k1 + first k2: sums over j1 [..., j2, k1], twiddle factors, sums
+    # over j2.
     z = _each(z, lambda part: transpose(part.reshape((*lead, first, rest)), -1, -2))
     z = _product(z, _waves(first, first, first, sign) * scale)
     z = _times(z, _waves(n, rest, first, sign))
@@ -48,7 +49,7 @@ def dft(z: Pair, sign: int, scale: float) -> Pair:
 
 
 def _divisor(n: int) -> int:
-    """How many points are transformed by one product: all of few, or a divisor; 0 where there is none."""
+    """The number of points transformed by one product: all if few, or a divisor; 0 if there is none."""
     if n <= DENSE:
         return n
     found = next((d for d in range(DENSE, 1, -1) if n % d == 0), 0)
@@ -57,8 +58,8 @@ def _divisor(n: int) -> int:
 
 @lru_cache(maxsize=64)
 def _waves(n: int, points: int, frequencies: int, sign: int) -> Array:
-    """[points, frequencies]: exp(sign 2 pi i j k / n), exact at quarter turns: so real signals have real last
-    frequencies. Kept, read-only: sines take longer than products.
+    """[points, frequencies]: exp(sign 2 pi i j k / n), exact at quarter turns, so that real signals have real last
+    frequencies. Cached, read-only: sines cost more than products.
     """
     turns = np.outer(np.arange(points), np.arange(frequencies)) % n
     found: Array = np.exp(sign * 2j * np.pi * turns / n)
@@ -74,7 +75,7 @@ def _each(z: Pair, fn: Callable[[Any], Any]) -> Pair:
 
 
 def _product(z: Pair, matrix: Array) -> Pair:
-    """z [..., n] by a complex matrix [n, K]."""
+    """z [..., n] times a complex matrix [n, K]."""
     re, im = z
     kind, width = re.dtype.numpy, matrix.shape[1]
     y = matmul(re, np.concatenate([matrix.real, matrix.imag], 1).astype(kind))
@@ -84,7 +85,7 @@ def _product(z: Pair, matrix: Array) -> Pair:
 
 
 def _times(z: Pair, factors: Array) -> Pair:
-    """z by complex constants."""
+    """z times complex constants."""
     (re, im), kind = z, z[0].dtype.numpy
     c, s = factors.real.astype(kind), factors.imag.astype(kind)
     if im is None:
@@ -93,7 +94,7 @@ def _times(z: Pair, factors: Array) -> Pair:
 
 
 def _chirped(z: Pair, sign: int, scale: float) -> Pair:
-    """By Bluestein: j k = (j² + k² - (k - j)²) / 2 makes of the sum a convolution, here of a power of two."""
+    """Bluestein's algorithm: j k = (j² + k² - (k - j)²) / 2 makes the sum a convolution, padded to a power of two."""
     n = z[0].shape[-1]
     size = 1 << math.ceil(math.log2(2 * n - 1))
     chirp = np.exp(sign * 1j * np.pi * (np.arange(n) ** 2 % (2 * n)) / n)
@@ -114,7 +115,7 @@ def half(x: Any, scale: float) -> Pair:
     if not first:
         re, im = _each(dft((x, None), -1, scale), lambda part: part[..., : n // 2 + 1])
         return re, _without_ends(im, n)
-    # As `dft`, for k1 = 0 … first // 2 alone: frequency n - k is k's conjugate.
+    # As in `dft`, but only for k1 = 0 … first // 2: frequency n - k is the conjugate of k.
     rest, lead, kept = n // first, x.shape[:-1], first // 2 + 1
     z = transpose(x.reshape((*lead, first, rest)), -1, -2), None
     z = _product(z, _waves(first, first, kept, -1) * scale)
@@ -125,13 +126,13 @@ def half(x: Any, scale: float) -> Pair:
 
 
 def _without_ends(im: Any, n: int) -> Any:
-    """0 at the frequencies 0 and n / 2, where rounding would leave something, whose sign would be the phase's."""
+    """Zero at the frequencies 0 and n / 2, where a rounding residue's sign would determine the phase."""
     k = np.arange(n // 2 + 1)
     return im * ((k > 0) & (2 * k != n)).astype(im.dtype.numpy)
 
 
 def _whole(part: Any, n: int, first: int, turn: int) -> Any:
-    """The frequencies 0 … n // 2 of [..., k2, k1] with k1 = 0 … first // 2; turn: of a conjugate."""
+    """The frequencies 0 … n // 2 of [..., k2, k1] with k1 = 0 … first // 2; turn: the twiddle of a conjugate."""
     rows = n // 2 // first + 1
     last = part.shape[-2] - rows
     mirrored = flip(part[..., last:, 1 : first - first // 2], (-2, -1))
@@ -140,12 +141,12 @@ def _whole(part: Any, n: int, first: int, turn: int) -> Any:
 
 
 def from_half(z: Pair, n: int, scale: float) -> Any:
-    """The real numbers of which z is the first half of the transform, all but frequency 0's imaginary part."""
+    """The real signal whose half spectrum is z; the imaginary part of frequency 0 is ignored."""
     k = np.arange(n // 2 + 1)
     if _divisor(n) == n:
         times = (
             np.where((k == 0) | (2 * k == n), 1, 2)[:, None] * scale
-        )  # most stand for their conjugates too
+        )  # most also stand for their conjugates
         waves = _waves(n, n, len(k), 1).T * times
         re, im = z
         return matmul(re, waves.real.astype(re.dtype.numpy)) - matmul(im, waves.imag.astype(re.dtype.numpy))
@@ -154,5 +155,5 @@ def from_half(z: Pair, n: int, scale: float) -> Any:
         cat((part, flip(part[..., 1 : 1 + more], (-1,)) * turn), -1)
         for part, turn in zip(z, (1, -1), strict=True)
     )
-    # The imaginary part at 0 and n / 2 gives an imaginary result, which is left out.
+    # The imaginary part at 0 and n / 2 contributes an imaginary result, which is dropped.
     return dft((re, im), 1, scale)[0]

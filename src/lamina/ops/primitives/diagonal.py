@@ -15,10 +15,10 @@ from lamina.spec import DTYPES, Shape, ShapeError, Spec
 
 @dataclass(frozen=True)
 class Diagonal(Op):
-    """A diagonal of the matrices [..., M, N] that the last two axes are, as the last axis: elements (i, i + offset).
+    """A diagonal of the matrices [..., M, N] in the last two axes, as the last axis: elements (i, i + offset).
 
-    An op of its own, though a slice of the flat matrix has the same elements: of a part whose rows do not follow one
-    another (`x.T`, `x[:, 1:]`) the flat matrix is a copy, the diagonal still a view.
+    A separate op, though a slice of the flattened matrix has the same elements: flattening a view with non-contiguous
+    rows (`x.T`, `x[:, 1:]`) copies, whereas the diagonal is still a view.
     """
 
     offset: int = 0
@@ -48,7 +48,7 @@ class Diagonal(Op):
         return self
 
     def _of_flat(self, shape: Shape) -> Slice:
-        """The slice of matrices of this shape whose rows are joined, [..., M * N]."""
+        """The slice of matrices of this shape flattened to [..., M * N]."""
         *lead, rows, columns = shape
         (row, column), size = self._corner, self._size(shape)
         first, step = min(row * columns + column, rows * columns), columns + 1

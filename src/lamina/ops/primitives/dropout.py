@@ -36,12 +36,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def threshold(p: float) -> int:
-    """floor(p * 2^32): an element is kept when its random word is at least this."""
+    """floor(p * 2^32): an element is kept if its random word is at least this."""
     return floor(p * 2**32)
 
 
 def scale(p: float) -> float:
-    """1 / (1 - p), by which kept values grow; 0 when nothing is kept."""
+    """1 / (1 - p), the scale of kept values; 0 if nothing is kept."""
     return 0.0 if p == 1 else 1 / (1 - p)
 
 
@@ -54,7 +54,7 @@ class Dropout(Op):
         philox4x32_10(key=(seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF),
                       counter=(c & 0xFFFFFFFF, c >> 32, 0, 0))[i % 4] >= floor(p * 2^32)
 
-    with c = counter + i // 4 in 64-bit arithmetic without sign. Kept values are multiplied by 1 / (1 - p),
+    with c = counter + i // 4 in unsigned 64-bit arithmetic. Kept values are multiplied by 1 / (1 - p),
     others are 0, and the next state is (seed, counter + ceil(n / 4)) for n elements. p in [0, 1].
     """
 
@@ -70,7 +70,7 @@ class Dropout(Op):
         return x.open, Spec(x.shape, bool_), STATE
 
     def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
-        """Each sample draws numbers of its own."""
+        """Each sample draws its own random numbers."""
         return None if batched[1] else self
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -93,9 +93,9 @@ class Dropout(Op):
 
 @dataclass(frozen=True)
 class DropoutMask(Op):
-    """(state int64[2]) -> (mask, next state): ones with probability 1 - p, else zeros, of a float dtype.
+    """(state int64[2]) -> (mask, next state): ones with probability 1 - p, else zeros, in a float dtype.
 
-    Where `Dropout` from the same state keeps an element of a tensor of this shape there is a one.
+    The ones are where `Dropout` from the same state keeps an element of a tensor of this shape.
     """
 
     shape: Shape
@@ -115,7 +115,7 @@ class DropoutMask(Op):
         return Spec(self.shape, self.dtype), STATE
 
     def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
-        """Each sample draws numbers of its own."""
+        """Each sample draws its own random numbers."""
         return None if batched[0] else replace(self, shape=(size, *self.shape))
 
     def reference(self, state: Array) -> tuple[Array, Array]:
@@ -167,7 +167,7 @@ class DropoutGrad(Op):
 
 
 def dropout_mask(shape: Shape, p: float, like: Any, generator: Any = None) -> Any:
-    """The mask of a dropout by a generator (None: the default one): zeros and ones as `like`'s dtype, beside it."""
+    """A dropout mask from a generator (None: the default one): zeros and ones in `like`'s dtype, on its device."""
 
     def draw(state: Any, sizes: Shape) -> Sequence[Any]:
         return bind(DropoutMask(sizes, like.dtype, float(p)), state)
@@ -176,7 +176,7 @@ def dropout_mask(shape: Shape, p: float, like: Any, generator: Any = None) -> An
 
 
 def _from_default(function: F) -> F:
-    """The function, which without a state takes that of the default generator and gives y alone."""
+    """Wrap the function to use the default generator's state and return only y if no state is given."""
     usual: bool = signature(function).parameters["training"].default
 
     @wraps(function)
@@ -198,12 +198,12 @@ def _from_default(function: F) -> F:
 def dropout(
     input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, state: Any = None
 ) -> Any:
-    """Each element dropped with probability p, the others grown by 1 / (1 - p); without training input itself.
+    """Each element dropped with probability p, the others scaled by 1 / (1 - p); input itself unless training.
 
-    state: by itself the result is y, as torch's, with numbers of the default generator. Given a state, int64[2] of
-    (seed, counter), it is (y, mask, next state): hand the next state to the next call. The mask is the same on every
-    backend (see Dropout). inplace, here and beside: taken for the sake of old programs, changes nothing.
-    Raises ValueError for p outside [0, 1].
+    state: by default the result is y, as torch's, with the default generator. Given a state, int64[2] of (seed,
+    counter), it is (y, mask, next state): pass the next state to the next call. The mask is the same on every backend
+    (see Dropout). inplace, here and in related functions: accepted for compatibility, has no effect. Raises
+    ValueError for p outside [0, 1].
     """
     within("dropout", "p", p, 0, 1)
     x, state = operand(input, "dropout"), operand(state, "dropout", "state")
@@ -215,7 +215,7 @@ def dropout(
 
 
 def _alike(x: Any, shape: Shape) -> Any:
-    """x, or the same for each of some ranks."""
+    """x, expanded to a shape with one copy per rank if that differs from its own."""
     return x if x.shape == shape else expand(x, shape)
 
 
@@ -235,7 +235,7 @@ def dropout2d(
 ) -> Any:
     """`dropout` of whole channels, with a mask [N, C, 1, 1], of input [N, C, H, W] (Tompson et al. 2015).
 
-    As torch's, it takes an input of three axes for [N, C, L]. Raises ShapeError for another rank.
+    As in torch, an input of three axes is taken as [N, C, L]. Raises ShapeError for another rank.
     """
     return _channels_dropped("dropout2d", input, (4, 3), (), p, training, state)
 
@@ -252,7 +252,7 @@ def dropout3d(
 def _channels_dropped(
     what: str, input: Any, ranks: Shape, unbatched: Shape, p: float, training: bool, state: Any
 ) -> tuple[Any, Any, Any]:
-    """One draw for each channel; inputs of the ranks `unbatched` have no axis of images."""
+    """One draw per channel; inputs whose rank is in `unbatched` have no batch axis."""
     x = operand(input, what)
     if x.ndim not in (*ranks, *unbatched):
         wanted = " or ".join(map(str, (*ranks, *unbatched)))
@@ -265,7 +265,7 @@ def _channels_dropped(
     return (x * kept if training else x), mask, moved
 
 
-#: What SELU tends to far below 0: -scale * alpha (Klambauer et al. 2017).
+#: SELU's limit towards -inf: -scale * alpha (Klambauer et al. 2017).
 _SATURATION = -1.7580993408473766
 
 
@@ -276,9 +276,9 @@ def alpha_dropout(
 ) -> Any:
     """Dropout for SELU networks, which keeps mean 0 and variance 1 (Klambauer et al. 2017).
 
-    What is dropped becomes what SELU tends to far below 0; then everything is shifted and scaled. state, result and
-    mask as `dropout`'s, but as with torch's nothing is dropped unless training is True. Raises ValueError for p
-    outside [0, 1].
+    Dropped elements become SELU's limit towards -inf; then everything is shifted and scaled. state, result and mask
+    as in `dropout`, but as in torch nothing is dropped unless training is True. Raises ValueError for p outside [0,
+    1].
     """
     x = operand(input, "alpha_dropout")
     _, mask, moved = dropout(x, p, training, state=state)
@@ -300,7 +300,7 @@ def feature_alpha_dropout(
 
 
 def _saturated(x: Any, mask: Any, p: float) -> Any:
-    """x where the mask is true and SELU's lowest value elsewhere, brought back to mean 0 and variance 1."""
+    """x where the mask is true and SELU's lowest value elsewhere, rescaled to mean 0 and variance 1."""
     if p == 1:
         return x * 0.0
     factor = ((1 - p) * (1 + p * _SATURATION**2)) ** -0.5

@@ -1,7 +1,6 @@
-"""Mathematical functions of one and two numbers: one table with meaning and derivative, one op for each number of
-arguments.
+"""Mathematical functions of one and two numbers: a table of formulas and derivatives, an op per number of arguments.
 
-A function is a row of UNARY or BINARY; a GPU's expression for it stands in `backends/cuda/elementwise/elementary.py`.
+A function is a row of UNARY or BINARY; its GPU expression is in `backends/cuda/elementwise/elementary.py`.
 """
 
 from __future__ import annotations
@@ -80,9 +79,9 @@ _LN2, _LN10 = math.log(2), math.log(10)
 
 @dataclass(frozen=True)
 class UnaryFormula:
-    """A function of one number: f in NumPy; f'(x) by ops from x and y = f(x), None where it is 0 everywhere.
+    """A function of one number: f in NumPy; f'(x) in ops from x and y = f(x), None where it is 0 everywhere.
 
-    domain: where samples are drawn. whole: what integers are, "float" (float32) or "same".
+    domain: where samples are drawn. whole: how integers are treated, "float" (float32) or "same".
     """
 
     apply: Callable[[Array], Any]
@@ -145,7 +144,7 @@ class UnaryFunction(Op):
 
 @dataclass(frozen=True)
 class Polygamma(Op):
-    """The n-th derivative of digamma, n >= 1: (-1)^(n + 1) n! times Hurwitz' zeta function of n + 1 and x."""
+    """The n-th derivative of digamma, n >= 1: (-1)^(n + 1) n! times the Hurwitz zeta function of n + 1 and x."""
 
     n: int
     elementwise = True
@@ -176,9 +175,9 @@ _KINDS: dict[Kind, tuple[DType, ...]] = {
 
 @dataclass(frozen=True)
 class BinaryFormula:
-    """A function of two numbers: f in NumPy; the gradients (g, a, b, y) -> (of a, of b) by ops, None for 0.
+    """A function of two numbers: f in NumPy; the gradients (g, a, b, y) -> (of a, of b) in ops, None for 0.
 
-    kind: what it takes. domain: where samples of b are drawn.
+    kind: the dtypes it supports. domain: where samples of b are drawn.
     """
 
     apply: Callable[[Array, Array], Any]
@@ -199,7 +198,7 @@ def _root(g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _to_one(g: Any, first: Any) -> tuple[Any, Any]:
-    """g to the operand that was taken; to the first where they are equal, as in torch."""
+    """g to the selected operand; to the first where they are equal, as in torch."""
     return where(first, g, 0.0), where(first, 0.0, g)
 
 
@@ -292,7 +291,7 @@ T = TypeVar("T")
 
 
 class Frexp(NamedTuple, Generic[T]):
-    """A number as mantissa times a power of two."""
+    """A number as a mantissa times a power of two."""
 
     mantissa: T
     exponent: T
@@ -351,12 +350,12 @@ def exp2(input: Any) -> Any:
 
 
 def expm1(input: Any) -> Any:
-    """e to the power of input, less 1, exact near 0."""
+    """e to the power of input, minus 1, accurate near 0."""
     return _unary("expm1", input)
 
 
 def log1p(input: Any) -> Any:
-    """The natural logarithm of 1 + input, exact near 0."""
+    """The natural logarithm of 1 + input, accurate near 0."""
     return _unary("log1p", input)
 
 
@@ -371,12 +370,12 @@ def log10(input: Any) -> Any:
 
 
 def erfc(input: Any) -> Any:
-    """1 - erf(input), exact where that is small."""
+    """1 - erf(input), accurate where it is small."""
     return _unary("erfc", input)
 
 
 def erfinv(input: Any) -> Any:
-    """The inverse of the error function; NaN outside of -1 … 1."""
+    """The inverse of the error function; NaN outside -1 … 1."""
     return _unary("erfinv", input)
 
 
@@ -386,7 +385,7 @@ def lgamma(input: Any) -> Any:
 
 
 def digamma(input: Any) -> Any:
-    """The derivative of `lgamma`; -inf at 0, NaN at negative whole numbers."""
+    """The derivative of `lgamma`; -inf at 0, NaN at negative integers."""
     return _unary("digamma", input)
 
 
@@ -415,9 +414,9 @@ def sinc(input: Any) -> Any:
 
 @checked
 def round(input: Any, *, decimals: int = 0) -> Any:
-    """The nearest whole number, the even one of two; with decimals the nearest multiple of 10 ** -decimals.
+    """The nearest integer, ties to even; with decimals the nearest multiple of 10 ** -decimals.
 
-    Integers stay as they are.
+    Integers are unchanged.
     """
     x = operand(input, "round")
     if not x.dtype.is_float:
@@ -431,7 +430,7 @@ def round(input: Any, *, decimals: int = 0) -> Any:
 
 
 def frac(input: Any) -> Any:
-    """What is behind the point, with input's sign."""
+    """The fractional part, with input's sign."""
     x = operand(input, "frac")
     return x - trunc(x)
 
@@ -450,12 +449,12 @@ def sgn(input: Any) -> Any:
 
 
 def deg2rad(input: Any) -> Any:
-    """Degrees as radians."""
+    """Degrees to radians."""
     return floating(input, "deg2rad") * (math.pi / 180)
 
 
 def rad2deg(input: Any) -> Any:
-    """Radians as degrees."""
+    """Radians to degrees."""
     return floating(input, "rad2deg") * (180 / math.pi)
 
 
@@ -467,17 +466,17 @@ def angle(input: Any) -> Any:
 
 @checked
 def logit(input: Any, eps: float | None = None) -> Any:
-    """log(x / (1 - x)); eps: x is kept within eps … 1 - eps. NaN outside of 0 … 1, and so is the gradient."""
+    """log(x / (1 - x)); eps: x is clamped to eps … 1 - eps. NaN outside 0 … 1, as is the gradient."""
     x = floating(input, "logit")
     if eps is not None:
         x = clamp(x, eps, 1 - eps)
-    found = log(x) - log1p(-x)  # of log(x / (1 - x)) the gradient at 0 and 1 is NaN where it is infinite
+    found = log(x) - log1p(-x)  # log(x / (1 - x)) would have a NaN gradient at 0 and 1 instead of infinity
     if eps is not None:
         return found
     return found + x * cast(where((x >= 0) & (x <= 1), 0.0, np.nan), x.dtype)
 
 
-# ---- what kind of number
+# ---- classification
 
 
 def isnan(input: Any) -> Any:
@@ -511,12 +510,12 @@ def isfinite(input: Any) -> Any:
 
 
 def isreal(input: Any) -> Any:
-    """True: there are no complex numbers here."""
+    """True: there are no complex dtypes."""
     return full_like(input, True, dtype=bool_)
 
 
 def signbit(input: Any) -> Any:
-    """Whether an element is negative, -0.0 included."""
+    """Whether the sign bit is set, including that of -0.0."""
     x = operand(input, "signbit")
     if not x.dtype.is_float:
         return x < 0 if x.dtype != bool_ else full_like(x, False)
@@ -527,7 +526,7 @@ def signbit(input: Any) -> Any:
 def nan_to_num(
     input: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Any:
-    """input with other numbers for NaN (0) and the infinities (the largest and smallest number of the dtype)."""
+    """input with NaN replaced (by 0), and infinities (by the dtype's largest and smallest number), or as given."""
     x = operand(input, "nan_to_num")
     if not x.dtype.is_float:
         return x
@@ -546,17 +545,17 @@ def _binary(function: str, input: Any, other: Any) -> Any:
 
 
 def _binary_float(function: str, input: Any, other: Any) -> Any:
-    """Of floats: integers become float32."""
+    """On floats: integers become float32."""
     a, b = together_floats(function, input, other)
     return call(BinaryFunction(function), a, b)
 
 
 @checked
 def div(input: Any, other: Any, *, rounding_mode: Literal["trunc", "floor"] | None = None) -> Any:
-    """input / other, of floats: integers become float32.
+    """input / other, as floats: integers become float32.
 
-    rounding_mode: "trunc" drops the fraction of the quotient, "floor" takes the whole number below it; integers then
-    stay integers, 0 where they are divided by 0, and there is no gradient.
+    rounding_mode: "trunc" drops the fraction of the quotient, "floor" rounds it down; integers then stay integers,
+    with 0 for a division by 0, and there is no gradient.
     """
     if rounding_mode is not None:
         return _binary("floor_divide" if rounding_mode == "floor" else "trunc_divide", input, other)
@@ -565,7 +564,7 @@ def div(input: Any, other: Any, *, rounding_mode: Literal["trunc", "floor"] | No
 
 
 def _wide(x: Any) -> Any:
-    """x in float32 where it is of integers; numbers of `together` stay arrays."""
+    """x in float32 if it is of integers; numbers from `together` stay arrays."""
     if isinstance(x, np.ndarray):
         return x.astype(np.float32) if x.dtype.kind in "iub" else x
     return floating(x, "div")
@@ -573,10 +572,10 @@ def _wide(x: Any) -> Any:
 
 @checked
 def pow(input: Any, exponent: Any) -> Any:
-    """input to the power of exponent; NaN for a negative float and an exponent that is not whole.
+    """input to the power of exponent; NaN for a negative float and a non-integer exponent.
 
-    Integers to the power of integers stay integers; of a negative one 0 (1 for 1, 1 or -1 for -1). Raises ValueError
-    for a negative Python int.
+    Integers to the power of integers stay integers; a negative exponent gives 0 (1 for 1, 1 or -1 for -1). Raises
+    ValueError for a negative Python int.
     """
     if is_number(exponent) and not is_number(input):
         return _power_of(operand(input, "pow"), exponent)
@@ -600,12 +599,12 @@ def _power_of(x: Any, exponent: Any) -> Any:
 
 
 def _in_kind_of(x: Any, number: int) -> Any:
-    """x, but booleans beside an int, which is of a higher kind, as int64."""
+    """x, but booleans with an int, which has a higher kind, as int64."""
     return cast(x, int64) if x.dtype == bool_ and not isinstance(number, bool) else x
 
 
 def _whole_power(x: Any, exponent: int) -> Any:
-    """By squaring, from the highest bit of the exponent on."""
+    """By repeated squaring, from the highest bit of the exponent on."""
     if exponent == 0:
         return add(mul(x, 0), 1)
     found = x.clone() if exponent == 1 else x
@@ -625,7 +624,7 @@ _POWERS: dict[float, Any] = {
 
 
 def atan2(input: Any, other: Any) -> Any:
-    """The angle of the point (other, input) from the first axis, in -pi … pi."""
+    """The angle of the point (other, input) to the first axis, in -pi … pi."""
     return _binary_float("atan2", input, other)
 
 
@@ -635,12 +634,12 @@ def hypot(input: Any, other: Any) -> Any:
 
 
 def fmod(input: Any, other: Any) -> Any:
-    """What is left of a division rounded towards zero, with input's sign; 0 for integers divided by 0."""
+    """The remainder of division rounded towards zero, with input's sign; 0 for integers divided by 0."""
     return _binary("fmod", input, other)
 
 
 def remainder(input: Any, other: Any) -> Any:
-    """What is left of a division rounded down, with other's sign; 0 for integers divided by 0."""
+    """The remainder of division rounded down, with other's sign; 0 for integers divided by 0."""
     return _binary("remainder", input, other)
 
 
@@ -662,7 +661,7 @@ def logaddexp2(input: Any, other: Any) -> Any:
 
 @checked
 def nextafter(input: Any, other: Any) -> Any:
-    """The next float after input on the way to other; float32 and float64. Its slope is 1, as in torch."""
+    """The next float after input towards other; float32 and float64. Its derivative is 1, as in torch."""
     return _binary_float("nextafter", input, other)
 
 
@@ -676,7 +675,7 @@ def frexp(input: Any) -> Frexp[Any]:
     wide = x.cast(float32) if x.dtype.itemsize < 4 else x
     regular = (wide != 0) & (abs(wide) < math.inf)
     size = where(regular, abs(wide), 1.0)
-    # Numbers below the normal ones are brought up first.
+    # Subnormal numbers are scaled up first.
     up = 2.0 ** (30 if wide.dtype == float32 else 60)
     small = size < (1e-30 if wide.dtype == float32 else 1e-290)
     size = where(small, size * up, size)
@@ -698,38 +697,38 @@ def copysign(input: Any, other: Any) -> Any:
 
 
 def fmin(input: Any, other: Any) -> Any:
-    """The smaller of input and other; where one of them is NaN the other."""
+    """The smaller of input and other; if one of them is NaN, the other."""
     return _binary("fmin", input, other)
 
 
 def fmax(input: Any, other: Any) -> Any:
-    """The larger of input and other; where one of them is NaN the other."""
+    """The larger of input and other; if one of them is NaN, the other."""
     return _binary("fmax", input, other)
 
 
 def _bits(function: str, truth: Op, input: Any, other: Any) -> Any:
-    """Of integers, or of booleans by their own op."""
+    """For integers, or for booleans by the op given for them."""
     a, b = together(function, input, other)
     return call(truth if spec_of(a).dtype == bool_ else BinaryFunction(function), a, b)
 
 
 def bitwise_and(input: Any, other: Any) -> Any:
-    """The bits that both integers (or booleans) have."""
+    """Bitwise and of integers (or booleans)."""
     return _bits("bitwise_and", LogicalAnd(), input, other)
 
 
 def bitwise_or(input: Any, other: Any) -> Any:
-    """The bits that one of two integers (or booleans) has."""
+    """Bitwise or of integers (or booleans)."""
     return _bits("bitwise_or", LogicalOr(), input, other)
 
 
 def bitwise_xor(input: Any, other: Any) -> Any:
-    """The bits that only one of two integers (or booleans) has."""
+    """Bitwise exclusive or of integers (or booleans)."""
     return _bits("bitwise_xor", Ne(), input, other)
 
 
 def bitwise_not(input: Any) -> Any:
-    """Every bit of an integer changed; not, of booleans."""
+    """Bitwise complement of an integer; not, for booleans."""
     x = operand(input, "bitwise_not")
     if x.dtype == bool_:
         return logical_not(x)
@@ -737,12 +736,12 @@ def bitwise_not(input: Any) -> Any:
 
 
 def bitwise_left_shift(input: Any, other: Any) -> Any:
-    """An integer's bits moved up by other; 0 once all are gone."""
+    """An integer's bits shifted left by other; 0 once all are gone."""
     return _binary("bitwise_left_shift", input, other)
 
 
 def bitwise_right_shift(input: Any, other: Any) -> Any:
-    """An integer's bits moved down by other, with its sign."""
+    """An integer's bits shifted right by other, with its sign."""
     return _binary("bitwise_right_shift", input, other)
 
 
@@ -759,13 +758,13 @@ def lcm(input: Any, other: Any) -> Any:
 
 
 def logical_xor(input: Any, other: Any) -> Any:
-    """Whether just one of input and other counts as true."""
+    """Whether exactly one of input and other is true."""
     a, b = operand(input, "logical_xor"), operand(other, "logical_xor", "other")
     return (a != 0) != (b != 0)
 
 
 def xlogy(input: Any, other: Any) -> Any:
-    """input * log(other); 0 where input is 0 and other not NaN."""
+    """input * log(other); 0 where input is 0 and other is not NaN."""
     a, b = together_floats("xlogy", input, other)
     a, b = operand(a), operand(b)
     nothing = (a == 0) & ((b <= 0) | (b == np.inf))  # elsewhere 0 * log(b), whose gradient is log(b)
@@ -803,7 +802,7 @@ def rsub(input: Any, other: Any, *, alpha: Number = 1) -> Any:
     return sub(other, input, alpha=alpha)
 
 
-# ---- of three
+# ---- functions of three numbers
 
 
 def lerp(input: Any, end: Any, weight: Any) -> Any:
@@ -830,12 +829,12 @@ def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Number = 1) -> Any
 
 
 def clamp_min(input: Any, min: Any) -> Any:
-    """input, not below min."""
+    """input, clamped from below at min."""
     return clamp(input, min=min)
 
 
 def clamp_max(input: Any, max: Any) -> Any:
-    """input, not above max."""
+    """input, clamped from above at max."""
     return clamp(input, max=max)
 
 
@@ -865,14 +864,14 @@ def allclose(
 
 @checked
 def equal(input: Any, other: Any) -> bool:
-    """Whether shapes and all elements are equal, as Python's bool; `eq` compares element by element. torch.equal."""
+    """Whether shapes and all elements are equal, as Python's bool; `eq` compares elementwise. torch.equal."""
     a, b = operand(input, "equal"), operand(other, "equal", "other")
     return a.shape == b.shape and bool((~eq(a, b)).sum() == 0)
 
 
 @checked
 def clone(input: Any) -> Any:
-    """A copy of the values; gradients go through. torch.clone."""
+    """A copy of the values; gradients pass through. torch.clone."""
     return operand(input, "clone").clone()
 
 
@@ -884,7 +883,7 @@ def numel(input: Any) -> int:
 
 
 def is_nonzero(input: Any) -> bool:
-    """Whether a tensor's one element is not 0. torch.is_nonzero. Raises ShapeError for another number of elements."""
+    """Whether a tensor's single element is nonzero. torch.is_nonzero. Raises ShapeError for other sizes."""
     x = operand(input, "is_nonzero")
     if x.spec.numel != 1:
         raise ShapeError(f"is_nonzero: needs one element, got {x.spec}; ops.any(x) asks for any of them")

@@ -1,4 +1,4 @@
-"""Rows of a table by number: embeddings."""
+"""Table lookups by row index: embeddings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from lamina.spec import DTypeError, Shape, ShapeError, Spec, int32, int64, norma
 
 @dataclass(frozen=True)
 class Embedding(Op):
-    """(table [V, D], index int32 or int64 [...]) -> [..., D]: the rows that the indices name.
+    """(table [V, D], index int32 or int64 [...]) -> [..., D]: the rows at the indices.
 
-    An index outside 0 … V - 1 is an IndexError on a CPU and gives a row of NaN on a GPU.
-    padding_idx: the row that gets no gradient. scale_grad_by_freq: a row's gradient is divided by how often it is
-    named.
+    An index outside 0 … V - 1 is an IndexError on a CPU and gives a row of NaN on a GPU. padding_idx: the row without
+    a gradient. scale_grad_by_freq: a row's gradient is divided by the number of its occurrences.
     """
 
     padding_idx: int | None = None
@@ -45,7 +44,7 @@ class Embedding(Op):
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         index = inputs[1]
-        if self.padding_idx is not None:  # an index that names no row adds nothing
+        if self.padding_idx is not None:  # an out-of-range index contributes nothing
             index = where(index == self.padding_idx, -1, index)
         sums = EmbeddingGrad(inputs[0].shape[0])
         found = call(sums, grads[0], index)
@@ -66,9 +65,9 @@ class Embedding(Op):
 
 @dataclass(frozen=True)
 class EmbeddingGrad(Op):
-    """(g [..., D], index [...]) -> [rows, D]: each row the sum of the g of the indices that name it, in their order.
+    """(g [..., D], index [...]) -> [rows, D]: for each row the sum of g over its occurrences in index, in order.
 
-    Indices outside 0 .. rows - 1 add nothing.
+    Indices outside 0 … rows - 1 contribute nothing.
     """
 
     rows: int
@@ -82,7 +81,7 @@ class EmbeddingGrad(Op):
         return (self.result((self.rows, g.shape[-1]), g.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """The sum is linear in g; what an index outside the table names did not take part."""
+        """The sum is linear in g; out-of-range indices do not contribute."""
         index = inputs[1]
         inside = (index >= 0) & (index < self.rows)
         rows = call(Embedding(), grads[0], where(inside, index, 0))
@@ -128,14 +127,14 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Any:
-    """The rows of weight [V, D] that input [...] (int32 or int64) names: [..., D], as torch's embedding.
+    """The rows of weight [V, D] at indices input [...] (int32 or int64): [..., D], as torch's embedding.
 
-    padding_idx: the row (from the end where negative) that gets no gradient. scale_grad_by_freq: a row's gradient is
-    divided by how often input names it. The gradient adds the rows of equal indices in their order, so that it is the
-    same from run to run; it is never sparse, and `sparse` changes nothing. max_norm: rows that are looked up are
-    scaled down first, in weight itself, where their norm (the norm_type-norm) is above it; a traced weight is
-    refused then, as it is never written (`nn.Embedding` has its own way). An index outside 0 … V - 1 is an
-    IndexError on a CPU and gives a row of NaN on a GPU (see `CheckIndex`). Raises ShapeError, DTypeError, ValueError.
+    padding_idx: the row (from the end if negative) without a gradient. scale_grad_by_freq: a row's gradient is
+    divided by the number of its occurrences in input. The gradient adds rows of equal indices in their order, so it
+    is deterministic; it is never sparse, and `sparse` has no effect. max_norm: looked-up rows are first scaled down,
+    in weight itself, to at most this norm_type-norm; not supported for a traced weight, which is never written
+    (`nn.Embedding` has its own implementation). An index outside 0 … V - 1 is an IndexError on a CPU and gives a row
+    of NaN on a GPU (see `CheckIndex`). Raises ShapeError, DTypeError, ValueError.
     """
     index = operand(input, "embedding")
     table, padding = table_and_padding("embedding", weight, padding_idx)
@@ -145,7 +144,7 @@ def embedding(
 
 
 def table_and_padding(what: str, weight: Any, padding_idx: int | None) -> tuple[Any, int | None]:
-    """A table of rows, and the number of one of them, or None. Raises ShapeError."""
+    """A table of rows, and the index of the padding row, or None. Raises ShapeError."""
     table = operand(weight, what, "weight")
     if table.ndim != 2:
         raise ShapeError(f"{what}: weight must be [rows, features], got {table.spec}")
@@ -155,10 +154,10 @@ def table_and_padding(what: str, weight: Any, padding_idx: int | None) -> tuple[
 
 
 def renormed(table: Any, index: Any, max_norm: float, norm_type: float) -> Any:
-    """The table in which rows that index names have at most a norm: as torch's embedding_renorm_ leaves its table.
+    """The table with the norms of the rows in index bounded: as torch's embedding_renorm_ leaves its table.
 
-    Gradients go through as they are, those of rows that were scaled too: torch scales rows before it differentiates.
-    Raises ValueError for a max_norm that is not positive.
+    Gradients pass through unchanged, also for scaled rows: torch scales rows before it differentiates. Raises
+    ValueError for a max_norm that is not positive.
     """
     if not max_norm > 0:
         raise ValueError(f"embedding: max_norm must be above 0, got {max_norm}")
@@ -170,7 +169,7 @@ def renormed(table: Any, index: Any, max_norm: float, norm_type: float) -> Any:
 
 
 def bounded(what: str, table: Any, index: Any, max_norm: float | None, norm_type: float) -> Any:
-    """The table to look up in: with max_norm rows are scaled down first, in the tensor itself as torch does.
+    """The lookup table: with max_norm rows are scaled down first, in the tensor itself as in torch.
 
     Raises ValueError for a traced value, which is never written.
     """

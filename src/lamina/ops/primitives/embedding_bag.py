@@ -1,4 +1,4 @@
-"""Rows of a table by number, one sum, mean or maximum for each bag of them."""
+"""Table lookups by row index with a sum, mean or maximum per bag."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.shape import cat
 from lamina.spec import FLOATS, DTypeError, ShapeError, Spec, int64
 
-#: How a bag's rows become one.
+#: How a bag's rows are reduced.
 BagMode = Literal["sum", "mean", "max"]
 
 
 @dataclass(frozen=True)
 class _Bags(Op):
-    """What ops on bags share: bag b are the rows starts[b] … starts[b + 1] - 1, starts int64 [B + 1], ascending."""
+    """Base of ops on bags: bag b is the rows starts[b] … starts[b + 1] - 1, starts int64 [B + 1], ascending."""
 
     arity = 2
 
@@ -61,7 +61,7 @@ class BagSum(_Bags):
 
 @dataclass(frozen=True)
 class BagSpread(_Bags):
-    """(x [B, D], starts int64 [B + 1]) -> [rows, D]: to each row its bag's, 0 where a row is in none."""
+    """(x [B, D], starts int64 [B + 1]) -> [rows, D]: each row gets its bag's value, 0 if it is in none."""
 
     rows: int
     dtypes = (*FLOATS, int64)
@@ -90,10 +90,9 @@ class BagSpread(_Bags):
 
 @dataclass(frozen=True)
 class BagMax(_Bags):
-    """(x [N, D], starts int64 [B + 1]) -> (y [B, D], row int64 [B, D]): each bag's largest elements, their first
-    rows.
+    """(x [N, D], starts int64 [B + 1]) -> (y [B, D], row int64 [B, D]): each bag's maxima, and their first rows.
 
-    An empty bag gives 0 and the row -1. NaN is the largest.
+    An empty bag gives 0 and row -1. NaN counts as the largest.
     """
 
     def infer(self, x: Spec, starts: Spec) -> tuple[Spec, Spec]:
@@ -151,13 +150,13 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Any:
-    """The rows of weight [V, D] that input names, one sum, mean or maximum a bag: [B, D]; as torch's embedding_bag.
+    """The rows of weight [V, D] at indices input, with a sum, mean or maximum per bag: [B, D]; torch's embedding_bag.
 
-    input: integers [B, N], a bag a row; or [N] with offsets [B], where each bag begins (with include_last_offset
-    [B + 1], the last being the end). per_sample_weights: as input; factors of the rows, for mode "sum".
-    padding_idx: a row that no bag has. An empty bag is 0. scale_grad_by_freq: a row's gradient is divided by how
-    often it is named. Differentiable by weight and per_sample_weights, the same from run to run. sparse changes
-    nothing; max_norm and norm_type as `embedding`'s.
+    input: integers [B, N], one bag per row; or [N] with offsets [B], where each bag begins (with include_last_offset
+    [B + 1], the last being the end). per_sample_weights: as input; factors of the rows, for mode "sum". padding_idx:
+    a row excluded from all bags. An empty bag is 0. scale_grad_by_freq: a row's gradient is divided by the number of
+    its occurrences. Differentiable in weight and per_sample_weights, deterministically. sparse has no effect;
+    max_norm and norm_type as `embedding`'s.
 
     An index or offset out of range is an IndexError on a CPU. Raises ShapeError, DTypeError, ValueError.
     """
@@ -194,7 +193,7 @@ def _factors(index: Any, table: Any, mode: str, given: Any) -> Any:
 
 
 def _bag_starts(offsets: Any, index: Any, ends: bool) -> Any:
-    """int64 [B + 1]: where each bag begins, and the end of the last."""
+    """int64 [B + 1]: the start of each bag, and the end of the last."""
     if offsets.dtype not in INTEGERS:
         raise DTypeError(f"embedding_bag: offsets must be integers, got {offsets.spec}; cast with ops.cast")
     if offsets.ndim != 1 or (ends and not offsets.shape[0]):
@@ -207,7 +206,7 @@ def _bag_starts(offsets: Any, index: Any, ends: bool) -> Any:
 
 
 def _of_rows(mode: str, rows: Any, kept: Any, factors: Any) -> Any:
-    """[B, D] of rows [B, N, D]: bags of one size. kept: bool [B, N], where a row is in its bag."""
+    """[B, D] from rows [B, N, D]: bags of one size. kept: bool [B, N], whether a row is in its bag."""
     if mode == "max":
         if kept is None:
             return _largest(rows)
@@ -231,7 +230,7 @@ def _largest(rows: Any) -> Any:
 
 
 def _of_starts(mode: str, rows: Any, kept: Any, factors: Any, starts: Any) -> Any:
-    """[B, D] of rows [N, D]. kept: bool [N]."""
+    """[B, D] from rows [N, D]. kept: bool [N]."""
     if mode == "max":
         if kept is None:
             return bind(BagMax(), rows, starts)[0]

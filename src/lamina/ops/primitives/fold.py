@@ -23,8 +23,8 @@ def unfold(
 ) -> Any:
     """im2col: input [N, C, H, W] to columns [N, C * prod(kernel), positions], as torch.nn.functional.unfold.
 
-    Also for one image [C, H, W], and beyond torch for volumes [N, C, D, H, W]. Its gradient is `fold`; `conv2d` does
-    not use it. Raises ShapeError, DTypeError.
+    Also for a single image [C, H, W], and beyond torch for volumes [N, C, D, H, W]. Its gradient is `fold`; `conv2d`
+    does not use it. Raises ShapeError, DTypeError.
     """
     x = operand(input, "unfold")
     if x.ndim == 3:
@@ -52,7 +52,7 @@ def fold(
 ) -> Any:
     """col2im: columns [N, C * prod(kernel), positions] summed into [N, C, *output_size], as torch.nn.functional.fold.
 
-    output_size: of an image (one int stands for both axes) or, beyond torch, of a volume. Also for the columns of one
+    output_size: of an image (one int for both axes) or, beyond torch, of a volume. Also for the columns of a single
     image, [C * prod(kernel), positions]. Sums are in a fixed order; the gradient is `unfold`. Raises ShapeError or
     DTypeError.
     """
@@ -79,6 +79,6 @@ def fold(
 
 
 def _patches(win: Window, kernel: Shape, sizes: Shape, spatial: Shape) -> list[AxisMap]:
-    """One map per spatial axis: to the kernel's taps at all positions, tap by tap."""
+    """One map per spatial axis: to the kernel's elements at all positions, tap by tap."""
     axes = zip(sizes, kernel, spatial, win.stride, win.padding, win.dilation, strict=True)
     return [AxisMap("patches", n, k * out, (k, s, lo, d)) for n, k, out, s, (lo, _), d in axes]

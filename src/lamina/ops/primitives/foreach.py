@@ -1,4 +1,4 @@
-"""Foreach: one op applied to many sets of operands, as one node that a backend may run in one launch."""
+"""Foreach: one op applied to many sets of operands, as one node that a backend may run in a single launch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lamina.spec import ShapeError, Spec, bfloat16, float32, int64
 class Foreach(Op):
     """`count` applications of `op`: inputs of the first, then of the second, …; outputs in the same order.
 
-    Networks have hundreds of small parameters and counts; one launch for the update (or the rounding) of all of them
-    costs what one for the largest does.
+    Networks have hundreds of small parameters and counters; one launch that updates (or rounds) all of them costs as
+    much as one for the largest.
     """
 
     op: Op
@@ -28,11 +28,11 @@ class Foreach(Op):
 
     @property
     def effect(self) -> Effect:  # type: ignore[override]
-        """That of the op which is applied."""
+        """The effect of the op that is applied."""
         return self.op.effect
 
     def parts(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Inputs (or outputs) by application. Raises ShapeError when they cannot be shared out evenly."""
+        """Inputs (or outputs) grouped by application. Raises ShapeError when their number is not a multiple."""
         size, rest = divmod(len(values), self.count) if self.count > 0 else (0, 1)
         if rest or not size:
             raise ShapeError(f"{self.name}: {len(values)} values are not for {self.count} of {self.op}")
@@ -71,7 +71,7 @@ class Foreach(Op):
 
 
 def _in_shapes(args: Sequence[Arg]) -> tuple[Arg, ...]:
-    """The arguments four times: those of the first one's shape in four shapes, scalars as they are."""
+    """The arguments four times: those with the first one's shape in four shapes, scalars unchanged."""
     shapes = ((3, 5), (17,), (1030,), (2, 3, 4))
     first = args[0].shape
     return tuple(replace(a, shape=s) if a.shape == first else a for s in shapes for a in args)

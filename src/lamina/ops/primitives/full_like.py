@@ -1,4 +1,4 @@
-"""One number in the shape of a tensor, where the tensor is."""
+"""A constant with the shape and device of a tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lamina.spec import DTYPES, DTypeError, Shape, Spec, as_dtype
 
 @dataclass(frozen=True)
 class FullLike(Op):
-    """`value` everywhere, in x's shape and dtype; x's own values are not looked at."""
+    """`value` everywhere, with x's shape and dtype; x's own values are not read."""
 
     value: Number
     dtypes = DTYPES
@@ -52,9 +52,9 @@ def full_like(
     dtype: DTypeLike | None = None,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """fill_value everywhere, in input's shape, dtype and place; as torch.full_like.
+    """fill_value everywhere, with input's shape, dtype and device; as torch.full_like.
 
-    dtype, device: of the result in place of input's. Raises DTypeError for a value that the dtype does not hold.
+    dtype, device: those of the result in place of input's. Raises DTypeError for a value that does not fit the dtype.
     """
     x = operand(input, "full_like")
     x = x if device is None else x.to(device)
@@ -65,24 +65,24 @@ def full_like(
         if value != value or not limits.min <= value <= limits.max:
             raise DTypeError(f"full_like: fill_value {shown(fill_value)} is outside {kind}")
         value = int(value)
-    if value == 0 and math.copysign(1, value) < 0 and kind.is_float:  # as a field it would be equal to 0.0
+    if value == 0 and math.copysign(1, value) < 0 and kind.is_float:  # as a field it would equal 0.0
         return -call(FullLike(0.0), cast(x, kind))
     return call(FullLike(bool(value) if kind.kind == "b" else value), cast(x, kind))
 
 
 @checked
 def empty_like(input: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None) -> Any:
-    """A tensor of input's shape, dtype and place, whose values are nobody's to rely on (zeros). torch.empty_like."""
+    """A tensor with input's shape, dtype and device and unspecified values (zeros). torch.empty_like."""
     return full_like(input, 0, dtype=dtype, device=device)
 
 
 @checked
 def zeros_like(input: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None) -> Any:
-    """Zeros in input's shape, dtype (unless another is given) and place."""
+    """Zeros with input's shape, dtype (unless another is given) and device."""
     return full_like(input, 0, dtype=dtype, device=device)
 
 
 @checked
 def ones_like(input: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None) -> Any:
-    """Ones in input's shape, dtype (unless another is given) and place."""
+    """Ones with input's shape, dtype (unless another is given) and device."""
     return full_like(input, 1, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""Fused: an op and elementwise steps on its first output, as one node that a backend may run at once."""
+"""Fused: an op with an elementwise epilogue on its first output, as one node that a backend may run as one kernel."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _Apply = Callable[[Op, Sequence[Any]], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Fused(Op):
-    """ops[0], then ops[1:], each elementwise, on the running value (at first the head's first output).
+    """ops[0], then ops[1:], each elementwise, on the running value (initially the head's first output).
 
-    The inputs are the head's, then each step's others in order. A step takes the running value as its input
-    `chained` (0 but for gradients of activations, where it is the gradient). The outputs are the last running
-    value and whatever else the head gives. Steps keep the shape of the running value.
+    The inputs are the head's, then each step's other operands in order. A step takes the running value as its input
+    `chained` (0 except for gradients of activations, where it is the gradient). The outputs are the final running
+    value and the head's remaining outputs. Steps preserve the shape of the running value.
     """
 
     ops: tuple[Op, ...]
     arity = None
 
     def head_arity(self, count: int) -> int:
-        """How many of `count` inputs the head takes."""
+        """The number of the head's inputs among `count`."""
         return count - sum((step.arity or 1) - 1 for step in self.ops[1:])
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
@@ -49,7 +49,7 @@ class Fused(Op):
             raise ShapeError(f"{self.name}: {len(inputs)} inputs are not what {self} takes")
 
     def run(self, apply: _Apply, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
-        """The outputs, and the running value after the head and each step, each op applied by `apply`."""
+        """The outputs, and the running value after the head and each step, with each op applied by `apply`."""
         taken = self.head_arity(len(inputs))
         first, *others = apply(self.ops[0], inputs[:taken])
         values = [first]
@@ -70,7 +70,7 @@ class Fused(Op):
         return self.ops[0].flops(*inputs[: self.head_arity(len(inputs))])
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """Compute the chain again step by step, then walk it backwards."""
+        """Recompute the chain step by step, then traverse it backwards."""
         tape: list[tuple[Op, Sequence[Any], Sequence[Any]]] = []
 
         def record(op: Op, operands: Sequence[Any]) -> Sequence[Any]:
@@ -109,5 +109,5 @@ class Fused(Op):
         yield Sample.of(cls((ConvDataGrad(win, (5, 6)), ReluGrad())), y, w, Arg(x, distinct=True))
         yield Sample.of(cls((Matmul(False, True), Add(), Sigmoid())), (3, 7), (5, 7), (5,))
         yield Sample.of(cls((Matmul(),)), (3, 7), (7, 5))
-        yield Sample.of(cls((Matmul(), Add())), (2, 4, 3), (2, 3, 1), (1, 4, 1))  # a number for each row
+        yield Sample.of(cls((Matmul(), Add())), (2, 4, 3), (2, 3, 1), (1, 4, 1))  # one number per row
         yield Sample.of(cls((Add(), Relu(), Mul(), Tanh())), (2, 1, 5), (3, 1), (2, 3, 5))

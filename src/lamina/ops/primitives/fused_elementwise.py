@@ -1,4 +1,4 @@
-"""FusedElementwise: elementwise ops that read each other's results, and a reduction of the last one, as one node."""
+"""FusedElementwise: a DAG of elementwise ops, and optionally a reduction of the last one, as one node."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from lamina.ops.primitives.shape import Concat, Expand, Reshape, Slice
 from lamina.spec import FLOATS, ShapeError, Spec, bfloat16, float32
 
 _Apply = Callable[[Op, Sequence[Any]], Any]
-#: What may stand between inputs and steps: it moves elements, and computes nothing.
+#: Ops allowed between inputs and steps: pure data movement.
 MOVES = (Concat, Diagonal, Expand, Reshape, Slice)
 
 
 @dataclass(frozen=True)
 class FusedElementwise(Op):
-    """The result of the last of `ops`; step i reads the values `reads[i]`: k >= 0 is input k, ~j what step j gave.
+    """The result of the last of `ops`; step i reads the values `reads[i]`: k >= 0 is input k, ~j step j's result.
 
-    Steps are elementwise, or move elements (`MOVES`); the last one may be a reduction. Each gives one
-    value. Values of half types are kept in float32 between steps, but for casts, and are rounded before they are
-    reduced.
+    Steps are elementwise, or move elements (`MOVES`); the last one may be a reduction. Each has one output. Values of
+    half types are kept in float32 between steps, except for casts, and are rounded before a reduction.
     """
 
     ops: tuple[Op, ...]
@@ -38,7 +37,7 @@ class FusedElementwise(Op):
 
     @classmethod
     def of_chain(cls, chain: Fused, count: int) -> FusedElementwise:
-        """The steps of a chain on `count` inputs, whose head is elementwise, too."""
+        """The steps of a chain on `count` inputs, whose head is elementwise as well."""
         taken = chain.head_arity(count)
         reads = [tuple(range(taken))]
         for number, step in enumerate(chain.ops[1:]):
@@ -54,7 +53,7 @@ class FusedElementwise(Op):
         return (self._run(lambda op, specs: inferred(op, *specs)[0], inputs)[-1],)
 
     def _check(self, count: int) -> None:
-        """Raise ShapeError unless these are steps, and each reads inputs and earlier steps."""
+        """Raise ShapeError unless the steps are valid, and each reads only inputs and earlier steps."""
         *body, last = self.ops or (None,)
         sound = all(op is not None and (op.elementwise or isinstance(op, MOVES)) for op in body)
         ends = last is not None and (last.elementwise or isinstance(last, (Reduce, *MOVES)))
@@ -70,25 +69,25 @@ class FusedElementwise(Op):
                 )
 
     def _run(self, apply: _Apply, inputs: Sequence[Any]) -> list[Any]:
-        """What each step gives."""
+        """The result of each step."""
         found: list[Any] = []
         for op, read in zip(self.ops, self.reads, strict=True):
             found.append(apply(op, [inputs[k] if k >= 0 else found[~k] for k in read]))
         return found
 
     def apply(self, make: Callable[..., Any], inputs: Sequence[Any]) -> Any:
-        """The result of the steps one by one, each made by make(op, *operands)."""
+        """The result of the steps, each applied by make(op, *operands)."""
         return self._run(lambda op, xs: make(op, *xs), inputs)[-1]
 
     def running_values(self, *inputs: Array) -> list[Array]:
-        """What each step gives, in NumPy."""
+        """The result of each step, in NumPy."""
         return self._run(lambda op, xs: _wide(op.reference(*xs)[0]), inputs)
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         return (self.running_values(*inputs)[-1],)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """Compute it again step by step, then walk it backwards."""
+        """Recompute it step by step, then traverse it backwards."""
         found = self._run(lambda op, xs: bind(op, *xs)[0], inputs)
         sums: dict[int, Any] = {~(len(found) - 1): grads[0]}
         for i in reversed(range(len(found))):
@@ -140,5 +139,5 @@ class FusedElementwise(Op):
 
 
 def _wide(x: Array) -> Array:
-    """What a cast has rounded to a half type, in float32 again."""
+    """A value that a cast rounded to a half type, in float32 again."""
     return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x

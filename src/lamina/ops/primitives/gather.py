@@ -1,8 +1,8 @@
-"""Elements along an axis by number, and the way back: gather, scatter and the functions that are made of them.
+"""Indexing along an axis, and its adjoint: gather, scatter and the functions built on them.
 
-An index counts from the front, or (negative) from the back. One that is outside of the axis is an IndexError on a
-CPU; on a GPU, where no kernel can raise, what is gathered is NaN (0 for integers) and what is scattered is left out,
-unless the policy says `check_indices` (see `CheckIndex`).
+An index counts from the front, or (negative) from the back. One out of range is an IndexError on a CPU; on a GPU,
+where kernels cannot raise, gathered values are NaN (0 for integers) and scattered ones are skipped, unless the policy
+sets `check_indices` (see `CheckIndex`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lamina.spec import (
     normalize_axis,
 )
 
-#: What becomes of an element and what is scattered onto it.
+#: How an element is combined with the values scattered onto it.
 ScatterMode = Literal["set", "add", "mul", "min", "max"]
 _COMBINE: dict[str, np.ufunc] = {
     "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum
@@ -47,7 +47,7 @@ _COMBINE: dict[str, np.ufunc] = {
 class Gather(Op):
     """y[i, k, j] = x[i, index[i, k, j], j] along an axis: NumPy's take_along_axis.
 
-    index: int32 or int64, of x's rank; along the other axes of x's size, or of size 1 for the same index everywhere.
+    index: int32 or int64, of x's rank; along the other axes of x's size, or of size 1 to share the index.
     """
 
     axis: int
@@ -92,9 +92,9 @@ class Gather(Op):
 
 @dataclass(frozen=True)
 class GatherGrad(Op):
-    """(g, index) -> x of `size` along an axis: each element the sum of the g that its index names, in their order.
+    """(g, index) -> x of `size` along an axis: each element the sum of the g at its index, in order.
 
-    Half types are summed in float32. g and index as `Gather` gives and takes them.
+    Half types are summed in float32. g and index have the shapes of `Gather`'s output and index.
     """
 
     axis: int
@@ -127,12 +127,12 @@ class GatherGrad(Op):
 
 @dataclass(frozen=True)
 class Scatter(Op):
-    """(x, index, source) -> x with, for each element of source in row-major order, x[i, index[i, k, j], j] changed.
+    """(x, index, source) -> x with x[i, index[i, k, j], j] updated for each element of source in row-major order.
 
     mode: "set" (the last of several counts), "add", "mul", "min" or "max". source: x's dtype and rank, along the
-    other axes at most of x's size; what lies beyond is left alone. index: int32 or int64, of source's shape, or along
-    the other axes of size 1 for the same index everywhere. The same from run to run on every device; half types are
-    combined in float32. The gradient of min and max is shared by equal elements.
+    other axes at most of x's size; elements of x beyond it are unchanged. index: int32 or int64, of source's shape,
+    or of size 1 along the other axes to share the index. Deterministic on every device; half types are combined in
+    float32. The gradient of min and max is shared by equal elements.
     """
 
     axis: int
@@ -158,7 +158,7 @@ class Scatter(Op):
         return Scatter(self.axis + 1, self.mode) if all(batched) else None
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """g to what is left of x, and g's element at its place to what is left of each element of source."""
+        """g to the surviving elements of x, and g at its position to each surviving element of source."""
         (g,), (x, index, source), (y,) = grads, inputs, outputs
         if self.mode == "add":
             return g, None, self._at(g, index, source)
@@ -173,13 +173,13 @@ class Scatter(Op):
         return share * first, None, self._at(share, index, source) * others
 
     def _wins(self, x: Any, index: Any, source: Any) -> Any:
-        """Where an element of source is the last one of its place."""
+        """Whether an element of source is the last one at its position."""
         along = [-1 if a == self.axis else 1 for a in range(x.ndim)]
         number = zeros_like(source, dtype=int64) + np.arange(source.shape[self.axis]).reshape(along)
         return self._at(call(self, zeros_like(x, dtype=int64), index, number), index, source) == number
 
     def _product_vjp(self, g: Any, x: Any, index: Any, source: Any) -> Sequence[Any]:
-        """The product of the others: of those that are not 0 by division, none where one of them is 0."""
+        """The product of the other factors: that of the nonzero ones by division, 0 if another factor is 0."""
         none, nones = x == 0, source == 0
         product = call(self, where(none, 1.0, x), index, where(nones, 1.0, source))
         zeros = call(Scatter(self.axis, "add"), none.cast(x.dtype), index, nones.cast(x.dtype))
@@ -192,7 +192,7 @@ class Scatter(Op):
         return g * slope(product, zeros, x, none), None, there[0] * slope(there[1], there[2], source, nones)
 
     def _at(self, x: Any, index: Any, source: Any) -> Any:
-        """Each element of source's place in x."""
+        """The elements of x at the positions of source's elements."""
         return call(Gather(self.axis), _cut(x, source.shape, self.axis), index)
 
     def reference(self, x: Array, index: Array, source: Array) -> tuple[Array]:
@@ -214,7 +214,7 @@ class Scatter(Op):
             )
         yield Sample.of(cls(0, "add"), (5, 4, 3), _index((7, 2, 3), 5), (7, 2, 3), dtypes=DTYPES[:4])
         yield Sample.of(cls(1, "set"), (5, 4, 3), _index((2, 6, 1), 4), (2, 6, 2), dtypes=DTYPES[:4])
-        many = (2, 300)  # elements of few places, more than one thread looks through
+        many = (2, 300)  # few positions, many elements: more than one thread searches
         yield Sample.of(cls(1, "add"), (2, 3), _index(many, 3), many, dtypes=DTYPES[:4])
 
 
@@ -244,7 +244,7 @@ def _check(op: Any, x: Spec, index: Spec) -> None:
 
 
 def _check_source(op: Any, source: Spec, index: Spec, x: Spec) -> None:
-    """Whether each element of source has an index and, but for the axis, a place in x."""
+    """Check that each element of source has an index and, except along the axis, a position in x."""
     if source.ndim != x.ndim:
         raise ShapeError(f"{op.name}: source must have x's rank, got {listing((x, index, source))}")
     for a, (n, i, s) in enumerate(zip(x.shape, index.shape, source.shape, strict=True)):
@@ -256,7 +256,7 @@ def _check_source(op: Any, source: Spec, index: Spec, x: Spec) -> None:
 
 
 def _line_axes(axis: int, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
-    """Lines along the axis are apart: samples stay where they are if all inputs have them, but for a common index."""
+    """Lines along the axis are independent: samples keep an axis that all inputs (but a shared index) have."""
     b = axes[0]
     if b is None or b.axis == axis:
         return None
@@ -275,7 +275,7 @@ def _from_front(what: str, index: Array, size: int) -> Array:
 
 
 def _scattered(what: str, mode: ScatterMode, axis: int, base: Array, index: Array, source: Array) -> Array:
-    """base, changed in place. NumPy goes through indices in row-major order, so that the last one stays."""
+    """base, updated in place. NumPy processes indices in row-major order, so the last one wins."""
     index = _from_front(what, index, base.shape[axis])
     lines = np.ogrid[tuple(slice(n) for n in source.shape)] if source.ndim else []
     places = tuple(index if a == axis else line for a, line in enumerate(lines))
@@ -287,7 +287,7 @@ def _scattered(what: str, mode: ScatterMode, axis: int, base: Array, index: Arra
 
 
 def _cut(x: Any, shape: Sequence[int], axis: int) -> Any:
-    """The leading part of x that is of a shape, but for one axis."""
+    """The leading part of x with the given shape, except along one axis."""
     for a, n in enumerate(shape):
         if a != axis and n < x.shape[a]:
             x = slice_axis(x, a, 0, n)
@@ -301,8 +301,8 @@ def _cut(x: Any, shape: Sequence[int], axis: int) -> Any:
 def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
     """y[i, j] = input[index[i, j], j] for dim 0, and so on; index has input's rank and may be smaller. torch.gather.
 
-    The gradient adds up in the order of the indices, the same from run to run. sparse_grad: of no effect,
-    gradients are dense. Raises ShapeError, DTypeError, IndexError.
+    The gradient accumulates in the order of the indices and is deterministic. sparse_grad: has no effect, gradients
+    are dense. Raises ShapeError, DTypeError, IndexError.
     """
     given = operand(index, "gather", "index")
     x, index, axis = _lines("gather", input, dim, given)
@@ -314,7 +314,7 @@ def _of_rank_1(x: Any) -> Any:
 
 
 def _lines(what: str, input: Any, dim: int, index: Any) -> tuple[Any, Any, int]:
-    """The operands and the axis; an index without axes has one of size 1. Raises ShapeError, DTypeError."""
+    """The operands and the axis; a 0-d index becomes one of size 1. Raises ShapeError, DTypeError."""
     x, index = operand(input, what), operand(index, what, "index")
     axis = normalize_axis(dim, max(x.ndim, 1), what)
     flat, index = _of_rank_1(x), _of_rank_1(index)
@@ -332,14 +332,14 @@ def _lines(what: str, input: Any, dim: int, index: Any) -> tuple[Any, Any, int]:
 
 
 def watched_index(what: str, index: Any, size: int) -> Any:
-    """index counted from the front, and checked: on a CPU, and elsewhere where the policy asks for it. IndexError."""
+    """index counted from the front, and checked: on a CPU, elsewhere if the policy asks for it. IndexError."""
     if isinstance(index, np.ndarray):
         return _from_front(what, index.astype(np.int64), size)
     return call(CheckIndex(what, size), where(index < 0, index + size, index))
 
 
 def watched_on_request(what: str, index: Any, size: int) -> Any:
-    """index, looked at before where the policy asks for it: as it is, from the front or from the back."""
+    """index, checked first if the policy asks for it, with negative values unchanged."""
     if current_policy().check_indices:
         watched(what, where(index < 0, index + size, index), size)
     return index
@@ -351,8 +351,8 @@ def scatter(
 ) -> Any:
     """input with y[index[i, j], j] = src[i, j] for dim 0, and so on; src may be a number. torch.scatter.
 
-    index and src may be smaller than input, index smaller than src. Of several elements for one place the last one in
-    row-major order counts, and has the gradient. reduce: "add" and "multiply" combine with what is there.
+    index and src may be smaller than input, and index smaller than src. Of several elements for one position the last
+    in row-major order counts, and has the gradient. reduce: "add" and "multiply" combine with the existing value.
     Raises ShapeError, DTypeError, IndexError.
     """
     modes: dict[str | None, ScatterMode] = {None: "set", "add": "add", "multiply": "mul"}
@@ -361,7 +361,7 @@ def scatter(
 
 @checked
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:
-    """input with src[i, j] added at [index[i, j], j] for dim 0, and so on: in order, the same from run to run.
+    """input with src[i, j] added at [index[i, j], j] for dim 0, and so on: in order, deterministically.
 
     index and src as for `scatter`. torch.scatter_add.
     """
@@ -375,7 +375,7 @@ def _scatter(what: str, input: Any, dim: int, index: Any, src: Any, mode: Scatte
 
 
 def _source(what: str, x: Any, index: Any, src: Any, axis: int) -> Any:
-    """src in the index' shape and x's dtype. Raises ShapeError where it is smaller, DTypeError."""
+    """src in index's shape and x's dtype. Raises ShapeError where it is smaller, DTypeError."""
     if is_number(src):
         return full_like(index, src, dtype=x.dtype)
     source = _of_rank_1(operand(src, what, "src"))
@@ -396,9 +396,9 @@ _MODES: dict[str, ScatterMode] = {"sum": "add", "prod": "mul", "mean": "add", "a
 def scatter_reduce(
     input: Any, dim: int, index: Any, src: Any, reduce: Combination, *, include_self: bool = True
 ) -> Any:
-    """input with the sum, product, mean, largest or smallest of src's elements at their places; torch.scatter_reduce.
+    """input with the sum, product, mean, maximum or minimum of src's elements at index; torch.scatter_reduce.
 
-    include_self: whether input's own element takes part; what no index names stays as it is either way.
+    include_self: whether input's own element participates; elements without an index are unchanged either way.
     """
     x, index, axis = _lines("scatter_reduce", input, dim, index)
     source = _source("scatter_reduce", x, index, src, axis)
@@ -419,7 +419,7 @@ def _reduced(x: Any, index: Any, source: Any, axis: int, reduce: str, include_se
 
 
 def _neutral(reduce: str, dtype: DType) -> Number:
-    """What changes nothing."""
+    """The neutral element of a reduction."""
     if reduce in ("sum", "mean", "prod"):
         return 1 if reduce == "prod" else 0
     if dtype.is_float:
@@ -430,8 +430,8 @@ def _neutral(reduce: str, dtype: DType) -> Number:
 
 @checked
 def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
-    """The elements of input that indices name along dim, both broadcast along the others; without dim of the
-    flattened input. torch.take_along_dim."""
+    """The elements of input at indices along dim, both broadcast along the other axes; without dim in the flattened
+    input. torch.take_along_dim."""
     x, index = operand(input, "take_along_dim"), operand(indices, "take_along_dim", "indices")
     if dim is None:
         return gather(x.reshape((x.spec.numel,)), 0, index.reshape((index.spec.numel,)))
@@ -448,16 +448,16 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
 
 @checked
 def take(input: Any, index: Any) -> Any:
-    """The elements of the flattened input that index names, in index's shape. torch.take."""
+    """The elements of the flattened input at index, in index's shape. torch.take."""
     x, index = operand(input, "take"), operand(index, "take", "index")
     return gather(x.reshape((x.spec.numel,)), 0, index.reshape((index.spec.numel,))).reshape(index.shape)
 
 
 @checked
 def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
-    """input with elements of source, counted row by row, at index's places in the flattened input. torch.put.
+    """input with elements of source, in row-major order, at positions index of the flattened input. torch.put.
 
-    accumulate: added to what is there. Of equal indices without it the last one counts.
+    accumulate: add to the existing values. Without it, of equal indices the last one counts.
     """
     x, index = operand(input, "put"), operand(index, "put", "index")
     values = operand(source, "put", "source").cast(x.dtype)
@@ -465,19 +465,19 @@ def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     return (scatter_add if accumulate else scatter)(flat, 0, at, new).reshape(x.shape)
 
 
-# ---- one index for whole slices
+# ---- one index per slice
 
 
 @checked
 def index_select(input: Any, dim: int, index: Any) -> Any:
-    """The slices of input along dim that a vector of indices names. torch.index_select."""
+    """The slices of input along dim at a vector of indices. torch.index_select."""
     x, index, axis = _slices("index_select", input, dim, index)
     found = call(Gather(axis), _of_rank_1(x), index)
     return found if x.ndim else found.reshape(() if index.spec.numel == 1 else (index.spec.numel,))
 
 
 def _slices(what: str, input: Any, dim: int, index: Any) -> tuple[Any, Any, int]:
-    """The operands and the axis, a vector of indices with sizes of 1 beside it."""
+    """The operands and the axis, and the vector of indices with broadcast axes of size 1."""
     x, index = operand(input, what), operand(index, what, "index")
     axis = normalize_axis(dim, max(x.ndim, 1), what)
     if index.ndim > 1 or index.dtype not in (int32, int64):
@@ -490,20 +490,20 @@ def _slices(what: str, input: Any, dim: int, index: Any) -> tuple[Any, Any, int]
 
 @checked
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Number = 1) -> Any:
-    """input with alpha * source's slices added to those that a vector of indices names. torch.index_add."""
+    """input with alpha * source's slices added at a vector of indices. torch.index_add."""
     scaled = operand(source, "index_add", "source")
     return _onto_slices("index_add", input, dim, index, scaled if alpha == 1 else scaled * alpha, "add")
 
 
 @checked
 def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
-    """input with the slices that a vector of indices names replaced by source's. torch.index_copy."""
+    """input with the slices at a vector of indices replaced by source's. torch.index_copy."""
     return _onto_slices("index_copy", input, dim, index, source, "set")
 
 
 @checked
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
-    """input with one value in the slices that a vector of indices names. torch.index_fill."""
+    """input with the slices at a vector of indices filled with one value. torch.index_fill."""
     x, wide, axis = _slices("index_fill", input, dim, index)
     shape = _replaced(_of_rank_1(x).shape, axis, wide.spec.numel)
     if is_number(value):
@@ -523,7 +523,7 @@ def index_reduce(
     *,
     include_self: bool = True,
 ) -> Any:
-    """input with source's slices multiplied, averaged, … onto those that a vector of indices names.
+    """input with source's slices reduced (product, mean, …) into those at a vector of indices.
 
     torch.index_reduce; include_self as in `scatter_reduce`.
     """
@@ -540,7 +540,7 @@ def _onto_slices(what: str, input: Any, dim: int, index: Any, source: Any, mode:
 
 
 def _slices_of(what: str, x: Any, wide: Any, source: Any, axis: int) -> Any:
-    """A slice of source for each index. Raises ShapeError, DTypeError."""
+    """One slice of source per index. Raises ShapeError, DTypeError."""
     source = operand(source, what, "source")
     shape = _replaced(x.shape, axis, wide.spec.numel)
     if source.ndim == 0 and shape == (1,):
@@ -556,7 +556,7 @@ def _slices_of(what: str, x: Any, wide: Any, source: Any, axis: int) -> Any:
 
 
 def masked_fill(input: Any, mask: Any, value: Any) -> Any:
-    """value (a number or a tensor without axes) where the boolean mask is true, else input. torch.masked_fill."""
+    """value (a number or a 0-d tensor) where the boolean mask is true, else input. torch.masked_fill."""
     x, mask = operand(input, "masked_fill"), checked_mask("masked_fill", mask)
     if not is_number(value):
         value = operand(value, "masked_fill", "value")
@@ -570,7 +570,7 @@ def masked_fill(input: Any, mask: Any, value: Any) -> Any:
 
 
 def checked_mask(what: str, mask: Any) -> Any:
-    """A mask as an operand. Raises DTypeError for what is not of booleans."""
+    """A mask as an operand. Raises DTypeError unless it is boolean."""
     found = operand(mask, what, "mask")
     if found.dtype != bool_:
         raise DTypeError(f"{what}: mask must be bool, got {found.spec}; compare with 0")
@@ -578,7 +578,7 @@ def checked_mask(what: str, mask: Any) -> Any:
 
 
 def host_values(what: str, x: Any, name: str) -> Array:
-    """An operand's numbers, for a result whose shape depends on them. Raises TypeError where there are none yet."""
+    """An operand's values, for a data-dependent result shape. Raises TypeError if they are not yet available."""
     try:
         return np.asarray(operand(x, what, name).numpy())
     except TypeError as error:
@@ -591,7 +591,7 @@ def host_values(what: str, x: Any, name: str) -> Array:
 def masked_select(input: Any, mask: Any) -> Any:
     """The elements where the boolean mask is true, as a vector; both are broadcast. torch.masked_select.
 
-    The shape depends on the mask's numbers: a TypeError while a graph is recorded. Waits for a GPU.
+    The shape depends on the mask's values: a TypeError while a graph is recorded. Synchronizes with a GPU.
     """
     x, mask = operand(input, "masked_select"), checked_mask("masked_select", mask)
     shape = np.broadcast_shapes(x.shape, mask.shape)

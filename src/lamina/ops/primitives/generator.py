@@ -1,4 +1,4 @@
-"""Generators of random numbers, as ops see them: a state that is read, and written when numbers were drawn."""
+"""Random generators as ops see them: a state that is read, and written after drawing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _samples: ContextVar[bool] = ContextVar("lamina_sample_by_sample", default=False
 
 
 class GeneratorLike(Protocol):
-    """What ops see of a `lamina.nn.Generator`."""
+    """The interface of `lamina.nn.Generator` that ops use."""
 
     @property
     def state(self) -> Any:
@@ -23,9 +23,9 @@ class GeneratorLike(Protocol):
 
 
 class Generators(NamedTuple):
-    """How a generator's state is read and written. Set by `lamina.nn.random`, which owns the default one."""
+    """How a generator's state is read and written. Set by `lamina.nn.random`, which owns the default generator."""
 
-    #: (generator or None, the operand or device that says where) -> its state, int64[2].
+    #: (generator or None, the operand or device that determines the placement) -> its state, int64[2].
     read: Callable[[Any, Any], Any]
     #: (generator or None, the next state).
     write: Callable[[Any, Any], None]
@@ -36,13 +36,13 @@ _package = lazy("lamina", {"nn": "lamina.nn"})
 
 
 def register_generators(generators: Generators) -> None:
-    """Name the functions that read and write generators."""
+    """Set the functions that read and write generators."""
     _generators[:] = [generators]
 
 
 @contextmanager
 def sample_by_sample() -> Iterator[None]:
-    """Inside of it is recorded what numbers are drawn for (see `drawn_for`)."""
+    """Within it the op that random numbers are drawn for is recorded (see `drawn_for`)."""
     token = _samples.set(True)
     try:
         yield
@@ -51,12 +51,12 @@ def sample_by_sample() -> Iterator[None]:
 
 
 def drawn_for(state: Any, x: Any) -> Any:
-    """A state, from which `vmap` draws numbers for each sample where x is one's (a device is none's)."""
+    """A state from which `vmap` draws numbers per sample if x belongs to a sample (a device never does)."""
     return bind(DrawnFor(), state, x)[0] if _samples.get() and isinstance(x, Operand) else state
 
 
 def drawn(make: Callable[[Any], Sequence[Any]], generator: Any, beside: Any = None) -> Any:
-    """The first of what make(state) gives, whose last is the state that the generator goes on with."""
+    """The first result of make(state); the last one becomes the generator's next state."""
     if not _generators:
         _package("nn")  # registers its own
     (held,) = _generators

@@ -1,4 +1,4 @@
-"""Images and volumes read at places that are data: grid_sample and affine_grid (Jaderberg et al. 2015)."""
+"""Sampling of images and volumes at data-dependent positions: grid_sample, affine_grid (Jaderberg et al. 2015)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ GridPadding = Literal["zeros", "border", "reflection"]
 #: Taps of each axis by mode.
 TAPS = {"nearest": 1, "bilinear": 2, "bicubic": 4}
 PADDINGS = ("zeros", "border", "reflection")
-#: Elements from the first one beyond which a place, or one that is not a number, is not told apart.
+#: Elements from the first one beyond which positions, including NaN, are clamped.
 FAR = 2.0**24
-#: Keys' parameter of cubic interpolation, torch's.
+#: Keys' parameter of cubic interpolation, the same as torch's.
 CUBIC = -0.75
 
 
 class Taps(NamedTuple):
-    """What places read along one axis: which elements (-1: none), with which weights, and the weights' derivatives by
-    the coordinate; each [taps, N, places].
+    """The elements (-1: none) that positions read along one axis, their weights, and the derivatives of the weights
+    in the coordinate; each [taps, N, positions].
     """
 
     at: Array
@@ -43,8 +43,8 @@ class Taps(NamedTuple):
 
 @dataclass(frozen=True)
 class _GridOp(Op):
-    """mode: the weights. padding: what places outside read. align_corners: whether -1 and 1 are the centres of the
-    corner elements, or the corners of the image.
+    """mode: the interpolation. padding: the treatment of positions outside. align_corners: whether -1 and 1 are the
+    centers of the corner elements, or the corners of the image.
     """
 
     mode: GridMode = "bilinear"
@@ -52,7 +52,7 @@ class _GridOp(Op):
     align_corners: bool = False
 
     def check(self, x: Spec, grid: Spec) -> Shape:
-        """The shape [N, C, *O] that is sampled. Raises ShapeError, DTypeError, ValueError."""
+        """The sampled shape [N, C, *O]. Raises ShapeError, DTypeError, ValueError."""
         self.check_float(x, grid)
         rank = x.ndim - 2
         fits = rank in (2, 3) and grid.ndim == x.ndim and grid.shape[-1] == rank
@@ -70,7 +70,7 @@ class _GridOp(Op):
         return (*x.shape[:2], *grid.shape[1:-1])
 
     def taps(self, grid: Array, spatial: Shape) -> list[Taps]:
-        """Along each axis of the image; the grid's last axis names the last one first."""
+        """One per axis of the image; the grid's last axis lists them in reverse order."""
         flat = grid.reshape(len(grid), prod(grid.shape[1:-1]), grid.shape[-1])
         return [self._taps(flat[..., -1 - axis], n) for axis, n in enumerate(spatial)]
 
@@ -79,7 +79,7 @@ class _GridOp(Op):
         return Taps(_which(at, n), weight, slope)
 
     def each_tap(self, coordinate: Any, n: int) -> list[tuple[Any, Any, Any]]:
-        """For each tap of an axis of n elements: the place that it reads, any whole number, its weight and slope."""
+        """For each tap of an axis of n elements: the integer position (maybe outside), its weight and slope."""
         scale = (n - 1) / 2 if self.align_corners else n / 2
         place = (coordinate + 1) * scale - (0 if self.align_corners else 0.5)
         place = np.where(place > -FAR, np.minimum(place, FAR), -FAR)
@@ -94,7 +94,7 @@ class _GridOp(Op):
         return [(first, first + 1 - place, -sign * scale), (first + 1, place - first, sign * scale)]
 
     def _inside(self, place: Any, n: int) -> tuple[Any, Any]:
-        """Places moved into the image by the padding, and the derivative of that."""
+        """Positions moved into the image by the padding mode, and the derivative of that."""
         sign = np.ones_like(place)
         if self.padding == "zeros":
             return place, sign
@@ -110,12 +110,12 @@ class _GridOp(Op):
 
 
 def _which(place: Array, n: int) -> Array:
-    """Whole places as indices; -1 outside."""
+    """Integer positions as indices; -1 outside."""
     return np.where((place >= 0) & (place < n), place, -1).astype(np.int64)
 
 
 def _cubic_taps(t: Any) -> list[tuple[Any, Any]]:
-    """Weights of the elements at -1, 0, 1 and 2 for places t in [0, 1), and their derivatives (Keys 1981)."""
+    """Weights of the elements at -1, 0, 1 and 2 for offsets t in [0, 1), and their derivatives (Keys 1981)."""
     a = CUBIC
 
     def near(v: Any, sign: float) -> tuple[Any, Any]:
@@ -128,7 +128,7 @@ def _cubic_taps(t: Any) -> list[tuple[Any, Any]]:
 
 
 def _places(taps: Sequence[Taps], spatial: Shape) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """For each combination of the axes' taps: which, and the element [N, places]; outside: their number."""
+    """For each combination of the axes' taps: which, and the elements [N, positions]; outside: their number."""
     for chosen in product(*(range(len(t.at)) for t in taps)):
         at = [t.at[k] for t, k in zip(taps, chosen, strict=True)]
         inside = np.logical_and.reduce([a >= 0 for a in at])
@@ -144,7 +144,7 @@ def _weight(taps: Sequence[Taps], chosen: Sequence[int]) -> Array:
 
 
 def _rows(x: Array) -> Array:
-    """[N, C, *S] -> [N, prod(S) + 1, C]: a row of channels for each element, and a row of zeros."""
+    """[N, C, *S] -> [N, prod(S) + 1, C]: a row of channels per element, and a row of zeros."""
     n, c = x.shape[:2]
     found = np.zeros((n, prod(x.shape[2:]) + 1, c), x.dtype)
     found[:, :-1] = x.reshape(n, c, prod(x.shape[2:])).transpose(0, 2, 1)
@@ -152,16 +152,16 @@ def _rows(x: Array) -> Array:
 
 
 def _images(rows: Array, spatial: Shape) -> Array:
-    """[N, places, C] -> [N, C, *spatial]."""
+    """[N, positions, C] -> [N, C, *spatial]."""
     return np.ascontiguousarray(rows.transpose(0, 2, 1)).reshape(len(rows), rows.shape[2], *spatial)
 
 
 @dataclass(frozen=True)
 class GridSample(_GridOp):
-    """(x [N, C, *S], grid [N, *O, r]) -> y [N, C, *O]: x at the places that the grid names, r = 2 or 3.
+    """(x [N, C, *S], grid [N, *O, r]) -> y [N, C, *O]: x sampled at the positions in grid, r = 2 or 3.
 
-    grid[n, *o] = (x, y) or (x, y, z): along the last axis first, -1 and 1 being the ends. What lies farther outside
-    than 2^24 elements, or is not a number, counts as that far. A place that reads nothing gives 0.
+    grid[n, *o] = (x, y) or (x, y, z): the last axis first, with -1 and 1 the ends. Coordinates more than 2^24
+    elements outside, and NaN, count as that far outside. A position that reads nothing gives 0.
     """
 
     arity = 2
@@ -195,10 +195,10 @@ class GridSample(_GridOp):
 
 @dataclass(frozen=True)
 class GridSampleGrad(_GridOp):
-    """(g [N, C, *O], grid [N, *O, r]) -> dx [N, C, *shape]: each g added to the elements that its place reads.
+    """(g [N, C, *O], grid [N, *O, r]) -> dx [N, C, *shape]: each g added to the elements that its position reads.
 
-    On a GPU in fixed point: in any order the sums have the same bits, for a million places exact to 2^-38 of the
-    largest g. An element that gets what is not finite is NaN there.
+    On a GPU in fixed point: sums are bitwise reproducible in any order, and for a million positions accurate to 2^-38
+    of the largest g. An element that receives a non-finite value is NaN there.
     """
 
     shape: Shape = ()  # spatial sizes of x
@@ -215,7 +215,7 @@ class GridSampleGrad(_GridOp):
         return (g,) if g is not None and g.axis == 0 and g == grid else None
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """It is linear in g; by the grid, the sum of dx * t is that of g * GridSample(t)."""
+        """Linear in g; in the grid, the sum of dx * t equals that of g * GridSample(t)."""
         (t,), (g, grid) = grads, inputs
         options = (self.mode, self.padding, self.align_corners)
         return call(GridSample(*options), t, grid), call(GridSampleGridGrad(*options), g, t, grid)
@@ -263,7 +263,7 @@ class GridSampleGridGrad(_GridOp):
         return (found.reshape(grid.shape),)
 
     def composed(self, *inputs: Any) -> tuple[Any]:
-        """By gathers and arithmetic, for second derivatives: which elements are read has no derivative."""
+        """By gathers and arithmetic, for second derivatives: the choice of elements has no derivative."""
         g, x, grid = inputs
         (n, c, *spatial), count = x.shape, prod(grid.shape[1:-1])
         flat, image = grid.reshape((n, count, len(spatial))), x.reshape((n, c, prod(spatial)))
@@ -286,7 +286,7 @@ class GridSampleGridGrad(_GridOp):
         return (stack(list(reversed(slopes)), -1).reshape(grid.shape),)
 
     def _composed_taps(self, coordinate: Any, n: int) -> list[tuple[Any, Any, Any]]:
-        """Each tap of an axis: its place (a whole number, without derivative), weight and slope; all [N, places]."""
+        """Each tap of an axis: its integer position (without derivative), weight and slope; all [N, positions]."""
         scale = (n - 1) / 2 if self.align_corners else n / 2
         place = ((coordinate + 1.0) * scale - (0.0 if self.align_corners else 0.5)).clamp(-FAR, FAR)
         if self.mode == "bicubic":
@@ -300,7 +300,7 @@ class GridSampleGridGrad(_GridOp):
         return [(first, first + 1.0 - place, sign * -scale), (first + 1.0, place - first, sign * scale)]
 
     def _composed_inside(self, place: Any, n: int) -> tuple[Any, Any]:
-        """As `_inside`; the sign has no derivative."""
+        """Like `_inside`; the sign has no derivative."""
         sign = stop_gradient(place * 0.0 + 1.0)
         if self.padding == "zeros":
             return place, sign
@@ -322,7 +322,7 @@ class GridSampleGridGrad(_GridOp):
 
 
 def add_rows(rows: Array, index: Array, values: Array) -> None:
-    """rows[index[i]] += values[i], in the order of i: by sorting, as `np.add.at` is slow for rows."""
+    """rows[index[i]] += values[i], in the order of i: by sorting, because `np.add.at` is slow for rows."""
     if not len(index):
         return
     order = np.argsort(index, kind="stable")
@@ -362,14 +362,13 @@ def grid_sample(
     padding_mode: GridPadding = "zeros",
     align_corners: bool | None = None,
 ) -> Any:
-    """input [N, C, H, W] or [N, C, D, H, W] at the places of grid [N, *O, 2 or 3]: [N, C, *O]. torch's grid_sample.
+    """input [N, C, H, W] or [N, C, D, H, W] sampled at grid [N, *O, 2 or 3]: [N, C, *O]. torch's grid_sample.
 
-    grid: (x, y) or (x, y, z) of each place, -1 and 1 being the ends: with align_corners the centres of the corner
+    grid: (x, y) or (x, y, z) of each position, with -1 and 1 the ends: with align_corners the centers of the corner
     elements, else the corners of the image. mode: "nearest", "bilinear" (of eight elements in volumes), "bicubic"
     (images alone). padding_mode: what is read outside: zeros, the element at the border, or the image mirrored there.
 
-    Differentiable in both, any number of times; the gradient is the same from run to run on every device.
-    Raises ShapeError, DTypeError.
+    Differentiable in both to any order; the gradient is deterministic on every device. Raises ShapeError, DTypeError.
     """
     x, places = operand(input, "grid_sample"), operand(grid, "grid_sample", "grid")
     return call(GridSample(mode, padding_mode, bool(align_corners)), x, places)
@@ -379,8 +378,8 @@ def grid_sample(
 def affine_grid(theta: Any, size: Sequence[int], align_corners: bool | None = None) -> Any:
     """The grid [N, H, W, 2] or [N, D, H, W, 3] of affine maps theta [N, 2, 3] or [N, 3, 4], for `grid_sample`.
 
-    size: of the images that are to be made, (N, C, H, W) or (N, C, D, H, W). align_corners: as `grid_sample`'s.
-    As torch.nn.functional.affine_grid. Raises ShapeError, DTypeError.
+    size: of the output images, (N, C, H, W) or (N, C, D, H, W). align_corners: as in `grid_sample`. As
+    torch.nn.functional.affine_grid. Raises ShapeError, DTypeError.
     """
     maps, sizes = operand(theta, "affine_grid", "theta"), tuple(int(n) for n in size)
     rank = len(sizes) - 2

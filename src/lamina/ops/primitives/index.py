@@ -1,4 +1,4 @@
-"""x[key] and x.at[key]: NumPy's indexing by ints, slices, None, Ellipsis, arrays of integers and of booleans."""
+"""x[key] and x.at[key]: NumPy indexing by ints, slices, None, Ellipsis, and arrays of integers or booleans."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from lamina.spec import DTypeError, OutsideError, Shape, ShapeError, Spec, bool_
 
 
 def getitem(x: Any, key: Any) -> Any:
-    """NumPy's indexing: ints, slices, None and Ellipsis; lists, arrays and tensors of integers or booleans.
+    """NumPy indexing: ints, slices, None and Ellipsis; lists, arrays and tensors of integers or booleans.
 
-    A negative step flips the axis. Arrays of indices are broadcast together, and stand where they stood, in front
-    where something stands between them. The shape by a boolean array depends on its numbers: those of a traced value
-    are a TypeError. Raises OutsideError (a ShapeError and an IndexError) for an int outside the axis, IndexError for
-    an index in an array (see `lamina.ops.gather`), TypeError and DTypeError for what is no index.
+    A negative step flips the axis. Index arrays broadcast together; their axes stay in place, or move to the front if
+    something separates them. Indexing by a boolean array has a data-dependent shape: a TypeError for a traced value.
+    Raises OutsideError (a ShapeError and an IndexError) for an int out of range, IndexError for one in an array (see
+    `lamina.ops.gather`), TypeError and DTypeError for invalid indices.
     """
     x = operand(x)
     basic, arrays = _parts(key, x.spec)
@@ -42,7 +42,7 @@ def getitem(x: Any, key: Any) -> Any:
 
 
 class Basic(NamedTuple):
-    """The slices of a key: along each axis of x first, stop, step >= 1; axes to flip then; the shape after that."""
+    """A key's slices: first, stop, step >= 1 along each axis of x; axes to flip afterwards; the resulting shape."""
 
     start: Shape
     stop: Shape
@@ -51,12 +51,12 @@ class Basic(NamedTuple):
     shape: Shape
 
 
-#: The arrays of a key by the axis that they index, of what the slices leave.
+#: The index arrays of a key, by the axis of the sliced x that they index.
 Arrays = dict[int, Any]
 
 
 def _parts(key: Any, x: Spec) -> tuple[Basic, Arrays]:
-    """The key taken apart: what `Slice` does first, and the arrays."""
+    """A key split into what `Slice` does first, and the index arrays."""
     plain = _plain(key)
     if plain is not None:
         return _basic(plain, x), {}
@@ -64,7 +64,7 @@ def _parts(key: Any, x: Spec) -> tuple[Basic, Arrays]:
 
 
 def _plain(key: Any) -> tuple[Any, ...] | None:
-    """A key of ints, None, Ellipsis and slices of ints, these as tuples of first, last and step; None for others."""
+    """A key of ints, None, Ellipsis and slices of ints, these as tuples of first, last and step; else None."""
     found = []
     for k in key if type(key) is tuple else (key,):
         if type(k) is slice:
@@ -82,12 +82,12 @@ _PLAIN = frozenset({int, type(None), type(Ellipsis)})
 
 @lru_cache(maxsize=4096)
 def _basic(plain: tuple[Any, ...], x: Spec) -> Basic:
-    """What a key without arrays names of such an operand: programs ask for the same places again and again."""
+    """Resolves an array-free key for such an operand, cached: programs index the same positions again and again."""
     return _taken_apart(_expand_key([slice(*k) if type(k) is tuple else k for k in plain], x), x)[0]
 
 
 def _taken_apart(keys: list[Any], x: Spec) -> tuple[Basic, Arrays]:
-    """The entries of a key that names every axis."""
+    """The entries of a key that covers every axis."""
     start, stop, step, flips, shape = list[int](), list[int](), list[int](), list[int](), list[int]()
     arrays = Arrays()
     axis = 0
@@ -129,7 +129,7 @@ def _slice(k: slice, n: int, x: Spec) -> tuple[int, int, int]:
 
 
 def _entries(key: Any) -> list[Any]:
-    """The key's entries; lists, and tuples among them, become arrays, booleans with axes their indices along each."""
+    """The key's entries; lists and nested tuples become arrays, multi-axis booleans their indices along each axis."""
     found: list[Any] = []
     for k in key if isinstance(key, tuple) else (key,):
         if isinstance(k, (list, tuple, range)):
@@ -146,9 +146,9 @@ def _is_mask(k: Any) -> bool:
 
 
 class MaskIndex(NamedTuple):
-    """The indices along one axis of the elements of a mask that are true, and the mask's size there.
+    """The indices along one axis of a mask's true elements, and the mask's size there.
 
-    is_new: the axis is a new one, of a boolean without axes.
+    is_new: the axis is a new one, from a 0-d boolean.
     """
 
     true: Array
@@ -176,7 +176,7 @@ def _is_array(k: Any) -> bool:
 
 
 def _expand_key(key: list[Any], x: Spec) -> list[Any]:
-    """The key with Ellipsis and missing axes written out."""
+    """The key with Ellipsis and missing axes expanded."""
     used = sum(not (k is None or k is Ellipsis or (isinstance(k, MaskIndex) and k.is_new)) for k in key)
     dots = [i for i, k in enumerate(key) if k is Ellipsis]
     if used > x.ndim or len(dots) > 1:
@@ -203,7 +203,7 @@ def _number(k: Any, n: int, axis: int, x: Spec) -> int:
 
 
 def _sliced(x: Any, basic: Basic) -> Any:
-    """The part of x that the slices of a key leave."""
+    """The part of x selected by the slices of a key."""
     y = x if _is_whole(x, basic) else call(made(Slice, *basic[:3]), x)
     y = flip(y, basic.flips) if basic.flips else y
     return y if y.shape == basic.shape else call(made(Reshape, basic.shape), y)
@@ -215,7 +215,7 @@ def _is_whole(x: Any, basic: Basic) -> bool:
 
 
 def _gathered(x: Any, arrays: Arrays) -> Any:
-    """The elements that arrays of indices name: their axes as one axis in one place, and that by a linear index."""
+    """The elements at index arrays: the indexed axes are joined into one, which is indexed linearly."""
     if not arrays:
         return x
     joined = Joined.of(x, arrays)
@@ -223,10 +223,10 @@ def _gathered(x: Any, arrays: Arrays) -> Any:
 
 
 class Joined(NamedTuple):
-    """Axes that arrays index, moved side by side and joined to one.
+    """Axes indexed by arrays, moved next to each other and joined into one.
 
-    order: of the axes, so that they stand side by side. shape: with them as one, `axis`. linear: the index along
-    that, of size 1 elsewhere. result: the shape of what is indexed.
+    order: the permutation that makes them adjacent. shape: with them joined into `axis`. linear: the index along
+    that, of size 1 elsewhere. result: the shape of the indexed result.
     """
 
     order: tuple[int, ...]
@@ -238,7 +238,7 @@ class Joined(NamedTuple):
 
     @classmethod
     def of(cls, x: Any, arrays: Arrays) -> Joined:
-        """How the arrays of a key, by axis, index x. Raises ShapeError, IndexError."""
+        """How the index arrays of a key, by axis, index x. Raises ShapeError, IndexError."""
         axes = sorted(arrays)
         axis = axes[0] if axes[-1] - axes[0] + 1 == len(axes) else 0
         rest = [a for a in range(x.ndim) if a not in arrays]
@@ -252,7 +252,7 @@ class Joined(NamedTuple):
         return cls(order, moved, (*before, prod(sizes), *after), axis, index, (*before, *common, *after))
 
     def forward(self, x: Any) -> Any:
-        """x with its axes joined."""
+        """x with its indexed axes joined."""
         return reshape(permute(x, self.order), self.shape)
 
     def back(self, y: Any) -> Any:
@@ -261,7 +261,7 @@ class Joined(NamedTuple):
 
 
 def _linear(arrays: Sequence[Any], sizes: Sequence[int], x: Any) -> tuple[Any, Shape]:
-    """One index for several axes of these sizes, as if they were one, and the arrays' common shape."""
+    """A linear index for several axes of these sizes, and the arrays' common shape."""
     for k, n in zip(arrays, sizes, strict=True):
         if isinstance(k, MaskIndex) and k.size != n:
             raise ShapeError(f"getitem: a mask of {k.size} along an axis of {n} of {x.spec}")
@@ -271,9 +271,7 @@ def _linear(arrays: Sequence[Any], sizes: Sequence[int], x: Any) -> tuple[Any, S
         common = broadcast_shapes(common, k.shape, "getitem")
     linear: Any = None
     for k, n in zip(plain, sizes, strict=True):
-        alone = len(plain) == 1 and not isinstance(
-            k, np.ndarray
-        )  # then the op itself counts from the back, and looks
+        alone = len(plain) == 1 and not isinstance(k, np.ndarray)  # the op itself then wraps and checks
         index = watched_on_request("getitem", k, n) if alone else watched_index("getitem", k, n)
         linear = index if linear is None else linear * n + index
     return (
@@ -285,7 +283,7 @@ def _linear(arrays: Sequence[Any], sizes: Sequence[int], x: Any) -> tuple[Any, S
 
 
 class At:
-    """x.at: `x.at[key]` is a place in x; what `set`, `add`, … give is x changed there; x itself stays as it is."""
+    """x.at: `x.at[key]` refers to elements of x; `set`, `add`, … return an updated copy; x itself is unchanged."""
 
     __slots__ = ("_x",)
 
@@ -297,9 +295,9 @@ class At:
 
 
 class IndexedPlace(NamedTuple):
-    """Elements of x, as `x[key]` names them; values are broadcast to their shape.
+    """Elements of x selected by `x[key]`; values broadcast to their shape.
 
-    Where a key names an element several times, all values are combined in order, and of `set` the last one counts.
+    If a key selects an element several times, all values are combined in order; for `set` the last one counts.
     """
 
     x: Any
@@ -310,7 +308,7 @@ class IndexedPlace(NamedTuple):
         return getitem(self.x, self.key)
 
     def set(self, values: Any) -> Any:
-        """x with these values in place of its own."""
+        """x with these elements replaced by the values."""
         return _changed(self.x, self.key, values, "set")
 
     def add(self, values: Any) -> Any:
@@ -322,16 +320,16 @@ class IndexedPlace(NamedTuple):
         return _changed(self.x, self.key, values, "mul")
 
     def min(self, values: Any) -> Any:
-        """x where it is smaller than the values, else these."""
+        """x with the minimum of the elements and the values."""
         return _changed(self.x, self.key, values, "min")
 
     def max(self, values: Any) -> Any:
-        """x where it is larger than the values, else these."""
+        """x with the maximum of the elements and the values."""
         return _changed(self.x, self.key, values, "max")
 
 
 def _changed(x: Any, key: Any, values: Any, mode: ScatterMode) -> Any:
-    """x with values combined with its elements at a key."""
+    """x with values combined into its elements at a key."""
     x = operand(x, "at")
     if (masked := MaskedPart.of(x, key)) is not None and masked.takes(values):
         return masked.changed(values, mode)
@@ -350,10 +348,10 @@ def _with(shape: Shape, axis: int, index: Any) -> Shape:
 
 
 class MaskedPart(NamedTuple):
-    """What a key with one boolean mask, and slices beside it, names: a part of x, and where in that the mask lies.
+    """A key with one boolean mask and possibly slices: the sliced part of x, and the position of the mask in it.
 
-    Values that are the same for all elements of the mask are put there without knowing how many these are, so that a
-    graph can hold it.
+    Values that are the same for all selected elements are written without knowing their number, so that a graph can
+    record it.
     """
 
     x: Any
@@ -364,7 +362,7 @@ class MaskedPart(NamedTuple):
 
     @classmethod
     def of(cls, x: Any, key: Any) -> MaskedPart | None:
-        """None for another key. Raises ShapeError."""
+        """None for other keys. Raises ShapeError."""
         keys = [
             np.asarray(k) if isinstance(k, list) else k for k in (key if isinstance(key, tuple) else (key,))
         ]
@@ -386,18 +384,18 @@ class MaskedPart(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """How many axes of the part are behind the mask's."""
+        """The number of the part's axes after the mask's."""
         return int(self.part.ndim - self.axis - self.mask.ndim)
 
     def takes(self, values: Any) -> bool:
-        """Whether the values have no axis of as many elements as the mask names."""
+        """Whether the values lack an axis over the selected elements."""
         if is_number(values):
             return True
         shape = operand(values, "at", "values").shape
         return len(shape) <= self.behind or shape[-1 - self.behind] == 1
 
     def changed(self, values: Any, mode: ScatterMode) -> Any:
-        """x with these values combined with its elements where the mask is true."""
+        """x with these values combined into its elements where the mask is true."""
         if not is_number(values) and (values := operand(values, "at", "values")).ndim > self.behind:
             at = values.ndim - 1 - self.behind
             values = values.reshape((*values.shape[:at], *(1,) * self.mask.ndim, *values.shape[at + 1 :]))
@@ -407,7 +405,7 @@ class MaskedPart(NamedTuple):
 
 
 def _like(values: Any, x: Any, shape: Shape) -> Any:
-    """Values in x's dtype and a shape."""
+    """Values in x's dtype and a given shape."""
     if is_number(values):
         values = np.asarray(values, x.dtype.numpy) if x.dtype.kind != "b" else np.asarray(bool(values))
         one = full_like(x.reshape((x.spec.numel,))[:1], values.item()) if x.spec.numel else operand(values)
@@ -427,7 +425,7 @@ _FUNCTIONS = {"add": add, "mul": mul, "min": minimum, "max": maximum}
 
 
 def _put(x: Any, basic: Basic, part: Any) -> Any:
-    """x with another part where the slices of a key are."""
+    """x with the slices of a key replaced by another part."""
     sizes = tuple(len(range(*t)) for t in zip(*basic[:3], strict=True))
     part = reshape(part, sizes)
     part = flip(part, basic.flips) if basic.flips else part
@@ -435,7 +433,7 @@ def _put(x: Any, basic: Basic, part: Any) -> Any:
         return part if part.spec.numel else x
     start, stop, step = basic[:3]
     spread = spread_apart(part, step)
-    # the zeros behind the last element reach past the end of the slice, perhaps past that of x
+    # the zeros after the last element extend past the end of the slice, and possibly of x
     inside = [min(s, n - a) for s, n, a in zip(spread.shape, x.shape, start, strict=True)]
     spread = getitem(spread, tuple(slice(0, n) for n in inside))
     pairs = tuple((a, n - a - i) for a, n, i in zip(start, x.shape, inside, strict=True))
@@ -449,15 +447,15 @@ def _put(x: Any, basic: Basic, part: Any) -> Any:
 
 
 def index_put(input: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
-    """input with values at the places that a tuple of index arrays names, or with them added. torch.index_put."""
+    """input with values written, or added, at the positions given by a tuple of index arrays. torch.index_put."""
     return getattr(At(operand(input, "index_put"))[tuple(indices)], "add" if accumulate else "set")(values)
 
 
 def masked_scatter(input: Any, mask: Any, source: Any) -> Any:
-    """input with source's elements, one after the other, where the boolean mask is true. torch.masked_scatter.
+    """input with source's elements, in order, where the boolean mask is true. torch.masked_scatter.
 
-    Raises ShapeError for a source with fewer elements than the mask has true ones, where its numbers are known (an
-    IndexError on a CPU else).
+    Raises ShapeError if source has fewer elements than the mask has true ones and its values are known (else an
+    IndexError on a CPU).
     """
     x, mask = operand(input, "masked_scatter"), checked_mask("masked_scatter", mask)
     source = operand(source, "masked_scatter", "source")

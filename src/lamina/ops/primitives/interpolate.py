@@ -1,4 +1,4 @@
-"""Images, rows and volumes in another size, as torch.nn.functional.interpolate."""
+"""Resizing of images, rows and volumes, as torch.nn.functional.interpolate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lamina.spec import Shape, ShapeError
 Mode = Literal["nearest", "linear", "bilinear", "bicubic", "trilinear", "area", "nearest-exact"]
 Factors = float | Sequence[float]
 
-#: The kind of map of each mode, and how many spatial axes the mode takes.
+#: The kind of map of each mode, and the number of spatial axes that the mode requires.
 _KINDS = {
     "nearest": ("nearest", (1, 2, 3)),
     "nearest-exact": ("nearest-exact", (1, 2, 3)),
@@ -38,17 +38,17 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Any:
-    """input [N, C, *S] in another spatial size, as torch.nn.functional.interpolate.
+    """input [N, C, *S] resized along its spatial axes, as torch.nn.functional.interpolate.
 
-    size, scale_factor: the sizes, or the factor by which they grow (rounded down); one of the two, one number for all
-    axes or one for each. mode: "nearest" (whose places are torch's, rounded in float32), "nearest-exact", "area"
-    (means), and by the number of spatial axes "linear", "bilinear", "bicubic" (Keys 1981, a = -0.75), "trilinear".
-    align_corners: the centres of the corner elements stay where they are, instead of the corners themselves.
-    recompute_scale_factor: places are counted from the sizes instead of from scale_factor. antialias: "bilinear" and
-    "bicubic" average where the image shrinks.
+    size, scale_factor: the sizes, or the factor by which they grow (rounded down); exactly one of the two, as one
+    number for all axes or one per axis. mode: "nearest" (with torch's positions, rounded in float32),
+    "nearest-exact", "area" (means), and by the number of spatial axes "linear", "bilinear", "bicubic" (Keys 1981, a =
+    -0.75), "trilinear". align_corners: the centers of the corner elements are aligned, instead of the corners
+    themselves. recompute_scale_factor: positions are computed from the sizes instead of from scale_factor. antialias:
+    "bilinear" and "bicubic" average when downsampling.
 
-    The gradient adds in a fixed order. Raises ShapeError, DTypeError, and ValueError for arguments that exclude each
-    other.
+    The gradient accumulates in a fixed order. Raises ShapeError, DTypeError, and ValueError for mutually exclusive
+    arguments.
     """
     x = operand(input, "interpolate")
     kind, ranks = _KINDS[mode]
@@ -75,7 +75,7 @@ def interpolate(
 def _sizes(
     spatial: Shape, size: Sizes | None, scale_factor: Factors | None, recompute: bool
 ) -> tuple[Shape, Sequence[float | None]]:
-    """The spatial sizes of the result, and the factors by which its places are counted (None: by the sizes)."""
+    """The spatial sizes of the result, and the factors that determine positions (None: from the sizes)."""
     rank = len(spatial)
     if (size is None) == (scale_factor is None):
         raise ValueError(f"interpolate: give size or scale_factor, got {size} and {scale_factor}")
@@ -92,7 +92,7 @@ def _sizes(
 
 
 def _axis(kind: str, n: int, out: int, factor: float | None, align: bool) -> AxisMap | None:
-    """The map of one axis; None where nothing changes."""
+    """The map of one axis; None if it is the identity."""
     if kind == "area":
         return AxisMap(kind, n, out) if n != out else None
     if kind.startswith("nearest"):

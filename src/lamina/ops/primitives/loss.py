@@ -1,4 +1,4 @@
-"""Losses. Cross-entropy on logits is an op of its own; the others are composed."""
+"""Losses. Cross-entropy on logits is a separate op; the others are composed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _CrossEntropy(Op):
             raise ValueError(f"{self.name}: label_smoothing must be in [0, 1], got {self.label_smoothing}")
 
     def targets(self, x: Array, labels: Array) -> Array:
-        """The wanted probabilities, as x's shape: 0 for ignored places. Raises IndexError for other labels."""
+        """The target probabilities, in x's shape: 0 at ignored positions. Raises IndexError for invalid labels."""
         count, ignored = x.shape[1], self.ignore_index
         check_index(self.name, labels, count, ignored)
         label = labels.astype(np.int64)[:, None]
@@ -64,9 +64,9 @@ class _CrossEntropy(Op):
 class CrossEntropy(_CrossEntropy):
     """(logits [N, C, *spatial], integer labels [N, *spatial]) -> losses [N, *spatial].
 
-    loss = (1 - label_smoothing) * (lse - x[label]) + label_smoothing * (lse - mean over classes of x), with
-    lse = log(sum over classes of exp(x)). Losses are float32 (float64 for float64 logits). Where the label is
-    ignore_index the loss is 0. Another label outside 0 … C - 1 is an IndexError on a CPU, NaN on a GPU.
+    loss = (1 - label_smoothing) * (lse - x[label]) + label_smoothing * (lse - mean over classes of x), with lse =
+    log(sum over classes of exp(x)). Losses are float32 (float64 for float64 logits). The loss is 0 where the label is
+    ignore_index. Any other label outside 0 … C - 1 is an IndexError on a CPU, NaN on a GPU.
     """
 
     label_smoothing: float = 0.0
@@ -99,9 +99,9 @@ class CrossEntropy(_CrossEntropy):
 
 @dataclass(frozen=True)
 class CrossEntropyGrad(_CrossEntropy):
-    """(logits, labels, g [N, *spatial] or []) -> g * (softmax(logits) - wanted probabilities), like the logits.
+    """(logits, labels, g [N, *spatial] or []) -> g * (softmax(logits) - target probabilities), like the logits.
 
-    g has the losses' dtype. The gradient is 0 where the label is ignore_index. Other labels: as for CrossEntropy.
+    g has the losses' dtype. The gradient is 0 where the label is ignore_index. Invalid labels: as in CrossEntropy.
     """
 
     label_smoothing: float = 0.0
@@ -160,9 +160,9 @@ class CrossEntropyGrad(_CrossEntropy):
 class LabelledMean(Op):
     """(losses, integer labels of their shape) -> (mean [], share []) over the labels that are not ignore_index.
 
-    mean = sum of all losses / count and share = 1 / count, count being the number of these labels. The losses of
-    ignored labels are taken to be 0, as `CrossEntropy` gives them. NaN and infinity where no label counts, as in
-    torch. mean has the losses' dtype, share that of their arithmetic: the gradient of each loss is share.
+    mean = sum of all losses / count and share = 1 / count, with count the number of these labels. The losses of
+    ignored labels are assumed to be 0, as computed by `CrossEntropy`. NaN and infinity if no label counts, as in
+    torch. mean has the losses' dtype, share their compute dtype: the gradient of each loss is share.
     """
 
     ignore_index: int
@@ -228,9 +228,9 @@ Reduction = Literal["mean", "sum", "none"]
 def one_hot(tensor: Any, num_classes: int = -1, *, dtype: DTypeLike = int64, dim: int = -1) -> Any:
     """1 at each label and 0 elsewhere, along a new axis (the last) of num_classes entries, as torch's one_hot.
 
-    num_classes: -1 takes one more than the largest label, which a graph does not have while it is recorded (a
-    TypeError). dtype, dim: beyond torch. A label outside 0 … num_classes - 1 is an IndexError on a CPU, all 0 on a
-    GPU (see `CheckIndex`).
+    num_classes: -1 means one more than the largest label, which is unknown while a graph is recorded (a TypeError).
+    dtype, dim: beyond torch. A label outside 0 … num_classes - 1 is an IndexError on a CPU, all 0 on a GPU (see
+    `CheckIndex`).
     """
     labels = operand(tensor, "one_hot", "tensor")
     if labels.dtype not in INTEGERS:
@@ -246,7 +246,7 @@ def one_hot(tensor: Any, num_classes: int = -1, *, dtype: DTypeLike = int64, dim
 
 
 def spread(labels: Any, classes: int, dtype: DType, place: int) -> Any:
-    """one_hot along a new axis at `place`; all 0 for labels that name no class."""
+    """one_hot along a new axis at position `place`; all 0 for labels that are not classes."""
     wide = labels.cast(int64) if classes > np.iinfo(labels.dtype.numpy).max else labels
     names = np.arange(classes, dtype=wide.dtype.numpy).reshape((-1,) + (1,) * (labels.ndim - place))
     return (wide.unsqueeze(place) == names).cast(dtype)
@@ -265,9 +265,9 @@ def cross_entropy(
     """Softmax and negative log-likelihood in one, as torch.nn.functional.cross_entropy.
 
     input: logits [N, C, *spatial], or [C] for one. target: integer labels [N, *spatial] (or []), or float
-    probabilities like input. weight: [C], how much each class counts. ignore_index: the label of places that do not
-    count; None: there is none, which saves counting. reduction: "mean" (by the weights of the labels that count),
-    "sum" or "none". The result is float32 (float64 for float64 logits).
+    probabilities like input. weight: [C], a factor per class. ignore_index: the label of ignored positions; None:
+    there is none, which saves counting. reduction: "mean" (by the weights of the labels that count), "sum" or "none".
+    The result is float32 (float64 for float64 logits).
     A label outside 0 … C - 1 is an IndexError on a CPU and NaN on a GPU (see `CheckIndex`).
     """
     within("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
@@ -292,7 +292,7 @@ def cross_entropy(
 
 
 def _possible(dtype: DType, ignore_index: int | None) -> int | None:
-    """ignore_index, None where no label of the dtype can have this value."""
+    """ignore_index, None if the labels' dtype cannot represent it."""
     if ignore_index is None or dtype not in INTEGERS:
         return ignore_index
     limits = np.iinfo(dtype.numpy)
@@ -300,7 +300,7 @@ def _possible(dtype: DType, ignore_index: int | None) -> int | None:
 
 
 def _class_weights(what: str, x: Any, weight: Any) -> Any:
-    """The weights [C] in the type of the losses, None where there are none. Raises ShapeError."""
+    """The weights [C] in the losses' dtype, None without weights. Raises ShapeError."""
     if weight is None:
         return None
     shares = floating(operand(weight, what, "weight"), what)
@@ -312,8 +312,8 @@ def _class_weights(what: str, x: Any, weight: Any) -> Any:
 
 
 def _smoothed(x: Any, labels: Any, by_class: Any, ignored: int | None, smoothing: float) -> tuple[Any, Any]:
-    """The losses [N, *S] with a part of all classes' by their weights, from one log softmax, 0 where the label is
-    ignored; and the weights of the labels."""
+    """The label-smoothed losses [N, *S] with weighted classes, from one log softmax, 0 where the label is ignored;
+    and the weights of the labels."""
     CrossEntropy(float(smoothing), ignored).check(x.spec, labels.spec)
     log_p = log_softmax(x.cast(x.dtype.compute), 1)
     of_label, shares = bind(NllLoss(ignored, "cross_entropy"), log_p, labels, by_class)
@@ -376,14 +376,14 @@ def nll_loss(
 
 @checked
 def mse_loss(input: Any, target: Any, *, reduction: Reduction = "mean", weight: Any = None) -> Any:
-    """(input - target)^2, averaged, summed or as it is. weight: how much each element counts."""
+    """(input - target)^2, as mean, sum or unreduced. weight: a factor per element."""
     apart = _apart("mse_loss", input, target)
     return _reduce_weighted("mse_loss", apart * apart, weight, reduction)
 
 
 @checked
 def l1_loss(input: Any, target: Any, *, reduction: Reduction = "mean", weight: Any = None) -> Any:
-    """|input - target|, averaged, summed or as it is. weight: how much each element counts."""
+    """|input - target|, as mean, sum or unreduced. weight: a factor per element."""
     return _reduce_weighted("l1_loss", _apart("l1_loss", input, target).abs(), weight, reduction)
 
 
@@ -394,7 +394,7 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: Reduction = "mean", be
     size = _apart("smooth_l1_loss", input, target).abs()
     if beta == 0:
         return reduced(size, reduction)
-    bent = size.clamp(max=beta)  # not a choice between two forms: the one that is not chosen may be infinite
+    bent = size.clamp(max=beta)  # instead of `where`, whose unselected branch may be infinite
     return reduced(bent * bent * (0.5 / beta) + (size - bent), reduction)
 
 
@@ -404,8 +404,8 @@ def huber_loss(
 ) -> Any:
     """d^2 / 2 where d = |input - target| < delta, else delta * (d - delta / 2).
 
-    weight: a factor for each element, of the shape of input; the mean is over the number of elements, as torch's,
-    where those of `mse_loss` and `l1_loss` are over the sum of the weights.
+    weight: a factor per element, of the shape of input; the mean is over the number of elements, as torch's, unlike
+    those of `mse_loss` and `l1_loss`, which are over the sum of the weights.
     """
     within("huber_loss", "delta", delta, 0, open=True)
     losses = smooth_l1_loss(input, target, reduction="none", beta=delta) * delta
@@ -418,7 +418,7 @@ def binary_cross_entropy_with_logits(
 ) -> Any:
     """-(t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))), without overflow.
 
-    weight: how much each element counts; pos_weight: how much t does. Both broadcast to input.
+    weight: a factor per element; pos_weight: a factor of t. Both broadcast to input.
     """
     what = "binary_cross_entropy_with_logits"
     x, t = operand(input, what), operand(target, what, "target")
@@ -435,10 +435,10 @@ def binary_cross_entropy_with_logits(
 def sigmoid_focal_loss(
     inputs: Any, targets: Any, alpha: float = 0.25, gamma: float = 2.0, reduction: Reduction = "none"
 ) -> Any:
-    """`binary_cross_entropy_with_logits` times (1 - p)^gamma, p the probability of what is right (Lin et al. 2017).
+    """`binary_cross_entropy_with_logits` times (1 - p)^gamma, p the correct class' probability (Lin et al. 2017).
 
-    So elements that are right already count little. alpha: how much targets of 1 count, those of 0 count 1 - alpha;
-    both 1 where it is negative. As torchvision.ops.sigmoid_focal_loss. Raises ShapeError.
+    This reduces the weight of well-classified elements. alpha: the weight of targets of 1, that of 0 is 1 - alpha;
+    both 1 if it is negative. As torchvision.ops.sigmoid_focal_loss. Raises ShapeError.
     """
     x, t = operand(inputs, "sigmoid_focal_loss"), operand(targets, "sigmoid_focal_loss", "targets")
     losses = binary_cross_entropy_with_logits(x, t, reduction="none")
@@ -458,14 +458,14 @@ def _apart(what: str, input: Any, target: Any) -> Any:
 
 
 def reduced(losses: Any, reduction: str) -> Any:
-    """The mean, the sum, or the losses as they are."""
+    """The mean, the sum, or the unreduced losses."""
     if reduction == "none":
         return losses
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
 def _reduce_weighted(what: str, losses: Any, weight: Any, reduction: str) -> Any:
-    """The mean counts each element by its weight. Raises ShapeError."""
+    """The weighted mean over elements. Raises ShapeError."""
     weighted = _weighted(what, losses, weight)
     if weight is None or reduction != "mean":
         return reduced(weighted, reduction)
@@ -485,9 +485,9 @@ def _weighted(what: str, losses: Any, weight: Any) -> Any:
 def _reduce_labelled(
     losses: Any, labels: Any, reduction: str, ignored: int | None, shares: Any, single: bool
 ) -> Any:
-    """The mean counts the labels that are not ignored, each by the weight of its class.
+    """The mean over labels that are not ignored, each weighted by its class.
 
-    shares: the weights of the labels, shaped like the losses and 0 where the label is ignored; None without weights.
+    shares: the weights of the labels, shaped like the losses, 0 where the label is ignored; None without weights.
     """
     if reduction == "none" and single:
         return losses.squeeze(0)

@@ -36,7 +36,7 @@ class _LocalResponse(Op):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How many channels before and after its own a window holds."""
+        """The number of channels before and after its own in a window."""
         return self.size // 2, (self.size - 1) // 2
 
 
@@ -63,7 +63,7 @@ def _traced_window(v: Any, before: int, behind: int) -> Any:
 class LocalResponseNorm(_LocalResponse):
     """x [N, C, *S] -> x / (k + alpha / size * sum of x² over `size` channels around) ** beta.
 
-    The window of channel c is c - size // 2 … c + (size - 1) // 2, as far as there are channels.
+    The window of channel c is c - size // 2 … c + (size - 1) // 2, clipped to the existing channels.
     """
 
     size: int
@@ -138,7 +138,7 @@ _CASES: tuple[tuple[Shape, tuple[int, float, float, float]], ...] = (
 def local_response_norm(
     input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Any:
-    """input [N, C, *S] by the response of its neighbour channels; torch.nn.functional.local_response_norm.
+    """input [N, C, *S] normalized by neighboring channels; torch.nn.functional.local_response_norm.
 
     y = x / (k + alpha / size * sum of x² over `size` channels) ** beta. Raises ShapeError, ValueError for size < 1.
     """
@@ -152,9 +152,9 @@ def divisive_norm(
 ) -> Any:
     """x[i] / (k + alpha / size² * sum over j of (x[j] - means[i])²) ** beta of input [N, C, H, W].
 
-    j runs over the size × size window around i in the same channel, as far as it is inside the image, of which
-    (size - 1) // 2 positions are before i. means: shaped as input, such as averages of a window; zeros by default.
-    Differentiable in both. Counterpart: cudnnDivisiveNormalizationForward.
+    j runs over the size × size window around i in the same channel, clipped to the image, with (size - 1) // 2
+    positions before i. means: shaped like input, such as window averages; zeros by default. Differentiable in both.
+    Counterpart: cudnnDivisiveNormalizationForward.
     Raises ShapeError, ValueError for size < 1.
     """
     x = operand(input, "divisive_norm")
@@ -178,6 +178,6 @@ def divisive_norm(
 
 
 def _counts(n: int, before: int, behind: int) -> Array:
-    """How many of n positions are in the window around each: [n]."""
+    """The number of the n positions in the window around each: [n]."""
     i = np.arange(n)
     return np.minimum(n, i + behind + 1) - np.maximum(0, i - before)

@@ -1,4 +1,4 @@
-"""MapAxes: linear maps along some axes at once, of which interpolation, padding modes and patches are made."""
+"""MapAxes: linear maps along several axes at once, the basis of interpolation, padding modes and patches."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lamina.ops.core import Array, BatchAxes, Op, Sample, call, first_axis
 from lamina.ops.primitives.axis_map import AxisMap
 from lamina.spec import DTYPES, FLOATS, DTypeError, Shape, ShapeError, Spec
 
-#: Axes that one op maps at most; `mapped` applies several where there are more.
+#: The most axes that one op maps; `mapped` applies several ops beyond that.
 MOST_AXES = 3
 
 
 @dataclass(frozen=True)
 class MapAxes(Op):
-    """y = x with an `AxisMap` applied along each axis that has one (None: the axis stays as it is).
+    """y = x with an `AxisMap` applied along each axis that has one (None: the axis is unchanged).
 
-    Its gradient is itself with the transposed maps: sums in a fixed order, on every backend. Elements of other dtypes
-    than floats are taken by maps that only move them.
+    Its gradient is itself with the transposed maps: sums in a fixed order, on every backend. Non-float dtypes are
+    supported by maps that only move elements.
     """
 
     maps: tuple[AxisMap | None, ...]
@@ -42,12 +42,12 @@ class MapAxes(Op):
 
     @property
     def moves(self) -> bool:
-        """Whether every result is one element of x as it is."""
+        """Whether every result is a copy of one element of x."""
         return all(m is None or m.table.moves for m in self.maps)
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes that are mapped."""
+        """The mapped axes."""
         return tuple(axis for axis, m in enumerate(self.maps) if m is not None)
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
@@ -57,7 +57,7 @@ class MapAxes(Op):
         return (call(MapAxes(tuple(m and m.adjoint for m in self.maps)), grads[0]),)
 
     def reference(self, x: Array) -> tuple[Array]:
-        """Axis by axis, first those that shrink most."""
+        """Axis by axis, starting with those that shrink most."""
         for axis in sorted(self.axes, key=self._growth):
             found = self.maps[axis]
             x = x if found is None else found.table.apply(x, axis)
@@ -101,7 +101,7 @@ _CASES: tuple[tuple[tuple[AxisMap | None, ...], Shape], ...] = (
 
 
 def mapped(x: Any, maps: Sequence[AxisMap | None]) -> Any:
-    """x with the maps applied, by as many ops as their number needs; a copy of x where there are none."""
+    """x with the maps applied, by as many ops as needed; a copy of x if there are none."""
     found = [(axis, m) for axis, m in enumerate(maps) if m is not None]
     for first in range(0, len(found), MOST_AXES):
         some = dict(found[first : first + MOST_AXES])

@@ -1,4 +1,4 @@
-"""Markers: ops that compute nothing and say how to differentiate. Whoever runs a graph drops them first."""
+"""Markers: ops that compute nothing and control differentiation. They are removed before a graph runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Passed = TypeVar("Passed")
 
 @dataclass(frozen=True)
 class Marker(Op, abstract=True):
-    """An op whose outputs are some of its inputs, as they are: no backend has a kernel for it, and none is needed."""
+    """An op whose outputs are some of its inputs, unchanged: no backend has or needs a kernel for it."""
 
     dtypes = DTYPES
     remembered = False
 
     def passed(self, inputs: Sequence[Passed]) -> tuple[Passed, ...]:
-        """The inputs that are the outputs."""
+        """The indices of the inputs that are the outputs."""
         return tuple(inputs)
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
@@ -35,7 +35,7 @@ class Marker(Op, abstract=True):
 
 @dataclass(frozen=True)
 class Alias(Marker, abstract=True):
-    """x itself under another identity: what a derivative is taken with respect to."""
+    """x itself under a new identity: the variable of a derivative."""
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return grads
@@ -43,7 +43,7 @@ class Alias(Marker, abstract=True):
 
 @dataclass(frozen=True)
 class Clone(Marker, abstract=True):
-    """x itself, as a tensor of its own: what is written over either is not seen in the other."""
+    """x itself, as a separate tensor: writes to either are not visible in the other."""
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return grads
@@ -51,7 +51,7 @@ class Clone(Marker, abstract=True):
 
 @dataclass(frozen=True)
 class StopGradient(Marker, abstract=True):
-    """x itself, through which no gradient goes."""
+    """x itself, blocking its gradient."""
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (None,)
@@ -59,8 +59,8 @@ class StopGradient(Marker, abstract=True):
 
 @dataclass(frozen=True)
 class DrawnFor(Marker, abstract=True):
-    """(state of a generator, x) -> the state, from which numbers are drawn for x: of many samples (`vmap`) each has
-    numbers of its own where x is theirs."""
+    """(generator state, x) -> the state, from which numbers are drawn for x: under `vmap` each sample has its own
+    numbers if x is batched."""
 
     arity = 2
 
@@ -73,9 +73,9 @@ class DrawnFor(Marker, abstract=True):
 
 @dataclass(frozen=True)
 class CustomGradient(Marker, abstract=True):
-    """(arguments, results, kept) -> results, whose gradient is what `rule` makes of the gradients of the results.
+    """(arguments, results, kept) -> results, whose gradient is computed by `rule` from the gradients of the results.
 
-    arguments, results: how many of the inputs are these. rule(kept, grads): one gradient or None per argument.
+    arguments, results: the number of inputs of each kind. rule(kept, grads): one gradient or None per argument.
     """
 
     rule: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
@@ -87,24 +87,25 @@ class CustomGradient(Marker, abstract=True):
         return tuple(inputs[self.arguments : self.arguments + self.results])
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """The results themselves get none: all that they depend on is told by the rule."""
+        """The results themselves get none: the rule covers all their dependencies."""
         found = self.rule(inputs[self.arguments + self.results :], grads)
         return (*found, *[None] * (len(inputs) - self.arguments))
 
 
 def stop_gradient(input: Any) -> Any:
-    """input as it is, as a constant for derivatives: no gradient goes through it (JAX's name; torch's `detach`).
+    """input unchanged, as a constant for derivatives: it blocks gradients (JAX's name; torch's `detach`).
 
-    Takes and gives a tensor or a traced value of any shape and dtype. Outside of a derivative it is input itself.
+    Accepts and returns a tensor or a traced value of any shape and dtype. Outside a derivative it returns input
+    itself.
     """
     x = operand(input, "stop_gradient")
     return call(StopGradient(), x) if x.records or recorder() is not None else x
 
 
 def overwritten(before: Any, after: Any) -> Any:
-    """`after`, which is written over `before` past a derivative (torch's `x.data`, or within `no_grad`).
+    """`after`, which overwrites `before` without affecting derivatives (torch's `x.data`, or within `no_grad`).
 
-    The derivative takes nothing to have been written: the gradient of `after` goes to `before`.
+    The derivative ignores the write: the gradient of `after` goes to `before`.
     """
     if not (operand(before).records or operand(after).records or recorder() is not None):
         return after

@@ -21,7 +21,7 @@ from lamina.spec import DTypeError, Shape, ShapeError, Spec, broadcast_shapes
 class Matmul(Op):
     """(..., M, K) x (..., K, N) -> (..., M, N), with equal leading (batch) sizes.
 
-    transpose_a, transpose_b: the operand is stored with its last two axes exchanged, (..., K, M) or (..., N, K).
+    transpose_a, transpose_b: the operand is stored with its last two axes swapped, (..., K, M) or (..., N, K).
     """
 
     transpose_a: bool = False
@@ -59,7 +59,7 @@ class Matmul(Op):
         return self if all(batched) else None
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """y = a b: da = g b^T and db = a^T g, with the transposes put where the operands have theirs."""
+        """y = a b: da = g b^T and db = a^T g, with transposes matching those of the operands."""
         (g,), (a, b) = grads, inputs
         ta, tb = self.transpose_a, self.transpose_b
         da = call(Matmul(tb, True), b, g) if ta else call(Matmul(False, not tb), g, b)
@@ -93,7 +93,7 @@ def _mark(transposed: bool) -> str:
 def matmul(input: Any, other: Any) -> Any:
     """The matrix product, as torch.matmul: batch sizes broadcast, a vector counts as one row or column.
 
-    Integers, of one dtype, are multiplied exactly, without a library: for counts and small graphs.
+    Integers, of one dtype, are multiplied exactly, without a library: for counters and small graphs.
     """
     a, b = operand(input, "matmul"), operand(other, "matmul", "other")
     if a.ndim == 0 or b.ndim == 0:
@@ -140,14 +140,14 @@ def outer(input: Any, vec2: Any) -> Any:
 
 @checked
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Number = 1, alpha: Number = 1) -> Any:
-    """beta * input + alpha * (mat1 mat2); input broadcasts to the product, and is not read where beta is 0."""
+    """beta * input + alpha * (mat1 mat2); input broadcasts to the product, and is not read if beta is 0."""
     a, b = _ranked("addmm", ("mat1", mat1, 2), ("mat2", mat2, 2))
     return _added("addmm", input, matmul(a, b), beta, alpha)
 
 
 @checked
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Number = 1, alpha: Number = 1) -> Any:
-    """beta * input + alpha * (batch1 batch2), of batches of matrices; input broadcasts to the product."""
+    """beta * input + alpha * (batch1 batch2), for batches of matrices; input broadcasts to the product."""
     return _added("baddbmm", input, bmm(batch1, batch2), beta, alpha)
 
 
@@ -162,7 +162,7 @@ def _added(what: str, input: Any, product: Any, beta: Number, alpha: Number) -> 
 
 
 def _ranked(what: str, *given: tuple[str, Any, int]) -> list[Any]:
-    """Operands of the ranks that an op takes. Raises ShapeError."""
+    """Operands with the ranks that an op requires. Raises ShapeError."""
     found = [operand(x, what, name) for name, x, _ in given]
     for (name, _, rank), x in zip(given, found, strict=True):
         if x.ndim != rank:
@@ -174,13 +174,13 @@ def _are_integers(a: Any, b: Any) -> bool:
     return a.dtype.kind in "iu" and b.dtype.kind in "iu"
 
 
-#: Elements that products of integers hold at a time.
+#: Elements that integer products hold at a time.
 _HELD = 1 << 22
 
 
 def _of_integers(a: Any, b: Any) -> Any:
-    """The product of matrices of integers, exact but for what the dtype does not hold: elementwise, as no library
-    has one. Raises DTypeError, ShapeError."""
+    """The product of integer matrices, exact except for overflow of the dtype: elementwise, as no library provides
+    it. Raises DTypeError, ShapeError."""
     if a.dtype != b.dtype:
         raise DTypeError(
             f"matmul: integers must be of one dtype, got {a.spec} and {b.spec}; cast one of them"
@@ -199,7 +199,7 @@ def _of_integers(a: Any, b: Any) -> Any:
 def _product(a: Any, b: Any) -> Any:
     if _are_integers(a, b):
         return _of_integers(a, b)
-    if a.ndim > 2 and b.ndim == 2:  # one matrix for the whole batch: its rows are one long matrix
+    if a.ndim > 2 and b.ndim == 2:  # one matrix for the whole batch, whose rows are joined
         if a.shape[-1] != b.shape[0]:
             raise ShapeError(
                 f"matmul: inner sizes {a.shape[-1]} and {b.shape[0]} differ: {a.spec} times {b.spec}"
@@ -214,7 +214,7 @@ def _product(a: Any, b: Any) -> Any:
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """input [..., I] times weight [O, I] transposed, plus bias [O], as torch.nn.functional.linear.
 
-    A weight of [I] is one row whose axis disappears: the result is [...].
+    A weight of [I] is a single row whose axis is removed: the result is [...].
     """
     x, w = operand(input, "linear"), operand(weight, "linear", "weight")
     if x.ndim < 1 or w.ndim not in (1, 2) or x.shape[-1] != w.shape[-1]:

@@ -1,4 +1,4 @@
-"""The negative of log-probabilities at labels, and its gradient."""
+"""The negative log-likelihood of labels, and its gradient."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _AtLabels(Op):
             raise ShapeError(f"{self.name}: weight must be {x.dtype.compute}[{x.shape[1]}], got {weight}")
 
     def label(self, labels: Array, classes: int) -> tuple[Array, Array]:
-        """The labels, 0 for those that do not count, and whether they do. Raises IndexError for what is no class."""
+        """The labels, 0 where ignored, and whether they count. Raises IndexError for invalid classes."""
         check_index(self.what, labels, classes, self.ignore_index)
         counts = np.ones(labels.shape, bool) if self.ignore_index is None else labels != self.ignore_index
         return np.where(counts, labels, 0).astype(np.int64), counts
@@ -49,11 +49,11 @@ class _AtLabels(Op):
 
 @dataclass(frozen=True)
 class NllLoss(_AtLabels):
-    """(x [N, C, *spatial], labels [N, *spatial], weight [C] or none) -> losses, with weights also shares.
+    """(x [N, C, *spatial], labels [N, *spatial], weight [C] or none) -> losses, and with weights also shares.
 
-    Both are [N, *spatial]: loss = -weight[label] * x[label], in x's dtype, and share = weight[label], in that of its
-    arithmetic, which the weights have. They are 0 where the label is ignore_index, and the loss where the weight is.
-    Another label outside 0 … C - 1 is an IndexError on a CPU, NaN on a GPU. what: the function that the error names.
+    Both are [N, *spatial]: loss = -weight[label] * x[label], in x's dtype, and share = weight[label], in its compute
+    dtype, which the weights have. Both are 0 where the label is ignore_index, and the loss where the weight is 0. Any
+    other label outside 0 … C - 1 is an IndexError on a CPU, NaN on a GPU. what: the function named in the error.
     """
 
     ignore_index: int | None = None
@@ -101,10 +101,9 @@ class NllLoss(_AtLabels):
 
 @dataclass(frozen=True)
 class NllLossGrad(_AtLabels):
-    """(labels [N, *spatial], g like them, weight [classes] or none) -> [N, classes, *spatial], as g's dtype.
+    """(labels [N, *spatial], g like them, weight [classes] or none) -> [N, classes, *spatial], in g's dtype.
 
-    -g * weight[label] at each label, and 0 elsewhere, and where the label is ignore_index. Other labels: as for
-    NllLoss.
+    -g * weight[label] at each label, 0 elsewhere and where the label is ignore_index. Invalid labels: as in NllLoss.
     """
 
     classes: int
@@ -147,7 +146,7 @@ class NllLossGrad(_AtLabels):
 
 
 def _by_weight(x: Any, labels: Any, g: Any, shares: Any, ignored: int | None) -> Any:
-    """The gradient by the weights [C]: what each label's loss and share give, added up by class."""
+    """The gradient in the weights [C]: contributions of each label's loss and share, summed by class."""
     wide, classes = x.dtype.compute, x.shape[1]
     labels = labels.cast(int64)
     counts = (labels >= 0) & (labels < classes)

@@ -1,14 +1,13 @@
 """Normalization: batch, layer, RMS, group and instance norm, with their gradients as ops.
 
-All are one formula on different axes: with mean and inverse deviation rstd over some axes of x,
+All apply one formula over different axes, with mean and inverse deviation rstd over some axes of x:
 
     y = (x - mean) * rstd * scale + bias,    rstd = 1 / sqrt(variance + epsilon)
 
-Statistics, scale and bias are of x's compute type: float32 for half types. Running statistics are values that go in
-and come out, so that a compiled step updates them in place.
-Sources: Ioffe and Szegedy 2015 (batch), Ba et al. 2016 (layer), Ulyanov et al. 2016 (instance), Wu and He 2018
-(group), Zhang and Sennrich 2019 (RMS). Counterparts: the graph API's norm forward and backward operations,
-cudnnBatchNormalizationForwardTraining and its relatives.
+Statistics, scale and bias have x's compute dtype: float32 for half types. Running statistics are inputs and outputs,
+so that a compiled step updates them in place. Sources: Ioffe and Szegedy 2015 (batch), Ba et al. 2016 (layer),
+Ulyanov et al. 2016 (instance), Wu and He 2018 (group), Zhang and Sennrich 2019 (RMS). Counterparts: the graph API's
+norm forward and backward operations, cudnnBatchNormalizationForwardTraining and related functions.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ Values = Sequence[Any]
 class Frame(NamedTuple):
     """Which elements of x share a mean, and which share a scale.
 
-    split: x's shape, the channels perhaps cut into groups. axes: those of `split` that a mean is taken over.
-    scale: the scale's shape as it broadcasts over `split`. stats: the shape in which statistics are kept.
+    split: x's shape, with the channels possibly split into groups. axes: the axes of `split` that a mean is over.
+    scale: the scale's shape, as broadcast over `split`. stats: the shape in which statistics are stored.
     """
 
     split: Shape
@@ -44,12 +43,12 @@ class Frame(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many elements share a mean."""
+        """The number of elements that share a mean."""
         return prod(self.split[a] for a in self.axes)
 
     @property
     def kept(self) -> Shape:
-        """The shape of statistics as they broadcast over `split`."""
+        """The shape of statistics, as broadcast over `split`."""
         return tuple(1 if a in self.axes else n for a, n in enumerate(self.split))
 
     @property
@@ -65,12 +64,12 @@ def channel_frame(shape: Shape) -> Frame:
 
 
 class _Norm(Op):
-    """What the ops have in common."""
+    """Common base of the ops."""
 
     arity = None
 
     def expect(self, inputs: Sequence[Spec], count: int, names: str) -> None:
-        """Raise unless there are `count` inputs and the first is of a float type."""
+        """Raise unless there are `count` inputs and the first has a float dtype."""
         if len(inputs) != count:
             raise TypeError(f"{self.name}: takes {count} operands ({names}), got {listing(inputs)}")
         self.check_float(inputs[0])
@@ -86,12 +85,12 @@ class _Norm(Op):
                 )
 
     def bounded(self, relu: bool, hi: float | None) -> None:
-        """Raise unless the upper bound is one of relu's."""
+        """Raise unless the upper bound is valid for the relu."""
         if hi is not None and not (relu and hi > 0):
             raise ValueError(f"{self.name}: hi={hi} must be positive, and needs relu=True (got relu={relu})")
 
     def small(self, x: Spec, shape: Shape, **others: Spec) -> None:
-        """Raise unless all have this shape and the type that x is computed in."""
+        """Raise unless all have this shape and x's compute dtype."""
         for name, spec in others.items():
             if spec.shape != shape:
                 raise ShapeError(f"{self.name}: {name} {spec} must have shape {shape} for x {x}")
@@ -108,7 +107,7 @@ class _Norm(Op):
 def _gradient(
     frame: Frame, g: Array, x: Array, scale: Array, mean: Array | None, rstd: Array, moving: bool = True
 ) -> tuple[Array, Array, Array]:
-    """dx, dscale and dbias in NumPy; `mean` None: nothing was subtracted. moving: the statistics depend on x."""
+    """dx, dscale and dbias in NumPy; `mean` None: no mean was subtracted. moving: the statistics depend on x."""
     g, x = g.reshape(frame.split), x.reshape(frame.split)
     rstd = rstd.reshape(frame.kept)
     apart = (x - mean.reshape(frame.kept)) if mean is not None else x
@@ -123,7 +122,7 @@ def _gradient(
 
 
 class _Second(NamedTuple):
-    """Gradients of `_gradient`'s operands."""
+    """The gradients of the operands of `_gradient`."""
 
     g: Any
     x: Any
@@ -133,7 +132,7 @@ class _Second(NamedTuple):
 
 
 def _second(frame: Frame, arriving: Values, operands: Values, moving: bool = True) -> _Second:
-    """The vjp of `_gradient` in ops: from the gradients that arrive at dx, dscale and dbias (or None).
+    """The vjp of `_gradient` in ops: from the gradients of dx, dscale and dbias (or None).
 
     With n = (x - mean) rstd, w = g scale, A = <gradient of dx> rstd:  dx = rstd q,  q = w - mean(w) - n mean(w n).
     """
@@ -180,14 +179,14 @@ def _second(frame: Frame, arriving: Values, operands: Values, moving: bool = Tru
 
 
 def _plus(a: Any, b: Any) -> Any:
-    """a + b where None is nothing."""
+    """a + b, where None is zero."""
     return b if a is None else a if b is None else a + b
 
 
 def _through_statistics(
     frame: Frame, x: Any, mean: Any, rstd: Any, to_mean: Any, to_rstd: Any, to_variance: Any = None
 ) -> Any:
-    """The part of x's gradient that arrives through mean, rstd and variance; None where nothing arrives."""
+    """The part of x's gradient that arrives through mean, rstd and variance; None if there is none."""
     wide = x.cast(rstd.dtype).reshape(frame.split)
     apart = wide if mean is None else wide - mean.reshape(frame.kept)
     by, found = 1.0 / frame.size, None
@@ -210,9 +209,9 @@ class BatchNorm(_Norm):
     """(x [N, C, *S], scale [C], bias [C], running_mean [C], running_var [C]) -> (y, mean, rstd, next mean, next var).
 
     Mean and variance are over N and S. y = (x - mean) * rstd * scale + bias with rstd = 1 / sqrt(variance + epsilon).
-    The running statistics move by `momentum` towards mean and the unbiased variance (divided by n - 1), as in
-    torch. relu: y is clipped at 0, and at `hi` if that is given. residual: a sixth operand like x is added before
-    relu (cuDNN's BnAddRelu). Needs two elements per channel or more.
+    The running statistics move by `momentum` towards mean and the unbiased variance (divided by n - 1), as in torch.
+    relu: y is clamped at 0, and at `hi` if given. residual: a sixth operand like x is added before relu (cuDNN's
+    BnAddRelu). Needs at least two elements per channel.
     """
 
     epsilon: float
@@ -296,7 +295,7 @@ _BATCH_SHAPES: tuple[Shape, ...] = (
 def _samples(
     op: Op, big: tuple[Arg, ...], shape: Shape, kinds: str, after: tuple[Arg, ...] = ()
 ) -> Iterator[Sample]:
-    """Once in one type for all operands, once with half-typed big ones. kinds: n normal, p positive."""
+    """Once with one dtype for all operands, once with half-type large ones. kinds: n normal, p positive."""
     for dtype, dtypes in ((None, (float64, float32)), (float32, (float16, bfloat16))):
         small = (Arg(shape, dtype, low=0.5, high=2.0) if kind == "p" else Arg(shape, dtype) for kind in kinds)
         yield Sample(op, (*big, *small, *after), dtypes)
@@ -384,9 +383,9 @@ class BatchNormInfer(_Norm):
 class BatchNormGrad(_Norm):
     """(g, x [N, C, *S], scale, mean, rstd, all [C]) -> (dx, dscale [C], dbias [C]): gradients of batch norm.
 
-    moving: mean and rstd were taken from x, else they are constants (inference). relu: g is first set to 0 where the
-    output was not positive, or not below `hi`. That is told by operand 5: the bias [C], from which the output is
-    computed again, or with `residual` the output y like x; the masked g is then the fourth output, the residual's
+    moving: mean and rstd depend on x, else they are constants (inference). relu: g is first masked where the output
+    was not positive, or not below `hi`. The mask comes from operand 5: the bias [C], from which the output is
+    recomputed, or with `residual` the output y, shaped like x; the masked g is then the fourth output, the residual's
     gradient.
     """
 
@@ -459,14 +458,14 @@ class BatchNormGrad(_Norm):
 
 
 class _Rows(_Norm):
-    """Norms whose statistics belong to one image: forward. Subclasses say which elements share what."""
+    """Forward norms with per-sample statistics. Subclasses define which elements share what."""
 
     epsilon: float
     #: Whether the mean is subtracted and a bias is added.
     centred: ClassVar[bool] = True
 
     def frame(self, x: Spec) -> Frame:
-        """What shares statistics and scales. Raises ShapeError."""
+        """The sharing of statistics and scales. Raises ShapeError."""
         raise NotImplementedError
 
     def scales(self, x: Shape) -> Shape:
@@ -474,7 +473,7 @@ class _Rows(_Norm):
         raise NotImplementedError
 
     def free_axes(self, rank: int) -> Sequence[int]:
-        """Axes of x, of so many, along which nothing is shared, and which the statistics have too."""
+        """Axes of x, for its rank, along which nothing is shared, and which the statistics also have."""
         raise NotImplementedError
 
     def grad(self) -> Op:
@@ -514,13 +513,13 @@ class _Rows(_Norm):
 
 
 class _RowsGrad(_Norm):
-    """Norms whose statistics belong to one image: (g, x, scale, mean, rstd) -> (dx, dscale, dbias)."""
+    """Gradients of norms with per-sample statistics: (g, x, scale, mean, rstd) -> (dx, dscale, dbias)."""
 
     centred: ClassVar[bool] = True
     inplace = {0: 0}
 
     def frame(self, x: Spec) -> Frame:
-        """What shares statistics and scales. Raises ShapeError."""
+        """The sharing of statistics and scales. Raises ShapeError."""
         raise NotImplementedError
 
     def scales(self, x: Shape) -> Shape:
@@ -583,7 +582,7 @@ _GROUP_CASES: tuple[tuple[Shape, int], ...] = (
 
 @dataclass(frozen=True)
 class LayerNorm(_Rows):
-    """(x, scale, bias) -> (y, mean, rstd): rows of the last `rank` axes normalized; statistics per row."""
+    """(x, scale, bias) -> (y, mean, rstd): rows over the last `rank` axes normalized; statistics per row."""
 
     rank: int
     epsilon: float
@@ -673,7 +672,7 @@ class RmsNormGrad(_RowsGrad):
 class GroupNorm(_Rows):
     """(x [N, C, *S], scale [C], bias [C]) -> (y, mean [N, groups], rstd [N, groups]).
 
-    Each image's channels are cut into `groups`, normalized each by itself; groups = C is instance norm.
+    Each sample's channels are split into `groups`, each normalized separately; groups = C is instance norm.
     """
 
     groups: int
@@ -726,13 +725,13 @@ def _gradient_samples(op: _RowsGrad, shape: Shape, scale: Shape, stats: Shape) -
 
 
 def _filled(x: Any, given: Any, shape: Shape, value: float) -> Any:
-    """A scale, bias or statistic in the type that x is computed in: what is given, else all `value`."""
+    """A scale, bias or statistic in x's compute dtype: the given one, else all `value`."""
     wide = x.dtype.compute
     return np.full(shape, value, wide.numpy) if given is None else operand(given).cast(wide)
 
 
 def _kept_type(fresh: Any, given: Any) -> Any:
-    """A new running statistic in the type of the old one."""
+    """A new running statistic in the dtype of the old one."""
     return fresh.cast(operand(given).dtype)
 
 
@@ -751,11 +750,11 @@ def batch_norm(
     relu: bool = False,
     residual: Any = None,
 ) -> Any:
-    """input [N, C, *S] normalized channel by channel, as torch.nn.functional.batch_norm.
+    """input [N, C, *S] normalized per channel, as torch.nn.functional.batch_norm.
 
     In training each channel is normalized by its own mean and variance, and running statistics that are tensors are
-    overwritten with the next ones, as in torch; traced values cannot be, see `batch_norm_with_statistics`, which
-    gives the next ones back. Else the running statistics normalize. Other arguments and errors: as there.
+    updated in place, as in torch; traced values cannot be, see `batch_norm_with_statistics`, which returns the
+    updated ones. Otherwise the running statistics normalize. Other arguments and errors: as there.
     """
     y, *after = batch_norm_with_statistics(
         input, running_mean, running_var, weight, bias, training, momentum, eps,
@@ -767,8 +766,8 @@ def batch_norm(
 
 
 def _overwrite(what: str, old: Sequence[Any], new: Sequence[Any]) -> None:
-    """Write the next running statistics into the tensors that held the last ones, as constants for derivatives, as in
-    torch. Raises TypeError for others.
+    """Write the updated running statistics to the tensors, as constants for derivatives, as in torch. Raises
+    TypeError for other operands.
     """
     for x, value in zip(old, new, strict=True):
         if x is not None and not hasattr(x, "copy_"):
@@ -795,18 +794,17 @@ def batch_norm_with_statistics(
     relu: bool = False,
     residual: Any = None,
 ) -> tuple[Any, Any, Any]:
-    """(y, next running mean, next running variance) of `batch_norm`, which leaves its arguments as they are.
+    """(y, next running mean, next running variance) of `batch_norm`, without modifying its arguments.
 
     In training each channel of input [N, C, *S] is normalized by its own mean and variance, and the running
-    statistics move by `momentum` towards them (the variance as the unbiased one); else, and where the input has no
-    elements, the running statistics normalize and stay as they are. They may be None in training, and stay None.
-    weight, bias: ones and zeros by default. Statistics, weight and bias are [C] and are computed with in float32 for
-    half types.
+    statistics move by `momentum` towards them (the variance as the unbiased one); otherwise, and for an empty input,
+    the running statistics normalize and are unchanged. They may be None in training, and stay None. weight, bias:
+    ones and zeros by default. Statistics, weight and bias are [C] and used in float32 for half types.
 
-    mode: "spatial"; "per_activation" normalizes each element [C, *S] over N alone, its operands have that shape;
-    "spatial_persistent" is cuDNN's name for a faster spatial kernel, which is chosen by the policy here.
-    relu: clip y at 0. residual: like input, is added before that; both are part of the same kernels.
-    Raises ShapeError, DTypeError, ValueError for inference without running statistics or an unknown mode.
+    mode: "spatial"; "per_activation" normalizes each element [C, *S] over N alone, and its operands have that shape;
+    "spatial_persistent" is cuDNN's name for a faster spatial kernel, which the policy selects here. relu: clamp y at
+    0. residual: like input, added before that; both are fused into the same kernels. Raises ShapeError, DTypeError,
+    ValueError for inference without running statistics or an unknown mode.
     """
     x = operand(input, "batch_norm")
     _check_eps("batch_norm", eps, momentum)
@@ -822,7 +820,7 @@ def batch_norm_with_statistics(
     added = () if residual is None else (operand(residual),)
     pair = _filled(x, weight, small, 1), _filled(x, bias, small, 0)
     state = _filled(x, running_mean, small, 0), _filled(x, running_var, small, 1)
-    if not training or 0 in x.shape:  # a batch of no samples has no statistics: the running ones stay
+    if not training or 0 in x.shape:  # an empty batch has no statistics: the running ones are unchanged
         y = call(BatchNormInfer(float(eps), relu, bool(added)), x, *pair, *state, *added)
         return y, running_mean, running_var
     y, _, _, mean, var = bind(
@@ -836,7 +834,7 @@ def batch_norm_with_statistics(
 def _per_activation(
     x: Any, small: Values, training: bool, momentum: float, eps: float, relu: bool, residual: Any
 ) -> tuple[Any, Any, Any]:
-    """Every element of an image as a channel of its own."""
+    """Every element of a sample as a channel of its own."""
     flat = (x.shape[0], prod(x.shape[1:]))
     for name, v in zip(("running_mean", "running_var", "weight", "bias"), small, strict=True):
         if v is not None and operand(v).shape != x.shape[1:]:
@@ -856,7 +854,7 @@ def _per_activation(
 def layer_norm(
     input: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
-    """input with each row of its last axes, of sizes normalized_shape, normalized; torch.nn.functional.layer_norm.
+    """input normalized over its last axes, of sizes normalized_shape; torch.nn.functional.layer_norm.
 
     weight, bias: of shape normalized_shape, ones and zeros by default. Raises ShapeError, DTypeError.
     """
@@ -871,10 +869,10 @@ def layer_norm(
 def rms_norm(
     input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Any:
-    """input by the root of its mean square over the last axes; torch.nn.functional.rms_norm.
+    """input divided by its root mean square over the last axes; torch.nn.functional.rms_norm.
 
-    weight: of shape normalized_shape, ones by default. eps: by default the smallest that input's compute type can add
-    to 1. Raises ShapeError, DTypeError.
+    weight: of shape normalized_shape, ones by default. eps: by default the machine epsilon of input's compute dtype.
+    Raises ShapeError, DTypeError.
     """
     x, small = _rows("rms_norm", input, normalized_shape)
     _check_eps("rms_norm", 0.0 if eps is None else eps)
@@ -903,7 +901,7 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
 
 
 def _check_eps(what: str, eps: float, momentum: float = 0.0) -> None:
-    """Raise ValueError for what makes no norm: a negative or infinite eps, a momentum outside [0, 1]."""
+    """Raise ValueError for invalid numbers: a negative or infinite eps, a momentum outside [0, 1]."""
     within(what, "eps", eps, 0)
     within(what, "momentum", momentum, 0, 1)
 
@@ -919,10 +917,10 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    """Each channel of each image of input [N, C, *S] normalized, as torch.nn.functional.instance_norm.
+    """Each channel of each sample of input [N, C, *S] normalized, as torch.nn.functional.instance_norm.
 
-    Running statistics that are tensors are overwritten with the next ones, as in torch; traced values cannot be, see
-    `instance_norm_with_statistics`, which gives the next ones back.
+    Running statistics that are tensors are updated in place, as in torch; traced values cannot be, see
+    `instance_norm_with_statistics`, which returns the updated ones.
     """
     y, *after = instance_norm_with_statistics(
         input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
@@ -943,10 +941,10 @@ def instance_norm_with_statistics(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> tuple[Any, Any, Any]:
-    """(y, next running mean, next running variance) of `instance_norm`, which leaves its arguments as they are.
+    """(y, next running mean, next running variance) of `instance_norm`, without modifying its arguments.
 
-    Running statistics, when given, move towards the averages over N; with use_input_stats=False they normalize
-    instead. weight, bias: [C]. Raises as batch_norm does.
+    Running statistics, if given, move towards the averages over N; with use_input_stats=False they normalize instead.
+    weight, bias: [C]. Raises as batch_norm does.
     """
     x = operand(input, "instance_norm")
     _check_eps("instance_norm", eps, momentum)

@@ -18,8 +18,8 @@ from lamina.spec import DTypeError, ShapeError, float32, normalize_axis
 def vector_norm(
     input: Any, ord: float = 2, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLike | None = None
 ) -> Any:
-    """The sum of magnitudes to the power of ord, to the power of 1 / ord, along dim; for 0 how many are not 0, for
-    infinities the largest and smallest magnitude. torch.linalg.vector_norm.
+    """The sum of magnitudes to the power of ord, to the power of 1 / ord, along dim; for ord 0 the number of
+    nonzeros, for infinities the largest and smallest magnitude. torch.linalg.vector_norm.
 
     The gradient is 0 where the norm is 0. dtype: input is cast to it first. Raises DTypeError for integers.
     """
@@ -41,7 +41,7 @@ def _norm(x: Any, p: float, axes: tuple[int, ...], keepdim: bool) -> Any:
         return (amax if p > 0 else amin)(abs(x), axes, keepdim)
     if p == 2:
         return norm2(x, axes, keepdim)
-    if x.dtype.itemsize < 4:  # powers of half types overflow
+    if x.dtype.itemsize < 4:  # powers overflow in half types
         return cast(_norm(cast(x, float32), p, axes, keepdim), x.dtype)
     zero = x == 0
     powers = pow(where(zero, 1.0, abs(x)), p)
@@ -62,9 +62,9 @@ def norm(
     keepdim: bool = False,
     dtype: DTypeLike | None = None,
 ) -> Any:
-    """`vector_norm` of order p, "fro" and None being 2, over all axes without dim. torch.norm.
+    """`vector_norm` of order p, where "fro" and None mean 2, by default over all axes. torch.norm.
 
-    Raises NotImplementedError for "nuc", which takes singular values.
+    Raises NotImplementedError for "nuc", which needs singular values.
     """
     if p == "nuc":
         raise NotImplementedError("norm: 'nuc' needs singular values, which there are none of here")
@@ -79,7 +79,7 @@ def dist(input: Any, other: Any, p: float = 2) -> Any:
 
 @checked
 def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Any:
-    """input with each slice of an axis whose p-norm is above maxnorm scaled down to it. torch.renorm."""
+    """input with each slice of an axis whose p-norm exceeds maxnorm scaled down to it. torch.renorm."""
     x = operand(input, "renorm")
     if x.ndim < 2 or p <= 0 or maxnorm < 0:
         raise ShapeError(f"renorm: needs two axes, p > 0 and maxnorm >= 0, got {x.spec}, {p} and {maxnorm}")

@@ -1,7 +1,7 @@
-"""Elementwise arithmetic, comparisons and activations, with NumPy's broadcasting.
+"""Elementwise arithmetic, comparisons and activations, with NumPy broadcasting.
 
-All operands of an op class have one dtype; the functions promote mixed ones as torch does.
-Half types are computed in float32 and rounded once.
+All operands of an op class have the same dtype; the functions promote as torch does. Half types are computed in
+float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _PAIRS: tuple[tuple[Shape, Shape], ...] = (
 
 
 class _Unary(Op):
-    """y[i] = f(x[i]). A subclass gives `apply` and, if it is differentiable, `derivative`."""
+    """y[i] = f(x[i]). A subclass defines `apply` and, if it is differentiable, `derivative`."""
 
     elementwise = True
     inplace = {0: 0}
-    #: Where samples are drawn; None is distinct values on both sides of 0.
+    #: Where samples are drawn; None means distinct values on both sides of 0.
     domain: ClassVar[tuple[float, float] | None] = None
 
     def apply(self, x: Array) -> Any:
@@ -57,7 +57,7 @@ class _Unary(Op):
         raise NotImplementedError
 
     def derivative(self, x: Any, y: Any) -> Any:
-        """f'(x), from x or y = f(x), written with ops; None where it is zero everywhere."""
+        """f'(x), from x or y = f(x), in ops; None where it is zero everywhere."""
         raise NotImplementedError
 
     def infer(self, x: Spec) -> tuple[Spec]:
@@ -146,7 +146,7 @@ class Sign(_Unary):
 
 @dataclass(frozen=True)
 class Floor(_Unary):
-    """The largest whole number that is not above x."""
+    """The largest integer not above x."""
 
     def apply(self, x: Array) -> Any:
         return np.floor(x)
@@ -157,7 +157,7 @@ class Floor(_Unary):
 
 @dataclass(frozen=True)
 class Ceil(_Unary):
-    """The smallest whole number that is not below x."""
+    """The smallest integer not below x."""
 
     def apply(self, x: Array) -> Any:
         return np.ceil(x)
@@ -303,7 +303,7 @@ class Tanh(_Unary):
 
 @dataclass(frozen=True)
 class Relu(_Unary):
-    """max(x, 0), NaN kept; the gradient is computed from y, so that y may take over x's memory."""
+    """max(x, 0), NaN is kept; the gradient is computed from y, so that y may reuse x's memory."""
 
     def apply(self, x: Array) -> Any:
         return np.maximum(x, 0)
@@ -382,7 +382,7 @@ class Softplus(_Unary):
 
 @dataclass(frozen=True)
 class Gelu(_Unary):
-    """x * Phi(x) with the normal distribution's Phi, by erf."""
+    """x * Phi(x) with the normal CDF Phi, by erf."""
 
     def apply(self, x: Array) -> Any:
         return 0.5 * x * (1 + erf_numpy(x * math.sqrt(0.5)))
@@ -396,7 +396,7 @@ _ROOT_2_PI = math.sqrt(2 / math.pi)
 
 @dataclass(frozen=True)
 class GeluTanh(_Unary):
-    """The tanh form of gelu: 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))."""
+    """The tanh approximation of gelu: 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))."""
 
     def apply(self, x: Array) -> Any:
         return 0.5 * x * (1 + np.tanh(_ROOT_2_PI * (x + 0.044715 * x * x * x)))
@@ -445,7 +445,7 @@ class LogicalNot(_Unary):
 
 
 class _Binary(Op):
-    """y[i] = f(a[i], b[i]) after broadcasting. A subclass gives `apply` and `partials`."""
+    """y[i] = f(a[i], b[i]) after broadcasting. A subclass defines `apply` and `partials`."""
 
     arity = 2
     elementwise = True
@@ -457,7 +457,7 @@ class _Binary(Op):
         raise NotImplementedError
 
     def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
-        """The gradients before they are summed to the operands' shapes."""
+        """The gradients before reduction to the operands' shapes."""
         raise NotImplementedError
 
     def infer(self, a: Spec, b: Spec) -> tuple[Spec]:
@@ -526,7 +526,7 @@ class Mul(_Binary):
 
 @dataclass(frozen=True)
 class Div(_Binary):
-    """a / b, of floats."""
+    """a / b, for floats."""
 
     odd = True
     domains = (None, (0.5, 3.0))
@@ -541,9 +541,9 @@ class Div(_Binary):
 
 @dataclass(frozen=True)
 class Pow(_Binary):
-    """a to the power of b, of floats; NaN for a negative a and a b that is not whole.
+    """a to the power of b, for floats; NaN for a negative a and a non-integer b.
 
-    The gradient in b is 0 where a is 0 and b not negative, as torch's; NaN where a is negative.
+    The gradient in b is 0 where a is 0 and b is not negative, as torch's; NaN where a is negative.
     """
 
     domains = ((0.5, 2.0), (-2.0, 3.0))
@@ -560,7 +560,7 @@ class Pow(_Binary):
 
 @dataclass(frozen=True)
 class Minimum(_Binary):
-    """The smaller of a and b; NaN where one of them is. Of equal ones a takes `share` of the gradient."""
+    """The smaller of a and b, propagating NaN. For equal ones a gets `share` of the gradient."""
 
     dtypes = NUMBERS
     commutative = True
@@ -575,7 +575,7 @@ class Minimum(_Binary):
 
 @dataclass(frozen=True)
 class Maximum(_Binary):
-    """The larger of a and b; NaN where one of them is. Of equal ones a takes `share` of the gradient."""
+    """The larger of a and b, propagating NaN. For equal ones a gets `share` of the gradient."""
 
     dtypes = NUMBERS
     commutative = True
@@ -589,7 +589,7 @@ class Maximum(_Binary):
 
 
 def _shared(g: Any, equal: Any, first: Any, share: float) -> tuple[Any, Any]:
-    """g to the operand that won; where they are equal, `share` of it to the first and the rest to the other."""
+    """g to the selected operand; where they are equal, `share` of it to the first and the rest to the other."""
     if share in (0, 1):
         won = first | equal if share else first
         return where(won, g, 0.0), where(won, 0.0, g)
@@ -597,7 +597,7 @@ def _shared(g: Any, equal: Any, first: Any, share: float) -> tuple[Any, Any]:
 
 
 class _Comparison(_Binary):
-    """A boolean for each pair of elements."""
+    """A boolean per pair of elements."""
 
     dtypes = NUMBERS
     differentiable = False
@@ -737,12 +737,12 @@ class Where(Op):
 
 
 class _ActivationGrad(Op):
-    """The gradient of an activation: (y, g) -> g * f'(x), with f'(x) written in y = f(x), or in x in its place."""
+    """The gradient of an activation: (y, g) -> g * f'(x), with f'(x) in terms of y = f(x), or of x in its place."""
 
     arity = 2
     elementwise = True
     inplace = {0: 1}
-    chained = 1  # in a fused chain it is the gradient that flows
+    chained = 1  # in a fused chain the gradient is the running value
 
     def infer(self, y: Spec, g: Spec) -> tuple[Spec]:
         self.check_float(y, g)
@@ -767,7 +767,7 @@ class ReluGrad(_ActivationGrad):
 
 @dataclass(frozen=True)
 class ClippedReluGrad(_ActivationGrad):
-    """g where 0 < y < hi, else 0; hi is a number that y's dtype holds."""
+    """g where 0 < y < hi, else 0; hi is exact in y's dtype."""
 
     hi: float = 6.0
 
@@ -809,7 +809,7 @@ class TanhGrad(_ActivationGrad):
 
 @dataclass(frozen=True)
 class GeluGrad(_ActivationGrad):
-    """(x, g) -> g * gelu'(x), from gelu's input; approximate: "none" or "tanh", as `gelu` takes it.
+    """(x, g) -> g * gelu'(x), from gelu's input; approximate: "none" or "tanh", as in `gelu`.
 
     gelu'(x) is Phi(x) + x * phi(x), or, with t = tanh(u) and u = sqrt(2 / pi) * (x + 0.044715 * x^3),
     (1 + t) / 2 + x / 2 * (1 - t^2) * u'.
@@ -822,7 +822,7 @@ class GeluGrad(_ActivationGrad):
         return s * g * self._curvature(x), call(self, x, s)
 
     def _curvature(self, x: Any) -> Any:
-        """gelu''(x) by ops: phi(x) * (2 - x^2), or (1 - t^2) * (u' + x / 2 * (u'' - 2 * t * u'^2))."""
+        """gelu''(x) in ops: phi(x) * (2 - x^2), or (1 - t^2) * (u' + x / 2 * (u'' - 2 * t * u'^2))."""
         square = x * x
         if self.approximate == "none":
             return (square * -0.5).exp() * (2 - square) * (1 / math.sqrt(2 * math.pi))
@@ -862,7 +862,7 @@ class SiluGrad(_ActivationGrad):
 
 
 def _sigmoid(x: Array) -> Any:
-    """Without overflow: exp of what is not positive."""
+    """Overflow-free: exp is only taken of non-positive numbers."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1, e) / (1 + e)
 
@@ -873,8 +873,8 @@ _ERF_STEP, _ERF_END = 1 / 64, 6.0  # beyond 6 the function is 1 in float64
 def _erf_table() -> Array:
     """Taylor coefficients of erf around each multiple of _ERF_STEP: row n holds the n-th derivative / n!.
 
-    The (n + 1)-th derivative of erf is 2 / sqrt(pi) * (-1)^n * H_n(x) * exp(-x^2), H_n Hermite's polynomials
-    (Abramowitz and Stegun 7.1.19). Six terms leave an error below 1e-17 within half a step.
+    The (n + 1)-th derivative of erf is 2 / sqrt(pi) * (-1)^n * H_n(x) * exp(-x^2), with H_n the Hermite polynomials
+    (Abramowitz and Stegun 7.1.19). Six terms have an error below 1e-17 within half a step.
     """
     x = np.arange(0, _ERF_END + _ERF_STEP, _ERF_STEP)
     hermite = [np.ones_like(x), 2 * x]
@@ -887,11 +887,11 @@ def _erf_table() -> Array:
 
 
 _ERF = _erf_table()
-_ERF_32 = _ERF[:4].astype(np.float32)  # four terms leave an error below 1e-9
+_ERF_32 = _ERF[:4].astype(np.float32)  # four terms have an error below 1e-9
 
 
 def lookup(table: Array, index: Any) -> Any:
-    """table[index]. As NumPy's own functions it asks an index that is no array of NumPy's (NEP 18)."""
+    """table[index]. As in NumPy's own functions, an index that is not a NumPy array dispatches the call (NEP 18)."""
     if not isinstance(index, np.ndarray | np.generic):
         return index.__array_function__(lookup, (type(index),), (table, index), {})
     places: Any = index
@@ -899,7 +899,7 @@ def lookup(table: Array, index: Any) -> Any:
 
 
 def erf_numpy(x: Array) -> Array:
-    """The error function of a float32 or float64 array, to the last digits."""
+    """The error function of a float32 or float64 array, accurate to the last digits."""
     table = _ERF_32 if x.dtype == np.float32 else _ERF
     size = np.minimum(np.abs(x), x.dtype.type(_ERF_END))
     steps = np.rint(size * (1 / _ERF_STEP))
@@ -917,14 +917,14 @@ def erf_numpy(x: Array) -> Array:
 
 
 def _binary(op: Op, input: Any, other: Any, of_booleans: Op | None = None) -> Any:
-    """The op on two operands in their common dtype; where that is bool by another op, if there is one."""
+    """The op on two operands in their common dtype; for bool by another op, if there is one."""
     a, b = together(op.name, input, other)
     return call(op if of_booleans is None or a.dtype.kind != "b" else of_booleans, a, b)
 
 
 @checked
 def add(input: Any, other: Any, *, alpha: Number = 1) -> Any:
-    """input + alpha * other; of booleans whether one is true, as in torch."""
+    """input + alpha * other; logical or for booleans, as in torch."""
     return _binary(made(Add), input, _scaled("add", input, other, alpha), made(LogicalOr))
 
 
@@ -935,7 +935,7 @@ def sub(input: Any, other: Any, *, alpha: Number = 1) -> Any:
 
 
 def _scaled(what: str, input: Any, other: Any, alpha: Number) -> Any:
-    """alpha * other. Raises DTypeError for a fraction of whole numbers, which no integer result could hold."""
+    """alpha * other. Raises DTypeError for a fractional alpha with integers, which the result could not hold."""
     if isinstance(alpha, int) and alpha == 1:
         return other
     whole = not any(_is_floating(x) for x in (input, other))
@@ -949,17 +949,17 @@ def _is_floating(x: Any) -> bool:
 
 
 def mul(input: Any, other: Any) -> Any:
-    """input * other; of booleans whether both are true, as in torch."""
+    """input * other; logical and for booleans, as in torch."""
     return _binary(made(Mul), input, other, made(LogicalAnd))
 
 
 def minimum(input: Any, other: Any) -> Any:
-    """The smaller of input and other; NaN where one of them is."""
+    """The smaller of input and other, propagating NaN."""
     return _binary(made(Minimum), input, other, made(LogicalAnd))
 
 
 def maximum(input: Any, other: Any) -> Any:
-    """The larger of input and other; NaN where one of them is."""
+    """The larger of input and other, propagating NaN."""
     return _binary(made(Maximum), input, other, made(LogicalOr))
 
 
@@ -974,7 +974,7 @@ def ne(input: Any, other: Any) -> Any:
 
 
 def _ordered(op: Op, input: Any, other: Any) -> Any:
-    """A comparison of numbers; of booleans as 0 and 1, as in torch."""
+    """A comparison of numbers; booleans compare as 0 and 1, as in torch."""
     a, b = together(op.name, input, other)
     a, b = (operand(x).cast("uint8") if x.dtype.kind == "b" else x for x in (a, b))
     return call(op, a, b)
@@ -1001,22 +1001,22 @@ def ge(input: Any, other: Any) -> Any:
 
 
 def logical_and(input: Any, other: Any) -> Any:
-    """input and other, as booleans: what is not 0 counts as true."""
+    """input and other, as booleans: nonzero is true."""
     return call(made(LogicalAnd), *_truths("logical_and", input, other))
 
 
 def logical_or(input: Any, other: Any) -> Any:
-    """input or other, as booleans: what is not 0 counts as true."""
+    """input or other, as booleans: nonzero is true."""
     return call(made(LogicalOr), *_truths("logical_or", input, other))
 
 
 def logical_not(input: Any) -> Any:
-    """not input, as booleans: what is not 0 counts as true."""
+    """not input, as booleans: nonzero is true."""
     return call(made(LogicalNot), _truth(input, "logical_not"))
 
 
 def _truths(what: str, a: Any, b: Any) -> tuple[Any, Any]:
-    """Both as booleans; an array beside an operand is made one where that is."""
+    """Both as booleans; an array next to an operand stays an array, to be adopted on the operand's device."""
     if isinstance(a, Operand) != isinstance(b, Operand):
         a, b = (_truth(x, what) if isinstance(x, Operand) else np.not_equal(x, 0) for x in (a, b))
         return a, b
@@ -1029,7 +1029,7 @@ def _truth(x: Any, what: str) -> Any:
 
 
 def where(condition: Any, input: Any, other: Any) -> Any:
-    """input where condition (of bool) is true, else other; they take their common dtype, numbers the tensor's."""
+    """input where condition (bool) is true, else other, in their common dtype; numbers take the tensor's."""
     if is_number(input) and is_number(other):
         kind = float32 if isinstance(input, float) or isinstance(other, float) else None
         input = np.asarray(input, None if kind is None else kind.numpy)
@@ -1037,9 +1037,9 @@ def where(condition: Any, input: Any, other: Any) -> Any:
 
 
 def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
-    """input, not below min and not above max, which are numbers, tensors or None; max where they cross.
+    """input clamped to [min, max], which are numbers, tensors or None; max where they cross.
 
-    At a bound the gradient is input's, as in torch. Raises ValueError where both are None.
+    At a bound the gradient goes to input, as in torch. Raises ValueError if both are None.
     """
     if min is None and max is None:
         raise ValueError("clamp: min and max are both None; give at least one of them")
@@ -1047,7 +1047,7 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def _between(x: Any, low: Any, high: Any, share: float) -> Any:
-    """x between two bounds; at a bound `share` of the gradient is x's."""
+    """x between two bounds; at a bound x gets `share` of the gradient."""
     x = x if low is None else _binary(Maximum(share), x, low)
     return x if high is None else _binary(Minimum(share), x, high)
 
@@ -1063,23 +1063,23 @@ def abs(input: Any) -> Any:
 
 
 def sign(input: Any) -> Any:
-    """-1, 0 or 1; 0 for NaN, as torch.sign; booleans as they are."""
+    """-1, 0 or 1; 0 for NaN, as torch.sign; booleans are unchanged."""
     x = operand(input, "sign")
     return x if x.dtype == bool_ else call(made(Sign), x)
 
 
 def floor(input: Any) -> Any:
-    """The largest whole number that is not above input; integers as they are."""
+    """The largest integer not above input; integers are unchanged."""
     return _rounded(Floor(), input)
 
 
 def ceil(input: Any) -> Any:
-    """The smallest whole number that is not below input; integers as they are."""
+    """The smallest integer not below input; integers are unchanged."""
     return _rounded(Ceil(), input)
 
 
 def trunc(input: Any) -> Any:
-    """The whole number towards zero; integers as they are."""
+    """input rounded towards zero; integers are unchanged."""
     x = operand(input, "trunc")
     return x if not x.dtype.is_float else where(x < 0, ceil(x), floor(x))
 
@@ -1119,7 +1119,7 @@ def reciprocal(input: Any) -> Any:
 
 
 def square(input: Any) -> Any:
-    """input * input; of booleans int64, as torch.square."""
+    """input * input; int64 for booleans, as torch.square."""
     x = operand(input, "square")
     x = x.cast(int64) if x.dtype == bool_ else x
     return mul(x, x)
@@ -1151,13 +1151,13 @@ def identity(input: Any) -> Any:
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
-    """max(x, 0); also of integers. inplace, here and beside: taken for the sake of old programs, changes nothing."""
+    """max(x, 0); also for integers. inplace, here and in the others: accepted for compatibility, without effect."""
     x = operand(input, "relu")
     return maximum(x, 0) if x.dtype in INTEGERS else call(made(Relu), x)
 
 
 def relu6(input: Any, inplace: bool = False) -> Any:
-    """min(max(x, 0), 6); also of integers."""
+    """min(max(x, 0), 6); also for integers."""
     return hardtanh(input, 0, 6)
 
 
@@ -1194,7 +1194,7 @@ def tanh(input: Any) -> Any:
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """log(1 + exp(beta * x)) / beta, without overflow; x itself where beta * x > threshold.
 
-    At the default threshold the two differ by less than 3e-9, and the formula alone is used.
+    At the default threshold the two differ by less than 3e-9, and only the formula is used.
     """
     if beta == 0:
         raise ValueError("softplus: beta must not be 0")
@@ -1207,7 +1207,7 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
 
 @checked
 def gelu(input: Any, approximate: Literal["none", "tanh"] = "none") -> Any:
-    """x * Phi(x), exact (by erf) or, with approximate="tanh", in its tanh form."""
+    """x * Phi(x), exact (by erf) or, with approximate="tanh", by the tanh approximation."""
     return call(Gelu() if approximate == "none" else GeluTanh(), input)
 
 
@@ -1225,7 +1225,7 @@ def swish(input: Any, beta: float = 1.0) -> Any:
 
 @checked
 def threshold(input: Any, threshold: Number, value: Number, inplace: bool = False) -> Any:
-    """value where x <= threshold, else x; NaN stays."""
+    """value where x <= threshold, else x; NaN is kept."""
     x = operand(input, "threshold")
     return where(le(x, threshold), value, x)
 
@@ -1245,13 +1245,13 @@ def prelu(input: Any, weight: Any) -> Any:
 
 @checked
 def hardtanh(input: Any, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False) -> Any:
-    """x, not below min_val and not above max_val; at both the gradient is 0, as in torch. Integers stay integers,
-    within the whole parts of the bounds."""
+    """x clamped to [min_val, max_val], with gradient 0 at both bounds, as in torch. Integers stay integers, with the
+    bounds truncated to integers."""
     if min_val > max_val:
         raise ValueError(f"hardtanh: min_val must be <= max_val, got {min_val} and {max_val}")
     x = operand(input, "hardtanh")
     if min_val == 0 < max_val < math.inf and x.dtype.is_float:
-        return clipped_relu(x, max_val)  # one op, which norms take in
+        return clipped_relu(x, max_val)  # one op, which norms can fuse
     if x.dtype in INTEGERS and math.isfinite(min_val) and math.isfinite(max_val):
         min_val, max_val = int(min_val), int(max_val)
     return _between(x, min_val, max_val, 0.0)

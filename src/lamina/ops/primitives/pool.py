@@ -1,8 +1,8 @@
 """Pooling: maximum, average and sum over a sliding window, with their gradients as ops.
 
-Inputs are [N, C, *spatial] with one to three spatial axes. Padding is never taken for the maximum; average
-pooling counts it ("include"), does not count it ("exclude"), or only sums ("sum").
-Counterparts: cudnnPoolingForward and …Backward, resample nodes of the graph API.
+Inputs are [N, C, *spatial] with one to three spatial axes. Padding is never the maximum; average pooling counts it
+("include"), does not count it ("exclude"), or only sums ("sum"). Counterparts: cudnnPoolingForward and …Backward,
+resample nodes of the graph API.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODES = ("include", "exclude", "sum")
 
 
 def index_dtype(kernel: Shape) -> DType:
-    """What MaxPool's index is kept in: uint8 for kernels of up to 256 elements, else int32."""
+    """The dtype of MaxPool's index: uint8 for kernels of up to 256 elements, else int32."""
     return uint8 if prod(kernel) <= 256 else int32
 
 
@@ -40,7 +40,7 @@ class _Pool(Op):
         return self.result((*x.shape[:2], *self.positions(x)), x.dtype)
 
     def positions(self, x: Spec, shape: Shape | None = None) -> Shape:
-        """The window's positions in the spatial axes of x, or in `shape`."""
+        """The number of window positions along the spatial axes of x, or of `shape`."""
         win, rank = self.window, self.window.rank
         spatial = x.shape[2:] if shape is None else shape
         if x.ndim != rank + 2 or len(self.kernel) != rank or len(spatial) != rank:
@@ -58,7 +58,7 @@ class _Pool(Op):
         return win.output(spatial, self.kernel, self.name)
 
     def check_index(self, index: Spec, shape: Shape) -> None:
-        """Raise unless `index` is an index of MaxPool of this shape."""
+        """Raise unless `index` is a valid index of MaxPool with this shape."""
         if index.dtype != index_dtype(self.kernel):
             raise DTypeError(f"{self.name}: index must be {index_dtype(self.kernel)}, got {index}")
         if index.shape != shape:
@@ -67,7 +67,7 @@ class _Pool(Op):
 
 @dataclass(frozen=True)
 class MaxPool(_Pool):
-    """x [N, C, *S] -> y [N, C, *O], and with index=True also where in its window each maximum is.
+    """x [N, C, *S] -> y [N, C, *O], and with index=True also the position of each maximum in its window.
 
     The index is the offset of the first maximum in the kernel, row-major, padded positions counted (but never
     chosen): uint8, or int32 for kernels of more than 256 elements. NaN counts as the largest value.
@@ -101,7 +101,7 @@ class MaxPool(_Pool):
         return (best, self._first(padded, best, taps)) if self.index else (best,)
 
     def _first(self, padded: Array, best: Array, taps: Sequence[tuple[slice, ...]]) -> Array:
-        """The first tap at which each maximum is met, not in padding: from the last on, each overwrites."""
+        """The first tap with each maximum, excluding padding: iterating backwards, each overwrites the last."""
         real = self.window.pad(np.ones((1, 1, *self.window.unpadded(padded.shape[2:])), bool))
         index = np.zeros(best.shape, index_dtype(self.kernel).numpy)
         odd = bool(np.isnan(best).any())
@@ -124,7 +124,7 @@ class MaxPool(_Pool):
 
 @dataclass(frozen=True)
 class MaxPoolGrad(_Pool):
-    """(g [N, C, *O], index) -> dx [N, C, *shape]: g put where the maxima were; overlaps are summed."""
+    """(g [N, C, *O], index) -> dx [N, C, *shape]: g scattered to the maxima; overlaps are summed."""
 
     kernel: Shape
     window: Window
@@ -192,8 +192,8 @@ class MaxPoolGather(_Pool):
 
 @dataclass(frozen=True)
 class AvgPool(_Pool):
-    """x [N, C, *S] -> y [N, C, *O]: the window's sum, by its size ("include"), by its elements that are not
-    padding ("exclude"), or as it is ("sum").
+    """x [N, C, *S] -> y [N, C, *O]: the window's sum, divided by its size ("include"), by its number of non-padding
+    elements ("exclude"), or not at all ("sum").
     """
 
     kernel: Shape
@@ -293,14 +293,14 @@ def _index(kernel: Shape, y: Shape) -> Arg:
 
 
 def _divisor(op: AvgPool | AvgPoolGrad, spatial: Shape, positions: Shape) -> Array:
-    """What the sum at each position is divided by, shape [*O] or []."""
+    """The divisor of the sum at each position, shape [*O] or []."""
     if op.mode == "exclude":
         return counts(op.kernel, op.window, spatial, positions)
     return np.array(prod(op.kernel) if op.mode == "include" else 1, np.float64)
 
 
 def counts(kernel: Shape, win: Window, spatial: Shape, positions: Shape) -> Array:
-    """How many elements that are not padding each window meets (at least 1), shape [*O]."""
+    """The number of non-padding elements in each window (at least 1), shape [*O]."""
     found = np.ones(positions)
     for axis, (k, n, out) in enumerate(zip(kernel, spatial, positions, strict=True)):
         start = np.arange(out) * win.stride[axis] - win.padding[axis][0]
@@ -310,11 +310,11 @@ def counts(kernel: Shape, win: Window, spatial: Shape, positions: Shape) -> Arra
     return np.maximum(found, 1)
 
 
-# Functions, named and called as in torch.nn.functional. All take one image [C, *spatial] without its batch, too.
+# Functions with the names and signatures of torch.nn.functional. All also take a single image [C, *spatial].
 
 
 def unbatched(what: str, input: Any, rank: int) -> tuple[Any, bool]:
-    """The input with a batch axis, and whether it had none. Raises ShapeError."""
+    """The input with a batch axis, and whether it was unbatched. Raises ShapeError."""
     x = operand(input, what)
     if x.ndim not in (rank + 1, rank + 2):
         raise ShapeError(
@@ -341,10 +341,10 @@ def _window(
 
 
 def _ceil(win: Window, spatial: Shape, kernel: Shape) -> Window:
-    """More padding after each axis, so that a last incomplete window counts if it starts before the end."""
+    """Additional padding after each axis, so that a last incomplete window counts if it starts before the end."""
     pairs = []
     for n, (lo, hi), span, s in zip(spatial, win.padding, win.span(kernel), win.stride, strict=True):
-        last = -(-(n + lo + hi - span) // s) * s  # where the last window starts, padding counted
+        last = -(-(n + lo + hi - span) // s) * s  # start of the last window, including padding
         if last >= n + lo:
             last -= s
         pairs.append((lo, max(hi, last + span - n - lo)))
@@ -373,7 +373,7 @@ def _max_pool(
 
 
 def plane_index(offset: Any, kernel: Shape, win: Window, spatial: Shape) -> Any:
-    """Where in its image each maximum is, row-major over the spatial axes (int64), from its place in the window."""
+    """The position of each maximum in its image, row-major over the spatial axes (int64), from that in its window."""
     rest, found = offset.cast(float32), None  # exact: a kernel has far less than 2^24 elements
     for axis in reversed(range(len(kernel))):
         above = (rest * (1.0 / kernel[axis]) + 0.5 / kernel[axis]).floor()
@@ -414,7 +414,7 @@ def _averaged(
         return call(AvgPool(size, win, "exclude"), x)
     if win == plain:
         return call(AvgPool(size, win, "include"), x)
-    # The padding that ceil_mode adds is not counted, the caller's own is.
+    # ceil_mode's padding is not counted, the caller's own is.
     own = Window(win.stride, tuple((0, 0) for _ in size), win.dilation)
     positions = win.output(x.shape[2:], size)
     weight = 1 / counts(size, own, plain.padded(x.shape[2:]), positions)
@@ -457,10 +457,10 @@ def max_pool2d(
 ) -> Any:
     """The largest element of each window of input [N, C, H, W], as torch.nn.functional.max_pool2d.
 
-    stride: the kernel's size by default. padding: as for conv2d, smaller than the kernel's reach; it is never
-    the largest. ceil_mode: a last incomplete window counts as well, if it starts inside the input.
-    return_indices: also where each is in its image, row-major over the spatial axes, in int64.
-    The gradient goes to the first maximum of each window. Raises ShapeError or DTypeError.
+    stride: the kernel's size by default. padding: as in conv2d, smaller than the kernel's reach; it is never the
+    maximum. ceil_mode: a last incomplete window also counts, if it starts inside the input. return_indices: also the
+    position of each in its image, row-major over the spatial axes, in int64. The gradient goes to the first maximum
+    of each window. Raises ShapeError or DTypeError.
     """
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
@@ -501,7 +501,7 @@ def max_pool2d_with_indices(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Any:
-    """(The largest element of each window, where it is in its image): `max_pool2d` with return_indices."""
+    """(The largest element of each window, its position in the image): `max_pool2d` with return_indices."""
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
@@ -543,8 +543,8 @@ def avg_pool2d(
 ) -> Any:
     """The mean of each window of input [N, C, H, W], as torch.nn.functional.avg_pool2d.
 
-    count_include_pad: whether padding counts as elements that are 0 (what ceil_mode adds never counts).
-    divisor_override: divide the sums by this instead. Raises ShapeError or DTypeError.
+    count_include_pad: whether padding counts as zeros (ceil_mode's padding never counts). divisor_override: divide
+    the sums by this instead. Raises ShapeError or DTypeError.
     """
     return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
@@ -609,7 +609,7 @@ def _adaptive_avg_pool(rank: int, input: Any, output_size: Any) -> Any:
 
 
 def output_sizes(what: str, x: Any, output_size: Any) -> Shape:
-    """One size for all spatial axes of x, or one for each; None keeps a size. Raises ShapeError."""
+    """One size for all spatial axes of x, or one per axis; None keeps a size. Raises ShapeError."""
     rank = x.ndim - 2
     given: Any = (
         (output_size,) * rank
@@ -638,7 +638,7 @@ def adaptive_avg_pool1d(input: Any, output_size: int | Sequence[int | None] | No
 
 @checked
 def adaptive_avg_pool2d(input: Any, output_size: int | Sequence[int | None] | None) -> Any:
-    """Means over windows that cut the spatial axes into `output_size` parts; None keeps a size.
+    """Means over windows that divide the spatial axes into `output_size` parts; None keeps a size.
 
     As torch.nn.functional.adaptive_avg_pool2d: windows overlap where the sizes do not divide.
     """
@@ -666,7 +666,7 @@ def _lp_pool(
 
 
 def _root(sums: Any, norm_type: float) -> Any:
-    """sums ** (1 / norm_type), whose gradient where a sum is 0 (windows behind a relu) is 0, as torch's: not
+    """sums ** (1 / norm_type), with gradient 0 where a sum is 0 (windows after a relu), as torch's, instead of
     infinity, which times the inner gradient of 0 would be NaN."""
     is_zero = eq(sums, 0.0)
     return where(is_zero, sums, where(is_zero, 1.0, sums) ** (1 / norm_type))
@@ -686,9 +686,9 @@ def lp_pool2d(
 ) -> Any:
     """(sum of x ** norm_type over each window) ** (1 / norm_type) of input [N, C, H, W] or [C, H, W].
 
-    As torch.nn.functional.lp_pool2d: norm_type 1 sums, infinity (`max_pool2d`) is its limit; the last incomplete
-    windows that ceil_mode adds are scaled as if they were whole. stride: the kernel's size by default. NaN where a
-    sum of odd powers is negative; where a sum is 0 so is the gradient. Raises ShapeError, ValueError.
+    As torch.nn.functional.lp_pool2d: norm_type 1 sums, infinity (`max_pool2d`) is its limit; incomplete last windows
+    from ceil_mode are scaled as if they were complete. stride: the kernel's size by default. NaN where a sum of odd
+    powers is negative; the gradient is 0 where a sum is 0. Raises ShapeError, ValueError.
     """
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
 

@@ -1,4 +1,4 @@
-"""Products of tensors, composed of matrix products: einsum, tensordot, and the ones with names."""
+"""Tensor products composed of matrix products: einsum, tensordot, and the named ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lamina.spec import ShapeError, int64, normalize_axis
 
 
 def contracted(a: Any, b: Any) -> Any:
-    """The products of matrices [B, M, K] and [B, K, N]; of integers as elementwise products that are summed."""
+    """The products of matrices [B, M, K] and [B, K, N]; for integers as summed elementwise products."""
     if a.dtype.is_float:
         return matmul(a, b)
     return cast(sum(a.reshape((*a.shape, 1)) * b.reshape((b.shape[0], 1, *b.shape[1:])), 2), a.dtype)
@@ -35,12 +35,12 @@ def contracted(a: Any, b: Any) -> Any:
 
 @checked
 def einsum(equation: Any, *operands: Any) -> Any:
-    """Sums of products of elements, in Einstein's notation: "bij,bjk->bik"; "..." stands for axes in front.
+    """Sums of products of elements in Einstein notation: "bij,bjk->bik"; "..." stands for leading axes.
 
-    A label that is repeated in one operand takes its diagonal; without an arrow the labels that occur once stay, in
-    their order. Operands, one by one or as one sequence, are multiplied from the left to the right. torch.einsum,
-    whose other form it has, too: einsum(a, [0, 1], b, [1, ...], [0, ...]) with labels 0 to 51 behind each operand.
-    Raises ValueError for an equation that does not fit, ShapeError for sizes that do not.
+    A label repeated within one operand takes its diagonal; without an arrow the labels that occur once are kept, in
+    alphabetical order. Operands, as separate arguments or one sequence, are multiplied from left to right.
+    torch.einsum, including its other form: einsum(a, [0, 1], b, [1, ...], [0, ...]) with labels 0 to 51 after each
+    operand. Raises ValueError for an invalid equation, ShapeError for mismatched sizes.
     """
     if not isinstance(equation, str):
         equation, operands = _as_equation((equation, *operands))
@@ -56,7 +56,7 @@ def einsum(equation: Any, *operands: Any) -> Any:
 
 
 def _as_equation(given: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
-    """The equation, and the operands, of (operand, its labels, operand, its labels, …[, the result's labels])."""
+    """The equation, and the operands, from (operand, its labels, operand, its labels, …[, the result's labels])."""
     pairs = len(given) // 2
     if not pairs:
         raise ValueError(
@@ -69,7 +69,7 @@ def _as_equation(given: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _spelled(labels: Any) -> str:
-    """Labels as letters, in their order. Raises ValueError for what is no sequence of numbers below 52 and "..."."""
+    """Labels as letters, in their order. Raises ValueError for other values than numbers below 52 and "..."."""
     letters = dict(enumerate(ascii_uppercase + ascii_lowercase))
     if not isinstance(labels, (list, tuple)) or not all(c is Ellipsis or c in letters for c in labels):
         raise ValueError(
@@ -79,7 +79,7 @@ def _spelled(labels: Any) -> str:
 
 
 def _labels(equation: str, xs: Sequence[Any]) -> tuple[list[list[str]], list[str]]:
-    """The labels of each operand's axes and of the result's; those of "..." are numbers from the back."""
+    """The labels of each operand's axes and of the result's; axes of "..." are numbered from the back."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     texts = left.split(",")
     if len(texts) != len(xs):
@@ -114,7 +114,7 @@ def _result(equation: str, text: str, dots: Sequence[str]) -> list[str]:
 
 
 def _diagonal(x: Any, term: Sequence[str]) -> tuple[Any, list[str]]:
-    """Axes with one label as one."""
+    """Axes with the same label merged into one."""
     labels = list(term)
     for label in dict.fromkeys(term):
         while labels.count(label) > 1:
@@ -130,12 +130,12 @@ def _diagonal(x: Any, term: Sequence[str]) -> tuple[Any, list[str]]:
 
 
 def _product(x: Any, xl: Sequence[str], y: Any, yl: Sequence[str], later: set[str]) -> tuple[Any, list[str]]:
-    """The product of two operands, summed over the labels that nothing needs later, and its labels."""
+    """The product of two operands, summed over the labels that are not needed later, and its labels."""
     size = _sizes(x, xl, y, yl)
     x, xl = _summed(x, xl, {c for c in xl if c not in yl and c not in later})
     y, yl = _summed(y, yl, {c for c in yl if c not in xl and c not in later})
     both = [c for c in xl if c in yl]
-    # an axis of size 1 that meets a larger one is no axis of a matrix product: it is multiplied by all
+    # an axis of size 1 that meets a larger one does not take part in the matrix product: it broadcasts
     batch = [c for c in both if c in later]
     inner = [c for c in both if c not in later]
     rows, columns = [c for c in xl if c not in both], [c for c in yl if c not in both]
@@ -147,7 +147,7 @@ def _product(x: Any, xl: Sequence[str], y: Any, yl: Sequence[str], later: set[st
 
 
 def _sizes(x: Any, xl: Sequence[str], y: Any, yl: Sequence[str]) -> dict[str, int]:
-    """The size of each label; 1 gives way. Raises ShapeError."""
+    """The size of each label; 1 broadcasts. Raises ShapeError."""
     size: dict[str, int] = {}
     for label, n in (*zip(xl, x.shape, strict=True), *zip(yl, y.shape, strict=True)):
         known = size.setdefault(label, n)
@@ -167,21 +167,21 @@ def _summed(x: Any, labels: Sequence[str], gone: set[str]) -> tuple[Any, list[st
 
 
 def _grouped(x: Any, labels: Sequence[str], groups: Sequence[Sequence[str]], size: dict[str, int]) -> Any:
-    """x with one axis for each group of labels."""
+    """x with one axis per group of labels."""
     order = [c for group in groups for c in group]
     wide = expand(permute(x, [labels.index(c) for c in order]), [size[c] for c in order])
     return wide.reshape([prod(size[c] for c in group) for group in groups])
 
 
 def _arranged(x: Any, labels: Sequence[str], result: Sequence[str]) -> Any:
-    """The result's axes in order, others summed."""
+    """The result's axes in order, the others summed."""
     x, labels = _summed(x, labels, set(labels) - set(result))
     return permute(x, [labels.index(c) for c in result])
 
 
 @checked
 def tensordot(a: Any, b: Any, dims: int | Sequence[Any] = 2) -> Any:
-    """Products summed over axes: the last `dims` of a with the first of b, or the axes that two lists name.
+    """Products summed over axes: the last `dims` of a with the first of b, or the axes given by two lists.
 
     torch.tensordot. Raises ShapeError for axes of different sizes.
     """
@@ -208,7 +208,7 @@ def tensordot(a: Any, b: Any, dims: int | Sequence[Any] = 2) -> Any:
     return contracted(first, second).reshape([*(x.shape[i] for i in rows), *(y.shape[i] for i in columns)])
 
 
-# ---- products with names
+# ---- named products
 
 
 def inner(input: Any, other: Any) -> Any:
@@ -223,7 +223,7 @@ def vdot(input: Any, other: Any) -> Any:
 
 
 def kron(input: Any, other: Any) -> Any:
-    """Each element of input times all of other, as blocks. torch.kron."""
+    """The Kronecker product: each element of input times all of other, as blocks. torch.kron."""
     x, y = operand(input, "kron"), operand(other, "kron", "other")
     rank = max(x.ndim, y.ndim)
     shapes = [(1,) * (rank - v.ndim) + v.shape for v in (x, y)]
@@ -270,7 +270,7 @@ def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Number = 1, alpha: Num
 
 
 def _added(input: Any, product: Any, beta: Number, alpha: Number) -> Any:
-    """beta * input + alpha * product; input is not looked at (NaN neither) where beta is 0."""
+    """beta * input + alpha * product; input is not read (nor its NaN) if beta is 0."""
     scaled = product if alpha == 1 else product * alpha
     if beta == 0:
         return scaled
@@ -295,8 +295,8 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Any:
     """The p-norm distances of all rows of x1 [..., P, M] from all of x2 [..., R, M]: [..., P, R]. torch.cdist.
 
-    More than 25 Euclidean distances a row are made of one matrix product, unless compute_mode is
-    "donot_use_mm_for_euclid_dist"; "use_mm_for_euclid_dist" always takes it. The gradient is 0 where a distance is 0.
+    More than 25 Euclidean distances per row are computed by one matrix product, unless compute_mode is
+    "donot_use_mm_for_euclid_dist"; "use_mm_for_euclid_dist" always uses it. The gradient is 0 where a distance is 0.
     """
     a, b = operand(x1, "cdist", "x1"), operand(x2, "cdist", "x2")
     modes = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
@@ -317,7 +317,7 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "use_mm_for_eucl
 
 @checked
 def pdist(input: Any, p: float = 2.0) -> Any:
-    """The p-norm distances of all pairs of rows of [N, M], those of the first row first: [N (N - 1) / 2]. F.pdist.
+    """The p-norm distances of all pairs of rows of [N, M], in order of the first row: [N (N - 1) / 2]. F.pdist.
 
     The gradient is 0 where a distance is 0.
     """
@@ -329,7 +329,7 @@ def pdist(input: Any, p: float = 2.0) -> Any:
 
 
 def _euclidean(a: Any, b: Any) -> Any:
-    """|a|^2 - 2 a b + |b|^2 by one product, not below 0."""
+    """|a|^2 - 2 a b + |b|^2 by one product, clamped at 0."""
     squares = [sum(v * v, -1, True) for v in (a, b)]
     found = squares[0] + transpose(squares[1], -1, -2) - 2 * matmul(a, transpose(b, -1, -2))
     safe = found > 0
@@ -338,9 +338,9 @@ def _euclidean(a: Any, b: Any) -> Any:
 
 @checked
 def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
-    """The covariances of variables, one a row, over observations, one a column. torch.cov.
+    """The covariance matrix of variables, one per row, over observations, one per column. torch.cov.
 
-    correction: taken from the number of observations. fweights, aweights: how often each counts, and how much.
+    correction: subtracted from the number of observations. fweights, aweights: the count and the weight of each.
     """
     x = floating(input, "cov")
     if x.ndim > 2:
@@ -369,7 +369,7 @@ def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any 
 
 
 def corrcoef(input: Any) -> Any:
-    """The correlations of variables, one a row. torch.corrcoef."""
+    """The correlation matrix of variables, one per row. torch.corrcoef."""
     found = cov(input)
     if found.ndim == 0:
         return found / found

@@ -1,13 +1,13 @@
-"""Inference on 8-bit numbers: rounding to them, and convolutions and products of them.
+"""8-bit inference: quantization, and quantized convolutions and matrix products.
 
     Quantize         x, scale []                        ->  q = round(x / scale), int8 or float8_e4m3fn
     Dequantize       q, scale []                        ->  q * scale, float32
     QuantizedConv    x [N, C, *S], w [K, C/g, *k], scale [K]  ->  y [N, K, *O] float32
     QuantizedMatmul  a [M, K], b [N, K], scale [N]      ->  y [M, N] float32
 
-Scales are symmetric: zero is zero (Jacob et al. 2018; Wu et al. 2020, "Integer quantization for deep learning
-inference"; for float8 Micikevicius et al. 2022). Products of int8 are summed in int32, those of float8 in float32;
-then the sum is multiplied by scale, which is the input's scale times that of the output channel's weights.
+Quantization is symmetric: the zero point is zero (Jacob et al. 2018; Wu et al. 2020, "Integer quantization for deep
+learning inference"; for float8 Micikevicius et al. 2022). int8 products accumulate in int32, float8 ones in float32;
+the sum is then multiplied by scale, the product of the input's scale and that of the output channel's weights.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from lamina.spec import (
     normalize_axis,
 )
 
-#: The largest number of each 8-bit type, to which the largest of a tensor is scaled.
+#: The largest number of each 8-bit dtype, to which a tensor's maximum is scaled.
 LARGEST = {int8: 127.0, float8_e4m3fn: 448.0}
 EIGHTS = tuple(LARGEST)
 
 
 @dataclass(frozen=True)
 class Quantize(Op):
-    """(x, scale float32 []) -> the nearest number to x / scale in an 8-bit type: ties to even, saturated."""
+    """(x, scale float32 []) -> the nearest number to x / scale in an 8-bit dtype: ties to even, saturating."""
 
     dtype: DType
     dtypes = (float32, float16, bfloat16)
@@ -76,9 +76,7 @@ class Quantize(Op):
             for shape in ((2, 3, 5, 4), (33,), (), (0, 3), (4, 16)):
                 yield Sample.of(cls(dtype), Arg(shape, low=-300.0, high=300.0), scale)
         yield Sample.of(cls(float8_e4m3fn), Arg((64, 3), low=-2000.0, high=2000.0), scale)
-        yield Sample.of(
-            cls(float8_e4m3fn), Arg((64, 3), low=-0.1, high=0.1), scale
-        )  # below the normal numbers
+        yield Sample.of(cls(float8_e4m3fn), Arg((64, 3), low=-0.1, high=0.1), scale)  # subnormal
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ class Dequantize(Op):
 
 @dataclass(frozen=True)
 class QuantizedConv(Op):
-    """y[n, k] = scale[k] * Conv(window)(x, w)[n, k] for 8-bit x and w of one type."""
+    """y[n, k] = scale[k] * Conv(window)(x, w)[n, k] for 8-bit x and w of one dtype."""
 
     window: Window
     dtypes = EIGHTS
@@ -177,7 +175,7 @@ class QuantizedMatmul(Op):
 
 
 def _eights(*shape: int) -> Arg:
-    """Whole numbers that either type holds (float8 rounds some of them)."""
+    """Integers that both dtypes represent exactly (float8 rounds some)."""
     return Arg(shape, low=-127, high=128, integers=True)
 
 
@@ -189,13 +187,13 @@ def _check_scale(op: Op, scale: Spec, shape: tuple[int, ...]) -> None:
 
 @checked
 def quantize(input: Any, scale: Any, dtype: DTypeLike = int8) -> Any:
-    """round(x / scale) in int8 or float8_e4m3fn, saturated; scale: float32, one number. Raises DTypeError."""
+    """round(x / scale) in int8 or float8_e4m3fn, saturating; scale: float32, a scalar. Raises DTypeError."""
     x, by = operand(input, "quantize"), operand(_single(scale), "quantize", "scale")
     return call(Quantize(as_dtype(dtype)), x, by)
 
 
 def dequantize(input: Any, scale: Any) -> Any:
-    """input * scale in float32, for 8-bit input; scale: float32, one number."""
+    """input * scale in float32, for 8-bit input; scale: float32, a scalar."""
     x, by = operand(input, "dequantize"), operand(_single(scale), "dequantize", "scale")
     return call(Dequantize(), x, by)
 
@@ -205,7 +203,7 @@ def _single(scale: Any) -> Any:
 
 
 def rounded(values: Array, dtype: DType, axis: int | None = None) -> tuple[Array, Array]:
-    """An array in an 8-bit type and the scale, or one scale per index of `axis`: its largest number is the type's.
+    """Quantize an array, with one scale or one per index of `axis`, chosen so that its maximum is the dtype's.
 
     Returns (q, scale float32: [] or [values.shape[axis]]) with values near q * scale.
     """
@@ -222,11 +220,11 @@ def rounded(values: Array, dtype: DType, axis: int | None = None) -> tuple[Array
 def fake_quantize_per_tensor_affine(
     input: Any, scale: Any, zero_point: Any, quant_min: int, quant_max: int
 ) -> Any:
-    """input rounded to the numbers that integers from quant_min to quant_max stand for, as
+    """input rounded to the values represented by integers from quant_min to quant_max, as
     torch.fake_quantize_per_tensor_affine: (clamp(round(x / scale) + zero_point) - zero_point) * scale.
 
-    scale, zero_point: numbers, or tensors of one element. The gradient goes straight through where the integer is in
-    range, and is 0 elsewhere (Bengio et al. 2013). Raises ValueError for quant_min > quant_max.
+    scale, zero_point: numbers, or one-element tensors. Straight-through gradient where the integer is in range, 0
+    elsewhere (Bengio et al. 2013). Raises ValueError for quant_min > quant_max.
     """
     return _fake_quantized(
         "fake_quantize_per_tensor_affine", input, scale, zero_point, (), quant_min, quant_max
@@ -237,8 +235,8 @@ def fake_quantize_per_tensor_affine(
 def fake_quantize_per_channel_affine(
     input: Any, scale: Any, zero_point: Any, axis: int, quant_min: int, quant_max: int
 ) -> Any:
-    """Likewise with a scale and a zero point [C] for each entry along an axis, as
-    torch.fake_quantize_per_channel_affine. Raises ShapeError for other shapes."""
+    """The same with a scale and a zero point [C] per entry along an axis, as torch.fake_quantize_per_channel_affine.
+    Raises ShapeError for other shapes."""
     x = operand(input, "fake_quantize_per_channel_affine")
     place = normalize_axis(axis, x.ndim, "fake_quantize_per_channel_affine")
     shape = (x.shape[place],) + (1,) * (x.ndim - 1 - place)
@@ -250,7 +248,7 @@ def fake_quantize_per_channel_affine(
 def _fake_quantized(
     what: str, input: Any, scale: Any, zero_point: Any, shape: tuple[int, ...], low: int, high: int
 ) -> Any:
-    """shape: of what scale and zero point become, to stand beside x."""
+    """shape: the shape of scale and zero point that broadcasts to x."""
     if low > high:
         raise ValueError(f"{what}: quant_min={low} must be at most quant_max={high}")
     x = floating(input, what)
@@ -264,5 +262,5 @@ def _fake_quantized(
     step, zero = beside
     place = round(stop_gradient(x) / step) + zero
     inside = where(logical_and(place >= low, place <= high), x, 0.0)
-    # The difference is 0: x takes part for its gradient alone.
+    # The difference is 0: x takes part only for its gradient.
     return (clamp(place, low, high) - zero) * step + (inside - stop_gradient(inside))

@@ -1,8 +1,8 @@
-"""Random numbers that every device draws alike: Philox4x32-10, a function of (key, counter).
+"""Random numbers that are equal on every device: Philox4x32-10, a function of (key, counter).
 
-J. Salmon, M. Moraes, R. Dror, D. Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). A generator's
-state is a tensor of two int64, (seed, counter): ops take it and return the next one, nothing is hidden.
-Draw i of an op comes from block counter + i // 4, word i % 4.
+J. Salmon, M. Moraes, R. Dror, D. Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). A generator's state
+is a tensor of two int64, (seed, counter): ops take it and return the next one, without hidden state. Draw i of an op
+comes from block counter + i // 4, word i % 4.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def uniform(
 def normal(
     shape: int | Sequence[int], seed: int, counter: int = 0, mean: float = 0.0, std: float = 1.0
 ) -> Array:
-    """A float32 array, normally distributed, by Box and Muller's transform of pairs of words.
+    """A float32 array, normally distributed, by the Box-Muller transform of pairs of words.
 
     Words (u, v) give the elements 2j and 2j + 1: sqrt(-2 log((u + 1) / 2^32)) times the cosine and the sine
     of 2 pi v / 2^32.
@@ -67,7 +67,7 @@ def normal(
 
 
 def next_state(state: Array, count: int) -> Array:
-    """The state after `count` draws: the counter moved on by ceil(count / 4), modulo 2^64."""
+    """The state after `count` draws: the counter advanced by ceil(count / 4), modulo 2^64."""
     seed, counter = (int(s) for s in state)
     moved = (counter + -(-count // 4)) % 2**64
     return np.array([seed, moved - 2**64 if moved >= 2**63 else moved], np.int64)
@@ -75,9 +75,9 @@ def next_state(state: Array, count: int) -> Array:
 
 @contextmanager
 def part_of_batch(rank: int, ranks: int) -> Iterator[None]:
-    """Inside of it random ops draw what this rank's part of a batch would be given if one rank had the whole batch.
+    """Within it random ops draw this rank's part of the numbers that a single rank would draw for the whole batch.
 
-    Each rank has as much of axis 0 as the others; part `rank` of `ranks`.
+    All ranks have equally large parts of axis 0; this one is part `rank` of `ranks`.
     """
     token = _part.set((rank, ranks))
     try:
@@ -89,11 +89,10 @@ def part_of_batch(rank: int, ranks: int) -> Iterator[None]:
 def drawn(
     state: Any, shape: Shape, draw: Callable[[Any, Shape], Sequence[Any]], outer: Shape = ()
 ) -> Sequence[Any]:
-    """(values [*outer, *shape], …, next state) by `draw(state, shape)`, within `part_of_batch` those of this rank.
+    """(values [*outer, *shape], …, next state) from `draw(state, shape)`, within `part_of_batch` this rank's.
 
-    shape: the batch is its first axis; one number alone, [], is the same on all ranks. outer: axes before the batch.
-    Draws come in blocks of four: parts of whole blocks begin at a counter of their own, others are cut out of
-    the whole.
+    shape: the batch is its first axis; a scalar, [], is the same on all ranks. outer: axes before the batch. Draws
+    come in blocks of four: parts of whole blocks start at a counter of their own, others are sliced from the whole.
     """
     part = _part.get()
     if part is None or not shape:
@@ -134,7 +133,7 @@ class _Random(Op):
         return Spec(self.shape, self.dtype), STATE
 
     def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
-        """Each sample draws numbers of its own."""
+        """Each sample draws its own numbers."""
         return None if batched[0] else replace(self, shape=(size, *self.shape))
 
 
@@ -148,7 +147,7 @@ def _samples(op: type[_Random]) -> Iterator[Sample]:
 
 @dataclass(frozen=True)
 class RandomUniform(_Random):
-    """Uniform values in [low, high), drawn as `uniform` does (in half types rounding may give `high`)."""
+    """Uniform values in [low, high), drawn by `uniform` (in half types rounding may give `high`)."""
 
     low: float = 0.0
     high: float = 1.0
@@ -164,7 +163,7 @@ class RandomUniform(_Random):
 
 @dataclass(frozen=True)
 class RandomNormal(_Random):
-    """Normally distributed values, drawn as `normal` does."""
+    """Normally distributed values, drawn by `normal`."""
 
     mean: float = 0.0
     std: float = 1.0

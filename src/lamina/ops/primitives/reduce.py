@@ -1,4 +1,4 @@
-"""Reductions along axes, index reductions, and what is composed of them."""
+"""Reductions along axes, index reductions, and functions composed of them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ T = TypeVar("T")
 
 
 def _added(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """np.sum without its wrapper, which costs as much as adding up a small array."""
+    """np.sum without its wrapper, whose overhead equals the sum of a small array."""
     total: Any = np.add.reduce
     return total(x, axes, keepdims=keepdims)
 
 
-#: Kinds and what they are in NumPy: (array, axes, keepdims) -> array.
+#: Kinds and their NumPy implementations: (array, axes, keepdims) -> array.
 _KINDS: dict[str, Callable[[Array, tuple[int, ...], bool], Any]] = {
     "sum": lambda x, a, k: _added(x, a, k),
     "mean": lambda x, a, k: _added(x, a, k) / product(x.shape[i] for i in a),
@@ -70,13 +70,13 @@ _FLOAT_ONLY = ("mean", "norm1", "norm2", "amax", "mul_no_zeros")
 
 @dataclass(frozen=True)
 class Reduce(Op):
-    """One value for all elements along `axes` (sorted, counted from the front).
+    """Reduce all elements along `axes` (sorted, counted from the front) to one value.
 
     kind: sum, mean, prod, max, min, norm1 (sum of magnitudes), norm2 (root of the sum of squares), amax
-    (largest magnitude), mul_no_zeros (product of what is not zero): the kinds of cudnnReduceTensor.
+    (largest magnitude), mul_no_zeros (product of the nonzero elements): the kinds of cudnnReduceTensor.
     Half types are summed in float32. Sums and products of integers and booleans are int64.
-    The gradient of max, min and amax is shared evenly among equal extrema; with `first` (max and min, one axis) the
-    one that `ArgMax` or `ArgMin` names has all of it.
+    The gradient of max, min and amax is shared evenly among equal extrema; with `first` (max and min, one axis) all
+    of it goes to the one at the index of `ArgMax` or `ArgMin`.
     """
 
     kind: str
@@ -135,7 +135,7 @@ class Reduce(Op):
         for kind in KINDS:
             for shape, axes, keep in shapes:
                 arg = Arg(shape, distinct=True)
-                if kind in ("prod", "mul_no_zeros"):  # nothing that overflows a half type
+                if kind in ("prod", "mul_no_zeros"):  # avoids overflow of half types
                     arg = Arg(shape, low=0.6, high=1.4)
                 yield Sample.of(cls(kind, axes, keep), arg, dtypes=FLOATS)
         for kind in ("max", "min"):
@@ -149,7 +149,7 @@ class Reduce(Op):
 
 
 def _gradient(kind: str, g: Any, x: Any, y: Any, axes: tuple[int, ...]) -> Any:
-    """The gradient of one kind; g and y have the reduced axes as size 1."""
+    """The gradient of one kind; g and y keep the reduced axes with size 1."""
     if kind == "sum":
         return g.expand(x.shape)
     if kind == "mean":
@@ -169,29 +169,29 @@ def _gradient(kind: str, g: Any, x: Any, y: Any, axes: tuple[int, ...]) -> Any:
     safe = where(zero, 1.0, x)
     others = (
         g * call(Reduce("mul_no_zeros", axes, True), x) / safe
-    )  # the product of the others that are not 0
+    )  # the product of the other nonzero elements
     if kind == "mul_no_zeros":
         return where(zero, 0.0, others)
-    # The product of the others is 0 when one of them is: with two zeros everywhere, with one but at it.
+    # The product of the others is 0 if one of them is: with two zeros everywhere, with one except at it.
     other_zeros = _total(zero.cast(x.dtype), axes) - zero.cast(x.dtype)
     return where(other_zeros == 0, others, 0.0)
 
 
 def _gradient_of_first(kind: str, g: Any, x: Any, axis: int) -> Any:
-    """g, with `axis` as size 1, where the first extremum along it is, else 0."""
+    """g, with `axis` of size 1, at the first extremum along it, 0 elsewhere."""
     chosen = call((ArgMax if kind == "max" else ArgMin)(axis), x).reshape(g.shape)
     places = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - 1 - axis))
     return where(chosen == places, g, 0.0)
 
 
 def _total(x: Any, axes: tuple[int, ...]) -> Any:
-    """The sum along axes, kept as size 1; of no axes x itself (where `sum` takes all)."""
+    """The sum along axes, kept as size 1; for no axes x itself (where `sum` reduces all)."""
     return call(Reduce("sum", axes, True), x)
 
 
 @dataclass(frozen=True)
 class ArgMax(Op):
-    """The int64 index of the first largest element along an axis, which disappears."""
+    """The int64 index of the first largest element along an axis, which is removed."""
 
     axis: int
     differentiable = False
@@ -224,7 +224,7 @@ class ArgMax(Op):
 
 @dataclass(frozen=True)
 class ArgMin(ArgMax):
-    """The int64 index of the first smallest element along an axis, which disappears."""
+    """The int64 index of the first smallest element along an axis, which is removed."""
 
     def reference(self, x: Array) -> tuple[Array]:
         return (np.argmin(x, self.axis),)
@@ -253,7 +253,7 @@ class MinDim(NamedTuple, Generic[T]):
 def reduce(
     kind: str, input: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None, first: bool = False
 ) -> Any:
-    """The reduction of one of KINDS along dim (an int, several; None or none of them: all), of input in `dtype`."""
+    """The reduction of one of KINDS along dim (an int, several; None or an empty tuple: all), of input in `dtype`."""
     x = operand(input, kind)
     if dtype is not None:
         return cast(reduce(kind, cast(x, dtype), dim, keepdim), dtype)
@@ -265,7 +265,7 @@ def reduce(
 
 
 def dims(dim: Dims, rank: int, what: str) -> tuple[int, ...]:
-    """Axes counted from the front, sorted; None and () mean all. A tensor of rank 0 takes 0 and -1, as torch's do."""
+    """Axes counted from the front, sorted; None and () mean all. A 0-d tensor accepts 0 and -1, as torch's do."""
     if dim is None:
         return tuple(range(rank))
     given = (dim,) if isinstance(dim, (int, np.integer)) else tuple(dim)
@@ -275,19 +275,19 @@ def dims(dim: Dims, rank: int, what: str) -> tuple[int, ...]:
 
 @checked
 def sum(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Any:
-    """The sum along dim; of integers and booleans in int64. dtype: input is cast to it first; the sum is of it."""
+    """The sum along dim; int64 for integers and booleans. dtype: input is cast to it first, and the sum has it."""
     return reduce("sum", input, dim, keepdim, dtype)
 
 
 @checked
 def mean(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Any:
-    """The mean along dim; NaN where there are no elements. dtype: input is cast to it first."""
+    """The mean along dim; NaN if there are no elements. dtype: input is cast to it first."""
     return reduce("mean", input, dim, keepdim, dtype)
 
 
 @checked
 def prod(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Any:
-    """The product along dim; of integers and booleans in int64. dtype: input is cast to it; so is the product."""
+    """The product along dim; int64 for integers and booleans. dtype: the product's; input is cast to it first."""
     return reduce("prod", input, dim, keepdim, dtype)
 
 
@@ -316,9 +316,9 @@ def max(input: Any, other: Any) -> Any: ...
 
 
 def max(input: Any, *args: Any, **options: Any) -> Any:
-    """The largest element; along a dim a named tuple (values, indices); with a tensor `maximum`; as torch.max.
+    """The largest element; with dim a named tuple (values, indices); with a tensor `maximum`; as torch.max.
 
-    Of equal elements along dim the one that the index names has the gradient; `amax` shares it, along any axes.
+    Of equal elements along dim the one at the index gets the gradient; `amax` shares it, along any axes.
     """
     return _extreme("max", input, args, options)
 
@@ -336,15 +336,15 @@ def min(input: Any, other: Any) -> Any: ...
 
 
 def min(input: Any, *args: Any, **options: Any) -> Any:
-    """The smallest element; along a dim a named tuple (values, indices); with a tensor `minimum`; as torch.min.
+    """The smallest element; with dim a named tuple (values, indices); with a tensor `minimum`; as torch.min.
 
-    Of equal elements along dim the one that the index names has the gradient; `amin` shares it, along any axes.
+    Of equal elements along dim the one at the index gets the gradient; `amin` shares it, along any axes.
     """
     return _extreme("min", input, args, options)
 
 
 def _extreme(kind: str, input: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """max and min, whose second argument is nothing, an axis, or a tensor to compare with."""
+    """max and min, whose second argument is absent, an axis, or a tensor to compare with."""
     if not args and not options:
         return reduce(kind, input)
     beside = args[0] if args else options.get("other")
@@ -390,7 +390,7 @@ def abs_max(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
 
 @checked
 def mul_no_zeros(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
-    """The product of the elements along dim that are not zero."""
+    """The product of the nonzero elements along dim."""
     return reduce("mul_no_zeros", input, dim, keepdim)
 
 
@@ -403,9 +403,9 @@ def var(
     *,
     correction: float | None = None,
 ) -> Any:
-    """The variance along dim: squared distances from the mean, summed, by (elements - correction).
+    """The variance along dim: squared deviations from the mean, summed, divided by (elements - correction).
 
-    correction: 1 by default; unbiased=False is correction=0. A bool in dim's place is `unbiased`, as in torch.
+    correction: 1 by default; unbiased=False is correction=0. A bool in place of dim is `unbiased`, as in torch.
     """
     return _moments("var", input, dim, unbiased, keepdim, correction)[0]
 
@@ -432,7 +432,7 @@ def var_mean(
     *,
     correction: float | None = None,
 ) -> tuple[Any, Any]:
-    """Variance and mean along dim; arguments as `var`."""
+    """Variance and mean along dim; arguments as in `var`."""
     return _moments("var_mean", input, dim, unbiased, keepdim, correction)
 
 
@@ -445,13 +445,13 @@ def std_mean(
     *,
     correction: float | None = None,
 ) -> tuple[Any, Any]:
-    """Standard deviation and mean along dim; arguments as `var`."""
+    """Standard deviation and mean along dim; arguments as in `var`."""
     found, middle = _moments("std_mean", input, dim, unbiased, keepdim, correction)
     return _root(found), middle
 
 
 def _root(variance: Any) -> Any:
-    """The root, with the gradient 0 where it is 0."""
+    """The square root, with gradient 0 where it is 0."""
     nothing = variance == 0
     return where(nothing, 0.0, where(nothing, 1.0, variance).sqrt())
 
@@ -471,7 +471,7 @@ def _moments(
     middle = mean(x, axes, True) if axes else x
     apart = x - middle
     freedom = product(x.shape[a] for a in axes) - correction
-    factor = 1.0 / freedom if freedom > 0 else float("inf")  # of a sum of 0, NaN
+    factor = 1.0 / freedom if freedom > 0 else float("inf")  # NaN for a sum of 0
     found = call(Reduce("sum", axes, bool(keepdim)), apart * apart) * factor
     return found, middle if keepdim else middle.reshape(found.shape)
 
@@ -503,7 +503,7 @@ def _arg(op_class: type[ArgMax], what: str, input: Any, dim: int | None, keepdim
 
 @checked
 def sum_to(input: Any, shape: Sequence[int]) -> Any:
-    """input summed down to a shape that broadcasts to input's: the gradient of broadcasting."""
+    """input summed to a shape that broadcasts to input's: the gradient of broadcasting."""
     x = operand(input, "sum_to")
     target = tuple(shape)
     if target == x.shape:

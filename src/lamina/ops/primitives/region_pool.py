@@ -1,4 +1,4 @@
-"""Maxima over windows that are not evenly spaced (adaptive and fractional pools), and max-unpooling."""
+"""Maxima over irregularly spaced windows (adaptive and fractional pools), and max-unpooling."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from lamina.spec import DTypeError, Shape, ShapeError, Spec, int32, int64
 class RegionMax(Op):
     """(x [N, C, *S], starts, stops) -> (y [N, C, *output], index int64 [N, C, *output]): maxima of windows.
 
-    starts, stops: int64 [1 or N * C, sum(output)]: where the windows along each axis, one after the other, start and
-    end, for all planes or for each. A window must lie inside and have an element. index: where the first maximum
-    is in its plane, row-major; NaN counts as the largest value.
+    starts, stops: int64 [1 or N * C, sum(output)]: the bounds of the windows along each axis, concatenated, for all
+    planes or per plane. A window must be inside and nonempty. index: the position of the first maximum in its plane,
+    row-major; NaN counts as the largest value.
     """
 
     output: Shape
@@ -73,7 +73,7 @@ class RegionMax(Op):
         return y.reshape(full), index.reshape(full)
 
     def _places(self, starts: Array, stops: Array, spatial: Shape) -> Array:
-        """[planes, windows, most elements]: which elements of its plane each window has, the last one repeated."""
+        """[planes, windows, most elements]: the elements of its plane in each window, padded with the last one."""
         cuts = np.cumsum((0, *self.output))
         flat = np.zeros((len(starts), 1, 1), np.int64)
         for a, n in enumerate(spatial):
@@ -115,7 +115,7 @@ def adaptive_bounds(spatial: Shape, output: Shape) -> tuple[Array, Array]:
     return starts[None], stops[None]
 
 
-# Functions, named and called as in torch.nn.functional. All take one image [C, *spatial] without its batch, too.
+# Functions with the names and signatures of torch.nn.functional. All also take a single image [C, *spatial].
 
 
 def _adaptive_max_pool(rank: int, input: Any, output_size: Any, return_indices: bool) -> Any:
@@ -147,7 +147,7 @@ def adaptive_max_pool1d(
 def adaptive_max_pool1d_with_indices(
     input: Any, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Any:
-    """`adaptive_max_pool1d` with return_indices, whatever is given for that, as torch's."""
+    """`adaptive_max_pool1d` with return_indices, whatever that argument is, as torch's."""
     return _adaptive_max_pool(1, input, output_size, True)
 
 
@@ -155,10 +155,10 @@ def adaptive_max_pool1d_with_indices(
 def adaptive_max_pool2d(
     input: Any, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Any:
-    """The largest elements of windows that cut the spatial axes into `output_size` parts; None keeps a size.
+    """The largest elements of windows that divide the spatial axes into `output_size` parts; None keeps a size.
 
     As torch.nn.functional.adaptive_max_pool2d: windows overlap where the sizes do not divide. return_indices: also
-    where each is in its image, row-major over the spatial axes, in int64. Raises ShapeError, DTypeError.
+    the position of each in its image, row-major over the spatial axes, in int64. Raises ShapeError, DTypeError.
     """
     return _adaptive_max_pool(2, input, output_size, return_indices)
 
@@ -167,7 +167,7 @@ def adaptive_max_pool2d(
 def adaptive_max_pool2d_with_indices(
     input: Any, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Any:
-    """`adaptive_max_pool2d` with return_indices, whatever is given for that, as torch's."""
+    """`adaptive_max_pool2d` with return_indices, whatever that argument is, as torch's."""
     return _adaptive_max_pool(2, input, output_size, True)
 
 
@@ -183,7 +183,7 @@ def adaptive_max_pool3d(
 def adaptive_max_pool3d_with_indices(
     input: Any, output_size: int | Sequence[int | None] | None, return_indices: bool = False
 ) -> Any:
-    """`adaptive_max_pool3d` with return_indices, whatever is given for that, as torch's."""
+    """`adaptive_max_pool3d` with return_indices, whatever that argument is, as torch's."""
     return _adaptive_max_pool(3, input, output_size, True)
 
 
@@ -213,7 +213,7 @@ def _fractional_max_pool(
     if drawn.dtype != x.dtype:
         raise DTypeError(f"{what}: _random_samples must be {x.dtype} as the input, got {drawn.spec}")
     flat = drawn.reshape((prod(x.shape[:2]), rank))
-    order = (1, 0) if rank == 2 else (0, 1, 2)  # torch's own: of images, the columns' sample comes first
+    order = (1, 0) if rank == 2 else (0, 1, 2)  # torch's order: for images, the columns' sample comes first
     axes = zip(order, x.shape[2:], kernel, sizes, strict=True)
     starts = cat([_spread(flat[:, a : a + 1], n, k, o) for a, n, k, o in axes], 1)
     reach = np.concatenate([np.full(o, k) for k, o in zip(kernel, sizes, strict=True)])
@@ -223,7 +223,7 @@ def _fractional_max_pool(
 
 
 def _spread(sample: Any, n: int, kernel: int, output: int) -> Any:
-    """Where the windows of each plane start: samples [P, 1] in [0, 1) -> int64 [P, output] (Graham 2015)."""
+    """The starts of the windows of each plane: samples [P, 1] in [0, 1) -> int64 [P, output] (Graham 2015)."""
     last = n - kernel
     if output == 1:
         return (sample * 0.0).cast(int64) + last
@@ -236,7 +236,7 @@ def _spread(sample: Any, n: int, kernel: int, output: int) -> Any:
 def fractional_sizes(
     what: str, spatial: Shape, output_size: Sizes | None, output_ratio: float | Sequence[float] | None
 ) -> Shape:
-    """The sizes that are asked for, one of the two ways. Raises ValueError, ShapeError."""
+    """The requested sizes, given in exactly one of two ways. Raises ValueError, ShapeError."""
     rank = len(spatial)
     if (output_size is None) == (output_ratio is None):
         raise ValueError(f"{what}: give output_size or output_ratio, got {output_size} and {output_ratio}")
@@ -258,12 +258,12 @@ def fractional_max_pool2d(
     return_indices: bool = False,
     _random_samples: Any = None,
 ) -> Any:
-    """The largest elements of windows at random places, of input [N, C, H, W] or [C, H, W] (Graham 2015).
+    """The largest elements of randomly placed windows, of input [N, C, H, W] or [C, H, W] (Graham 2015).
 
-    output_size, output_ratio: how many windows, or that as a part of the input's sizes; one of the two.
-    _random_samples: [N, C, 2] in [0, 1), of the input's dtype, from which the windows of each plane follow; torch
-    draws them unseen. return_indices: also where each is in its image, row-major, in int64.
-    As torch.nn.functional.fractional_max_pool2d. Raises ShapeError, DTypeError, ValueError.
+    output_size, output_ratio: the number of windows, or that as a fraction of the input's sizes; exactly one of the
+    two. _random_samples: [N, C, 2] in [0, 1), of the input's dtype, which determine the windows of each plane; torch
+    draws them by default. return_indices: also the position of each in its image, row-major, in int64. As
+    torch.nn.functional.fractional_max_pool2d. Raises ShapeError, DTypeError, ValueError.
     """
     return _fractional_max_pool(
         2, input, kernel_size, output_size, output_ratio, return_indices, _random_samples
@@ -279,7 +279,7 @@ def fractional_max_pool2d_with_indices(
     return_indices: bool = False,
     _random_samples: Any = None,
 ) -> Any:
-    """`fractional_max_pool2d` with return_indices, whatever is given for that, as torch's."""
+    """`fractional_max_pool2d` with return_indices, whatever that argument is, as torch's."""
     return _fractional_max_pool(2, input, kernel_size, output_size, output_ratio, True, _random_samples)
 
 
@@ -307,7 +307,7 @@ def fractional_max_pool3d_with_indices(
     return_indices: bool = False,
     _random_samples: Any = None,
 ) -> Any:
-    """`fractional_max_pool3d` with return_indices, whatever is given for that, as torch's."""
+    """`fractional_max_pool3d` with return_indices, whatever that argument is, as torch's."""
     return _fractional_max_pool(3, input, kernel_size, output_size, output_ratio, True, _random_samples)
 
 
@@ -340,7 +340,7 @@ def _max_unpool(
 def _unpooled(
     what: str, spatial: Shape, kernel: Shape, step: Shape, around: Shape, output_size: Sequence[int] | None
 ) -> Shape:
-    """The sizes that are asked for, among those that the pool would have made `spatial` of. Raises ShapeError."""
+    """The requested sizes, checked against those that the pool would map to `spatial`. Raises ShapeError."""
     usual = [(n - 1) * s - 2 * p + k for n, k, s, p in zip(spatial, kernel, step, around, strict=True)]
     asked = tuple(usual if output_size is None else [int(n) for n in output_size][-len(spatial) :])
     if len(asked) != len(spatial) or any(n < 1 for n in asked):
@@ -372,11 +372,11 @@ def max_unpool2d(
     padding: Sizes = 0,
     output_size: Sequence[int] | None = None,
 ) -> Any:
-    """The elements of input [N, C, H, W] or [C, H, W] back at the places that max_pool2d(return_indices=True) gave.
+    """The elements of input [N, C, H, W] or [C, H, W] back at the indices from max_pool2d(return_indices=True).
 
-    All else is 0; of several for one place the last counts. kernel_size, stride, padding: the pool's. output_size:
-    which of the sizes that it could have had the image has. As torch.nn.functional.max_unpool2d. An index outside is
-    an IndexError on a CPU, and left out on a GPU. Raises ShapeError, DTypeError.
+    All else is 0; of several at one position the last counts. kernel_size, stride, padding: the pool's. output_size:
+    the image's size, where several are possible. As torch.nn.functional.max_unpool2d. An index out of range is an
+    IndexError on a CPU, and skipped on a GPU. Raises ShapeError, DTypeError.
     """
     return _max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
 

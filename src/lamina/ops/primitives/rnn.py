@@ -1,6 +1,6 @@
 """Recurrent networks: relu, tanh, LSTM and GRU cells over sequences, in several layers and both directions.
 
-Formulas, the order of gates and the order of weights are PyTorch's, which are cuDNN's too. Per time step, with
+Formulas, gate order and weight order are PyTorch's, which are also cuDNN's. Per time step, with
 a = W_ih x + b_ih from the layer's input and s = W_hh h + b_hh from its state:
 
     relu, tanh   h = f(a + s)
@@ -37,12 +37,11 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class _Recurrent(Op):
-    """What the forward and the backward op share.
+    """Common base of the forward and the backward op.
 
-    mode: "relu", "tanh", "lstm" or "gru". hidden: H. layers: L, one on the output of the other.
-    bidirectional: D = 2, each layer has a second pass from the end, and outputs stand side by side.
-    projection: P, what the LSTM's output is projected to and fed back as; 0: none, and P below is H.
-    bias: whether there are biases.
+    mode: "relu", "tanh", "lstm" or "gru". hidden: H. layers: L, stacked. bias: whether there are biases.
+    bidirectional: D = 2, each layer has a second pass from the end, and outputs are concatenated.
+    projection: P, the size to which the LSTM's output is projected before it is fed back; 0: none, and P below is H.
     """
 
     mode: str
@@ -95,7 +94,7 @@ class _Recurrent(Op):
         return sizes.steps, sizes.batch, self.directions * self.size
 
     def check(self) -> None:
-        """Raise ValueError for attributes that contradict each other."""
+        """Raise ValueError for inconsistent attributes."""
         if self.mode not in GATES:
             raise ValueError(f"{self.name}: mode must be one of {', '.join(GATES)}, got {self.mode!r}")
         if self.hidden < 1 or self.layers < 1:
@@ -109,7 +108,7 @@ class _Recurrent(Op):
             )
 
     def measure(self, inputs: Sequence[Spec], names: Sequence[str], shapes: Any) -> Sizes:
-        """Check operands named `names` (x first), whose shapes `shapes(sizes)` gives, and the weights that follow."""
+        """Check operands named `names` (x first), whose shapes `shapes(sizes)` gives, and the weights after them."""
         self.check()
         if not inputs or inputs[0].ndim != 3:
             raise ShapeError(f"{self.name}: x must be [steps, batch, features], got {listing(inputs[:1])}")
@@ -133,9 +132,9 @@ class _Recurrent(Op):
 class Rnn(_Recurrent):
     """(x [T, B, I], h0 [L D, B, P], c0 [L D, B, H] for the LSTM, *weights) -> (y [T, B, D P], hn, cn, reserve).
 
-    weights: in PyTorch's order, see `weight_shapes`. cn is an output of the LSTM alone.
-    reserve: with reserve=True a last output, uint8, of what the backend keeps for `RnnGrad`: its size and contents
-    are the backend's own, and `infer` calls it empty.
+    weights: in PyTorch's order, see `weight_shapes`. cn is an output only of the LSTM. reserve: with reserve=True a
+    last output, uint8, the reserve space that the backend saves for `RnnGrad`: its size and contents are
+    backend-specific, and `infer` reports it as empty.
     """
 
     reserve: bool = False
@@ -183,17 +182,17 @@ class Rnn(_Recurrent):
 class RnnGrad(_Recurrent):
     """(x, h0, c0, y, dy, dhn, dcn, reserve, *weights) -> (dx, dh0, dc0, *dweights, spent): the gradients of `Rnn`.
 
-    reserve: whether the reserve of the forward pass is an operand; without it the forward pass is computed again.
-    With it the last output, uint8, is the reserve as it is left, of no use to anybody: backends that write into it
-    let the output take over its memory. The c's belong to the LSTM alone. Its own derivatives have no kernel: they
-    are those of its formulas, step by step.
+    reserve: whether the forward pass's reserve is an operand; without it the forward pass is recomputed. With it the
+    last output, uint8, is the consumed reserve, without meaning: backends that write to it let the output reuse its
+    memory. The c's are only there for the LSTM. Its own derivatives have no kernel: they are those of its formulas,
+    step by step.
     """
 
     reserve: bool = False
     differentiable = False
 
     def operand_shapes(self, sizes: Sizes) -> list[Shape | None]:
-        """Shapes of all operands before the weights; None for the reserve, whose size is the backend's."""
+        """Shapes of all operands before the weights; None for the reserve, whose size is backend-specific."""
         states, y = self.state_shapes(sizes.batch), self.output_shape(sizes)
         return [tuple(sizes), *states, y, y, *states, *([None] if self.reserve else [])]
 
@@ -218,7 +217,7 @@ class RnnGrad(_Recurrent):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        """The operands are drawn apart: y, which only a kept reserve belongs to, is not read."""
+        """The operands are drawn independently: y, which would have to match a reserve, is not read."""
         for op, sizes in _cases(cls):
             shapes = [s for s in op.operand_shapes(sizes) if s is not None]
             yield Sample.of(op, *shapes, *_drawn(op, sizes))
@@ -245,11 +244,11 @@ def _cases(cls: Any) -> Iterator[tuple[Any, Sizes]]:
 
 
 def _drawn(op: _Recurrent, sizes: Sizes) -> list[Arg]:
-    """Weights that errors do not grow with from step to step."""
+    """Weights for which errors do not grow from step to step."""
     return [Arg(shape, low=-0.5, high=0.5) for shape in op.weight_shapes(sizes.inputs)]
 
 
-# ------------------------------------------------------- the meaning, in NumPy or, for derivatives, in other ops
+# ------------------------------------------------------- the semantics, in NumPy or, for derivatives, in other ops
 
 
 def _tanh(x: Any) -> Any:
@@ -277,7 +276,7 @@ def _stacked(parts: Sequence[Any]) -> Any:
 
 
 def _turned(x: Any) -> Any:
-    """The steps from the last to the first."""
+    """The steps in reverse order."""
     return x[::-1] if isinstance(x, np.ndarray) else flip(x, 0)
 
 
@@ -298,7 +297,7 @@ class Weights(NamedTuple):
 
 
 def grouped(op: _Recurrent, weights: Sequence[Any]) -> list[Weights]:
-    """The weights by layer and direction, the directions of a layer next to each other."""
+    """The weights by layer and direction, a layer's directions adjacent."""
     count = 2 + 2 * op.bias + bool(op.projection)
     found = []
     for i in range(0, len(weights), count):
@@ -313,7 +312,7 @@ def _flattened(op: _Recurrent, groups: Sequence[Weights]) -> list[Array]:
 
 
 class _Pass(NamedTuple):
-    """What one layer in one direction leaves for its gradient: its input, and a record of each step."""
+    """The tape of one layer in one direction: its input, and a record of each step."""
 
     x: Array
     steps: list[Any]
@@ -475,12 +474,12 @@ def rnn(
     mode: "relu", "tanh", "lstm" or "gru". states: (h0,), or (h0, c0) for the LSTM; None: zeros.
     weights: in PyTorch's order: for each layer, and in it each direction, W_ih [G H, ·], W_hh [G H, P],
     b_ih [G H] and b_hh [G H] (with bias), W_hr [P, H] (with projection); G = 1, 4 (lstm) or 3 (gru) gates.
-    lengths: integers [B]: sequence b has lengths[b] steps, and what x holds behind them is not looked at. There y is
-    0; the last states are each sequence's own, and the second direction begins at its own end, as with PyTorch's
-    packed sequences. One of no steps ends as it begins. A length outside 0 … T is an IndexError on a CPU.
+    lengths: integers [B]: sequence b has lengths[b] steps, and x is not read beyond them. There y is 0; the last
+    states are each sequence's own, and the second direction begins at its own end, as with PyTorch's packed
+    sequences. An empty sequence returns its initial states. A length outside 0 … T is an IndexError on a CPU.
 
-    Raises ValueError, ShapeError, DTypeError naming the operand that does not fit.
-    Source: cuDNN's cudnnRNNForward; torch.nn.RNN, LSTM, GRU.
+    Raises ValueError, ShapeError, DTypeError naming the invalid operand. Source: cuDNN's cudnnRNNForward;
+    torch.nn.RNN, LSTM, GRU.
     """
     x = operand(x)
     op = Rnn(mode, hidden, layers, bidirectional, projection, bias, reserve=True)
@@ -497,22 +496,22 @@ def rnn(
     return _over_lengths(op, x, [operand(s) for s in states], weights, checked_lengths("rnn", lengths, x))
 
 
-#: What a step behind a sequence's end adds to each gate, in units of `_FAR`: the LSTM's cell state stays, and a state
-#: that could grow is zero. Other states stay within -1 and 1.
+#: The bias, in units of `_FAR`, that a step after a sequence's end adds to each gate: the LSTM's cell state is
+#: preserved, and a state that could grow is zero. Other states stay within -1 and 1.
 _HOLD = {"lstm": (-1.0, 1.0, 0.0, 0.0), "relu": (-1.0,)}
-#: Far beyond where a gate is 0 or 1 to the last bit; exact in every float type.
+#: Large enough to saturate a gate to 0 or 1 in the last bit; exact in every float dtype.
 _FAR = 2.0**14
-#: Input vectors are filled up to a multiple of this, as matrix units like them.
+#: Input vectors are padded to a multiple of this, for matrix units.
 _MULTIPLE = 8
 
 
 def _over_lengths(
     op: Rnn, x: Any, first: Sequence[Any], weights: Sequence[Any], lengths: Any
 ) -> tuple[Any, ...]:
-    """`rnn` over sequences of lengths [B], by networks of one layer and direction over all steps.
+    """`rnn` over sequences of lengths [B], by single-layer, single-direction networks over all steps.
 
-    States before a sequence's end do not depend on what follows; the second direction reads each sequence reversed
-    within its length. The last h is read off the outputs; the last c is held to the end by the gates.
+    States before a sequence's end do not depend on later steps; the second direction reads each sequence reversed
+    within its length. The last h is gathered from the outputs; the last c is preserved to the end by the gates.
     """
     groups, one = grouped(op, list(weights)), replace(op, layers=1, bidirectional=False)
     within = inside(lengths, x.shape[0])
@@ -534,7 +533,7 @@ def _over_lengths(
 
 
 def _held(mode: str, x: Any, w: Weights, within: Any) -> tuple[Any, Weights]:
-    """x with columns that are 1 behind the sequences' ends, and weights for them."""
+    """x with indicator columns that are 1 after the sequences' ends, and weights for them."""
     if mode not in _HOLD:
         return x, w
     more, dtype = _MULTIPLE - x.shape[2] % _MULTIPLE, x.dtype

@@ -1,6 +1,6 @@
-"""Random tensors with torch's names, from a generator whose state moves on: the default one unless one is given.
+"""Random tensors with torch's names, from a generator whose state advances: by default the default one.
 
-What is drawn depends on the generator's seed and counter alone: the same on every device, and from run to run.
+Draws depend only on the generator's seed and counter: the same on every device, and from run to run.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from lamina.spec import (
     normalize_axis,
 )
 
-#: Two draws of 24 bits are one of 48.
+#: Two draws of 24 bits are combined into 48.
 _FINE = 2.0**-24
-#: Weights of categories are rounded up to multiples of their largest one by this: their sums are exact in float64.
+#: Weights of categories are rounded up to multiples of this fraction of the largest one: their float64 sums are
+#: exact.
 _PARTS = 2.0**28
 
 
@@ -51,7 +52,7 @@ def _uniform(
     high: float = 1.0,
     outer: Shape = (),
 ) -> Any:
-    """[*outer, *shape], of which ranks that train together have each its part along the first axis of shape."""
+    """[*outer, *shape], where each of the ranks of a data-parallel run has its part along the first axis of shape."""
 
     def draw(state: Any, sizes: Shape) -> Any:
         return bind(RandomUniform(sizes, dtype, low, high), state)
@@ -82,7 +83,7 @@ def _float(what: str, dtype: DTypeLike) -> DType:
 
 
 def _size(what: str, size: tuple[Any, ...]) -> Shape:
-    """A size as ints one by one, or as one sequence."""
+    """A size as separate ints, or as one sequence."""
     given = size[0] if len(size) == 1 and not isinstance(size[0], (int, np.integer)) else size
     return as_shape(given, f"{what}: size")
 
@@ -95,7 +96,7 @@ def rand(
     dtype: DTypeLike = float32,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """Uniform numbers in [0, 1), as torch.rand. generator: an nn.Generator, the default one unless given."""
+    """Uniform numbers in [0, 1), as torch.rand. generator: an nn.Generator, by default the default one."""
     return _uniform(_size("rand", size), _float("rand", dtype), generator, device)
 
 
@@ -107,7 +108,7 @@ def randn(
     dtype: DTypeLike = float32,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """Numbers of the standard normal distribution, as torch.randn; generator as `rand`'s."""
+    """Standard normal numbers, as torch.randn; generator as in `rand`."""
     return _normal(_size("randn", size), _float("randn", dtype), generator, device)
 
 
@@ -119,7 +120,7 @@ def rand_like(
     dtype: DTypeLike | None = None,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """`rand` in the size of input, on its device and in its dtype unless one is given."""
+    """`rand` with input's size, on its device and in its dtype unless one is given."""
     x = operand(input, "rand_like")
     return _uniform(x.shape, _float("rand_like", dtype or x.dtype), generator, device or x)
 
@@ -132,7 +133,7 @@ def randn_like(
     dtype: DTypeLike | None = None,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """`randn` in the size of input, on its device and in its dtype unless one is given."""
+    """`randn` with input's size, on its device and in its dtype unless one is given."""
     x = operand(input, "randn_like")
     return _normal(x.shape, _float("randn_like", dtype or x.dtype), generator, device or x)
 
@@ -147,9 +148,9 @@ def normal(
     dtype: DTypeLike | None = None,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """Normally distributed numbers, as torch.normal: of mean and std, tensors that broadcast or (with size) numbers.
+    """Normally distributed numbers, as torch.normal: mean and std are tensors that broadcast or (with size) numbers.
 
-    Differentiable by mean and std, whose numbers' draws are fixed. Raises ShapeError without a size or a tensor.
+    Differentiable in mean and std, for fixed draws. Raises ShapeError without a size or a tensor.
     """
     tensors = [x for x in (mean, std) if not isinstance(x, (int, float, np.generic))]
     if size is not None and tensors:
@@ -167,9 +168,9 @@ def normal(
 
 @checked
 def bernoulli(input: Any, p: float | None = None, *, generator: GeneratorLike | None = None) -> Any:
-    """1 with the probability that each element of input is, else 0, in input's dtype; as torch.bernoulli.
+    """1 with the probability given by each element of input, else 0, in input's dtype; as torch.bernoulli.
 
-    p: one probability for all, input giving size and dtype alone. Raises DTypeError for probabilities that are no
+    p: one probability for all; input then only gives size and dtype. Raises DTypeError for probabilities that are not
     floats, ValueError for p outside [0, 1].
     """
     x = operand(input, "bernoulli")
@@ -192,7 +193,7 @@ def randint(
     dtype: DTypeLike = int64,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """Integers in low … high - 1, all as likely, as torch.randint: (low, high, size), or (high, size) from 0.
+    """Integers in low … high - 1, uniformly, as torch.randint: (low, high, size), or (high, size) from 0.
 
     Raises ValueError unless low < high, at most 2^48 apart.
     """
@@ -218,7 +219,7 @@ def randint_like(
     dtype: DTypeLike | None = None,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """`randint` in the size of input, on its device and in its dtype unless one is given: (input, high) from 0."""
+    """`randint` with input's size, on its device and in its dtype unless one is given: (input, high) from 0."""
     x = operand(input, "randint_like")
     first, last = (0, low) if high is None else (low, high)
     return randint(first, last, x.shape, generator=generator, dtype=dtype or x.dtype, device=device or x)
@@ -232,7 +233,7 @@ def randperm(
     dtype: DTypeLike = int64,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """0 … n - 1 in an order of which all are as likely, as torch.randperm. Raises ValueError for n < 0."""
+    """A uniformly random permutation of 0 … n - 1, as torch.randperm. Raises ValueError for n < 0."""
     within("randperm", "n", n, 0)
     return cast(argsort(_fine((), generator, device, outer=(n,))), as_dtype(dtype))
 
@@ -241,11 +242,11 @@ def randperm(
 def multinomial(
     input: Any, num_samples: int, replacement: bool = False, *, generator: GeneratorLike | None = None
 ) -> Any:
-    """int64 [..., num_samples]: categories, as often as input [..., C] weighs them; as torch.multinomial.
+    """int64 [..., num_samples]: categories drawn with weights input [..., C]; as torch.multinomial.
 
-    input: [C] or [B, C], weights of at least 0 that need not sum up to 1; one of weight 0 is not drawn. replacement:
-    a category may be drawn again; without, num_samples is at most C, and where fewer have a weight the rest are those
-    without.
+    input: [C] or [B, C], nonnegative weights that need not sum to 1; categories of weight 0 are not drawn.
+    replacement: a category may be drawn again; without, num_samples is at most C, and if fewer have a positive weight
+    the rest are zero-weight ones.
     """
     weights = operand(input, "multinomial")
     if not weights.dtype.is_float:
@@ -260,16 +261,16 @@ def multinomial(
 
 
 def _again(weights: Any, count: int, generator: Any) -> Any:
-    """[B, count] of weights [B, C] in float64: where a number up to the sum lies among the partial sums.
+    """[B, count] from float64 weights [B, C]: the positions of uniform numbers up to the sum in the partial sums.
 
-    Weights become integers first, so that the sums are exact and no category of weight 0 is ever met.
+    Weights become integers first, so that the sums are exact and no category of weight 0 is drawn.
     """
     rows, classes = weights.shape
     whole = -floor(-weights * (_PARTS / weights.amax(1, keepdim=True)))
     sums = cumsum(whole, 1)
     at = floor(_fine((rows, count), generator, weights) * sums[:, -1:]) + 1
     found, step = at.cast(int64) * 0, 1 << (classes - 1).bit_length()
-    while step:  # halving: how many sums are below
+    while step:  # binary search: how many sums are below
         probe = found + (step - 1)
         inside = probe < classes
         below = gather(sums, 1, where(inside, probe, 0)) < at
@@ -279,13 +280,13 @@ def _again(weights: Any, count: int, generator: Any) -> Any:
 
 
 def _once(weights: Any, count: int, generator: Any) -> Any:
-    """[B, count] of weights [B, C]: the largest of weight / exponential (Efraimidis & Spirakis 2006)."""
+    """[B, count] from weights [B, C]: the largest of weight / exponential (Efraimidis & Spirakis 2006)."""
     _rows, _classes = weights.shape
     return topk(weights / exponential(weights, generator), count, 1).indices
 
 
 def exponential(like: Any, generator: Any) -> Any:
-    """Numbers of the exponential distribution in the size of `like`, in its compute dtype; never 0."""
+    """Exponentially distributed numbers with the size of `like`, in its compute dtype; never 0."""
     kind = like.dtype.compute
     return -log(_uniform(like.shape, kind, generator, like, _FINE, 1.0))
 
@@ -302,9 +303,8 @@ def gumbel_softmax(
 ) -> Any:
     """Samples of the Gumbel-softmax distribution (Jang et al. 2017), as torch.nn.functional.gumbel_softmax.
 
-    It is softmax((logits + g) / tau) along dim, g drawn from Gumbel's distribution; hard: 1 for the largest and 0 for
-    the others, with the gradient of the soft ones. eps has no use any more, as in torch. Raises ValueError for
-    tau <= 0.
+    It is softmax((logits + g) / tau) along dim, with g Gumbel-distributed; hard: one-hot in the largest, with the
+    gradient of the soft samples. eps is unused, as in torch. Raises ValueError for tau <= 0.
     """
     within("gumbel_softmax", "tau", tau, 0, open=True)
     x = operand(logits, "gumbel_softmax", "logits")
@@ -330,8 +330,8 @@ def rrelu(
 ) -> Any:
     """x where x > 0, slope · x elsewhere: slopes uniform in [lower, upper) in training, else their mean.
 
-    As torch.nn.functional.rrelu (Xu et al. 2015). inplace: taken for the sake of old programs, changes nothing.
-    generator: an nn.Generator, the default one unless given. Raises ValueError unless lower <= upper.
+    As torch.nn.functional.rrelu (Xu et al. 2015). inplace: accepted for compatibility, has no effect. generator: an
+    nn.Generator, by default the default one. Raises ValueError unless lower <= upper.
     """
     if not lower <= upper:
         raise ValueError(f"rrelu: lower must be at most upper, got {lower} and {upper}")

@@ -1,4 +1,4 @@
-"""Running sums, products, extrema along an axis, and differences."""
+"""Cumulative sums, products and extrema along an axis, and differences."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _ACCUMULATE: dict[ScanKind, Callable[[Array, int], Any]] = {
 
 
 def _wide(x: Array) -> Any:
-    """The type in which numbers are added or multiplied: rounding would grow with the length of the axis."""
+    """The accumulation dtype: rounding would grow with the length of the axis."""
     return np.float64 if x.dtype == np.float32 else x.dtype
 
 
 @dataclass(frozen=True)
 class Scan(Op):
-    """y[i] = x[0] and … and x[i] along an axis, combined by their sum, prod, max, min or logsumexp.
+    """y[i] combines x[0] … x[i] along an axis by their sum, prod, max, min or logsumexp.
 
-    Half types are combined in float32, on a CPU sums and products of float32 in float64, as torch has it; each result
-    is rounded once. NaN stays from where it is met. The gradient of max and min goes to the last of equal elements.
+    Half types accumulate in float32, on a CPU float32 sums and products in float64, as in torch; each result is
+    rounded once. NaN propagates. The gradient of max and min goes to the last of equal elements.
     """
 
     kind: ScanKind
@@ -93,13 +93,13 @@ class Scan(Op):
 
 
 def _from_end(g: Any, axis: int, kind: ScanKind = "sum") -> Any:
-    """The scan from the last element on."""
+    """The scan in reverse."""
     return flip(call(Scan(kind, axis), flip(g, axis)), axis)
 
 
 def _product_gradient(g: Any, x: Any, y: Any, axis: int) -> Any:
-    """Where x is not 0 the sum of g * y from there on, by x. The first 0 of a line has the products of what comes
-    after it without it, up to the next 0; what comes behind it has nothing."""
+    """Where x is nonzero the reverse cumulative sum of g * y, divided by x. The first 0 of a line gets the products
+    of later elements without it, up to the next 0; elements after it get nothing."""
     zero = x == 0
     first = zero & (call(Scan("sum", axis), zero.cast(int64)) == 1)
     without = call(Scan("prod", axis), where(first, 1.0, x))
@@ -108,7 +108,7 @@ def _product_gradient(g: Any, x: Any, y: Any, axis: int) -> Any:
 
 
 def _logsumexp_gradient(g: Any, x: Any, y: Any, axis: int) -> Any:
-    """The sum of g[i] * exp(x - y[i]) from each element on, by logarithms: of positive and of negative g."""
+    """The reverse cumulative sum of g[i] * exp(x - y[i]), in logarithms: of positive and of negative g separately."""
     found: Any = 0.0
     for sign in (1.0, -1.0):
         part = g * sign
@@ -121,7 +121,7 @@ def _logsumexp_gradient(g: Any, x: Any, y: Any, axis: int) -> Any:
 
 
 def _last_hit(x: Any, y: Any, axis: int) -> Any:
-    """For each running extremum the index of the last element so far that it is."""
+    """For each running extremum the index of the last element so far that attains it."""
     along = np.arange(x.shape[axis]).reshape([-1 if a == axis else 1 for a in range(x.ndim)])
     return call(Scan("max", axis), where((x == y) | (x != x), along, 0))
 
@@ -142,9 +142,9 @@ class CumMin(NamedTuple, Generic[T]):
 
 @checked
 def cumsum(input: Any, dim: int, *, dtype: DTypeLike | None = None) -> Any:
-    """The sums of the elements up to each one along an axis, as torch.cumsum.
+    """The cumulative sums along an axis, as torch.cumsum.
 
-    dtype: input is cast to it first, and the sums are of it; integers and booleans become int64 without it. A number
+    dtype: input is cast to it first, and the sums have it; by default integers and booleans become int64. A scalar
     has one sum, itself. Raises ShapeError for an axis that does not exist.
     """
     return _of_type(_scan("cumsum", "sum", _summable("cumsum", input, dtype), dim), dtype)
@@ -152,25 +152,25 @@ def cumsum(input: Any, dim: int, *, dtype: DTypeLike | None = None) -> Any:
 
 @checked
 def cumprod(input: Any, dim: int, *, dtype: DTypeLike | None = None) -> Any:
-    """The products of the elements up to each one along an axis; dtype as for `cumsum`. torch.cumprod."""
+    """The cumulative products along an axis; dtype as in `cumsum`. torch.cumprod."""
     return _of_type(_scan("cumprod", "prod", _summable("cumprod", input, dtype), dim), dtype)
 
 
 @checked
 def logcumsumexp(input: Any, dim: int) -> Any:
-    """The logarithm of the sum of exp of the elements up to each one along an axis. torch.logcumsumexp."""
+    """The logarithm of the cumulative sums of exp along an axis. torch.logcumsumexp."""
     return _scan("logcumsumexp", "logsumexp", operand(input, "logcumsumexp"), dim)
 
 
 @checked
 def cummax(input: Any, dim: int) -> CumMax[Any]:
-    """The largest element up to each one along an axis, and its index: a named tuple (values, indices)."""
+    """The cumulative maximum along an axis, and its index: a named tuple (values, indices)."""
     return CumMax(*_extremum("cummax", "max", input, dim))
 
 
 @checked
 def cummin(input: Any, dim: int) -> CumMin[Any]:
-    """The smallest element up to each one along an axis, and its index: a named tuple (values, indices)."""
+    """The cumulative minimum along an axis, and its index: a named tuple (values, indices)."""
     return CumMin(*_extremum("cummin", "min", input, dim))
 
 
@@ -206,7 +206,7 @@ def _extremum(what: str, kind: ScanKind, input: Any, dim: int) -> tuple[Any, Any
 
 @checked
 def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """The differences of neighbours along an axis, n times over, with what is put before and behind. torch.diff."""
+    """The n-th differences of neighbors along an axis, with values prepended and appended. torch.diff."""
     x = operand(input, "diff")
     if n < 0 or x.ndim == 0:
         raise ShapeError(f"diff: needs an axis and n >= 0, got {x.spec} and {n}")
@@ -231,10 +231,11 @@ def gradient(
     dim: int | Sequence[int] | None = None,
     edge_order: int = 1,
 ) -> list[Any]:
-    """The slopes of input along each axis of dim, of all axes by default, by differences. torch.gradient.
+    """The numerical derivative of input along each axis of dim, by default all. torch.gradient.
 
-    spacing: the distance of neighbours, one for all axes or one for each. edge_order: how exact the ends are, 1 or 2.
-    Raises ShapeError for an axis of fewer than edge_order + 1 elements, ValueError for numbers that do not fit.
+    spacing: the distance of neighbors, one for all axes or one per axis. edge_order: the order of accuracy at the
+    ends, 1 or 2. Raises ShapeError for an axis of fewer than edge_order + 1 elements, ValueError for mismatched
+    numbers.
     """
     x = operand(input, "gradient")
     x = x if x.dtype.is_float else cast(x, "float32")
@@ -269,7 +270,7 @@ def _slopes(x: Any, axis: int, h: float, edge_order: int) -> Any:
 
 
 def _areas(what: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]:
-    """The areas of the trapezoids between neighbours, and the axis."""
+    """The areas of the trapezoids between neighbors, and the axis."""
     y = operand(y, what, "y")
     axis = normalize_axis(dim, y.ndim, what)
     size = y.shape[axis]
@@ -287,13 +288,13 @@ def _areas(what: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]:
 
 @checked
 def trapezoid(y: Any, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Any:
-    """The area under y along an axis by trapezoids, at the places x or at distances dx. torch.trapezoid."""
+    """The integral of y along an axis by the trapezoidal rule, at positions x or spacing dx. torch.trapezoid."""
     areas, axis = _areas("trapezoid", y, x, dx, dim)
     return areas.sum(axis)
 
 
 @checked
 def cumulative_trapezoid(y: Any, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Any:
-    """The areas under y up to each element but the first. torch.cumulative_trapezoid."""
+    """The cumulative integrals of y, from the second element on. torch.cumulative_trapezoid."""
     areas, axis = _areas("cumulative_trapezoid", y, x, dx, dim)
     return cumsum(areas, axis)

@@ -1,4 +1,4 @@
-"""Where things are: places in sorted rows, counts in bins, elements that are not 0, distinct elements."""
+"""Searching and counting: positions in sorted rows, counts in bins, nonzero elements, distinct elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lamina.spec import DTypeError, Shape, ShapeError, Spec, as_shape, float32, 
 
 @dataclass(frozen=True)
 class SearchSorted(Op):
-    """(rows [R, N] in order, values [R, M] of their dtype) -> int64 [R, M]: how many of the row are smaller.
+    """(sorted rows [R, N], values [R, M] of their dtype) -> int64 [R, M]: how many elements of the row are smaller.
 
     right: smaller or equal. NaN is larger than everything.
     """
@@ -73,10 +73,10 @@ def searchsorted(
     side: Literal["left", "right"] | None = None,
     sorter: Any = None,
 ) -> Any:
-    """Where input's elements would stand in sorted rows: behind all that are smaller, with right=True (side="right")
-    behind all equal ones too. torch.searchsorted.
+    """The insertion positions of input's elements in sorted rows: after all smaller elements, with right=True
+    (side="right") also after all equal ones. torch.searchsorted.
 
-    sorted_sequence: one row for all, or one for each of input's rows. sorter: the order that sorts it.
+    sorted_sequence: one row for all, or one per row of input. sorter: the permutation that sorts it.
     """
     rows = operand(sorted_sequence, "searchsorted", "sorted_sequence")
     if is_number(input):  # 2.5 is between the integers 2 and 3
@@ -109,7 +109,7 @@ def searchsorted(
 
 @checked
 def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
-    """The bucket between sorted boundaries that each element is in. torch.bucketize."""
+    """The bucket between sorted boundaries that contains each element. torch.bucketize."""
     edges = operand(boundaries, "bucketize", "boundaries")
     if edges.ndim != 1:
         raise ShapeError(f"bucketize: boundaries must be a vector, got {edges.spec}")
@@ -120,7 +120,7 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
 
 
 def _counts(index: Any, size: int, weights: Any) -> Any:
-    """The sums of the weights of each number below size; indices that are negative count for nothing."""
+    """The sums of the weights of each number below size; negative indices are ignored."""
     base = np.zeros(size + 1, weights.dtype.numpy)
     spare = chosen(index < 0, size, index)
     return call(Scatter(0, "add"), base, spare, weights)[:size]
@@ -128,9 +128,9 @@ def _counts(index: Any, size: int, weights: Any) -> Any:
 
 @checked
 def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
-    """How often each number occurs among whole numbers >= 0, or the sum of its weights. torch.bincount.
+    """The number of occurrences of each nonnegative integer, or the sum of its weights. torch.bincount.
 
-    The size is the largest number + 1, at least minlength: it depends on the numbers.
+    The size is the largest number + 1, at least minlength: it is data-dependent.
     """
     x = operand(input, "bincount")
     if x.dtype.kind not in "iu" or x.ndim != 1:
@@ -147,9 +147,9 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 @checked
 def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Any, ...]:
-    """The places along each axis of a tensor of this shape that indices into it, row by row, mean.
+    """The coordinates along each axis of a tensor of this shape for flat row-major indices.
 
-    As torch.unravel_index, of integers. Raises DTypeError for others.
+    As torch.unravel_index, for integers. Raises DTypeError for other dtypes.
     """
     x = operand(indices, "unravel_index", "indices")
     if x.dtype.kind not in "iu":
@@ -163,9 +163,9 @@ def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Any, ...]:
 
 @checked
 def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """How many elements are in each of so many bins of equal width between min and max. torch.histc.
+    """The number of elements in each of a number of equal-width bins between min and max. torch.histc.
 
-    Equal min and max stand for the smallest and largest element. Elements outside, and NaN, are left out.
+    Equal min and max mean the smallest and largest element. Elements outside, and NaN, are ignored.
     """
     x = operand(input, "histc")
     if bins < 1 or min > max:
@@ -187,7 +187,7 @@ def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
 
 @checked
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
-    """Whether each element is among the test elements. torch.isin; assume_unique changes nothing."""
+    """Whether each element is among the test elements. torch.isin; assume_unique has no effect."""
     first, second = (
         operand(v, "isin", n) for v, n in ((elements, "elements"), (test_elements, "test_elements"))
     )
@@ -195,13 +195,13 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     return found.logical_not() if invert else found
 
 
-# ---- results whose shape depends on numbers
+# ---- data-dependent result shapes
 
 
 def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
-    """The int64 indices of the elements that are not 0, one a row; as_tuple: a vector for each axis. torch.nonzero.
+    """The int64 indices of the nonzero elements, one per row; as_tuple: a vector per axis. torch.nonzero.
 
-    The shape depends on the numbers: a TypeError while a graph is recorded. Waits for a GPU.
+    The shape is data-dependent: a TypeError while a graph is recorded. Synchronizes with a GPU.
     """
     x = operand(input, "nonzero")
     found = np.argwhere(host_values("nonzero", x, "input"))
@@ -212,7 +212,7 @@ def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
 
 
 def _placed(values: Array, x: Any) -> Any:
-    """An array where an operand is."""
+    """An array moved to the device of an operand."""
     found = operand(values)
     return found.to(x.device)
 
@@ -227,10 +227,10 @@ def where(condition: Any) -> tuple[Any, ...]: ...
 @overload
 def where(condition: Any, input: Any, other: Any) -> Any: ...
 def where(condition: Any, input: Any = None, other: Any = None) -> Any:
-    """input where condition (of bool) is true, else other; they take their common dtype, numbers the tensor's.
+    """input where condition (bool) is true, else other, in their common dtype; numbers take the tensor's.
 
-    A condition alone gives the places where it is true (not 0), a vector for each axis: `nonzero(as_tuple=True)`.
-    Raises TypeError where one of input and other is missing.
+    A condition alone gives the positions where it is true (nonzero), a vector per axis: `nonzero(as_tuple=True)`.
+    Raises TypeError if one of input and other is missing.
     """
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
@@ -250,10 +250,10 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """The distinct elements in order, or the distinct slices of an axis; with where each element is among them and
-    how often each occurs, where asked for. torch.unique; always sorted.
+    """The distinct elements in order, or the distinct slices of an axis; optionally with the position of each element
+    among them and their counts. torch.unique; always sorted.
 
-    The shape depends on the numbers: a TypeError while a graph is recorded. Waits for a GPU. NaN are all distinct.
+    The shape is data-dependent: a TypeError while a graph is recorded. Synchronizes with a GPU. NaN are all distinct.
     """
     x = operand(input, "unique")
     axis = None if dim is None else normalize_axis(dim, max(x.ndim, 1), "unique")
@@ -268,7 +268,7 @@ def unique(
 
 
 def _chosen(x: Any, found: Sequence[Array], inverse: bool, counts: bool) -> Any:
-    """The results that are asked for."""
+    """The requested results."""
     kinds = (x.dtype.numpy, np.int64, np.int64)
     given = [_placed(np.array(v, k, order="C"), x) for v, k in zip(found, kinds, strict=True)]
     kept = [v for v, asked in zip(given, (True, inverse, counts), strict=True) if asked]
@@ -279,7 +279,7 @@ def _chosen(x: Any, found: Sequence[Array], inverse: bool, counts: bool) -> Any:
 def unique_consecutive(
     input: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """input without elements (slices of an axis) that repeat the one before; other results as `unique`'s.
+    """input without elements (slices of an axis) equal to the previous one; other results as in `unique`.
 
     torch.unique_consecutive.
     """

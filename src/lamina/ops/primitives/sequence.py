@@ -1,4 +1,4 @@
-"""Batches of sequences of different lengths: rows of a tensor in another order, and what is made of that."""
+"""Batches of sequences of different lengths: row permutations of a tensor, and functions built on them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lamina.spec import DTypeError, ShapeError, Spec, bool_, int64
 class TakeRows(Op):
     """(x [R, F], index int64 [K], inverse int64 [R]) -> y [K, F]: y[k] = x[index[k]], 0 where index[k] is -1.
 
-    No row is taken twice: inverse[r] is the k with index[k] = r, -1 where there is none. So the gradient is the same
-    op with both changed, which adds nothing up and is the same from run to run.
+    No row is taken twice: inverse[r] is the k with index[k] = r, or -1. So the gradient is the same op with index and
+    inverse swapped, which accumulates nothing and is deterministic.
     """
 
     arity = 3
@@ -65,20 +65,20 @@ def _fixed(values: Sequence[int]) -> Arg:
 
 
 def take_rows(x: Any, index: Any, inverse: Any) -> Any:
-    """`TakeRows` of an x with any further axes: [R, *] -> [K, *]."""
+    """`TakeRows` for an x with any number of further axes: [R, *] -> [K, *]."""
     width = int(np.prod(x.shape[1:], dtype=np.int64))
     y = call(TakeRows(), x.reshape((x.shape[0], width)), index, inverse)
     return y.reshape((index.shape[0], *x.shape[1:]))
 
 
 def inside(lengths: Any, steps: int) -> Any:
-    """bool [T, N]: where step t is in sequence n of `lengths` [N]."""
+    """bool [T, N]: whether step t is in sequence n of `lengths` [N]."""
     return lengths.unsqueeze(0) > np.arange(steps)[:, None]
 
 
 def checked_lengths(what: str, lengths: Any, x: Any) -> Any:
-    """The lengths of the sequences x [T, N, *], also of the host, as int64 [N]; each must be in 0 … T (an IndexError
-    on a CPU)."""
+    """The lengths of the sequences x [T, N, *], possibly from the host, as int64 [N]; those outside 0 … T raise
+    IndexError on a CPU."""
     found = operand(from_host(lengths), what, "lengths")
     if found.dtype not in INTEGERS:
         raise DTypeError(f"{what}: lengths must be integers, got {found.spec}; cast with ops.cast")
@@ -91,17 +91,17 @@ def checked_lengths(what: str, lengths: Any, x: Any) -> Any:
 
 @checked
 def reverse_sequence(input: Any, lengths: Any) -> Any:
-    """Each sequence of input [T, N, *] from its end to its beginning, 0 behind its end; lengths: integers [N].
+    """Each sequence of input [T, N, *] reversed within its length, 0 after its end; lengths: integers [N].
 
-    A length that is not in 0 … T is an IndexError on a CPU. Raises ShapeError, DTypeError. Source: ONNX's
-    ReverseSequence, which leaves what lies behind the end.
+    A length outside 0 … T is an IndexError on a CPU. Raises ShapeError, DTypeError. Source: ONNX's ReverseSequence,
+    which keeps the elements after the end.
     """
     x = operand(input, "reverse_sequence")
     return reversed_within(x, checked_lengths("reverse_sequence", lengths, x))
 
 
 def reversed_within(x: Any, lengths: Any) -> Any:
-    """`reverse_sequence` with lengths as `checked_lengths` gives them. The order is its own inverse."""
+    """`reverse_sequence` with lengths from `checked_lengths`. The permutation is its own inverse."""
     steps, batch = x.shape[:2]
     place = (lengths.unsqueeze(0) - 1 - np.arange(steps)[:, None]) * batch + np.arange(batch)
     index = where(inside(lengths, steps), place, -1).reshape((steps * batch,))
@@ -109,7 +109,7 @@ def reversed_within(x: Any, lengths: Any) -> Any:
 
 
 def last_steps(x: Any, lengths: Any) -> Any:
-    """[N, *]: the last step of each sequence of x [T, N, *]; 0 for one of no steps."""
+    """[N, *]: the last step of each sequence of x [T, N, *]; 0 for an empty one."""
     steps, batch = x.shape[:2]
     index = where(lengths > 0, (lengths - 1) * batch + np.arange(batch), -1)
     here = lengths.unsqueeze(0) - 1 == np.arange(steps)[:, None]

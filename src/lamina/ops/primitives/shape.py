@@ -1,4 +1,4 @@
-"""Ops that move elements and compute nothing: reshape, transpose, concat, slice, pad, expand, flip."""
+"""Data-movement ops without arithmetic: reshape, transpose, concat, slice, pad, expand, flip."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lamina.spec.layout import reshaped_strides
 
 @dataclass(frozen=True)
 class Reshape(Op):
-    """The same elements in row-major order under another shape. A view wherever the input is contiguous."""
+    """The same elements in row-major order in another shape. A view if the input is contiguous."""
 
     shape: Shape
     dtypes = DTYPES
@@ -71,7 +71,7 @@ class Reshape(Op):
 
 
 def _reshaped_axis(before: Shape, after: Shape, b: BatchAxis) -> BatchAxes | None:
-    """Where the samples are then: along the axis with as many elements before it, if whole samples fit there."""
+    """The batch axis after a reshape: the axis preceded by as many elements, if whole samples fit there."""
     if prod(before) == 0:
         return None
     outside, count = prod(before[: b.axis]), before[b.axis] // b.size
@@ -83,7 +83,7 @@ def _reshaped_axis(before: Shape, after: Shape, b: BatchAxis) -> BatchAxes | Non
 
 @dataclass(frozen=True)
 class Transpose(Op):
-    """Axes in another order: axis i of the output is axis order[i] of the input."""
+    """The axes permuted: axis i of the output is axis order[i] of the input."""
 
     order: tuple[int, ...]
     dtypes = DTYPES
@@ -126,7 +126,7 @@ class Transpose(Op):
 
 @dataclass(frozen=True)
 class Concat(Op):
-    """Tensors one after the other along an axis; all other sizes are equal."""
+    """Tensors concatenated along an axis; all other sizes are equal."""
 
     axis: int
     dtypes = DTYPES
@@ -202,7 +202,7 @@ class Slice(Op):
         return Slice((0, *self.start), (size, *self.stop), (1, *self.step))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """Spread the gradient by the step, then pad it with zeros up to the input's shape."""
+        """Dilate the gradient by the step, then zero-pad it to the input's shape."""
         g, shape = grads[0], inputs[0].shape
         if g.spec.numel == 0:
             return (g.sum().expand(shape),)
@@ -282,7 +282,7 @@ class Pad(Op):
 
 @dataclass(frozen=True)
 class Expand(Op):
-    """Repeat along axes of size 1 (and new leading axes) up to `shape`, by NumPy's broadcasting rule."""
+    """Repeat along axes of size 1 (and new leading axes) to `shape`, by NumPy's broadcasting rule."""
 
     shape: Shape
     dtypes = DTYPES
@@ -320,8 +320,8 @@ class Expand(Op):
 
 @dataclass(frozen=True)
 class After(Op):
-    """(x, other) -> x itself, which is not read from here before `other` is there. A view; equal nodes that read x
-    here and elsewhere stay apart, so that what is computed of it is computed again."""
+    """(x, other) -> x itself, with a control dependency: it is not read from here before `other` is computed. A view;
+    equal nodes that read x here and elsewhere are not merged, so that x's consumers are recomputed."""
 
     dtypes = DTYPES
     arity = 2
@@ -391,7 +391,7 @@ def _without(shape: Shape, axis: int) -> Shape:
 
 
 def spread_apart(x: Any, step: Shape) -> Any:
-    """x with step - 1 zeros after each element of each axis: sizes n * step."""
+    """x dilated, with step - 1 zeros after each element of each axis: sizes n * step."""
     if all(s == 1 for s in step):
         return x
     apart = x.reshape(tuple(part for n in x.shape for part in (n, 1)))
@@ -401,7 +401,7 @@ def spread_apart(x: Any, step: Shape) -> Any:
 
 @checked
 def reshape(input: Any, shape: int | Sequence[SupportsIndex]) -> Any:
-    """input under another shape; one size may be -1. Raises ShapeError when the element counts differ."""
+    """input in another shape; one size may be -1. Raises ShapeError if the element counts differ."""
     x = operand(input, "reshape")
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     target = as_shape(_completed(sizes, x.spec) if -1 in sizes else sizes, "reshape: shape")
@@ -409,7 +409,7 @@ def reshape(input: Any, shape: int | Sequence[SupportsIndex]) -> Any:
 
 
 def _completed(sizes: tuple[SupportsIndex, ...], x: Spec) -> tuple[int, ...]:
-    """Sizes with a number in place of -1. Raises ShapeError."""
+    """Sizes with -1 resolved. Raises ShapeError."""
     given = [int(s) for s in sizes]
     if given.count(-1) > 1:
         raise ShapeError(f"reshape: only one size may be -1, got {sizes}")
@@ -421,7 +421,7 @@ def _completed(sizes: tuple[SupportsIndex, ...], x: Spec) -> tuple[int, ...]:
 
 @checked
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """Axes start_dim … end_dim (inclusive) as one, as torch.flatten."""
+    """Axes start_dim … end_dim (inclusive) merged into one, as torch.flatten."""
     x = operand(input, "flatten")
     rank = max(x.ndim, 1)
     first, last = normalize_axis(start_dim, rank, "flatten"), normalize_axis(end_dim, rank, "flatten")
@@ -435,7 +435,7 @@ def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
 
 @checked
 def squeeze(input: Any, dim: Dims = None) -> Any:
-    """input without its axes of size 1, or without those among dim; axes of other sizes stay, as in torch."""
+    """input without its axes of size 1, or only those in dim; axes of other sizes are kept, as in torch."""
     x = operand(input, "squeeze")
     axes = set(range(x.ndim)) if dim is None else set(_axes(dim, x, "squeeze"))
     return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in axes or n != 1))
@@ -451,7 +451,7 @@ def unsqueeze(input: Any, dim: int) -> Any:
 
 @checked
 def transpose(input: Any, dim0: int, dim1: int) -> Any:
-    """input with two axes exchanged; `permute` puts all of them in order."""
+    """input with two axes swapped; `permute` reorders all of them."""
     x = operand(input, "transpose")
     order, rank = list(range(x.ndim)), max(x.ndim, 1)
     a, b = normalize_axis(dim0, rank, "transpose"), normalize_axis(dim1, rank, "transpose")
@@ -462,7 +462,7 @@ def transpose(input: Any, dim0: int, dim1: int) -> Any:
 
 @checked
 def permute(input: Any, dims: Sequence[int]) -> Any:
-    """The axes in another order: axis i of the result is axis dims[i] of input. Raises ShapeError."""
+    """The axes permuted: axis i of the result is axis dims[i] of input. Raises ShapeError."""
     x = operand(input, "permute")
     if sorted(d % x.ndim if x.ndim else d for d in dims) != list(range(x.ndim)) or _outside(dims, x.ndim):
         raise ShapeError(f"permute: dims {tuple(dims)} must name each of the {x.ndim} axes of {x.spec} once")
@@ -475,16 +475,16 @@ def _outside(dims: Sequence[int], rank: int) -> bool:
 
 
 def _axes(dim: int | Sequence[int], x: Any, what: str) -> tuple[int, ...]:
-    """Axes from the front, sorted; a tensor of rank 0 takes 0 and -1, as torch's do."""
+    """Axes counted from the front, sorted; a 0-d tensor accepts 0 and -1, as torch's do."""
     given = (dim,) if isinstance(dim, (int, np.integer)) else dim
     return normalize_axes([int(d) for d in given], max(x.ndim, 1), what)
 
 
 @checked
 def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Tensors joined along an axis, in their common dtype. Raises ShapeError when the other sizes differ.
+    """Tensors concatenated along an axis, in their common dtype. Raises ShapeError if the other sizes differ.
 
-    A tensor of shape (0,), which holds nothing of any shape, is passed over, as in torch.
+    A tensor of shape (0,) is skipped, as in torch.
     """
     xs = _tensors("cat", tensors)
     if len({x.dtype for x in xs}) > 1:
@@ -496,7 +496,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
 
 @checked
 def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Tensors of one shape joined along a new axis."""
+    """Tensors of one shape stacked along a new axis."""
     xs = _tensors("stack", tensors)
     if any(x.shape != xs[0].shape for x in xs):
         raise ShapeError(f"stack: needs tensors of one shape, got {listing([x.spec for x in xs])}")
@@ -521,7 +521,7 @@ def _one_dim(what: str, dim: Any) -> int:
 
 @checked
 def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Any, ...]:
-    """tensor cut along an axis into parts of the given sizes (or of one size, the last part perhaps smaller)."""
+    """tensor split along an axis into parts of the given sizes (or of one size, the last part possibly smaller)."""
     x, sizes = operand(tensor, "split", "tensor"), split_size_or_sections
     place = normalize_axis(dim, x.ndim, "split")
     total = x.shape[place]
@@ -542,7 +542,7 @@ def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0
 
 @checked
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
-    """input cut along an axis into (at most) so many parts of equal size, the last perhaps smaller."""
+    """input split along an axis into (at most) a number of parts of equal size, the last possibly smaller."""
     x = operand(input, "chunk")
     if chunks < 1:
         raise ShapeError(f"chunk: chunks must be >= 1, got {chunks}")
@@ -553,7 +553,7 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
 
 
 def slice_axis(x: Any, axis: int, start: int, stop: int, step: int = 1) -> Any:
-    """x[..., start:stop:step, ...] along one axis, as the Slice op; start and stop are not clipped."""
+    """x[..., start:stop:step, ...] along one axis, by the Slice op; start and stop are not clipped."""
     x = operand(x)
     begin, end, every = [0] * x.ndim, list(x.shape), [1] * x.ndim
     begin[axis], end[axis], every[axis] = start, stop, step
@@ -567,11 +567,11 @@ def pad(
     mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
     value: Number | None = None,
 ) -> Any:
-    """input with elements around it, as torch.nn.functional.pad.
+    """input padded, as torch.nn.functional.pad.
 
-    pad: (before, after) of the last axis, then of the one before it, and so on; a negative number cuts off.
-    mode: "constant" fills with `value` (0 by default); "reflect" mirrors without the edge, "replicate" repeats the
-    edge, "circular" goes on at the other end. Raises ShapeError when more is cut or mirrored than there is.
+    pad: (before, after) of the last axis, then of the one before it, and so on; a negative number crops. mode:
+    "constant" fills with `value` (0 by default); "reflect" mirrors without the edge, "replicate" repeats the edge,
+    "circular" wraps around. Raises ShapeError for cropping or mirroring more than there is.
     """
     x = operand(input, "pad")
     if len(pad) % 2 or len(pad) > 2 * x.ndim:
@@ -586,14 +586,14 @@ def pad(
         return made if any(side > 0 for pair in pairs for side in pair) else made.clone()
     if value:
         raise ValueError(f"pad: value belongs to mode 'constant', got {value} with mode {mode!r}")
-    if mode == "circular":  # what is cut off is not met again at the other end
+    if mode == "circular":  # cropped elements are not wrapped around
         x = pad_axes(x, [(min(lo, 0), min(hi, 0)) for lo, hi in pairs])
         pairs = [(max(lo, 0), max(hi, 0)) for lo, hi in pairs]
     return mapped(x, [_extended(x, axis, *pair, mode) for axis, pair in enumerate(pairs)])
 
 
 def pad_axes(x: Any, pairs: Sequence[tuple[int, int]], value: Number = 0.0) -> Any:
-    """x with `value` around it: one (before, after) pair per axis, first axis first; negative numbers cut off."""
+    """x padded with `value`: one (before, after) pair per axis, first axis first; negative numbers crop."""
     cut = [(max(0, -lo), n - max(0, -hi)) for n, (lo, hi) in zip(x.shape, pairs, strict=True)]
     if any(start > stop for start, stop in cut):
         raise ShapeError(
@@ -604,13 +604,13 @@ def pad_axes(x: Any, pairs: Sequence[tuple[int, int]], value: Number = 0.0) -> A
     given = tuple((max(0, lo), max(0, hi)) for lo, hi in pairs)
     if not any(map(any, given)):
         return x
-    if value == 0 and copysign(1, value) < 0 and x.dtype.is_float:  # as a field it would be equal to 0.0
+    if value == 0 and copysign(1, value) < 0 and x.dtype.is_float:  # as a field it would compare equal to 0.0
         return -call(Pad(given), -x)
     return call(Pad(given, float(value)), x)
 
 
 def _extended(x: Any, axis: int, lo: int, hi: int, mode: str) -> AxisMap | None:
-    """The map of an axis to itself with what its own elements continue to. Raises ShapeError."""
+    """The map of an axis to itself with its continuation. Raises ShapeError."""
     if lo == hi == 0:
         return None
     n = x.shape[axis]
@@ -624,7 +624,7 @@ def _extended(x: Any, axis: int, lo: int, hi: int, mode: str) -> AxisMap | None:
 
 @checked
 def expand(input: Any, size: Sequence[SupportsIndex]) -> Any:
-    """input repeated up to `size` by NumPy's broadcasting rule; -1 keeps a size. torch.Tensor.expand."""
+    """input repeated to `size` by NumPy's broadcasting rule; -1 keeps a size. torch.Tensor.expand."""
     x = operand(input, "expand")
     lead = len(size) - x.ndim
     if lead < 0:
@@ -646,7 +646,7 @@ def flip(input: Any, dims: int | Sequence[int]) -> Any:
 def space_to_depth(input: Any, block: int | Sequence[int]) -> Any:
     """Blocks of space become channels: [N, C, H, W] -> [N, C * b * b, H / b, W / b], for any number of axes.
 
-    Channel c * b * b + i * b + j holds the elements at (i, j) of the blocks, as torch's pixel_unshuffle.
+    Channel c * b * b + i * b + j has the elements at (i, j) of the blocks, as torch's pixel_unshuffle.
     """
     x = operand(input, "space_to_depth")
     blocks = _blocks("space_to_depth", x, block)
@@ -658,7 +658,7 @@ def space_to_depth(input: Any, block: int | Sequence[int]) -> Any:
     apart = reshape(x, (*x.shape[:2], *(part for pair in zip(outer, blocks, strict=True) for part in pair)))
     order = (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2))
     made = reshape(permute(apart, order), (x.shape[0], x.shape[1] * prod(blocks), *outer))
-    return made.clone() if prod(blocks) == 1 else made  # no part of x
+    return made.clone() if prod(blocks) == 1 else made  # not a view of x
 
 
 @checked
@@ -673,7 +673,7 @@ def depth_to_space(input: Any, block: int | Sequence[int]) -> Any:
     order = (0, 1, *(part for a in range(rank) for part in (2 + rank + a, 2 + a)))
     sizes = tuple(n * b for n, b in zip(space, blocks, strict=True))
     made = reshape(permute(apart, order), (x.shape[0], channels, *sizes))
-    return made.clone() if prod(blocks) == 1 else made  # no part of x
+    return made.clone() if prod(blocks) == 1 else made  # not a view of x
 
 
 @checked
@@ -690,7 +690,7 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
 
 @checked
 def channel_shuffle(input: Any, groups: int) -> Any:
-    """The channels of [N, C, *] dealt out: of g groups of C / g, first one of each group, then the next of each.
+    """The channels of [N, C, *] interleaved: of g groups of C / g, first one of each group, then the next of each.
 
     torch.nn.functional.channel_shuffle (ShuffleNet; Zhang et al. 2018). Raises ShapeError unless groups divides C.
     """
@@ -701,12 +701,12 @@ def channel_shuffle(input: Any, groups: int) -> Any:
         )
     apart = reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     made = reshape(transpose(apart, 1, 2), x.shape)
-    return made.clone() if groups in (1, x.shape[1]) else made  # no part of x
+    return made.clone() if groups in (1, x.shape[1]) else made  # not a view of x
 
 
 @checked
 def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Any:
-    """One axis as several of these sizes, of which one may be -1: the inverse of `flatten`, as torch.unflatten."""
+    """One axis split into several, one of whose sizes may be -1: the inverse of `flatten`, as torch.unflatten."""
     x = operand(input, "unflatten")
     axis = normalize_axis(dim, x.ndim, "unflatten")
     known = prod(s for s in sizes if s != -1)
@@ -720,7 +720,7 @@ def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Any:
 
 
 def _over_images(what: str, function: Callable[..., Any], input: Any, factor: int) -> Any:
-    """A function of [N, C, H, W] for any number of leading axes."""
+    """A function of [N, C, H, W] applied to any number of leading axes."""
     x = operand(input, what)
     if x.ndim < 3 or factor < 1:
         raise ShapeError(f"{what}: needs [..., C, H, W] and a factor >= 1, got {x.spec} and {factor}")
@@ -731,7 +731,7 @@ def _over_images(what: str, function: Callable[..., Any], input: Any, factor: in
 
 @checked
 def space_to_batch(input: Any, block: int | Sequence[int]) -> Any:
-    """Cut space into tiles that become images: [N, C, H, W] -> [N * b * b, C, H / b, W / b].
+    """Split space into tiles that become batch samples: [N, C, H, W] -> [N * b * b, C, H / b, W / b].
 
     Tile (i, j) of image n (rows i * H / b …) is image (n * b + i) * b + j of the result.
     """
@@ -762,7 +762,7 @@ def batch_to_space(input: Any, block: int | Sequence[int]) -> Any:
 
 @checked
 def swap_halves(input: Any, dim: int = 0) -> Any:
-    """The upper and the lower half of an axis exchanged: two batches change places."""
+    """The first and the second half of an axis swapped: two batches exchange positions."""
     x = operand(input, "swap_halves")
     size = x.shape[normalize_axis(dim, x.ndim, "swap_halves")]
     if size % 2:
@@ -773,7 +773,7 @@ def swap_halves(input: Any, dim: int = 0) -> Any:
 
 @checked
 def swap_pairs(input: Any, dim: int = 0) -> Any:
-    """Every even element of an axis exchanged with the odd one after it."""
+    """Every even element of an axis swapped with the odd one after it."""
     x = operand(input, "swap_pairs")
     place = normalize_axis(dim, x.ndim, "swap_pairs")
     size = x.shape[place]
@@ -785,7 +785,7 @@ def swap_pairs(input: Any, dim: int = 0) -> Any:
 
 @checked
 def resize_nearest(input: Any, scale: int | Sequence[int]) -> Any:
-    """Each spatial element repeated `scale` times along each axis: nearest-neighbour enlargement.
+    """Each spatial element repeated `scale` times along each axis: nearest-neighbor upsampling.
 
     x [N, C, *spatial]; its gradient sums the copies. As torch's interpolate(mode="nearest") with an integer
     scale_factor.

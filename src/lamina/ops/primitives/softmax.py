@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, over one axis or several, with gradients from the outputs."""
+"""Softmax and its logarithm, over one or several axes, with gradients from the outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lamina.spec import Shape, ShapeError, Spec, normalize_axes
 
 _CASES: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((3, 10), (1,)),
-    ((2, 5, 3, 3), (1,)),  # "channel": over the channels at each place
+    ((2, 5, 3, 3), (1,)),  # "channel": over the channels at each position
     ((2, 5, 3, 3), (1, 2, 3)),  # "instance": over all elements of an image
     ((4, 1), (1,)),
     ((0, 7), (1,)),
@@ -136,14 +136,14 @@ class LogSoftmaxGrad(_Softmax):
 
 @checked
 def softmax(input: Any, dim: int | Sequence[int] = -1, *, dtype: DTypeLike | None = None) -> Any:
-    """exp(x) / sum of exp(x) over `dim`, which may name several axes. dtype: input is cast to it first."""
+    """exp(x) / sum of exp(x) over `dim`, one or several axes. dtype: input is cast to it first."""
     x = _given("softmax", input, dtype)
     return _over(Softmax, x, dims(dim, x.ndim, "softmax"))
 
 
 @checked
 def log_softmax(input: Any, dim: int | Sequence[int] = -1, *, dtype: DTypeLike | None = None) -> Any:
-    """The logarithm of softmax over `dim`, which may name several axes. dtype: input is cast to it first."""
+    """The logarithm of softmax over `dim`, one or several axes. dtype: input is cast to it first."""
     x = _given("log_softmax", input, dtype)
     return _over(LogSoftmax, x, dims(dim, x.ndim, "log_softmax"))
 
@@ -156,7 +156,7 @@ def softmin(input: Any, dim: int | Sequence[int] = -1, *, dtype: DTypeLike | Non
 
 @checked
 def logsumexp(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
-    """log(sum of exp(x)) along dim, without overflow: -inf of nothing but -inf, and inf where there is one."""
+    """log(sum of exp(x)) along dim, overflow-free: -inf if all elements are -inf, inf if any is inf."""
     x = floating(input, "logsumexp")
     axes = dims(dim, x.ndim, "logsumexp")
     if not x.spec.numel:
@@ -168,7 +168,7 @@ def logsumexp(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
 
 
 def _over(op_class: type[Softmax] | type[LogSoftmax], x: Any, axes: tuple[int, ...]) -> Any:
-    """The op over axes; a tensor of rank 0 counts as one of a single element."""
+    """The op over axes; a 0-d tensor counts as a vector of one element."""
     return call(op_class(axes), x) if x.ndim else call(op_class((0,)), x.reshape((1,))).reshape(())
 
 

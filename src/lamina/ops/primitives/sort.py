@@ -1,4 +1,4 @@
-"""Elements in order along an axis, and what is made of that: top k, ranks, medians, quantiles, distinct elements."""
+"""Sorting along an axis, and functions based on it: top k, ranks, medians, quantiles, distinct elements."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Sort(Op):
-    """(values, int64 indices) of x [..., N] -> [..., K]: the first K of the elements of each row in order.
+    """(values, int64 indices) of x [..., N] -> [..., K]: the first K elements of each sorted row.
 
-    Stable: equal elements keep their order, upwards and downwards. NaN is larger than everything. K: all of them by
-    default.
+    Stable: equal elements keep their order, ascending and descending. NaN is larger than everything. K: by default
+    all.
     """
 
     descending: bool = False
@@ -38,7 +38,7 @@ class Sort(Op):
         return self.result(shape, x.dtype), self.result(shape, int64)
 
     def count(self, x: Spec) -> int:
-        """How many elements of each row are kept."""
+        """The number of elements kept per row."""
         return x.shape[-1] if self.first is None else self.first
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
@@ -74,21 +74,21 @@ class Sort(Op):
 
 
 def _descending(x: Array) -> Array:
-    """The stable order downwards: the reverse of that upwards of the reversed row."""
+    """The stable descending order: the reverse of the ascending order of the reversed row."""
     back = np.argsort(x[..., ::-1], -1, kind="stable")
     order: Array = x.shape[-1] - 1 - back[..., ::-1]
     return order
 
 
 class SortedDim(NamedTuple, Generic[T]):
-    """Elements in order along an axis, and the int64 index that each one had."""
+    """Sorted elements along an axis, and their int64 indices in the input."""
 
     values: T
     indices: T
 
 
 class TopKDim(NamedTuple, Generic[T]):
-    """The largest or smallest elements along an axis, and the int64 index that each one had."""
+    """The largest or smallest elements along an axis, and their int64 indices in the input."""
 
     values: T
     indices: T
@@ -96,7 +96,7 @@ class TopKDim(NamedTuple, Generic[T]):
 
 @checked
 def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = False) -> SortedDim[Any]:
-    """The elements along dim in order, and their indices: a named tuple (values, indices), as torch.sort.
+    """The elements along dim sorted, and their indices: a named tuple (values, indices), as torch.sort.
 
     Equal elements keep their order, whatever `stable` says; NaN is larger than everything.
     """
@@ -105,22 +105,22 @@ def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = 
 
 @checked
 def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Any:
-    """The indices that put the elements along dim in order, as torch.argsort; always stable."""
+    """The indices that sort the elements along dim, as torch.argsort; always stable."""
     return _sorted("argsort", input, dim, descending)[1]
 
 
 @checked
 def msort(input: Any) -> Any:
-    """The elements along the first axis in order."""
+    """The elements sorted along the first axis."""
     return _sorted("msort", input, 0, False)[0]
 
 
 @checked
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> TopKDim[Any]:
-    """The k largest (or smallest) elements along dim in order, and their indices; as torch.topk.
+    """The k largest (or smallest) elements along dim, sorted, and their indices; as torch.topk.
 
-    Of equal elements the first ones count, in order (PyTorch leaves open which ones do). sorted: they always are.
-    Raises ShapeError for more than there are.
+    Of equal elements the first ones count, in order (PyTorch leaves this unspecified). sorted: they always are.
+    Raises ShapeError if k is larger than the axis.
     """
     x = operand(input, "topk")
     axis = normalize_axis(dim, max(x.ndim, 1), "topk")
@@ -131,7 +131,7 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
 
 
 def _sorted(what: str, input: Any, dim: int, descending: bool, first: int | None = None) -> tuple[Any, Any]:
-    """Sorted values and indices along any axis, of booleans too."""
+    """Sorted values and indices along any axis, also of booleans."""
     x = operand(input, what)
     axis = normalize_axis(dim, max(x.ndim, 1), what)
     if x.dtype == bool_:

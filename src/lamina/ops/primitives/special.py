@@ -1,4 +1,4 @@
-"""Functions that NumPy lacks: erfc, erfinv, lgamma, digamma, polygamma of float arrays; arithmetic of integers."""
+"""Functions that NumPy lacks: erfc, erfinv, lgamma, digamma, polygamma of float arrays; integer arithmetic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SCALED = _scaled_table()
 
 
 def _tail(y: Any) -> Any:
-    """erfc of float64 numbers that are not negative; what is counts as 0."""
+    """erfc of nonnegative float64 numbers; negative ones count as 0."""
     size = np.maximum(np.minimum(y, _END - _STEP), 0.0)
     steps = np.rint(size * (1 / _STEP))
     apart = size - steps * _STEP
@@ -55,7 +55,7 @@ def erfc(x: Array) -> Array:
     return np.where(np.isnan(wide), wide, found).astype(x.dtype)
 
 
-#: M. Giles, "Approximating the erfinv function" (2010): erfinv(x) / x by w = -log(1 - x^2), below 5 and above.
+#: M. Giles, "Approximating the erfinv function" (2010): erfinv(x) / x in w = -log(1 - x^2), below 5 and above.
 _NEAR = (
     2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
     -0.00417768164, 0.246640727, 1.50140941,
@@ -67,7 +67,7 @@ _NEAR_ONE = (
 
 
 def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
-    """By Horner's rule, the highest power first."""
+    """Horner's rule, highest power first."""
     found: Any = coefficients[0]
     for c in coefficients[1:]:
         found = found * x + c
@@ -75,7 +75,7 @@ def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
 
 
 def erfinv(x: Array) -> Array:
-    """The y with erf(y) = x: Giles' estimate, then Halley's steps on erf, or on erfc near the ends."""
+    """The y with erf(y) = x: Giles' approximation, then Halley steps on erf, or on erfc near the ends."""
     wide = x.astype(np.float64)
     with np.errstate(all="ignore"):
         size = np.abs(wide)
@@ -90,11 +90,11 @@ def erfinv(x: Array) -> Array:
     return np.copysign(y, wide).astype(x.dtype)
 
 
-#: Bernoulli's numbers B_2, B_4, …
+#: The Bernoulli numbers B_2, B_4, …
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
-#: From here on the asymptotic series are exact to the last digits.
+#: From here on the asymptotic series are accurate to the last digits.
 _FAR = 10
-#: Taylor's series of sin(pi t) / t by t^2, the highest power first; exact to the last digits for |t| <= 1 / 2.
+#: The Taylor series of sin(pi t) / t in t^2, highest power first; accurate to the last digits for |t| <= 1 / 2.
 _SINE = tuple((-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(13, -1, -1))
 
 
@@ -118,7 +118,7 @@ def lgamma(x: Array) -> Array:
         terms = [b / (2 * n * (2 * n - 1)) for n, b in enumerate(_BERNOULLI, 1)]
         series = _polynomial(1 / (at * at), terms[::-1]) / at
         found = (at - 0.5) * np.log(at) - at + 0.5 * math.log(2 * math.pi) + series - np.log(product)
-        apart = np.abs(wide - np.rint(wide))  # the sine of what is left of whole numbers is exact
+        apart = np.abs(wide - np.rint(wide))  # the sine of the distance to the nearest integer is accurate
         found = np.where(low, math.log(math.pi) - np.log(_sine(apart)) - found, found)
         found = np.where((np.abs(wide) == np.inf) | (low & (apart == 0)), np.inf, found)
         found = np.where((wide == 1) | (wide == 2), 0.0, found)
@@ -126,7 +126,7 @@ def lgamma(x: Array) -> Array:
 
 
 def digamma(x: Array) -> Array:
-    """The asymptotic series (Abramowitz and Stegun 6.3.18) above 10, reached by steps of 1; reflected below 0."""
+    """The asymptotic series (Abramowitz and Stegun 6.3.18) above 10, reached by recurrence; reflected below 0."""
     wide = x.astype(np.float64)
     with np.errstate(all="ignore"):
         low = wide < 0
@@ -149,7 +149,7 @@ def digamma(x: Array) -> Array:
 
 
 def _zeta_far(s: int, a: Array) -> Array:
-    """Hurwitz' zeta function for a >= 10 by Euler's and Maclaurin's sum formula (Abramowitz and Stegun 23.1.30)."""
+    """The Hurwitz zeta function for a >= 10 by the Euler-Maclaurin formula (Abramowitz and Stegun 23.1.30)."""
     found = a ** (1 - s) / (s - 1) + 0.5 * a**-s
     factor = float(s)
     for n, b in enumerate(_BERNOULLI, 1):
@@ -159,12 +159,12 @@ def _zeta_far(s: int, a: Array) -> Array:
 
 
 def polygamma(n: int, x: Array) -> Array:
-    """(-1)^(n + 1) n! zeta(n + 1, x): terms near 0 one by one, what is above 10 and below -10 by `_zeta_far`."""
+    """(-1)^(n + 1) n! zeta(n + 1, x): terms near 0 one by one, those above 10 and below -10 by `_zeta_far`."""
     wide, s = x.astype(np.float64), n + 1
     with np.errstate(all="ignore"):
         steps = np.where(wide < -_FAR, np.floor(-_FAR - wide) + 1, 0.0)
         at = wide + steps  # the first term above -10
-        far = np.maximum(-(at - 1), _FAR)  # the sizes of the terms before it: far … -x
+        far = np.maximum(-(at - 1), _FAR)  # magnitudes of the terms before it: far … -x
         before = np.where(steps > 0, (-1.0) ** s * (_zeta_far(s, far) - _zeta_far(s, far + steps)), 0.0)
         sums = np.zeros_like(at)
         for _ in range(2 * _FAR + 1):
@@ -182,7 +182,7 @@ def polygamma(n: int, x: Array) -> Array:
 
 
 def trunc_divide(a: Array, b: Array) -> Any:
-    """a / b towards zero; integers divided by 0 are 0."""
+    """a / b rounded towards zero; 0 for integers divided by 0."""
     if a.dtype.kind == "f":
         return np.trunc(a / b)
     found = np.floor_divide(a, b)
@@ -190,14 +190,14 @@ def trunc_divide(a: Array, b: Array) -> Any:
 
 
 def left_shift(a: Array, b: Array) -> Any:
-    """a * 2^b, 0 for a b that is outside of the bits."""
+    """a * 2^b, 0 for a b outside the bit width."""
     bits = 8 * a.dtype.itemsize
     inside = (b >= 0) & (b < bits)
     return np.where(inside, np.left_shift(a, np.where(inside, b, 0)), 0).astype(a.dtype)
 
 
 def right_shift(a: Array, b: Array) -> Any:
-    """a / 2^b rounded down; a b that is outside of the bits counts as all of them."""
+    """a / 2^b rounded down; a b outside the bit width counts as the full width."""
     bits = 8 * a.dtype.itemsize
     inside = (b >= 0) & (b < bits)
     found = np.right_shift(a, np.where(inside, b, bits - 1).astype(a.dtype))
@@ -205,7 +205,7 @@ def right_shift(a: Array, b: Array) -> Any:
 
 
 def whole_power(a: Array, b: Array) -> Any:
-    """a to the power of b within the integers; of a negative b 1 for 1, 1 or -1 for -1, and 0."""
+    """a to the power of b in integers; for a negative b 1 for 1, 1 or -1 for -1, and otherwise 0."""
     found = np.power(a, np.maximum(b, 0))
     negative = (
         np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))

@@ -1,12 +1,12 @@
 """Short-time Fourier transforms, windows and mel filters.
 
-There are no complex dtypes: a complex number is a last axis of two, its real and its imaginary part, as
-torch.view_as_real writes it.
+There are no complex dtypes: a complex number is a last axis of size two, real and imaginary part, as in
+torch.view_as_real.
 
-A transform is one convolution with the Fourier basis. With a hop of H the signal is cut into blocks of H samples,
-which are the channels, and a frame is R = ceil(N / H) blocks in a row: a filter of R taps. So no frame is ever
-copied out, and the inverse's overlapping sums are the transposed convolution. Long frames on a CPU are copied out,
-each through a fast transform.
+A transform is one convolution with the Fourier basis. With a hop of H the signal is split into blocks of H samples,
+which are the channels, and a frame is R = ceil(N / H) consecutive blocks: a filter of R taps. Frames are thus never
+copied, and the inverse's overlap-add is the transposed convolution. On a CPU long frames are copied and pass through
+a fast transform each.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from lamina.spec import DType, DTypeError, ShapeError, as_dtype, float32
 
 
 def _cosines(length: int, periodic: bool, *weights: float) -> Array:
-    """weights[0] - weights[1] cos(a) + weights[2] cos(2 a) - …, a once around the circle."""
+    """weights[0] - weights[1] cos(a) + weights[2] cos(2 a) - …, with a once around the circle."""
     angle = 2 * np.pi * _unit(length, periodic)
     found: Array = sum(((-1) ** k * w * np.cos(k * angle) for k, w in enumerate(weights)), np.zeros(length))
     return found
 
 
 def _unit(length: int, periodic: bool) -> Array:
-    """0 … 1: with the end left out where the window is periodic."""
+    """0 … 1: without the end point if the window is periodic."""
     return np.arange(length) / max(length if periodic else length - 1, 1)
 
 
@@ -55,9 +55,9 @@ def hann_window(
     dtype: DTypeLike = float32,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """Hann's window, 0.5 - 0.5 cos, as torch.hann_window: [window_length].
+    """The Hann window, 0.5 - 0.5 cos, as torch.hann_window: [window_length].
 
-    periodic: one period of it, for transforms; else symmetric. Raises ValueError for a negative length.
+    periodic: one period, for transforms; else symmetric. Raises ValueError for a negative length.
     """
     within("hann_window", "window_length", window_length, 0)
     return _window(_cosines(window_length, periodic, 0.5, 0.5), dtype, device)
@@ -73,7 +73,7 @@ def hamming_window(
     dtype: DTypeLike = float32,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """Hamming's window, alpha - beta cos, as torch.hamming_window; see `hann_window`."""
+    """The Hamming window, alpha - beta cos, as torch.hamming_window; see `hann_window`."""
     within("hamming_window", "window_length", window_length, 0)
     return _window(_cosines(window_length, periodic, alpha, beta), dtype, device)
 
@@ -86,7 +86,7 @@ def blackman_window(
     dtype: DTypeLike = float32,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """Blackman's window, 0.42 - 0.5 cos a + 0.08 cos 2 a, as torch.blackman_window; see `hann_window`."""
+    """The Blackman window, 0.42 - 0.5 cos a + 0.08 cos 2 a, as torch.blackman_window; see `hann_window`."""
     within("blackman_window", "window_length", window_length, 0)
     return _window(_cosines(window_length, periodic, 0.42, 0.5, 0.08), dtype, device)
 
@@ -99,7 +99,7 @@ def bartlett_window(
     dtype: DTypeLike = float32,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """Bartlett's window, a triangle, as torch.bartlett_window; see `hann_window`."""
+    """The Bartlett window, a triangle, as torch.bartlett_window; see `hann_window`."""
     within("bartlett_window", "window_length", window_length, 0)
     return _window(1 - np.abs(2 * _unit(window_length, periodic) - 1), dtype, device)
 
@@ -113,7 +113,7 @@ def kaiser_window(
     dtype: DTypeLike = float32,
     device: DeviceLike | str | None = None,
 ) -> Any:
-    """Kaiser's window, I0(beta sqrt(1 - t²)) / I0(beta), as torch.kaiser_window; see `hann_window`."""
+    """The Kaiser window, I0(beta sqrt(1 - t²)) / I0(beta), as torch.kaiser_window; see `hann_window`."""
     within("kaiser_window", "window_length", window_length, 0)
     t = 2 * _unit(window_length, periodic) - 1
     return _window(np.i0(beta * np.sqrt(1 - t * t)) / np.i0(beta), dtype, device)
@@ -121,13 +121,13 @@ def kaiser_window(
 
 # -------------------------------------------------------------------------------------------------------- transforms
 
-#: Samples of a frame from which on a CPU a fast transform of each is quicker than one product with the whole basis,
-#: whose arithmetic grows with the square; and the blocks of which such a frame is put together at most.
+#: Frame size from which, on a CPU, a fast transform per frame is quicker than one product with the whole basis, whose
+#: cost grows with the square; and the most blocks that such a frame is assembled from.
 _FAST, _MOST_TAPS = 1024, 8
 
 
 class _Frames(NamedTuple):
-    """How a signal is cut: frames of `size` samples, one every `hop`; `bins` frequencies of each."""
+    """The framing of a signal: frames of `size` samples, one every `hop`; `bins` frequencies each."""
 
     what: str
     size: int
@@ -136,15 +136,15 @@ class _Frames(NamedTuple):
 
     @property
     def taps(self) -> int:
-        """Blocks of `hop` samples that a frame lies in."""
+        """The number of blocks of `hop` samples that a frame spans."""
         return -(-self.size // self.hop)
 
     def length(self, frames: int) -> int:
-        """Samples from the first frame's begin to the last one's end."""
+        """The number of samples from the start of the first frame to the end of the last."""
         return self.size + self.hop * (frames - 1)
 
     def filters(self, basis: Any) -> Any:
-        """basis [O, size] as a convolution's filters [O, hop, taps] over blocks."""
+        """basis [O, size] as convolution filters [O, hop, taps] over blocks."""
         more = self.taps * self.hop - self.size
         whole = pad(operand(basis), (0, more)) if more else operand(basis)
         return whole.reshape((-1, self.taps, self.hop)).permute((0, 2, 1))
@@ -156,10 +156,10 @@ class _Frames(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _basis(size: int, bins: int, dtype: DType, scale: float) -> Array:
-    """Kept, read-only: sines of so many angles take longer than a transform."""
+    """Cached, read-only: this many sines cost more than a transform."""
     angle = (2 * np.pi / size) * (np.outer(np.arange(bins), np.arange(size)) % size)
     table = np.concatenate([np.cos(angle), -np.sin(angle)])
-    table[np.abs(table) < 1 / (4 * size)] = 0  # at half turns: parts that are 0 decide about signs of phases
+    table[np.abs(table) < 1 / (4 * size)] = 0  # at half turns: zero parts determine the signs of phases
     found: Array = (scale * table).astype(dtype.numpy)
     found.flags.writeable = False
     return found
@@ -173,7 +173,7 @@ def _frames(what: str, n_fft: int, hop: int | None, onesided: bool | None) -> _F
 
 
 def _windowed(what: str, window: Any, win_length: int | None, n_fft: int, dtype: DType) -> Any:
-    """The window, in the middle of n_fft samples."""
+    """The window, centered in n_fft samples."""
     length = n_fft if win_length is None else win_length
     within(what, "win_length", length, 1, n_fft)
     if window is None:
@@ -215,10 +215,10 @@ def stft(
 ) -> Any:
     """The short-time Fourier transform of input [B, L] or [L], as torch.stft: [B, F, T, 2], (real, imaginary).
 
-    Frame t is what lies around sample t * hop_length (n_fft // 4 unless given), or with center=False behind it, times
-    the window (ones unless given; one shorter than n_fft stands in the middle). F is n_fft // 2 + 1, with
-    onesided=False n_fft. pad_mode: what lies beyond the ends of the signal. normalized: divided by √n_fft.
-    Differentiable by input and window. return_complex: None or False alone.
+    Frame t is centered at sample t * hop_length (n_fft // 4 by default), or with center=False starts there, and is
+    multiplied by the window (ones by default; one shorter than n_fft is centered). F is n_fft // 2 + 1, with
+    onesided=False n_fft. pad_mode: the padding beyond the ends of the signal. normalized: divided by √n_fft.
+    Differentiable in input and window. return_complex: only None or False.
 
     Raises ShapeError for a signal shorter than a frame, DTypeError, ValueError.
     """
@@ -248,7 +248,7 @@ def stft(
 
 
 def _by_products(x: Any, frames: _Frames, count: int, weights: Any, scale: float) -> Any:
-    """[B, F, T, 2] of x [B, L]: each frame, copied out, through the products of a fast transform."""
+    """[B, F, T, 2] of x [B, L]: each frame, copied, through the products of a fast transform."""
     cut = _cut(x, frames, count)
     cut = widened(cut if weights is None else cut * weights)
     found = stack(half(cut, scale), -1).permute((0, 2, 1, 3))
@@ -256,7 +256,7 @@ def _by_products(x: Any, frames: _Frames, count: int, weights: Any, scale: float
 
 
 def _cut(x: Any, frames: _Frames, count: int) -> Any:
-    """The frames [B, count, size] of x [B, L]: of few blocks each these side by side, which are long runs to copy."""
+    """The frames [B, count, size] of x [B, L]: those of few blocks are assembled from contiguous blocks."""
     if frames.taps > _MOST_TAPS:
         return x.unfold(-1, frames.size, frames.hop)
     blocks = count - 1 + frames.taps
@@ -278,12 +278,12 @@ def istft(
     length: int | None = None,
     return_complex: bool = False,
 ) -> Any:
-    """The signal [B, L] or [L] that `stft` would make input [B, F, T, 2] or [F, T, 2] of, as torch.istft.
+    """The signal [B, L] or [L] whose `stft` is input [B, F, T, 2] or [F, T, 2], as torch.istft.
 
-    The least squares estimate (Griffin & Lim 1984): the overlapping frames times the window, divided by the sum of
-    the windows' squares. Arguments as `stft`'s (onesided: unless F is n_fft); length: of the result, what T frames
-    hold unless given. Where no window reaches, which torch refuses, the result is NaN; without a window that is a
-    ValueError. Behind the last frame it is 0.
+    The least squares estimate (Griffin & Lim 1984): the overlap-added windowed frames, divided by the overlap-added
+    squared windows. Arguments as in `stft` (onesided: by default unless F is n_fft); length: of the result, by
+    default that of T frames. The result is NaN where no window reaches, which torch rejects; without a window that is
+    a ValueError. After the last frame it is 0.
     """
     _no_complex("istft", return_complex)
     x = floating(input, "istft")
@@ -303,7 +303,7 @@ def istft(
     within("istft", "length", last - first, 1)
     weights = _windowed("istft", window, win_length, n_fft, x.dtype)
     basis = frames.basis(x.dtype, (n_fft**0.5 if normalized else 1.0) / n_fft)
-    k = np.arange(frames.bins)  # most frequencies stand for their conjugates too
+    k = np.arange(frames.bins)  # most frequencies also stand for their conjugates
     times = np.where((k == 0) | (2 * k == n_fft), 1, 2).astype(x.dtype.numpy)
     basis = basis * np.tile(times, 2)[:, None]
     columns = wide.permute((0, 3, 1, 2)).reshape((batch, 2 * frames.bins, count))
@@ -318,7 +318,7 @@ def istft(
 
 
 def _overlapped(frames: _Frames, columns: Any, basis: Any, first: int, last: int) -> Any:
-    """[B, S]: the frames that columns [B, O, T] make of basis [O, size], added up where they lie: first … last."""
+    """[B, S]: the frames of columns [B, O, T] in basis [O, size], overlap-added: samples first … last."""
     blocks = conv_transpose1d(columns, frames.filters(basis))
     whole = blocks.permute((0, 2, 1)).reshape((columns.shape[0], -1))
     return whole[:, first : min(last, frames.length(columns.shape[2]))]
@@ -343,7 +343,7 @@ def melscale_fbanks(
     """Triangular filters [n_freqs, n_mels], equally wide in mel, as torchaudio.functional.melscale_fbanks.
 
     spectrogram [..., T, n_freqs] @ filters is a mel spectrogram. mel_scale: O'Shaughnessy's formula ("htk") or
-    Slaney's, linear up to 1 kHz. norm="slaney": each filter's area is one. Raises ValueError for frequencies out of
+    Slaney's, linear up to 1 kHz. norm="slaney": each filter has unit area. Raises ValueError for frequencies out of
     order.
     """
     for name, value in (("n_freqs", n_freqs), ("n_mels", n_mels), ("sample_rate", sample_rate)):
@@ -362,7 +362,7 @@ def melscale_fbanks(
     return made if device is None else made.to(device)
 
 
-#: Slaney's scale: so many mels at 1 kHz, linear up to there; the logarithm's step above.
+#: Slaney's scale: the mels at 1 kHz, linear up to there; the logarithmic step above.
 _KNEE, _STEP = 15.0, math.log(6.4) / 27.0
 
 

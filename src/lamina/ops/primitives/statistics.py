@@ -1,4 +1,4 @@
-"""What numbers are like together: whether any is true, sums without NaN, medians, quantiles, modes."""
+"""Statistics: any and all, NaN-ignoring sums, medians, quantiles, modes."""
 
 from __future__ import annotations
 
@@ -59,26 +59,26 @@ class ModeDim(NamedTuple, Generic[T]):
 
 @checked
 def any(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
-    """Whether an element along dim counts as true. torch.any."""
+    """Whether any element along dim is true (nonzero). torch.any."""
     x = operand(input, "any")
     return _kept_bytes(sum(x != 0, dim, keepdim) != 0, x)
 
 
 @checked
 def all(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
-    """Whether all elements along dim count as true. torch.all."""
+    """Whether all elements along dim are true (nonzero). torch.all."""
     x = operand(input, "all")
     return _kept_bytes(sum(x == 0, dim, keepdim) == 0, x)
 
 
 def _kept_bytes(found: Any, x: Any) -> Any:
-    """torch gives uint8 for uint8."""
+    """torch returns uint8 for uint8."""
     return cast(found, x.dtype) if x.dtype.kind == "u" else found
 
 
 @checked
 def count_nonzero(input: Any, dim: Dims = None) -> Any:
-    """How many elements along dim are not 0, as int64."""
+    """The number of nonzero elements along dim, as int64."""
     return sum(operand(input, "count_nonzero") != 0, dim)
 
 
@@ -94,7 +94,7 @@ def _without_nan(x: Any) -> Any:
 
 @checked
 def nanmean(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Any:
-    """The mean along dim of what is not NaN."""
+    """The mean along dim, ignoring NaN."""
     x = operand(input, "nanmean")
     x = x if dtype is None else cast(x, dtype)
     count = sum((x == x), dim, keepdim)
@@ -103,7 +103,7 @@ def nanmean(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DType
 
 @checked
 def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> AMinMax[Any]:
-    """The smallest and the largest element along dim, of all without it: a named tuple (min, max)."""
+    """The smallest and the largest element along dim, by default of all: a named tuple (min, max)."""
     return AMinMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
@@ -111,14 +111,14 @@ def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> AMi
 
 
 def _rows(what: str, input: Any, dim: int) -> tuple[Any, int]:
-    """input with an axis at least, and the axis."""
+    """input with at least one axis, and the axis."""
     x = operand(input, what)
     axis = normalize_axis(dim, max(x.ndim, 1), what)
     return (x if x.ndim else x.reshape((1,))), axis
 
 
 def _rank(x: Any, place: Any, axis: int, keepdim: bool, order: Any = None) -> tuple[Any, Any]:
-    """The elements of some ranks (an int, or a tensor of them with size 1 along the axis), and their indices."""
+    """The elements of given ranks (an int, or a tensor of them with size 1 along the axis), and their indices."""
     order = argsort(x, axis) if order is None else order
     if isinstance(place, builtins.int):
         index = slice_axis(order, axis, place, place + 1)
@@ -133,7 +133,7 @@ def _rank(x: Any, place: Any, axis: int, keepdim: bool, order: Any = None) -> tu
 
 @checked
 def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> KthValueDim[Any]:
-    """The k-th smallest elements along dim, counted from 1, and their indices. torch.kthvalue."""
+    """The k-th smallest elements along dim, 1-based, and their indices. torch.kthvalue."""
     x, axis = _rows("kthvalue", input, dim)
     if not 1 <= k <= x.shape[axis]:
         raise ShapeError(f"kthvalue: k must be in 1 … {x.shape[axis]} for axis {dim} of {x.spec}, got {k}")
@@ -141,22 +141,22 @@ def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> KthVal
 
 
 def _of_rank(input: Any, found: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Results for an input without axes have none."""
+    """Results for a 0-d input have no axes."""
     return found if operand(input).ndim else (found[0].reshape(()), found[1].reshape(()))
 
 
 @checked
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower of the middle elements; along a dim a named tuple (values, indices). NaN where there is one.
+    """The lower of the middle elements; with dim a named tuple (values, indices). NaN if there is one.
 
-    Without dim equal elements share the gradient; along one it is that of the index. torch.median.
+    Without dim equal elements share the gradient; with dim it goes to the one at the index. torch.median.
     """
     return _median("median", input, dim, keepdim, ignore_nan=False)
 
 
 @checked
 def nanmedian(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """`median` of what is not NaN."""
+    """`median`, ignoring NaN."""
     return _median("nanmedian", input, dim, keepdim, ignore_nan=True)
 
 
@@ -174,7 +174,7 @@ def _median(what: str, input: Any, dim: int | None, keepdim: bool, *, ignore_nan
     place: Any = (n - 1) // 2
     if x.dtype.is_float:
         nans = sum(x != x, axis, True)
-        middle = where(nans == 0, (n - 1) // 2, n - nans)  # NaN is sorted behind all others
+        middle = where(nans == 0, (n - 1) // 2, n - nans)  # NaN is sorted last
         if ignore_nan:
             middle = maximum((n - nans - 1).cast("float64") * 0.5, 0.0).cast(int64)
         place = middle
@@ -182,13 +182,13 @@ def _median(what: str, input: Any, dim: int | None, keepdim: bool, *, ignore_nan
 
 
 def _shared(x: Any, value: Any) -> Any:
-    """A value of x that has its gradient from all elements that are equal to it, in equal parts."""
+    """A value of x whose gradient is shared evenly by all elements equal to it."""
     return amax(where((x == value) | ((x != x) & (value != value)), x, -math.inf))
 
 
 @checked
 def mode(input: Any, dim: int = -1, keepdim: bool = False) -> ModeDim[Any]:
-    """The most frequent element along dim, the smallest of several, and the index of its last place. torch.mode."""
+    """The most frequent element along dim, the smallest of several, and the index where it is last. torch.mode."""
     x, axis = _rows("mode", input, dim)
     n = x.shape[axis]
     if n == 0:
@@ -198,7 +198,7 @@ def mode(input: Any, dim: int = -1, keepdim: bool = False) -> ModeDim[Any]:
     before = slice_axis(values, axis, 0, n - 1) != slice_axis(values, axis, 1, n)
     first = cat([full_like(slice_axis(values, axis, 0, 1), True, dtype=bool_), before], axis)
     start = call(Scan("max", axis), where(first, along, 0))
-    run = along - start  # how many of the same stand before
+    run = along - start  # number of equal elements before it
     best = argmax(run, axis, keepdim=True)
     return ModeDim(*_of_rank(input, _rank(x, best, axis, keepdim, order)))
 
@@ -215,10 +215,10 @@ def quantile(
     *,
     interpolation: Interpolation = "linear",
 ) -> Any:
-    """The elements of rank q * (n - 1) along dim (of all without it), q a number or a vector of them in 0 … 1.
+    """The elements of rank q * (n - 1) along dim (by default of all), q a number or a vector of them in 0 … 1.
 
-    Of several q the results stand along a new first axis. interpolation: between neighbours, where the rank is not
-    whole. NaN where there is one. torch.quantile.
+    For several q the results are along a new first axis. interpolation: between neighbors, if the rank is fractional.
+    NaN if there is one. torch.quantile.
     """
     return _quantile("quantile", input, q, dim, keepdim, interpolation, ignore_nan=False)
 
@@ -232,7 +232,7 @@ def nanquantile(
     *,
     interpolation: Interpolation = "linear",
 ) -> Any:
-    """`quantile` of what is not NaN."""
+    """`quantile`, ignoring NaN."""
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, ignore_nan=True)
 
 
@@ -240,7 +240,7 @@ def _quantile(
     what: str, input: Any, q: Any, dim: int | None, keepdim: bool, interpolation: str, *, ignore_nan: bool
 ) -> Any:
     x = operand(input, what)
-    # Ranks need more digits than elements: halves of all rows longer than 2,048 lie between two float16 numbers.
+    # Ranks need more precision than elements: in rows longer than 2,048, half ranks are between two float16 numbers.
     numbers = is_number(q) or (isinstance(q, list | tuple) and builtins.all(map(is_number, q)))
     wide, given = float64 if numbers or x.dtype == float64 else float32, operand(q, what, "q")
     parts = operand(np.asarray(q, np.float64)) if numbers else cast(given, wide)
@@ -269,7 +269,7 @@ def _quantile(
 
 
 def _between(values: Any, rank: Any, interpolation: str) -> Any:
-    """The elements of sorted rows at ranks that need not be whole: [..., N] and [..., Q] to [..., Q]."""
+    """The elements of sorted rows at possibly fractional ranks: [..., N] and [..., Q] to [..., Q]."""
     low, high = floor(rank), ceil(rank)
     if interpolation in ("lower", "higher", "nearest"):
         rank = {"lower": low, "higher": high, "nearest": round(rank)}[interpolation]

@@ -1,7 +1,8 @@
-"""Optimizer steps as ops: parameters and moments come in and go out, in place where memory allows.
+"""Optimizer steps as ops: parameters and moments are inputs and outputs, updated in place where memory allows.
 
-Parameters and moments are float32 (or float64); gradients may be of a half type and are widened first. A step is its
-`rule`, written once, in NumPy: the reference computes it, and the kernel of a GPU is the CUDA C++ that it writes.
+Parameters and moments are float32 (or float64); gradients may be of a half type and are widened first. A step is
+defined by its `rule`, written once, in NumPy: the reference runs it, and a GPU's kernel is generated from it in CUDA
+C++.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class Update(Op, abstract=True):
 
         (p, g, *moments, *scalars f64[][, step i64[]], rate f32[] or f64[]) -> (p', *moments', *scalars'[, step'])
 
-    A subclass names its `moments`, says whether it counts its steps, and gives the `rule` and `variants` for tests;
-    every backend runs it, over one tensor or many in a launch. A rule may also keep `scalars` (with `advance`), and
-    read norms over the whole tensor (`norms`, with `measured`).
+    A subclass names its `moments`, declares whether it counts its steps, and defines the `rule` and `variants` for
+    tests; every backend runs it, over one tensor or many in a launch. A rule may also keep `scalars` (with
+    `advance`), and read norms over the whole tensor (`norms`, with `measured`).
 
-    moving: names of fields that each step brings with it, as the rate, so that no value of theirs is compiled in. In
-        place of the rate there is then one input f64[1 + len(moving)]: the rate, and these. A field whose number is 0
-        does not move, since rules leave out what it belongs to.
+    moving: names of fields whose values are passed at each step, like the rate, so that they are not compiled in. In
+    place of the rate there is then one input f64[1 + len(moving)]: the rate, and these. A field whose value is 0 does
+    not move, since rules omit the terms it belongs to.
     """
 
     moving: tuple[str, ...] = field(default=(), kw_only=True)
@@ -51,13 +52,13 @@ class Update(Op, abstract=True):
     effect = "update"
     foreach = True
     widens = (1,)
-    #: The tensors like p that are kept from step to step, each with the range that examples are drawn from.
+    #: The tensors shaped like p that are kept from step to step, each with the range that samples are drawn from.
     moments: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    #: Numbers of each parameter, float64 of shape () or (1,), kept from step to step, with ranges likewise.
+    #: Scalars per parameter, float64 of shape () or (1,), kept from step to step, with ranges likewise.
     scalars: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    #: Whether the number of steps, int64 of shape () or (1,), is kept behind them.
+    #: Whether the step count, int64 of shape () or (1,), is kept after them.
     counted: ClassVar[bool] = False
-    #: How many norms over the whole tensor the rule reads.
+    #: The number of norms over the whole tensor that the rule reads.
     norms: ClassVar[int] = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -68,37 +69,37 @@ class Update(Op, abstract=True):
 
     @classmethod
     def kept(cls) -> tuple[str, ...]:
-        """The names of the state, in order: moments, scalars, and "step" where steps are counted."""
+        """The names of the state, in order: moments, scalars, and "step" if steps are counted."""
         return (*cls.moments, *cls.scalars, *(("step",) if cls.counted else ()))
 
     def moved(self, names: Collection[str]) -> Self:
-        """The op that each step brings those of the named numbers to that are not 0; they are 1 in its fields."""
+        """The op with those of the named fields moving that are nonzero; their values in it are 1."""
         moving = tuple(name for name in self.numbers() if name in names and getattr(self, name))
         return replace(self, moving=moving, **dict.fromkeys(moving, 1.0))
 
     def numbers(self) -> dict[str, float]:
-        """The fields that are numbers, by name."""
+        """The numeric fields, by name."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in found.items() if isinstance(value, float)}
 
     def at(self, *numbers: Any) -> Self:
-        """The op whose moving fields are these."""
+        """The op with these values of the moving fields."""
         return replace(self, moving=(), **dict(zip(self.moving, numbers, strict=True))) if numbers else self
 
     def rule(
         self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *numbers: Any
     ) -> tuple[Any, ...]:
-        """(p', *moments'), element by element, with NumPy's arithmetic, `astype`, `where` and elementwise functions.
+        """(p', *moments'), elementwise, in NumPy arithmetic, `astype`, `where` and elementwise functions.
 
         p, g, moments: of p's dtype. t: the number of this step, from 1 on, rate, and numbers (the scalars before this
-        step, then the norms): float64; `astype` brings what is made of them to p's dtype.
+        step, then the norms): float64; `astype` casts results of them to p's dtype.
         """
         raise NotImplementedError
 
     def measured(
         self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *scalars: Any
     ) -> tuple[Any, ...]:
-        """As many values as `norms`, element by element, like a rule: the rule gets the 2-norm of each."""
+        """`norms` many values, elementwise, like a rule: the rule gets the 2-norm of each."""
         raise NotImplementedError
 
     def advance(self, scalars: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
@@ -106,13 +107,13 @@ class Update(Op, abstract=True):
         raise NotImplementedError
 
     def descent(self: Any, p: Any, g: Any) -> Any:
-        """What to go down along: g, or -g to maximize, with weight_decay * p."""
+        """The descent direction: g, or -g to maximize, plus weight_decay * p."""
         d = -g if self.maximize else g
         return d + self.weight_decay * p if self.weight_decay else d
 
     @classmethod
     def variants(cls) -> Sequence[Update]:
-        """Examples of the op: its options one by one and together."""
+        """Variants of the op: its options one by one and combined."""
         raise NotImplementedError
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
@@ -126,7 +127,7 @@ class Update(Op, abstract=True):
         return tuple(x.open for x in (p, *moments, *numbers))
 
     def check(self, p: Spec, g: Spec, moments: Sequence[Spec], rate: Spec) -> None:
-        """Raise unless shapes are equal, moments have p's dtype, g is a float and the rate one float."""
+        """Raise unless shapes are equal, moments have p's dtype, g is a float and the rate a scalar float."""
         self.check_float(p, *moments)
         if any(x.shape != p.shape for x in (g, *moments)):
             raise ShapeError(
@@ -174,7 +175,7 @@ class Update(Op, abstract=True):
 
     @classmethod
     def _arguments(cls, shape: Shape, gradient: Any, done: int) -> Iterator[Arg]:
-        """Arguments of this shape, after so many steps."""
+        """Arguments of this shape, after a number of steps."""
         yield Arg(shape)
         yield Arg(shape, gradient)
         yield from (Arg(shape, low=low, high=high) for low, high in cls.moments.values())
@@ -193,8 +194,8 @@ class SgdUpdate(Update):
         m' = momentum * m + (1 - dampening) * d          (m itself when momentum is 0)
         p' = p - rate * (d + momentum * m' if nesterov else m' if momentum else d)
 
-    torch sets the buffer to d at the first step whatever the dampening; here it is (1 - dampening) * d, as in
-    all later steps: `DampenedSgdUpdate` counts the steps for torch's way. maximize: -g in place of g.
+    torch sets the buffer to d in the first step whatever the dampening; here it is (1 - dampening) * d, as in all
+    later steps: `DampenedSgdUpdate` counts the steps to match torch. maximize: -g in place of g.
     """
 
     momentum: float = 0.0
@@ -224,9 +225,9 @@ class SgdUpdate(Update):
 
 @dataclass(frozen=True)
 class DampenedSgdUpdate(Update):
-    """(p, g, m, step i64[], rate f32[]) -> (p', m', step'): SgdUpdate with momentum whose first step is not dampened.
+    """(p, g, m, step i64[], rate f32[]) -> (p', m', step'): SgdUpdate with momentum and an undampened first step.
 
-    m' = momentum * m + k * d with k = 1 at the first step, as torch.optim.SGD has it, and 1 - dampening later.
+    m' = momentum * m + k * d with k = 1 in the first step, as in torch.optim.SGD, and 1 - dampening later.
     """
 
     momentum: float = 0.9
@@ -289,8 +290,8 @@ class AdamUpdate(Update):
 class AmsgradUpdate(Update):
     """(p, g, m, v, h, step i64[], rate f32[]) -> (p', m', v', h', step'): AdamUpdate with the largest v so far.
 
-    h' = max(h, v') stands in place of v' in the new parameter. h starts as zeros.
-    S. Reddi, S. Kale, S. Kumar: "On the convergence of Adam and beyond" (ICLR 2018).
+    h' = max(h, v') replaces v' in the new parameter. h starts as zeros. S. Reddi, S. Kale, S. Kumar: "On the
+    convergence of Adam and beyond" (ICLR 2018).
     """
 
     beta1: float = 0.9
@@ -367,11 +368,11 @@ class RmspropUpdate(Update):
         )  # fmt: skip
 
 
-# ---- parts of rules of the Adam family; `op` has beta1, beta2, eps, weight_decay, decoupled, maximize
+# ---- parts of the rules of the Adam family; `op` has beta1, beta2, eps, weight_decay, decoupled, maximize
 
 
 def decayed_apart(op: Any, p: Any, g: Any, rate: Any) -> tuple[Any, Any]:
-    """(parameter, direction): decoupled, the parameter shrinks; else weight_decay * p is added to the direction."""
+    """(parameter, direction): if decoupled the parameter shrinks; else weight_decay * p is added to the direction."""
     if not op.decoupled:
         return p, op.descent(p, g)
     return p * (1 - rate * op.weight_decay).astype(p.dtype), -g if op.maximize else g
@@ -384,7 +385,7 @@ def means(op: Any, d: Any, moments: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def adam_step(op: Any, m: Any, v: Any, t: Any, rate: Any) -> Any:
-    """rate * m̂ / (√v̂ + eps) with the means' bias corrected."""
+    """rate * m̂ / (√v̂ + eps) with bias-corrected means."""
     size = (rate / (1 - op.beta1**t)).astype(m.dtype)
     correction = np.sqrt(1 - op.beta2**t).astype(m.dtype)
     return size * m / (np.sqrt(v) / correction + op.eps)

@@ -1,4 +1,4 @@
-"""The rules of further optimizers, as `Update`s: each is one formula in NumPy that every backend runs."""
+"""The rules of further optimizers, as `Update`s: each is one NumPy formula that every backend runs."""
 
 from __future__ import annotations
 
@@ -208,14 +208,14 @@ class RadamUpdate(Update):
 
 @dataclass(frozen=True)
 class RpropUpdate(Update):
-    """(p, g, b, s, rate f32[]) -> (p', b', s'): the rule of torch.optim.Rprop; the rate is where s starts.
+    """(p, g, b, s, rate f32[]) -> (p', b', s'): the rule of torch.optim.Rprop; s starts at the rate.
 
         s' = s * (etaplus where g * b > 0, etaminus where it is < 0, 1 where it is 0), from smallest to largest
         b' = 0 where g * b < 0, else g
         p' = p - sign(b') * s'
 
-    b, the gradient before, starts as zeros.
-    M. Riedmiller, H. Braun: "A direct adaptive method for faster backpropagation learning" (ICNN 1993).
+    b, the previous gradient, starts as zeros. M. Riedmiller, H. Braun: "A direct adaptive method for faster
+    backpropagation learning" (ICNN 1993).
     """
 
     etaminus: float = 0.5
@@ -231,7 +231,7 @@ class RpropUpdate(Update):
     ) -> tuple[Any, ...]:
         d = self.descent(p, g)
         before, size = moments
-        # By signs: a product of two small gradients would be 0.
+        # By signs: a product of two small gradients would underflow.
         same = np.sign(d) * np.sign(before)
         size = np.where(same > 0, self.etaplus * size, np.where(same < 0, self.etaminus * size, size))
         size = np.minimum(np.maximum(size, self.smallest), self.largest)
@@ -313,7 +313,7 @@ class LionUpdate(Update):
 
 @dataclass(frozen=True)
 class LambUpdate(Update):
-    """(p, g, m, v, step i64[], rate f32[]) -> (p', m', v', step'): Adam's step in proportion to the layer's size.
+    """(p, g, m, v, step i64[], rate f32[]) -> (p', m', v', step'): Adam's step, scaled by the layer's norm.
 
         m' = beta1 * m + (1 - beta1) * g,    v' = beta2 * v + (1 - beta2) * g^2
         u  = m' / (1 - beta1^t) / (sqrt(v' / (1 - beta2^t)) + eps) + weight_decay * p
@@ -356,7 +356,7 @@ class LambUpdate(Update):
 
 @dataclass(frozen=True)
 class LarsUpdate(Update):
-    """(p, g, m, rate f32[]) -> (p', m'): momentum with a rate for each layer, by the norms of weights and gradient.
+    """(p, g, m, rate f32[]) -> (p', m'): momentum with a rate per layer, from the norms of weights and gradient.
 
         r  = trust_coefficient * |p| / (|g| + weight_decay * |p| + eps)    (1 where |p| or the divisor is 0)
         m' = momentum * m + rate * r * (g + weight_decay * p)
@@ -393,6 +393,6 @@ class LarsUpdate(Update):
 
 
 def trust(weights: Any, other: Any) -> Any:
-    """weights / other, and 1 where either is 0."""
+    """weights / other, or 1 if either is 0."""
     both = weights * other > 0
     return np.where(both, weights / np.where(both, other, 1.0), 1.0)

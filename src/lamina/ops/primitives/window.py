@@ -1,4 +1,4 @@
-"""Window: the positions of a sliding kernel. One value for a family's forward and gradients."""
+"""Window: the geometry of a sliding kernel. One value for a family's forward and gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lamina.spec import Shape, ShapeError, as_shape
 Pairs = tuple[tuple[int, int], ...]
 Padding = str | int | Sequence[int] | Sequence[tuple[int, int]]
 
-#: Attributes travel to libraries as 32-bit integers.
+#: Libraries take attributes as 32-bit integers.
 LIMIT = 2**31 - 1
 PADDINGS = ("valid", "half", "full", "same")
 
@@ -25,10 +25,9 @@ PADDINGS = ("valid", "half", "full", "same")
 class Window:
     """How a kernel slides over the spatial axes.
 
-    stride, dilation: per spatial axis, >= 1. A dilation of d leaves d - 1 elements between two taps.
-    padding: (lo, hi) per spatial axis, the number of elements that are thought before and after the axis.
-    groups: channels are split into this many groups that do not see each other.
-    flip: true convolution (the filter is mirrored) instead of cross-correlation.
+    stride, dilation: per spatial axis, >= 1. A dilation of d leaves d - 1 elements between two taps. padding: (lo,
+    hi) per spatial axis, the number of elements implied before and after the axis. groups: channels are split into
+    this many independent groups. flip: true convolution (the filter is mirrored) instead of cross-correlation.
     """
 
     stride: Shape
@@ -50,14 +49,14 @@ class Window:
         _check("groups", [self.groups], 1)
 
     def __str__(self) -> str:
-        """As short as can be: what is at its default is left out."""
+        """Concise: attributes at their defaults are omitted."""
         parts = [f"stride={self.stride}", f"padding={self.padding}"]
         parts += [f"dilation={self.dilation}"] if any(d != 1 for d in self.dilation) else []
         parts += [f"groups={self.groups}"] if self.groups != 1 else []
         return f"[{', '.join(parts)}{', flip' if self.flip else ''}]".replace(" ", "")
 
     def repeated(self, size: int) -> Window:
-        """The window over `size` times as many groups of channels."""
+        """The window for `size` times as many groups of channels."""
         return replace(self, groups=size * self.groups)
 
     @property
@@ -66,11 +65,11 @@ class Window:
         return len(self.stride)
 
     def span(self, kernel: Shape) -> Shape:
-        """How far the dilated kernel reaches along each axis: dilation * (kernel - 1) + 1."""
+        """The extent of the dilated kernel along each axis: dilation * (kernel - 1) + 1."""
         return tuple(d * (k - 1) + 1 for k, d in zip(kernel, self.dilation, strict=True))
 
     def output(self, spatial: Shape, kernel: Shape, what: str = "window") -> Shape:
-        """The number of positions along each axis. Raises ShapeError when the kernel does not fit."""
+        """The number of positions along each axis. Raises ShapeError if the kernel does not fit."""
         _check(f"{what}: kernel size", kernel, 1)
         sizes = []
         for axis, (n, span) in enumerate(zip(spatial, self.span(kernel), strict=True)):
@@ -92,22 +91,22 @@ class Window:
         """The spatial sizes without padding: the inverse of `padded`."""
         return tuple(n - lo - hi for n, (lo, hi) in zip(padded, self.padding, strict=True))
 
-    # What the NumPy references are made of.
+    # The basis of the NumPy references.
 
     def pad(self, x: Array, value: float = 0) -> Array:
-        """x [N, C, *spatial] with its padding filled in."""
+        """x [N, C, *spatial], padded."""
         if not any(map(any, self.padding)):
             return x
         return np.pad(x, ((0, 0), (0, 0), *self.padding), constant_values=value)
 
     def crop(self, padded: Array) -> Array:
-        """The inverse of `pad`: the part that is not padding."""
+        """The inverse of `pad`: the part without padding."""
         sizes = padded.shape[2:]
         inner = (slice(lo, n - hi) for (lo, hi), n in zip(self.padding, sizes, strict=True))
         return padded[(slice(None), slice(None), *inner)]
 
     def taps(self, kernel: Shape, output: Shape) -> Iterator[tuple[slice, ...]]:
-        """For each kernel element, row-major: which padded [N, C, *] elements it meets, one per position."""
+        """For each kernel element, row-major: the padded [N, C, *] elements under it, one per position."""
         for offset in product(*map(range, kernel)):
             space = (
                 slice(o * d, o * d + (n - 1) * s + 1, s)
@@ -116,7 +115,7 @@ class Window:
             yield (slice(None), slice(None), *space)
 
     def patches(self, padded: Array, kernel: Shape) -> Array:
-        """A view [N, C, *output, *kernel] of padded [N, C, *spatial]: what the kernel meets at each place."""
+        """A view [N, C, *output, *kernel] of padded [N, C, *spatial]: the elements under the kernel per position."""
         axes = tuple(range(2, padded.ndim))
         windows = np.lib.stride_tricks.sliding_window_view(padded, self.span(kernel), axes)
         every = (slice(None, None, s) for s in (*self.stride, *self.dilation))
@@ -133,7 +132,7 @@ def window(
     *,
     flip: bool = False,
 ) -> Window:
-    """The Window for a kernel of the given spatial shape, from arguments as users write them.
+    """The Window for a kernel of the given spatial shape, from user-level arguments.
 
     padding: "valid" (none), "half" (half of the kernel's reach on both sides), "full" (every position that
     touches the input), "same" (output as large as the input; stride 1 only), an int, one int or one
@@ -142,7 +141,7 @@ def window(
     simple = type(stride) is type(dilation) is type(groups) is int and type(padding) in (int, str)
     make: Callable[..., Window] = (
         _known if simple else _window
-    )  # 1 == 1.0 == True: other types are looked at anew
+    )  # 1 == 1.0 == True: other types bypass the cache
     return make(what, kernel, stride, padding, dilation, groups, flip)
 
 
