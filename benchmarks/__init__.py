@@ -1,1 +1,1 @@
-"""Speed, measured: each module answers one question and prints a table; `--json` keeps the figures."""
+"""Performance benchmarks: each module answers one question and prints a table; `--json` stores the figures."""

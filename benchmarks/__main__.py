@@ -1,4 +1,4 @@
-"""Runs every benchmark that this machine can run, and writes their results: `python -m benchmarks`."""
+"""Runs every benchmark supported by this machine, and writes their results: `python -m benchmarks`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""How long an all-reduce takes by its size, and the link that explains it: what `lamina simulate --inside
-FILE` reads.
+"""Time of an all-reduce by size, and the fitted link model: the input of `lamina simulate --inside FILE`.
 
     lamina run --gpus 4 -m benchmarks.all_reduce --out links.json
     torchrun --nproc-per-node 4 -m benchmarks.all_reduce --out links.json
 
-Every rank runs it; all ranks and each smaller power of two of them are measured (`--ranks` says others). The
-largest size of each is left out of the fit, and the link's prediction for it is told; so is what the other sizes say
-of every second one, and of the largest, by interpolation (`lamina.simulate.MeasuredAllReduces`), from 1 MiB on.
+Every rank runs it; all ranks and each smaller power of two of them are measured (`--ranks` selects others). The
+largest size of each is left out of the fit, and the link's prediction for it is reported; so are interpolations
+(`lamina.simulate.MeasuredAllReduces`) of every second size, and of the largest, from the others, from 1 MiB on.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from lamina.runtime.ranks import current_world
 from lamina.simulate import MeasuredAllReduces, all_reduce_seconds, fit_link
 
 ALGORITHMS = ("ring", "tree", "switch")
-#: Of a round.
+#: Calls per round.
 CALLS = 5
 
 
@@ -71,7 +70,7 @@ def table(sizes: list[int], worlds: list[int], device: Device, rounds: int) -> l
 
 
 def fitted(points: list[tuple[int, int, float]]) -> dict[str, Any]:
-    """The link and the algorithm that explain the points best; the largest size is predicted, not fitted."""
+    """The link and the algorithm with the best fit; the largest size is predicted, not fitted."""
     largest = max(n for _, n, _ in points)
     known = [p for p in points if p[1] < largest]
     ways = {a: fit_link(known, a) for a in ALGORITHMS}
@@ -90,7 +89,7 @@ def fitted(points: list[tuple[int, int, float]]) -> dict[str, Any]:
 
 
 def left_out(points: list[tuple[int, int, float]]) -> list[dict[str, Any]]:
-    """The largest size and every second one below it, as the others say it, from 1 MiB on."""
+    """The largest size and every second one below it, interpolated from the others, from 1 MiB on."""
     sizes = sorted({n for _, n, _ in points}, reverse=True)
     unseen = set(sizes[::2])
     known = MeasuredAllReduces(tuple((n, s, t) for n, s, t in points if s not in unseen))

@@ -1,8 +1,8 @@
 """Timed choice against the heuristic's, on random convolutions: is the tuned plan used again, and is it never slower?
 
-For each shape: the heuristic's first plan and the tuned one are measured in turns, apart from the tuner's own figures
-(a CUDA graph of many runs on two copies of the operands, in turns that begin with either one as often, medians; a
-plan's ratio to itself is 1); then the choice is asked for again from a store that is opened anew, with timing
+For each shape: the heuristic's first plan and the tuned one are measured alternately, independent of the tuner's
+figures (a CUDA graph of many runs on two copies of the operands, in turns that start with either one equally often,
+medians; a plan's ratio to itself is 1); then the choice is requested again from a reopened store, with timing
 forbidden; the workspace must stay below the cap. The store starts empty.
 
     python -m benchmarks.autotune [--count 50] [--level ops|graph] [--json] [--out FOLDER]
@@ -43,14 +43,14 @@ from lamina.runtime import Device, Event
 from lamina.spec import Policy, Spec, bfloat16, channels_last
 
 CAP = 256 << 20
-#: Measurements of each plan: even, so that each plan is first in half of them.
+#: Measurements of each plan: even, so that each plan comes first in half of them.
 ROUNDS = 20
-#: Milliseconds that one measurement takes about, and most runs in it: many, for the launch of a graph is in it too.
+#: Approximate milliseconds of one measurement, and most runs in it: many, as the launch of a graph is included.
 SPAN, MOST_RUNS = 1.0, 200
-#: Runs that a first estimate is made of: of one alone the host's time would be measured.
+#: Runs for a first estimate: with only one the host's time would be measured.
 SEVERAL = 10
 
-#: What binds a plan to inputs, outputs, workspace and a stream.
+#: Binds a plan to inputs, outputs, workspace and a stream.
 Bind = Callable[[Sequence[int], Sequence[int], int, int], Run]
 
 
@@ -88,7 +88,7 @@ class Case:
 
     @property
     def uids(self) -> tuple[tuple[int, int], int]:
-        """Numbers of the inputs and the result in the graph."""
+        """Uids of the inputs and the result in the graph."""
         return {Conv: ((1, 2), 3), ConvDataGrad: ((3, 2), 1)}.get(self.direction, ((1, 3), 2))
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Made:
-    """A plan: its name, its scratch memory in bytes, and how it is bound."""
+    """A plan: its name, its workspace in bytes, and its bind function."""
 
     label: str
     workspace: int
@@ -106,7 +106,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured for one shape."""
+    """The measurements of one shape."""
 
     case: str
     heuristic_ms: float
@@ -120,7 +120,7 @@ class Row:
 
 
 def cases(rng: np.random.Generator, count: int) -> list[Case]:
-    """Convolutions of networks' usual sizes, in the three directions."""
+    """Convolutions of typical network sizes, in the three directions."""
     found = []
     for _ in range(count):
         channels = int(rng.choice([3, 16, 32, 64, 96, 128, 256, 512]))
@@ -176,12 +176,12 @@ LEVELS = {"ops": of_op, "graph": of_graph}
 
 
 def no_contest(*arguments: Any) -> None:
-    """In place of the contest: the choice must come from the store."""
+    """Replaces the contest: the choice must come from the store."""
     raise AssertionError("timed again")
 
 
 def again(make: Callable[..., Made], case: Case, device: Device, store: PlanStore) -> str:
-    """The label of the plan that a new process would make; "" where it would time again."""
+    """The label of the plan that a new process would make; "" if it would time again."""
     opened = PlanStore("benchmark", "1", store.path.parent)
     try:
         with (
@@ -242,7 +242,7 @@ def _elapsed(stream: lm.runtime.Stream, run: Callable[[], Any]) -> float:
 
 
 def row(make: Callable[..., Made], case: Case, device: Device, store: PlanStore) -> Row:
-    """Everything about one shape."""
+    """All measurements of one shape."""
     heuristic = make(case, device, store, "heuristic")
     began = time.perf_counter()
     tuned = make(case, device, store, "fastest")
@@ -266,7 +266,7 @@ def row(make: Callable[..., Made], case: Case, device: Device, store: PlanStore)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """The figures that count."""
+    """The main figures."""
     ratios = [r.ratio for r in rows]
     return {
         "shapes": len(rows),

@@ -1,4 +1,4 @@
-"""What a call through `lamina.c` costs over the same call through bare ctypes.
+"""Overhead of a call through `lamina.c` compared with the same call through bare ctypes.
 
     python -m benchmarks.call_cost [--json]
 
@@ -28,7 +28,7 @@ Case = tuple[str, Callable[[], Any], Callable[[], Any]]
 
 
 def nanoseconds(left: Callable[[], Any], right: Callable[[], Any]) -> tuple[float, float]:
-    """Processor time per call of each, in turns: the median of nine runs, so that a busy machine tells too."""
+    """Processor time per call of each, measured alternately: the median of nine runs, valid on a busy machine too."""
     runs: tuple[list[float], list[float]] = ([], [])
     for _ in range(9):
         for seconds, call in zip(runs, (left, right), strict=True):

@@ -1,12 +1,12 @@
-"""Where the time until the first step goes, from empty caches: planning, cuDNN's plans, own kernels.
+"""Breakdown of the time to the first step with empty caches: planning, cuDNN's plans, kernel compilation.
 
     python -m benchmarks.cold_start resnet50-train-128 vit_s_16-train-128       planned for an H200; no GPU is needed
     python -m benchmarks.cold_start efficientnet_b0-train-128 --device cuda      and run on a GPU
 
-Workloads are those of the suite; each is planned in a process of its own. `--again` does it a second time, in a
-process that finds the caches of the first one (what takes less than 0.3 s to plan is not kept there). `--serial`
-compiles own kernels one by one when planning is done, for comparison. Seconds of parts lie within each other (plans
-are made in passes and in layouts), and those of threads are added up. Without a GPU it needs cuDNN, NVRTC, and a
+Workloads are those of the suite; each is planned in a process of its own. `--again` repeats it in a
+process that finds the caches of the first one (parts that take less than 0.3 s to plan are not cached). `--serial`
+compiles kernels one by one after planning, for comparison. Seconds of parts are nested (plans
+are made in passes and in layouts), and those of threads are summed. Without a GPU it needs cuDNN, NVRTC, and a
 libcuda with or without devices.
 """
 
@@ -43,7 +43,7 @@ from lamina.runtime import Device, Machine, kernel
 from lamina.spec import Spec, as_dtype, int64
 from lamina.train import step as training
 
-#: What is timed: name -> (where it is looked up, its name there).
+#: Timed functions: name -> (where it is looked up, its name there).
 PARTS: dict[str, tuple[Any, str]] = {
     "compile": (Executable, "__init__"),
     "passes": (executable, "optimize"),
@@ -62,7 +62,7 @@ PARTS: dict[str, tuple[Any, str]] = {
 
 @contextmanager
 def clocks() -> Iterator[dict[str, list[float]]]:
-    """Meanwhile each part's calls are counted and timed, in whichever thread they are: name -> [calls, seconds]."""
+    """Within the block each part's calls are counted and timed, in all threads: name -> [calls, seconds]."""
     found: dict[str, list[float]] = {name: [0, 0.0] for name in PARTS}
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,7 +84,7 @@ def clocks() -> Iterator[dict[str, list[float]]]:
 
 
 def programs(plan: Plan) -> Iterator[Program]:
-    """The own kernels that a plan launches."""
+    """Lamina's kernels launched by a plan."""
     if isinstance(plan.make, Launches):
         for step in plan.make.steps:
             if isinstance(step, Launch | Together):
@@ -94,11 +94,11 @@ def programs(plan: Plan) -> Iterator[Program]:
 
 
 class _Planned(Exception):
-    """Nothing else is wanted of a training step."""
+    """Raised after planning: the training step is not needed."""
 
 
 def planned(w: Workload, device: Device) -> Executable:
-    """The workload's program for a device that is not there."""
+    """The workload's program for an absent device."""
     made: list[Executable] = []
 
     def compiled(graph: Graph, _: Any, **options: Any) -> Executable:
@@ -121,7 +121,7 @@ def planned(w: Workload, device: Device) -> Executable:
 
 
 def without_gpu(w: Workload, serial: bool) -> dict[str, Any]:
-    """Plan a workload, and compile its own kernels: beside planning, or one by one behind it."""
+    """Plan a workload, and compile its kernels: concurrently with planning, or one by one after it."""
     device = Device("cuda", machine=Machine.named("h200"))
 
     def begun(self: Plans, plan: Plan) -> Plan:
@@ -179,7 +179,8 @@ def measured(name: str, where: str, serial: bool) -> dict[str, Any]:
 
 
 def apart(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One workload in a process of its own with an empty cache, then perhaps in one with the caches of the first."""
+    """One workload in a process of its own with an empty cache, then optionally in one with the caches of the
+    first."""
     command = [sys.executable, "-m", "benchmarks.cold_start", name, "--here", "--device", options.device]
     command += ["--serial"] * options.serial
     with tempfile.TemporaryDirectory() as folder:
@@ -193,7 +194,7 @@ def apart(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def text(result: dict[str, Any]) -> str:
-    """One result for people."""
+    """One result as text."""
     title = result["workload"] + (f", caches {result['caches']}" if "caches" in result else "")
     if "error" in result:
         return f"{title}: {result['error']}"

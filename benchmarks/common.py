@@ -1,4 +1,4 @@
-"""What every benchmark shares: the machine's description, result files."""
+"""Shared by all benchmarks: the machine's description, result files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:
-    """Installed versions of distributions, those that are there."""
+    """Versions of those distributions that are installed."""
     found = {"python": platform.python_version()}
     for name in names:
         try:
@@ -27,7 +27,7 @@ def versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def processor() -> str:
-    """The CPU's model and the number of cores that may be used."""
+    """The CPU's model and the number of usable cores."""
     model = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -47,7 +47,7 @@ def files_of(name: str, folder: Path) -> list[Path]:
 def write(name: str, record: dict[str, Any], folder: Path | None = None) -> Path:
     """Write a result file `<name>-<date>.json` and return its path.
 
-    Among the results of the repository it takes the place of older ones of its kind.
+    In the repository's results folder it replaces older ones of its kind.
     """
     today = datetime.date.today().isoformat()
     path = (folder or RESULTS) / f"{name}-{today}.json"

@@ -1,10 +1,10 @@
-"""Each op of AlexNet's training step on a GPU: time, and the fraction of what the chip can do.
+"""Each op of AlexNet's training step on a GPU: time, and fraction of the roofline.
 
     python benchmarks/cuda_ops.py [--batch 128 1024] [--dtype bfloat16] [--policy fastest] [--only conv] [--json FILE]
 
 The limit of an op is the larger of its arithmetic over the matrix units' rate and its bytes (each input read once,
 each output written once) over the memory's rate. Times are medians of runs captured in one CUDA graph, on random
-data; buffers together are larger than the cache for the sizes that matter.
+data; for the relevant sizes all buffers together are larger than the cache.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LINEARS = {"fc1": (6400, 4096), "fc2": (4096, 4096), "fc3": (4096, 10)}
 
 @dataclass(frozen=True)
 class Case:
-    """One op on operands of given specs, and how much arithmetic it is."""
+    """One op on operands of given specs, and its amount of arithmetic."""
 
     name: str
     op: Op
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass
 class Result:
-    """What was measured."""
+    """The measurements."""
 
     batch: int
     name: str
@@ -63,7 +63,7 @@ class Result:
 
     @property
     def fraction(self) -> float:
-        """Of the roofline: 1 is as fast as the chip can be."""
+        """Of the roofline: 1 is the hardware limit."""
         return self.limit / self.milliseconds
 
 
@@ -141,7 +141,7 @@ def measure(case: Case, batch: int, where: Device, policy: Policy) -> Result:
     plan = backend(where).plan(case.op, case.specs, policy)
     if plan.view:
         plan = backend(where).reorder(case.specs[0], plan.inputs[0])
-    operands = contest(where, plan.inputs, plan.outputs, 1.0)  # random ones
+    operands = contest(where, plan.inputs, plan.outputs, 1.0)  # random operands
     scratch = where.allocate(plan.workspace)
     milliseconds = time(plan, operands, scratch.pointer, where)
     nbytes = sum(s.nbytes for s in (*plan.inputs, *plan.outputs))

@@ -4,7 +4,7 @@
 
 Candidates (formulations x engines x knobs) run as under the policy "fastest": on random data, checked, timed in
 turns. A line gives for each formulation its best candidate's milliseconds and its fraction of the roofline: the
-larger of the arithmetic over the matrix units' rate and of the bytes over the memory's. Nothing is remembered.
+larger of the arithmetic over the matrix units' rate and of the bytes over the memory's. Nothing is cached.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Cases = Iterator[tuple[str, Problem]]
 
 @dataclass(frozen=True)
 class Maker:
-    """What problems are made for."""
+    """The device and dtype for which problems are made."""
 
     device: Device
     policy: Policy
@@ -55,7 +55,7 @@ class Maker:
         directions: str = "forward data filter",
         steps: tuple[Op, ...] = (),
     ) -> Cases:
-        """A convolution in some directions; steps: behind forward, with a bias."""
+        """A convolution in some directions; steps: epilogue of forward, with a bias."""
         window = Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1), groups)
         y = (x[0], w[0], *window.output(x[2:], w[2:]))
         o = Operands(window, *(last(s, self.dtype) for s in (x, w, y)))
@@ -75,7 +75,7 @@ class Maker:
         transposed: str = "",
         steps: tuple[Op, ...] = (),
     ) -> Cases:
-        """C [m, n]; turned: which of "a" and "b" lie as their transpose. steps: with a bias first."""
+        """C [m, n]; transposed: which of "a" and "b" are stored transposed. steps: epilogue, with a bias first."""
         p = Product(batch, m, n, k, "a" in transposed, "b" in transposed)
         lead = (batch,) if batch > 1 else ()
         a, b, c = (

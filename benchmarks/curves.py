@@ -1,6 +1,6 @@
 """The same training in Lamina and in PyTorch: do losses and accuracies agree?
 
-Both start from the same weights and see the same batches of scikit-learn's digits, in float32 or with bf16 and
+Both start from the same weights and use the same batches of scikit-learn's digits, in float32 or with bf16 and
 float32 master weights, SGD with momentum, weight decay and a cosine schedule; dropout is off, so that only arithmetic
 differs. The networks are AlexNet and ResNet-18. Accuracy is on the validation digits, after the last step.
 
@@ -28,7 +28,7 @@ from benchmarks.peer_torch import build
 from lamina import data, nn, ops, optim
 from lamina.data import Batches
 
-#: How each network is made, its images' size, and its highest learning rate.
+#: Constructor of each network, its images' size, and its highest learning rate.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], networks.Layers, int, float]] = {
     "alexnet": (lambda: nn.AlexNet(1, 10, 0.0), networks.alexnet(10, 0.0), 224, 0.006),
     "resnet18": (lambda: nn.resnet18(10, 1), networks.resnet18(10), 64, 0.02),
@@ -54,11 +54,11 @@ class Lamina:
         )
 
     def train(self, x: Any, labels: Any) -> Any:
-        """The loss of one step, not yet waited for."""
+        """The loss of one step, without synchronization."""
         return self.step(x, labels)
 
     def predictor(self) -> Callable[[Any], np.ndarray[Any, Any]]:
-        """Logits in inference mode, by the weights of now."""
+        """Logits in inference mode, with the current weights."""
         made = lm.infer.Predictor(self.net, device=self.device, precision=self.precision)
         return lambda x: made(x).numpy()
 
@@ -79,7 +79,7 @@ class Torch:
         return torch.autocast(self.device, dtype=torch.bfloat16) if self.low else nullcontext()
 
     def train(self, x: Any, labels: Any, rate: float) -> Any:
-        """The loss of one step, not yet waited for."""
+        """The loss of one step, without synchronization."""
         self.optimizer.param_groups[0]["lr"] = rate
         self.net.train().zero_grad(set_to_none=True)
         with self._autocast():
@@ -90,7 +90,7 @@ class Torch:
         return loss.detach()
 
     def predictor(self) -> Callable[[Any], np.ndarray[Any, Any]]:
-        """Logits in inference mode, by the weights of now."""
+        """Logits in inference mode, with the current weights."""
         self.net.eval()
 
         def predict(x: Any) -> np.ndarray[Any, Any]:
@@ -101,7 +101,7 @@ class Torch:
 
 
 def load(theirs: torch.nn.Module, ours: nn.Module) -> None:
-    """Copy weights by their order, which is the same. Raises ValueError when shapes differ."""
+    """Copy weights by their order, which is the same. Raises ValueError if shapes differ."""
     mine, target = list(ours.state_dict().values()), theirs.state_dict()
     if [tuple(v.shape) for v in mine] != [tuple(v.shape) for v in target.values()]:
         raise ValueError("the two networks differ in the shapes of their weights")

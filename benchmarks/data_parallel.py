@@ -1,11 +1,11 @@
-"""Whether N ranks with a part of each batch train as one rank with the whole batch: every loss of 50 steps, on CPUs.
+"""Do N ranks with a part of each batch train like one rank with the whole batch? Every loss of 50 steps, on CPUs.
 
     LAMINA_RANKS_LIMIT=3600 python -m benchmarks.data_parallel --out benchmarks/results/data_parallel-DATE.json
 
-ResNet-18 with SyncBatchNorm and AlexNet with dropout, SGD with momentum, small images; 2 and 4 ranks that MPICH's
-mpirun starts, over MPI, and 2 that variables start, over TCP; with the optimizer's state whole and in shards. Writes
-the largest relative difference of a loss, and that of one rank whose first weights were moved by a rounding:
-ResNet-18 on few samples makes much of little, so that float64 tells whether ranks compute the same.
+ResNet-18 with SyncBatchNorm and AlexNet with dropout, SGD with momentum, small images; 2 and 4 ranks started by
+MPICH's mpirun, over MPI, and 2 by environment variables, over TCP; with the optimizer's state whole and sharded.
+Writes the largest relative difference of a loss, and that of one rank with initial weights perturbed by a rounding:
+ResNet-18 on few samples amplifies small differences, so float64 is needed to tell whether ranks compute the same.
 """
 
 import argparse
@@ -21,16 +21,16 @@ from lamina import distributed, nn, ops, optim
 from tests.helpers.ranks import run_ranks
 
 STEPS = 50
-#: By case: network, precision, batch, and the images' side.
+#: Network, precision, batch, and the images' side by case.
 CASES = {
     "resnet18-fp64": ("resnet18", "fp64", 8, 32),
     "resnet18-fp32": ("resnet18", "fp32", 8, 32),
     "alexnet-fp64": ("alexnet", "fp64", 4, 64),
     "alexnet-fp32": ("alexnet", "fp32", 4, 64),
 }
-#: How far the first weights of one rank are moved, relatively, to see what a rounding becomes.
+#: Relative perturbation of the initial weights of one rank, to see the effect of a rounding.
 SHAKEN = 2e-7
-#: Launcher, ranks, and whether the optimizer's state is in shards.
+#: Launcher, ranks, and whether the optimizer's state is sharded.
 RUNS = [
     ("mpirun", 2, False),
     ("mpirun", 4, False),
@@ -46,7 +46,7 @@ def network(name: str) -> nn.Module:
 
 
 def losses(case: str, shaken: float = 0.0, in_shards: bool = False) -> list[float]:
-    """Of the whole batches; each rank has its part of them."""
+    """Losses of the whole batches; each rank has its part of them."""
     name, precision, batch, side = CASES[case]
     step = lm.train_step(
         network(name),
@@ -75,7 +75,7 @@ def differences(found: list[float], wanted: list[float]) -> dict[str, float]:
 
 
 def compare(case: str) -> dict[str, Any]:
-    """Each run beside one rank alone, and one rank whose first weights were moved by a rounding."""
+    """Each run compared with one rank alone, and with one rank whose initial weights were perturbed by a rounding."""
     alone, rows = losses(case), []
     for launcher, ranks, in_shards in RUNS:
         results = run_ranks(losses, ranks, launcher=launcher, args=(case, 0.0, in_shards))

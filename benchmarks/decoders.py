@@ -1,4 +1,4 @@
-"""Layers of language models of usual sizes, in Lamina: what `plan_problems` plans beside whole networks."""
+"""Language model layers of typical sizes in Lamina, which `plan_problems` plans in addition to whole networks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DecoderSize:
         return f"{self.like}-{self.width}-{self.heads[0]}x{self.heads[1]}-{self.hidden}"
 
 
-#: From models that are trained on one GPU to the layers of those of seven billion weights.
+#: From models that fit one GPU for training to the layers of seven-billion-parameter models.
 SIZES = (
     DecoderSize(512, (8, 4), 1376),
     DecoderSize(768, (12, 12), 2048),

@@ -25,7 +25,7 @@ ROUNDS, CALLS = 11, 5
 
 
 def network(layers: int) -> nn.Module:
-    """So many convolutions with norms, then a classifier."""
+    """A stack of convolutions with norms, then a classifier."""
     blocks: list[nn.Module] = []
     for _ in range(layers):
         blocks += [
@@ -73,7 +73,7 @@ def measured(layers: int, device: str, policy: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """A line for each depth, and what each layer adds."""
+    """A line for each depth, with the increment per layer."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

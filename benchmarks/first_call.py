@@ -2,12 +2,12 @@
 
     python -m benchmarks.first_call [NETWORK …] [--rounds N] [--out FOLDER]
 
-A network with random weights answers a batch of one sample, then one of three: PyTorch eagerly, Lamina op by op
+A network with random weights runs a batch of one sample, then one of three: PyTorch eagerly, Lamina op by op
 ("eager") and by a `Predictor` ("compiled"). Every run is a process of its own with one thread and empty caches, but
-with Python's bytecode there, as where a package is installed (a round that does not count writes it).
-Times are the process' own, which other programs do not change: `start` until the first result (the interpreter,
+with Python's bytecode, as in an installed package (written by a round that does not count).
+Times are processor times, independent of other programs: `start` until the first result (the interpreter,
 imports, the network's construction, the call), `first` the first call alone, `again` a later one, `other` the first
-call with the other batch size. Of several rounds the least counts.
+call with the other batch size. The minimum over several rounds counts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TIMES = ("start", "first", "again", "other")
 
 def torch_network(name: str) -> Callable[[Any], Any]:
     """The network as a function of an array, in PyTorch."""
-    import torch  # a process loads the library that it measures, and no other
+    import torch  # a process imports only the library that it measures
 
     torch.set_num_threads(1)
     if name == "unet":
@@ -96,7 +96,7 @@ def measured(name: str, way: str) -> dict[str, float]:
 
 
 def apart(name: str, way: str, bytecode: str) -> dict[str, float]:
-    """The same in a process of its own, with an empty cache; bytecode: where that of Python's files is kept."""
+    """The same in a process of its own, with an empty cache; bytecode: the folder for Python's bytecode."""
     command = [sys.executable, "-m", "benchmarks.first_call", name, "--here", way]
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"LAMINA_CACHE": folder, "OMP_NUM_THREADS": "1"}
@@ -108,12 +108,12 @@ def apart(name: str, way: str, bytecode: str) -> dict[str, float]:
 
 
 def least(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of each time the least."""
+    """The minimum of each time."""
     return {t: min(r[t] for r in rounds) for t in TIMES}
 
 
 def text(name: str, found: dict[str, dict[str, float]]) -> str:
-    """One network for people: milliseconds, and how many times PyTorch's."""
+    """One network as text: milliseconds, and the ratio to PyTorch's."""
     lines = [name]
     for way, times in found.items():
         shown = [f"{t} {1e3 * s:8.1f} ({s / found['torch'][t]:5.2f})" for t, s in times.items()]

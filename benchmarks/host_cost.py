@@ -39,7 +39,7 @@ def _microseconds(run: Callable[[], Any], wait: Callable[[], Any]) -> float:
 
 
 def _prepared(device: lm.Device) -> tuple[dict[str, Callable[[], None]], list[object]]:
-    """One plan of a convolution prepared in both ways, and what has to be held meanwhile."""
+    """One plan of a convolution prepared in both ways, and the objects to keep alive meanwhile."""
     handle = cudnn.handle_of(device)
     graph = cudnn.Graph()
     x, w = (graph.packed(shape, "bfloat16", channels_last=True) for shape in SHAPES)
@@ -69,7 +69,7 @@ def _main() -> None:
     for _ in range(3):
         captured(*ours)
     wait = device.synchronize
-    prepared, _held = _prepared(device)  # held until the end
+    prepared, _held = _prepared(device)  # kept until the end
     cases: dict[str, Callable[[], Any]] = {
         **prepared,
         "eager ops.conv2d": lambda: ops.conv2d(*ours, padding=1),

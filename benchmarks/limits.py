@@ -1,8 +1,8 @@
-"""The least time that a workload can take: what its graph multiplies and moves, at the machine's rates.
+"""The least time that a workload can take: its graph's arithmetic and memory traffic at the machine's rates.
 
 Each convolution and product reads its operands and writes its result once and takes the longer of arithmetic and
-memory traffic; training adds the optimizer's traffic. All else counts as if it were fused away, and steps of
-recurrent networks as if they were free of latency, so nothing reaches this limit; it tells workloads apart.
+memory traffic; training adds the optimizer's traffic. Everything else counts as fused, and steps of
+recurrent networks as free of latency, so nothing reaches this limit; it serves to compare workloads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Work:
 
 
 def of_graph(graph: Graph, machine: Machine, parameters: int = 0) -> Work:
-    """The work of a traced graph. parameters: how many an optimizer updates afterwards."""
+    """The work of a traced graph. parameters: the number updated by an optimizer afterwards."""
     flops, seconds = 0.0, 0.0
     for node in graph.nodes:
         inputs = [v.spec for v in node.inputs]

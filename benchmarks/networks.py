@@ -1,7 +1,7 @@
 """The networks of the comparison as data: one description, from which each peer's network is built.
 
 A network is a tuple of layers, applied one after another; sizes that follow from the input are left out.
-Parameters come in the same order as those of lamina.nn's network of the same name, so weights travel by order.
+Parameters have the same order as those of lamina.nn's network of the same name, so weights are copied by order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Conv:
-    """Along every axis behind the channels: two for images, one for (C, T)."""
+    """Along every axis after the channels: two for images, one for (C, T)."""
 
     filters: int
     kernel: int
@@ -73,7 +73,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class Branches:
-    """Every branch on the same input, joined along the channels."""
+    """Every branch on the same input, concatenated along the channels."""
 
     branches: tuple[tuple[Any, ...], ...]
 
@@ -83,7 +83,7 @@ R = Relu()
 
 
 def shape_behind(layer: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one sample, (C, H, W), (C, T) or (features,), behind a layer."""
+    """The shape of one sample, (C, H, W), (C, T) or (features,), after a layer."""
     match layer:
         case Conv(filters, k, s, p, dilation=d):
             return filters, *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n in shape[1:])

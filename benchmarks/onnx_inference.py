@@ -3,9 +3,9 @@
     python -m benchmarks.onnx_inference [--network unet ...] [--threads 1 2] [--rounds 7] [--json]
 
 Seven known networks (the files without weights that come with the package onnx) and five that are made here: a
-network of depthwise convolutions, a U-Net, a bidirectional LSTM and GRU, a transformer encoder that is written out
-as exporters write it. Each is run in a process of its own, by both in turn, round after round. The median of the
-rounds counts; that of the processor's time says more where others use the machine, too (on one thread: waiting
+network of depthwise convolutions, a U-Net, a bidirectional LSTM and GRU, a transformer encoder decomposed
+as by exporters. Each is run in a process of its own, by both alternately, round after round. The median of the
+rounds counts; that of the processor time is more reliable on a shared machine (with one thread: waiting
 threads count). Outputs are compared. With `--json` the record goes to benchmarks/results/.
 """
 
@@ -33,13 +33,13 @@ from benchmarks.common import processor, versions, write
 from lamina.convert import from_onnx
 from lamina.infer import Predictor
 
-#: Seconds that one round of one side takes at least.
+#: Minimum seconds of one side's round.
 _ROUND = 0.3
 _LIGHT = ("densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "zfnet512")
 
 
 class Draft:
-    """A model that is being written: nodes and random weights."""
+    """A model under construction: nodes and random weights."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -52,7 +52,7 @@ class Draft:
         return names[0] if outputs == 1 else names
 
     def weight(self, *shape: int) -> str:
-        """Numbers of variance 1 / inputs."""
+        """Random numbers of variance 1 / inputs."""
         scale = (2 / max(1, np.prod(shape[1:]))) ** 0.5
         return self.constant((self.rng.normal(size=shape) * scale).astype(np.float32))
 
@@ -75,7 +75,7 @@ class Draft:
         return str(self("BatchNormalization", y, one, zero, zero, one))
 
     def model(self, shape: tuple[int, ...], output: str) -> onnx.ModelProto:
-        """The whole."""
+        """The finished model."""
         info = helper.make_tensor_value_info
         graph = helper.make_graph(
             self.nodes, "net", [info("x", 1, list(shape))], [info(output, 1, None)], self.weights
@@ -98,7 +98,7 @@ def mobile() -> onnx.ModelProto:
 
 
 def unet() -> onnx.ModelProto:
-    """Three levels down by pools, up by transposed convolutions, joined to what was there."""
+    """Three levels down by pooling, up by transposed convolutions, with skip connections."""
     d, c, skipped = Draft(), 3, []
     x = "x"
     for out in (16, 32, 64):
@@ -127,7 +127,7 @@ def recurrent(operator: str, gates: int) -> onnx.ModelProto:
 
 
 def encoder() -> onnx.ModelProto:
-    """Four layers of width 256 with 4 heads over 128 tokens, attention written out in products."""
+    """Four layers of width 256 with 4 heads over 128 tokens, attention decomposed into products."""
     d, x, e, heads = Draft(), "x", 256, 4
     split, join = d.constant(np.array([0, 0, heads, e // heads])), d.constant(np.array([0, 0, e]))
     root, half, one = (d.constant(np.float32(v)) for v in ((e // heads) ** 0.5, 0.5, 1.0))
@@ -168,7 +168,7 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def measure(name: str, threads: int, rounds: int) -> dict[str, Any]:
-    """Both sides' medians in seconds, and how far the outputs are apart."""
+    """Both sides' medians in seconds, and the difference of the outputs."""
     import onnxruntime
 
     model = NETWORKS[name]()
@@ -202,7 +202,7 @@ def measure(name: str, threads: int, rounds: int) -> dict[str, Any]:
 
 
 def _seconds(run: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds of one call, and the processor's of it: the medians of those of a round."""
+    """Wall-clock and processor seconds of one call: medians over a round."""
     walls, busy, until = [], [], time.perf_counter() + _ROUND
     while not walls or time.perf_counter() < until:
         start, own = time.perf_counter(), time.process_time()
@@ -213,7 +213,7 @@ def _seconds(run: Callable[[], Any]) -> tuple[float, float]:
 
 
 def _in_process(name: str, threads: int, rounds: int) -> dict[str, Any]:
-    """`measure` in a process of its own, whose libraries have so many threads."""
+    """`measure` in a process of its own, whose libraries have this number of threads."""
     command = [sys.executable, "-m", "benchmarks.onnx_inference", "--one", name, str(threads), str(rounds)]
     made = subprocess.run(
         command,

@@ -4,11 +4,11 @@
                                       [--ahead N] [--threads N] [--out FOLDER]
 
 Each case runs as a user calls it: op by op ("eager"), and as one compiled function (`lm.jit` beside `torch.compile`).
-The ratio of a case is PyTorch's faster time over Lamina's faster one; below `LEAST_RATIO` its reason stands beside it
-(`REASONS`). Medians of many on random data; on a GPU
-of trains of calls, on a CPU of single ones, both libraries with the same number of threads. With one thread the
-process' own time is taken, which other programs do not change. With `--ahead N` so many processes first run each mode
-once, a case at a time each, so that what is compiled lies in both libraries' caches.
+The ratio of a case is PyTorch's faster time over Lamina's faster one; below `LEAST_RATIO` its reason is added
+(`REASONS`). Medians of many runs on random data; on a GPU
+of trains of calls, on a CPU of single ones, both libraries with the same number of threads. With one thread
+processor time is measured, independent of other programs. With `--ahead N` this many processes first run each mode
+once, a case at a time each, so that compiled code is in both libraries' caches.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from lamina import ops
 LEAST = 7
 #: Calls between two events on a GPU.
 TRAIN = 20
-#: Cases below this ratio say why, on each kind of device.
+#: Cases below this ratio give a reason, on each kind of device.
 LEAST_RATIO = 0.9
 
 
 @dataclass(frozen=True)
 class Case:
-    """An op of a family: what it reads, and its call, which takes a library first. The gradient is input 0's."""
+    """An op of a family: its inputs, and its call, which takes a library first. The gradient is input 0's."""
 
     name: str
     make: Callable[[np.random.Generator, int], Sequence[np.ndarray[Any, Any]]]
@@ -52,7 +52,7 @@ class Case:
 
 
 class TorchNames:
-    """torch.nn.functional's and torch's functions, as `lamina.ops` has them in one place."""
+    """torch.nn.functional's and torch's functions in one namespace, as in `lamina.ops`."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.nn.functional, name, None) or getattr(torch, name)
@@ -189,7 +189,7 @@ CASES = (
     Case("split-product", _rows, lambda o, x: o.split(x, 512, 1)[1] * 2),
 )  # fmt: skip
 
-#: Why a case is slower, by kind of device and name.
+#: Reasons for slower cases, by kind of device and name.
 REASONS = {
     "cpu": {
         "adaptive_avg_pool": "oneDNN's pooling is three quarters of it; torch.compile unrolls the cell",
@@ -248,14 +248,14 @@ REASONS = {
 def modes_of(
     library: str, case: Case, arrays: Sequence[Any], device: str, compiled: bool
 ) -> dict[str, Callable[[], Any]]:
-    """What is timed of a library, by mode. compiled: `torch.compile` too."""
+    """The timed functions of a library, by mode. compiled: `torch.compile` too."""
     if library == "torch":
         return torch_modes(case, arrays, device, compiled)
     return lamina_modes(case, arrays, device)
 
 
 def lamina_modes(case: Case, arrays: Sequence[Any], device: str) -> dict[str, Callable[[], Any]]:
-    """What is timed of Lamina, by mode."""
+    """The timed functions of Lamina, by mode."""
     given = [lm.tensor(a, device=device) for a in arrays]
 
     def loss(x: Any, *rest: Any) -> Any:
@@ -274,7 +274,7 @@ def lamina_modes(case: Case, arrays: Sequence[Any], device: str) -> dict[str, Ca
 def torch_modes(
     case: Case, arrays: Sequence[Any], device: str, compiled: bool
 ) -> dict[str, Callable[[], Any]]:
-    """What is timed of PyTorch, by mode."""
+    """The timed functions of PyTorch, by mode."""
     given = [torch.from_numpy(a).to(device) for a in arrays]
     wrt, names = given[0].requires_grad_(), TorchNames()
 
@@ -298,7 +298,7 @@ def torch_modes(
 
 
 def timed(run: Callable[[], Any], device: str, seconds: float) -> float:
-    """Median seconds of one call, of as many as fit in so many seconds."""
+    """Median seconds of one call, of as many as fit in this many seconds."""
     for _ in range(3):
         run()
     if device == "cpu":
@@ -320,7 +320,7 @@ def _by_clock(run: Callable[[], Any], clock: Callable[[], float], seconds: float
 
 
 def _by_train(run: Callable[[], Any], seconds: float) -> float:
-    """Of trains of calls, each waited for: host and device overlap as in a program."""
+    """Time by trains of calls, each synchronized: host and device overlap as in a program."""
     taken: list[float] = []
     until = time.perf_counter() + seconds
     while len(taken) < LEAST or time.perf_counter() < until:
@@ -334,7 +334,7 @@ def _by_train(run: Callable[[], Any], seconds: float) -> float:
 
 
 def measure(case: Case, device: str, compiled: bool, seconds: float) -> dict[str, Any]:
-    """Milliseconds by library and mode; an error's text where a mode does not run."""
+    """Milliseconds by library and mode; an error's text if a mode does not run."""
     arrays = case.make(np.random.default_rng(0), 16 if device == "cuda" else 1)
     record: dict[str, Any] = {"name": case.name}
     for library in ("lamina", "torch"):
@@ -358,7 +358,7 @@ def measure(case: Case, device: str, compiled: bool, seconds: float) -> dict[str
 
 
 def prepare(cases: Sequence[str], device: str, compiled: bool, jobs: int) -> None:
-    """Run every mode of these cases once, in so many processes."""
+    """Run every mode of these cases once, in this many processes."""
     context = get_context("spawn")
     with ProcessPoolExecutor(jobs, context) as pool:
         list(pool.map(_prepared, cases, [device] * len(cases), [compiled] * len(cases)))
@@ -368,7 +368,7 @@ def _prepared(name: str, device: str, compiled: bool) -> None:
     case = next(c for c in CASES if c.name == name)
     arrays = case.make(np.random.default_rng(0), 16 if device == "cuda" else 1)
     for library in ("lamina", "torch"):
-        with suppress(Exception):  # a mode that does not run says so where it is timed
+        with suppress(Exception):  # a mode that does not run is reported when it is timed
             for run in modes_of(library, case, arrays, device, compiled).values():
                 run()
 

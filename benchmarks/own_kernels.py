@@ -1,10 +1,10 @@
-"""Own kernels that move memory at networks' shapes on a GPU: norms, sums, depthwise convolutions, copies, pools.
+"""Lamina's memory-bound kernels at networks' shapes on a GPU: norms, sums, depthwise convolutions, copies, pools.
 
     python -m benchmarks.own_kernels [--only norm] [--out FOLDER]
     python -m benchmarks.own_kernels --against ../other-checkout         both, in turns, each in processes of its own
 
 Times are medians of runs captured in one CUDA graph, on random data; the rate counts each operand and result once.
-With `--against` a line says both times, the smallest of each checkout's rounds, and their ratio: below 1 this one is
+With `--against` a line gives both times, the smallest of each checkout's rounds, and their ratio: below 1 this one is
 faster.
 """
 
@@ -34,7 +34,7 @@ from lamina.runtime import Device
 from lamina.runtime import device as find
 from lamina.spec import Policy, Spec, bfloat16, channels_last, float32, uint8
 
-#: Batch, channels, height and width of what batch norms are of: ResNet-50, DenseNet-121, EfficientNet-B0.
+#: Batch, channels, height and width of batch norms' inputs: ResNet-50, DenseNet-121, EfficientNet-B0.
 NORMS = (
     (128, 64, 112, 112),
     (128, 256, 56, 56),
@@ -76,7 +76,7 @@ def planned(device: Device, op: Op, *specs: Spec) -> Plan:
 
 
 def batch_norms(device: Device) -> Iterator[tuple[str, Plan]]:
-    """In one launch; where x is more than the cache holds, in passes too."""
+    """In one launch; for x larger than the cache, also in passes."""
     for shape in NORMS:
         x, channel = image(*shape), Spec((shape[1],), float32).fixed
         for residual in (False, True):
@@ -198,7 +198,7 @@ def apart(checkout: Path, only: str) -> dict[str, dict[str, float]]:
 
 
 def compared(other: Path, only: str) -> dict[str, dict[str, float]]:
-    """The best of some rounds of both checkouts, which take turns."""
+    """The best of some rounds of both checkouts, run alternately."""
     here, found = Path(__file__).parents[1], dict[str, dict[str, float]]()
     for _ in range(ROUNDS):
         for side, checkout in (("other_ms", other), ("ms", here)):

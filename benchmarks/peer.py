@@ -1,4 +1,4 @@
-"""What a library gives the harness: a workload that is ready to run, and how to wait for it."""
+"""The interface of a library to the harness: a workload ready to run, and synchronization."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass
 class Prepared:
-    """run: queue one iteration; its result holds what JAX has to wait for. wait: until what is queued is done.
+    """run: queue one iteration; its result holds the arrays that JAX must wait for. wait: until the queue is done.
 
-    warm_up: how many runs it takes until every run is like the one before (compilation, capture).
-    peak: the most bytes that were in use on the device since `reset_peak`; None where nobody counts them.
-    after: facts to record, asked for when all is measured.
-    settle: runs it for so many seconds at most, until it gets no faster by itself; facts to record.
+    warm_up: number of runs until all later ones are alike (compilation, capture).
+    peak: the most bytes in use on the device since `reset_peak`; None if they are not counted.
+    after: facts to record, requested after all measurements.
+    settle: run it for at most this many seconds, until it gets no faster by itself; facts to record.
     """
 
     run: Callable[[], Any]

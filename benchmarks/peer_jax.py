@@ -21,7 +21,7 @@ from benchmarks.workloads import Workload
 
 DTYPES = {"bf16": jnp.bfloat16, "fp16": jnp.float16, "fp32": jnp.float32}
 RATE, MOMENTUM, DECAY = 0.01, 0.9, 5e-4
-#: What is written here; networks of `benchmarks.networks` are made of their descriptions.
+#: Workloads written here; networks of `benchmarks.networks` are built from their descriptions.
 OTHERS = ("conv", "encoder", "lstm", "gru")
 Tree = Any
 
@@ -68,7 +68,7 @@ def _pair(*made: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
 def apply(
     layers: networks.Layers, params: Tree, stats: Tree, x: jax.Array, key: jax.Array | None
 ) -> tuple[jax.Array, list[Tree]]:
-    """Outputs and new statistics. key: of the dropout; None is inference."""
+    """Outputs and new statistics. key: for the dropout; None means inference."""
     after = []
     for index, (layer, p, s) in enumerate(zip(layers, params, stats, strict=True)):
         x, s = _apply(layer, p, s, x, None if key is None else jax.random.fold_in(key, index))
@@ -122,7 +122,7 @@ def _apply(layer: Any, p: Tree, s: Tree, x: jax.Array, key: jax.Array | None) ->
 
 
 def _end(n: int, k: int, stride: int, pad: int, ceil: bool) -> int:
-    """Padding behind, so that a last window that sticks out is counted when sizes are rounded up."""
+    """Trailing padding, so that a partial last window counts when sizes are rounded up."""
     windows = (n + 2 * pad - k + (stride - 1) * ceil) // stride + 1
     return max(pad, (windows - 1) * stride + k - n - pad)
 
@@ -183,7 +183,7 @@ def lstm(params: list[Tree], x: jax.Array) -> jax.Array:
 
 
 def gru(params: list[Tree], x: jax.Array) -> jax.Array:
-    """(T, N, features) -> (T, N, hidden), with the reset gate behind the product, as cuDNN and torch have it."""
+    """(T, N, features) -> (T, N, hidden), with the reset gate after the product, as in cuDNN and torch."""
     for wx, wh, bx, bh in params:
         zero = jnp.zeros((x.shape[1], wh.shape[0]), x.dtype)
 
@@ -213,7 +213,7 @@ def encoder_params(w: Workload, rng: np.random.Generator) -> list[Tree]:
 
 
 def encoder(params: list[Tree], x: jax.Array, heads: int) -> jax.Array:
-    """(N, S, D) -> (N, S, D): attention, 1:4:1 with ReLU, each with its residual and layer norm behind it."""
+    """(N, S, D) -> (N, S, D): attention, 1:4:1 with ReLU, each with its residual and post-norm."""
     n, length, width = x.shape
     low = x.dtype != jnp.float32 and jax.default_backend() == "gpu"
 
@@ -316,7 +316,7 @@ def _other_case(w: Workload, dtype: Any, rng: np.random.Generator) -> Callable[[
 
 
 def warm(device: str) -> dict[str, Any]:
-    """Open the device, so that it does not count as a part of the first step; the versions."""
+    """Open the device, so that it does not count in the first step; the versions."""
     jnp.zeros(1).block_until_ready()
     return {"versions": versions(["jax", "jaxlib"])}
 
@@ -334,7 +334,7 @@ def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
         last[0] = run()
 
     def peak() -> int | None:
-        """Since the process began: JAX cannot start counting anew."""
+        """Since the process began: JAX cannot reset its peak."""
         found = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
         return None if found is None else int(found)
 

@@ -28,7 +28,7 @@ from lamina.ops.primitives.conv import Conv
 from lamina.runtime import Machine
 from lamina.train import Step
 
-#: Seconds at most -> facts to record (`Prepared.settle`); the fewest steps of it.
+#: Maximum seconds -> facts to record (`Prepared.settle`); the fewest steps of it.
 Settle = Callable[[float], dict[str, Any]]
 _LEAST = 200  # steps, for the percentiles
 
@@ -72,7 +72,7 @@ def _encoder(w: Workload) -> nn.Module:
     return nn.TransformerEncoder(layer, w.size[1])
 
 
-#: Networks of torchvision that are not here are `nn.models.get_model`'s.
+#: Networks of torchvision that are not listed here come from `nn.models.get_model`.
 NETWORKS: dict[str, Callable[[Workload], nn.Module]] = {
     "alexnet": lambda w: nn.AlexNet(1, w.size[0], w.dropout),
     "alexnet_owt": lambda w: nn.AlexNetImageNet(w.size[0], w.dropout),
@@ -114,13 +114,13 @@ def inputs(w: Workload) -> tuple[Any, Any]:
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Normal numbers, of which a million are drawn and repeated: drawing is no part of a first step."""
+    """Normal random numbers, a million of which are drawn and repeated: drawing is no part of a first step."""
     drawn = rng.standard_normal(min(math.prod(shape), 1 << 20), np.float32).astype(dtype)
     return np.resize(drawn, shape)
 
 
 def loss(w: Workload, y: Any, labels: Any) -> Any:
-    """The cross-entropy of outputs in float32; the classes are the second axis, or the last one behind tokens."""
+    """The cross-entropy of outputs in float32; the classes are the second axis, or the last one after tokens."""
     if w.takes_ids:
         y, labels = ops.flatten(y, 0, -2), ops.flatten(labels)
     return ops.cross_entropy(y, labels, ignore_index=None)
@@ -153,10 +153,10 @@ def graph(w: Workload, net: nn.Module) -> Graph:
 
 
 def _resident(w: Workload, device: str) -> tuple[Executable, Callable[[], Any]]:
-    """All inputs but one lie in place, in the layout that the plans ask for, as they do for the peers.
+    """All inputs but one are resident, in the layout that the plans prefer, as for the peers.
 
-    Were all of them resident, nothing would change between runs and the first layers would be computed once only.
-    So one small operand of the first layer is handed over in each call: its weight where it meets the input in a
+    If all were resident, nothing would change between runs and the first layers would be computed only once.
+    So one small operand of the first layer is passed in each call: its weight if it meets the input in a
     convolution, else the input.
     """
     net = lowered(model(w).train(w.kind != "infer"), w)
@@ -172,7 +172,7 @@ def _resident(w: Workload, device: str) -> tuple[Executable, Callable[[], Any]]:
 
 
 def _handed_over(traced: Graph, x: int) -> int:
-    """Which input of a graph is given anew in each call, when x is the number of the network's input."""
+    """The index of the graph's input that is passed in each call; x is the index of the network's input."""
     numbers = {id(value): number for number, value in enumerate(traced.inputs)}
     for node in traced.nodes:
         read = [numbers.get(id(value)) for value in node.inputs]
@@ -182,7 +182,7 @@ def _handed_over(traced: Graph, x: int) -> int:
 
 
 def lowered(net: nn.Module, w: Workload) -> nn.Module:
-    """Weights in the type that is computed in; what belongs to norms stays float32."""
+    """Weights in the computation's dtype; those of norms stay float32."""
     net.to(np.dtype(DTYPES[w.dtype]).name)
     for module in net.modules():
         if getattr(module, "computes_in_master", False):
@@ -191,7 +191,7 @@ def lowered(net: nn.Module, w: Workload) -> nn.Module:
 
 
 def _training(w: Workload, device: str, tuning: bool) -> tuple[Executable, Callable[[], Any], Settle]:
-    """`train_step`: float32 master weights, images in the type that is computed in, on the device."""
+    """`train_step`: float32 master weights, images in the computation's dtype, on the device."""
     sgd = optim.SGD(lr=0.01, momentum=0.9, weight_decay=5e-4)
     step = lm.train_step(model(w), partial(loss, w), sgd, device=device, precision=w.dtype, tuning=tuning)
     x, labels = (lm.tensor(v, device=device) for v in inputs(w))
@@ -200,7 +200,7 @@ def _training(w: Workload, device: str, tuning: bool) -> tuple[Executable, Calla
 
 
 def settled(step: Step, x: lm.Tensor, labels: lm.Tensor, seconds: float) -> dict[str, Any]:
-    """Train until no plan is open, for so many seconds at most, reading each loss: percentiles of a step's time.
+    """Train until no plan is open, for at most this many seconds, reading each loss: percentiles of a step's time.
 
     Plans are opened after the first seconds of steps; until then none is.
     """
@@ -216,7 +216,7 @@ def settled(step: Step, x: lm.Tensor, labels: lm.Tensor, seconds: float) -> dict
 
 
 def _at_once(seconds: float) -> dict[str, Any]:
-    """Nothing gets faster by itself."""
+    """For modes that do not get faster by themselves."""
     return {}
 
 
@@ -225,7 +225,7 @@ def least(w: Workload, machine: Machine) -> dict[str, Any]:
     if w.network in ("lstm", "gru", "encoder"):
         work = of_sequence(w, machine)
     else:
-        # In eval mode: dropout and norms multiply nothing, and a generator's state is no input of this graph.
+        # In eval mode: dropout and norms do no arithmetic, and a generator's state is no input of this graph.
         with init.skipped():
             net = lowered(model(w).eval(), w)
         made = graph(replace(w, kind="both" if w.kind == "train" else w.kind), net)
@@ -234,7 +234,7 @@ def least(w: Workload, machine: Machine) -> dict[str, Any]:
 
 
 def warm(device: str) -> dict[str, Any]:
-    """Open the device, so that it does not count as a part of the first step; the versions."""
+    """Open the device, so that it does not count in the first step; the versions."""
     lm.zeros((1,), dtype="float32", device=device)
     names = ["lamina", "numpy", "cuda-core", "nvidia-cudnn-cu13", "onednn-cpu-gomp"]
     return {"versions": versions(names), "device": lm.device(device).name}
@@ -244,12 +244,12 @@ _policy = ExitStack()
 
 
 def end() -> None:
-    """Leave the policy of the workload that was prepared last."""
+    """Leave the policy of the last prepared workload."""
     _policy.close()
 
 
 def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
-    """The workload. mode: how kernels are chosen; as `policy` says for "lamina", and "tuned" (between steps)."""
+    """The workload. mode: how kernels are selected; as `policy` says for "lamina", and "tuned" (between steps)."""
     end()
     _policy.enter_context(lm.policy(algorithm=policy if mode in ("lamina", "tuned") else mode))
     where = lm.device(device)
@@ -260,7 +260,7 @@ def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
     else:
         (executable, run), settle = _resident(w, device), _at_once
 
-    # A GPU's rates are from a file; a CPU's would be measured beside whatever else runs on it.
+    # A GPU's rates are from a file; a CPU's would be measured beside other programs.
     machine = where.machine if where.kind == "cuda" else None
 
     def after() -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The workloads in PyTorch, in the modes in which it is used: eager, compiled, and captured as a CUDA graph.
+"""The workloads in PyTorch, in its usual modes: eager, compiled, and captured as a CUDA graph.
 
 Modes: "eager"; "compile" and "reduce-overhead" (torch.compile's); "captured" (one torch.cuda.CUDAGraph of the whole
-iteration). Endings: "-compile" captures what torch.compile made; "-amp" computes under autocast with float32 master
-weights, without it everything is in the low precision; "-nchw" keeps row-major images, without it they are
+iteration). Suffixes: "-compile" captures the output of torch.compile; "-amp" computes under autocast with float32
+master weights, without it everything is in the low precision; "-nchw" keeps row-major images, without it they are
 channels-last.
 """
 
@@ -50,7 +50,7 @@ def build(layers: networks.Layers, shape: tuple[int, ...]) -> nn.Sequential:
 
 
 def _sequence(layers: networks.Layers, shape: tuple[int, ...]) -> tuple[nn.Sequential, tuple[int, ...]]:
-    """The modules, and the shape of one sample behind them."""
+    """The modules, and the shape of one sample after them."""
     modules = []
     for layer in layers:
         module = _module(layer, shape)
@@ -87,7 +87,7 @@ def _module(layer: Any, shape: tuple[int, ...]) -> nn.Module:
 
 
 class Recurrent(nn.Module):
-    """An LSTM or a GRU that returns its outputs alone."""
+    """An LSTM or a GRU that returns only its outputs."""
 
     def __init__(self, kind: str, inputs: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -136,14 +136,14 @@ class Case:
         self.forward: Callable[..., Any] = self._compiled(self._infer if w.kind == "infer" else self._loss)
 
     def _input(self) -> torch.Tensor:
-        """Token ids, or numbers in the type that is computed in."""
+        """Token ids, or numbers in the computation's dtype."""
         if self.w.takes_ids:
             return torch.randint(0, self.w.size[0], self.w.shape, device=self.device)
         x = torch.randn(self.w.shape, device=self.device)
         return x.to(self.compute, memory_format=self.layout)
 
     def _target(self) -> torch.Tensor:
-        """Labels, or the gradient of an output that is like the input."""
+        """Labels, or the gradient of an output in the shape of the input."""
         if self.w.labels is not None:
             return torch.randint(0, self.w.size[0], self.w.labels, device=self.device)
         self.x.requires_grad_(self.w.kind == "both")
@@ -164,7 +164,7 @@ class Case:
         return self.net(x)
 
     def _loss(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The loss where there are labels; the output itself where its gradient is given."""
+        """The loss if there are labels; the output itself if its gradient is given."""
         with self._autocast():
             y = self.net(x)
         if self.w.labels is None:
@@ -204,7 +204,7 @@ class Case:
 
 
 def warm(device: str) -> dict[str, Any]:
-    """Open the device, so that it does not count as a part of the first step; the versions."""
+    """Open the device, so that it does not count in the first step; the versions."""
     torch.zeros(1, device=device)
     facts: dict[str, Any] = {"versions": versions(["torch", "triton", "nvidia-cudnn-cu13"])}
     if device == "cuda":

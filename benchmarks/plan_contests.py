@@ -1,13 +1,13 @@
-"""Which plan is fastest for each problem of a list, measured on the GPU that is there, in calls of limited time.
+"""The fastest plan for each problem of a list, measured on this machine's GPU, in calls of limited time.
 
     python -m benchmarks.plan_contests OUT --seconds 400
-    python -m benchmarks.plan_contests OUT2 --seconds 400 --after OUT/contests.jsonl     goes on
+    python -m benchmarks.plan_contests OUT2 --seconds 400 --after OUT/contests.jsonl     continues
 
-Candidates of the next problems are built by processes on most cores, while a few hold the contests, of which one at
-a time is on the device. A process that dies or takes too long is replaced, and the problem is noted as failed.
-OUT/contests.jsonl gets a line for each request of the list as it is done: what was asked, and for each contest on the
-way the key in the plan store, every right candidate with its milliseconds, the winner and the heuristic's own.
-OUT/about.json says what it was measured on. Requests that `--after` or OUT has are passed over. `plan_problems` makes
+Candidates of the next problems are built by processes on most cores, while a few run the contests, one at a time
+on the device. A process that dies or takes too long is replaced, and the problem is recorded as failed.
+OUT/contests.jsonl gets a line for each finished request of the list: the request, and for each of its contests
+the key in the plan store, every correct candidate with its milliseconds, the winner and the heuristic's choice.
+OUT/about.json describes the machine. Requests contained in `--after` or OUT are skipped. `plan_problems` makes
 the list.
 """
 
@@ -43,31 +43,31 @@ from lamina.cudnn import Choice, PlanStore
 from lamina.cudnn import autotune as cudnn_autotune
 from lamina.runtime import Device, usable_cores
 
-#: Seconds that a request may take: to build its candidates, to hold its contests.
+#: Time limits of a request in seconds: for building its candidates, for its contests.
 LIMITS = {"build": 150.0, "contest": 90.0}
-#: Builders are so many problems ahead at most, for each of them: the folder of compiled plans is limited.
+#: Number of problems per builder that builders may be ahead: the folder of compiled plans is limited.
 AHEAD = 6
-#: Threads in which a builder makes plans.
+#: Threads of a builder that make plans.
 _THREADS = 2
-#: Processes that hold contests: one makes its plans while another's run.
+#: Processes that run contests: one makes its plans while another's run.
 _HOLDERS = 4
-#: Lines of refusals that are kept of a contest.
+#: Lines of refusals kept of a contest.
 _REASONS = 6
 
 
-# ---------------------------------------------------------------------------------------------- what processes do
+# ---------------------------------------------------------------------------------------------- in each process
 
 
 @contextmanager
 def alone(turn: Path) -> Iterator[None]:
-    """Meanwhile no other process that names the same file is on the device; one that dies gives its turn back."""
+    """Within the block no other process that names the same file uses the device; a dying process releases it."""
     with turn.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 class Store(PlanStore):
-    """The choices of this measurement alone."""
+    """A plan store with the choices of this measurement only."""
 
     def __init__(self, folder: Path, known: Iterable[tuple[str, Choice]] = ()) -> None:
         super().__init__("contests", "1", folder)
@@ -76,7 +76,7 @@ class Store(PlanStore):
 
 
 def built(request: Request, device: Device) -> dict[str, Any]:
-    """Make everything that the contests of a request will run; what is compiled stays on disk."""
+    """Build everything that the contests of a request will run; compiled plans stay on disk."""
 
     def first(entries: Sequence[Any], *_: Any, **given: Any) -> tuple[Any, float] | None:
         return (entries[0], 0.0) if entries else None
@@ -87,7 +87,7 @@ def built(request: Request, device: Device) -> dict[str, Any]:
 
 
 def contested(request: Request, device: Device) -> dict[str, Any]:
-    """Hold the contests of a request: what was found, as JSON."""
+    """Run the contests of a request; the results as JSON."""
     found: list[ContestOutcome] = []
     began = time.perf_counter()
     with formulations.watched(found.append):
@@ -100,7 +100,7 @@ WORK: dict[str, Callable[[Request, Device], dict[str, Any]]] = {"build": built, 
 
 
 def outcome_record(found: ContestOutcome) -> dict[str, Any]:
-    """As JSON; candidates with the fastest first, each once."""
+    """As JSON; candidates sorted by time, each once."""
     times: dict[tuple[Any, ...], float] = {}
     for choice, milliseconds in found.times:
         name = choice_record(choice)
@@ -125,7 +125,7 @@ def choice_record(choice: Choice) -> list[Any]:
 
 
 def choices(lines: Iterable[dict[str, Any]]) -> list[tuple[str, Choice]]:
-    """The winners of earlier contests under their keys."""
+    """The winners of earlier contests by key."""
     found = []
     for line in lines:
         for one in line.get("contests", ()):
@@ -139,7 +139,7 @@ def choices(lines: Iterable[dict[str, Any]]) -> list[tuple[str, Choice]]:
 def serve(
     role: str, connection: Connection, place: str, turn: Path, known: Sequence[tuple[str, Choice]]
 ) -> None:
-    """A process: answers each request that comes, until None comes. turn: the file of `alone`."""
+    """The main function of a process: answers each request until None comes. turn: the file of `alone`."""
     contest = formulations._contest
 
     def held(*arguments: Any) -> Any:
@@ -164,7 +164,7 @@ def serve(
                 answer = WORK[role](request, device)
             except Exception as error:
                 answer = {"error": f"{role}: {type(error).__name__}: {' '.join(str(error).split())[:400]}"}
-            device.synchronize()  # raises where a kernel broke the context: nothing more can run in this process
+            device.synchronize()  # raises if a kernel broke the context: nothing more can run in this process
             connection.send(answer)
 
 
@@ -172,9 +172,9 @@ def serve(
 
 
 class Worker:
-    """A process that does one request at a time, and is replaced where it dies.
+    """A process that handles one request at a time, and is replaced when it dies.
 
-    serve: what it runs. busy: the number of the request that it works on.
+    serve: its main function. busy: the number of its current request.
     """
 
     def __init__(
@@ -200,15 +200,15 @@ class Worker:
         self.deadline = float("inf")
 
     def give(self, number: int, request: Request) -> None:
-        """Let it begin."""
+        """Start a request."""
         self.busy, self.deadline = number, time.monotonic() + LIMITS[self.role]
         try:
             self.connection.send(request)
         except OSError:
-            self.deadline = 0.0  # it died in between: the answer says so
+            self.deadline = 0.0  # it died in between: the answer reports it
 
     def answer(self) -> dict[str, Any]:
-        """What it says, or why it says nothing."""
+        """Its answer, or the reason why there is none."""
         late = time.monotonic() > self.deadline
         self.busy = None
         try:
@@ -223,7 +223,7 @@ class Worker:
         return {"error": f"{self.role}: " + ("took too long" if late else f"the process died ({code})")}
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self.process.kill()
         self.process.join()
         self.connection.close()
@@ -231,7 +231,7 @@ class Worker:
 
 @dataclass
 class Campaign:
-    """Requests on their way from the builders to the contests, in the order of the list."""
+    """Requests in progress from the builders to the contests, in the order of the list."""
 
     requests: Sequence[Request]
     builders: list[Worker]
@@ -244,7 +244,7 @@ class Campaign:
         self.ready: set[int] = set()
 
     def run(self, deadline: float) -> None:
-        """Until everything is done, or the time (of time.monotonic) is over."""
+        """Run until everything is done, or the deadline (time.monotonic) has passed."""
         while self.done < len(self.requests) and time.monotonic() < deadline:
             self._hand_out()
             workers = [w for w in (*self.builders, *self.holders) if w.busy is not None]
@@ -282,18 +282,18 @@ class Campaign:
 
 
 def lines_of(file: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file of results; none where there is no file."""
+    """The complete lines of a file of results; none if there is no file."""
     found = []
     for line in file.read_text().splitlines() if file.exists() else ():
         try:
             found.append(json.loads(line))
         except ValueError:
-            continue  # the last one, of a call that was ended
+            continue  # the last one, of an interrupted call
     return found
 
 
 def about(device: Device) -> dict[str, Any]:
-    """What is measured on."""
+    """A description of the machine."""
     loaded = ".".join(map(str, c.library.version))
     packages = ["cuda-core", "nvidia-cudnn-cu13", "nvidia-cublas", "nvidia-cuda-nvrtc"]
     return {
@@ -308,13 +308,13 @@ def about(device: Device) -> dict[str, Any]:
 
 
 def driver() -> str:
-    """The version of NVIDIA's kernel module, "" where it does not say."""
+    """The version of NVIDIA's kernel module, "" if unknown."""
     file = Path("/proc/driver/nvidia/version")
     return file.read_text().splitlines()[0].strip() if file.exists() else ""
 
 
 def sampled(requests: Sequence[Request], seed: int = 0) -> list[Request]:
-    """Those of all ops in turn, each op's drawn at random: wherever the list is cut off, it is a fair sample."""
+    """Requests of all ops in turn, each op's in random order: wherever the list is cut off, it is a fair sample."""
     by_op: dict[str, list[Request]] = {}
     for request in random.Random(seed).sample(requests, len(requests)):
         by_op.setdefault(request.op.name, []).append(request)
@@ -322,7 +322,7 @@ def sampled(requests: Sequence[Request], seed: int = 0) -> list[Request]:
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Go through the list; how many requests are left."""
+    """Process the list; returns how many requests are left."""
     end = time.monotonic() + options.seconds
     options.out.mkdir(parents=True, exist_ok=True)
     results = options.out / "contests.jsonl"
@@ -363,7 +363,7 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 0, also where requests are left."""
+    """The command; 0, also if requests are left."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, help="folder for the results")
     parser.add_argument("--seconds", type=float, default=400.0, help="ends after this time (default: 400)")

@@ -1,12 +1,12 @@
-"""The package's database of plans, made of what `plan_contests` measured; and how good the nearest problem's plan is.
+"""Build the package's plan database from the results of `plan_contests`, and judge the nearest problem's plans.
 
     python -m benchmarks.plan_database CONTESTS.jsonl … --about about.json     adds them to the package's database
     python -m benchmarks.plan_database CONTESTS.jsonl … --judge [FILE]         leaves each problem out in turn
 
-Judging: a problem's plan is taken from its nearest neighbour as "auto" would, the problem itself left out, and its
-time is compared with the best one's (regret). Where the neighbour's choice was no right candidate of the problem, or
-won by too little, the heuristic's first plan counts. Where that is an own kernel by the rules of today, it counts as
-the heuristic's, whatever it was when it was measured. It needs cuDNN 9.19 and a libcuda, with or without devices.
+Judging: a problem's plan is taken from its nearest neighbor as "auto" would, the problem itself left out, and its
+time is compared with the best one's (regret). If the neighbor's choice is no correct candidate of the problem, or
+won by too little, the heuristic's first plan counts. If that is a Lamina kernel by the current rules, it counts as
+the heuristic's, regardless of the measured one. It needs cuDNN 9.19 and a libcuda, with or without devices.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from lamina.cudnn import Choice, PlanDatabase, StoredChoice, database, read_data
 from lamina.runtime import Device, Machine
 from lamina.spec import Spec
 
-#: The formulation that only "fastest" takes: it rounds twice.
+#: The formulation used only by "fastest": it rounds twice.
 LEFT_OUT = "halved"
-#: Bounds on the distance that are compared.
+#: Distance bounds to compare.
 BOUNDS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A problem that was measured.
+    """A measured problem.
 
-    given: the first operand. first: the heuristic's choice. times: milliseconds of the right candidates, by choices
+    given: the first operand. first: the heuristic's choice. times: milliseconds of the correct candidates, by choices
     without times.
     """
 
@@ -55,14 +55,14 @@ class Measured:
 
     @property
     def known(self) -> bool:
-        """Whether the heuristic's plan was right, so that there is a time to compare with."""
+        """Whether the heuristic's plan was correct, so that there is a time to compare with."""
         return self.first in self.times
 
 
 def measured(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """The problems of results that have a place; of one that was measured twice the last time counts.
+    """The problems of results that have a place in the database; of repeated measurements the last one counts.
 
-    A problem that has a formulation by now which did not compete then is left out: it may be the best.
+    A problem with a newer formulation that did not compete then is left out: it may be the best.
     """
     lines = list(lines)
     problems = problems_of([Request.of(line["request"]) for line in lines])
@@ -87,13 +87,13 @@ def measured(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
 
 
 def is_outdated(problem: formulations.Problem, key: str) -> bool:
-    """Whether a formulation of the problem was not among those that competed, which the key ends with."""
+    """Whether a formulation of the problem was not among the competitors, which are at the end of the key."""
     competed = key.rpartition("ways=")[2].split(",")
     return any(one.name not in competed for one in problem.formulations)
 
 
 def first_of(problem: formulations.Problem, measured: Choice, times: Collection[Choice]) -> Choice:
-    """What the heuristic takes: its first formulation if that is an own kernel, else what it was when measured."""
+    """The heuristic's choice: its first formulation if that is a Lamina kernel, else the one when it was measured."""
     one = problem.formulations[0]
     own = Choice(one.name)
     return own if one.graph is None and own in times else measured
@@ -105,9 +105,9 @@ def choice(formulation: str, engine: int, knobs: Iterable[Sequence[int]]) -> Cho
 
 
 def problems_of(requests: Iterable[Request], device: Device | None = None) -> dict[str, formulations.Problem]:
-    """Every problem that comes up in requests, by its key.
+    """Every problem that arises in requests, by its key.
 
-    device: an H200 that is not there by default; on one that is there nothing is timed.
+    device: by default an absent H200; on a present one nothing is timed.
     """
     device = device or Device("cuda", machine=Machine.named("h200"))
     algorithm = "fastest" if device.planned else "auto"
@@ -140,7 +140,7 @@ def add(found: Sequence[Measured], about: Mapping[str, Any], folder: Path) -> Pa
 
 
 def engines_of(found: Iterable[Measured]) -> dict[str, tuple[int, int]]:
-    """Of each of cuDNN's engines the problems that it competed in, and those where it came near the best."""
+    """For each of cuDNN's engines the problems that it competed in, and those where it came close to the best."""
     counts: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for one in found:
         least: dict[str, float] = {}
@@ -161,7 +161,7 @@ def engines_of(found: Iterable[Measured]) -> dict[str, tuple[int, int]]:
 
 
 def regret(one: Measured, others: Sequence[Measured], bound: float) -> tuple[float, bool]:
-    """Time of the plan that the nearest neighbour gives over the best time, and whether its own was taken."""
+    """Time of the nearest neighbor's plan over the best time, and whether the neighbor's choice was used."""
     apart, number = min(
         ((distance(one.place.sizes, other.place.sizes), number) for number, other in enumerate(others)),
         default=(math.inf, 0),
@@ -199,7 +199,7 @@ def judge(found: Sequence[Measured], bound: float) -> dict[str, Any]:
 
 
 def _figures(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Of (regret, the heuristic's regret): geometric means, and the nine tenths' regret."""
+    """For pairs (regret, the heuristic's regret): geometric means, and the 90th percentile."""
     if not pairs:
         return {}
     nearest, heuristic = (sorted(values) for values in zip(*pairs, strict=True))

@@ -1,11 +1,11 @@
-"""The problems of usual networks that several plans compete for, found without a GPU.
+"""The problems of common networks for which several plans compete, found without a GPU.
 
     python -m benchmarks.plan_problems [FILE] [--networks NAME …] [--unknown]
 
-Training and inference of networks of lamina.nn.models, the suite's workloads, and layers of transformers of usual
-sizes are planned for an H200 that is not there. What is asked of the backend on the way is a `Request`: an op, the
-specs of its operands, and the arithmetic that is allowed. Those that candidates compete for are written once each,
-those that most networks need first; with `--unknown` only those that the package's database does not know by now.
+Training and inference of networks of lamina.nn.models, the suite's workloads, and transformer layers of typical
+sizes are planned for an absent H200. Each query of the backend is a `Request`: an op, the
+specs of its operands, and the permitted arithmetic. Those with competing candidates are written once each,
+those needed by most networks first; with `--unknown` only those that the package's database does not contain yet.
 It needs cuDNN 9.19 and a libcuda, with or without devices.
 """
 
@@ -44,23 +44,23 @@ from lamina.runtime import Device, Machine
 from lamina.spec import Layout, Policy, Spec, as_dtype, float32, int64
 from lamina.train import step as training
 
-#: What `plan_contests` measures.
+#: The list that `plan_contests` measures.
 LIST = Path(__file__).with_name("plan_problems.jsonl.gz")
-#: Batches of training steps and of inference.
+#: Batch sizes of training steps and of inference.
 TRAINED, INFERRED = (128,), (1, 128)
-#: One or a few of each family; `--networks` takes others.
+#: One or a few of each family; `--networks` selects others.
 NETWORKS = (
     *("resnet18", "resnet34", "resnet50", "resnext50_32x4d", "regnet_y_3_2gf", "regnet_x_3_2gf"),
     *("efficientnet_b0", "convnext_tiny", "vit_b_16", "swin_t", "densenet121", "mobilenet_v2"),
     *("AlexNet", "alexnet", "vgg16", "vgg16_bn", "googlenet", "inception_v3", "squeezenet1_1"),
     *("mobilenet_v3_large", "mnasnet1_0", "shufflenet_v2_x1_0", "efficientnet_v2_s", "swin_v2_t", "vit_b_32"),
 )
-#: Layers of transformers of usual sizes: width, heads, batch, length.
+#: Typical transformer layers: width, heads, batch, length.
 _LAYERS = (
     *((256, 4, 64, 256), (384, 6, 128, 197), (512, 8, 64, 128), (768, 12, 32, 128), (768, 12, 16, 512)),
     *((1024, 16, 8, 512), (1024, 16, 4, 1024), (2048, 16, 4, 1024), (4096, 32, 2, 1024)),
 )
-#: What is planned beside the networks by name; recurrent networks have contests of their own.
+#: Planned in addition to the named networks; recurrent networks have contests of their own.
 WORKLOADS = (
     *(w for w in (*GPU, *MODERN) if w.network not in ("lstm", "gru")),
     *(
@@ -78,7 +78,7 @@ _FASTEST = Policy(algorithm="fastest")
 
 @dataclass(frozen=True)
 class Request:
-    """What a backend is asked: an op on operands of these specs, with or without TF32."""
+    """A query of a backend: an op on operands of these specs, with or without TF32."""
 
     op: Op
     specs: tuple[Spec, ...]
@@ -86,7 +86,7 @@ class Request:
 
     @property
     def policy(self) -> Policy:
-        """All candidates are to be timed."""
+        """A policy by which all candidates are timed."""
         return Policy(algorithm="fastest", tf32=self.tf32)
 
     @property
@@ -102,7 +102,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """The same for equal requests."""
+        """A name, the same for equal requests."""
         return json.dumps(self.record, sort_keys=True)
 
 
@@ -117,12 +117,12 @@ def _spec(shape: Sequence[int], dtype: str, layout: Any) -> Spec:
     return Spec(tuple(shape), as_dtype(dtype), lies)
 
 
-# --------------------------------------------------------------------------------------------------- what is asked
+# --------------------------------------------------------------------------------------------------- requests
 
 
 @dataclass(frozen=True)
 class Draft:
-    """In place of a plan of cuDNN: nothing is compiled."""
+    """Replaces a cuDNN plan: nothing is compiled."""
 
     config: EngineConfig
     workspace: int = 0
@@ -130,7 +130,7 @@ class Draft:
 
 @contextmanager
 def drafted() -> Iterator[None]:
-    """Meanwhile plans of cuDNN are not made: what its heuristics name first is taken as the plan."""
+    """Within the block cuDNN plans are not made: the first entry of its heuristics is taken as the plan."""
 
     def draft(config: EngineConfig, target: Any, **options: Any) -> Draft:
         return Draft(config)
@@ -141,7 +141,7 @@ def drafted() -> Iterator[None]:
 
 @contextmanager
 def recorded(asked: set[Request]) -> Iterator[None]:
-    """Meanwhile every request for what is to be timed is added to `asked`."""
+    """Within the block every request with candidates to time is added to `asked`."""
     whole, of_node = Backend.plan, Plans.plan
 
     def note(op: Op, specs: Sequence[Spec], policy: Policy) -> None:
@@ -162,7 +162,7 @@ def recorded(asked: set[Request]) -> Iterator[None]:
 
 @contextmanager
 def choices_noted() -> Iterator[list[formulations.Problem]]:
-    """Gets every problem that comes to a choice between formulations or engines meanwhile."""
+    """A list of every problem with a choice between formulations or engines within the block."""
     conv._cached.cache_clear()
     matmul._cached.cache_clear()
     found: list[formulations.Problem] = []
@@ -177,7 +177,7 @@ def choices_noted() -> Iterator[list[formulations.Problem]]:
 
 
 def choices_of(request: Request, device: Device) -> list[formulations.Problem]:
-    """The problems of a request that are a choice; none if a kernel is given, or there is none."""
+    """The problems of a request that involve a choice; none if a kernel is fixed, or there is none."""
     with choices_noted() as found:
         try:
             backends.get(device).plan(request.op, request.specs, request.policy)
@@ -197,7 +197,7 @@ def is_known(request: Request, device: Device) -> bool:
 
 
 def planned_for(device: Device, graph: Graph, options: dict[str, Any]) -> Executable:
-    """Plan a graph for a device that is not there; the program that the caller gets runs nowhere."""
+    """Plan a graph for an absent device; the program returned to the caller runs nowhere."""
     given = {k: v for k, v in options.items() if k != "backend"}
     compile(graph, device, **given)
     return compile(graph, "cpu", **{**options, "backend": "null"})
@@ -233,7 +233,7 @@ def infer(net: lm.nn.Module, images: Spec, device: Device) -> None:
 
 
 def workload(w: Workload, device: Device) -> None:
-    """Plan one of the suite's workloads as the suite runs it."""
+    """Plan one of the suite's workloads in the way that the suite runs it."""
     with init.skipped():
         net = peer_lamina.model(w)
     x, labels = (Spec(value.shape, as_dtype(value.dtype.name)) for value in peer_lamina.inputs(w))
@@ -255,8 +255,8 @@ def decoder(size: decoders.DecoderSize, shape: tuple[int, ...], device: Device) 
 def programs(
     names: Sequence[str] = NETWORKS, workloads: Sequence[Workload] = (), layers: bool = False
 ) -> Iterator[tuple[str, Callable[[Device], None]]]:
-    """Programs (network, kind, batch) of networks by name, workloads by theirs, layers of language models, and what
-    plans them."""
+    """Programs (network, kind, batch) of networks by name, workloads by theirs, layers of language models, with
+    functions that plan them."""
     for w in workloads:
         yield f"{w.network} {w.name}", partial(workload, w)
     for name, size, shape in decoders.layers() if layers else ():
@@ -282,7 +282,7 @@ def collect(
     told: Callable[[str], None] = print,
     layers: bool = False,
 ) -> dict[Request, set[str]]:
-    """Each request that candidates compete for, and the programs that need it."""
+    """Each request with competing candidates, and the programs that need it."""
     device = Device("cuda", machine=Machine.named("h200"))
     needed: dict[Request, set[str]] = {}
     other: set[Request] = set()
@@ -305,7 +305,7 @@ def collect(
 
 
 def ordered(needed: Mapping[Request, Collection[str]], machine: Machine) -> list[Request]:
-    """What most networks need first; among equals each program's heaviest, second heaviest, … in turn."""
+    """Requests needed by most networks first; among equals each program's heaviest, second heaviest, … in turn."""
     turns: Counter[str] = Counter()
     rank: dict[Request, tuple[int, int, str]] = {}
     for request in sorted(needed, key=lambda r: (-least(r, machine), r.name)):
@@ -324,7 +324,7 @@ def least(request: Request, machine: Machine) -> float:
 
 
 def write(file: Path, needed: Mapping[Request, Collection[str]], machine: Machine) -> None:
-    """A line for each request: how many networks and programs need it, and what it is."""
+    """A line for each request: how many networks and programs need it, and the request."""
     lines = []
     for request in ordered(needed, machine):
         networks = {program.split()[0] for program in needed[request]}

@@ -1,16 +1,16 @@
-"""What serving costs: threads, batches, cancellations, and the first answer of a saved plan.
+"""Serving performance: threads, batches, cancellations, and the first answer of a saved plan.
 
     python -m benchmarks.serving [--device cuda] [--network resnet50] [--precision bf16] [--host] [--out DIR]
 
 One network answers requests of one sample: from one thread; from several threads, each request alone; from several
-threads, gathered into batches, by calls and by `submit` with several requests under way. Every answer is compared,
-bit by bit, with what one thread got from the same Inferer. Then requests are cancelled at random, and counted: none
-may be lost, none told twice. Then the plan is saved, and
+threads, batched, by calls and by `submit` with several requests in flight. Every answer is compared
+bitwise with that of one thread of the same Inferer. Then requests are canceled at random, and counted: none
+may be lost or answered twice. Then the plan is saved, and
 processes are started that load it: seconds from the start of the process to its first answer, part by part. The
-host's part by itself: microseconds of calls on a tiny network, and what it hands over for threads where a stand-in
-that sleeps takes the device's place; on a GPU what of it the driver takes (`--host`: that alone). Where
-PyTorch is installed, the same network is served by it, eagerly and as CUDA graphs. With `--out` (or `--json`, into
-benchmarks/results/) everything is written as JSON. Ends with status 1 where an answer was wrong, lost or told twice.
+host's share: microseconds of calls on a tiny network, and its throughput for threads with a sleeping stand-in
+for the device; on a GPU also the driver's share (`--host`: only these). If
+PyTorch is installed, it serves the same network, eagerly and as CUDA graphs. With `--out` (or `--json`, into
+benchmarks/results/) everything is written as JSON. The exit status is 1 if an answer was wrong, lost or repeated.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from lamina.infer.programs import ServedProgram
 Array = np.ndarray[Any, Any]
 Record = dict[str, Any]
 
-#: Inputs that answers are compared for.
+#: Number of inputs whose answers are compared.
 _INPUTS = 16
 #: Calls in a round of the host's time; samples and seconds of a stand-in's run.
 _CALLS, _BATCH, _RUN_SECONDS = 10, 8, 6e-4
-#: Requests of `submit` that a thread has under way.
+#: Requests of `submit` that a thread has in flight.
 _IN_FLIGHT = 4
 _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet50": (nn.resnet50, (3, 224, 224)),
@@ -59,18 +59,18 @@ _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 class Load:
-    """Threads that ask one after another, each as fast as it is answered."""
+    """Threads that send requests one after another, each as soon as the last is answered."""
 
     def __init__(
         self, ask: Callable[[Array], Array], inputs: Sequence[Array], wanted: Sequence[bytes] | None
     ) -> None:
         self.ask, self.inputs, self.wanted = ask, inputs, wanted
         self.answers, self.wrong = 0, 0
-        self.behind = 0  # an answer is that of the request so many before
+        self.behind = 0  # an answer is that of the request this many before
         self._lock = threading.Lock()
 
     def run(self, threads: int, seconds: float) -> float:
-        """Ask for so long; answers per second."""
+        """Send requests for this many seconds; answers per second."""
         start = threading.Barrier(threads + 1)
         workers = [threading.Thread(target=self._work, args=(k, start, seconds)) for k in range(threads)]
         for worker in workers:
@@ -97,8 +97,9 @@ class Load:
 
 
 def asking(inferer: Inferer, in_flight: int) -> Callable[[Array], Array]:
-    """What a thread asks by: a call (0), or `submit` with so many requests under way, the oldest of which is waited
-    for: the answer is that of the request so many before, at first of the first one."""
+    """The request function of a thread: a call (0), or `submit` with this many requests in flight, which waits for
+    the
+    oldest: the answer is that of the request so many before, at first of the first one."""
     local = threading.local()
 
     def ask(x: Array) -> Array:
@@ -115,10 +116,10 @@ def asking(inferer: Inferer, in_flight: int) -> Callable[[Array], Array]:
 def served(
     inferer: Inferer, inputs: Sequence[Array], threads: int, seconds: float, in_flight: int = 0
 ) -> Record:
-    """Throughput, latency and wrong answers of an Inferer under so many threads, which call, or have so many requests
-    of `submit` under way."""
+    """Throughput, latency and wrong answers of an Inferer under this many threads, which call, or have this many
+    requests of `submit` in flight."""
     wanted = [inferer(x).numpy().tobytes() for x in inputs]
-    Load(asking(inferer, in_flight), inputs, None).run(threads, min(0.5, seconds))  # every context is made
+    Load(asking(inferer, in_flight), inputs, None).run(threads, min(0.5, seconds))  # creates every context
     inferer.reset_statistics()
     load = Load(asking(inferer, in_flight), inputs, wanted)
     load.behind = max(0, in_flight - 1)
@@ -131,7 +132,7 @@ def served(
 
 
 def cancelled(inferer: Inferer, inputs: Sequence[Array], threads: int, requests: int) -> Record:
-    """Requests of which some are cancelled at random: how many ended how, were lost, or were told more than once."""
+    """Requests of which some are canceled at random: how many ended how, were lost, or were answered repeatedly."""
     wanted = [inferer(x).numpy().tobytes() for x in inputs]
     told = [[0] * (requests // threads) for _ in range(threads)]
     counts = {"answered": 0, "cancelled": 0, "lost": 0, "wrong": 0}
@@ -206,7 +207,7 @@ def first_answers(inferer: Inferer, x: Array, runs: int, *, portable: bool) -> R
     """Save the plan; seconds from the start of a process to its first answer from it, and its parts."""
     wanted = inferer(x).numpy()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as where a package is installed
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as in an installed package
     with tempfile.TemporaryDirectory() as folder:
         plan, given, answer = (str(Path(folder) / name) for name in ("plan", "x.npy", "y.npy"))
         environment["PYTHONPYCACHEPREFIX"] = str(Path(folder) / "bytecode")
@@ -239,8 +240,8 @@ def first_answers(inferer: Inferer, x: Array, runs: int, *, portable: bool) -> R
 
 
 def host_microseconds(device: str, seconds: float) -> Record:
-    """Host time per call on a tiny network, in microseconds, of rounds; what is queued is waited for between them,
-    and within a call only where its results go to the host. On a CPU OMP_NUM_THREADS=1 leaves its threads' waits out.
+    """Host time per call on a tiny network, in microseconds, over rounds; the queue is synchronized between them,
+    and within a call only if its results go to the host. On a CPU OMP_NUM_THREADS=1 excludes its threads' waits.
     """
     nn.manual_seed(0)
     x, labels = np.zeros((2, 8), np.float32), np.zeros(2, np.int64)
@@ -265,8 +266,8 @@ def host_microseconds(device: str, seconds: float) -> Record:
 
 
 def driver_microseconds(seconds: float) -> Record:
-    """What of that is the driver's, of a GPU: a launch of the graph of a call, operands of a copy in it set anew, a
-    copy, and the wait for one that is done."""
+    """The driver's share of that, on a GPU: the launch of a call's graph, updates of its copy nodes, a
+    copy, and the wait for a finished one."""
     device = lm.device("cuda")
     given = [lm.tensor(np.zeros((64, 64), np.float32), device=device) for _ in range(2)]
     function = lm.jit(_chain, device=device)
@@ -286,7 +287,7 @@ def driver_microseconds(seconds: float) -> Record:
 
 
 def _chain(x: Any) -> Any:
-    """More kernels than are launched one by one."""
+    """More kernels than are launched individually."""
     for _ in range(6):
         x = ops.cumsum(x, 1)
     return x
@@ -304,8 +305,8 @@ def _microseconds(run: Callable[[], Any], wait: Callable[[], None], seconds: flo
 
 
 class StandIn:
-    """In place of a program's executable: takes a time without Python's lock, as a device does, and gives outputs
-    that are there. Runs are queued: each begins when the one before it has ended."""
+    """Replaces a program's executable: takes some time without the GIL, as a device does, and returns existing
+    outputs. Runs are queued: each begins when the one before it has ended."""
 
     def __init__(self, program: ServedProgram, seconds: float) -> None:
         self.device, self._seconds, self._turn = program.executable.device, seconds, threading.Lock()
@@ -319,8 +320,8 @@ class StandIn:
 
 
 def handed_over(threads: int, in_flight: int, seconds: float) -> Record:
-    """Threads that ask for images, in batches of 8, where a run takes 0.6 ms: answers a second, also as a part of
-    what the runs alone would allow; processor time, and how often a thread slept, for each request.
+    """Threads that request batches of 8 images, with a run of 0.6 ms: answers per second, also as a fraction of
+    the rate of the runs alone; processor time, and how often a thread slept, per request.
 
     in_flight: requests of `submit` that each thread has at a time; 0: calls.
     """
@@ -379,7 +380,7 @@ def by_torch(options: argparse.Namespace, inputs: Sequence[Array]) -> Record:
 def _graphed(
     torch: Any, net: Any, where: Any, half: Any, inputs: Sequence[Array], options: argparse.Namespace
 ) -> float:
-    """Answers a second of one thread that replays a CUDA graph."""
+    """Answers per second of one thread that replays a CUDA graph."""
     given = torch.empty((1, *inputs[0].shape[1:]), dtype=half, device=where)
     graph = torch.cuda.CUDAGraph()
     with torch.inference_mode():
@@ -407,7 +408,7 @@ def _graphed(
 
 
 def measured(options: argparse.Namespace) -> Record:
-    """Everything, printed as it comes."""
+    """All measurements, printed as they come."""
     make, shape = _NETWORKS[options.network]
     nn.manual_seed(0)
     net = make()
@@ -444,7 +445,7 @@ def measured(options: argparse.Namespace) -> Record:
 
 
 def host_part(options: argparse.Namespace) -> Record:
-    """What the host alone takes, printed as it comes."""
+    """Only the host's share, printed as it comes."""
     record: Record = {"host_us": host_microseconds(options.device, options.seconds)}
     print(f"host, us: {record['host_us']}", flush=True)
     if options.device != "cpu":
@@ -456,7 +457,7 @@ def host_part(options: argparse.Namespace) -> Record:
 
 
 def failures(record: Record) -> list[str]:
-    """What must not be."""
+    """Violations."""
     found = [name for name, r in record.items() if isinstance(r, dict) and r.get("other_bits")]
     found += [name for name, r in record.items() if name.startswith("saved") and not r.get("same_bits")]
     counts = record["cancelled"]
@@ -465,7 +466,7 @@ def failures(record: Record) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 where an answer was wrong, lost or told twice."""
+    """Run the benchmark; 1 if an answer was wrong, lost or repeated."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,9 +1,9 @@
-"""What the simulator says of published runs and of machines that are not here; the table of docs/scaling.md.
+"""The simulator's predictions for published runs and absent machines; the table of docs/scaling.md.
 
-    python -m benchmarks.simulated step           plans ResNet-50's step for an H200 (no GPU is needed), and keeps it
-    python -m benchmarks.simulated predict        predicts by it
+    python -m benchmarks.simulated step           plans ResNet-50's step for an H200 (no GPU is needed), and stores it
+    python -m benchmarks.simulated predict        predicts from it
 
-The shares of the kernels are those of their least times on the machine, the whole is what was measured on it
+The shares of the kernels are those of their least times on the machine, the total is the measured one
 (benchmarks/results/suite_gpu-2026-11-22-1.json: resnet50-train-256, bf16).
 """
 
@@ -27,9 +27,9 @@ STEP = RESULTS / "resnet50_step-2026-11-23.json"
 SUITE = RESULTS / "suite_gpu-2026-11-22-1.json"
 BATCH = 256
 GPUS = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)
-#: What NVIDIA's MXNet reached on A100s, images a second, 256 a GPU (DeepLearningExamples, ResNet-50 v1.5, AMP).
+#: Images per second of NVIDIA's MXNet on A100s, 256 per GPU (DeepLearningExamples, ResNet-50 v1.5, AMP).
 MXNET = {1: 3411, 8: 26674}
-#: MLPerf Training 4.0, NVIDIA: 8 H200; JPEG decoding, LARS and the all-reduce are in it.
+#: MLPerf Training 4.0, NVIDIA: 8 H200; includes JPEG decoding, LARS and the all-reduce.
 MLPERF = {8: 63600}
 
 
@@ -41,7 +41,7 @@ def measured_seconds() -> float:
 
 
 def step() -> dict[str, Any]:
-    """ResNet-50's training step in bf16, as it is planned."""
+    """ResNet-50's training step in bf16, as planned."""
     with init.skipped():
         net = nn.models.resnet50()
     loss = partial(ops.cross_entropy, ignore_index=None)
@@ -52,7 +52,7 @@ def step() -> dict[str, Any]:
 
 
 def predictions() -> dict[str, Any]:
-    """By the kept step."""
+    """Predictions from the stored step."""
     work = Workload.of_record(json.loads(STEP.read_text()))
     h200 = Cluster(LINKS["nvlink4"], 8, LINKS["infiniband-ndr"], switch=True)
     return {
@@ -65,7 +65,7 @@ def predictions() -> dict[str, Any]:
 
 
 def against_mlperf(work: Workload, cluster: Cluster) -> dict[str, Any]:
-    """What is between the prediction and what NVIDIA reached: JPEGs, LARS and other kernels are not in the step."""
+    """The gap between the prediction and NVIDIA's result: JPEGs, LARS and other kernels are not in the step."""
     found = simulate(work, cluster, 8, spread=0.01)
     published = 8 * BATCH / MLPERF[8]
     rest = published - found.seconds
@@ -79,7 +79,7 @@ def against_mlperf(work: Workload, cluster: Cluster) -> dict[str, Any]:
 
 
 def against_mxnet(work: Workload) -> dict[str, Any]:
-    """A step of ResNet-50 that takes what MXNet's takes on one A100: what is lost to communication, and the rest."""
+    """A step of ResNet-50 with the time of MXNet's on one A100: the loss to communication, and the rest."""
     one = work.in_time(BATCH / MXNET[1])
     found = simulate(one, Cluster(LINKS["nvlink3"], 8), 8)
     rest = 8 * BATCH / MXNET[8] - found.seconds

@@ -1,10 +1,10 @@
-"""What an op on small tensors costs on a CPU beside PyTorch: the host's work, as there is next to nothing to compute.
+"""Overhead of ops on small tensors on a CPU compared with PyTorch: host time, as there is almost nothing to compute.
 
     python -m benchmarks.small_ops [NAME …] [--rounds N] [--out FOLDER]
 
-Eager ops, a layer, a small network's forward pass, its gradients, and these with an update, each as a user of the
-library writes it, with one thread. Both libraries take turns in one process; times are the process' own, which other
-programs do not change much, and of the rounds the lower quartile counts.
+Eager ops, a layer, a small network's forward pass, its gradients, and these with an update, each in the library's
+idiomatic form, with one thread. Both libraries alternate in one process; times are processor times, which depend
+little on other programs, and the lower quartile of the rounds counts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before a library asks
+os.environ["OMP_NUM_THREADS"] = "1"  # before a library reads it
 
 import numpy as np
 import torch
@@ -26,13 +26,13 @@ import lamina as lm
 from benchmarks.common import processor, versions, write
 from lamina import nn, ops, optim
 
-#: Seconds that one library runs a case for in a round.
+#: Seconds for which one library runs a case in a round.
 ROUND = 0.01
 Call = Callable[[], Any]
 
 
 def op_cases() -> dict[str, tuple[Call, Call]]:
-    """A call of each library by the case's name: of single ops."""
+    """Single ops: a call for each library by the case's name."""
     rng = np.random.default_rng(0)
     drawn = [rng.standard_normal(shape).astype(np.float32) for shape in ((8,), (8,), (4, 8))]
     a, b, m = map(lm.tensor, drawn)
@@ -62,7 +62,7 @@ def op_cases() -> dict[str, tuple[Call, Call]]:
 
 
 def network_cases() -> dict[str, tuple[Call, Call]]:
-    """The same of a layer of 32 units and of a network of two, on 8 samples."""
+    """A layer of 32 units and a network of two, on 8 samples, likewise."""
     rng = np.random.default_rng(0)
     drawn, labels = rng.standard_normal((8, 32)).astype(np.float32), np.arange(8)
     x, y, tx, ty = lm.tensor(drawn), lm.tensor(labels), torch.tensor(drawn), torch.tensor(labels)
@@ -91,7 +91,7 @@ def network_cases() -> dict[str, tuple[Call, Call]]:
 
 
 def microseconds(calls: Sequence[Call], rounds: int) -> list[float]:
-    """Of each call the lower quartile of rounds in which they take turns."""
+    """For each call the lower quartile of alternating rounds."""
     for call in calls * 3:
         call()
     counts = [max(1, int(ROUND / max(_seconds(call, 3), 1e-7))) for call in calls]

@@ -1,7 +1,7 @@
-"""What the second stream of captured programs brings: `python -m benchmarks.streams` on a machine with a GPU.
+"""Gain by the second stream of captured programs: `python -m benchmarks.streams` on a machine with a GPU.
 
 Each workload is captured twice, with its steps on two streams (`graph/planning/streams.py`) and on one, and both are
-replayed in turns; printed are the medians of a replay in milliseconds and their quotient.
+replayed alternately; the medians of a replay in milliseconds and their ratio are printed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROUNDS, CALLS = 15, 10
 
 
 def captured(workload: Workload, streams: int) -> Callable[[], Any]:
-    """The workload as it is replayed, captured on so many streams."""
+    """The workload as it is replayed, captured on this many streams."""
     assign_streams = (
         (lambda self, steps: [0] * len(steps)) if streams == 1 else ExecutionContext._assign_streams
     )
@@ -41,7 +41,7 @@ def captured(workload: Workload, streams: int) -> Callable[[], Any]:
 
 
 def milliseconds(run: Callable[[], Any]) -> float:
-    """Of one call, over several that are queued together."""
+    """Of one call, over several queued together."""
     lm.device("cuda").synchronize()
     begin = time.perf_counter()
     for _ in range(CALLS):

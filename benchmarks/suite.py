@@ -6,15 +6,15 @@
     python -m benchmarks.suite --set cpu --rounds 3
     python -m benchmarks.suite --set modern --only train --tight --ahead 8 --budget 400
 
-"lamina" is the default policy as at the first step, "lamina tuned" the same after `--settle` seconds of training at
-most, while plans compete between steps, "lamina fastest" has timed all candidates before its first step; each has a
+"lamina" is the default policy as at the first step, "lamina tuned" the same after at most `--settle` seconds of
+training, while plans compete between steps, "lamina fastest" times all candidates before its first step; each has a
 cache of its own.
-Inputs are random and lie on the device, in the layout that each library prefers. A time is the median over windows:
-each queues iterations for at least 20 ms and ends when the device is done. Each library works in a process of its
-own that takes one workload after another; the libraries take turns. With `--ahead N` so many cases at a time, each
-in a process of its own, are prepared beside each other; then each is timed while the others wait. The result file is
-written after every case, so an interrupted run (or one whose budget is spent) keeps what it has; `--merge FILE` goes
-on from it.
+Inputs are random and reside on the device, in the layout preferred by each library. A time is the median over
+windows: each queues iterations for at least 20 ms and ends when the device is done. Each library runs in a process of
+its own that takes one workload after another; the libraries alternate. With `--ahead N` this many cases at a time,
+each in a process of its own, are prepared concurrently; then each is timed while the others wait. The result file is
+written after every case, so an interrupted run (or one whose budget is spent) keeps its results; `--merge FILE`
+continues from it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ ON_GPU = {
     ),
 }
 ON_GPU["infer"] = ON_GPU["both"]
-#: Lamina by default beside the mode that is nearly always PyTorch's best.
+#: Lamina by default, and the mode that is nearly always PyTorch's best.
 TIGHT = {
     "train": ("lamina", "torch reduce-overhead-amp"),
     "both": ("lamina", "torch reduce-overhead"),
@@ -76,7 +76,7 @@ TIGHT = {
 }
 ON_CPU = ("lamina", "torch eager", "torch eager-nchw")
 TUNED, SETTLED = "lamina fastest", "lamina tuned"
-#: Where each library keeps what it compiled, below the folder of caches.
+#: The cache of each library, below the folder of caches.
 CACHES = {
     "LAMINA_CACHE": "lamina",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -87,7 +87,7 @@ CACHES = {
 
 
 class Worker:
-    """A process in which one library measures."""
+    """A process in which one library is measured."""
 
     def __init__(self, library: str, device: str, python: str, environment: dict[str, str]) -> None:
         self.before = device_used() if device == "cuda" else None
@@ -104,7 +104,7 @@ class Worker:
         self.facts = self._answer(180)
 
     def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
-        """The answer, or {"error": …} when the process ended or did not answer within `limit` seconds."""
+        """The answer, or {"error": …} if the process ended or did not answer within `limit` seconds."""
         assert self._process.stdin is not None
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -151,7 +151,7 @@ class Worker:
 
 
 class Pool:
-    """One worker per library, started when it is first asked and again after it failed."""
+    """One worker per library, started at its first request and again after a failure."""
 
     def __init__(self, options: argparse.Namespace, device: str) -> None:
         self.options, self.device, self.caches = options, device, options.caches
@@ -161,10 +161,10 @@ class Pool:
         self._timing = {"seconds": options.seconds, "settle": options.settle}
 
     def ask(self, w: Workload, peer: str, limit: float) -> dict[str, Any]:
-        """Measure a workload by a peer."""
+        """Measure a workload with a peer."""
         if self.options.isolate or self.options.first_step:
             self.close()
-        # Lamina's policies do not share a process, so that one does not know what another has timed.
+        # Lamina's policies do not share a process, so that one does not see another's timings.
         worker = self._worker(peer if peer.startswith("lamina") else peer.partition(" ")[0], peer)
         if "error" in worker.facts:
             return worker.facts
@@ -177,7 +177,7 @@ class Pool:
     def ask_all(
         self, cases: Sequence[tuple[Workload, str]], limit: float
     ) -> Iterator[tuple[Workload, str, dict[str, Any]]]:
-        """Prepare cases beside each other, each in a process of its own; then measure one after another."""
+        """Prepare cases concurrently, each in a process of its own; then measure one after another."""
 
         def prepare(w: Workload, peer: str) -> tuple[Worker, dict[str, Any]]:
             worker = self._worker(f"{peer} {w.name}", peer)
@@ -198,13 +198,13 @@ class Pool:
             self._workers.pop(each).close()
 
     def _request(self, w: Workload, peer: str) -> dict[str, Any]:
-        """What a worker is asked to prepare."""
+        """A worker's preparation request."""
         library, _, mode = peer.partition(" ")
         asked = {"workload": w.name, "set": self.options.set, "policy": self.options.policy}
         return asked | {"mode": mode or library}
 
     def _worker(self, name: str, peer: str) -> Worker:
-        """The process of a name, started for this peer where it does not run."""
+        """The process of a name, started for this peer unless it is running."""
         if name in self._workers and not self._workers[name].alive:
             self.close(name)
         if name not in self._workers:
@@ -218,7 +218,7 @@ class Pool:
         added = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         if self.device == "cpu":
             added |= {"OMP_NUM_THREADS": str(self.options.threads), "JAX_PLATFORMS": "cpu"}
-        if self.options.ahead:  # cores are shared by so many that compile
+        if self.options.ahead:  # cores are shared by this many compiling processes
             share = len(os.sched_getaffinity(0)) // self.options.ahead
             added["TORCHINDUCTOR_COMPILE_THREADS"] = str(max(2, share))
         if self.caches is not None:
@@ -240,7 +240,7 @@ def device_used() -> int | None:
 
 
 def cold_and_warm(pool: Pool, w: Workload, peer: str, limit: float) -> dict[str, Any]:
-    """The same case twice in new processes: with empty caches, and with those that the first one left."""
+    """The same case twice in new processes: with empty caches, and with those left by the first one."""
     folder = tempfile.mkdtemp(prefix="lamina-bench-")
     pool.caches = folder
     try:
@@ -253,10 +253,10 @@ def cold_and_warm(pool: Pool, w: Workload, peer: str, limit: float) -> dict[str,
 
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The best peer of a workload, how many times faster Lamina is, and its fraction of the roofline.
+    """The best peer of a workload, Lamina's speedup over it, and its fraction of the roofline.
 
     regret: the time by default over that with everything timed before; speedup_tuned is of the latter,
-    speedup_settled of what was tuned between steps.
+    speedup_settled of the result of tuning between steps.
     """
     times = {peer: r["median_ms"] for peer, r in results.items() if "median_ms" in r}
     ours, tuned, settled = (times.pop(peer, None) for peer in ("lamina", TUNED, SETTLED))
@@ -304,9 +304,9 @@ class Record:
             self.cases = {c["name"]: c for c in json.loads(options.merge.read_text())["cases"]}
 
     def add(self, w: Workload, peer: str, answer: dict[str, Any]) -> None:
-        """Take a result up; several rounds of one case become the median of their medians.
+        """Add a result; several rounds of one case become the median of their medians.
 
-        What an earlier run found is replaced.
+        An earlier run's result is replaced.
         """
         case = self.cases.setdefault(w.name, asdict(w) | {"results": {}})
         known = case["results"].get(peer, {}) if (w.name, peer) in self._seen else {}
@@ -320,7 +320,7 @@ class Record:
         case |= summary(case["results"])
 
     def write(self, facts: dict[str, dict[str, Any]]) -> Path:
-        """Write all that is known."""
+        """Write all results."""
         devices = [f["device"] for f in facts.values() if "device" in f]
         cases = self.cases.values()
         record = self.head | {
@@ -337,7 +337,7 @@ class Record:
 
 
 def chosen(options: argparse.Namespace, device: str) -> Iterator[tuple[Workload, str]]:
-    """Every workload with every peer, as the options say, in every round."""
+    """Every selected workload with every peer, in every round."""
     for _, w in itertools.product(range(options.rounds), SETS[options.set]):
         if options.only and not any(part in w.name for part in options.only):
             continue
@@ -366,7 +366,7 @@ def line(w: Workload, peer: str, answer: dict[str, Any]) -> str:
 def answers(
     pool: Pool, options: argparse.Namespace, device: str
 ) -> Iterator[tuple[Workload, str, dict[str, Any]]]:
-    """Measure all that was chosen, until the budget is spent."""
+    """Measure all selected cases, until the budget is spent."""
     end = time.monotonic() + options.budget
     cases = list(chosen(options, device))
     size = options.ahead or 1
@@ -384,7 +384,7 @@ def answers(
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure all that was chosen; the exit status says whether Lamina failed anywhere."""
+    """Measure all selected cases; the exit status says whether Lamina failed anywhere."""
     device = "cuda" if options.set in workloads.ON_GPU else "cpu"
     pool, record = Pool(options, device), Record(options, device)
     failed, path = 0, None
@@ -403,7 +403,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def verdict(case: dict[str, Any]) -> str:
-    """How a workload compares, as text."""
+    """The comparison of a workload as text."""
     parts = [
         f"{case['name']:24s}",
         f"{case['speedup']:5.2f} × {case['best_peer']:26s}" if "speedup" in case else "",

@@ -1,13 +1,13 @@
-"""Training while plans are swapped beside training without: are losses and accuracies those of another seed at most?
+"""Training with plan swaps compared with training without: do losses differ by more than between seeds?
 
     python -m benchmarks.swap_curves [--networks resnet18 vit lstm] [--seeds 0 1 2] [--steps 3000] [--out FOLDER]
 
 The networks learn scikit-learn's digits in bfloat16 with float32 master weights. Every run is a process of its own
-with empty caches, so that all its plans are open. Tuning begins at once, tries everything, puts winners in whatever
-the change takes, and spends up to half of the time (`--share`), so that there are many swaps. Both runs of a seed
-start from the same weights and see the same batches. Losses are means over a tenth of the steps, compared by their
-medians over seeds; the spread of seeds is the standard deviation of those without swaps, and a difference is measured
-in it. Several processes may share a GPU (`--beside`), for values alone count.
+with empty caches, so that all its plans are open. Tuning begins at once, tries everything, installs winners at any
+cost, and spends up to half of the time (`--share`), so that there are many swaps. Both runs of a seed
+start from the same weights and use the same batches. Losses are means over a tenth of the steps, compared by their
+medians over seeds; differences are given in standard deviations over the seeds without swaps.
+Several processes may share a GPU (`--beside`), as only values count.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Rows(nn.Module):
 
 
 def _vit() -> nn.Module:
-    """Patches of 8 x 8 pixels of the middle of three equal planes."""
+    """Patches of 8 x 8 pixels at the center of three equal planes."""
     vit = nn.models.VisionTransformer(32, 8, 4, 4, 128, 512, num_classes=10)
     return nn.Sequential(nn.Conv2d(1, 3, 1), vit)
 
 
-#: How each network is made, its images' size, and its highest learning rate.
+#: Constructor of each network, its images' size, and its highest learning rate.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
     "resnet18": (lambda: nn.resnet18(10, 1), 64, 0.02),
     "vit": (_vit, 32, 0.02),
@@ -66,7 +66,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
 
 
 def trained(name: str, seed: int, mode: str, steps: int, share: float, device: str) -> dict[str, Any]:
-    """One run in this process: the mean losses of its tenths, its accuracy, and what tuning did."""
+    """One run in this process: the mean losses of its tenths, its accuracy, and the tuning statistics."""
     make, size, peak = NETWORKS[name]
     nn.manual_seed(seed)
     net = make()
@@ -125,9 +125,9 @@ def apart(case: tuple[str, int, str], options: argparse.Namespace) -> dict[str, 
 
 
 def compared(runs: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Losses with swaps beside those without, in standard deviations of the seeds' losses without.
+    """Losses with swaps compared with those without, in standard deviations of the seeds' losses without.
 
-    Both are medians over seeds: a recurrent network's loss has transient peaks, of which one would move a mean.
+    Both are medians over seeds: a recurrent network's loss has transient peaks, one of which would distort a mean.
     """
     of = {(r["seed"], r["mode"]): r for r in runs if r["network"] == name}
     seeds = sorted({seed for seed, _ in of})

@@ -5,10 +5,10 @@
     python -m benchmarks.torch_backend --device cuda --only torchvision/regnet_y_400mf timm/mixer_b16_224 --batch 64
 
 A step is forward pass, loss, backward pass and SGD with momentum, on a GPU under bf16 autocast. Each network in each
-way has a process of its own; so many of them as `--ahead` says are prepared beside each other (which counts in their
+way has a process of its own; `--ahead` of them are prepared concurrently (which counts in their
 first steps), then each is timed while the others wait, network by network. A time is the median of rounds.
 `converted` is `lamina.convert.from_torch` with `lamina.train_step`. A way that fails has its error in place of a
-time. The network `small` is all overhead. Batches are small on a CPU, and those of the literature on a GPU. The
+time. The network `small` is pure overhead. Batches are small on a CPU, and those of the literature on a GPU. The
 result file is written after every group of processes.
 """
 
@@ -78,7 +78,7 @@ def vision(name: str, **kwargs: Any) -> Callable[[], nn.Module]:
 
 
 def created(name: str) -> nn.Module:
-    """One of timm's networks, which reads torchvision: it is imported first, as the helper does."""
+    """One of timm's networks; torchvision, which it uses, is imported first, as the helper does."""
     importlib.import_module("tests.helpers.vision")
     import timm
 
@@ -94,8 +94,8 @@ def small_vit() -> nn.Module:
 
 @dataclass(frozen=True)
 class Network:
-    """How a network is made, the size of a sample, batch on a CPU and on a GPU; `words` where samples are numbers of
-    words."""
+    """A network's constructor, the size of a sample, batch on a CPU and on a GPU; `words`: the vocabulary, if samples
+    are token ids."""
 
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -114,7 +114,7 @@ class Network:
         return cls(lambda: created(builder), (3, 224, 224), 2, 64)
 
     def samples(self, device: str, asked: int | None) -> int:
-        """Samples of a step."""
+        """Samples per step."""
         return asked or (self.on_gpu if device == "cuda" else self.on_cpu)
 
     def batch(self, device: str, asked: int | None) -> Batch:
@@ -139,7 +139,7 @@ class Encoder(nn.Module):
 
 
 class GroupedBlock(nn.Module):
-    """Twice group norm, SiLU and a 3×3 convolution, beside which the input passes."""
+    """Group norm, SiLU and a 3×3 convolution, twice, with a residual connection."""
 
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class GroupedBlock(nn.Module):
 
 
 class PlacesAttention(nn.Module):
-    """Self-attention over all places of an image, behind group norm."""
+    """Self-attention over all positions of an image, after group norm."""
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class PlacesAttention(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
-    """A U-Net as diffusion models have it (without times), and a linear head on the mean over all places."""
+    """A U-Net of diffusion models (without time steps), and a linear head on the mean over all positions."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ def bert() -> nn.Module:
 
 
 class Language(nn.Module):
-    """One of transformers' models of words, as its configuration with some changes says; the last hidden states."""
+    """One of transformers' language models, by its configuration with some changes; the last hidden states."""
 
     def __init__(self, kind: str, changes: dict[str, Any]) -> None:
         super().__init__()
@@ -239,19 +239,19 @@ class Language(nn.Module):
 
 
 def language(kind: str, width: int, **changes: Any) -> Callable[[], nn.Module]:
-    """The mean over all words, and a head."""
+    """The mean over all tokens, and a head."""
     return lambda: Pooled(Language(kind, changes | {"use_cache": False}), width, lambda y: y.mean(1))
 
 
 def llama_like(layers: int, shared: int) -> dict[str, Any]:
-    """What Llama and its kin are made with here: eight heads of 64, each `shared` of which have one of keys."""
+    """The sizes for Llama and similar models: eight heads of 64, `shared` query heads per key head."""
     sizes = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": layers, "vocab_size": 32000}
     return sizes | {"num_attention_heads": 8, "num_key_value_heads": 8 // shared}
 
 
 ALBERT = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "embedding_size": 128}
 MODERN = llama_like(3, 1) | {"intermediate_size": 1024, "pad_token_id": 0}
-#: Positions relative to each other, in both directions, in 64 buckets.
+#: Relative positions, in both directions, in 64 buckets.
 DEBERTA: dict[str, Any] = {
     "hidden_size": 384,
     "num_hidden_layers": 6,
@@ -265,7 +265,7 @@ DEBERTA: dict[str, Any] = {
 
 
 def segmentation(name: str) -> Callable[[], nn.Module]:
-    """One of torchvision's networks for segmentation, and a head on the mean over all places of its result."""
+    """One of torchvision's networks for segmentation, and a head on the mean over all positions of its result."""
 
     def make() -> nn.Module:
         from tests.helpers.vision import models
@@ -332,7 +332,7 @@ NETWORKS: dict[str, Network] = {
 
 
 def in_pytorch(way: str, model: nn.Module, batch: Batch) -> Callable[[], Any]:
-    """One step of an ordinary loop over the network, compiled in a way."""
+    """One step of an ordinary loop over the network, compiled in the given way."""
     backend: dict[str, Any] = {"compile": {}, "reduce-overhead": {"mode": "reduce-overhead"}}.get(way, {})
     backend = {"backend": lamina} if way == "lamina" else backend
     run = model if way == "eager" else torch.compile(model, **backend)
@@ -340,7 +340,7 @@ def in_pytorch(way: str, model: nn.Module, batch: Batch) -> Callable[[], Any]:
 
 
 def looped(run: Callable[..., Any], rule: torch.optim.Optimizer, batch: Batch) -> Callable[[], Any]:
-    """One step of an ordinary loop over a network, on a GPU under bf16 autocast; it gives the loss."""
+    """One step of an ordinary loop over a network, on a GPU under bf16 autocast; returns the loss."""
     x, labels = batch
 
     def step() -> Any:
@@ -367,7 +367,7 @@ def converted(model: nn.Module, batch: Batch) -> Callable[[], Any]:
 def worker(line: Connection, name: str, way: str, given: argparse.Namespace) -> None:
     """A process for one network in one way: sends seconds to its first step, then on each request the time of a step.
 
-    Sends a text in place of either where it fails.
+    Sends a text in place of either if it fails.
     """
     if given.threads:
         torch.set_num_threads(given.threads)
@@ -386,13 +386,13 @@ def worker(line: Connection, name: str, way: str, given: argparse.Namespace) -> 
             line.send(timed(step, seconds))
     except EOFError:
         return
-    except Exception as error:  # a way that fails is a result
+    except Exception as error:  # a failure is a result
         line.send(f"{type(error).__name__}: {str(error).splitlines()[0][:120]}")
 
 
 @dataclass
 class Case:
-    """One network in one way, in its process. first_s, ms: numbers, or what went wrong."""
+    """One network in one way, in its process. first_s, ms: numbers, or an error text."""
 
     name: str
     way: str
@@ -412,8 +412,8 @@ class Case:
         return cls(name, way, line, process)
 
     def prepare(self, until: float) -> None:
-        """Wait for the first step, at most to that time of the clock; one that is late ends, since it would go on
-        beside what is timed."""
+        """Wait for the first step, at most until that time of the clock; a late one is terminated, as it would
+        disturb the timing of others."""
         answer = self._answer(until - time.monotonic())
         self.first_s, self.ms = (answer, None) if isinstance(answer, float) else (None, answer)
         if self.first_s is None:
@@ -447,7 +447,7 @@ class Case:
 
 
 def measured(cases: list[tuple[str, str]], given: argparse.Namespace) -> list[Case]:
-    """Prepare networks in ways beside each other, then time one after the other."""
+    """Prepare networks in ways concurrently, then time one after the other."""
     until = time.monotonic() + given.limit
     started = [Case.start(name, way, given) for name, way in cases]
     try:
@@ -463,7 +463,7 @@ def measured(cases: list[tuple[str, str]], given: argparse.Namespace) -> list[Ca
 
 
 def timed(step: Callable[[], Any], seconds: float) -> float:
-    """Seconds of one step, of as many as fill the time; the last one's loss is waited for."""
+    """Seconds of one step, of as many as fill the time; the last one's loss is synchronized."""
     calls, begin = 0, time.perf_counter()
     while True:
         loss = step()

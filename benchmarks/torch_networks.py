@@ -1,7 +1,7 @@
-"""The networks of today in PyTorch: torchvision's as it builds them, others written as PyTorch's users write them.
+"""Current networks in PyTorch: torchvision's own, others in idiomatic PyTorch.
 
-What is written here has the sizes and, but for GPT-2's linear layers, the keys of the network of the same name in
-`lamina.nn.models`. `NETWORKS` takes the sizes of a workload.
+The networks written here have the sizes and, except GPT-2's linear layers, the keys of the network of the same name
+in `lamina.nn.models`. `NETWORKS` takes the sizes of a workload.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from benchmarks.workloads import Workload
 
 
 def sizes(w: Workload) -> tuple[int, ...]:
-    """What the network of a workload is made of: its sizes, and the features of its input where these are no ids."""
+    """The sizes of a workload's network, and the features of its input unless these are ids."""
     return w.size if w.takes_ids else (*w.size, w.shape[-1 if w.network == "conformer" else 1])
 
 
 class DoubleConv(nn.Module):
-    """Twice a 3×3 convolution, batch norm and ReLU."""
+    """3×3 convolution, batch norm and ReLU, twice."""
 
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class GPT2Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """Token ids (N, S) -> logits (N, S, tokens), by the embedding's own weights; no dropout."""
+    """Token ids (N, S) -> logits (N, S, tokens), with tied embedding weights; no dropout."""
 
     def __init__(self, tokens: int, width: int, layers: int, heads: int, places: int = 1024) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""Tuning between steps: how a network trains with it from an empty plan store, beside no tuning and "fastest".
+"""Tuning between steps: training with it from an empty plan store, compared with no tuning and "fastest".
 
     python -m benchmarks.tuning resnet18 --batch-size 128 --seconds 60 [--modes tuning fixed fastest] [--out FOLDER]
 
-Each mode runs in a process of its own whose caches are empty (`--cache FOLDER` gives it one that stays): "tuning" is
+Each mode runs in a process of its own with empty caches (`--cache FOLDER` gives it a persistent one): "tuning" is
 the policy "auto" with tuning between steps, "fixed" the same without, "fastest" times everything before
-the first step. With `--without-database` the package knows nothing before. Steps are on one batch that lies on the
-device; the loss of each is read, so that a step's time is the device's. For "tuning" the time is split where tuning
-ended. Losses are compared with those of "fixed": up to the first change of plans they are the same, behind it they
+the first step. With `--without-database` the package starts without measured plans. Steps use one batch on the
+device; the loss of each is read, so that a step's time is the device's. For "tuning" the time is split at the end of
+tuning. Losses are compared with those of "fixed": up to the first change of plans they are the same, after it they
 differ by rounding.
 """
 
@@ -34,7 +34,7 @@ from lamina import nn, ops, optim
 from lamina.backends.cuda.select import known
 
 MODES = ("tuning", "fixed", "fastest")
-#: Steps that a median is taken of before and behind tuning, and steps before that, which load and record.
+#: Steps per median before and after tuning, and preceding steps, which load and record.
 _SAMPLE, _WARM = 50, 3
 #: Steps at the start, and at the end, whose losses are compared.
 _COMPARED = 200
@@ -42,7 +42,7 @@ _COMPARED = 200
 
 @contextmanager
 def without_database() -> Iterator[None]:
-    """Meanwhile the package knows no plans."""
+    """Within the block the package has no plan database."""
     with ExitStack() as stack:
         for name in ("database_of", "database_of_kin"):
             stack.enter_context(mock.patch.object(known, name, return_value=None))
@@ -50,7 +50,7 @@ def without_database() -> Iterator[None]:
 
 
 def measured(options: argparse.Namespace, mode: str) -> dict[str, Any]:
-    """Train for so many seconds: each step's milliseconds and loss, and what tuning did."""
+    """Train for this many seconds: each step's milliseconds and loss, and the tuning statistics."""
     where = lm.device(options.device)
     nn.manual_seed(0)
     rng = np.random.default_rng(0)
@@ -91,7 +91,7 @@ def measured(options: argparse.Namespace, mode: str) -> dict[str, Any]:
 def split(times: Sequence[float], swaps: Sequence[int], opens: Sequence[int]) -> dict[str, Any]:
     """Milliseconds of a step before, while and after plans compete.
 
-    times, swaps, opens: of each step, how long it took, and how many swaps there were and choices were open then.
+    times, swaps, opens: for each step its duration, and the numbers of swaps and of open choices at that point.
     """
     steady = times[_WARM:]
     busy = [i for i, count in enumerate(opens) if count]
@@ -121,7 +121,7 @@ def split(times: Sequence[float], swaps: Sequence[int], opens: Sequence[int]) ->
 
 
 def compared(tuned: dict[str, Any], fixed: dict[str, Any]) -> dict[str, Any]:
-    """The losses of a run with swaps beside those of one without."""
+    """The losses of a run with swaps compared with those of one without."""
     a, b = (run["losses"][:_COMPARED] for run in (tuned, fixed))
     count = tuned["first_swap_step"]
     before = _COMPARED if count is None else min(count, _COMPARED)  # losses[i + 1] is times[i]'s
@@ -135,7 +135,7 @@ def compared(tuned: dict[str, Any], fixed: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_process(arguments: Sequence[str], mode: str, cache: Path | None) -> dict[str, Any]:
-    """What `measured` says in a process of its own."""
+    """The result of `measured` in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         environment = {**os.environ, "LAMINA_CACHE": str(cache or Path(folder) / "cache")}

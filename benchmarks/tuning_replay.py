@@ -1,16 +1,16 @@
-"""Tuning between steps as it would have gone: recorded times of plans, a clock that is simulated, the real policy.
+"""Simulation of tuning between steps: recorded plan times, a simulated clock, the real policy.
 
-    python -m benchmarks.tuning_replay collect     plans networks for an H200 (no GPU is needed), keeps what is open
-    python -m benchmarks.tuning_replay fit         what is won of a plan's time: the factors of `expected_saving`
+    python -m benchmarks.tuning_replay collect     plans networks for an H200 (no GPU is needed), stores open choices
+    python -m benchmarks.tuning_replay fit         the gain relative to a plan's time: factors of `expected_saving`
     python -m benchmarks.tuning_replay play [--out FOLDER] [--networks NAME …] [--seconds 60] [--ranks 2]
 
-What is recorded of a choice, in the package's database of plans: the milliseconds of the heuristic's plan, and
-those of the best. Choices that nobody measured take the two figures, as parts of the least time that the machine
-needs, of a measured problem of the same kind and about the same least time. The `Tuner`, its `Budget` and the
-`Contest` are the package's; what their parts and a change of plans take, and the losers' times, are assumed (the
-constants below). With the policy and the constants of then ResNet-18 came to 35 choices in 27 s, 2.1 s spent, 3
+The package's plan database records for a choice the milliseconds of the heuristic's plan, and
+those of the best. Unmeasured choices take the two figures, relative to the machine's least time,
+of a measured problem of the same kind and about the same least time. The `Tuner`, its `Budget` and the
+`Contest` are the package's; the costs of their parts and of a change of plans, and the losers' times, are assumed
+(the constants below). With the policy and constants at that time ResNet-18 came to 35 choices in 27 s, 2.1 s spent, 3
 changes, where an H200 took 31 s, 2.85 s and 3 for 39 choices (benchmarks/results/tuning_resnet18-2026-11-23.json).
-Each network is played with what `fit` makes of the other networks' problems alone.
+Each network is played with the factors that `fit` derives from the other networks' problems only.
 """
 
 from __future__ import annotations
@@ -56,43 +56,43 @@ from lamina.nn import init, models
 from lamina.runtime import Device, Machine
 from lamina.spec import Group, Policy, Spec, float32, uint8
 
-#: What is open in the networks' training steps.
+#: The open choices in the networks' training steps.
 FILE = Path(__file__).with_name("tuning_choices.json.gz")
 BATCH = 128
-#: Seconds on the host and the device for what a contest does: each copy of the operands; a candidate's first run,
-#: with the checks of what it wrote; each measurement beside the runs in it (ResNet-18's, on an H200).
+#: Seconds on the host and the device for the parts of a contest: each copy of the operands; a candidate's first run,
+#: with the checks of its writes; each measurement beside its runs (ResNet-18's, on an H200).
 PLACED, FIRST, TIMED = 4e-4, 9e-4, 2e-4
-#: So often a first run takes so long besides, since it loads what its library had not loaded yet.
+#: Fraction and additional seconds of first runs in which the library loads something new.
 LOADS, LOADED = 0.05, 15e-3
-#: Seconds that pass whenever the clock is read.
+#: Seconds that pass at each reading of the clock.
 READ = 1e-7
 #: Copies of the operands.
 COPIES = 4
-#: Seconds that a thread makes a choice's candidates, and that it takes for a kernel to be bound and recorded anew.
+#: Seconds of a thread for making a choice's candidates, and for binding and recording a kernel again.
 MADE, BOUND = 1.0, 3e-4
 THREADS = 4
-#: The part of the limit that kernels reach of which nothing is open; measurements scatter by so much.
+#: Fraction of the limit reached by kernels without open choices; scatter of measurements.
 REACHED, NOISE = 0.7, 0.005
-#: Losers take between as long as the best and so many times that.
+#: Losers take between the best time and this multiple of it.
 SLOWEST = 3.0
-#: Algorithms of cuBLASLt that compete where a product may be one of its own; no GPU, none of them is named.
+#: cuBLASLt algorithms that compete if a product may use it; without a GPU none is enumerated.
 _PRODUCTS = 6
-#: A kind of so few problems counts half, and half what all kinds give.
+#: A kind with this few problems has half the weight, the other half is that of all kinds.
 _FEW = 10
-#: Seconds at which the curve is told.
+#: Seconds at which the curve is reported.
 MARKS = (0, 5, 10, 20, 30, 60)
 
 
-# ------------------------------------------------------------------------------------------------------ what is open
+# ------------------------------------------------------------------------------------------------------ open choices
 
 
 @dataclass(frozen=True)
 class Recorded:
     """A choice of a network.
 
-    problem: a number, the same for equal problems. kind: the op. count: how many steps of the program take the plan.
-    least: the seconds that the machine needs. held, best: seconds of the heuristic's plan and of the fastest; 0 where
-    nobody measured. candidates: how many compete.
+    problem: a number, the same for equal problems. kind: the op. count: how many steps of the program use the plan.
+    least: the seconds that the machine needs. held, best: seconds of the heuristic's plan and of the fastest; 0 if
+    unmeasured. candidates: how many compete.
     """
 
     problem: int
@@ -106,7 +106,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Network:
-    """A training step: what is open of it, and how many steps, of how many least seconds, are not."""
+    """A training step: its open choices, and the number and least seconds of its other steps."""
 
     name: str
     rest: int
@@ -127,7 +127,7 @@ class Network:
 
 
 def collect(names: Iterable[str] = NETWORKS, told: Callable[[str], None] = print) -> list[Network]:
-    """What is open of the training steps of networks, with the times that the database has."""
+    """The open choices in the training steps of networks, with the times in the database."""
     device = Device("cuda", machine=Machine.named("h200"))
     (file,) = database.FOLDER.glob("NVIDIA-H200-9.19.json.gz")
     known, numbers = read_database(file), dict[tuple[str, tuple[int, ...]], int]()
@@ -193,7 +193,7 @@ def _opened(
 
 
 def _count(problem: formulations.Problem, chosen: formulations.Candidate, device: Device) -> int:
-    """How many candidates compete."""
+    """The number of competing candidates."""
     names = {way.name for way in problem.formulations}
     products = _PRODUCTS * (problem.op == "matmul" or "product" in names)
     drawn = formulations.drawn(problem, target_of(device), Policy(), 1 << 32)
@@ -201,26 +201,26 @@ def _count(problem: formulations.Problem, chosen: formulations.Candidate, device
 
 
 def keep(networks: Sequence[Network], file: Path = FILE) -> None:
-    """Write them."""
+    """Store them."""
     text = json.dumps([one.record for one in networks], separators=(",", ":"))
     file.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def read(file: Path = FILE) -> list[Network]:
-    """What `keep` wrote."""
+    """Read the file of `keep`."""
     return [Network.of(record) for record in json.loads(gzip.decompress(file.read_bytes()))]
 
 
-# ------------------------------------------------------------------------------------------------- what is expected
+# ------------------------------------------------------------------------------------------------- expectations
 
 
 def distinct(networks: Iterable[Network]) -> dict[int, Recorded]:
-    """The problems that were measured, by number."""
+    """The measured problems, by number."""
     return {c.problem: c for network in networks for c in network.choices if c.held}
 
 
 def completed(network: Network, others: Mapping[int, Recorded]) -> Network:
-    """With times for the choices that nobody measured: those of a measured problem of the kind (of any, where the
+    """The network with times for the unmeasured choices: those of a measured problem of the kind (of any, if the
     kind has none), drawn from the five of nearest least time and scaled to the choice's own.
     """
 
@@ -237,9 +237,9 @@ def completed(network: Network, others: Mapping[int, Recorded]) -> Network:
 
 
 def fit(problems: Iterable[Recorded]) -> dict[str, float]:
-    """The factors of `expected_saving`: as much of the time is expected of a kind's problems as is won of them.
+    """The factors of `expected_saving`: the expected total gain of a kind's problems is the measured one.
 
-    Kinds of few problems are drawn to what all together give.
+    Kinds with few problems are shrunk towards the mean of all.
     """
     sums: dict[str, tuple[float, float, int]] = defaultdict(lambda: (0.0, 0.0, 0))
     for p in problems:
@@ -259,7 +259,7 @@ def fit(problems: Iterable[Recorded]) -> dict[str, float]:
 
 @dataclass
 class Clock:
-    """Seconds that pass when the replay says so."""
+    """Seconds that pass under the control of the replay."""
 
     now: float = 0.0
 
@@ -270,7 +270,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate as the contest runs it, and its seconds."""
+    """A candidate in a contest, and its seconds."""
 
     label: str
     seconds: float
@@ -278,7 +278,7 @@ class Trial:
 
 
 class RecordedContest(Contest):
-    """The contest, but that candidates are not run: their times are known, and pass by the clock, with noise."""
+    """A contest without running candidates: their times are known, and pass by the clock, with noise."""
 
     def __init__(self, clock: Clock, draw: random.Random) -> None:
         self.clock, self.draw = clock, draw
@@ -319,7 +319,7 @@ class RecordedContest(Contest):
 
 
 class RecordedThreads(tuning.TuningThreads):
-    """Threads that take so long for each task by the clock."""
+    """Threads that take a given time for each task by the clock."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(THREADS)
@@ -332,7 +332,7 @@ class RecordedThreads(tuning.TuningThreads):
 
 
 class _Timed(Future[Any]):
-    """A result that is there from a time on."""
+    """A result that is available from a certain time on."""
 
     def __init__(self, found: Any, at: float, clock: Clock) -> None:
         super().__init__()
@@ -345,7 +345,7 @@ class _Timed(Future[Any]):
 
 @dataclass(eq=False)
 class RecordedProgram:
-    """What a `Tuner` sees of a training step, whose steps take as long as their plans are recorded to take."""
+    """The interface of a training step for a `Tuner`, whose steps take the recorded times of their plans."""
 
     network: Network
     factors: Mapping[str, float]
@@ -371,7 +371,7 @@ class RecordedProgram:
 
     @property
     def seconds(self) -> float:
-        """Of a run as it is now."""
+        """Of a run with the current plans."""
         return sum(step.plan.seconds for step in self.program.steps)
 
     def change_plans(self, better: Mapping[Plan, Plan]) -> bool:
@@ -405,7 +405,7 @@ def _step(plan: Plan, least: float, machine: Machine, *, collective: bool = Fals
 
 
 def _plan(choice: Recorded, factors: Mapping[str, float], clock: Clock, draw: random.Random) -> Plan:
-    """The heuristic's plan, which is open."""
+    """The heuristic's plan, with an open choice."""
     losers = max(0, choice.candidates - 1 - (choice.best < choice.held))
     times = [choice.best * SLOWEST ** draw.uniform(0.02, 1.0) for _ in range(losers)]
     times += [choice.best] * (choice.best < choice.held)
@@ -445,7 +445,7 @@ def _plan(choice: Recorded, factors: Mapping[str, float], clock: Clock, draw: ra
 class Played:
     """A replay. steps: when each ended, how long it took, and how long the step alone would have taken, in seconds.
 
-    tuned: seconds of the step when all is won. spent: seconds of tuning.
+    tuned: seconds of the fully tuned step. spent: seconds of tuning.
     """
 
     network: str
@@ -457,10 +457,10 @@ class Played:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What is told of it, regret and milliseconds of a step that are still to be won at MARKS.
+        """Its figures, with regret and remaining possible gain per step in milliseconds at MARKS.
 
-        throughput: steps beside those that the tuned step would make. lost_while_tuning: the part of the time, up to
-        when nothing was open, that was no step's.
+        throughput: steps relative to those of the tuned step. lost_while_tuning: the fraction of the time, until
+        nothing was open, that was spent outside of steps.
         """
         ends = [end for end, _, _ in self.steps]
         at = {
@@ -484,7 +484,7 @@ class Played:
 
 @dataclass
 class SimulatedRank:
-    """One of ranks that train together, each in a thread with a clock of its own: all wait for the last one."""
+    """One of several ranks that train together, each in a thread with its own clock: all wait for the last one."""
 
     place: int
     clock: Clock
@@ -520,9 +520,9 @@ def play(
     machine: str = "h200",
     ranks: int = 1,
 ) -> Played:
-    """Train a network, all of whose choices have times, for so many seconds by the clock; what the first rank sees.
+    """Train a network, all of whose choices have times, for this many seconds by the clock; the first rank's view.
 
-    factors: what is expected of contests (`fit`). ranks: so many train together.
+    factors: the expected gain of contests (`fit`). ranks: how many train together.
     """
     world: list[SimulatedRank] = []
     meeting = threading.Barrier(ranks, timeout=60.0)
@@ -536,7 +536,7 @@ def play(
 def _trained(
     network: Network, factors: Mapping[str, float], seconds: float, machine: str, rank: SimulatedRank
 ) -> Played:
-    """What `play` does for a rank."""
+    """The part of `play` for one rank."""
     clock, ranks = rank.clock, len(rank.world)
     device: Any = SimpleNamespace(
         machine=Machine.named(machine),
@@ -569,7 +569,7 @@ def _tuned(network: Network, machine: Machine) -> float:
 def judge(
     networks: Sequence[Network], names: Collection[str] = NETWORKS, seconds: float = 60.0, ranks: int = 1
 ) -> dict[str, Any]:
-    """The networks of these names, each with what the others' problems say."""
+    """The networks of these names, each with factors from the others' problems."""
     measured = distinct(networks)
     found = {}
     for network in (one for one in networks if one.name in names):

@@ -1,4 +1,4 @@
-"""Networks of many kinds, as their papers have them but small: points, rays, tables, signals, volumes, generators.
+"""Networks of many kinds, smaller than in their papers: points, rays, tables, signals, volumes, generators.
 
 Each ends in ten numbers a sample, so that `benchmarks.torch_backend` trains all of them alike.
 """
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 
 class PointNet(nn.Module):
-    """Points [N, 3, P]: the same layers on every point, then the largest over all of them (Qi, 2017)."""
+    """Points [N, 3, P]: the same layers on every point, then a maximum over all of them (Qi, 2017)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class PointNet(nn.Module):
 
 
 class Residual(nn.Module):
-    """x and a tenth of two convolutions of it."""
+    """x plus a tenth of two convolutions of it."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Residual(nn.Module):
 
 
 class Edsr(nn.Module):
-    """Images of twice the size, without norms (Lim, 2017), and ten numbers of their mean."""
+    """Images upscaled by two, without norms (Lim, 2017), and ten numbers from their mean."""
 
     def __init__(self, channels: int = 64, blocks: int = 16) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Edsr(nn.Module):
 
 
 class DcGan(nn.Module):
-    """Noise [N, 100, 1, 1] becomes images of 64 x 64, which are judged (Radford, 2016)."""
+    """Noise [N, 100, 1, 1] to images of 64 x 64, with a discriminator (Radford, 2016)."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class DcGan(nn.Module):
 
 
 class Nerf(nn.Module):
-    """Places [N, 3], as sines and cosines of ten frequencies, through eight layers (Mildenhall, 2020)."""
+    """Positions [N, 3], as sines and cosines of ten frequencies, through eight layers (Mildenhall, 2020)."""
 
     frequencies: Tensor
 
@@ -107,8 +107,8 @@ class Nerf(nn.Module):
 
 
 class Dlrm(nn.Module):
-    """Rows of 26 tables and a dense vector, each multiplied with each (Naumov, 2019). Words [N, 26]; thirteen of them
-    stand for the dense features, too."""
+    """Rows of 26 tables and a dense vector, with pairwise products (Naumov, 2019). Ids [N, 26]; thirteen of them
+    also serve as the dense features."""
 
     rows: Tensor
     columns: Tensor
@@ -130,7 +130,7 @@ class Dlrm(nn.Module):
 
 
 def dense(*sizes: int) -> nn.Sequential:
-    """Linear layers, each with a relu."""
+    """Linear layers, each with a ReLU."""
     layers: list[nn.Module] = []
     for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), nn.ReLU()]
@@ -156,7 +156,7 @@ class PatchTst(nn.Module):
 
 
 def volumes(given: int, filters: int) -> nn.Sequential:
-    """Twice a convolution of volumes, instance norm and leaky relu."""
+    """3-D convolution, instance norm and leaky ReLU, twice."""
     layers: list[nn.Module] = []
     for channels in (given, filters):
         norm = nn.InstanceNorm3d(filters, affine=True)
@@ -165,7 +165,7 @@ def volumes(given: int, filters: int) -> nn.Sequential:
 
 
 class UNet3d(nn.Module):
-    """Volumes [N, 1, D, H, W] on three scales (Cicek, 2016; norms as nnU-Net has them), and their mean."""
+    """Volumes [N, 1, D, H, W] on three scales (Cicek, 2016; norms as in nnU-Net), and their mean."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class UNet3d(nn.Module):
 
 
 class Temporal(nn.Module):
-    """Two dilated convolutions of a signal that do not look ahead, with normed weights, and the signal itself."""
+    """Two causal dilated convolutions of a signal, with weight norm, and a residual connection."""
 
     def __init__(self, given: int, filters: int, dilation: int) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class Temporal(nn.Module):
 
 
 class Tcn(nn.Module):
-    """Signals [N, 25, T], of whose last moment ten numbers are made (Bai, 2018)."""
+    """Signals [N, 25, T], with ten numbers from the last time step (Bai, 2018)."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class Tcn(nn.Module):
 
 
 class VqVae(nn.Module):
-    """Images in words of a learned book, and images again (van den Oord, 2017); the book's loss is added."""
+    """Images encoded by a learned codebook, and decoded (van den Oord, 2017); the codebook's loss is added."""
 
     def __init__(self, channels: int = 128, words: int = 512, width: int = 64) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ class VqVae(nn.Module):
 
 
 class LanguageLstm(nn.Module):
-    """Words [N, T] through two LSTM layers (Zaremba, 2014, the medium one), the table once more behind them."""
+    """Token ids [N, T] through two LSTM layers (Zaremba, 2014, the medium one), with tied embeddings."""
 
     def __init__(self, words: int = 10000, width: int = 650) -> None:
         super().__init__()
@@ -281,7 +281,7 @@ class Recognizer(nn.Module):
 
 
 class Pooled(nn.Module):
-    """A network, one vector a sample of what it gives, and ten numbers of that."""
+    """A network, its output pooled to one vector per sample, and ten numbers from that."""
 
     def __init__(self, body: nn.Module, width: int, pick: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ def whisper_encoder() -> nn.Module:
 
 
 def clip_images() -> nn.Module:
-    """CLIP's encoder of images, patches of 16 and 12 layers of 384 (transformers)."""
+    """CLIP's image encoder, patches of 16 and 12 layers of 384 (transformers)."""
     from transformers import CLIPVisionConfig, CLIPVisionModel
 
     sizes = {"intermediate_size": 1536, "num_hidden_layers": 12, "num_attention_heads": 6}

@@ -1,4 +1,4 @@
-"""How a training step scales: N GPUs with a batch each beside one, and beside PyTorch's DistributedDataParallel.
+"""Weak scaling of a training step: N GPUs with a batch each against one, and PyTorch's DistributedDataParallel.
 
     python -m benchmarks.weak_scaling --ranks 1 2 --out FOLDER
     python -m benchmarks.weak_scaling --ranks 1 4 --only resnet50 timm/mixer_b16_224 --batch 64
@@ -7,10 +7,10 @@
 Each network is PyTorch's; a step is forward pass, cross-entropy, backward pass and SGD with momentum, in bfloat16 on
 GPUs. Ways: `lamina` converts the network and trains it with `parallel="data"`, `lamina-shards` with
 `shard_optimizer=True` too, `lamina-bf16` sends gradients in bfloat16, `lamina-apart` sends none: each rank trains a
-network of its own, so that it takes what the slowest GPU takes alone; `ddp` is torch.compile of
+network of its own, so that the time is that of the slowest GPU alone; `ddp` is torch.compile of
 DistributedDataParallel with a static graph, under autocast and channels-last, `ddp-bf16` with PyTorch's hook that
-sends gradients in bfloat16. Ranks of one network are processes, one a GPU, that run all ways one after the other;
-those of one rank come first, so that plans that it found are known to the others. A time is that of the slowest rank,
+sends gradients in bfloat16. Ranks of one network are processes, one per GPU, that run all ways one after the other;
+runs with one rank come first, so that the others reuse their plans. A time is that of the slowest rank,
 the median of rounds, all of which begin together. Efficiency is the time of the first number of ranks over that of N.
 The result file is written after every group of ranks.
 """
@@ -36,9 +36,9 @@ from benchmarks.torch_backend import Batch, Network, Recurrent, looped, vision
 from lamina import convert, distributed, ops, optim
 from tests.helpers.ranks import run_ranks
 
-#: What stands behind a hyphen is what ranks do otherwise: on one rank such a way is the one before the hyphen.
+#: The part after a hyphen is an option for several ranks: on one rank such a way equals the one before the hyphen.
 WAYS = ("lamina", "lamina-bf16", "lamina-shards", "lamina-apart", "ddp", "ddp-bf16")
-#: What is measured by default: batches of a GPU are those of the literature, and a small one, whose gradients are
+#: Measured by default: batches per GPU are those of the literature, and a small one, whose gradients are
 #: large for its step.
 NETWORKS = {
     "resnet50": Network(vision("resnet50"), (3, 224, 224), 2, 256),
@@ -51,7 +51,7 @@ NETWORKS = {
 def by_lamina(
     model: nn.Module, batch: Batch, way: str, settle: float
 ) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """A step of the converted network on all ranks, after so many seconds of tuning; facts: bytes of the state."""
+    """A step of the converted network on all ranks, after this many seconds of tuning; facts: bytes of the state."""
     x, labels = batch
     compression = "bf16" if way == "lamina-bf16" else None
     together: dict[str, Any] = {
@@ -74,7 +74,7 @@ def by_lamina(
 
 
 def by_pytorch(model: nn.Module, batch: Batch, way: str, meeting: str) -> Callable[[], Any]:
-    """A step of DistributedDataParallel, or of the network alone where there is one rank."""
+    """A step of DistributedDataParallel, or of the plain network for one rank."""
     x, labels = batch
     ranks = distributed.world_size()
     if x.ndim == 4 and x.is_cuda:
@@ -96,7 +96,7 @@ def by_pytorch(model: nn.Module, batch: Batch, way: str, meeting: str) -> Callab
 
 
 def seconds_of(step: Callable[[], Any], rounds: int, seconds: float) -> float:
-    """Of one step: each round is as many steps on all ranks, and takes as long as on the slowest."""
+    """Of one step: each round has the same number of steps on all ranks, and takes as long as on the slowest."""
     for _ in range(3):
         float(step())
     begin = time.perf_counter()
@@ -114,7 +114,7 @@ def seconds_of(step: Callable[[], Any], rounds: int, seconds: float) -> float:
 
 
 def measured(way: str, network: Network, device: str, given: dict[str, Any], meeting: str) -> dict[str, Any]:
-    """One way of one network, of which nothing is left."""
+    """One way of one network; frees everything afterwards."""
     torch.manual_seed(0)
     model = network.make().to(device).train()
     x, labels = network.batch(given["device"], given["batch"])
@@ -131,7 +131,7 @@ def measured(way: str, network: Network, device: str, given: dict[str, Any], mee
 
 
 def measure(name: str, ways: list[str], given: dict[str, Any], meeting: str) -> dict[str, Any]:
-    """On each rank: the ways of one network, one after the other; a way that fails is a result."""
+    """On each rank: the ways of one network, one after the other; a failure is a result."""
     distributed.init(timeout=given["limit"], fault_timeout=None)
     device = "cpu" if given["device"] == "cpu" else f"cuda:{distributed.local_rank()}"
     if device != "cpu":
@@ -143,18 +143,18 @@ def measure(name: str, ways: list[str], given: dict[str, Any], meeting: str) -> 
             found[way] = measured(way, network, device, given, meeting)
         except Exception as error:
             found[way] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
-            if distributed.world_size() > 1:  # the others may wait for what will not come
+            if distributed.world_size() > 1:  # the others may wait for a message that will not come
                 break
         if distributed.rank() == 0:
             print(name, distributed.world_size(), way, found[way], flush=True)
     if torch.distributed.is_initialized():
-        gc.collect()  # what is left of a DistributedDataParallel waits for ever when its group is gone
+        gc.collect()  # remains of a DistributedDataParallel wait forever when its group is gone
         torch.distributed.destroy_process_group()
     return found
 
 
 def ways_of(ranks: int, asked: list[str], device: str) -> list[str]:
-    """One rank has nobody to do anything together with, and PyTorch's hook is for GPUs."""
+    """One rank needs no communication options, and PyTorch's hook is for GPUs."""
     return [way for way in asked if (ranks > 1 or "-" not in way) and (device != "cpu" or way != "ddp-bf16")]
 
 

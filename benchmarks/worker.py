@@ -2,9 +2,9 @@
 
     python -m benchmarks.worker lamina|torch|jax DEVICE
 
-A request is a line of JSON; the answer is a line of JSON behind `MARK`; what libraries print beside it is passed
-over. {"workload", "set", "mode", "policy"} prepares a workload, {"seconds", "settle"} times the one that was
-prepared; one request may ask for both.
+A request is a line of JSON; the answer is a line of JSON after `MARK`; other output of libraries is
+ignored. {"workload", "set", "mode", "policy"} prepares a workload, {"seconds", "settle"} times the prepared
+one; one request may ask for both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.peer import Prepared
 from benchmarks.workloads import SETS
 
 MARK = "\x02answer "
-#: A window of queued iterations lasts at least so long, and there are so many windows at most.
+#: Minimum duration of a window of queued iterations, and maximum number of windows.
 WINDOW_S, WINDOWS = 0.02, 60
 
 
@@ -61,7 +61,8 @@ def prepared(library: Any, request: dict[str, Any], device: str) -> tuple[Prepar
 
 
 def timed(ready: Prepared, seconds: float, settle: float) -> dict[str, Any]:
-    """Times, the peak meanwhile, and what the library says afterwards. settle: seconds before, to get faster."""
+    """Times, the peak meanwhile, and the library's facts afterwards. settle: seconds of preceding runs, to get
+    faster."""
     found = ready.settle(settle)
     ready.reset_peak()
     times, count = windows(ready, seconds)
@@ -80,7 +81,7 @@ def main() -> None:
     """Answer requests until the input ends."""
     name, device = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print goes with their errors
+    os.dup2(2, 1)  # output of libraries goes to stderr
     library = importlib.import_module(f"benchmarks.peer_{name}")
     print(MARK + json.dumps(library.warm(device)), file=answers, flush=True)
     ready: Prepared | None = None

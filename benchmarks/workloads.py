@@ -1,4 +1,4 @@
-"""What is measured: every workload of the comparison, most telling ones first."""
+"""The workloads of the comparison, most informative ones first."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to time.
+    """One workload to time.
 
     kind: "infer" (forward without gradients), "both" (forward and backward: gradients of the weights, and of the
-        input where there is no image), "train" (forward, loss, backward, SGD with momentum and weight decay).
+        input unless it is an image), "train" (forward, loss, backward, SGD with momentum and weight decay).
     network: a name of benchmarks.networks or benchmarks.torch_networks, or "conv", "lstm", "gru", "encoder".
     shape: of the input: (N, C, H, W), (N, C, T) for 1-d convolutions, (T, N, features) for recurrent networks and the
         Conformer block, (N, S, D) for the encoder, (N, S) token ids for GPT-2.
     size: filters × kernel of the convolution; hidden units and layers of a recurrent network; heads and layers of the
-        encoder; else the classes (tokens), and behind them the network's other sizes.
-    dtype: what is computed in; training keeps float32 master weights.
+        encoder; else the classes (tokens), followed by the network's other sizes.
+    dtype: of the computation; training keeps float32 master weights.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Workload:
 
     @property
     def labels(self) -> Shape | None:
-        """The shape of the labels, below size[0]; None where there is no loss and the output's gradient is given."""
+        """The shape of the labels, below size[0]; None if there is no loss and the output's gradient is given."""
         if self.network in ("conv", "lstm", "gru", "encoder", "conformer"):
             return None
         if self.takes_ids:
@@ -55,7 +55,7 @@ class Workload:
 
 
 def images(network: str, kind: str, batch: int, dtype: str = "bf16") -> Workload:
-    """A network that classifies images, at the size that it was made for."""
+    """A network that classifies images, at its original size."""
     grey = network == "alexnet"
     side = 231 if network == "overfeat" else 224
     shape = (batch, 1 if grey else 3, side, side)
@@ -103,11 +103,11 @@ GPU = (
 
 
 def usual(network: str, kind: str, batch: int) -> Workload:
-    """A network of torchvision as its builder makes it (dropout, stochastic depth), on 3×224×224."""
+    """A network of torchvision as built there (dropout, stochastic depth), on 3×224×224."""
     return Workload(f"{network}-{kind}-{batch}", kind, network, (batch, 3, 224, 224), (1000,))
 
 
-#: On an NVIDIA GPU: networks that no kernel and no rule was made for. Inference is at batch 1.
+#: On an NVIDIA GPU: networks for which no kernel and no rule was written. Inference is at batch 1.
 MODERN = (
     usual("efficientnet_b0", "train", 128),
     usual("vit_s_16", "train", 128),
@@ -155,5 +155,5 @@ TINY = (
 )
 
 SETS = {"gpu": GPU, "modern": MODERN, "cpu": CPU, "tiny": TINY}
-#: The sets that a GPU is for.
+#: The sets for GPUs.
 ON_GPU = ("gpu", "modern")

@@ -6,5 +6,5 @@ Three steps, run from the repository root::
     python -m codegen emit      JSON + overrides.toml -> src/lamina/c/{cudnn,dnnl,errors}.py and report.md
     python -m codegen check     emit in memory and compare; needs no header, no GPU, no libclang
 
-The facts are names, types, directions, values and versions; sentences of the vendors are not copied.
+The facts are names, types, directions, values and versions; the vendors' prose is not copied.
 """

@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(options: argparse.Namespace) -> int:
-    from codegen import parse  # libclang is needed here alone
+    from codegen import parse  # only this step needs libclang
 
     dnnl = options.dnnl or parse.wheel_folder("onednn-devel-cpu-gomp", "include/dnnl.h")
     print("\n".join(parse.run(options.cudnn, dnnl, options.cuda, options.older)))

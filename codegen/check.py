@@ -1,4 +1,4 @@
-"""Compare what is committed with what would be emitted; verify the seals."""
+"""Compare the committed files with those that would be emitted; verify the seals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TARGET = ROOT / "src" / "lamina" / "c"
 
 
 def generated() -> dict[Path, str]:
-    """Every generated file and its text, made in memory."""
+    """Every generated file and its text, created in memory."""
     return {TARGET / name: text for name, text in emit.modules().items()}
 
 

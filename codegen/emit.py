@@ -1,4 +1,4 @@
-"""Facts + overrides -> the text of lamina.c.{cudnn,dnnl,errors}: pure, no I/O but the JSON."""
+"""Facts + overrides -> the text of lamina.c.{cudnn,dnnl,errors}: pure, no I/O except the JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CTYPES = sorted({ctype for _, ctype in SCALARS.values()} | {"c_char_p", "c_void
 
 
 class Emitter:
-    """One module."""
+    """Emits one module."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
@@ -93,7 +93,7 @@ class Emitter:
         return f"C enum of {self.title}."
 
     def _canonical_first(self, constants: list[Facts]) -> list[Facts]:
-        """Of constants with one value the first that is not deprecated names it."""
+        """Among constants with one value, the first that is not deprecated is canonical."""
         return sorted(constants, key=lambda c: bool(c.get("deprecated")))
 
     # -- structures, callbacks, named tuples --------------------------------------------------------------
@@ -395,7 +395,7 @@ class Emitter:
         return lines
 
     def _special(self, function: Function) -> list[str] | None:
-        """The few shapes of call that are not one call."""
+        """The few functions that are not a single call."""
         roles = {p.role: p for p in function.parameters}
         if "query_out" in roles:
             return self._query(function, roles["query_out"])
@@ -421,7 +421,7 @@ class Emitter:
         ]
 
     def _blob(self, function: Function, out: Parameter) -> list[str]:
-        """Once for the size, once for the bytes."""
+        """Two calls: one for the size, one for the bytes."""
         given = [p.name for p in function.parameters if self._is_argument(p)]
         size, blob = out.by, out.name
         lines = [f"    {size} = c_size_t()"]
@@ -448,7 +448,7 @@ class Emitter:
         return lines
 
     def _typed(self, function: Function, p: Parameter) -> list[str]:
-        """An opaque pointer of another type, or a plain number, never reaches the library."""
+        """A check that an opaque pointer of another type, or a plain number, never reaches the library."""
         opaque = self.library.opaque(p.type) if p.role == "value" and not p.type.stars else None
         if opaque is None:
             return []
@@ -459,7 +459,7 @@ class Emitter:
         ]
 
     def _reads(self, function: Function, p: Parameter) -> bool:
-        """Whether the library reads p without asking whether it is null: in oneDNN what a function is about."""
+        """Whether the library reads p without a null check: in oneDNN the main object of a function."""
         if p.name in self.library.overrides.get("required", {}).get(function.name, ()):
             return True
         if self.library.name != "dnnl" or function.name.endswith(("_create", "_destroy", "_v2")):
@@ -538,7 +538,7 @@ class Emitter:
         return lines + (self._raise(function) if target == "status = " else [])
 
     def _checks(self, function: Function) -> list[str]:
-        """ctypes cuts integers silently; a value out of range takes the slow way, which names it."""
+        """ctypes silently truncates integers; a value out of range takes the slow path, which names it."""
         conditions = []
         for p in function.parameters:
             code = self.library.code(p.type) if p.role == "value" else ""

@@ -1,6 +1,6 @@
-"""What older releases of cuDNN lack: codegen/api/cudnn_history.json tells since when a name exists.
+"""Names that older releases of cuDNN lack: codegen/api/cudnn_history.json tells since when a name exists.
 
-One entry per release that was compared: {version: {functions, constants, changed_values}}, each the names of the
+One entry per compared release: {version: {functions, constants, changed_values}}, each the names of the
 newest release that this one lacks.
 """
 
@@ -26,7 +26,7 @@ def values(facts: Facts) -> dict[str, int]:
 
 
 def absent(newer: Facts, older: Facts) -> Facts:
-    """The names of `newer` that `older` lacks, and shared constants that had another value then."""
+    """The names of `newer` that `older` lacks, and shared constants with a different value."""
     functions, constants = names(newer)
     old_functions, old_constants = names(older)
     now, then = values(newer), values(older)
@@ -40,7 +40,7 @@ def absent(newer: Facts, older: Facts) -> Facts:
 def carried(record: Facts, previous: Facts | None, newest: Facts) -> Facts:
     """The history after a move from `previous` to `newest`, without the headers of the older releases.
 
-    What is new since `previous` is absent from everything before it too; what is gone is forgotten.
+    Names new since `previous` are absent from everything before it too; removed names are dropped.
     """
     if previous is None or previous["version"] == newest["version"]:
         return dict(record)

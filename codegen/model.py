@@ -1,4 +1,4 @@
-"""Facts and overrides, brought together: the types of a library and the role of every parameter."""
+"""Facts combined with overrides: the types of a library and the role of every parameter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def version(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Type:
-    """A C type taken apart."""
+    """A parsed C type."""
 
     base: str  # without const, stars, brackets
     stars: int
@@ -64,7 +64,7 @@ class Type:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One C parameter and what it is in Python.
+    """One C parameter and its role in Python.
 
     role: value | pointer | scaling | element | element_out | array | array_out | dims | floats | handles |
           structures | addresses | callback | out | structure_out | text_out | query_out | blob_out |
@@ -75,8 +75,8 @@ class Parameter:
     spelling: str
     type: Type
     role: str
-    by: str = ""  # the descriptor, data type, or length that the role needs
-    used: str = ""  # the output that tells how much of an array was written
+    by: str = ""  # the descriptor, data type, or length required by the role
+    used: str = ""  # the output with the number of written array entries
     default: str | None = None
 
 
@@ -95,7 +95,7 @@ class Function:
 
     @property
     def outputs(self) -> list[Parameter]:
-        """What the Python function returns, in C order."""
+        """The values returned by the Python function, in C order."""
         return [p for p in self.parameters if p.role in RETURNED]
 
 
@@ -134,16 +134,16 @@ class Library:
         return opaque | {n for n, code in self.overrides.get("types", {}).items() if code == "p"}
 
     def opaque(self, kind: Type) -> str | None:
-        """The Python class of an opaque pointer that the library makes itself, None for other types.
+        """The Python class of an opaque pointer made by the library, None for other types.
 
-        What CUDA makes (streams, graphs) comes from other libraries, as plain addresses.
+        CUDA objects (streams, graphs) come from other libraries, as plain addresses.
         """
         name = kind.base.removeprefix("const_")
         return name if not kind.array and name in self.made else None
 
     @cached_property
     def made(self) -> list[str]:
-        """The types of what the library makes and destroys."""
+        """The types that the library creates and destroys."""
         foreign = self.overrides.get("types", {})
         return sorted({n.removeprefix("const_") for n in self.handles if n not in foreign})
 
@@ -248,9 +248,9 @@ class Library:
     # -- versions -----------------------------------------------------------------------------------------
 
     def since(self, name: str, facts: Facts) -> tuple[int, ...] | None:
-        """First version that has `name`: by hand, else by the header's tag and the older headers.
+        """First version that has `name`: from the overrides, else from the header's tag and the older headers.
 
-        The tag is believed if it lies between the last compared version that lacks the name and the first that
+        The tag is accepted if it lies between the last compared version that lacks the name and the first that
         has it; else that first version is the answer. None: there is neither a tag nor an older header.
         """
         by_hand = self.overrides.get("since", {}).get(name)
@@ -276,7 +276,7 @@ class Library:
         return found
 
     def replacement(self, name: str, facts: Facts) -> str | None:
-        """What the header, or the overrides, say to use instead of a deprecated name."""
+        """The replacement of a deprecated name, from the header or the overrides."""
         by_hand = self.overrides.get("replacement", {}).get(name)
         found = by_hand or facts.get("replacement")
         return None if found is None else str(found)

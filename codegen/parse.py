@@ -29,12 +29,12 @@ _WHOLE_NAME = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Source:
-    """Where one library's headers are and how to read them."""
+    """The location of one library's headers, and how to read them."""
 
     library: str  # "cudnn" | "dnnl"
     include: Path  # folder with the headers
     headers: tuple[str, ...]  # what to include, in this order
-    prefix: str  # only files whose name starts so are taken
+    prefix: str  # only files with this prefix are read
     version_macros: tuple[str, str, str]
     defines: tuple[str, ...] = ()
     system: tuple[Path, ...] = ()  # further include folders (CUDA)
@@ -93,7 +93,7 @@ def _translate(source: Source, text: str, *, strict: bool = True) -> cx.Translat
 
 
 def _own(source: Source, unit: cx.TranslationUnit) -> Iterator[cx.Cursor]:
-    """Top-level declarations that stand in the library's own headers, in order."""
+    """Top-level declarations in the library's own headers, in order."""
     for cursor in unit.cursor.get_children():
         file = cursor.location.file
         if file is not None and Path(file.name).name.startswith(source.prefix):
@@ -105,7 +105,7 @@ def _deprecated(cursor: cx.Cursor) -> bool:
 
 
 def _since(comment: str | None) -> str | None:
-    """`9.22.0` from the header's version tag; None where it carries none (or an unpublished one)."""
+    """`9.22.0` from the header's version tag; None if it has none (or an unpublished one)."""
     match = _SINCE.search(comment or "")
     return ".".join(part or "0" for part in match.groups()) if match else None
 
@@ -116,7 +116,7 @@ def _replacement(comment: str | None) -> str | None:
 
 
 def _directions(comment: str | None) -> dict[str, str]:
-    """Parameter name -> in | out | inout, as the header tags them."""
+    """Parameter name -> in | out | inout, as tagged in the header."""
     found = {}
     for direction, names in _DIRECTION.findall(comment or ""):
         for name in _WHOLE_NAME.findall(names):
@@ -125,7 +125,7 @@ def _directions(comment: str | None) -> dict[str, str]:
 
 
 def _facts(cursor: cx.Cursor) -> Facts:
-    """What every named thing has: version, deprecation, replacement, where there is something to say."""
+    """Facts common to all named objects: version, deprecation, replacement, if any."""
     comment = cursor.raw_comment
     facts: Facts = {}
     if since := _since(comment):
@@ -272,7 +272,7 @@ def parse(source: Source) -> Facts:
 
 
 def write(path: Path, facts: Facts) -> None:
-    """JSON with one fact per line, so that a diff of two versions reads well."""
+    """JSON with one fact per line, for readable diffs between versions."""
     lines = ["{"]
     last = list(facts)[-1]
     for key, value in facts.items():

@@ -1,4 +1,4 @@
-"""codegen/report.md: what the headers hold, what is bound, what is used and tested."""
+"""codegen/report.md: the contents of the headers, and which are bound, used and tested."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _words(folder: Path, skip: Path | None = None) -> set[str]:
 
 
 def _counts(library: Library) -> dict[str, list[str]]:
-    """Kind -> the names that the header has."""
+    """Kind -> the names in the header."""
     return {
         "functions": [f["name"] for f in library.facts["functions"]],
         "enums": [e["name"] for e in library.facts["enums"]],
@@ -105,7 +105,7 @@ def write() -> None:
 
 
 def problems() -> list[str]:
-    """The binding part must be exact; use and tests may have grown since, but not shrunk."""
+    """Binding counts must be exact; use and tests may have grown since, but not shrunk."""
     if not PATH.exists():
         return [f"{PATH.name}: missing; run `python -m codegen emit`"]
     committed, now = PATH.read_text(), text()

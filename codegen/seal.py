@@ -1,4 +1,4 @@
-"""A generated file bears the hash of its own text, so that an edit by hand is found."""
+"""A generated file starts with the hash of its own text, so that manual edits are detected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def sealed(text: str) -> str:
 
 
 def broken(text: str) -> bool:
-    """True if the seal is missing or does not fit the rest of the text."""
+    """True if the seal is missing or does not match the rest of the text."""
     match = _LINE.match(text)
     return match is None or match.group(1) != _digest(text[match.end() :])
 

@@ -1,7 +1,7 @@
 """Tensors: arrays on a device that share memory with NumPy and compute at once.
 
-Prints the product of two matrices, shows that a tensor and the NumPy array it was made over are one memory,
-and how a tensor looks: its values, its spec, its device.
+Prints the product of two matrices, shows that a tensor shares memory with the NumPy array it was made from,
+and prints a tensor: its values, its spec, its device.
 """
 
 import numpy as np

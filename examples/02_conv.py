@@ -1,6 +1,6 @@
-"""One convolution: on arrays of any library, with named borders, and its gradient.
+"""One convolution: on arrays of any library, with named padding modes, and its gradient.
 
-Prints the shapes that the borders "valid", "half" and "full" give, the sum of an image under an averaging
+Prints the output shapes of the modes "valid", "half" and "full", the sum of an image under an averaging
 filter, and the gradient of that sum with respect to the filter.
 """
 
@@ -17,7 +17,7 @@ for border in ("valid", "half", "full"):
 
 
 def total(weight):
-    """The sum of the image under a filter, at every second place."""
+    """The sum of the image convolved with stride 2."""
     return ops.sum(ops.conv2d(image, weight, stride=2))
 
 

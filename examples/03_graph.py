@@ -1,4 +1,4 @@
-"""A graph: what a program records when it runs on traced values, and what becomes of it.
+"""A graph: the record of a program that runs on traced values, and its compilation.
 
 Prints the recorded graph of a small function with its gradient, the table of kernels that the CPU backend
 chose for it, and its results.

@@ -1,4 +1,4 @@
-"""Train a small network on scikit-learn's handwritten digits, in a loop of one's own.
+"""Train a small network on scikit-learn's handwritten digits, in a custom loop.
 
 Prints loss and accuracy on the validation digits after each epoch, and at the end the accuracy on the test digits,
 which is above 90 %.

@@ -1,7 +1,7 @@
 """Time work on a device with events, as CUDA does.
 
-Prints how long a product of two matrices takes on the device: the events stand in the device's own queue, so
-that what the program does meanwhile does not count. On a GPU the time is the device's, on the CPU the clock's.
+Prints how long a product of two matrices takes on the device: the events are in the device's queue, so
+that concurrent host work does not count. On a GPU the time is the device's, on the CPU the clock's.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from lamina.runtime import Event
 device = lm.device("auto")
 rng = np.random.default_rng(0)
 a, b = (lm.tensor(rng.normal(size=(512, 512)).astype(np.float32), device=device) for _ in range(2))
-a @ b  # the first call chooses and loads the kernel
+a @ b  # the first call plans the op and loads the kernel
 
 times = []
 stream = device.default_stream

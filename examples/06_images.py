@@ -1,6 +1,6 @@
 """From the bytes of a JPEG file to a network's input, and back to a file.
 
-Prints what each step gives: the picture as decoded, scaled to 64 x 64, as a normalised batch, and the size of the
+Prints the result of each step: the picture as decoded, scaled to 64 x 64, as a normalized batch, and the size of the
 thumbnail's file. On a GPU nvImageCodec decodes and encodes there (lamina[image-cu13]), on the CPU Pillow does.
 """
 

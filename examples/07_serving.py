@@ -1,7 +1,7 @@
-"""One network answers eight threads: their requests share runs, and every answer is the one that a thread gets alone.
+"""One network serves eight threads: their requests are batched, and every answer equals that of a thread alone.
 
-Prints how many answers were the same in every bit, how many requests a run answered, what a
-saved plan answers, and the latencies.
+Prints how many answers were bitwise equal, how many requests a run answered, the answer of a
+saved plan, and the latencies.
 """
 
 import tempfile
@@ -25,10 +25,10 @@ with Inferer(net, max_batch=8, max_wait_ms=2) as inferer:
     same = sum(a.numpy().tobytes() == b.tobytes() for a, b in zip(answers, alone, strict=True))
     print(f"{same} of {len(images)} answers are the same in every bit")
 
-    future = inferer.submit(images[0])  # may be cancelled until it runs
+    future = inferer.submit(images[0])  # can be canceled until it runs
     print(f"class {future.result().numpy().argmax()}")
 
-    with tempfile.TemporaryDirectory() as folder:  # what another process answers from, without planning
+    with tempfile.TemporaryDirectory() as folder:  # another process serves from it, without planning
         inferer.save(Path(folder) / "lenet.plan")
         with load(Path(folder) / "lenet.plan") as saved:
             alike = saved(images[0]).tobytes() == alone[0].tobytes()

@@ -1,7 +1,7 @@
-"""Own ops: one by an expression, one by a kernel; on the CPU they run by their NumPy meaning.
+"""Custom ops: one by an expression, one by a kernel; on the CPU they run by their NumPy reference.
 
-Prints the value and gradient of an activation that is not in the package, the distances that an own op gives, and the
-loss of a network that has both inside before and after its training. On a GPU the same ops run as CUDA.
+Prints the value and gradient of an activation that is not in the package, distances computed by a custom op, and the
+loss of a network that contains both before and after its training. On a GPU the same ops run as CUDA.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class Distances(CustomOp):
         return (np.abs(x[:, None] - y[None]).sum(2),)
 
     def cuda(self, x: Spec, y: Spec) -> CudaKernel:
-        """A thread for each pair of rows; half types are summed in float."""
+        """One thread per pair of rows; half types are summed in float."""
         source = """
         extern "C" __global__ void distances(const In0 *x, const In1 *y, Out0 *d, int n, int m, int size)
         {
@@ -91,7 +91,7 @@ class Distances(CustomOp):
 
 
 class Net(nn.Module):
-    """Distances of the features to 8 points that are learned, then a linear layer."""
+    """Distances of the features to 8 learned points, then a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Net(nn.Module):
 
 
 def rounded(x) -> list[float]:
-    """The numbers with four digits."""
+    """The numbers rounded to four digits."""
     return [round(v, 4) for v in x.tolist()]
 
 

@@ -1,7 +1,7 @@
-"""Train a detector on squares, and let it find those of new images.
+"""Train a detector on squares, and detect those in new images.
 
-Prints the loss as it falls, and how many of the squares in sixteen new images are found where they are, with their
-class: a box counts that overlaps the square by half. The network is a RetinaNet on a small backbone; with
+Prints the falling loss, and how many of the squares in sixteen new images are found with the right position and
+class: a box counts if it overlaps the square by half. The network is a RetinaNet on a small backbone; with
 `nn.retinanet_resnet50_fpn` it is the published one.
 """
 
@@ -30,7 +30,7 @@ def drawn(count):
 
 
 class Backbone(nn.Module):
-    """One level of features, an eighth of the image's size."""
+    """One feature level, at an eighth of the image's size."""
 
     out_channels = 32
 
@@ -42,7 +42,7 @@ class Backbone(nn.Module):
             self.body.add_module(str(i), nn.Sequential(conv, nn.BatchNorm2d(sizes[i + 1]), nn.ReLU()))
 
     def forward(self, x):
-        """Images (N, 3, H, W) -> the levels of features, here one: (N, 32, H / 8, W / 8)."""
+        """Images (N, 3, H, W) -> the feature levels, here one: (N, 32, H / 8, W / 8)."""
         return [self.body(x)]
 
 
@@ -57,7 +57,7 @@ net = nn.RetinaNet(
 for part in (net.head.classification_head.conv, net.head.regression_head.conv):
     for layer in part.modules():
         if isinstance(layer, nn.Conv2d):
-            nn.init.he_(layer)  # from nothing, narrow heads learn sooner than from the published values
+            nn.init.he_(layer)  # from scratch, narrow heads learn sooner than with the published values
 
 step = lm.train_step(net, net.loss, optim.Adam(lr=3e-3), device="auto")
 for i in range(150):

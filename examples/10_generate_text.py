@@ -1,6 +1,6 @@
-"""Train a small GPT-2 on a few lines, letter by letter, and let it go on from their beginnings.
+"""Train a small character-level GPT-2 on a few lines, and let it continue their beginnings.
 
-Prints the loss as it falls, and what the network writes after the first word of each line. With
+Prints the falling loss, and the network's continuation of the first word of each line. With
 `nn.GPT2LMHeadModel()` and published weights the network is GPT-2; they load by name.
 """
 

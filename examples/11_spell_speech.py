@@ -1,6 +1,6 @@
-"""Train a network for speech by CTC: frames of sound to letters, without knowing which frame is which letter.
+"""Train a speech network by CTC: audio frames to letters, without an alignment of frames and letters.
 
-Prints the loss as it falls, and the error rate of the letters on new utterances, which ends below 20 %. A letter here
+Prints the falling loss, and the letter error rate on new utterances, which ends below 20 %. A letter here
 is some frames of noise around a vector of its own; utterances have different lengths. The network is Deep Speech.
 """
 
@@ -17,7 +17,7 @@ sounds[0] = 0
 
 
 def spoken(count):
-    """Frames (count, 1, 24, FEATURES) and how many count, letters (count, 5) and how many count."""
+    """Frames (count, 1, 24, FEATURES) and their lengths, letters (count, 5) and their lengths."""
     frames, labels = np.zeros((count, 1, 24, FEATURES), np.float32), np.zeros((count, 5), np.int64)
     lengths, letters = np.zeros(count, np.int64), rng.integers(2, 6, count)
     for n in range(count):

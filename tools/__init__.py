@@ -1,1 +1,1 @@
-"""Small programs for the people who work on Lamina; not shipped."""
+"""Development tools; not shipped."""

@@ -1,4 +1,4 @@
-"""Write docs/coverage.md: where each function of cuDNN was executed, by which tests, and what became of the others.
+"""Write docs/coverage.md: where each function of cuDNN was executed, by which tests, and the status of the others.
 
     python -m pytest -p tests.helpers.recorder --record-calls calls.txt tests/c tests/cudnn
     python -m tools.coverage --record ci calls.txt --device "no GPU"
@@ -7,7 +7,7 @@
     python -m tools.coverage                           writes the page from both recordings
 
 A recording is a small file under tests/cudnn/recordings; it is made on the machine that ran the tests. The exit
-status is 1 when a function of the recorded version was executed nowhere and gave no status on the GPU.
+status is 1 if a function of the recorded version was executed nowhere and returned no status on the GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ features and their tests [ledger.md](ledger.md).
 
 @dataclass(frozen=True)
 class Recording:
-    """What a test run called.
+    """The calls of a test run.
 
     `calls`: function -> status -> test files; `operations`: operation of the graph API -> test files that executed
     it; `patterns`: titles of tests/helpers/cudnn/graph_cases.py that were executed.
@@ -89,7 +89,7 @@ class Recording:
 
 
 def record(lines: Iterable[str], *, device: str, version: Version, date: str) -> Recording:
-    """The recording of what tests/helpers/recorder.py wrote."""
+    """The recording from the output of tests/helpers/recorder.py."""
     calls: dict[str, dict[str, set[str]]] = {}
     operations: dict[str, set[str]] = {}
     patterns: set[str] = set()
@@ -111,17 +111,17 @@ def record(lines: Iterable[str], *, device: str, version: Version, date: str) ->
 
 
 def read(path: Path) -> Recording:
-    """A recording from its file."""
+    """Read a recording."""
     return Recording(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def write(recording: Recording, path: Path) -> None:
-    """A recording to its file."""
+    """Write a recording."""
     path.write_text(json.dumps(asdict(recording), indent=1) + "\n", encoding="utf-8")
 
 
 def state(function: str, ci: Recording, gpu: Recording) -> str:
-    """One of the states above: where the function was executed, or what there is instead."""
+    """One of the states above: where the function was executed, or the reason why not."""
     if gpu.files(function):
         return GPU
     if ci.files(function):
@@ -132,12 +132,12 @@ def state(function: str, ci: Recording, gpu: Recording) -> str:
 
 
 def missing(ci: Recording, gpu: Recording) -> list[str]:
-    """The functions of which the recordings know nothing."""
+    """The functions that are in none of the recordings."""
     return [name for name in cudnn.SIGNATURES if state(name, ci, gpu) == MISSING]
 
 
 def cell(files: Sequence[str], most: int = 2) -> str:
-    """Test files in a cell of a table, the first ones by name."""
+    """Test files in a table cell, the first ones by name."""
     rest = len(files) - most
     return "<br>".join([f"`{file}`" for file in files[:most]] + ([f"and {rest} more"] if rest > 0 else []))
 

@@ -1,10 +1,10 @@
-"""Puts measured figures into the documentation: every table between figure marks comes from a result file.
+"""Inserts measured figures into the documentation: every table between figure marks comes from a result file.
 
     python -m tools.figures [--check]
 
-A text holds `<!-- figures: NAME -->` and `<!-- /figures -->`; between them goes the table of the newest
-file benchmarks/results/NAME-<date>.json, or a line that says that there is none. `--check` only says whether
-something would change.
+A document contains `<!-- figures: NAME -->` and `<!-- /figures -->`; between them goes the table of the newest
+file benchmarks/results/NAME-<date>.json, or a line that says that there is none. `--check` only reports whether
+anything would change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- /figures -->)", re.DOT
 
 
 def newest(name: str) -> dict[str, Any]:
-    """The newest result of a benchmark. Raises FileNotFoundError when there is none."""
+    """The newest result of a benchmark. Raises FileNotFoundError if there is none."""
     found = files_of(name, RESULTS)
     if not found:
         raise FileNotFoundError(f"no result of {name} in {RESULTS.relative_to(ROOT)}")
@@ -40,7 +40,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
-#: Columns of peers: the best of the modes that begin so.
+#: Columns of peers: the best of the modes with this prefix.
 _PEERS = {
     "PyTorch eager": "torch eager",
     "compile": "torch compile",
@@ -79,7 +79,7 @@ def suite(record: dict[str, Any]) -> str:
 
 
 def _suite_row(case: dict[str, Any], peers: list[str], tuned: bool, settled: bool) -> list[str]:
-    """One workload. tuned: with the time that Lamina takes once all candidates are timed. settled: and with that
+    """One workload. tuned: with Lamina's time after all candidates are timed. settled: also with that
     after some seconds of steps between which plans compete.
     """
     batch = case["shape"][1 if case["network"] in ("lstm", "gru", "conformer") else 0]
@@ -123,20 +123,20 @@ def _title(case: dict[str, Any]) -> str:
 
 
 def _best(case: dict[str, Any], start: str) -> float | None:
-    """The best time of the peers whose names begin so."""
+    """The best time of the peers with this prefix."""
     times = [r["median_ms"] for p, r in case["results"].items() if p.startswith(start) and "median_ms" in r]
     return min(times, default=None)
 
 
 def _milliseconds(value: float | None) -> str:
-    """Three digits that count."""
+    """Three significant digits."""
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.3f}"
 
 
 def suite_start(record: dict[str, Any]) -> str:
-    """First steps and memory of what the suite measured, where it was asked for."""
+    """First steps and memory measured by the suite, if requested."""
     rows = []
     for case in record["cases"]:
         for peer, r in case["results"].items():
@@ -149,7 +149,7 @@ def suite_start(record: dict[str, Any]) -> str:
 
 
 def cold_start(record: dict[str, Any]) -> str:
-    """What planning a workload takes a processor, with empty caches and with those found, and its own kernels."""
+    """Processor time for planning a workload, with empty and with warm caches, and its kernels."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for result in record["results"]:
         found.setdefault(result["workload"], {})[result["caches"]] = result
@@ -170,7 +170,7 @@ def cold_start(record: dict[str, Any]) -> str:
 
 
 def curves(record: dict[str, Any]) -> str:
-    """Accuracy of the same training in two libraries."""
+    """Accuracy of the same training run in two libraries."""
     rows = [
         [
             m["network"].replace("alexnet", "AlexNet").replace("resnet", "ResNet-"),
@@ -193,7 +193,7 @@ def curves(record: dict[str, Any]) -> str:
 
 
 def call_cost(record: dict[str, Any]) -> str:
-    """What a bound C call costs over bare ctypes."""
+    """The overhead of a bound C call over bare ctypes."""
     rows = [
         [
             r["call"],
@@ -208,7 +208,7 @@ def call_cost(record: dict[str, Any]) -> str:
 
 
 def slowest_tests(record: dict[str, Any]) -> str:
-    """The tests that take longest (`tools.slowest`), and their share of all."""
+    """The slowest tests (`tools.slowest`), and their share of the total."""
     rows = [
         [f"`{r['test']}`", str(r["cases"]), str(r["seconds"]), str(r["longest"]), _share(r, record)]
         for r in record["rows"]
@@ -226,7 +226,7 @@ def _share(row: dict[str, Any], record: dict[str, Any]) -> str:
 
 
 def simulated(record: dict[str, Any]) -> str:
-    """What the simulator says of ResNet-50, and of published runs (`benchmarks.simulated`)."""
+    """The simulator's predictions for ResNet-50, and for published runs (`benchmarks.simulated`)."""
     head = ["GPUs", "step ms", "communication", "exposed", "stragglers (1 %)", "images/s", "speedup"]
     even = [p["speedup"] for p in record["h200"]]
     rows = [
@@ -255,7 +255,7 @@ def simulated(record: dict[str, Any]) -> str:
 
 
 def weak_scaling(record: dict[str, Any]) -> str:
-    """Steps on several GPUs beside one, each with as many samples (`benchmarks.weak_scaling`)."""
+    """Steps on several GPUs compared with one, with as many samples per GPU (`benchmarks.weak_scaling`)."""
     rows = []
     for name, found in record["networks"].items():
         first, *more = sorted(found["ranks"], key=int)
@@ -297,7 +297,7 @@ def _mxnet(found: dict[str, Any]) -> str:
 
 
 def torch_backend(record: dict[str, Any]) -> str:
-    """PyTorch's ways of a training step beside this package's, in milliseconds (`benchmarks.torch_backend`)."""
+    """Training steps by PyTorch's backends and by this package's, in milliseconds (`benchmarks.torch_backend`)."""
     ways = ("eager", "compile", "reduce-overhead", "lamina", "converted")
     used = [way for way in ways if any(way in found["ms"] for found in record["networks"].values())]
     rows = []
@@ -313,7 +313,7 @@ def torch_backend(record: dict[str, Any]) -> str:
 
 
 def first_steps(record: dict[str, Any]) -> str:
-    """The first training step where no database of plans is known, and what a step takes then."""
+    """The first training step without a plan database, and the time of later steps."""
     rows = [
         [f"`{n['network']}`", str(n["batch_size"]), f"{n['first_step_s']:.1f} s", _milliseconds(n["step_ms"])]
         for n in record["networks"]
@@ -322,7 +322,7 @@ def first_steps(record: dict[str, Any]) -> str:
 
 
 def swap_curves(record: dict[str, Any]) -> str:
-    """Losses of trainings with swaps beside those without (`benchmarks.swap_curves`)."""
+    """Losses of training runs with swaps and without (`benchmarks.swap_curves`)."""
     rows = [
         [
             c["network"],
@@ -364,7 +364,7 @@ def _source(record: dict[str, Any], machine: str) -> str:
 
 
 def filled(text: str) -> str:
-    """The text with every block of figures made anew. Raises KeyError for a name without a table."""
+    """The text with every figure block regenerated. Raises KeyError for a name without a table."""
     return _BLOCK.sub(lambda m: m[1] + _made(m[2]) + m[3], text)
 
 

@@ -1,15 +1,15 @@
-"""Check everything that needs a GPU, in stages with time limits of their own.
+"""Run everything that needs a GPU, in stages with time limits of their own.
 
     python -m tools.gpu_check OUT                                    all tests marked `gpu`, in two halves
     python -m tools.gpu_check OUT --stage '240 tests 1/2 -n 4' --stage '120 benchmarks.serving --device cuda'
 
-A stage is a number of seconds and what runs: `tests PART/PARTS` with arguments for pytest, or a module with
-arguments. A part of the tests is always the same, whatever others there are: it goes by the names of tests. What a
-stage prints lies in OUT as it comes (`1-tests.log`), and of each test a line of JSON when it begins and one when it
-has ended (`1-tests.jsonl`), so that nothing is lost with a process. A test that takes more than `--each` seconds ends
-its process, as a fault of the GPU may; the stage then goes on behind it. `summary.json` is written anew behind every
-stage: status, seconds, counts, names of tests that failed and that did not end, last lines. A stage that takes too
-long is interrupted, and killed ten seconds later; the next one runs in any case. Ends with status 1 where a stage
+A stage is a number of seconds and a command: `tests PART/PARTS` with arguments for pytest, or a module with
+arguments. A part always contains the same tests, independent of added or removed ones: it is selected by test names.
+The output of a stage is written to OUT as it comes (`1-tests.log`), with a line of JSON when a test begins and one
+when it ends (`1-tests.jsonl`), so that nothing is lost with a process. A test that takes more than `--each` seconds
+ends its process, as a GPU fault may; the stage then continues after it. `summary.json` is rewritten after every
+stage: status, seconds, counts, names of tests that failed or did not end, last lines. A stage that takes too
+long is interrupted, and killed ten seconds later; the next one runs in any case. The exit status is 1 if a stage
 failed or did not end.
 """
 
@@ -34,17 +34,17 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("600 tests 1/2", "600 tests 2/2")
-#: Seconds that an interrupted stage has to end by itself, and that a test has; lines of output in the summary.
+#: Seconds that an interrupted stage has to exit, and that a test has; lines of output in the summary.
 _GRACE, _EACH, _LINES = 10.0, 180.0, 12
-#: Letters of why a test failed that a record keeps.
+#: Characters of a test's failure text that a record keeps.
 _TEXT = 3000
 
 
 @dataclass
 class Stage:
-    """One stage and what became of it; status: pytest's or the module's, None before its end.
+    """One stage and its result; status: pytest's or the module's, None before its end.
 
-    unfinished: tests that began and did not end. runs: how many processes it took, one after the other.
+    unfinished: tests that began and did not end. runs: the number of processes it took, one after the other.
     """
 
     command: str
@@ -67,7 +67,7 @@ class Stage:
         return cls(command, float(limit))
 
     def arguments(self, record: Path, each: float) -> list[str]:
-        """What the interpreter is told."""
+        """The interpreter's arguments."""
         module, *rest = shlex.split(self.command)
         if module != "tests":
             return ["-m", module, *rest]
@@ -76,7 +76,8 @@ class Stage:
         return ["-m", "pytest", "-m", "gpu", "-p", "tools.gpu_check", "--part", part, *kept, *rest]
 
     def run(self, folder: Path, number: int, each: float = _EACH) -> None:
-        """Run it, as long as it may, in another process behind each that a test ended; outputs go into the folder."""
+        """Run it within its time limit, in a new process after each one that a test ended; outputs go into the
+        folder."""
         name = f"{number}-{shlex.split(self.command)[0]}"
         log, record = folder / f"{name}.log", folder / f"{name}.jsonl"
         start = time.monotonic()
@@ -117,7 +118,7 @@ class Stage:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """Interrupt a stage and all that it started; kill what is left of it."""
+    """Interrupt a stage and its child processes; kill those that remain."""
     os.killpg(process.pid, signal.SIGINT)
     try:
         return process.wait(_GRACE)
@@ -128,7 +129,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 @dataclass
 class Results:
-    """What tests' lines say; unfinished: began and did not end."""
+    """Results from the tests' lines; unfinished: began and did not end."""
 
     counts: dict[str, int]
     failed: list[str]
@@ -139,12 +140,12 @@ def lines(record: Path) -> list[dict[str, str]]:
     """A record's lines {"test": name, "outcome": "begun", "passed", "failed" or "skipped", "text": why it failed}."""
     if not record.exists():
         return []
-    whole = record.read_text(errors="replace").rpartition("\n")[0]  # without a line that is not finished
+    whole = record.read_text(errors="replace").rpartition("\n")[0]  # without an incomplete line
     return [json.loads(line) for line in whole.splitlines()]
 
 
 def results(record: Path) -> Results:
-    """How many tests passed, failed and were skipped, and the names of those that failed and that did not end."""
+    """The numbers of passed, failed and skipped tests, and the names of those that failed or did not end."""
     outcomes = {line["test"]: line["outcome"] for line in lines(record)}
     counts = {kind: list(outcomes.values()).count(kind) for kind in ("passed", "failed", "skipped")}
     failed, unfinished = (
@@ -154,7 +155,7 @@ def results(record: Path) -> Results:
 
 
 def belongs(name: str, part: int, parts: int) -> bool:
-    """Whether a test is in a part, counted from 1."""
+    """Whether a test belongs to a part, counted from 1."""
     return zlib.crc32(name.encode()) % parts == part - 1
 
 
@@ -187,7 +188,7 @@ _reports = pytest.StashKey[list[pytest.TestReport]]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Say that a test begins and how it ended; end the process where it takes too long."""
+    """Report that a test begins and how it ended; end the process if it takes too long."""
     record: Path | None = item.config.getoption("--record")
     if record is None:
         return (yield)
@@ -218,7 +219,7 @@ def pytest_runtest_makereport(
 
 
 def _say(out: IO[str], item: pytest.Item, outcome: str, text: str = "") -> None:
-    """A line, written at once: several processes append to one file."""
+    """A line, written in one piece: several processes append to one file."""
     line = {"test": item.nodeid, "outcome": outcome, **({"text": text} if text else {})}
     out.write(json.dumps(line) + "\n")
     out.flush()
@@ -254,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def said(stage: Stage) -> str:
-    """A stage's end in a line."""
+    """A one-line summary of a finished stage."""
     ended = "took too long" if stage.timed_out else f"status {stage.status}"
     counts = {**stage.counts, **({"not ended": len(stage.unfinished)} if stage.unfinished else {})}
     counted = ", ".join(f"{count} {kind}" for kind, count in counts.items())
@@ -262,7 +263,7 @@ def said(stage: Stage) -> str:
 
 
 def write(file: Path, stages: Sequence[Stage]) -> None:
-    """The summary, also of stages that have not run."""
+    """The summary, including stages that have not run."""
     record: list[dict[str, Any]] = [asdict(stage) for stage in stages]
     file.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -1,9 +1,9 @@
-"""Write docs/graph-coverage.md: what cuDNN says on an H200 to every operation of its graph API.
+"""Write docs/graph-coverage.md: cuDNN's support of every operation of its graph API on an H200.
 
     python -m tools.graph_coverage           writes the page
     python -m tools.graph_coverage --check   exit status 1 when the page is out of date
 
-No GPU is needed: plans are made from the properties of an H200 that a file holds, by the cuDNN that is installed.
+No GPU is needed: the installed cuDNN makes plans from the properties of an H200, which are read from a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.helpers.cudnn.graph_run import in_process
 from tools.coverage import RECORDINGS, Recording, cell, read
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "graph-coverage.md"
-_NOISE = re.compile(r"sm7x|FORT_NATIVE_1")  # engines for other GPUs say nothing about the pattern
+_NOISE = re.compile(r"sm7x|FORT_NATIVE_1")  # engines for other GPUs, irrelevant for the pattern
 EXECUTED, PLANNED, NEWER, REFUSED = "executed", "planned", "newer than 9.19", "refused, see its patterns"
 STATES = (EXECUTED, PLANNED, NEWER, REFUSED)
 
@@ -46,7 +46,7 @@ test ran the plan, {run}.
 
 
 def page(outcomes: Mapping[str, tuple[str, str | int]], run: Recording) -> str:
-    """The page's text for what `tests.helpers.cudnn.graph_run` found and what tests executed on a GPU."""
+    """The page's text from the results of `tests.helpers.cudnn.graph_run` and the tests executed on a GPU."""
     states = {kind: state(kind, outcomes, run) for kind in KINDS}
     lists = {how: [short(kind) for kind in KINDS if states[kind] == how] for how in STATES}
     planned = [case for case in CASES if outcomes[case.title][0] != "refused"]
@@ -68,7 +68,7 @@ def page(outcomes: Mapping[str, tuple[str, str | int]], run: Recording) -> str:
 
 
 def state(kind: str, outcomes: Mapping[str, tuple[str, str | int]], run: Recording) -> str:
-    """What became of an operation: the best of its patterns."""
+    """The state of an operation: the best of its patterns."""
     cases = [case for case in CASES if case.kind == kind]
     if kind in run.operations:
         return EXECUTED
@@ -98,7 +98,7 @@ def _pattern(case: Case, outcomes: Mapping[str, tuple[str, str | int]], run: Rec
 
 
 def reason(text: str) -> str:
-    """The reason that says most: of an engine for this GPU if there is one, one that names it before others."""
+    """The most specific reason: of an engine for this GPU if there is one, one that names it before others."""
     if "needs cuDNN" in text:
         return text.split(" (")[0].removeprefix("CUDNN_BACKEND_")
     lines = [line.strip().removeprefix("- ") for line in text.splitlines()[1:]] or [text]

@@ -1,11 +1,11 @@
-"""What every own kernel is compiled from, and how it is launched: to compare two versions of the package.
+"""Sources and launches of every kernel of Lamina, for comparing two versions of the package.
 
     python -m tools.kernel_texts > before.json          # in one checkout
-    python -m tools.kernel_texts --against before.json  # in another: what differs; status 1 if anything does
+    python -m tools.kernel_texts --against before.json  # in another: the differences; status 1 if there are any
 
 The kernels are those that the tests collect (`tests.helpers.own_programs`, `tests.helpers.own_kernels`), planned for
-a machine without a GPU. Texts are kept as SHA-256. With --cubins in both, machine code is made, too (an hour of one
-core), and a kernel whose text changed but whose machine code did not is no difference.
+a machine without a GPU. Sources are kept as SHA-256. With --cubins in both, machine code is compiled too (an hour of
+one core), and a kernel whose source changed but whose machine code did not is no difference.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def sha(text: str | bytes) -> str:
 
 
 def headers() -> str:
-    """What kernel files include."""
+    """The headers included by kernel files."""
     return "".join(f.read_text(encoding="utf-8") for f in sorted(INCLUDE.glob("*.cuh")))
 
 
 def launches(steps: Iterable[Any]) -> Iterator[Launch | Together]:
-    """The launches among steps, in plans within plans too."""
+    """The launches among steps, including those in nested plans."""
     for step in steps:
         if isinstance(step, Launch | Together):
             yield step
@@ -51,7 +51,7 @@ def launches(steps: Iterable[Any]) -> Iterator[Launch | Together]:
 
 
 def plans(device: Device) -> Iterator[tuple[str, Iterable[Any]]]:
-    """(what is computed, its steps) of every sample, and of the kernels that are run by themselves."""
+    """(op, its steps) of every sample, and of the kernels that are run on their own."""
     cuda = backend(device)
     for name in OWN:
         for op, specs in cases(name):
@@ -72,7 +72,7 @@ def described(step: Launch | Together, machine: Machine) -> list[Any]:
 
 
 def key_of(program: Program) -> str:
-    """A kernel's name, and what its constants and its file are."""
+    """A kernel's name, and its constants and file."""
     return f"{program.name} {sha(program.source)[:16]}"
 
 
@@ -100,7 +100,7 @@ def add_cubins(found: Found, programs: dict[str, Program], target: str) -> None:
 
 
 def differences(before: Found, after: Found) -> list[str]:
-    """A line for each kernel and launch that is not as it was."""
+    """A line for each kernel and launch that changed."""
     lines = [] if before["headers"] == after["headers"] else ["headers: changed; compare with --cubins"]
     old, new = before["programs"], after["programs"]
     codes = [{p["cubin"] for p in programs.values()} - {""} for programs in (old, new)]
@@ -114,7 +114,7 @@ def differences(before: Found, after: Found) -> list[str]:
 
 
 def main() -> int:
-    """Print the JSON, or what differs from another one."""
+    """Print the JSON, or the differences from another one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument(
         "--machine", default="h200", help=f"one of {', '.join(Machine.names())} (default: h200)"

@@ -1,4 +1,4 @@
-"""The ledger: which rows of docs/features.md are proven, by which tests, on the CPU and on a GPU.
+"""The ledger: which features of docs/features.md are proven, by which tests, on the CPU and on a GPU.
 
     python -m tools.ledger                                  rows and their tests
     pytest --junitxml=cpu.xml && python -m tools.ledger --results cpu.xml
@@ -49,7 +49,7 @@ class Test:
 
 
 class LedgerError(ValueError):
-    """A marker or a table that does not fit; the message names the file and the row."""
+    """An invalid marker or table; the message names the file and the row."""
 
 
 def read_rows(text: str) -> dict[str, Row]:
@@ -121,12 +121,12 @@ def _features(mark: ast.expr, module: str) -> list[str]:
 
 
 def check(rows: Mapping[str, Row], tests: Iterable[Test]) -> list[str]:
-    """One message for each marker that names a row which the ledger does not have."""
+    """One message for each marker that names an unknown row."""
     return [f"{t.id}: no row {r} in the ledger" for t in tests for r in t.rows if r not in rows]
 
 
 def read_results(file: Path) -> dict[str, str]:
-    """The outcome of each test function in a JUnit file: the worst of its parametrised cases."""
+    """The outcome of each test function in a JUnit file: the worst of its parametrized cases."""
     outcomes: dict[str, str] = {}
     for case in ElementTree.parse(file).iter("testcase"):
         name = f"{case.get('classname', '')}.{case.get('name', '').split('[')[0]}"
@@ -137,7 +137,7 @@ def read_results(file: Path) -> dict[str, str]:
 
 
 def worst(outcomes: Iterable[str]) -> str:
-    """The outcome that decides when there are several; "" when there is none."""
+    """The decisive outcome among several; "" if there is none."""
     return min(outcomes, key=RANK.index, default="")
 
 
@@ -148,7 +148,7 @@ def state(row: str, tests: Iterable[Test], results: Mapping[str, str], *, gpu: b
 
 
 def coverage(rows: Mapping[str, Row], tests: Sequence[Test]) -> str:
-    """The text of docs/ledger.md: it depends on the rows and the tests alone, not on a run."""
+    """The text of docs/ledger.md: it depends only on the rows and the tests, not on a run."""
     proven = {r for t in tests for r in t.rows}
     lines = [
         "# The ledger and its tests",
@@ -171,7 +171,7 @@ def coverage(rows: Mapping[str, Row], tests: Sequence[Test]) -> str:
 
 
 def _open(rows: Iterable[str], tests: Iterable[Test]) -> list[str]:
-    """Rows that no test proves yet."""
+    """Rows without a test."""
     proven = {r for t in tests for r in t.rows}
     return [row for row in rows if row not in proven]
 
@@ -181,7 +181,7 @@ def _short(test: Test) -> str:
 
 
 def report(rows: Mapping[str, Row], tests: Sequence[Test], results: Mapping[str, str]) -> str:
-    """What is printed: a line per row with its state, its tests under it."""
+    """The printed report: a line per row with its state, its tests below it."""
     lines = []
     for row in rows.values():
         own = [t for t in tests if row.id in t.rows]

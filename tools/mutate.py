@@ -7,33 +7,33 @@
     python -m tools.mutate --seconds 600 --timeout 120         a figure within ten minutes, of as many as fit
     python -m tools.mutate --reach map.json --timeout 150      200 faults within the hour
 
-A fault is a comparison, an operator, a condition or a number that is another one. It is put into a copy of the tree;
-this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,
-the rest of its chapter (its first folder; for backends the second), and what lies one level above; the first that
-fails ends the run. A fault that all of them let pass is a survivor: either nothing tests the line, or the fault
-makes no difference. Chapters of ops, layers and conversion have the judges of `tests/judges`, too. What is slow
-counts, too, and comparisons with PyTorch where it is installed (`--marks` selects others).
+A fault is a changed comparison, operator, condition or number. It is put into a copy of the tree;
+the tree itself is not touched. The tests run in this order: those named after the module, those in its folder that
+name it, the rest of its chapter (its first folder; for backends the second), and those one level above; the first
+failure ends the run. A fault that passes all of them is a survivor: either nothing tests the line, or the fault
+makes no difference. Chapters of ops, layers and conversion also have the judges of `tests/judges`. Slow tests
+count, too, and comparisons with PyTorch if it is installed (`--marks` selects others).
 
-What is generated is left out, and what makes no difference by construction: annotations, texts, decorators of
+Generated code is left out, and so is code that makes no difference by construction: annotations, texts, decorators of
 classes, sizes of caches, stack levels of warnings, `strict=True` of `zip` (an assertion), branches for type checkers,
-and what the tests are given (`samples`, `examples`, `variants` and `domains` of an op, and names that are used there
-alone).
+and inputs of the tests (`samples`, `examples`, `variants` and `domains` of an op, and names that are used only
+there).
 
-A fault whose tests take longer than `--timeout`, or than what is left of `--seconds`, is not decided: survivors take
-the longest, so that the share of those that were tried is a bound from below. Where all tests that reach it have
+A fault whose tests take longer than `--timeout`, or than the rest of `--seconds`, is undecided: survivors take
+the longest, so the share of found faults among those tried is a lower bound. If all tests that reach it have
 passed by then (`--reach`), it counts as a survivor. The figure comes with its 95 % interval (Wilson's). The exit
-status is 1 where fewer than `--least` percent are found. `--forks` first tries all in forks of processes that have
-read the tests of a chapter, for a tenth of `--timeout` each, and what these do not find as without it.
+status is 1 if fewer than `--least` percent are found. `--forks` first tries all faults in forks of processes that
+have imported the tests of a chapter, for a tenth of `--timeout` each, and the remaining ones as without it.
 
 With `--reach` each fault first runs only those tests of its chapter that execute its expression, those named after
-the module first, then the quickest; and last, for a minute, those of other chapters that do. Which these are tells
-one run of the tests in a copy where each such expression is a probe; it is kept in the named file and taken from
-there the next time. Test files that are new or have changed by then are run again, alone; a helper that has changed
-is not noticed. A process that a test starts counts as the test. What is missed: what another test of the file has
-computed before, or one of another file imported (functions' caches are emptied between files), and processes that
-run another copy of the package. So the tests named after the module follow, all of them, and behind those of a line
-that runs at import the whole chapter, first the files of the whole package (tables of defaults), then the quickest;
-what none of these finds is a survivor.
+the module first, then the fastest; and last, for a minute, those of other chapters that do. They are determined by
+one run of the tests in a copy where each such expression is a probe; the result is stored in the named file and
+reused the next time. Test files that are new or have changed by then are run again, alone; a changed helper
+is not noticed. Processes started by a test count as the test. Not detected: results that another test of the file
+has computed before, or that an import by another file has (functions' caches are emptied between files), and
+processes that run another copy of the package. So all tests named after the module follow, and after those of a line
+that runs at import the whole chapter, first the files of the whole package (tables of defaults), then the fastest;
+faults that none of these finds are survivors.
 """
 
 from __future__ import annotations
@@ -65,38 +65,38 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/lamina")
-#: Written by programs, or a list of names only.
+#: Generated, or only a list of names.
 GENERATED = {PACKAGE / "c/cudnn.py", PACKAGE / "c/dnnl.py", PACKAGE / "c/errors.py"}
-#: What tests read besides the source.
+#: Files that tests read besides the source.
 COPIED = (
     ".ci", "benchmarks", "codegen", "docs", "examples", "src", "tests", "tools", "CHANGELOG.md", "CONTRIBUTING.md",
     "CITATION.cff", "DESIGN.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "pyproject.toml",
 )  # fmt: skip
 #: Values, dtypes, layouts and gradients of all ops on all backends.
 EVERY_OP = Path("tests/ops/test_ops.py")
-#: Defaults of the package, and numbers of its modules and classes: what importing a module executes.
+#: Defaults of the package, and numbers of its modules and classes, which are executed at import.
 TABLES = ("tests/test_constants.py", "tests/test_signatures.py")
-#: Libraries' own suites: of these chapters each judge is a test, too.
+#: Test suites of other libraries: in these chapters each judge is a test, too.
 JUDGES, JUDGED = Path("tests/judges"), ("ops", "nn", "convert")
-#: What is run if nothing else is said: what each change must pass, as far as PyTorch is installed.
+#: The default selection: the tests that each change must pass, with PyTorch's if it is installed.
 MARKS = "not gpu" + ("" if importlib.util.find_spec("torch") else " and not torch")
-#: What tests are given, not what is tested.
+#: Inputs of tests, not tested code.
 EXAMPLES = ("samples", "examples", "variants", "domains")
-#: In place of a test's name. On a busy machine it need not be the fault's doing, so it counts for neither side.
+#: Stands for a test's name. On a busy machine it may not be the fault's doing, so it counts for neither side.
 TIMEOUT = "TIMEOUT"
-#: Test files that are read at first, before all others of a chapter.
+#: Number of test files that are imported first, before all others of a chapter.
 FEW = 8
-#: Seconds for tests of other chapters that reach a fault: what they do not find by then is a survivor.
+#: Seconds for tests of other chapters that reach a fault: faults not found by then are survivors.
 ELSEWHERE = 60.0
-#: What was not tried: the time was over.
+#: Not tried, as the time was over.
 LEFT_OUT = "LEFT OUT"
-#: In place of a test's name: an expression that runs when its module is imported.
+#: Stands for a test's name: an expression that runs when its module is imported.
 IMPORT = ""
-#: The name of the module that probes call. It lies beside the package, where other processes find it too.
+#: The module called by probes. It is beside the package, where other processes find it too.
 PROBE = "lamina_probe"
-#: The variable that tells all processes which test runs, those too that a test starts with pytest of their own.
+#: The variable that tells all processes which test is running, including pytest processes started by a test.
 RUNNING = "LAMINA_MUTATE_TEST"
-#: Its text.
+#: The module's text.
 PROBE_TEXT = f"""
 import os
 
@@ -124,7 +124,8 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """Characters `start` to `end` of a line that are to be `new`; `nth`: of the lines of that text in the file."""
+    """Characters `start` to `end` of a line, to be replaced by `new`; `nth`: among the file's lines with that
+    text."""
 
     file: Path
     line: int
@@ -143,11 +144,11 @@ class Fault:
 
     @property
     def key(self) -> str:
-        """What it is called: the same after other lines of the file have changed."""
+        """Its identifier, which stays the same when other lines of the file change."""
         return f"{self.file}:{self.nth}:{self.start}:{self.new}:{self.text}"
 
     def show(self, text: str) -> str:
-        """The place, the line as it is and as it becomes."""
+        """The place, and the line before and after."""
         old, new = (t.splitlines()[self.line - 1].strip() for t in (text, self.apply(text)))
         return f"{self.file}:{self.line}\n    - {old}\n    + {new}"
 
@@ -156,7 +157,7 @@ class Fault:
 
 
 def faults_of(file: Path, text: str) -> list[Fault]:
-    """All faults that may be put into a file, in the order of its lines."""
+    """All possible faults of a file, in the order of its lines."""
     tree = ast.parse(text)
     parts = [*_examples(tree), *(part for node in ast.walk(tree) for part in _unrun(node))]
     skipped = {inner for part in parts for inner in ast.walk(part)}
@@ -175,7 +176,7 @@ def faults_of(file: Path, text: str) -> list[Fault]:
 
 
 def _unrun(node: ast.AST) -> Iterator[ast.AST]:
-    """Parts that mean nothing to what a program computes: annotations, texts, options of a dataclass, cache sizes."""
+    """Parts that do not affect the results of a program: annotations, texts, options of a dataclass, cache sizes."""
     if isinstance(node, ast.ClassDef):
         yield from node.decorator_list
     if isinstance(node, ast.Call) and _name(node.func) in ("lru_cache", "cache"):
@@ -199,7 +200,7 @@ def _unrun(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _name(node: ast.AST) -> str:
-    """The last part of a dotted name, "" of anything else."""
+    """The last part of a dotted name, "" for anything else."""
     return str(getattr(node, "attr", "") or getattr(node, "id", ""))
 
 
@@ -209,7 +210,7 @@ def _is_true(call: ast.Call, option: str) -> bool:
 
 
 def _examples(tree: ast.Module) -> list[ast.AST]:
-    """The examples of ops that the tests are given, and private names of the module that serve these alone."""
+    """The test inputs of ops, and private names of the module that serve only these."""
     found: list[ast.AST] = [
         method
         for node in tree.body
@@ -245,7 +246,7 @@ def _defined(node: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-Place = tuple[int, int, int]  # line, first column, column behind the last
+Place = tuple[int, int, int]  # line, first column, one past the last column
 
 
 def _changes(node: ast.AST, text: str) -> Iterator[tuple[Place, str]]:
@@ -275,7 +276,7 @@ def _constant(node: ast.Constant) -> Iterator[tuple[Place, str]]:
 def _operator(
     left: ast.expr, right: ast.expr, names: tuple[str, str] | None, text: str
 ) -> Iterator[tuple[Place, str]]:
-    """The operator that stands between two operands on one line; parentheses may stand there, too."""
+    """The operator between two operands on one line; parentheses may be there, too."""
     if names is None or left.end_lineno != right.lineno or left.end_col_offset is None:
         return
     between = _lines(text)[right.lineno - 1][left.end_col_offset : right.col_offset].decode()
@@ -308,10 +309,10 @@ def sources(root: Path, only: Sequence[str]) -> Iterator[Path]:
 
 
 def choose(root: Path, count: int, seed: int, only: Sequence[str] = ()) -> list[Fault]:
-    """Random faults; a line has at most one, and files have as many as they have lines for.
+    """Random faults; at most one per line, with files weighted by their eligible lines.
 
-    The seed gives every line a number by its text, and each of its faults one. Those with the least are taken, so
-    that a source that changes leaves the sample as it is, but for the lines that are new or gone.
+    The seed gives every line a number by its text, and each of its faults one. Those with the smallest are taken, so
+    that a change of the source preserves the sample, except for added and removed lines.
     """
     by_line: dict[tuple[str, str, int], list[Fault]] = {}
     for file in sources(root, only):
@@ -329,7 +330,7 @@ def choose(root: Path, count: int, seed: int, only: Sequence[str] = ()) -> list[
 
 
 def tests_for(root: Path, file: Path) -> list[str]:
-    """Test files of a module's chapter, those that are likeliest to find a fault first."""
+    """Test files of a module's chapter, those most likely to find a fault first."""
     parts = file.relative_to(PACKAGE).with_suffix("").parts
     folder = Path("tests", *parts[:-1])
     chapter = Path("tests", *parts[: 2 if parts[0] == "backends" else 1]) if len(parts) > 1 else folder
@@ -363,11 +364,11 @@ def found_by(
     reaching: Sequence[str] | None = None,
     marks: str = MARKS,
 ) -> str:
-    """The test that finds a fault in a copy of the tree; TIMEOUT; "" where all pass.
+    """The test that finds a fault in a copy of the tree; TIMEOUT; "" if all pass.
 
-    broken: tests that fail without any fault. They find nothing; those that are met are added.
-    reaching: tests that execute it, the quickest first.
-    marks: what is selected of them.
+    broken: tests that fail without any fault. They find nothing; newly discovered ones are added.
+    reaching: tests that execute it, the fastest first.
+    marks: the selection among them.
     """
     broken = set() if broken is None else broken
     chapter, end = tests_for(root, fault.file), time.monotonic() + timeout
@@ -375,7 +376,7 @@ def found_by(
         left = max(end - time.monotonic(), 1.0)
         by = _found_among(root, fault, tests, left, broken, marks)
         if by == TIMEOUT and reaching is not None and "::" not in tests[0] and tests[0] not in TABLES:
-            return ""  # all that reach it have passed; what follows them only may
+            return ""  # all that reach it have passed; the following ones only may
         if by:
             return by
     others = [t for t in reaching or () if "::" in t and t.partition("::")[0] not in chapter]
@@ -384,9 +385,10 @@ def found_by(
 
 
 def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> Iterator[list[str]]:
-    """What is run of a chapter, one after the other: tests that reach the fault, then files.
+    """The successive runs of a chapter: tests that reach the fault, then files.
 
-    Few files at first: they find most faults, and reading the tests of a chapter takes longer than many of them do.
+    Few files at first: they find most faults, and importing the tests of a chapter takes longer than running many of
+    them.
     """
     if reaching is None:
         yield from filter(None, (chapter[:FEW], chapter[FEW:]))
@@ -401,7 +403,7 @@ def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> I
         yield [test for test in close if test.partition("::")[0] in some]
     if (
         IMPORT in reaching
-    ):  # files follow behind the tests, the quickest first; defaults are in tables of the package
+    ):  # files follow after the tests, the fastest first; defaults are in tables of the package
         late = {test: place for place, test in enumerate(reaching)}
         yield sorted(
             chapter,
@@ -439,7 +441,7 @@ def _found_among(
 def _first_failure(
     root: Path, tests: Sequence[str], timeout: float, broken: Iterable[str], marks: str = MARKS
 ) -> str:
-    """The first test that fails, or the end of what is printed where none is named; TIMEOUT; "" where all pass."""
+    """The first test that fails, or the end of the output if none is named; TIMEOUT; "" if all pass."""
     command = [sys.executable, "-m", "pytest", "-x", "--tb=no", "-p", "no:cacheprovider", "-m", marks]
     left_out = [word for test in sorted(broken) for word in ("--deselect", test)]
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
@@ -464,7 +466,7 @@ def _first_failure(
 
 
 def environment(root: Path) -> dict[str, str]:
-    """Processes that tests start write no bytecode either: it is valid for any text of the same size and second."""
+    """Processes started by tests write no bytecode either: it is valid for any text of the same size and second."""
     return {
         **os.environ,
         "PYTHONPATH": f"{root / 'src'}:{root}:{ROOT}",
@@ -476,7 +478,8 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def probed(text: str, numbered: Iterable[tuple[int, Fault]]) -> str:
-    """A file's text where the smallest expression around each fault says, before its value, that it is reached."""
+    """A file's text in which the smallest expression around each fault reports, before its value, that it is
+    reached."""
     lines = [line.encode() for line in text.splitlines(keepends=True)]
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.expr)]
     put: list[tuple[int, int, bytes]] = []
@@ -489,7 +492,7 @@ def probed(text: str, numbered: Iterable[tuple[int, Fault]]) -> str:
 
 
 def _around(nodes: Iterable[ast.expr], fault: Fault) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Beginning and end of the smallest expression that a fault lies in."""
+    """Start and end of the smallest expression that contains a fault."""
     places = [
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)) for node in nodes
     ]
@@ -499,7 +502,7 @@ def _around(nodes: Iterable[ast.expr], fault: Fault) -> tuple[tuple[int, int], t
 
 
 def at_import(text: str, fault: Fault) -> bool:
-    """Whether a fault lies outside of what functions do: importing the module executes it."""
+    """Whether a fault is outside of function bodies, so that importing the module executes it."""
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.Lambda)]
     bodies = [node.body if isinstance(node.body, list) else [node.body] for node in functions]
     place = fault.line, fault.start
@@ -517,7 +520,7 @@ def reach(
     tests: Sequence[str] = ("-n", "2", "--dist", "worksteal"),
     marks: str = MARKS,
 ) -> None:
-    """Run tests in a copy with probes: `reached` and `report.xml` come into its `src`."""
+    """Run tests in a copy with probes: `reached` and `report.xml` are written to its `src`."""
     numbered: dict[Path, list[tuple[int, Fault]]] = {}
     for number, fault in enumerate(chosen):
         numbered.setdefault(fault.file, []).append((number, fault))
@@ -547,9 +550,9 @@ def reach(
 
 
 def reaching(copy: Path, chosen: Sequence[Fault], root: Path) -> dict[str, dict[str, float]]:
-    """Which tests reached each fault in `reach`, by its key, with their seconds.
+    """The tests that reached each fault in `reach`, by its key, with their seconds.
 
-    Tests that failed are left out. IMPORT is among them where importing a module executes the fault; root: the tree
+    Failed tests are left out. IMPORT is among them if importing a module executes the fault; root: the tree
     without probes.
     """
     cases = ElementTree.parse(copy / "src/report.xml").iter("testcase")
@@ -568,7 +571,7 @@ def reaching(copy: Path, chosen: Sequence[Fault], root: Path) -> dict[str, dict[
 
 
 def _quickest_first(seconds: dict[str, float]) -> list[str]:
-    """Tests by their time, and by that of their files: what a file prepares is not to be made again and again."""
+    """Tests by their time, and by that of their files: the setup of a file should not be repeated."""
     files: dict[str, float] = {}
     for test, time_ in seconds.items():
         files[test.partition("::")[0]] = files.get(test.partition("::")[0], 0.0) + time_
@@ -576,7 +579,7 @@ def _quickest_first(seconds: dict[str, float]) -> list[str]:
 
 
 def _seconds_of_files(copy: Path) -> dict[str, float]:
-    """What the tests of each file took in `reach`."""
+    """The time of each file's tests in `reach`."""
     found: dict[str, float] = {}
     for case in ElementTree.parse(copy / "src/report.xml").iter("testcase"):
         name = _name_of(case).partition("::")[0]
@@ -587,9 +590,9 @@ def _seconds_of_files(copy: Path) -> dict[str, float]:
 def reach_of(
     file: Path, folder: Path, chosen: Sequence[Fault], marks: str = MARKS, jobs: int = 2
 ) -> dict[str, list[str]]:
-    """The tests that reach each fault, the quickest first, from a file; then, of what runs at import, all files.
+    """The tests that reach each fault, the fastest first, from a file; then, for code that runs at import, all files.
 
-    Made first where the file is not there, in `jobs` processes; test files that are new or have changed since are
+    Created if the file does not exist, in `jobs` processes; test files that are new or have changed since are
     run again.
     """
     now = {
@@ -635,7 +638,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Say to all processes which test runs."""
+    """Tell all processes which test is running."""
     os.environ[RUNNING] = item.nodeid
     try:
         return (yield)
@@ -645,7 +648,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Each test reaches probes anew, and the tests of each file without what those of others left in caches."""
+    """Reset the probes for each test, and for each file the caches filled by other files."""
     if probe := sys.modules.get(PROBE):
         probe.seen.clear()
         if item.config.stash.get(_file, None) != item.path:
@@ -657,7 +660,7 @@ _file = pytest.StashKey[Path]()
 
 
 def forget() -> None:
-    """Empty the caches of the package's functions, but for those of libraries and devices, which are one for all."""
+    """Empty the caches of the package's functions, except those of libraries and devices, which are shared."""
     for name, module in list(sys.modules.items()):
         if name.startswith("lamina.") and name.split(".")[1] not in ("c", "cudnn", "onednn", "runtime"):
             for value in vars(module).values():
@@ -725,7 +728,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def figure(results: Sequence[str]) -> tuple[str, float]:
-    """What came of `run`, in words, and the percentage of the decided faults that was found."""
+    """A summary of the results of `run`, and the percentage of the decided faults that was found."""
     tried = [by for by in results if by != LEFT_OUT]
     late = tried.count(TIMEOUT)
     found, decided = sum(map(bool, tried)) - late, len(tried) - late
@@ -782,9 +785,9 @@ def run(
     known: dict[str, list[str]] | None = None,
     marks: str = MARKS,
 ) -> list[str]:
-    """Try all faults, `jobs` at a time, each in a copy of the tree; print each; what `found_by` says to each.
+    """Try all faults, `jobs` at a time, each in a copy of the tree; print each; returns the results of `found_by`.
 
-    seconds: for all of them; those that are not decided by then, but might have been, are LEFT_OUT.
+    seconds: for all of them; faults that are undecided by then only for lack of time are LEFT_OUT.
     known: by the keys of faults, the tests that reach them.
     """
     end = time.monotonic() + seconds
@@ -814,7 +817,7 @@ def run(
 
 
 def copy_to(copy: Path) -> Path:
-    """A copy of the tree, with what was built for its tests."""
+    """A copy of the tree, with the artifacts built for its tests."""
     copy.mkdir()
     for name in COPIED:
         if (ROOT / name).is_dir():

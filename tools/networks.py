@@ -13,7 +13,7 @@ from lamina.nn import init, models
 from lamina.nn.models import Builder
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "networks.md"
-#: The line of the page behind which the table stands.
+#: The line of the page after which the table follows.
 MARK = "<!-- python -m tools.networks write -->\n"
 
 

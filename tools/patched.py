@@ -1,21 +1,21 @@
-"""Try faults of functions in forks of one process that has read the tests: a plugin of pytest for `tools.mutate`.
+"""Try faults of functions in forks of one process that has imported the tests: a pytest plugin for `tools.mutate`.
 
     python -m tools.mutate --forks --reach map.json --count 200
     python -m pytest -p tools.patched --faults faults.json --results results.jsonl tests/nn
 
-What takes most of the time of a fault is reading tests and libraries. Here both are read once. For each fault a fork
-gives the functions that it changes their new code and runs the fault's tests, in the order that is given, up to the
+Most of a fault's time goes into importing tests and libraries. Here both are imported once. For each fault a fork
+gives the changed functions their new code and runs the fault's tests, in the given order, up to the
 first that fails; that test must pass without the fault. The file is changed as well, for processes that tests start.
-Defaults, and what names of modules and classes stand for, are changed where they are; what importing a module
-computes of them is not, so that what is not found here is tried in a process of its own.
+Defaults, and the values of module and class names, are changed in place; results that importing a module
+computes from them are not, so faults that are not found here are tried in a process of their own.
 
-`faults.json` is a list; each has `file`, the text that it is to have (`text`), names of `tests` (a file: all of it)
-and the `seconds` of processor time for all of them. Each line of results has the fault's place in the list and
+`faults.json` is a list; each has `file`, its new content (`text`), names of `tests` (a file: all of it)
+and the `seconds` of processor time for all of them. Each line of results has the fault's index in the list and
 
-    by       the test that fails, or does not end; "" where all have passed or their time was over
-    ran      how many tests have ended
+    by       the test that fails, or does not end; "" if all have passed or their time was over
+    ran      number of finished tests
     seconds  of processor time
-    whole    whether the functions are all of the fault: where not, what importing the module does is as it was
+    whole    whether the fault is confined to functions: else effects of the module's import are unchanged
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ import pytest
 
 from tools.mutate import TABLES, Fault, copy_to, environment, forget, near, tests_for
 
-#: A test is given this many seconds of the clock for each of the processor, and as many besides.
+#: Seconds of wall-clock time for a test per second of processor time, and additional ones.
 PATIENCE = 8.0
-#: Files of a chapter that all of its faults are shown, besides what reaches them.
+#: Number of a chapter's files run for all of its faults, besides the tests that reach them.
 FEW = 2
-#: How a fork ends.
+#: Exit status of a fork.
 _PASSED, _FAILED, _LATE, _UNTRIED = 0, 1, 3, 4
 
 
@@ -62,10 +62,10 @@ def attempts(
     marks: str,
     jobs: int = 1,
 ) -> dict[str, str]:
-    """The tests that find faults, by the keys of these; what forks do not find is left out.
+    """The tests that find faults, by the faults' keys; faults that forks do not find are left out.
 
-    folder: where copies of the tree are made, one for each job. reaching: tests that reach each fault.
-    seconds: of the processor, for each.
+    folder: for the copies of the tree, one for each job. reaching: tests that reach each fault.
+    seconds: of processor time, for each.
     """
     groups: dict[tuple[str, ...], list[tuple[Fault, list[str]]]] = {}
     for fault in chosen:
@@ -73,7 +73,7 @@ def attempts(
         tests = [*near(fault.file, chapter, reaching[fault.key]), *chapter[:FEW]]
         tests = [*(table for table in TABLES if table in chapter), *tests]
         groups.setdefault(fault.file.parts[2:-1][:2], []).append((fault, tests))
-    most = math.ceil(len(chosen) / jobs)  # so that the largest chapter keeps no other job waiting
+    most = math.ceil(len(chosen) / jobs)  # so that the largest chapter delays no other job
     parts = [group[i : i + most] for group in groups.values() for i in range(0, len(group), most)]
     copies: Queue[Path] = Queue()
     for job in range(min(jobs, len(parts))):
@@ -96,7 +96,7 @@ def attempts(
 def _attempt_in(
     copy: Path, root: Path, part: Sequence[tuple[Fault, list[str]]], seconds: float, marks: str
 ) -> dict[str, str]:
-    """What forks of one process find of some faults, which share their tests' files."""
+    """The faults found by forks of one process, for faults that share their tests' files."""
     faults = [
         {
             "file": str(fault.file),
@@ -169,7 +169,7 @@ def attempt(
     functions: dict[str, list[FunctionType]],
     broken: set[str],
 ) -> dict[str, Any]:
-    """What came of one fault; tests that fail without it are added to `broken`."""
+    """The result of one fault; tests that fail without it are added to `broken`."""
     file, limit = Path(fault["file"]), float(fault["seconds"])
     before = file.read_text(encoding="utf-8")
     changes, whole = changed(before, fault["text"], str(file))
@@ -195,7 +195,7 @@ def attempt(
 
 
 def changed(before: str, after: str, file: str) -> tuple[list[tuple[CodeType, CodeType]], bool]:
-    """Code of functions before and after; whether nothing but functions differs."""
+    """Code of functions before and after; whether only functions differ."""
     found: list[tuple[CodeType, CodeType]] = []
     whole = True
 
@@ -220,7 +220,7 @@ def _codes(code: CodeType) -> list[CodeType]:
 
 
 def _functions() -> dict[str, list[FunctionType]]:
-    """All functions that there are, by the file that they are written in."""
+    """All existing functions, by the file that defines them."""
     gc.unfreeze()
     found: dict[str, list[FunctionType]] = {}
     for value in gc.get_objects():
@@ -236,7 +236,7 @@ def _in_fork(
     limit: float,
     change: Callable[[], None] | None,
 ) -> tuple[str, int, float]:
-    """The first item that fails or does not end, or ""; how many have ended; seconds of processor time."""
+    """The first item that fails or does not end, or ""; the number of finished ones; seconds of processor time."""
     if not items:
         return "", 0, 0.0
     read, write = os.pipe()
@@ -275,13 +275,13 @@ def _run(
     change: Callable[[], None] | None,
     write: int,
 ) -> None:
-    """In the fork: never returns."""
+    """Runs in the fork: never returns."""
     try:
         os.setpgid(0, 0)
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
-        most = int(2 * limit) + 1  # a single test that takes as long as all may, and more, does not end
+        most = int(2 * limit) + 1  # a single test that takes longer than the limit of all does not end
         resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
         if change:
             change()
@@ -307,7 +307,7 @@ def put(
     name = ".".join(file.with_suffix("").parts[1:]).removesuffix(".__init__")
     present = functions.get(str(file.resolve()), [])
     if name not in sys.modules:
-        importlib.import_module(name)  # by the file, which has the fault
+        importlib.import_module(name)  # from the file, which has the fault
         return
     for old, new in changes:
         for function in present:
@@ -318,7 +318,7 @@ def put(
 def rebind(file: Path, before: str, after: str, functions: dict[str, list[FunctionType]]) -> None:
     """Give defaults of functions, names of a module and those of its classes the values of the new text.
 
-    What was computed of them when the module was imported, and what other modules took from it, is as it was.
+    Results computed from them at import, and copies in other modules, are unchanged.
     """
     name = ".".join(file.with_suffix("").parts[1:]).removesuffix(".__init__")
     module = sys.modules.get(name)
@@ -373,7 +373,7 @@ def _rebind_defaults(function: FunctionType, old: ast.arguments, new: ast.argume
 
 
 def _rebind_name(place: Any, name: str, value: Any) -> None:
-    """In a class that is a dataclass, and in those made of it, it is a default of the constructor as well."""
+    """In a dataclass and its subclasses it is a default of the constructor as well."""
     before = vars(place).get(name)
     setattr(place, name, value)
     if not isinstance(place, type):

@@ -1,9 +1,9 @@
 """Find tests that no run executed: `python -m tools.skips build/results/*.xml`.
 
-Each file is what pytest wrote of one run (--junitxml). A test that is skipped in every run that it is in proves
-nothing, and nobody sees it: its name and reason are printed, and the exit status is 1. Tests marked `gpu` are in none
-of these runs, so they do not appear. What needs instructions that the machine's processor lacks is left to others:
-such tests are counted by their reason, which begins with `PROCESSOR`.
+Each file is pytest's report of one run (--junitxml). A test that is skipped in every run that includes it proves
+nothing, and goes unnoticed: its name and reason are printed, and the exit status is 1. Tests marked `gpu` are in none
+of these runs, so they do not appear. Tests for instructions that the machine's processor lacks are left to other
+machines: they are counted by their reason, which begins with `PROCESSOR`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-#: How the reason of a test begins that is for other processors.
+#: Prefix of the skip reason of tests for other processors.
 PROCESSOR = "the processor has no"
 
 
 def skipped_everywhere(files: Iterable[Path]) -> dict[str, str]:
-    """Name -> reason of each test that was skipped in all runs it is in; parametrised cases count one by one.
+    """Name -> reason of each test that was skipped in all runs that include it; parametrized cases count one by one.
 
-    A file that was skipped as a whole counts as executed where one of its tests was.
+    A file that was skipped as a whole counts as executed if one of its tests was.
     """
     reasons: dict[str, str] = {}
     executed: set[str] = set()

@@ -1,6 +1,6 @@
 """The slowest tests of a run: `python -m tools.slowest build/results/test.xml [--note TEXT]`.
 
-Reads what pytest wrote (--junitxml) and writes benchmarks/results/slowest_tests-<date>.json, from which
+Reads pytest's report (--junitxml) and writes benchmarks/results/slowest_tests-<date>.json, from which
 `python -m tools.figures` fills the table in docs/testing.md. Cases of one test count together.
 """
 
@@ -21,7 +21,7 @@ COUNT = 20
 
 
 def slowest(report: Path, count: int = COUNT) -> dict[str, Any]:
-    """The tests that took longest, all tests' number and seconds, and how long the run took."""
+    """The slowest tests, the number and seconds of all tests, and the duration of the run."""
     root = ElementTree.parse(report).getroot()
     found: dict[str, list[float]] = defaultdict(list)
     for case in root.iter("testcase"):

@@ -1,11 +1,11 @@
-"""What type checkers and editors know of `lamina.ops`: stubs, generated from the signatures.
+"""Stubs of `lamina.ops` for type checkers and editors, generated from the signatures.
 
     python -m tools.stubs write     writes the .pyi of src/lamina/ops: __init__, operators, fft, linalg, special
-    python -m tools.stubs check     fails when one of them is not what the signatures say
+    python -m tools.stubs check     fails if one of them does not match the signatures
 
-An op takes tensors, arrays and traced values, and gives what it was given; it stands on a floor that knows neither
+An op takes tensors, arrays and traced values, and returns the same kind; it is on a floor that knows neither
 `Tensor` nor `Value`. In the sources of the ops `Any` therefore stands for an operand, and for nothing else. Here each
-such function becomes two overloads: tensors and arrays give a Tensor; where a traced Value is among them, a Value.
+such function becomes two overloads: tensors and arrays give a Tensor; with a traced Value among them, a Value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 OPS = SOURCE / "lamina/ops/__init__.py"
 OPERATORS = SOURCE / "lamina/ops/operators.py"
-#: Modules of functions that stand beside them, as torch.fft does.
+#: Modules of functions beside them, as torch.fft.
 BESIDE = ("fft", "linalg", "special")
 HEADER = '''"""Generated from the signatures by `python -m tools.stubs write`; do not edit."""
 
@@ -32,7 +32,7 @@ HEADER = '''"""Generated from the signatures by `python -m tools.stubs write`; d
 # pyright: reportOverlappingOverload=false, reportIncompatibleMethodOverride=false
 
 '''
-#: What stands for Any: an operand that is given, and what is made of it.
+#: The types that replace Any: of a given operand, and of the result.
 TENSORS = ("TensorLike", "Tensor")
 TRACED = ("Value | TensorLike", "Value")
 METHODS = ("TensorLike", "Own")
@@ -47,7 +47,7 @@ Function = ast.FunctionDef
 
 
 class Module:
-    """A parsed source file: its functions by name, and where the names that it uses come from."""
+    """A parsed source file: its functions by name, and the origins of the names that it uses."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class Module:
         self.tree = ast.parse(path.read_text(encoding="utf-8"))
         self.functions: dict[str, list[Function]] = {}
         self.origin: dict[str, str] = {}
-        self.there: dict[str, str] = {}  # names that are others where they come from
+        self.there: dict[str, str] = {}  # names that differ in their module of origin
         for node in self.tree.body:
             if isinstance(node, ast.ImportFrom) and node.module:
                 self.origin |= {(a.asname or a.name): node.module for a in node.names}
@@ -76,7 +76,7 @@ class Module:
 
 
 class Stub:
-    """A stub that is being written."""
+    """A stub under construction."""
 
     def __init__(self) -> None:
         self.imports: dict[tuple[str, str], None] = {}
@@ -99,7 +99,7 @@ class Stub:
         return self.find(here.origin[name], here.there.get(name, name))
 
     def typed(self, f: Function, name: str, home: Module, given: str, made: str) -> Function:
-        """A signature with the operands' types, under a name."""
+        """A renamed signature with the operands' types."""
         out = copy.deepcopy(f)
         out.name, out.body = name, [ast.Expr(ast.Constant(...))]
         out.decorator_list = [d for d in f.decorator_list if _is_property(d)]
@@ -117,7 +117,7 @@ class Stub:
         return out
 
     def annotation(self, node: ast.expr, home: Module, operand: str) -> ast.expr:
-        """A type with Any replaced by the operand's; what it names is imported."""
+        """A type with Any replaced by the operand's; the names in it are imported."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node = ast.parse(node.value, mode="eval").body
         found = _Replace(operand).visit(copy.deepcopy(node))
@@ -129,15 +129,15 @@ class Stub:
         return found
 
     def function(self, f: Function, name: str, home: Module, plain: tuple[str, str]) -> list[Function]:
-        """The stubs of one signature: two where an operand is given and one is made, and those of the call by name
-        where sizes may be given one by one."""
+        """The stubs of one signature: two if it takes and returns operands, and those of the call by name
+        if sizes may be given one by one."""
         if _is_one_by_one(f):
             both = [x for way in (_plain(f), _by_name(f)) for x in self.function(way, name, home, plain)]
             return [x if _is_overload(x) else self._overload(x) for x in both]
         if not (_operands(f) and _makes(f)):
             one = self.typed(f, name, home, TRACED[0], plain[1])
             return [self._overload(one) if _is_overload(f) else one]
-        # A lone operand is told apart exactly, so that a union of both kinds gives a union.
+        # A lone operand is matched exactly, so that a union of both kinds gives a union.
         traced = ("Value", "Value") if _operands(f) == ["Any"] else TRACED
         both = [self.typed(f, name, home, *kind) for kind in (plain, traced)]
         return [self._overload(x) for x in both]
@@ -156,7 +156,7 @@ class Stub:
 
 
 class _Replace(ast.NodeTransformer):
-    """Any becomes the type of an operand."""
+    """Replaces Any by the type of an operand."""
 
     def __init__(self, operand: str) -> None:
         self.operand = operand
@@ -166,7 +166,7 @@ class _Replace(ast.NodeTransformer):
 
 
 class _Builtins(ast.NodeTransformer):
-    """Within a class that has methods `float`, `int` and `bool`, the types are named in full."""
+    """In a class with methods `float`, `int` and `bool`, the builtin types are qualified."""
 
     def __init__(self, hidden: Iterable[str]) -> None:
         self.hidden = frozenset(hidden)
@@ -183,7 +183,7 @@ def _with_defaults(a: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr]]:
 
 
 def _default(node: ast.expr) -> ast.expr:
-    """A default value as it is when it is plain, else `...`."""
+    """A plain default value as it is, else `...`."""
     inner = node.operand if isinstance(node, ast.UnaryOp) else node
     return node if isinstance(inner, ast.Constant) else ast.Constant(...)
 
@@ -201,7 +201,7 @@ def _operands(f: Function) -> list[str]:
 
 
 def _is_property(decorator: ast.expr) -> bool:
-    """Whether it makes a function a property, or what is assigned to one."""
+    """Whether a decorator makes a function a property or its setter."""
     text = ast.unparse(decorator)
     return text == "property" or text.endswith(".setter")
 
@@ -237,7 +237,7 @@ def _makes(f: Function) -> bool:
 
 
 def _formatted(text: str) -> str:
-    """Sorted, folded, without what is not used."""
+    """Sorted, folded, without unused imports."""
     beside = Path(sys.executable).with_name("ruff")
     ruff = str(beside) if beside.exists() else "ruff"
     for command in (["check", "--quiet", "--fix-only", "--select", "I,F401,F811,RUF022"], ["format"]):
@@ -247,7 +247,7 @@ def _formatted(text: str) -> str:
 
 
 def _constant(tree: ast.Module, name: str) -> Any:
-    """What a module's constant is."""
+    """The value of a module's constant."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return ast.literal_eval(node.value)
@@ -260,7 +260,7 @@ def _listed(tree: ast.Module, name: str) -> tuple[str, ...]:
 
 
 def _others(there: Collection[str], suffix: str = "") -> list[ast.stmt]:
-    """The other names of functions (`ALIASES`) that are there, as assignments."""
+    """The aliases (`ALIASES`) of the functions present, as assignments."""
     pairs = _constant(Module("lamina.ops").tree, "ALIASES").items()
     found = [(f"{other}{suffix}", f"{name}{suffix}") for other, name in pairs]
     return [ast.parse(f"{other} = {name}").body[0] for other, name in found if name in there]
@@ -315,7 +315,7 @@ def operators_stub() -> str:
 
 
 def _class_body(stub: Stub, home: Module, source: ast.ClassDef) -> list[Function]:
-    """The methods of `Operators`: those that it writes out, and the functions that are methods too."""
+    """The methods of `Operators`: those written out, and the functions that are methods too."""
     written = [n for n in source.body if isinstance(n, Function)]
     body = [x for f in written for x in stub.function(f, f.name, home, METHODS)]
     for name in (*_listed(home.tree, "METHODS"), *_listed(home.tree, "OWN_METHODS")):
@@ -326,7 +326,7 @@ def _class_body(stub: Stub, home: Module, source: ast.ClassDef) -> list[Function
 
 
 def _writers(stub: Stub, home: Module, source: ast.ClassDef) -> list[Function]:
-    """The methods of `InPlace`: whatever they are given, they give the operand itself."""
+    """The methods of `InPlace`: for any arguments they return the operand itself."""
     kinds = (TRACED[0], METHODS[1])
     body = [stub.typed(n, n.name, home, *kinds) for n in source.body if isinstance(n, Function)]
     for name in _listed(home.tree, "IN_PLACE"):
@@ -364,7 +364,7 @@ STUBS: dict[Path, Callable[[], str]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the stubs, or tell which of them is out of date."""
+    """Write the stubs, or report which of them are out of date."""
     stale = [p for p, make in STUBS.items() if not p.exists() or p.read_text(encoding="utf-8") != make()]
     for path in stale:
         if argv == ["write"]:

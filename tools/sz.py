@@ -1,4 +1,4 @@
-"""Lines per folder: `python -m tools.sz`. A mirror, not a score.
+"""Lines per folder: `python -m tools.sz`. For information, not a score.
 
 Counts lines that hold code (no blank lines, no comments, no docstrings) and prints, per folder of
 src/lamina, the files, the code lines, the median and the longest function; generated code apart.
@@ -29,7 +29,7 @@ SKIPPED = {
 
 @dataclass
 class Size:
-    """What one folder holds."""
+    """The sizes of one folder."""
 
     files: int = 0
     lines: int = 0
@@ -43,7 +43,7 @@ class Size:
 
 
 def docstring_lines(tree: ast.AST) -> set[int]:
-    """The lines that docstrings take."""
+    """The lines of docstrings."""
     found: set[int] = set()
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -71,7 +71,7 @@ def function_sizes(file: Path, lines: set[int]) -> Iterator[int]:
 
 
 def measure(package: Path) -> dict[str, Size]:
-    """Sizes by folder directly under the package; "generated" holds the files that codegen wrote."""
+    """Sizes by folder directly under the package; "generated" contains the files written by codegen."""
     sizes: dict[str, Size] = {}
     for file in sorted(package.rglob("*.py")):
         parts = file.relative_to(package).parts

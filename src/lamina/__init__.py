@@ -1,10 +1,10 @@
 """Lamina: cuDNN for Python, from the C call to the trained network.
 
-This is the public list. Whoever wants one layer alone imports it: `lamina.c.cudnn` (the C API, name for name),
+This is the public list. A single layer is imported by itself: `lamina.c.cudnn` (the C API, name for name),
 `lamina.cudnn` (its descriptors as objects), `lamina.runtime` (devices, streams, memory, kernels), `lamina.ops`,
 `lamina.graph`, `lamina.nn`, `lamina.optim`, `lamina.data`, `lamina.train`, `lamina.infer`, `lamina.convert`.
 
-Importing it costs little: what a name needs is imported when the name is first used.
+The import is cheap: the module behind a name is imported when the name is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -193,7 +193,7 @@ __all__ = [
 ]
 __dir__ = listing(__all__)
 
-#: Which names come from where.
+#: The module that each name comes from.
 _HOMES = {
     "lamina.files": (
         "load_safetensors",
@@ -258,7 +258,7 @@ _PACKAGES = (
     "spec",
     "train",
 )
-#: Torch's other names of dtypes; not in the public list, so that `from lamina import *` hides no type of Python's.
+#: Torch's aliases of dtypes; not in the public list, so that `from lamina import *` shadows no builtin types.
 _OTHER_DTYPES = {
     "bool": "bool_",
     "double": "float64",

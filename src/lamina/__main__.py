@@ -1,4 +1,4 @@
-"""`python -m lamina` is the program `lamina`."""
+"""`python -m lamina` runs the program `lamina`."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""A property whose value is kept, without a lock.
+"""A cached property without a lock.
 
-Before Python 3.12 `functools.cached_property` takes a lock at every first reading, which costs more than most values
+Before Python 3.12 `functools.cached_property` takes a lock at every first access, which costs more than most values
 do: a program asks for thousands. Two threads at once may both compute the value; both get the one that is kept, which
 later versions do not promise.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
 
     class cached_property:  # noqa: N801 - as Python calls it
-        """A value that is computed when it is first read, and kept in the object's `__dict__`."""
+        """A value computed at first access and kept in the object's `__dict__`."""
 
         def __init__(self, make):
             self.make, self.name, self.__doc__ = make, make.__name__, make.__doc__

@@ -1,7 +1,7 @@
-"""JSON from files: parsed only where it cannot need much more memory than its text has bytes.
+"""JSON from files, parsed only if its objects need little more memory than the text has bytes.
 
-A few bytes of JSON can make a large object (`{"a":1}` becomes 400 bytes), so that a file of some megabytes could ask
-for gigabytes. What would be made is counted before anything is parsed.
+A few bytes of JSON can make a large object (`{"a":1}` becomes 400 bytes), so a file of some megabytes could ask
+for gigabytes. The objects are counted before anything is parsed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 #: Bytes that a parsed text may need beyond twice its length.
 ALLOWANCE = 160 << 20
-#: Bytes that each sign of JSON stands for, at most: a dict with its first entry, a list, one more value or entry.
+#: Upper bound of the bytes for each JSON character: a dict with its first entry, a list, one more value or entry.
 _COST = {b"{": 240, b"[": 96, b",": 40, b":": 120}
-#: How deep values may stand in each other.
+#: Largest nesting depth.
 DEEPEST = 200
-#: What each bracket adds to the depth, and all that is none.
+#: The change of depth by each bracket, and all bytes that are no brackets.
 _DEPTH = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _FLAT = bytes(set(range(256)) - _DEPTH.keys())
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -26,7 +26,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 def parse_json(text: bytes | bytearray | str) -> Any:
     """The value of a JSON text.
 
-    Raises ValueError where it is none, says a name twice, is nested too deeply or would need too much memory.
+    Raises ValueError if the text is invalid, repeats a key, is nested too deeply or would need too much memory.
     """
     data = text.encode() if isinstance(text, str) else bytes(text)
     bare = _STRING.sub(b"", data)

@@ -4,12 +4,11 @@
 
     __getattr__ = lazy(__name__, {"digits": "lamina.data.scikit"})
 
-and `lamina.data.digits` is there at first use; `dir` and completion show it, and nothing but public names, by
+and `lamina.data.digits` is imported at first use. `dir` and completion show exactly the public names, by
 
     __dir__ = listing(__all__)
 
-This is the one place beside `backends.get` that imports by
-name.
+Besides `backends.get` this is the only place that imports by name.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ from typing import Any
 def lazy(
     package: str, names: Mapping[str, str], *, instead: Mapping[str, str] | None = None, elsewhere: str = ""
 ) -> Callable[[str], Any]:
-    """A module-level `__getattr__` for `package`: each name is taken from the module that `names` gives, or is that
-    module; "module:other" is what it calls other.
+    """A module-level `__getattr__` for `package`: each name is looked up in the module given by `names`, or is that
+    module itself; "module:other" looks it up there as `other`.
 
-    instead: what to write for names that are looked for here. elsewhere: the package whose public names are, too.
+    instead: hints in the error for names that users look for here. elsewhere: a package whose public names the error
+    refers to.
     """
 
     def getattr_(name: str) -> Any:
@@ -42,7 +42,7 @@ def lazy(
             text = f"module {package!r} has no attribute {name!r}" + (hint and f"; {hint}")
             raise AttributeError(
                 text, name=name, obj=sys.modules[package]
-            )  # so that a traceback finds what is meant
+            )  # so that a traceback shows the right line
         place, _, other = names[name].partition(":")
         module = importlib.import_module(place)
         value = module if place == f"{package}.{name}" else getattr(module, other or name)
@@ -53,11 +53,11 @@ def lazy(
 
 
 def _is_module(package: str, name: str) -> bool:
-    """Whether it can be imported: `from package import module` asks for an attribute first."""
+    """Whether the module can be imported: `from package import module` asks for an attribute first."""
     places = getattr(sys.modules[package], "__path__", ())
     return PathFinder.find_spec(f"{package}.{name}", list(places)) is not None
 
 
 def listing(names: Iterable[str]) -> Callable[[], list[str]]:
-    """A module-level `__dir__`: the public names."""
+    """A module-level `__dir__` of the public names."""
     return lambda: sorted(names)

@@ -1,4 +1,4 @@
-"""Philox4x32-10 in NumPy: the random words that every device and both pillars draw alike.
+"""Philox4x32-10 in NumPy: the generator of random words shared by every device and both pillars.
 
 J. Salmon, M. Moraes, R. Dror, D. Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 """
@@ -29,12 +29,12 @@ def philox4x32(counter: Array, key: tuple[int, int]) -> Array:
     return np.stack([c0, c1, c2, c3], -1).astype(np.uint32)
 
 
-#: Blocks that are drawn at a time, so that the ten rounds stay in the processor's cache.
+#: Blocks drawn at a time, so that the ten rounds stay in the processor's cache.
 _CHUNK = 1 << 13
 
 
 def words(seed: int, counter: int, count: int) -> Array:
-    """`count` random 32-bit words from the blocks counter, counter + 1, …: what element i of an op draws.
+    """`count` random 32-bit words from the blocks counter, counter + 1, …: word i is drawn by element i of an op.
 
     key = (seed mod 2^32, seed / 2^32), counter words = (low, high of counter + i // 4, 0, 0), word i % 4.
     Seed and counter are taken modulo 2^64.

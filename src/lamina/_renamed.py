@@ -1,4 +1,4 @@
-"""Keywords that are called otherwise now: a call with the old name fails and says the new one.
+"""Renamed keywords: a call with the old name fails, and the error gives the new one.
 
 @renamed(batch="batch_size")
 def digits(batch_size: int = 128) -> Batches: ...
@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator of functions and of `__init__`; names: old keyword -> the one that took its place."""
+    """A decorator of functions and of `__init__`; names: old keyword -> new keyword."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         title = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]

@@ -1,7 +1,7 @@
-"""Trees: nested tuples, lists and dicts of leaves, taken apart and put together again.
+"""Trees: nested tuples, lists and dicts of leaves, flattened and unflattened (pytrees).
 
-What a network takes and gives may be any of these. None is part of a tree's structure, and so are True and False
-where that is asked for; everything else is a leaf.
+The inputs and outputs of a network may be any of these. None is part of a tree's structure, and optionally True and
+False are too; everything else is a leaf.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Structure:
-    """A tree without its leaves; structures can be compared and be keys.
+    """A tree without its leaves; structures are comparable and hashable.
 
-    kind: tuple, list, dict, a named tuple's or a dataclass; NoneType for None, bool for True and False; None where a
-        leaf stands.
-    keys: of a dict, the names of a dataclass's fields, in order. branches: what lies within, in order.
-    like: what makes a dict of a class of its own, which has it as its `like`, of a plain one.
+    kind: tuple, list, dict, a named tuple's class or a dataclass; NoneType for None, bool for True and False;
+        None for a leaf.
+    keys: of a dict, or the field names of a dataclass, in order. branches: the structures of the children, in order.
+    like: for dicts of a subclass with a `like` attribute: makes one of a plain dict.
     """
 
     kind: type | None = None
@@ -36,11 +36,11 @@ class Structure:
         return hash((self.kind, self.keys, self.branches))
 
     def __reduce__(self) -> tuple[type[Structure], tuple[Any, ...]]:
-        return Structure, (self.kind, self.keys, self.branches, self.like)  # a hash holds in one process only
+        return Structure, (self.kind, self.keys, self.branches, self.like)  # hashes hold in one process only
 
     @property
     def value(self) -> bool | None:
-        """What stands here, where that is None, True or False."""
+        """The value in this place: None, True or False."""
         return self.keys[0] if self.kind is bool else None
 
     @property
@@ -59,7 +59,7 @@ class Structure:
         return f"({', '.join(inside)}{',' if len(inside) == 1 else ''})"
 
 
-#: Kinds of what is no container, and has a value.
+#: Kinds that are no containers and have a value.
 _FIXED = (type(None), bool)
 LEAF, _NOTHING = Structure(), Structure(type(None))
 _FLAGS = {flag: Structure(bool, (flag,)) for flag in (False, True)}
@@ -67,8 +67,8 @@ _FLAGS = {flag: Structure(bool, (flag,)) for flag in (False, True)}
 
 @lru_cache(maxsize=1024)
 def _same(kind: type, branches: tuple[Structure, ...], names: tuple[str, ...] = ()) -> Structure:
-    """Of a tuple, a list, a named tuple or a dict of names; one object for the same, as every call of a program asks
-    for it."""
+    """The structure of a tuple, a list, a named tuple or a dict with names; interned, as every call of a program
+    asks for it."""
     return Structure(kind, names, branches)
 
 
@@ -81,7 +81,7 @@ def flatten(
 ) -> tuple[list[Any], Structure]:
     """The leaves of a tree in order, and its structure.
 
-    is_leaf: asked of each container; where it is true the container is not looked into. open_dataclasses: whether
+    is_leaf: called with each container; True makes the container a leaf. open_dataclasses: whether
     objects of a dataclass are containers of their fields; else they are leaves. flags: whether True and False are
     part of the structure.
     """
@@ -112,7 +112,7 @@ def _flatten(
         branches = tuple([_flatten(b, found, is_leaf, opened, flags) for b in tree.values()])
         if type(tree) is not dict and (like := _maker(tree)) is not None:
             return Structure(dict, tuple(tree), branches, like)
-        if all(type(key) is str for key in tree):  # others may be equal and yet not the same: 1, 1.0 and True
+        if all(type(key) is str for key in tree):  # others may be equal, not identical: 1, 1.0, True
             return _same(dict, branches, tuple(tree))
         return Structure(dict, tuple(tree), branches)
     kind = type(tree) if hasattr(tree, "_fields") else tuple if isinstance(tree, tuple) else list
@@ -120,7 +120,8 @@ def _flatten(
 
 
 def _maker(tree: dict[Any, Any]) -> Callable[[dict[Any, Any]], dict[Any, Any]] | None:
-    """What makes a dict of its class, where that says so: an attribute, not an entry that its class gives as one."""
+    """The `like` of a dict subclass, if it has one: an attribute, not an entry that the class exposes as an
+    attribute."""
     try:
         found = object.__getattribute__(tree, "like")
     except AttributeError:
@@ -129,7 +130,7 @@ def _maker(tree: dict[Any, Any]) -> Callable[[dict[Any, Any]], dict[Any, Any]] |
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
-    """The tree of this structure with these leaves. Raises ValueError when they are too few or too many."""
+    """The tree of this structure with these leaves. Raises ValueError if there are too few or too many."""
     if structure.kind is None and len(leaves) == 1:
         return leaves[0]
     rest = iter(leaves)
@@ -147,7 +148,7 @@ def _unflatten(structure: Structure, rest: Iterator[Any]) -> Any:
     if kind is None:
         return next(rest)
     inside = []
-    for branch in structure.branches:  # no comprehension: StopIteration is to come through
+    for branch in structure.branches:  # no comprehension: StopIteration must propagate
         inside.append(_unflatten(branch, rest))
     if kind in _FIXED:
         return structure.value
@@ -155,7 +156,7 @@ def _unflatten(structure: Structure, rest: Iterator[Any]) -> Any:
         plain = dict(zip(structure.keys, inside, strict=True))
         return plain if structure.like is None else structure.like(plain)
     if is_dataclass(kind):
-        made = object.__new__(kind)  # as it was: what its constructor makes of fields is in them already
+        made = object.__new__(kind)  # as it was: the fields hold the constructor's results already
         for name, value in zip(structure.keys, inside, strict=True):
             object.__setattr__(made, name, value)
         return made
@@ -163,7 +164,7 @@ def _unflatten(structure: Structure, rest: Iterator[Any]) -> Any:
 
 
 def _binds(function: Callable[..., Any], *args: Any, **named: Any) -> bool:
-    """Whether a function takes these arguments; True where nobody knows."""
+    """Whether a function takes these arguments; True if the signature is unknown."""
     try:
         inspect.signature(function).bind(*args, **named)
     except TypeError:
@@ -174,12 +175,12 @@ def _binds(function: Callable[..., Any], *args: Any, **named: Any) -> bool:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The leaves alone."""
+    """Only the leaves."""
     return flatten(tree)[0]
 
 
 def names(structure: Structure, root: str) -> list[str]:
-    """Where each leaf is, as Python writes it: root for a single one, else root[0], root['mask'], root[1][0], …"""
+    """The path of each leaf as a Python expression: root for a single one, else root[0], root['mask'], …"""
     if structure.is_leaf:
         return [root]
     if structure.kind in _FIXED:
@@ -193,8 +194,8 @@ def names(structure: Structure, root: str) -> list[str]:
 def arguments(
     tree: Any, function: Callable[..., Any] | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a function is called with: a tuple or list holds positional arguments, a dict named ones, anything else is
-    the one argument. So is a dict whose names the function does not take, where it takes one argument."""
+    """The arguments for calling a function: a tuple or list holds positional arguments, a dict named ones, anything
+    else is the single argument. So is a dict whose keys the function does not take, if it takes one argument."""
     if isinstance(tree, dict):
         alone = function is not None and not _binds(function, **tree) and _binds(function, tree)
         return ((tree,), {}) if alone else ((), tree)

@@ -1,3 +1,3 @@
-"""The version, for those below the public list."""
+"""The version, for modules below the public list."""
 
 __version__ = "0.1.0"

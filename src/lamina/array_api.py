@@ -58,7 +58,7 @@ def round(x: Any, /) -> Any:
 
 
 def sign(x: Any, /) -> Any:
-    """-1, 0 or 1; NaN for NaN, which is 0 in `ops.sign`."""
+    """-1, 0 or 1; NaN for NaN, where `ops.sign` gives 0."""
     x = ops.identity(x)
     return ops.where(x == x, ops.sign(x), x)
 
@@ -113,17 +113,17 @@ def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: buil
 
 
 def any(x: Any, /, *, axis: Axis = None, keepdims: builtins.bool = False) -> Any:
-    """Whether an element along axes counts as true."""
+    """Whether any element along axes is true."""
     return ops.ne(ops.any(x, axis, keepdims), 0)
 
 
 def all(x: Any, /, *, axis: Axis = None, keepdims: builtins.bool = False) -> Any:
-    """Whether all elements along axes count as true."""
+    """Whether all elements along axes are true."""
     return ops.ne(ops.all(x, axis, keepdims), 0)
 
 
 def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: builtins.bool = False) -> Any:
-    """How many elements along axes are not 0."""
+    """The number of nonzero elements along axes."""
     return ops.sum(ops.ne(x, 0), axis, keepdims)
 
 
@@ -183,7 +183,7 @@ def searchsorted(x1: Any, x2: Any, /, *, side: Literal["left", "right"] = "left"
 
 
 def nonzero(x: Any, /) -> tuple[Any, ...]:
-    """The indices along each axis of the elements that are not 0."""
+    """The indices along each axis of the nonzero elements."""
     return tuple(ops.nonzero(x, as_tuple=True))
 
 
@@ -228,7 +228,7 @@ class UniqueInverse(NamedTuple):
 def unique_all(x: Any, /) -> UniqueAll:
     """The distinct elements with first indices, inverse indices and counts."""
     values, inverse, counts = ops.unique(x, return_inverse=True, return_counts=True)
-    order = ops.argsort(ops.flatten(inverse))  # stable: the first of each comes first
+    order = ops.argsort(ops.flatten(inverse))  # stable: the first occurrence of each comes first
     first = ops.index_select(order, 0, ops.sub(ops.cumsum(counts, 0), counts))
     return UniqueAll(values, first, inverse, counts)
 
@@ -249,12 +249,12 @@ def unique_values(x: Any, /) -> Any:
 
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Any:
-    """The index of the first largest element."""
+    """The index of the largest element; the first of equals."""
     return ops.argmax(x, axis, keepdims)
 
 
 def argmin(x: Any, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Any:
-    """The index of the first smallest element."""
+    """The index of the smallest element; the first of equals."""
     return ops.argmin(x, axis, keepdims)
 
 
@@ -266,22 +266,22 @@ def reshape(x: Any, /, shape: tuple[int, ...], *, copy: builtins.bool | None = N
 
 
 def permute_dims(x: Any, /, axes: tuple[int, ...]) -> Any:
-    """The axes in another order."""
+    """The axes permuted."""
     return ops.permute(x, axes)
 
 
 def matrix_transpose(x: Any, /) -> Any:
-    """The last two axes exchanged."""
+    """The last two axes swapped."""
     return ops.transpose(x, -2, -1)
 
 
 def expand_dims(x: Any, /, *, axis: int = 0) -> Any:
-    """With a new axis of size 1."""
+    """x with a new axis of size 1."""
     return ops.unsqueeze(x, axis)
 
 
 def squeeze(x: Any, /, axis: int | tuple[int, ...]) -> Any:
-    """Without axes of size 1. Raises ValueError for an axis of another size."""
+    """x without axes of size 1. Raises ValueError for an axis of another size."""
     axes = (axis,) if isinstance(axis, int) else axis
     if builtins.any(x.shape[a] != 1 for a in axes):
         raise ValueError(f"squeeze: axes {axes} of shape {x.shape} are not all of size 1")
@@ -314,7 +314,7 @@ def broadcast_to(x: Any, /, shape: tuple[int, ...]) -> Any:
 
 
 def moveaxis(x: Any, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Any:
-    """Axes moved to other places."""
+    """Axes moved to other positions."""
     return ops.movedim(x, source, destination)
 
 
@@ -351,7 +351,7 @@ def meshgrid(*arrays: Any, indexing: Literal["xy", "ij"] = "xy") -> tuple[Any, .
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The common shape."""
+    """The common shape under broadcasting."""
     return functools.reduce(spec.broadcast_shapes, shapes, ())
 
 
@@ -420,7 +420,7 @@ def ones(shape: Any, *, dtype: DType | None = None, device: Device | str | None 
 
 
 def empty_like(x: Any, /, *, dtype: DType | None = None, device: Device | str | None = None) -> Tensor:
-    """Arbitrary values of x's shape."""
+    """Arbitrary values in x's shape."""
     return empty(x.shape, dtype=dtype or x.dtype, device=device or _device_of(x))
 
 
@@ -432,12 +432,12 @@ def full_like(
 
 
 def zeros_like(x: Any, /, *, dtype: DType | None = None, device: Device | str | None = None) -> Tensor:
-    """Zeros of x's shape."""
+    """Zeros in x's shape."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 def ones_like(x: Any, /, *, dtype: DType | None = None, device: Device | str | None = None) -> Tensor:
-    """Ones of x's shape."""
+    """Ones in x's shape."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 

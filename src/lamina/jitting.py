@@ -64,43 +64,43 @@ def jit(
     max_program_bytes: int | str | None = None,
     tuning: bool = True,
 ) -> Jitted[P, R] | Callable[[Callable[P, R]], Jitted[P, R]]:
-    """Compile a function of tensors: each set of shapes and dtypes is traced, planned and placed once, then only run.
+    """Compile a function of tensors: each set of shapes and dtypes is traced, planned and laid out only once.
 
         @lm.jit
         def step(x, y):
             return ops.relu(net(x)) + y
 
     Args:
-        fn: takes and gives tensors, and nested tuples, lists, dicts and dataclasses of them. NumPy arrays and arrays
-            that speak DLPack count as tensors. Everything else among the arguments (numbers, strings, None, modules)
-            must be hashable and is fixed: another value is traced anew. It runs once per trace, so its Python side
-            effects happen once; a flag that it switches counts in the next call.
-        device: where it runs; None: where its tensors are (arguments first, then what it closes over), else the CPU.
+        fn: takes and returns tensors, and nested tuples, lists, dicts and dataclasses of them. NumPy arrays and
+            arrays that support DLPack count as tensors. All other arguments (numbers, strings, None, modules)
+            must be hashable and are static: another value is traced anew. fn runs once per trace, so its Python
+            side effects happen once; a flag that it switches takes effect in the next call.
+        device: where it runs; None: where its tensors are (arguments first, then its closure), else the CPU.
         backend, memory_limit: as in `compile`.
-        max_programs, max_program_bytes: how many traces are kept, and in how much memory (arenas, inputs and results;
-            by default a quarter of the device's); what was not used for longest goes first.
-        tuning: under the policy "auto" on a GPU, plans that nobody measured compete between calls, after two seconds
-            of them in at most a tenth of the time that they take; winners are put in before a call, and remembered
-            on disk. From then on results differ within the type's rounding. Nothing changes under the policy
-            `deterministic`. False, or LAMINA_TUNING=0 in the environment, turns it off; `.tuning` of the compiled
-            function says how far it is.
+        max_programs, max_program_bytes: limits of the traces kept and of their memory (arenas, inputs and results;
+            by default a quarter of the device's); the least recently used is evicted first.
+        tuning: under the policy "auto" on a GPU, plans without measurements are timed between calls, after two
+            seconds of calls and in at most a tenth of their time; winners are installed before a call, and
+            remembered on disk. From then on results differ within the dtype's rounding. Nothing changes under the
+            policy `deterministic`. False, or LAMINA_TUNING=0 in the environment, turns it off; `.tuning` of the
+            compiled function tells its progress.
 
     Tensors that fn closes over, such as the parameters of a network, stay where they are and are read by reference:
-    a program sees what training or `copy_` made of them. What fn writes to them (running statistics, the state of a
-    random generator, `copy_`) is written by every call. Memory that another library owns may change at any time and
-    is read anew by each call. Modules that are switched between training and inference are traced for both, and what
-    else fn reads (numbers, lists, objects around it and around the user's functions that it calls) is traced anew
-    where it has changed: what changes in each call is better a tensor among the arguments.
+    a program sees updates by training or `copy_`. Every call performs fn's writes to them (running statistics, the
+    state of a random generator, `copy_`). Memory that another library owns may change at any time and is read anew
+    by each call. Modules that are switched between training and inference are traced for both. A change of anything
+    else that fn reads (numbers, lists, objects in its closure and in that of user functions that it calls) leads to
+    a new trace: better pass values that change in each call as tensors.
 
-    It may decorate a method: the object is then the first of the fixed arguments, and held by its programs.
+    It may decorate a method: the object is then the first static argument, and is kept alive by its programs.
 
-    A tensor among the arguments that fn closes over, too, and writes, is one tensor, as without `jit`: fn sees in the
-    argument what it wrote, and there is a program for it.
+    An argument that is also a tensor of fn's closure which fn writes stays one tensor, as without `jit`: fn sees its
+    writes in the argument, and such arguments have a program of their own.
 
     Calls are thread-safe. Inside another trace (`jit`, `trace`, `grad`) the function is simply called.
 
-    Raises TypeError for what cannot be traced: branches on a tensor's values, numbers made of them, arguments that
-    are neither arrays nor hashable; ValueError for tensors on several devices.
+    Raises TypeError for code that cannot be traced (branches on a tensor's values, Python numbers made of them) and
+    for arguments that are neither arrays nor hashable; ValueError for tensors on several devices.
     """
     made = functools.partial(
         Jitted,
@@ -115,7 +115,7 @@ def jit(
 
 
 class Jitted(Generic[P, R]):
-    """A function that is compiled for each set of shapes; made by `jit`."""
+    """A function compiled for each set of shapes; made by `jit`."""
 
     def __init__(
         self,
@@ -134,16 +134,16 @@ class Jitted(Generic[P, R]):
         self.device = None if device is None else _where(device)
         self.backend, self.memory_limit = backend, memory_limit
         self._programs: Programs[Traced] = Programs(max_programs, max_program_bytes, "jit")
-        # Some of the programs, by `_identity` of the arguments.
+        # A part of the programs, by `_identity` of the arguments.
         self._known: dict[tuple[int, ...], _KnownTrace] = {}
-        self._written: dict[int, ref[Tensor]] = {}  # what fn closes over and writes, by id
+        self._written: dict[int, ref[Tensor]] = {}  # tensors of the closure that fn writes, by id
         self._lock = threading.RLock()
         self._tuner = CallTuner("" if tuning else "switched off")
         renew_after_fork(self)
         functools.update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What fn gives for these arguments, as tensors in fn's own structure."""
+        """fn's result for these arguments, as tensors in fn's own structure."""
         found, policy = self._known, current_policy()
         key = None if kwargs or recorder() is not None or self._shared(args) else _identity(args)
         if key is not None:
@@ -162,12 +162,12 @@ class Jitted(Generic[P, R]):
         return program.run(arrays)  # type: ignore[no-any-return]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method: the object comes first among the arguments, and is fixed."""
+        """As a method: the object is prepended to the arguments, and is static."""
         return self if instance is None else MethodType(self, instance)
 
     @property
     def tuning(self) -> TuningState:
-        """How far tuning between calls is."""
+        """The progress of tuning between calls."""
         return self._tuner.state
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Executable:
@@ -178,10 +178,10 @@ class Jitted(Generic[P, R]):
         """Drop all programs."""
         with self._lock:
             self._programs.clear()
-            self._known = {}  # who looks up now writes into the one that was there before
+            self._known = {}  # a concurrent lookup writes into the previous dictionary
 
     def renew(self) -> None:
-        """In a forked child: another thread may have been compiling."""
+        """In a forked child: another thread of the parent may have been compiling, with the lock held."""
         self._lock = threading.RLock()
 
     def __reduce__(self) -> str:
@@ -194,7 +194,7 @@ class Jitted(Generic[P, R]):
         return "\n".join([*lines, *(f"  {p.executable!r}" for p in self._programs)])
 
     def _program(self, given: _Arguments) -> Traced:
-        """The program for these arguments, traced and compiled when there is none."""
+        """The program for these arguments, traced and compiled if there is none."""
         shared = self._shared(given.leaves)
         same = tuple([(i, id(given.leaves[i])) for i in shared])
         key = given.structure, given.keys(), current_policy(), same
@@ -210,14 +210,14 @@ class Jitted(Generic[P, R]):
             return found
 
     def _shared(self, leaves: Sequence[Any]) -> tuple[int, ...]:
-        """Which arguments fn writes as tensors that it closes over: it sees in them what it wrote, and its programs
-        are for these very tensors."""
+        """The arguments that are tensors which fn writes by its closure: fn sees its writes in them, and a program is
+        specific to these very tensors."""
         if not self._written:
             return ()
         return tuple([i for i, x in enumerate(leaves) if isinstance(x, Tensor) and self._writes(x)])
 
     def _writes(self, x: Tensor) -> bool:
-        """Whether fn writes a tensor, or what it is a part of."""
+        """Whether fn writes a tensor, or the one that it is a view of."""
         known = self._written.get(id(x))
         if known is not None and known() is x:
             return True
@@ -225,7 +225,7 @@ class Jitted(Generic[P, R]):
         return any(y is not None and self._writes(y) for y in wholes)  # type: ignore[arg-type]
 
     def _compile(self, arguments: _Arguments, shared: Sequence[int]) -> Traced | None:
-        """Trace fn on values in place of the arrays, and compile what it did. None where it turns out that further
+        """Trace fn on values in place of the arrays, and compile the record. None if it turns out that further
         arguments are shared (see `_shared`)."""
         pairs = zip(arguments.names, arguments.leaves, strict=True)
         inputs = [Value(array_spec(x), name=name) for name, x in pairs if is_array(x)]
@@ -257,9 +257,9 @@ class Jitted(Generic[P, R]):
         return Traced.of(self, result, inputs, given, capture, where)
 
     def _device(self, arrays: Sequence[Any], held: Sequence[Tensor], capture: Capture) -> Device:
-        """Where the arguments are, or what fn closes over. Raises ValueError where these differ."""
+        """The device of the arguments, or of the closure. Raises ValueError if these differ."""
         own = [x.device for x in arrays if isinstance(x, Tensor)]
-        # Borrowed memory (arrays of NumPy) travels with each call.
+        # Borrowed memory (NumPy arrays) is uploaded with each call.
         states = [x.device for x in held if id(x) not in capture.written and not x.buffer.borrowed]
         found = list(dict.fromkeys([*own, *states]))
         if len(found) > 1:
@@ -274,10 +274,10 @@ class Jitted(Generic[P, R]):
 class Traced:
     """One compiled trace.
 
-    result: what fn gave: the structure of the results, and those that are no tensors. held: tensors that each call
-    reads as they are then; state: what fn closes over, with what it was when it was traced. feeds: what each call
-    asks for; finals: what it does at its end (an optimizer's rate, and its number of updates). calls: how the
-    executable is called.
+    result: fn's result: its structure, and the entries that are no tensors. held: tensors that each call reads with
+    their current values; state: the tensors of the closure, with their specs and devices at the time of the trace.
+    feeds: called before each call for further inputs; finals: called at the end of each call (an optimizer's rate,
+    its number of updates). calls: how the executable is called.
     """
 
     executable: Executable
@@ -303,16 +303,17 @@ class Traced:
         capture: Capture,
         where: Device,
     ) -> Traced:
-        """Compile: what fn writes to is updated in place, the rest stays, borrowed memory is read by each call."""
+        """Compile: tensors that fn writes are updated in place, others stay put, borrowed memory is read by each
+        call."""
         tensors = list(capture.tensors.values())
         fed = [value for value, _ in capture.feeds]
         stays = [x for x in tensors if id(x) in capture.written or not x.buffer.borrowed]
         read = [x for x in tensors if not any(x is y for y in stays)]
         every = [*inputs, *fed, *(capture.inputs[id(x)] for x in (*read, *stays))]
-        # Each output is a value of its own: what is only handed through is copied.
+        # Each output is a value of its own: inputs that are only returned are copied.
         taken = [capture.written[id(x)] for x in stays if id(x) in capture.written]
         results = [_own(v, every) for v in (*outputs, *taken)]
-        results += capture.exchanged(results)  # behind what the caller is given
+        results += capture.exchanged(results)  # after the results for the caller
         first, places = len(inputs) + len(fed) + len(read), len(outputs)
         written = [first + i for i, x in enumerate(stays) if id(x) in capture.written]
         executable = compile(
@@ -359,16 +360,16 @@ class Traced:
             return found
 
     def holds(self) -> bool:
-        """Whether a trace made now would be the same."""
+        """Whether tracing now would give the same program."""
         same = self.executable.is_settled() or self.may_hold_again()
         return same and all(guard() for guard in self.guards)
 
     def may_hold_again(self) -> bool:
-        """Whether what fn closes over still is of the same dtype and on the same device."""
+        """Whether the tensors of the closure still have the same dtype and device."""
         return all(x.spec.open == spec and x.device == where for x, spec, where in self.state)
 
 
-#: How many kinds of arguments are known by identity.
+#: Number of argument kinds that are cached by identity.
 _MOST_KNOWN = 64
 
 
@@ -382,7 +383,7 @@ class _KnownTrace:
 
 
 def _identity(args: tuple[Any, ...]) -> tuple[int, ...] | None:
-    """Which specs and devices positional tensors have; None where an argument is something else."""
+    """The specs and devices of positional tensors, by identity; None if an argument is something else."""
     found = []
     for x in args:
         if not isinstance(x, Tensor):
@@ -392,26 +393,26 @@ def _identity(args: tuple[Any, ...]) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-#: Where a tensor is among the results.
+#: The mark for a tensor among the results.
 _PLACE = object()
 
 
 def _without_values(result: Any) -> Any:
-    """The results with a mark in place of each tensor."""
+    """The result with a mark in place of each tensor."""
     found, structure = _tree.flatten(result, open_dataclasses=True)
     marked = [_PLACE if is_array(x) or isinstance(x, Operand) else x for x in found]
     return _tree.unflatten(structure, marked)
 
 
 def _own(value: Value, inputs: Sequence[Value]) -> Value:
-    """The value, computed: an input or a constant is copied."""
+    """The value as the output of a node: an input or a constant is copied."""
     made: Value = bind(Identity(), value)[0] if value.behind.node is None else value
     return made
 
 
 @dataclass(frozen=True)
 class _Arguments:
-    """What a function is called with, taken apart."""
+    """The arguments of a call, flattened."""
 
     leaves: list[Any]
     structure: Structure
@@ -423,7 +424,7 @@ class _Arguments:
 
     @property
     def arrays(self) -> list[Any]:
-        """Those of the leaves that count as tensors."""
+        """The leaves that count as tensors."""
         return [x for x in self.leaves if isinstance(x, Tensor) or is_array(x)]
 
     @property
@@ -433,7 +434,7 @@ class _Arguments:
         return [*_tree.names(positional, "args"), *_tree.names(named, "kwargs")]
 
     def keys(self) -> tuple[Hashable, ...]:
-        """What a program depends on, for each leaf."""
+        """For each leaf the part that a program depends on."""
         return tuple([self._key(i, x) for i, x in enumerate(self.leaves)])
 
     def _key(self, index: int, x: Any) -> Hashable:
@@ -441,7 +442,7 @@ class _Arguments:
             return x.spec.open, x.device
         if is_array(x):
             return array_spec(x), None
-        if isinstance(x, slice):  # no key in Python 3.11
+        if isinstance(x, slice):  # not hashable in Python 3.11
             return slice, x.start, x.stop, x.step
         try:
             hash(x)
@@ -450,7 +451,7 @@ class _Arguments:
                 f"jit: {self.names[index]} is a {type(x).__name__}: an argument is a tensor or array, a tuple, list, "
                 "dict or dataclass of such, or a hashable value that stays fixed"
             ) from None
-        return type(x), repr(x) if isinstance(x, float) else x  # 0.0 equals -0.0, and NaN not itself
+        return type(x), repr(x) if isinstance(x, float) else x  # 0.0 equals -0.0, NaN not itself
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -1,4 +1,4 @@
-"""Floor 4: Tensor, an array on a device. An op on tensors is planned (once per kind of call) and runs at once."""
+"""Floor 4: Tensor, an array on a device. Ops on tensors are planned (once per kind of call) and run at once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from lamina.spec import (
 from lamina.spec import contiguous as row_major
 
 CPU = Device("cpu")
-#: Elements shown at each end of an axis, and the size from which an axis is shortened.
+#: Elements shown at each end of an axis, and the size from which an axis is abbreviated.
 EDGE, SHORTEN = 3, 8
 
 
@@ -62,14 +62,14 @@ _changed = 0
 
 
 def tensors_changed() -> None:
-    """The values or the memory of a tensor that there was are other ones now."""
+    """Note that the values or the memory of an existing tensor changed."""
     global _changed
     _changed = next(_changes)
 
 
 def tensors_version() -> int:
-    """A number that changes whenever a tensor is overwritten or moved: who keeps what was made of many compares it
-    before looking at each. Every number is there once."""
+    """A number that changes whenever a tensor is overwritten or moved: caches that depend on many tensors compare it
+    before checking each. No number occurs twice."""
     return _changed
 
 
@@ -88,7 +88,7 @@ class Tensor(InPlace["Tensor"]):
 
     __slots__ = ("__weakref__", "_anywhere", "_buffer", "_part", "_spec", "version")
     bind_priority: ClassVar[int] = 1
-    #: Whether derivatives with respect to a module are taken in it: parameters say so, other tensors never are.
+    #: Whether a module is differentiated with respect to it: true for parameters, never for other tensors.
     requires_grad: bool = False
 
     def __init__(self, buffer: Buffer, spec: Spec) -> None:
@@ -97,16 +97,14 @@ class Tensor(InPlace["Tensor"]):
             raise ShapeError(f"tensor: {fixed} takes {fixed.nbytes} bytes, the buffer has {buffer.nbytes}")
         self._buffer = buffer
         self._spec = fixed
-        self._anywhere = False  # of host arrays, and what ops made of these alone: it goes where it is used
-        self._part: TensorPart | None = None  # what of another tensor it is: they are written together
-        self.version = (
-            0  # how often `copy_` overwrote the values: whoever keeps what it made of them compares
-        )
+        self._anywhere = False  # of host data alone: it follows the other operands
+        self._part: TensorPart | None = None  # of a view: the part of another tensor that it is
+        self.version = 0  # number of overwrites by `copy_`: caches compare it
 
-    # ---- what it is
+    # ---- attributes
     @property
     def spec(self) -> Spec:
-        """Shape, dtype and layout in memory."""
+        """Shape, dtype and memory layout."""
         return self._spec
 
     @property
@@ -128,26 +126,26 @@ class Tensor(InPlace["Tensor"]):
 
     @property
     def device(self) -> Device:
-        """Where the values are."""
+        """The device of the values."""
         return self._buffer.device
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, the layout's padding included."""
+        """Bytes in memory, padding of the layout included."""
         return self._spec.nbytes
 
     @property
     def read_only(self) -> bool:
-        """Whether the values may not be overwritten: the memory is someone else's and read-only (bytes, files opened
-        for reading), or several elements share one address (broadcast views)."""
+        """Whether the values may not be overwritten: the memory is foreign and read-only (bytes, files opened for
+        reading), or several elements share one address (broadcast views)."""
         return self._buffer.read_only or self._spec.overlaps
 
     # ---- values
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a NumPy array of the same shape (bfloat16 by ml_dtypes).
 
-        On the CPU it shares memory unless the layout is blocked (and is writable where the tensor is); from a GPU it
-        is a copy, after waiting for it.
+        On the CPU it shares memory unless the layout is blocked (and is writable if the tensor is); from a GPU it
+        is a copy, after a synchronization.
         """
         if (by := recorder()) is not None and not by.knows(self):
             raise TypeError(
@@ -166,7 +164,7 @@ class Tensor(InPlace["Tensor"]):
         return found
 
     def item(self) -> Any:
-        """The value of a tensor with one element, as a Python number. Raises ShapeError for others."""
+        """The value of a tensor with one element, as a Python number. Raises ShapeError for other sizes."""
         if self._spec.numel != 1:
             raise ShapeError(f"item: the tensor has shape {self.shape}; only one element can be an item")
         return self.numpy().item()
@@ -185,8 +183,8 @@ class Tensor(InPlace["Tensor"]):
     ) -> Tensor:
         """The tensor on another device or in another dtype; itself when nothing changes, unless `copy` is asked for.
 
-        where: a device, a dtype, both, or a tensor that has them. non_blocking: torch's word; what is computed with
-        the result waits for it in any case. Raises NoGpuError for a GPU that is not there.
+        where: a device, a dtype, both, or a tensor that has them. non_blocking: accepted for
+        torch's sake; the result's consumers wait for it in any case. Raises NoGpuError for a missing GPU.
         """
         place, kind = destination(where, device, dtype)
         found: Tensor = self if kind is None or kind == self.dtype else self.cast(kind)
@@ -194,7 +192,7 @@ class Tensor(InPlace["Tensor"]):
         if target == self.device:
             return tensor(found) if copy and found is self else found
         if recorder() is not None:
-            self.numpy()  # says why not
+            self.numpy()  # raises the error
         return _moved(found, target)
 
     def is_contiguous(self) -> bool:
@@ -202,7 +200,7 @@ class Tensor(InPlace["Tensor"]):
         return self._spec.is_contiguous
 
     def clone(self) -> Any:
-        """A copy of the values; gradients go through."""
+        """A copy of the values; gradients flow through."""
         by = recorder()
         found: Any = self if by is None else by.call_op(Clone(), [self])
         return tensor(found) if isinstance(found, Tensor) else found
@@ -210,7 +208,7 @@ class Tensor(InPlace["Tensor"]):
     def copy_(self, values: Any, non_blocking: bool = False) -> Self:
         """Overwrite the values with those of a tensor or array of the same shape; dtypes are converted.
 
-        non_blocking: torch's word; what is computed with the result waits for it in any case.
+        non_blocking: accepted for torch's sake; the result's consumers wait for it in any case.
         Raises ShapeError for another shape, ValueError for a tensor that is `read_only`.
         """
         if self.read_only:
@@ -224,7 +222,7 @@ class Tensor(InPlace["Tensor"]):
             raise ShapeError(f"copy_: cannot write shape {source.shape} into a tensor of shape {self.shape}")
         if source.dtype != self.dtype:
             source = source.to(dtype=self.dtype)
-        if self._spec.tag is None:  # gaps between the elements are not this tensor's
+        if self._spec.tag is None:  # gaps between the elements do not belong to this tensor
             relayout(source.to(self.device), self._spec, self._buffer)
         else:
             same = source if source._spec.same_memory(self._spec) else relayout(source, self._spec)
@@ -232,12 +230,12 @@ class Tensor(InPlace["Tensor"]):
         self.version += 1
         tensors_changed()
         if self._part is not None:
-            self._part.note()  # whatever was written over the whole before
+            self._part.note()  # earlier writes to the whole tensor are superseded
             self._part.write(self)
         return self
 
     def _become(self, name: str, made: Any) -> Self:
-        """The same object with the shape of another tensor, which is made of this one. Raises TypeError."""
+        """The same object with the shape of another tensor, which is computed from this one. Raises TypeError."""
         method = name.removesuffix("_")
         if recorder() is not None:
             raise TypeError(
@@ -262,7 +260,7 @@ class Tensor(InPlace["Tensor"]):
         return tuple(layout.strides)
 
     def _refresh(self) -> None:
-        """Take the values of what this is a part of, where that was written since."""
+        """For a view: reload the values if the tensor behind it was written since."""
         part = self._part
         if part is None or not part.is_stale():
             return
@@ -274,7 +272,7 @@ class Tensor(InPlace["Tensor"]):
             tensors_changed()
 
     def move_into(self, buffer: Buffer, spec: Spec) -> None:
-        """Move this tensor to other memory, in another layout, with the values it has now."""
+        """Move this tensor with its current values to other memory, in another layout."""
         if not isinstance(buffer, Buffer) or not isinstance(spec, Spec):
             raise TypeError(f"move_into: takes a Buffer and a Spec, got {type(buffer)} and {type(spec)}")
         if spec.open != self._spec.open:
@@ -292,18 +290,18 @@ class Tensor(InPlace["Tensor"]):
         tensors_changed()
 
     def _attributes(self) -> dict[str, Any]:
-        """What a copy takes over beside the values."""
+        """The attributes that a copy takes over besides the values."""
         return getattr(self, "__dict__", {})
 
     def __copy__(self) -> Self:
-        """Another tensor on the same memory, of a part another one that is the same part."""
+        """Another tensor on the same memory; of a view, another view of the same part."""
         made = _remade(type(self), self.buffer, self._spec, self._attributes())
-        made._part = shallow_copy(self._part)  # each sees for itself what was written since
+        made._part = shallow_copy(self._part)  # each notices later writes by itself
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A tensor with the same values in memory of its own, on the same device. While a function is recorded it is
-        given the values that this one has then, by each call of what is compiled."""
+        """A tensor with the same values in memory of its own, on the same device. In a recorded function each call of
+        the compiled program gives it the values that this tensor has then."""
         own = self if self._spec.tag is not None else relayout(self, self._spec.open.fixed)
         buffer = self.device.allocate(own.nbytes)
         copy(buffer, own.buffer, own.nbytes)
@@ -313,13 +311,14 @@ class Tensor(InPlace["Tensor"]):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: the values, row-major, and the device's name. Loaded where there is no such device, the tensor
-        is on the CPU."""
+        """For pickle: the values, row-major, and the device's name. If there is no such device when it is loaded, the
+        tensor is on the CPU."""
         values = np.ascontiguousarray(self.numpy()).reshape(self.shape)
         return _unpickled, (type(self), values, str(self.device), self._attributes())
 
     def contiguous(self) -> Tensor:
-        """The tensor row-major, in memory of its own; itself when it, and what it is a part of, lie so already."""
+        """The tensor row-major, in memory of its own; itself if it and the tensor that it is a view of already are
+        so."""
         if recorder() is not None:
             return self
         lies_so = self._spec.is_contiguous and (self._part is None or self._part.lies_row_major(self.shape))
@@ -382,13 +381,13 @@ class Tensor(InPlace["Tensor"]):
 
     # ---- Python
     def __setitem__(self, key: Any, values: Any) -> None:
-        """Overwrite the elements that a key names (see `getitem`); `x.at[key].set(values)` leaves x as it is."""
+        """Overwrite the elements selected by a key (see `getitem`); `x.at[key].set(values)` leaves x unchanged."""
         if not self._written_in_place(key, values):
             self.copy_(self.at[key].set(values))
 
     def _written_in_place(self, key: Any, values: Any) -> bool:
-        """Write elements where they lie, without a copy of the others: by NumPy, where the key and the values mean
-        there what they mean here. Whether it did."""
+        """Write elements in place by NumPy, without copying the others, if the key and the values have the same
+        meaning there. Returns whether it did."""
         lies = self.device.kind == "cpu" and self._spec.is_contiguous and self._part is None
         if not lies or self.read_only or recorder() is not None or not _is_of_slices(key):
             return False
@@ -400,7 +399,7 @@ class Tensor(InPlace["Tensor"]):
             with np.errstate(all="ignore"):  # as casts do
                 place[key] = given
         except (IndexError, ValueError):
-            return False  # the op says what is wrong
+            return False  # the op raises a proper error
         self.version += 1
         tensors_changed()
         return True
@@ -412,7 +411,7 @@ class Tensor(InPlace["Tensor"]):
         return float(self.item())
 
     def __format__(self, spec: str) -> str:
-        """A tensor of one element is formatted as its number: f"{loss:.3f}". Raises TypeError for others."""
+        """A tensor of one element is formatted as its number: f"{loss:.3f}". Raises TypeError for other sizes."""
         if not spec:
             return str(self)
         if self.numel() != 1:
@@ -439,7 +438,7 @@ class Tensor(InPlace["Tensor"]):
         return f"{type(self).__name__}({_values_text(self)}, {self._spec}, {self.device})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: what it is, and its numbers in a fold."""
+        """For notebooks: a summary, and the numbers in a collapsible section."""
         head = f"{type(self).__name__} {self._spec} on {self.device}, {human_bytes(self.nbytes)}"
         fold = f"<details open><summary><b>{escape(head)}</b></summary>"
         return f"{fold}<pre>{escape(_values_text(self))}</pre></details>"
@@ -470,18 +469,18 @@ class Tensor(InPlace["Tensor"]):
         if op.takes_part:
             part = TensorPart.of(op, tensors[0])
             if part is None and _meet(found[0]._buffer, tensors[0]._buffer):
-                # Its elements are its own, though the result of the op lies where the operand does.
+                # The elements are its own, though the op's result aliases the operand.
                 found = (relayout(found[0], found[0]._spec), *found[1:])
             found[0]._part = part
         return found
 
     @classmethod
     def call_op(cls, op: Op, operands: Sequence[Any]) -> Tensor:
-        """As `bind_op` for the first output; the others are left out where the op can do without them."""
+        """As `bind_op`, for the first output only; the op may skip the others."""
         return cls.bind_op(op.prune((True,)), operands)[0]
 
 
-#: What becomes a tensor where one is wanted: arrays of any library, numbers, nested lists of numbers.
+#: Convertible to a tensor: arrays of any library, numbers, nested lists of numbers.
 TensorLike: TypeAlias = (
     Tensor
     | np.ndarray[Any, Any]
@@ -495,7 +494,7 @@ TensorLike: TypeAlias = (
 )
 
 
-# ---- making tensors
+# ---- creation
 
 
 @checked
@@ -503,15 +502,15 @@ def tensor(data: Any, dtype: DTypeLike | None = None, device: Device | str | Non
     """A tensor with a copy of data: numbers, nested lists, or an array of any library.
 
     Python floats become float32; other dtypes are kept unless `dtype` asks for another. device: default "cpu".
-    Raises TypeError for what is no array: text, lists of different lengths.
+    Raises TypeError for data that is no array: text, lists of different lengths.
     """
     if not isinstance(data, Tensor | np.generic) and not is_array(data):
         data = _array_of(data)
         if data.dtype == np.float64 and dtype is None:
             data = data.astype(np.float32)
-    with recording(recorder() if isinstance(data, Tensor) else None):  # numbers of the host are converted now
+    with recording(recorder() if isinstance(data, Tensor) else None):  # host numbers are converted now
         source = as_tensor(data).to(dtype=dtype)
-    with recording(None):  # the bytes are copied here and now
+    with recording(None):  # the bytes are copied now
         rows = source.contiguous()
     target = source.device if device is None else _device(device)
     held = target.allocate(rows.nbytes)
@@ -535,7 +534,7 @@ T = TypeVar("T", bound=Tensor)
 
 
 def _remade(kind: type[T], buffer: Buffer, spec: Spec, attributes: dict[str, Any]) -> T:
-    """A tensor of this class, whatever its class wants to be made from."""
+    """A tensor of this class, without calling its constructor."""
     made = kind.__new__(kind)
     Tensor.__init__(made, buffer, spec)
     for name, value in attributes.items():
@@ -544,7 +543,7 @@ def _remade(kind: type[T], buffer: Buffer, spec: Spec, attributes: dict[str, Any
 
 
 def _unpickled(kind: type[T], values: np.ndarray[Any, Any], where: str, attributes: dict[str, Any]) -> T:
-    """A pickled tensor: on its device, or on the CPU where that is not there."""
+    """A pickled tensor: on its device, or on the CPU if there is no such device."""
     wanted = Device(where)
     target = wanted if wanted in devices() else CPU
     held = target.allocate(values.nbytes)
@@ -553,11 +552,11 @@ def _unpickled(kind: type[T], values: np.ndarray[Any, Any], where: str, attribut
 
 
 def writable(x: Any) -> Tensor:
-    """x as a tensor that may be written: over its own memory, or a copy of it where that is read-only."""
+    """x as a tensor that may be written: on its own memory, or a copy if that is read-only."""
     found = as_tensor(x)
     if found.read_only:
         return tensor(found)
-    found._anywhere = False  # a state stays where it is
+    found._anywhere = False  # a state stays on its device
     return found
 
 
@@ -566,7 +565,7 @@ def writable(x: Any) -> Tensor:
 def empty(
     *size: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
 ) -> Tensor:
-    """A row-major tensor with arbitrary values; sizes are given one by one or as one sequence."""
+    """A row-major tensor with arbitrary values; sizes are given as separate arguments or as one sequence."""
     spec = Spec(as_shape(_sizes(size)), as_dtype(dtype))
     return Tensor(_device(device).allocate(spec.nbytes), spec)
 
@@ -578,7 +577,7 @@ def full(
     dtype: DTypeLike | None = None,
     device: Device | str | None = None,
 ) -> Tensor:
-    """A tensor with the same value everywhere, without a dtype of the value's kind: float32, int64 or bool."""
+    """A tensor filled with one value; the default dtype follows the value's kind: float32, int64 or bool."""
     kind = np.asarray(fill_value).dtype.kind if dtype is None else ""
     made = empty(size, dtype=dtype or {"b": "bool", "i": "int64", "u": "int64"}.get(kind, "float32"))
     made._values()[...] = fill_value
@@ -590,7 +589,7 @@ def full(
 def zeros(
     *size: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
 ) -> Tensor:
-    """A tensor of zeros; sizes are given one by one or as one sequence."""
+    """A tensor of zeros; sizes are given as separate arguments or as one sequence."""
     return full(_sizes(size), 0, dtype, device)
 
 
@@ -599,7 +598,7 @@ def zeros(
 def ones(
     *size: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
 ) -> Tensor:
-    """A tensor of ones; sizes are given one by one or as one sequence."""
+    """A tensor of ones; sizes are given as separate arguments or as one sequence."""
     return full(_sizes(size), 1, dtype, device)
 
 
@@ -612,7 +611,7 @@ def arange(
     dtype: DTypeLike | None = None,
     device: Device | str | None = None,
 ) -> Tensor:
-    """Numbers from start (0 without end) up to, not including, end. Of ints int64, else float32. torch.arange.
+    """Numbers from start (0 if end is omitted) up to but excluding end: int64 for ints, else float32. torch.arange.
 
     Raises ValueError for a step of 0, or one that leads away from end.
     """
@@ -628,9 +627,9 @@ def arange(
 def linspace(
     start: Any, end: Any, steps: int, *, dtype: DTypeLike = "float32", device: Device | str | None = None
 ) -> Tensor:
-    """So many evenly spaced numbers from start to end, both included; towards zero for integers. torch.linspace.
+    """`steps` evenly spaced numbers from start to end, both included; truncated for integer dtypes. torch.linspace.
 
-    start and end are numbers, or tensors of one.
+    start and end are numbers, or tensors with one element.
     """
     return tensor(_spaced("linspace", start, end, steps), as_dtype(dtype), device)
 
@@ -645,7 +644,7 @@ def logspace(
     dtype: DTypeLike = "float32",
     device: Device | str | None = None,
 ) -> Tensor:
-    """base to the power of so many evenly spaced numbers from start to end. torch.logspace."""
+    """base to the power of `steps` evenly spaced numbers from start to end. torch.logspace."""
     powers = _spaced("logspace", start, end, steps)
     if not as_dtype(dtype).is_float:
         powers = np.trunc(powers)
@@ -690,14 +689,14 @@ def triu_indices(
 
 
 def _sizes(given: tuple[int | Sequence[int], ...]) -> Any:
-    """Sizes given one by one or as one sequence."""
+    """Sizes given as separate arguments or as one sequence."""
     return given[0] if len(given) == 1 else given
 
 
 def from_dlpack(x: Any) -> Tensor:
-    """A tensor over the memory of another library's array, without a copy.
+    """A tensor on the memory of another library's array, without a copy.
 
-    Raises TypeError when x does not speak DLPack or has a dtype that Lamina does not know.
+    Raises TypeError if x does not support DLPack or has a dtype that Lamina does not know.
     """
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack: {type(x).__name__} has no __dlpack__")
@@ -705,7 +704,7 @@ def from_dlpack(x: Any) -> Tensor:
 
 
 def _is_of_slices(key: Any) -> bool:
-    """Whether a key has integers, slices that go ahead, `...` and None alone."""
+    """Whether a key has only integers, slices with positive step, `...` and None."""
     parts = key if isinstance(key, tuple) else (key,)
     ahead = (
         not isinstance(p, slice) or p.step is None or (type(p.step) is int and p.step > 0) for p in parts
@@ -714,7 +713,7 @@ def _is_of_slices(key: Any) -> bool:
 
 
 def _fitting(values: Any, dtype: np.dtype[Any]) -> Any:
-    """A number, array or tensor on a CPU that NumPy converts to a type as `to` does; None for others."""
+    """A number, array or CPU tensor if NumPy converts it to the dtype as `to` does; None for others."""
     if isinstance(values, bool | int | float):
         if dtype.kind == "i" and not isinstance(values, float):
             return values if np.iinfo(dtype).min <= values <= np.iinfo(dtype).max else None
@@ -729,7 +728,7 @@ def _fitting(values: Any, dtype: np.dtype[Any]) -> Any:
 def as_tensor(x: Any) -> Tensor:
     """x as a tensor, sharing memory where possible: tensors, NumPy arrays, DLPack arrays, numbers, lists.
 
-    What comes from the host goes, as an operand beside a tensor on another device, to that device.
+    A host array that is an operand beside a tensor on another device is moved to that device.
     """
     if isinstance(x, Tensor):
         return x
@@ -739,8 +738,8 @@ def as_tensor(x: Any) -> Tensor:
 
 
 def _adopted_by(op: Op, x: Any) -> Tensor:
-    """An operand of an op as a tensor. A number, unless the result may be a part of it, is one that others read too:
-    `x * 2` asks for the same one again and again."""
+    """An operand of an op as a tensor. A number is shared, unless the result may be a view of it: `x * 2` asks for
+    the same one again and again."""
     if type(x) is np.ndarray and not x.shape and not op.takes_part:
         return _number(x.tobytes(), x.dtype)
     return as_tensor(x)
@@ -748,7 +747,7 @@ def _adopted_by(op: Op, x: Any) -> Tensor:
 
 @lru_cache(maxsize=512)
 def _number(data: bytes, dtype: np.dtype[Any]) -> Tensor:
-    """A number as an operand. By its bytes, as 0.0 equals -0.0; nothing writes it."""
+    """A number as an operand; cached by its bytes, as 0.0 equals -0.0, and never written."""
     return as_tensor(np.frombuffer(data, dtype).reshape(()))
 
 
@@ -766,11 +765,11 @@ def _adopted(x: Any) -> Tensor:
 
 
 def flatten_arrays(tree: Any, what: str, *, needed: bool = True) -> tuple[list[Any], Structure]:
-    """The arrays in nested tuples, lists and dicts (NumPy's as they are, others as tensors), and the structure.
+    """The arrays in nested tuples, lists and dicts (NumPy arrays unchanged, others as tensors), and the structure.
 
     A list of (lists of) numbers is an array. Tuples, and lists of arrays, hold several; True and False in them are
-    part of the structure, as None is. Raises TypeError for what may be meant either way (a tuple of numbers, a list
-    of numbers and arrays), is no array, or (needed) holds none; `what` names the caller.
+    part of the structure, as None is. Raises TypeError for ambiguous containers (a tuple of numbers, a list of
+    numbers and arrays), for leaves that are no array, and (needed) if there is none; `what` names the caller.
     """
     if isinstance(tree, Tensor | np.ndarray):
         return [plain_array(tree)], LEAF
@@ -794,12 +793,12 @@ def _open_spec(shape: Shape, dtype: np.dtype[Any]) -> Spec:
 
 
 def plain_array(x: Any) -> Any:
-    """A NumPy array in the machine's byte order as it is, anything else as a tensor."""
+    """A NumPy array in native byte order as it is, anything else as a tensor."""
     return x if type(x) is np.ndarray and x.dtype.byteorder != ">" else as_tensor(x)
 
 
 def _is_numbers(x: Any, what: str) -> bool:
-    """Whether a container is an array in numbers. Raises TypeError where that is not clear."""
+    """Whether a container is an array given as numbers. Raises TypeError if that is ambiguous."""
     if isinstance(x, dict) or hasattr(x, "_fields"):
         return False
     bare = [is_number(e) for e in x]
@@ -827,7 +826,7 @@ def as_constant(x: Any) -> Tensor:
 
 
 def _meet(a: Buffer, b: Buffer) -> bool:
-    """Whether two pieces of a device's memory have bytes in common."""
+    """Whether two pieces of a device's memory overlap."""
     return a.pointer < b.pointer + b.nbytes and b.pointer < a.pointer + a.nbytes
 
 
@@ -843,8 +842,8 @@ register_adopter(as_tensor)
 
 
 def _together(op: Op, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Operands on one device: that of those that were put on one. Arrays of the host go there, and its numbers (of
-    rank 0), as in torch. Raises ValueError where tensors were put on several devices."""
+    """Operands on one device: that of the operands with an explicit device. Host arrays and host
+    numbers of rank 0 are moved there, as in torch. Raises ValueError for explicit tensors on several devices."""
     placed = [x.device for x in tensors if not (x._anywhere or (not x.shape and x.device == CPU))]
     where = placed[0] if placed else tensors[0].device
     if any(d != where for d in placed):
@@ -854,7 +853,7 @@ def _together(op: Op, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _there(x: Tensor, where: Device) -> Tensor:
-    """An operand on another device; recording a program says why not."""
+    """An operand on another device; when a program is recorded, an error that says why not."""
     return (
         x.to(where) if x.shape or recorder() is not None else _number_on(where, x.numpy().tobytes(), x.dtype)
     )
@@ -862,7 +861,8 @@ def _there(x: Tensor, where: Device) -> Tensor:
 
 @lru_cache(maxsize=512)
 def _number_on(where: Device, data: bytes, dtype: DType) -> Tensor:
-    """A number as an operand on a device, where nothing writes it: `x * 2` asks for the same one again and again."""
+    """A number as an operand on a device; cached as nothing writes it: `x * 2` asks for the same one again and
+    again."""
     return _moved(_from_numpy(np.frombuffer(data, dtype.numpy).reshape(())), where)
 
 
@@ -887,7 +887,7 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 
 @lru_cache(maxsize=4096)
 def _array_spec(shape: Shape, dtype: np.dtype[Any], strides: tuple[int, ...]) -> Spec:
-    """Of an array of NumPy; strides in bytes."""
+    """The spec of a NumPy array; strides in bytes."""
     empty = 0 in shape
     layout = row_major(shape) if empty else Layout(tuple(s // dtype.itemsize for s in strides))
     return Spec(shape, as_dtype(dtype), layout)
@@ -904,13 +904,13 @@ def _from_shared(shared: dlpack.Shared) -> Tensor:
     return Tensor(buffer, spec)
 
 
-# ---- running
+# ---- execution
 
 
 @lru_cache(maxsize=4096)
 def plan_of(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> Plan:
     """The backend's plan, made once for all eager calls and programs. Raises NoKernel."""
-    inferred(op, *[s.open for s in specs])  # which passes have asked for
+    inferred(op, *[s.open for s in specs])  # the passes have asked for it already
     return backend.plan(op, specs, policy)
 
 
@@ -927,9 +927,10 @@ def relaid_of(plan: Plan, layout: Layout) -> Plan | None:
 
 
 class _Bound(threading.local):
-    """What each thread bound lately: ops in a loop get the same memory again, and binding costs more than looking up.
+    """Recently bound plans of each thread: ops in a loop get the same memory again, and binding costs more than a
+    lookup.
 
-    What is bound holds addresses, no memory. Threads do not share it, as a library's handle belongs to one.
+    Bound plans hold addresses, no memory. Threads do not share them, as a library handle belongs to one thread.
     """
 
     def __init__(self) -> None:
@@ -937,7 +938,7 @@ class _Bound(threading.local):
 
 
 class EagerCall:
-    """A plan as eager ops run it, on operands of certain specs: what is the same in each call is settled once."""
+    """A plan as eager ops run it, for operands of certain specs: the work common to all calls is done once."""
 
     __slots__ = ("_moves", "_outputs", "_stream", "_workspace", "plan")
 
@@ -949,13 +950,13 @@ class EagerCall:
         self._stream = device.default_stream.handle
 
     def bind(self, inputs: tuple[int, ...], outputs: tuple[int, ...], workspace: int) -> Run:
-        """The plan at these addresses."""
+        """The plan bound to these addresses."""
         return self.plan.bind(Call(inputs, outputs, workspace, self._stream))
 
     def __call__(
         self, tensors: Sequence[Tensor], outputs: tuple[Tensor, ...] | None = None
     ) -> tuple[Tensor, ...]:
-        """What the plan makes of tensors on its device, in new memory or in that of `outputs`."""
+        """Run the plan on tensors of its device; the outputs are in new memory or in that of `outputs`."""
         if self._moves:
             tensors = [
                 x if x._spec.same_memory(s) else relayout(x, s)
@@ -981,7 +982,7 @@ _bound = _Bound()
 
 @lru_cache(maxsize=4096)
 def _eager(where: Device, op: Op, policy: Policy, *specs: Spec) -> EagerCall:
-    """How an op runs on tensors of these specs, settled when it is first asked for. Raises NoKernel."""
+    """How an op runs on tensors of these specs, determined at first use. Raises NoKernel."""
     backend = backends.get(where)
     return EagerCall(backend.device, plan_of(backend, op, specs, policy), specs)
 
@@ -1002,7 +1003,8 @@ def _flat(x: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _values_text(x: Tensor) -> str:
-    """Values, long axes shortened, and on the CPU their range; of a large one on a GPU only the ends are copied."""
+    """The values, long axes abbreviated, and on the CPU their range; of a large GPU tensor only the ends are
+    copied."""
     far = x.device.kind != "cpu" and x.spec.numel > SHORTEN**2
     values = _ends(x.contiguous() if x.spec.physical.is_blocked else x) if far else x._values()
     text = np.array2string(

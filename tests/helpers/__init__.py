@@ -1,4 +1,4 @@
-"""What several test files share: references, case lists, emulated GPUs, stubs of the driver, recorders."""
+"""Shared by several test files: references, case lists, emulated GPUs, stubs of the driver, recorders."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What cuDNN says about an H200, read on one with cuDNN 9.19.
+#: cuDNN's properties of an H200, read from one with cuDNN 9.19.
 H200_PROPERTIES = ROOT / "tests" / "data" / "h200_deviceprop_cudnn919.json"
 
 
 def slow_from(count: int, cases: Iterable[Any], *, several: bool = False) -> list[Any]:
-    """Values for `parametrize`: the first ones for every run, those from `count` on marked slow.
+    """Values for `parametrize`: the first `count` run always, the others are marked slow.
 
     several: each case is a tuple of the values of several parameters.
     """
@@ -21,5 +21,5 @@ def slow_from(count: int, cases: Iterable[Any], *, several: bool = False) -> lis
 
 
 def slow_but_every(step: int, cases: Iterable[Any]) -> list[Any]:
-    """Values for `parametrize`, of which every run takes each step-th and the slow one the others."""
+    """Values for `parametrize`: every step-th one runs always, the others are marked slow."""
     return [pytest.param(case, marks=[pytest.mark.slow] * (i % step > 0)) for i, case in enumerate(cases)]

@@ -1,6 +1,6 @@
 """torchaudio beside torch's CPU wheel: its compiled library needs CUDA, and importing torchaudio fails without it.
 
-What stands for the library is there before anybody imports torchaudio; transformers does.
+The replacement is installed before torchaudio is imported, which transformers does.
 """
 
 import sys

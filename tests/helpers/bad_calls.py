@@ -1,7 +1,7 @@
-"""Calls with wrong arguments, made at random: python -m tests.helpers.bad_calls MODULE SEED COUNT
+"""Random calls with invalid arguments: python -m tests.helpers.bad_calls MODULE SEED COUNT
 
-Each call is printed before it is made, so that the last line names what ended the process; then one JSON line says
-how often each kind of answer came. Memory addresses are never made up: those are the caller's word.
+Each call is printed before it is made, so that the last line names the call that ended the process; then one JSON
+line counts the outcomes by kind. Memory addresses are never invented: the caller is responsible for those.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lamina.spec import DTypeError, ShapeError
 from tests.helpers.legacy.lifetime import LEGACY
 
 Call = tuple[str, Callable[[], Any], list[Any]]
-#: What a call with wrong arguments may raise. CudnnError and DnnlError are RuntimeError, ValueError or MemoryError.
+#: Permitted errors for invalid arguments. CudnnError and DnnlError are RuntimeError, ValueError or MemoryError.
 ALLOWED = (
     TypeError,
     ValueError,
@@ -37,14 +37,14 @@ WRONG: tuple[Any, ...] = (
     None, 0, -1, 7, 2**31, 2**63, 2**70, 1.5, float("nan"), float("inf"), True, "abc", "", b"abc", (), (1, 2), [0],
     [2**40] * 3, {}, {"a": 1}, object(), int, len, range(3), 1j, slice(None), Ellipsis,
 )  # fmt: skip
-#: Among memory: what is not a number.
+#: Values for memory arguments: no numbers.
 MEMORY = tuple(x for x in WRONG if not isinstance(x, int) and x != b"abc")
-#: Functions that end processes, wait, or set what the whole process uses.
+#: Functions that end processes, wait, or change process-wide settings.
 LEFT_OUT = ("SetCallback", "set_jit", "set_max_cpu_isa", "set_verbose", "set_default")
 
 
 def functions(module: Any) -> list[Callable[..., Any]]:
-    """The public functions of a module that a call with wrong arguments cannot harm."""
+    """The public functions of a module that a call with invalid arguments cannot harm."""
     found = [f for f in vars(module).values() if inspect.isfunction(f) and f.__module__ == module.__name__]
     return [f for f in found if not f.__name__.startswith("_") and not any(n in f.__name__ for n in LEFT_OUT)]
 
@@ -60,7 +60,7 @@ def opaque(module: Any) -> list[Opaque]:
 
 
 def arguments(function: Callable[..., Any], rng: random.Random, objects: list[Opaque]) -> list[Any]:
-    """Wrong ones, with a descriptor of any kind among them."""
+    """Invalid arguments, with descriptors of any kind among them."""
     chosen = []
     for parameter in inspect.signature(function).parameters.values():
         note = str(parameter.annotation)
@@ -85,7 +85,7 @@ def bad_function_calls(module: Any, rng: random.Random, count: int) -> Iterator[
 
 
 def bad_object_calls(rng: random.Random, count: int) -> Iterator[Call]:
-    """Constructors and methods of the objects of the imperative API, with each other among the arguments."""
+    """Constructors and methods of the imperative API's objects, with other such objects among the arguments."""
     objects = {name: make() for name, make in LEGACY.items()}
     values = [*objects.values(), *WRONG]
     for _ in range(count):

@@ -3,8 +3,8 @@
     python -m tests.helpers.bad_op_calls --count 20000
     python -m tests.helpers.bad_op_calls --seed 3 --only 417          one call again
 
-A call takes a plausible call's arguments and puts a nonsense value in the place of one or two of them. It may
-succeed, or end in one of the documented errors; an AttributeError, KeyError, RecursionError, … from inside is a
+A call takes a plausible call's arguments and replaces one or two of them by nonsense values. It may
+succeed, or raise one of the documented errors; an internal AttributeError, KeyError, RecursionError, … is a
 fault, and so is an error without a message.
 """
 
@@ -24,9 +24,9 @@ import lamina as lm
 from lamina import ops
 from lamina.runtime import NoGpuError
 
-#: What bad arguments end in.
+#: Permitted errors for invalid arguments.
 DOCUMENTED = (TypeError, ValueError, IndexError, NotImplementedError, MemoryError, NoGpuError)
-#: What DLPack's exporters raise for arrays that they cannot describe.
+#: Errors of DLPack exporters for arrays that they cannot describe.
 FOREIGN = {"lamina.from_dlpack": BufferError}
 #: Public names that are no functions of values: they take functions, files or devices, or run for long.
 LEFT_OUT = {
@@ -46,7 +46,7 @@ LEFT_OUT = {
 
 
 class Odd:
-    """An object of no use."""
+    """A useless object."""
 
     def __repr__(self) -> str:
         return "Odd()"
@@ -64,7 +64,7 @@ def nonsense() -> list[Any]:
 
 
 def plausible(name: str, parameter: inspect.Parameter, rng: np.random.Generator) -> Any:
-    """An argument that a parameter of this name may expect."""
+    """An argument that a parameter of this name may accept."""
     floats = rng.standard_normal((2, 3, 4, 4)).astype(np.float32)
     by_name: dict[str, Any] = {
         "weight": floats[:, :, :3, :3], "dim": 1, "dim0": 0, "dim1": 1, "dims": (0, 1), "kernel_size": 2,
@@ -94,7 +94,7 @@ def targets() -> dict[str, Callable[..., Any]]:
 
 
 def make(seed: int, k: int) -> tuple[str, Callable[..., Any], list[Any], dict[str, Any]]:
-    """Call k of a seed: its name, the function, the arguments by place and by keyword."""
+    """Call k of a seed: its name, the function, the positional and keyword arguments."""
     rng = np.random.default_rng((seed, k))
     every = targets()
     name = list(every)[k % len(every)]
@@ -116,7 +116,7 @@ def make(seed: int, k: int) -> tuple[str, Callable[..., Any], list[Any], dict[st
 
 
 def _spoil(args: list[Any], options: dict[str, Any], first: int, rng: np.random.Generator) -> None:
-    """Put a nonsense value in the place of one argument, the own tensor of a method left out."""
+    """Replace one argument by a nonsense value, except the tensor of a method."""
     bad = nonsense()
     value = bad[int(rng.integers(len(bad)))]
     places: list[Any] = [*range(first, len(args)), *options]
@@ -130,7 +130,7 @@ def _spoil(args: list[Any], options: dict[str, Any], first: int, rng: np.random.
 
 
 def check(seed: int, k: int) -> tuple[str, str]:
-    """(outcome, what is wrong or ""): the outcome is "taken" or the error's type."""
+    """(outcome, fault or ""): the outcome is "taken" or the error's type."""
     name, function, args, options = make(seed, k)
     try:
         with warnings.catch_warnings():
@@ -156,7 +156,7 @@ def _short(value: Any) -> str:
 
 
 def faults(seed: int, calls: Sequence[int]) -> Iterator[str]:
-    """One line for each call that ends as it should not."""
+    """One line for each faulty call."""
     for k in calls:
         _, problem = check(seed, k)
         if problem:
@@ -164,7 +164,7 @@ def faults(seed: int, calls: Sequence[int]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; the exit status is 1 when a call ends as it should not."""
+    """The command line; the exit status is 1 if there is a faulty call."""
     parser = argparse.ArgumentParser(prog="python -m tests.helpers.bad_op_calls", description=__doc__)
     parser.add_argument("--seed", default=0, type=int)
     parser.add_argument("--count", default=1000, type=int)

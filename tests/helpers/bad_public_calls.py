@@ -1,13 +1,13 @@
 """Generated bad calls over the public names above the ops: layers, initializers, optimizers, schedules, training,
-serving, data, functions of functions, conversion.
+serving, data, function transformations, conversion.
 
     python -m tests.helpers.bad_public_calls --count 20000            in processes of 500 calls
     python -m tests.helpers.bad_public_calls --seed 3 --only 417      one call again
 
-A call takes arguments that work (`Example`s: by the names and annotations of the parameters, or written down for a
-class) and puts a nonsense value in the place of one or two of them. Constructors, methods and calls of what was
-constructed are called so. A call may succeed, or end in one of the documented errors with a message. It must not end
-the process, take longer than `PATIENCE`, or leave threads, files or memory behind.
+A call takes valid arguments (`Example`s: by the names and annotations of the parameters, or listed for a
+class) and replaces one or two of them by nonsense values. Constructors, methods and `__call__` of instances
+are tested. A call may succeed, or raise one of the documented errors with a message. It must not end
+the process, take longer than `PATIENCE`, or leak threads, files or memory.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from lamina.runtime import Device
 from lamina.train import CheckpointError, DivergedError, ResumeError
 from tests.helpers.bad_op_calls import _shown, nonsense
 
-#: What bad arguments end in. KeyError: of names that are not there; OSError: of files; DivergedError: of a run;
-#: RuntimeError: of what was not called before (a lazy layer, an optimizer without parameters);
-#: BufferError: of DLPack's exporters.
+#: Permitted errors for invalid arguments. KeyError: for missing names; OSError: for files; DivergedError: for runs;
+#: RuntimeError: for missing earlier calls (a lazy layer, an optimizer without parameters);
+#: BufferError: from DLPack exporters.
 DOCUMENTED = (
     TypeError, ValueError, IndexError, KeyError, NotImplementedError, MemoryError, OSError, DivergedError,
     CheckpointError, ResumeError, NoKernel, RuntimeError, BufferError,
 )  # fmt: skip
-#: What else is documented: of names of a module that are not there.
+#: Also documented: for missing names of a module.
 NAMED = ("get_submodule", "set_submodule", "get_parameter", "get_buffer")
-#: Seconds that one call may take.
+#: Time limit of one call in seconds.
 PATIENCE = 60.0
 MODULES = {
     "nn": ("nn",),
@@ -65,7 +65,7 @@ MODULES = {
     "graph": ("graph",),
     "convert": ("convert.onnx",),
 }
-#: Not called, beside whole networks (`nn.models`): what is not made by users, what the whole process shares.
+#: Not called, besides whole networks (`nn.models`): classes not instantiated by users, and process-wide state.
 LEFT_OUT = {
     "train.Step", "train.State", "lamina.use_deterministic_algorithms", "infer.QuantizedPredictor",
     "infer.SavedInferer", "lamina.Tensor", "lamina.Device", "graph.Executable", "graph.Node", "graph.Value",
@@ -110,7 +110,7 @@ def _onnx() -> Any:
     return onnx.helper.make_model(onnx.helper.make_graph([node], "g", [place("x")], [place("y")]))
 
 
-#: What a parameter of a name may expect, by area first ("optim.params"); made anew for each call.
+#: Plausible arguments by parameter name, optionally with the area ("optim.params"); made anew for each call.
 BY_NAME: dict[str, Callable[[], Any]] = {
     "module": lambda: nn.Linear(4, 3), "model": _net, "net": _net, "layer": lambda: nn.Linear(4, 3),
     "conv": lambda: nn.Conv2d(3, 4, 3).eval(), "bn": lambda: nn.BatchNorm2d(4).eval(), "norm": lambda: None,
@@ -162,7 +162,7 @@ BY_NAME: dict[str, Callable[[], Any]] = {
     "convert.model": _onnx,
     "reduction": lambda: "mean", "patience": lambda: 2, "monitor": lambda: "loss",
 }  # fmt: skip
-#: What a class needs beyond its defaults.
+#: Arguments that a class requires.
 NEEDED: dict[str, dict[str, Callable[[], Any]]] = {
     "FractionalMaxPool2d": {"output_size": lambda: 2},
     "FractionalMaxPool3d": {"output_size": lambda: 2},
@@ -174,7 +174,7 @@ NEEDED: dict[str, dict[str, Callable[[], Any]]] = {
     "UpsamplingBilinear2d": {"scale_factor": lambda: 2},
     "UpsamplingNearest2d": {"scale_factor": lambda: 2},
 }
-#: What the call of an instance takes, by class: what its forward function or `__call__` expects.
+#: Arguments of an instance's call, by class: those of its forward function or `__call__`.
 CALLED: dict[str, Callable[[], tuple[Any, ...]]] = {}
 for _name in ("Linear", "LazyLinear", "LayerNorm", "RMSNorm", "GLU", "Identity", "Softmax", "ReLU", "PReLU"):
     CALLED[_name] = lambda: (_x(2, 4),)
@@ -213,14 +213,14 @@ CALLED |= {
     "OnnxGraph": lambda: ({"x": _x(2, 3)},),
     "Flatten": lambda: (_x(2, 3, 4),),
 }
-#: Methods of everything of a kind, each tried on one of its classes.
+#: Methods common to a kind of class, each tried on one of its classes.
 METHODS = {
     "nn.Linear": nn.Module,
     "nn.Sequential": nn.Sequential,
     "optim.SGD": optim.Optimizer,
     "optim.lr_scheduler.StepLR": optim.lr_scheduler.LRScheduler,
 }
-#: Methods that the library calls, and users write: of callbacks, metrics, schedules and optimizers.
+#: Methods called by the library and written by users: of callbacks, metrics, schedules and optimizers.
 WRITTEN = {
     "train.callbacks": {"begin", "step", "epoch", "end", "state_dict", "load_state_dict"},
     "train.metrics": {"sums", "merge", "result", "of_counts", "of_difference"},
@@ -229,12 +229,12 @@ WRITTEN = {
     "data.transforms": {"mix"},
     "lamina": {"same_memory"},
 }
-#: Methods that a user does not call, or that run for long.
+#: Methods that users do not call, or that run for long.
 NOT_CALLED = {"generators", "masters", "wait", "close", "ask", "cuda"}
 
 
 class Target(NamedTuple):
-    """What is called: `make` gives the function, its parameters without `self`, and an instance where it has one."""
+    """A callable: `make` gives the function, its parameters without `self`, and an instance if it has one."""
 
     name: str
     area: str
@@ -252,7 +252,7 @@ def _parameters(function: Any, drop: int = 0) -> tuple[inspect.Parameter, ...]:
 
 @cache
 def targets() -> tuple[Target, ...]:
-    """Every public function, constructor, method and call of an instance."""
+    """Every public function, constructor, method and `__call__`."""
     found: list[Target] = []
     for area, names in MODULES.items():
         for name in names:
@@ -311,7 +311,7 @@ def _parameters_known(value: type) -> bool:
 
 
 def _instance(kind: type, area: str) -> Any:
-    """One that works."""
+    """A valid instance."""
     args, options = arguments(_parameters(kind), area)
     needed = {name: value() for name, value in NEEDED.get(kind.__name__, {}).items()}
     places = [p.name for p in _parameters(kind) if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -321,7 +321,7 @@ def _instance(kind: type, area: str) -> Any:
 
 
 def arguments(parameters: Sequence[inspect.Parameter], area: str) -> tuple[list[Any], dict[str, Any]]:
-    """Plausible ones, by place and by keyword."""
+    """Plausible arguments, positional and keyword."""
     args: list[Any] = []
     options: dict[str, Any] = {}
     for p in parameters:
@@ -335,7 +335,7 @@ def arguments(parameters: Sequence[inspect.Parameter], area: str) -> tuple[list[
 
 
 def plausible(p: inspect.Parameter, area: str) -> Any:
-    """What a parameter may expect."""
+    """A plausible argument for a parameter."""
     for name in (f"{area}.{p.name}", p.name):
         if (p.default is p.empty and name in BY_NAME) or name == "device":
             return BY_NAME[name]()
@@ -349,7 +349,7 @@ def plausible(p: inspect.Parameter, area: str) -> Any:
 
 
 def foreign() -> list[Any]:
-    """More nonsense: what is of the library, and does not belong."""
+    """More nonsense: objects of the library in the wrong place."""
     return [
         nn.Linear(2, 2), nn.Linear, optim.SGD(lr=0.1), lm.trace(_square, _x(3)), lm.Spec((2,), lm.float32), _square,
         (x for x in range(2)), [nn.Linear(2, 2)], {"x": lm.ones(2)}, [_x(2), _x(3)], "cpu",
@@ -359,7 +359,7 @@ def foreign() -> list[Any]:
 
 
 def make(seed: int, k: int) -> tuple[str, Callable[[], Any], list[Any], dict[str, Any]]:
-    """Call k of a seed: its name, what gives the function, the arguments by place and by keyword."""
+    """Call k of a seed: its name, a factory of the function, the positional and keyword arguments."""
     rng = np.random.default_rng((seed, k))
     every = targets()
     target = every[k % len(every)]
@@ -381,7 +381,7 @@ def make(seed: int, k: int) -> tuple[str, Callable[[], Any], list[Any], dict[str
 
 
 class TookTooLong(BaseException):
-    """A call that runs for longer than `PATIENCE`."""
+    """A call ran longer than `PATIENCE`."""
 
 
 def _alarm(*_: Any) -> None:
@@ -389,7 +389,7 @@ def _alarm(*_: Any) -> None:
 
 
 def check(seed: int, k: int) -> tuple[str, str]:
-    """(outcome, what is wrong or ""): the outcome is "taken" or the error's type."""
+    """(outcome, fault or ""): the outcome is "taken" or the error's type."""
     lm.manual_seed(0)
     name, function, args, options = make(seed, k)
     text = f"{name}{_shown(args, options)}"
@@ -421,8 +421,8 @@ def what_is_held() -> dict[str, int]:
 
 
 def run(seed: int, calls: Sequence[int]) -> dict[str, Any]:
-    """The calls in this process: how often each outcome came, and what is wrong."""
-    targets()  # imports are no part of a call
+    """Run the calls in this process: the count of each outcome, and the faults."""
+    targets()  # imports are not part of a call
     signal.signal(signal.SIGALRM, _alarm)
     outcomes: Counter[str] = Counter()
     wrong = []
@@ -438,7 +438,7 @@ def run(seed: int, calls: Sequence[int]) -> dict[str, Any]:
 
 
 def in_process(seed: int, calls: range) -> dict[str, Any]:
-    """`run` in a process of its own, in an empty folder; a process that ends itself names the call."""
+    """`run` in a process of its own, in an empty folder; if the process dies, the call is named."""
     code = f"import json; from tests.helpers.bad_public_calls import run; print(json.dumps(run({seed}, {calls!r})))"
     root = Path(__file__).resolve().parents[2]
     path = os.pathsep.join([str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")])
@@ -460,7 +460,7 @@ def in_process(seed: int, calls: range) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; the exit status is 1 when a call ends as it should not."""
+    """The command line; the exit status is 1 if there is a faulty call."""
     parser = argparse.ArgumentParser(prog="python -m tests.helpers.bad_public_calls", description=__doc__)
     parser.add_argument("--seed", default=0, type=int)
     parser.add_argument("--count", default=1000, type=int)

@@ -1,13 +1,13 @@
-"""What functions take and refuse: each argument of a call that works is replaced by values around its borders.
+"""Accepted and refused arguments: each argument of a valid call is replaced by boundary values.
 
     python -m tests.helpers.border_calls write         after it was changed on purpose: the difference is reviewed
     python -m tests.helpers.border_calls show [NAME]   each call with its outcome, to compare two checkouts
 
-Four kinds of calls: ops, whose fields and operands are those of their samples with one changed; saved ops, of whose
-data one value is another; public functions, on small tensors; and constructors of layers, optimizers and what belongs
-to data, as in `bad_public_calls`. The outcome is the dtypes and shapes of the results, or the type of the error. A
-row of the table is an op, a function or a class: how many calls are taken and refused, and a digest of all outcomes.
-Texts of errors are not in it.
+Four kinds of calls: ops, with the fields and operands of their samples except one; saved ops, with one changed value
+in their data; public functions, on small tensors; and constructors of layers, optimizers and data classes,
+as in `bad_public_calls`. The outcome is the dtypes and shapes of the results, or the type of the error. A
+row of the table is an op, a function or a class: how many calls are accepted and refused, and a digest of outcomes.
+Error texts are not included.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.helpers import bad_public_calls
 from tests.helpers.cuda_plans import digest
 
 TABLE = Path(__file__).with_name("border_calls.json")
-#: Functions of functions and of the process. Functions of files are left out by their annotations.
+#: Function transformations and process-wide functions. Functions of files are left out by their annotations.
 LEFT_OUT = {
     "checkpoint",
     "compile",
@@ -54,7 +54,7 @@ def _whole(*shape: int) -> Any:
     return (np.arange(int(np.prod(shape))) % 2).reshape(shape)
 
 
-#: What a parameter may take in a call that works, by a name that the table holds.
+#: Arguments of valid calls, by the names used in the table.
 POOL: dict[str, Callable[[], Any]] = {
     "f4": lambda: _floats(2, 4, 4, 4), "f3": lambda: _floats(2, 4, 6), "f2": lambda: _floats(3, 4),
     "f1": lambda: _floats(4), "f0": lambda: _floats(), "f5": lambda: _floats(1, 4, 4, 4, 4),
@@ -65,7 +65,7 @@ POOL: dict[str, Callable[[], Any]] = {
     "i3": lambda: _whole(2, 4, 6), "none": lambda: None, "labels": lambda: _whole(3), "sizes": lambda: (3, 4),
     "state": lambda: np.zeros(2, np.int64),
 }  # fmt: skip
-#: What is put in the place of an argument.
+#: Replacements of an argument.
 BORDERS: tuple[Callable[[], Any], ...] = (
     lambda: None, lambda: True, lambda: -5, lambda: -1, lambda: 0, lambda: 1, lambda: 2, lambda: 3, lambda: 4,
     lambda: -0.5, lambda: 0.5, lambda: 1.5, lambda: float("nan"), lambda: "mean", lambda: (), lambda: (1,),
@@ -94,12 +94,12 @@ def of_files(parameters: Sequence[inspect.Parameter]) -> bool:
 
 
 def required(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
-    """What a call needs."""
+    """The required parameters."""
     return [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
 
 
 def call(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], given: dict[str, Any]) -> Any:
-    """A call with arguments by their names."""
+    """A call with arguments by name."""
     args, options = [], {}
     for p in parameters:
         if p.name in given and p.kind is p.VAR_POSITIONAL:
@@ -112,7 +112,7 @@ def call(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], 
 
 
 def outcome(made: Callable[[], Any]) -> str:
-    """What comes of a call."""
+    """The outcome of a call."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -132,7 +132,7 @@ def shown(value: Any) -> str:
 
 
 def working(name: str) -> list[str] | None:
-    """Names in the pool of what makes a call that works: tried in a fixed order, the simplest first."""
+    """Names in the pool that make a valid call: tried in a fixed order, the simplest first."""
     function, parameters = functions()[name]
     needed = required(parameters)
     tried = itertools.product(POOL, repeat=len(needed))
@@ -147,7 +147,7 @@ def working(name: str) -> list[str] | None:
 
 
 def around(name: str, chosen: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each call with one argument replaced, and what comes of it."""
+    """Each call with one argument replaced, and its outcome."""
     function, parameters = functions()[name]
     needed = required(parameters)
     for p in parameters:
@@ -162,7 +162,7 @@ def around(name: str, chosen: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def neighbours(value: Any) -> list[Any]:
-    """Values beside that of a field."""
+    """Values near that of a field."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -180,7 +180,7 @@ def neighbours(value: Any) -> list[Any]:
 
 
 def resized(spec: Spec) -> Iterator[Spec]:
-    """Operands beside one: of other ranks, sizes and dtypes."""
+    """Variants of an operand: other ranks, sizes and dtypes."""
     shape = spec.shape
     yield from (Spec((*shape, 1), spec.dtype), Spec((1, *shape), spec.dtype))
     for axis in range(len(shape)):
@@ -191,7 +191,7 @@ def resized(spec: Spec) -> Iterator[Spec]:
 
 
 def around_op(op_class: type[Op]) -> Iterator[tuple[str, str]]:
-    """Each sample with a field or an operand that is another, and what `infer` says."""
+    """Each sample with one field or operand changed, and the result of `infer`."""
     for n, sample in enumerate(itertools.islice(op_class.samples(), 8)):
         dtype = (sample.dtypes or op_class.dtypes)[0]
         specs = [Spec(a.shape, a.dtype or dtype) for a in sample.args]
@@ -213,7 +213,7 @@ def _inferred(op: Op, change: dict[str, Any], specs: Sequence[Spec]) -> Any:
 
 # ----------------------------------------------------------------------------------------------------- saved ops
 
-#: What is put in the place of a value of a saved op.
+#: Replacements of a value in a saved op.
 SAVED: tuple[Any, ...] = (
     None, True, -1, 1, 2.5, {"float": "0x1p+0"}, "x", [1, 2], [[1, 1], [1, 1]], {"dtype": "float32"},
     {"value": "int", "fields": {}}, {"value": "Window", "fields": {}}, {"op": "relu", "fields": {}}, {},
@@ -221,7 +221,7 @@ SAVED: tuple[Any, ...] = (
 
 
 def around_saved(op_class: type[Op]) -> Iterator[tuple[str, str]]:
-    """The data of a sample's op with one value replaced, at any depth, and what reading it says."""
+    """The data of a sample's op with one value replaced, at any depth, and the result of reading it."""
     for n, sample in enumerate(itertools.islice(op_class.samples(), 3)):
         whole = encode_op(sample.op)
         for place in places(whole):
@@ -237,14 +237,14 @@ def _read(name: str, values: Any) -> str:
 
 
 def places(data: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to each value of JSON data, to those within others too."""
+    """The path to each value in JSON data, including nested ones."""
     for key in data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ():
         yield (*above, key)
         yield from places(data[key], (*above, key))
 
 
 def replaced(data: Any, place: tuple[Any, ...], value: Any) -> Any:
-    """The data with another value at a place."""
+    """The data with another value at a path."""
     if not place:
         return value
     made = dict(data) if isinstance(data, dict) else list(data)
@@ -254,9 +254,9 @@ def replaced(data: Any, place: tuple[Any, ...], value: Any) -> Any:
 
 # -------------------------------------------------------------------------------------------------------- classes
 
-#: Areas of `bad_public_calls` whose constructors take numbers.
+#: Areas of `bad_public_calls` with numeric constructor arguments.
 AREAS = ("nn", "init", "utils", "optim", "data")
-#: What a constructor takes that works is `bad_public_calls.arguments`.
+#: Valid constructor arguments come from `bad_public_calls.arguments`.
 NUMBERS: tuple[Callable[[], Any], ...] = (
     lambda: None, lambda: True, lambda: -1, lambda: 0, lambda: 1, lambda: 2, lambda: 3, lambda: -0.5, lambda: 0.0,
     lambda: 0.5, lambda: 1.0, lambda: 1.5, lambda: float("nan"), lambda: "mean", lambda: (), lambda: (1, 1),
@@ -266,7 +266,7 @@ NUMBERS: tuple[Callable[[], Any], ...] = (
 
 @cache
 def classes() -> dict[str, bad_public_calls.Target]:
-    """Public classes and functions of layers, initial values, optimizers and data that a plausible call makes."""
+    """Public classes and functions of layers, initializers, optimizers and data that a plausible call creates."""
     found = {t.name: t for t in bad_public_calls.targets() if t.area in AREAS and "()" not in t.name}
     found = {name: target for name, target in found.items() if not of_files(target.parameters)}
     return {
@@ -275,7 +275,7 @@ def classes() -> dict[str, bad_public_calls.Target]:
 
 
 def made(target: bad_public_calls.Target, place: str = "", value: Any = None) -> Any:
-    """What a call makes, with one argument replaced; a layer is called, too, as far as it is known with what."""
+    """The result of a call with one argument replaced; a layer is also called if its inputs are known."""
     args, options = bad_public_calls.arguments(target.parameters, target.area)
     names = [p.name for p in target.parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = {n: make() for n, make in bad_public_calls.NEEDED.get(target.name.split(".")[-1], {}).items()}
@@ -297,7 +297,7 @@ def around_class(target: bad_public_calls.Target) -> Iterator[tuple[str, str]]:
 
 
 def row(outcomes: Iterator[tuple[str, str]]) -> str:
-    """Outcomes in short."""
+    """A summary of outcomes."""
     every = list(outcomes)
     refused = sum(text.endswith("Error") for _, text in every)
     return f"{len(every) - refused} taken, {refused} refused, {digest(every)}"
@@ -310,14 +310,14 @@ def owned() -> dict[str, type[Op]]:
 
 
 def outcomes(part: str, name: str, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Calls and what comes of them: of an op, a function (names: of what makes a call that works) or a class."""
+    """Calls and their outcomes: of an op, a function (names: of the arguments of a valid call) or a class."""
     if part in ("ops", "saved"):
         return (around_op if part == "ops" else around_saved)(owned()[name])
     return around(name, names) if part == "functions" else around_class(classes()[name])
 
 
 def table() -> dict[str, dict[str, Any]]:
-    """All rows; functions of which no call is found that works are left out."""
+    """All rows; functions without a valid call are left out."""
     known = json.loads(TABLE.read_text(encoding="utf-8"))["functions"] if TABLE.exists() else {}
     needed = {n: len(required(parameters)) for n, (_, parameters) in functions().items()}
     fits = {n: names for n, (names, _) in known.items() if len(names) == needed.get(n)}

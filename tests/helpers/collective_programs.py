@@ -1,4 +1,4 @@
-"""What ranks do with tensors in tests; each function gives what was wrong."""
+"""Tensor operations of ranks in tests; each function returns the faults."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,12 @@ from lamina.ops.primitives.collective import AllGatherEach, ReduceScatterEach
 
 
 def own(rank: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Small whole numbers, so that every order of a sum gives the same."""
+    """Small whole numbers, so that sums do not depend on the order."""
     return np.random.default_rng(rank).integers(-8, 8, shape).astype(np.float32)
 
 
 def cases(n: int, me: int) -> dict[str, tuple[Callable[[Any], Any], tuple[int, ...], Callable[[Any], Any]]]:
-    """By name: what is called, the shape of a rank's input, and the result of all ranks' inputs [ranks, *shape]."""
+    """By name: the call, the shape of a rank's input, and the result for all ranks' inputs [ranks, *shape]."""
     d = distributed
     group = Group(*range(n))
     return {
@@ -55,7 +55,7 @@ def cases(n: int, me: int) -> dict[str, tuple[Callable[[Any], Any], tuple[int, .
 
 
 def loss_of(function: Callable[[Any], Any], rank: int, device: str) -> Callable[[Any], Any]:
-    """A rank's part of a loss that is the sum over all ranks: weights differ from rank to rank."""
+    """A rank's part of a loss that is the sum over all ranks, with weights that differ between ranks."""
 
     def loss(x: Any) -> Any:
         y = function(x)
@@ -65,7 +65,7 @@ def loss_of(function: Callable[[Any], Any], rank: int, device: str) -> Callable[
 
 
 def check(device: str = "cpu") -> list[str]:
-    """Values at once and compiled, and gradients against differences of the sum of all ranks' losses."""
+    """Eager and compiled values, and gradients against differences of the sum of all ranks' losses."""
     n, me = distributed.world_size(), distributed.rank()
     wrong: list[str] = []
 

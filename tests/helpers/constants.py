@@ -1,9 +1,9 @@
-"""Every number that a module or class of the package holds under a name: limits, sizes, codes of libraries.
+"""Every named number of a module or class of the package: limits, sizes, codes of libraries.
 
     python -m tests.helpers.constants write       after one was changed on purpose: the difference is reviewed
 
-Most are limits that nothing else would notice when they move by one, or codes that only a device's library reads.
-What is said here is the value, not how it is written; expressions with names of functions and of other constants are
+Most are limits whose change by one no other test would notice, or codes that only a device's library reads.
+The table contains values, not their source form; expressions with names of functions and of other constants are
 left out.
 """
 
@@ -19,9 +19,9 @@ from typing import Any
 from tests.helpers.sources import files, tree
 
 TABLE = Path(__file__).with_name("constants.json")
-#: Written by programs from the headers of libraries.
+#: Generated from the headers of libraries.
 GENERATED = {"c/cudnn.py", "c/dnnl.py", "c/errors.py"}
-#: What an expression may call.
+#: Functions permitted in an expression.
 CALLS: dict[str, Any] = {
     "frozenset": frozenset,
     "float": float,
@@ -33,7 +33,7 @@ CALLS: dict[str, Any] = {
 
 
 def table() -> dict[str, dict[str, str]]:
-    """By file, of those that people write, and name ("Class.name" within a class): values with numbers, as text."""
+    """By file, except generated ones, and name ("Class.name" within a class): values with numbers, as text."""
     written = (file for file in files() if file not in GENERATED)
     return {file: held for file in written if (held := dict(_held(tree(file).body, "")))}
 
@@ -53,7 +53,7 @@ def _is_number(node: ast.AST) -> bool:
 
 
 def _value(node: ast.expr) -> str:
-    """What an expression of numbers, texts and containers is; "" where it names anything else."""
+    """The value of an expression of numbers, texts and containers; "" if it contains other names."""
     names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     if not names <= CALLS.keys() or any(isinstance(n, ast.Lambda | ast.Attribute) for n in ast.walk(node)):
         return ""
@@ -61,7 +61,7 @@ def _value(node: ast.expr) -> str:
 
 
 def _text(value: Any) -> str:
-    """Sets in order."""
+    """As text, with sets in order."""
     if isinstance(value, frozenset | set):
         return f"{{{', '.join(sorted(map(_text, value)))}}}"
     return repr(value)

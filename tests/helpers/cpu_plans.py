@@ -1,11 +1,11 @@
-"""What computes each op on a CPU: samples, and larger problems of the same kinds, in float32.
+"""Plans of each op on a CPU: samples, and larger problems of the same kinds, in float32.
 
     python -m tests.helpers.cpu_plans write         after a choice was changed on purpose: the difference is reviewed
     python -m tests.helpers.cpu_plans show OP       each plan of an op in full, to compare two checkouts
 
 A row of the table is an op with how many of its plans are oneDNN's, loops, views and NumPy's, and a digest of each
-plan: who computes it, which outputs take which inputs' memory, and how operands and results lie. Values do not tell
-when a kernel gives up what it could compute: NumPy takes its place, and is slower.
+plan: its implementation, its in-place outputs, and the layouts of operands and results. Values do not show
+when a kernel no longer supports a problem: NumPy replaces it, and is slower.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from lamina.spec import Policy, Spec, channels_last, float32
 from tests.helpers.own_programs import LARGER, enlarged
 
 TABLE = Path(__file__).with_name("cpu_plans.json")
-#: What a CPU plans; ranks plan what they do together.
+#: Ops planned on a CPU; collectives are planned by ranks.
 OPS = sorted(name for name, op in REGISTRY.items() if not issubclass(op, Collective))
-#: The most elements of all operands together.
+#: Maximum number of elements of all operands together.
 _MOST = 1 << 24
 
 
 def problems(name: str) -> Iterator[tuple[Op, list[Spec]]]:
-    """An op's samples in float32, or the first dtype of what does not take it, as arrays lie, channels last and with
-    layouts left open; and larger ones."""
+    """An op's samples in float32, or its first dtype if it does not support that, row-major, channels-last and with
+    open layouts; and larger ones."""
     kind = REGISTRY[name]
     for sample in kind.samples():
         dtypes = sample.dtypes or kind.dtypes
@@ -45,14 +45,14 @@ def problems(name: str) -> Iterator[tuple[Op, list[Spec]]]:
             try:
                 sample.op.infer(*larger)
             except (TypeError, ValueError):
-                continue  # the op has fields that say a size
+                continue  # a field of the op contains a size
             if sum(s.numel for s in larger) < _MOST:
                 yield sample.op, larger
 
 
 def plan_text(plan: Plan) -> str:
-    """Who computes a plan, what it writes in place, and how operands and results lie: oneDNN's as the processor has
-    it best."""
+    """The implementation of a plan, its in-place outputs, and the layouts of operands and results: oneDNN's are those
+    that the processor prefers."""
     who = plan.label.split()[0]
     lies = [] if who == "onednn" else [str(s.layout) for s in (*plan.inputs, *plan.outputs)]
     return f"{who} {dict(plan.aliases)} {' '.join(lies)}"

@@ -1,12 +1,12 @@
-"""What the CUDA backend plans without a GPU: samples of all ops, larger problems, and its own kernels by themselves.
+"""Plans of the CUDA backend made without a GPU: samples of all ops, larger problems, and single Lamina kernels.
 
     python -m tests.helpers.cuda_plans write         after a plan was changed on purpose: the difference is reviewed
     python -m tests.helpers.cuda_plans show [PART]   each plan in full, to compare two checkouts
 
-A row of the table is an op (or a kind of kernel) with how many plans it has, their workspace and blocks in all, and a
-digest of each plan: its name, aliases and results, and of each step the kernel, the grid, the block, the shared
-memory, what the kernel's text defines and where its arguments lie. What kernels compute is tested by running them
-(`tests/helpers/emulator`); that sizes and limits are as they were chosen shows here alone.
+A row of the table is an op (or a kind of kernel) with its number of plans, their total workspace and blocks, and a
+digest of each plan: its name, aliases and results, and for each step the kernel, the grid, the block, the shared
+memory, the macros of the kernel's source and the places of its arguments. Results of kernels are tested by running
+them (`tests/helpers/emulator`); only this table checks the choice of sizes and limits.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from tests.helpers.planned import H200, KINDS
 from tools.mutate import forget
 
 TABLE = Path(__file__).with_name("cuda_plans.json")
-#: Of each size one: much and little shared memory, many and few multiprocessors.
+#: One of each size: much and little shared memory, many and few multiprocessors.
 MACHINES = {name: KINDS[name] for name in ("h200", "a100", "rtx5090")}
-#: What it belongs to, the problem, and its plan.
+#: The op or kind, the problem, and its plan.
 Row = tuple[str, str, str]
-#: What cuDNN computes by graphs; its recurrent networks need a GPU to be planned.
+#: Computed by cuDNN graphs; its recurrent networks need a GPU for planning.
 GRAPHED = sorted(LIBRARY - {"rnn", "rnn_grad"})
 
 
@@ -73,12 +73,12 @@ GRAPHED = sorted(LIBRARY - {"rnn", "rnn_grad"})
 
 
 def digest(*what: object) -> str:
-    """Eight characters that stand for a text."""
+    """An eight-character digest of a text."""
     return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
 
 
 def argument(value: Any) -> str:
-    """An argument as text: where an address lies, a number, a table."""
+    """An argument as text: the place of an address, a number, a table."""
     if isinstance(value, Place):
         return f"{value.kind}{value.index}+{value.offset}"
     if isinstance(value, Table):
@@ -113,7 +113,7 @@ def steps_text(steps: Iterable[Any], machine: Machine) -> str:
 
 
 def plan_text(plan: Plan, machine: Machine) -> str:
-    """A plan as text: its name, workspace, aliases and steps, and those for addresses that are not aligned."""
+    """A plan as text: its name, workspace, aliases and steps, and those for unaligned addresses."""
     head = f"{plan.label}, {plan.workspace} bytes, {dict(plan.aliases)}, {' '.join(map(str, plan.outputs))}"
     if not isinstance(plan.make, Launches):
         return head
@@ -122,7 +122,7 @@ def plan_text(plan: Plan, machine: Machine) -> str:
 
 
 def formulation_text(found: Formulation | None, machine: Machine) -> str:
-    """A formulation as text: what its kernels do, and how much memory it takes besides the graph's."""
+    """A formulation as text: the work of its kernels, and its memory in addition to the graph's."""
     if found is None:
         return "none"
     parts = [steps_text(s, machine) for s in (found.before, found.steps, found.after)]
@@ -131,7 +131,7 @@ def formulation_text(found: Formulation | None, machine: Machine) -> str:
 
 
 def graph_text(make: MakeGraph) -> str:
-    """A cuDNN graph as text: its operations, and where each tensor that has an address lies."""
+    """A cuDNN graph as text: its operations, and the place of each tensor with an address."""
     try:
         graph, places = make()
     except NoKernel as error:
@@ -144,7 +144,7 @@ def graph_text(make: MakeGraph) -> str:
 
 
 def samples() -> Iterator[Row]:
-    """Each op's samples, as arrays lie and channels last."""
+    """Each op's samples, row-major and channels-last."""
     cuda = backend(H200)
     for name in OWN:
         for op, specs in cases(name, few=True):
@@ -154,7 +154,7 @@ def samples() -> Iterator[Row]:
 
 
 def larger_problems() -> Iterator[tuple[Op, list[Spec]]]:
-    """Samples whose sizes are others, as far as the op takes them: planned, never computed."""
+    """Samples with other sizes, if the op accepts them: planned, never computed."""
     for name, larger in product(OWN, LARGER):
         for op, specs in cases(name, few=True):
             if all(s.layout is None for s in specs) and any(s.ndim for s in specs):
@@ -169,14 +169,14 @@ def enlarged_plans(name: str) -> Iterator[Row]:
         try:
             op.infer(*specs)
         except (TypeError, ValueError):
-            continue  # the op has fields that say a size
+            continue  # a field of the op contains a size
         if sum(s.numel for s in specs) < 1 << 33:
             plan = cuda.plan(op, specs, Policy(check_indices=True))
             yield op.name, f"{op} {' '.join(map(str, specs))}", plan_text(plan, device.machine)
 
 
 def huge() -> Iterator[Row]:
-    """Samples of which one operand has just more than 2³¹ elements, by its first or its second axis."""
+    """Samples with one operand of just more than 2³¹ elements, along its first or its second axis."""
     cuda = backend(H200)
     for op, specs in beyond_32_bits():
         yield (
@@ -187,7 +187,7 @@ def huge() -> Iterator[Row]:
 
 
 def beyond_32_bits() -> Iterator[tuple[Op, list[Spec]]]:
-    """A few problems of each op whose elements no 32-bit integer counts."""
+    """A few problems of each op whose number of elements exceeds 32-bit integers."""
     for name in OWN:
         found = (
             (op, longer)
@@ -200,7 +200,8 @@ def beyond_32_bits() -> Iterator[tuple[Op, list[Spec]]]:
 
 
 def _lengthened(op: Op, specs: Sequence[Spec], axis: int) -> list[Spec] | None:
-    """The specs with an axis of the largest, and those of its size, as long as is needed; None if the op refuses."""
+    """The specs with one axis of the largest operand, and axes of the same size, extended as needed; None if the op
+    refuses."""
     largest = max(specs, key=lambda s: s.numel, default=Spec((), float32))
     if largest.ndim <= axis or largest.numel == 0 or (n := largest.shape[axis]) < 2:
         return None
@@ -214,12 +215,12 @@ def _lengthened(op: Op, specs: Sequence[Spec], axis: int) -> list[Spec] | None:
     try:
         op.infer(*made)
     except (TypeError, ValueError):
-        return None  # a field says a size
+        return None  # a field contains a size
     return made
 
 
 def convolutions() -> Iterator[Row]:
-    """Which formulations convolutions have, in their order, with the kernels that are around each.
+    """The formulations of convolutions, in order, with the kernels around each.
 
     Those of networks, and of windows with each number of channels up to 80.
     """
@@ -245,7 +246,7 @@ def convolutions() -> Iterator[Row]:
 
 
 def libraries() -> Iterator[Row]:
-    """What the plans of samples choose among where cuDNN computes: formulations in their order, with their graphs."""
+    """The alternatives of samples computed by cuDNN: formulations in their order, with their graphs."""
     found: list[str] = []
 
     def first(problem: Problem, *rest: Any) -> Candidate:
@@ -270,14 +271,14 @@ def libraries() -> Iterator[Row]:
 
 
 def kernels() -> Iterator[Row]:
-    """Own kernels by themselves, in their largest shapes."""
+    """Lamina's kernels on their own, in their largest shapes."""
     for kind, made in KERNELS.items():
         for case in made():
             yield kind, case.name, f"{case.workspace} bytes: {steps_text(case.steps, H200.machine)}"
 
 
 def networks(machine: Machine) -> Iterator[Row]:
-    """How recurrent networks are laid out that keep their weights, and what that is thought to take."""
+    """The layout of recurrent networks with persistent weights, and their estimated time."""
     for mode, hidden, batch, layers in product(
         ("lstm", "gru"), (64, 128, 200, 256, 512, 1024), (1, 8, 40, 128), (1, 3)
     ):
@@ -295,7 +296,7 @@ def properties(value: Any) -> str:
 
 
 def launched_once(machine: Machine) -> Iterator[Row]:
-    """Norms in one launch, where there is room for them."""
+    """Norms in one launch, if there is room for them."""
     for shape in ((64, 256, 14, 14), (3, 2048, 7, 7), (8, 64, 56, 56), (256, 64, 112, 112), (2, 40, 9, 9)):
         for dtype, residual in product((bfloat16, float32), (False, True)):
             x = Spec(shape, dtype, channels_last(shape))
@@ -308,13 +309,13 @@ def launched_once(machine: Machine) -> Iterator[Row]:
 
 def products(machine: Machine) -> Iterator[Row]:
     """Products with a norm's sums."""
-    swept = product((12544,), (64, 128, 256, 512), range(16, 1025, 16))  # up to where shared memory ends
+    swept = product((12544,), (64, 128, 256, 512), range(16, 1025, 16))  # up to the limit of shared memory
     for sizes in (*product((49, 900, 12544, 802816), (64, 256, 1024), (32, 64, 512)), *swept):
         yield "product", str(sizes), properties(ProductTiling(*sizes, machine))
 
 
 def tilings() -> Iterator[Row]:
-    """What depends on a machine's sizes, on each."""
+    """Choices that depend on a machine's sizes, for each machine."""
     for name, device in MACHINES.items():
         for part in (networks, launched_once, products):
             yield from ((f"{name} {kind}", what, text) for kind, what, text in part(device.machine))
@@ -332,7 +333,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
 
 
 def table(part: str) -> dict[str, str]:
-    """A part's rows: what each kind has in all, and a digest that stands for it."""
+    """A part's rows: the totals of each kind, and a digest."""
     found: dict[str, list[str]] = {}
     for kind, what, text in PARTS[part]():
         found.setdefault(kind, []).append(f"{what}: {text}")
@@ -340,7 +341,7 @@ def table(part: str) -> dict[str, str]:
 
 
 def row(plans: list[str]) -> str:
-    """Plans in short."""
+    """A summary of plans."""
     plans = sorted(set(plans))
     workspace = sum(int(n) for text in plans for n in re.findall(r"(\d+) bytes", text))
     blocks = sum(

@@ -1,4 +1,4 @@
-"""Convolution and pooling once more, straight from their definitions: what the ops are compared with.
+"""Reference implementations of convolution and pooling, directly from their definitions.
 
 Everything is float64, one kernel element at a time, sharing no code with the ops.
 """
@@ -16,7 +16,7 @@ from lamina.spec import Shape
 def _meetings(
     window: Window, kernel: Shape, output: Shape, space: Shape
 ) -> Iterator[tuple[tuple[slice, ...], Shape, tuple[slice, ...]]]:
-    """(output positions, kernel element, the input elements that it meets there) for all that are inside."""
+    """(output positions, kernel element, the input elements that it is applied to) for all those inside."""
     for t in product(*map(range, kernel)):
         positions, elements = [], []
         for k, s, d, (lo, _), m, n in zip(
@@ -46,12 +46,12 @@ def _output(window: Window, kernel: Shape, space: Shape) -> Shape:
 
 
 def _mixed(seen: Array, taps: Array) -> Array:
-    """Channels c of seen [N, c, *] added up to channels k with weights taps [k, c]."""
+    """Channels c of seen [N, c, *] summed to channels k with weights taps [k, c]."""
     return np.moveaxis(np.tensordot(taps, seen, (1, 1)), 0, 1)
 
 
 def _product(left: Array, right: Array) -> Array:
-    """The sum over samples and places of left [N, k, *] times right [N, c, *]: [k, c]."""
+    """The sum over samples and positions of left [N, k, *] times right [N, c, *]: [k, c]."""
     return np.einsum("nk...,nc...->kc", left, right, optimize=True)
 
 

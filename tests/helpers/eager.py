@@ -1,4 +1,4 @@
-"""What the op tests share: an operand that computes by the reference and remembers, backends run on arrays."""
+"""Shared by the op tests: an operand that computes by the reference and records, and backends run on arrays."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
@@ -27,7 +27,7 @@ from lamina.spec import (
 
 
 class Eager(Operators["Eager"]):
-    """A NumPy array whose ops run their references at once; it knows the op that made it."""
+    """A NumPy array whose ops run their references at once; it keeps the op that produced it."""
 
     __slots__ = ("made_by", "value")
     bind_priority: ClassVar[int] = 9
@@ -51,7 +51,7 @@ class Eager(Operators["Eager"]):
 
 
 def gradients(outputs: Sequence[Eager], arriving: Sequence[Any], wrt: Sequence[Eager]) -> list[Eager | None]:
-    """Reverse mode over what made the outputs: the gradient of sum(output * arriving) in each of `wrt`."""
+    """Reverse-mode differentiation of the outputs: the gradient of sum(output * arriving) in each of `wrt`."""
     grads: dict[int, Any] = {}
     for y, g in zip(outputs, arriving, strict=True):
         _add(grads, y, g)
@@ -70,7 +70,7 @@ def _add(grads: dict[int, Any], x: Eager, g: Any) -> None:
 
 
 def _history(outputs: Sequence[Eager]) -> list[Any]:
-    """The calls that made the outputs, each after those that it needs."""
+    """The calls that produced the outputs, in topological order."""
     order: list[Any] = []
     seen: set[int] = set()
 
@@ -102,7 +102,8 @@ def run_on(
     layouts: Sequence[Spec] | None = None,
     policy: Policy | None = None,
 ) -> tuple[Array, ...]:
-    """The outputs of a backend's plan for op; inputs lie as the plan asks (row-major where it does not care)."""
+    """The outputs of a backend's plan for op; inputs are in the plan's layouts (row-major if it has no
+    preference)."""
     specs = layouts or [Spec(a.shape, as_dtype(a.dtype)).fixed for a in arrays]
     plan = backend.plan(op, specs, policy or Policy())
     return execute(backend.device, plan, arrays)
@@ -111,10 +112,10 @@ def run_on(
 def execute(
     device: Device, plan: backends.Plan, arrays: Sequence[Array], *, in_place: bool = False
 ) -> tuple[Array, ...]:
-    """Lay the arrays out as the plan wants them, run it, and bring the outputs back.
+    """Put the arrays into the plan's layouts, run it, and bring the outputs back.
 
-    in_place: put each output over the input that the plan says it may take over. Elsewhere outputs hold NaN before,
-    of which nothing may be left, not even in blocks that are padded: whoever reads these counts on zeros.
+    in_place: put each output over the input that the plan says it may overwrite. Other outputs are filled with NaN
+    before, which must vanish, even in padded blocks: their readers rely on zeros there.
     """
     inputs = [_upload(device, a, s) for a, s in zip(arrays, plan.inputs, strict=True)]
     outputs = [inputs[0]] if plan.view else [_poisoned(device, s) for s in plan.outputs]
@@ -134,7 +135,7 @@ def execute(
 
 
 def _check_padding(buffer: Any, spec: Spec) -> None:
-    """Blocks that an axis does not fill hold zeros behind it; gaps between runs are nobody's."""
+    """Partially filled blocks of an axis hold zeros behind the data; gaps between runs are undefined."""
     if spec.physical.is_blocked:
         flat = to_host(buffer)[: spec.nbytes].view(spec.dtype.numpy)
         values = pack(unpack(flat, spec.physical, spec.shape), spec.physical)
@@ -148,7 +149,7 @@ def _upload(device: Device, array: Array, spec: Spec) -> Any:
 
 
 def _poisoned(device: Device, spec: Spec) -> Any:
-    """Memory whose bits are all set: NaN in every float type."""
+    """Memory with all bits set: NaN in every float type."""
     return from_host(np.full(spec.nbytes, 0xFF, np.uint8), device)
 
 
@@ -157,12 +158,12 @@ def _download(buffer: Any, spec: Spec) -> Array:
     return unpack(flat, spec.physical, spec.shape) if spec.numel else np.empty(spec.shape, spec.dtype.numpy)
 
 
-#: Error allowed for each dtype, relative to an element's size and the mean size of all.
+#: Permitted error by dtype, relative to an element's size and the mean size of all.
 TOLERANCE = {float64: 1e-11, float32: 2e-5, float16: 3e-3, bfloat16: 2e-2, float8_e4m3fn: 0.07}
 
 
 def mismatch(found: Array, wanted: Array, dtype: DType) -> str:
-    """What is wrong with `found`, "" when it is close enough to `wanted` (exact for integers and booleans)."""
+    """The mismatch of `found`, "" if it is close enough to `wanted` (exact for integers and booleans)."""
     if found.shape != wanted.shape:
         return f"shape {found.shape}, wanted {wanted.shape}"
     if not dtype.is_float:
@@ -183,7 +184,7 @@ def mismatch(found: Array, wanted: Array, dtype: DType) -> str:
 
 
 def apart(found: Array, wanted: Array, dtype: DType, roundings: int) -> str:
-    """What is wrong with `found`, "" when the norm of its error is small enough: for results that are rounded to a
+    """The mismatch of `found`, "" if the norm of its error is small enough: for results that are rounded to a
     half type `roundings` times in a row on their way.
 
     Independent roundings of eps / 2 add up by their squares, to eps / 2 * sqrt(roundings) of the norm; twice as much

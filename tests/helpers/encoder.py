@@ -1,4 +1,4 @@
-"""A layer of a transformer's encoder with its gradients, and what tests compare."""
+"""A layer of a transformer's encoder with its gradients, and the values that tests compare."""
 
 from collections import Counter
 from collections.abc import Sequence

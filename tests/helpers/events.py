@@ -1,4 +1,4 @@
-"""Reads TensorBoard's event files: what TensorBoard would see of what `lamina.train.events` wrote."""
+"""Reads TensorBoard's event files: TensorBoard's view of the output of `lamina.train.events`."""
 
 import struct
 from pathlib import Path
@@ -8,15 +8,15 @@ from lamina.train.events import crc32c
 
 
 def checksum(data: bytes) -> bytes:
-    """Masked, as TFRecord has it."""
+    """Masked, as in TFRecord."""
     value = crc32c(data)
     return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def read_events(path: str | Path) -> list[dict[str, Any]]:
-    """The events of a file: "time", "step", and "scalars" by tag where there are some.
+    """The events of a file: "time", "step", and "scalars" by tag, if any.
 
-    Raises ValueError for a record whose checksum is wrong, or that is cut short.
+    Raises ValueError for a record with a wrong checksum, or a truncated one.
     """
     data = Path(path).read_bytes()
     found: list[dict[str, Any]] = []

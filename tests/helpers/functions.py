@@ -11,7 +11,7 @@ from tests.helpers.eager import Eager, gradients
 
 
 def run(function: Any, *args: Any, **options: Any) -> Any:
-    """The function's result as arrays; float arrays stay in the dtype they are given in."""
+    """The function's result as arrays; float arrays keep their dtype."""
     return _plain(function(*map(_wrap, args), **{k: _wrap(v) for k, v in options.items()}))
 
 

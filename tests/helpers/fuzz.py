@@ -3,9 +3,9 @@
     python -m tests.helpers.fuzz --backend cpu --count 1000
     python -m tests.helpers.fuzz --backend cpu --seed 3 --only 417        one case again
 
-Integers this small add up exactly in float32, so that results must be equal, not close. Averages, which divide, are
-equal within one rounding; convolutions by Winograd's algorithm, whose transforms divide, when they are rounded.
-Prints one line per mismatch, with the command that repeats it.
+Sums of such small integers are exact in float32, so results must be equal, not close. Averages, which divide, are
+equal within one rounding; convolutions by Winograd's algorithm, whose transforms divide, after rounding.
+Prints one line per mismatch, with the command that reproduces it.
 """
 
 import argparse
@@ -48,13 +48,13 @@ SHAPES = Path(__file__).with_name("network_convolutions.txt")
 
 @dataclass(frozen=True)
 class Case:
-    """An op, its inputs, what it must give, and how exactly (0: equal)."""
+    """An op, its inputs, its expected outputs, and the tolerance (0: equal)."""
 
     op: Op
     arrays: list[Array]
     wanted: list[Array]
     tolerance: float = 0.0
-    #: Whether a float32 result must only round to the whole number that is wanted.
+    #: Whether a float32 result must only round to the expected whole number.
     rounds: bool = False
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ def _window(rng: np.random.Generator, rank: int, kernel: Shape, *, pool: bool = 
 
 
 def _space(rng: np.random.Generator, window: Window, kernel: Shape) -> Shape:
-    """Spatial sizes that the kernel fits into."""
+    """Spatial sizes at least as large as the kernel."""
     pads = (lo + hi for lo, hi in window.padding)
     least = [max(1, s - p) for s, p in zip(window.span(kernel), pads, strict=True)]
     extra = 13 if window.rank == 1 else 8 if window.rank == 2 else 3
@@ -179,7 +179,7 @@ def _max_pool(rng: np.random.Generator) -> Case:
 
 
 def _covered(window: Window, kernel: Shape, space: Shape) -> bool:
-    """Whether each window meets the input: with dilation one may step over it, and its index means nothing."""
+    """Whether each window meets the input: with dilation one may step over it, and its index is undefined."""
     ones = np.ones((1, 1, *space))
     return bool((definitions.avg_pool(window, kernel, ones, "sum") > 0).all())
 
@@ -269,13 +269,13 @@ MAKERS: tuple[Callable[[np.random.Generator], Case], ...] = (
 
 
 def make(seed: int, k: int) -> tuple[Case, np.random.Generator]:
-    """Case k of a seed, whichever cases came before it, and the generator for what is left to chance."""
+    """Case k of a seed, independent of the cases before it, and the generator for further random choices."""
     rng = np.random.default_rng((seed, k))
     return MAKERS[k % len(MAKERS)](rng), rng
 
 
 def check(backend: backends.Backend, seed: int, k: int, dtype: DType = float32) -> str:
-    """What is wrong with case k on a backend, "" when nothing is."""
+    """The mismatch of case k on a backend, "" if there is none."""
     case, rng = make(seed, k)
     arrays = [a.astype(dtype.numpy) if a.dtype.kind == "f" else a for a in case.arrays]
     layouts = [_layout(rng, a) for a in arrays]
@@ -301,7 +301,7 @@ def _compare(found: Array, wanted: Array, case: Case, dtype: DType) -> str:
     slack = 0.25 if case.rounds and dtype == float32 else 0.0
     if case.tolerance:
         slack = max(case.tolerance, float(ml_dtypes.finfo(dtype.numpy).eps)) * (1 + np.abs(ref))
-    with np.errstate(invalid="ignore"):  # a dilated window that meets padding alone has the maximum -inf
+    with np.errstate(invalid="ignore"):  # the maximum of a dilated window of only padding is -inf
         bad = ~((wide == ref) | (np.abs(wide - ref) <= slack))
     return f"{bad.sum()} of {bad.size} elements differ" if bad.any() else ""
 
@@ -309,7 +309,7 @@ def _compare(found: Array, wanted: Array, case: Case, dtype: DType) -> str:
 def failures(
     backend: backends.Backend, seed: int, cases: Sequence[int], dtype: DType = float32
 ) -> Iterator[str]:
-    """One line per case that fails, with the command that repeats it."""
+    """One line per failing case, with the command that reproduces it."""
     for k in cases:
         problem = check(backend, seed, k, dtype)
         if problem:

@@ -1,12 +1,12 @@
-"""Files as strangers may send them: mutants of sound ones, and what the readers make of them.
+"""Untrusted files: mutants of valid ones, and how the readers handle them.
 
-    python -m tests.helpers.hostile_files COUNT SEED      prints, as JSON, what went wrong, and how many were refused
-    python -m tests.helpers.hostile_files show SEED NUMBER FILE    writes one mutant, and says what its reader says
+    python -m tests.helpers.hostile_files COUNT SEED      prints, as JSON, the faults, and how many were refused
+    python -m tests.helpers.hostile_files show SEED NUMBER FILE    writes one mutant, and prints its reader's result
 
-Each mutant is made from a sound file of one format: bits, lengths and parts of its bytes are changed, or, deeper,
-values of its JSON, opcodes of its pickle or members of its archive, with the checksums made right again. A worker
-reads one after another, and is watched: a crash, more than 10 s, more memory than twice the file and 256 MiB, an
-undocumented error, a program, socket or file that is opened, and a change that no checksum found are faults.
+Each mutant is made from a valid file of one format: bits, lengths and parts of its bytes are changed, or, deeper,
+values of its JSON, opcodes of its pickle or members of its archive, with corrected checksums. A worker
+reads one after another, and is watched: a crash, more than 10 s, more memory than twice the file plus 256 MiB, an
+undocumented error, an opened program, socket or file, and a change missed by the checksums are faults.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import lamina as lm
-import lamina.cudnn.database  # planning anew imports it, and it the interpreter's own gzip
+import lamina.cudnn.database  # planning anew imports it, which imports Python's gzip
 from lamina import nn, ops, optim
 from lamina.files import WeightsError, load_torch, load_weights, save_torch, save_weights
 from lamina.files.safetensors_file import _seal
@@ -53,7 +53,7 @@ from lamina.train.setup import ResumeError
 from tests.helpers import ROOT, pickles, torch_files
 
 SECONDS, EXTRA_BYTES = 10, 256 << 20
-#: What must not happen while a file is read, by the names of Python's audit events.
+#: Forbidden while a file is read, by the names of Python's audit events.
 FORBIDDEN = (
     "os.system",
     "os.exec",
@@ -135,7 +135,7 @@ VALUES: tuple[Any, ...] = (
 
 
 class Format(NamedTuple):
-    """A kind of file: a sound one, how it is read, what reading may raise, whether every change is found."""
+    """A file format: a valid file, its reader, permitted errors, whether every change is detected."""
 
     suffix: str
     sound: bytes
@@ -176,7 +176,7 @@ def bytes_of(folder: Path, write: Callable[[Path], Any]) -> bytes:
 
 
 def formats(folder: Path) -> dict[str, Format]:
-    """Every format with a sound file; folder: for what must lie beside them."""
+    """Every format with a valid file; folder: for accompanying files."""
     net, weights = network(), state()
     (folder.parent / SECRET).write_bytes(
         bytes_of(folder, lambda p: lm.save_safetensors({"w": np.ones(3)}, p))
@@ -260,7 +260,7 @@ def formats(folder: Path) -> dict[str, Format]:
 
 
 def unsealed(weights: dict[str, np.ndarray]) -> bytes:
-    """A safetensors file without checksums, as other programs write it."""
+    """A safetensors file without checksums, as written by other programs."""
     facts, data = {}, b""
     for name, array in weights.items():
         code = {"float32": "F32", "bool": "BOOL", "float16": "F16", "int64": "I64"}[array.dtype.name]
@@ -303,7 +303,7 @@ def number(rng: random.Random, data: bytearray) -> bytes:
 
 
 def move(rng: random.Random, data: bytearray) -> bytes:
-    """A part is left out, doubled, set to zero, or put elsewhere."""
+    """A part is removed, duplicated, zeroed, or moved."""
     first, size = rng.randrange(len(data)), rng.choice((1, 4, 16, 200))
     part, to = bytes(data[first : first + size]), rng.randrange(len(data))
     match rng.randrange(4):
@@ -328,7 +328,7 @@ def digits(rng: random.Random, data: bytearray) -> bytes:
 
 
 def nest(rng: random.Random, data: bytearray) -> bytes:
-    """Very deep or wide containers where something stood."""
+    """Very deep or wide containers in place of a value."""
     place = rng.randrange(min(len(data), 3000))
     what = rng.choice((b"[", b"{", b"(", b"}", b"]", b'{"a":', b"[]", b"{},"))
     data[place:place] = what * rng.choice((100, 10_000, 300_000))
@@ -387,7 +387,7 @@ def rewrite_safetensors(rng: random.Random, data: bytes) -> bytes:
 
 
 def inner_json(key: str) -> Callable[[random.Random, bytes], bytes]:
-    """Changes in the JSON that stands as a text in the header."""
+    """Changes in the JSON text embedded in the header."""
 
     def rewrite(rng: random.Random, data: bytes) -> bytes:
         def change(facts: dict[str, Any]) -> Any:
@@ -415,7 +415,7 @@ def rewrite_plan(rng: random.Random, data: bytes) -> bytes:
     return head + bytes(-len(head) % 4096) + data[start:]
 
 
-#: Opcodes that are put into a pickle.
+#: Opcodes inserted into a pickle.
 CODE = (
     b"cos\nsystem\n(S'touch ran'\ntR",
     b"c__builtin__\neval\n(S'1'\ntR",
@@ -468,7 +468,7 @@ def rewrite_torch(rng: random.Random, data: bytes) -> bytes:
 
 
 def mutant(kinds: dict[str, Format], seed: int, index: int) -> tuple[str, bytes, bool]:
-    """The format, the file, and whether its checksums were made right."""
+    """The format, the file, and whether its checksums were corrected."""
     rng = random.Random(seed * 1_000_003 + index)
     name = list(kinds)[index % len(kinds)]
     kind = kinds[name]
@@ -488,7 +488,7 @@ class TooSlow(BaseException):
 
 
 def content(found: Any) -> Any:
-    """What was read, to be compared."""
+    """The contents read, in comparable form."""
     if isinstance(found, dict):
         return {k: content(v) for k, v in found.items()}
     if isinstance(found, list | tuple):
@@ -497,7 +497,7 @@ def content(found: Any) -> Any:
 
 
 class Watch:
-    """Notes what happens while a file is read."""
+    """Records audit events while a file is read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.on, self.seen, self.imports = str(folder), False, list[str](), False
@@ -506,7 +506,7 @@ class Watch:
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.on:
             return
-        if event == "import":  # a module of the interpreter's own comes with its code
+        if event == "import":  # importing a standard module opens its code
             self.imports = str(arguments[0]).startswith(("encodings", "lamina"))
             if not self.imports:
                 self.seen.append(f"import {arguments[0]}")
@@ -524,7 +524,7 @@ class Watch:
 
 
 def judge(kind: Format, path: Path, rewritten: bool, wanted: Any, watch: Watch) -> tuple[str, str]:
-    """How a file was taken ("refused", "read"), or what is wrong."""
+    """How a file was handled ("refused", "read"), or the fault."""
     watch.seen.clear()
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     watch.on = True
@@ -548,7 +548,7 @@ def judge(kind: Format, path: Path, rewritten: bool, wanted: Any, watch: Watch) 
 
 
 def peak() -> int:
-    """The most bytes that the process held."""
+    """Peak memory of the process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -565,7 +565,7 @@ def work(folder: Path, seed: int, first: int, last: int) -> None:
         (folder / f"mutant{kind.suffix}").write_bytes(kind.sound)
         wanted[name] = content(kind.read(folder / f"mutant{kind.suffix}"))
     os.chdir(folder)
-    import_beside()  # a plan for a GPU has NVIDIA's modules imported
+    import_beside()  # a plan for a GPU imports NVIDIA's modules
     watch, base = Watch(folder), peak()
     for index in range(first, last):
         name, data, rewritten = mutant(kinds, seed, index)
@@ -583,7 +583,7 @@ def work(folder: Path, seed: int, first: int, last: int) -> None:
 
 
 def run(count: int, seed: int, first: int = 0) -> dict[str, Any]:
-    """Read so many mutants in workers; how they were taken, and the faults."""
+    """Read this many mutants in workers; the outcomes, and the faults."""
     faults: list[Any] = []
     taken: Counter[str] = Counter()
     last = first + count
@@ -608,7 +608,7 @@ def run(count: int, seed: int, first: int = 0) -> dict[str, Any]:
 
 
 def _follow(worker: Any, first: int, last: int, taken: Counter[str], faults: list[Any]) -> int:
-    """Note a worker's lines until it ends; the mutant to go on with."""
+    """Record a worker's lines until it ends; the mutant to continue with."""
     begun = None
     while True:
         if not select.select([worker.stdout], [], [], 60 + SECONDS)[0]:

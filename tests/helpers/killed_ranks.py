@@ -1,4 +1,4 @@
-"""Kills a run of several ranks at random times while it writes checkpoints, and lets it go on from the last one.
+"""Kills a run of several ranks at random times while it writes checkpoints, and resumes from the last one.
 
 python -m tests.helpers.killed_ranks FOLDER --kills 20 --ranks 4 --device cuda --one
 """
@@ -24,16 +24,16 @@ from tests.helpers.ranks import free_port, variables
 
 #: For each time that a run is killed: more than are made before it is.
 STEPS = 8
-#: Seconds behind a step: all steps of a GPU would be over before a rank is killed.
+#: Delay after each step in seconds: on a GPU all steps would be over before a rank is killed.
 PACE = {"cpu": 0.0, "cuda": 0.03}
-#: Seconds in which the others end when one rank was killed.
+#: Seconds within which the others must end after one rank was killed.
 LIMIT = 30.0
 #: Runs one rank: `train` with its arguments.
 RANK = "import sys; from tests.helpers.killed_ranks import train; train(*sys.argv[1:])"
 
 
 def train(folder: str, log: str, device: str, steps: str) -> None:
-    """So many steps with a checkpoint after each; the first rank logs number and loss."""
+    """This many steps with a checkpoint after each; the first rank logs number and loss."""
     lm.distributed.init(timeout=60)
     nn.manual_seed(3)
     net = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 3))
@@ -75,9 +75,9 @@ def lines(log: Path) -> list[tuple[int, str]]:
 def kill_often(
     folder: Path, *, kills: int, ranks: int, seed: int, device: str = "cpu", one: bool = False
 ) -> dict[str, Any]:
-    """How many kills there were, how many met a checkpoint that was not whole, and which losses differed.
+    """The number of kills, how many hit an incomplete checkpoint, and the losses that differed.
 
-    one: the last rank alone is killed, and the others must end by themselves; `slowest` of them took so many seconds.
+    one: only the last rank is killed, and the others must end by themselves; the slowest took `slowest` seconds.
     """
     times, given = random.Random(seed), (ranks, device, STEPS * (kills + 1))
     assert [p.wait() for p in start(folder / "whole", folder / "whole.log", *given)] == [0] * ranks
@@ -103,7 +103,7 @@ def kill_often(
 
 
 def killed(some: "list[subprocess.Popen[bytes]]", processes: "list[subprocess.Popen[bytes]]") -> float:
-    """Kill some of the ranks; after how many seconds all had ended, each with an error."""
+    """Kill some of the ranks; the seconds until all had ended, each with an error."""
     begin = time.monotonic()
     for p in some:
         p.send_signal(signal.SIGKILL)
@@ -117,7 +117,7 @@ def killed(some: "list[subprocess.Popen[bytes]]", processes: "list[subprocess.Po
 
 
 def main() -> int:
-    """The exit status: 1 where a loss was another one."""
+    """The exit status: 1 if a loss differed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--kills", type=int, default=20)

@@ -1,9 +1,9 @@
-"""Kills a training run again and again at random times, lets it go on from its checkpoint, and compares every loss.
+"""Kills a training run repeatedly at random times, resumes it from its checkpoint, and compares every loss.
 
 python -m tests.helpers.killed_runs FOLDER KILLS SEED BACKEND
 
-prints, as JSON, how many kills there were, how many of them met a checkpoint that was being written, from how many
-different steps runs went on, and what differed from the run that nobody killed. Children are forked from a process
+prints, as JSON, the number of kills, how many of them hit a checkpoint being written, from how many
+different steps runs resumed, and the differences from an uninterrupted run. Children are forked from a process
 that has imported everything and used nothing.
 """
 
@@ -27,7 +27,7 @@ EPOCHS, SAMPLES, BATCH = 12, 60, 8
 
 
 class Log(Callback):
-    """A line with each step's number and loss, written at once."""
+    """Each step's number and loss in a line, written atomically."""
 
     def __init__(self, file: Path) -> None:
         self.file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -37,14 +37,14 @@ class Log(Callback):
 
 
 def images(indices: Any, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Random augmentation, so that the generators of the data matter."""
+    """Random augmentation, so that the state of the data generators matters."""
     base = np.random.default_rng(5).standard_normal((SAMPLES, 16)).astype(np.float32)
     noise = rng.standard_normal((len(indices), 16)).astype(np.float32) * 0.1
     return base[indices] + noise, (indices % 3).astype(np.int64)
 
 
 def train(checkpoint: Path, log: Path, backend: str) -> None:
-    """The run, from the checkpoint on where there is one: dropout, statistics, momentum, a rate that falls."""
+    """The run, from the checkpoint on if there is one: dropout, statistics, momentum, a decaying rate."""
     nn.manual_seed(3)
     net = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 3))
     rate = optim.schedule.cosine(0.2, 200)
@@ -66,14 +66,14 @@ def train(checkpoint: Path, log: Path, backend: str) -> None:
 
 
 def child(checkpoint: Path, log: Path, backend: str) -> int:
-    """Fork one that trains; its process id."""
+    """Fork a training process; its process id."""
     process = os.fork()
     if process:
         return process
     try:
         train(checkpoint, log, backend)
         os._exit(0)
-    except BaseException as error:  # a child must never go on as its parent
+    except BaseException as error:  # a child must never continue as its parent
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 
@@ -109,7 +109,7 @@ def kill_often(folder: Path, kills: int, seed: int, backend: str) -> dict[str, A
             found["within_writing"] += bool(set(folder.glob(".*.part")) - parts)
         elif status:
             raise RuntimeError("a run failed")
-        else:  # it was done: from the beginning again
+        else:  # it was done: start again
             found["finished"] += 1
         for number, loss in steps_of(log)[before:]:
             if expected[number] != loss:
@@ -126,7 +126,7 @@ def kill_often(folder: Path, kills: int, seed: int, backend: str) -> dict[str, A
 
 
 def tensors_of(file: Path) -> dict[str, bytes]:
-    """The bytes of what a checkpoint holds."""
+    """The bytes of a checkpoint's tensors."""
     return {name: x.numpy().tobytes() for name, x in lm.load_safetensors(file).items()}
 
 

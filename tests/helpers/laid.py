@@ -1,7 +1,7 @@
-"""Planned programs with each value at its place: what views show, what copies make, what is computed in place.
+"""Planned programs with each value at its planned place: views, copies, and in-place computations.
 
-Ops are computed by their NumPy meaning, so that a program for a GPU runs without one; where values lie, and which
-step reads what, is as it was planned.
+Ops are computed by their NumPy reference, so that a program for a GPU runs without one; the places of values and
+the operands of steps are as planned.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def run_laid(program: PlannedGraph, arrays: Sequence[Array]) -> list[Array]:
 
 
 def run_in_arena(program: PlannedGraph, arrays: Sequence[Array], steps: Sequence[PlannedStep]) -> list[Array]:
-    """The same with temporaries where they are placed in one arena, and steps in the order that is given: what is
-    overwritten too early shows in the outputs."""
+    """The same with temporaries at their places in one arena, and steps in the given order: premature overwriting
+    shows in the outputs."""
     memory = {s: pack(a, s.spec.physical).copy() for s, a in zip(program.inputs, arrays, strict=True)}
     arena = np.full(program.placement.nbytes, 0xFF, np.uint8)  # NaN where nothing was written
     for slot, offset in zip(program.temporaries, program.placement.offsets, strict=True):
@@ -66,5 +66,5 @@ def _shown(slot: Slot, memory: dict[Slot, Array]) -> Array:
 
 
 def copies(program: PlannedGraph) -> list[str]:
-    """The reorders that every run makes, as text."""
+    """The reorders in every run, as text."""
     return [f"{s.inputs[0].spec} -> {s.outputs[0].spec}" for s in program.steps if s.node is None]

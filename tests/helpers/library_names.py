@@ -1,4 +1,4 @@
-"""Names and shapes of weights as torchvision, timm and transformers have them, for tests where these are not.
+"""Names and shapes of weights in torchvision, timm and transformers, for tests without these libraries.
 
 python -m tests.helpers.library_names write     writes tests/helpers/library_names.json
 """
@@ -62,7 +62,7 @@ def table() -> dict[str, dict[str, Names]]:
 
 
 def made() -> dict[str, dict[str, Names]]:
-    """The table, by the libraries that are installed."""
+    """The table from the installed libraries."""
     theirs = sorted({*TIMM.values(), *HUGGING_FACE.values()})
     return {
         "torchvision": {name: names_of(torchvision_network(name)) for name in theirs},

@@ -1,4 +1,4 @@
-"""What the tests of generated loops share: plans by loops alone, and an op's samples beside its reference."""
+"""Shared by the tests of generated loops: plans by loops only, and an op's samples compared with its reference."""
 
 from collections.abc import Sequence
 
@@ -30,10 +30,10 @@ def reference_of(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def check_samples(op_class: type[Op], *, dtypes: int, samples: int) -> int:
-    """Compare samples of an op that loops answer for with the reference; how many there were, `samples` at most.
+    """Compare samples of an op that loops support with the reference; returns their number, `samples` at most.
 
-    dtypes: in how many of their types, float32 before others. The first is compared in all of these, each other one
-    in the first of them and one more in turn: how elements are read and written depends on their type alone.
+    dtypes: the number of their types to test, float32 first. The first sample is compared in all of these, each other
+    one in the first of them and one more in turn: how elements are read and written depends only on their type.
     """
     checked = 0
     for number, sample in enumerate(op_class.samples()):
@@ -48,7 +48,7 @@ def check_samples(op_class: type[Op], *, dtypes: int, samples: int) -> int:
 
 
 def _is_right(sample: Sample, rng: np.random.Generator, dtype: DType) -> bool:
-    """Whether loops answer; fails where they are wrong."""
+    """Whether loops support the sample; fails if they are wrong."""
     arrays = sample.draw(rng, dtype)
     try:
         found = plan(sample.op, [Spec(a.shape, as_dtype(a.dtype)).fixed for a in arrays])

@@ -1,9 +1,9 @@
-"""One compiled network, many threads: every answer is compared, bit by bit, with what one thread got.
+"""One compiled network, many threads: every answer is compared bitwise with that of one thread.
 
     python -m tests.helpers.many_threads --device cuda --calls 1000 [--threads 16] [--network resnet18]
 
-Prints a line for a Predictor, for a compiled function, for eager ops, and for a training step; ends with status 1
-when any answer is wrong.
+Prints a line for a Predictor, for a compiled function, for eager ops, and for a training step; the exit status is 1
+if any answer is wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Count:
-    """Answers of all threads: how many, how many are far from the right one, how many differ in a bit from it."""
+    """Answers of all threads: how many, how many are far from the right one, how many are not bitwise equal to it."""
 
     answers: int = 0
     wrong: int = 0
@@ -46,7 +46,7 @@ class Count:
 
 
 def in_threads(work: Callable[[int], Any], threads: int) -> list[Any]:
-    """What work(k) returns for every thread k, all started together; the first exception is raised again."""
+    """The results of work(k) for every thread k, all started together; the first exception is raised again."""
     results: list[Any] = [None] * threads
     errors: list[BaseException] = []
     start = threading.Barrier(threads)
@@ -69,7 +69,7 @@ def in_threads(work: Callable[[int], Any], threads: int) -> list[Any]:
 
 
 def compare(call: Callable[[Array], Any], inputs: Sequence[Array], threads: int, calls: int) -> Count:
-    """Call from all threads with inputs in an order of each thread's own."""
+    """Call from all threads with inputs in a different order per thread."""
     wanted = [call(x).numpy().copy() for x in inputs]
 
     def work(k: int) -> Count:
@@ -128,7 +128,8 @@ def eager(net: nn.Module, device: str, threads: int, calls: int) -> Count:
 
 
 def training(device: str, threads: int, calls: int) -> Count:
-    """A training step on one batch: the losses, in order, are those of one thread, whoever did the step."""
+    """A training step on one batch: the losses, in order, are those of one thread, regardless of the thread of each
+    step."""
     x, y = images(1, 16)[0], np.array([3])
 
     def made() -> Any:

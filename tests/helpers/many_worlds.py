@@ -1,11 +1,11 @@
-"""Starts worlds of several ranks again and again, with a fault or without, and says how each ended.
+"""Starts worlds of several ranks repeatedly, with a fault or without, and reports how each ended.
 
     python -m tests.helpers.many_worlds OUT --ranks 4 --times 200 --at-once 8
     python -m tests.helpers.many_worlds OUT --ranks 4 --times 20 --fault SIGKILL --device cpu
 
-Worlds that run at once share the devices. A world is right when it ends within the limit behind its fault, with an
-error that names the rank (or without one where nothing fails), and leaves no process. OUT gets a line of JSON for
-each as it ends; the last line that is printed counts them. The exit status is 1 where one was wrong.
+Concurrent worlds share the devices. A world is right if it ends within the limit after its fault, with an
+error that names the rank (or without one if nothing fails), and leaves no process. OUT gets a line of JSON for
+each as it ends; the last printed line counts them. The exit status is 1 if one was wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 from tests.helpers import ROOT
 
-#: A training step on all ranks, of which rank 1 fails in the sixth, or when it captures the first.
+#: A training step on all ranks, during which rank 1 fails in the sixth, or when it captures the first.
 PROGRAM = """
 import os, signal, sys
 import numpy as np
@@ -42,7 +42,7 @@ for number in range({steps}):
         {fault}
     step(x, y).item()
 """
-#: What rank 1 does. "none" lets all end by themselves.
+#: The fault of rank 1. "none" lets all end by themselves.
 FAULTS = {
     "none": "pass",
     "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
@@ -51,9 +51,9 @@ FAULTS = {
     "memory": "[lm.zeros((1 << 32,), device='cuda') for _ in range(100)]",
     "capture": "lm.runtime.stream.CapturedGraph.__init__ = lambda *_: os.kill(os.getpid(), signal.SIGKILL)",
 }
-#: What CPUs have, too: they capture nothing, and memory is everybody's.
+#: Faults that apply to CPUs, too: they capture nothing, and memory is shared with other programs.
 ON_CPUS = ("none", "SIGKILL", "SIGSTOP", "raises")
-#: Seconds in which all ranks end when one has failed, and those that a world has in all.
+#: Seconds in which all ranks end after one has failed, and those of a world in total.
 TIMEOUT, LIMIT = 20, 150
 
 
@@ -64,18 +64,18 @@ def program(fault: str) -> str:
 
 
 def command(file: Path, ranks: int, device: str) -> list[str]:
-    """What starts it on so many ranks of a kind of device."""
+    """The command that starts it on this many ranks of a kind of device."""
     where = ["--gpus" if device == "cuda" else "--ranks", str(ranks)]
     return [sys.executable, "-m", "lamina", "run", *where, "--timeout", str(TIMEOUT), str(file)]
 
 
 def environment() -> dict[str, str]:
-    """Of a world: the package of this tree, one thread a rank."""
+    """Of a world: the package of this tree, one thread per rank."""
     return os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
 
 
 def world(number: int, fault: str, ranks: int, device: str, folder: Path) -> dict[str, Any]:
-    """One world: seconds, status, what is wrong with it ("" where nothing is)."""
+    """One world: seconds, status, its fault ("" if there is none)."""
     file, log, begin = folder / f"{number}.py", folder / f"{number}.log", time.monotonic()
     file.write_text(program(fault))
     with log.open("wb") as written:
@@ -107,7 +107,7 @@ def _judged(fault: str, status: int, text: str) -> str:
 
 
 def _end_group(leader: int) -> bool:
-    """Whether something of a world is left; it is killed."""
+    """Whether a process of a world is left; it is killed."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
         return True

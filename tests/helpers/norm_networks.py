@@ -1,4 +1,4 @@
-"""Networks of convolutions and batch norms with their gradients, as passes and fusions meet them."""
+"""Networks of convolutions and batch norms with their gradients, as seen by passes and fusions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,8 @@ def operands() -> list[Any]:
 
 
 def network(act: Activation, join: bool = False, training: bool = True) -> Callable[..., Any]:
-    """Convolution, batch norm, a residual's sum perhaps, activation, convolution; the gradients of all operands."""
+    """Convolution, batch norm, optionally a residual's sum, activation, convolution; the gradients of all
+    operands."""
 
     def f(x: Any, w: Any, scale: Any, bias: Any, mean: Any, var: Any, z: Any) -> Any:
         y, mean, var = ops.batch_norm_with_statistics(ops.conv2d(x, w), mean, var, scale, bias, training)

@@ -1,4 +1,5 @@
-"""Each op's own samples as models of one op, run by `OnnxGraph` and onnxruntime beside the op's meaning in NumPy."""
+"""Each op's samples as models of one op, run by `OnnxGraph` and onnxruntime and compared with the op's NumPy
+reference."""
 
 from __future__ import annotations
 
@@ -19,18 +20,18 @@ from lamina.ops.core import REGISTRY, Op, Sample
 from lamina.ops.primitives.region_pool import RegionMax
 from lamina.spec import DType, Spec, as_dtype, current_policy
 
-#: Ops whose operands behind the first must be known when the model is written.
+#: Ops whose operands after the first must be constants when the model is written.
 KNOWN = (RegionMax,)
-#: What ONNX has not, among the samples of ops that are written.
+#: Samples of exported ops that ONNX does not support.
 LACKING = (
     "gcd", "erfinv", "lgamma", "digamma", "nextafter", "region_max: where windows lie",
 )  # fmt: skip
-#: How many of an op's samples the quick suite runs, in float32 (or the first type that they are of).
+#: How many of an op's samples the quick suite runs, in float32 (or their first type).
 EACH = 3
 
 
 def ops_of(module: ModuleType) -> list[type[Op]]:
-    """The ops whose writers or forms stand in a module."""
+    """The ops whose writers or forms are in a module."""
     found = {op for table in (WRITERS, FORMS) for op, f in table.items() if f.__module__ == module.__name__}
     return sorted(found, key=lambda op: op.name)
 
@@ -61,9 +62,9 @@ def few(module: ModuleType) -> list[Any]:
 
 
 def verdict(sample: Sample, dtype: DType, opset: int = 20, ran: set[bytes] | None = None) -> list[str]:
-    """What is wrong with the model of one sample: how results differ, why it is refused; not what ONNX lacks.
+    """The fault in the model of one sample: differing results, or a refusal, except for what ONNX lacks.
 
-    ran: what models of this sample compute that have been run, to which this one's is added.
+    ran: the meanings of the sample's models that have been run, to which this one's is added.
     """
     arrays = sample.draw(np.random.default_rng(7), dtype)
     values = [Value(Spec(a.shape, as_dtype(a.dtype)), name=f"x{i}") for i, a in enumerate(arrays)]
@@ -98,9 +99,9 @@ def verdict(sample: Sample, dtype: DType, opset: int = 20, ran: set[bytes] | Non
 
 
 def _meaning(model: onnx.ModelProto, opset: int) -> bytes:
-    """What a model computes: nodes and numbers, with the versions of operators that the opset names."""
+    """The meaning of a model: nodes and numbers, with the versions of operators of the opset."""
     nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
-    for node in nodes:  # the list grows by the nodes within nodes
+    for node in nodes:  # the list grows by nested nodes
         nodes += [n for a in node.attribute for graph in (a.g, *a.graphs) for n in graph.node]
     kinds = {n.op_type for n in nodes if not n.domain}
     versions = sorted((kind, onnx.defs.get_schema(kind, opset).since_version) for kind in kinds)

@@ -15,18 +15,18 @@ from lamina import jit
 from lamina.convert.onnx import HANDLERS, OnnxGraph, from_onnx
 from tests.judges import onnx_nodes
 
-#: How many of an operator's own tests the quick suite runs; the judge's table holds all of them.
+#: How many of an operator's node tests the quick suite runs; the judge's table contains all of them.
 EACH = 2
 
 
 def node_tests(module: ModuleType) -> list[str]:
-    """The first direct tests, among those that the table says agree, of each operator that the module handles."""
+    """The first direct tests of each operator handled by the module, among those that agree by the table."""
     mine = {name for (_, name), handler in HANDLERS.items() if handler.__module__ == module.__name__}
     return [name for kind, names in onnx_nodes.agreeing().items() if kind in mine for name in names[:EACH]]
 
 
 def agrees(name: str) -> None:
-    """One of ONNX's own tests agrees."""
+    """Check that one of ONNX's node tests agrees."""
     verdict, text = onnx_nodes.compare(onnx_nodes.cases()[name])
     assert (verdict, text) == ("agree", "")
 
@@ -70,8 +70,8 @@ def contributed(
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
     """A model of one operator of ONNX Runtime's, and its inputs by name.
 
-    inputs: arrays, None where one is left out; those whose places are in `held` are initializers. outputs: their
-    names, "" where one is not asked for.
+    inputs: arrays, None for an omitted one; those whose positions are in `held` are initializers. outputs: their
+    names, "" for an omitted one.
     """
     names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
     node = helper.make_node(operator, names, list(outputs), domain=domain, **attributes)
@@ -92,7 +92,7 @@ def contributed(
 def beside_onnxruntime(
     operator: str, inputs: Sequence[Any], *args: Any, tol: float = 1e-5, **more: Any
 ) -> None:
-    """An operator of `contributed` gives what onnxruntime gives, op by op and compiled.
+    """Compare an operator of `contributed` with onnxruntime, op by op and compiled.
 
     Without VNNI onnxruntime adds pairs of 8-bit products in 16 bits, where they saturate. Here it is told not to,
     which its convolutions, and products whose zero points are inputs, do not heed.

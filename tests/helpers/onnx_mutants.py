@@ -1,4 +1,4 @@
-"""Damaged and hostile ONNX files: bytes that are flipped, cut, repeated, and fields with values that lie."""
+"""Damaged and hostile ONNX files: flipped, cut or repeated bytes, and fields with false values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PATHS = (
 
 
 def mutants(seeds: list[bytes], count: int, seed: int = 0) -> Iterator[bytes]:
-    """So many of them, in turn of the seeds; the same for the same seed."""
+    """This many mutants, from the files in turn; reproducible by the seed."""
     rng = random.Random(seed)
     kinds = (_flipped, _cut, _repeated, _length, *(_fields,) * 9, _external, _nested)
     for i in range(count):

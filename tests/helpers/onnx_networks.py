@@ -28,14 +28,14 @@ from tests.programs import test_images, test_sequences
 
 @dataclass(frozen=True)
 class Case:
-    """A network, what it is traced with, and which axes are free."""
+    """A network, its example inputs, and its dynamic axes."""
 
     make: Callable[[], Any]
     examples: tuple[Any, ...]
     dynamic: str | Mapping[str, Mapping[int, str]] | None = None
 
     def made(self) -> tuple[Any, tuple[Any, ...]]:
-        """The network, its norms' statistics being those of numbers that vary, and the examples."""
+        """The network, with norm statistics from varying numbers, and the examples."""
         net, rng = self.make(), np.random.default_rng(1)
         for name, x in dict(net.named_buffers()).items():
             if name.endswith("running_var"):
@@ -46,7 +46,7 @@ class Case:
 
 
 def images(make: Callable[..., Any], size: int, *arguments: Any, channels: int = 3, batch: int = 2) -> Case:
-    """A network of images, their number being free."""
+    """A network of images, with a dynamic batch axis."""
     return Case(partial(make, *arguments), (Spec((batch, channels, size, size), float32),), "batch")
 
 
@@ -162,7 +162,7 @@ NETWORKS = {
     ),
 }  # fmt: skip
 
-#: What the quick suite exports; the rest is slow.
+#: Exported by the quick suite; the rest is slow.
 QUICK = (
     "LeNet", "resnet18", "program_unet", "program_transformer", "program_vit", "lstm",
     "lstm_projected", "gru", "rnn_tanh", "rnn_relu", "lstm_step", "transformer_encoder", "transformer", "attention",

@@ -12,7 +12,7 @@ from lamina.spec import Shape
 Array = np.ndarray[Any, Any]
 SHAPES: tuple[Shape, ...] = ((5, 3), (), (1,), (0, 4), (7, 1, 3), (1031,), (2, 3, 5, 2))
 STEPS = 10
-#: Rates that change from step to step, and that float32 holds exactly.
+#: Rates that change from step to step, and are exact in float32.
 RATES = [2.0 ** -(4 + i % 3) for i in range(STEPS)]
 
 
@@ -45,7 +45,7 @@ def mine(optimizer: optim.Optimizer, shape: Shape, dtype: str = "float64") -> tu
 def torchs(
     name: str, options: dict[str, Any], shape: Shape, rates: Sequence[float], dtype: str = "float64"
 ) -> tuple[Array, dict[str, Array]]:
-    """The same by torch.optim's class of the name, whose numbers beside the tensors are float64 too."""
+    """The same by the torch.optim class of this name, whose scalars are float64 too."""
     import torch
 
     usual, kind = torch.get_default_dtype(), getattr(torch, dtype)
@@ -70,7 +70,7 @@ def _torch_steps(
 
 
 def assert_as_torch(make: Callable[..., optim.Optimizer], options: dict[str, Any], shape: Shape) -> None:
-    """In float64 to the last bits, with rates that change; the state too, by torch's names."""
+    """Equal to torch in float64 to the last bits, with changing rates; the state too, by torch's names."""
     found, state = mine(make(rate_at, **options), shape)
     wanted, their_state = torchs(make.__name__, options, shape, RATES)
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)

@@ -1,13 +1,13 @@
-"""Own kernels by themselves, each operand in an allocation of its own: what compute-sanitizer is run on.
+"""Lamina's kernels on their own, each operand in an allocation of its own, for compute-sanitizer.
 
     compute-sanitizer --tool memcheck --report-api-errors no python -m tests.helpers.own_kernels [KIND …]
     compute-sanitizer --tool racecheck python -m tests.helpers.own_kernels [KIND …]
     python -m tests.helpers.own_kernels --emulated [KIND …]
 
-No library's kernel runs, so all that a tool finds is ours (errors of the API are not: the driver is asked for one
+No library's kernel runs, so all findings are Lamina's (API errors are not: the driver is queried for one
 parameter more than a kernel has). Shapes leave tiles, warps and blocks partly filled.
-Prints a line for each case, and ends with status 1 if a result is not finite. Emulated on a CPU, operands lie between
-pages that nobody may touch, once behind the first and once before the last; all kinds take ten minutes.
+Prints a line for each case, and ends with status 1 if a result is not finite. Emulated on a CPU, operands are between
+guard pages, once right after the first and once right before the last; all kinds take ten minutes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from lamina.spec import (
 from tests.helpers.emulator import Fenced, run_steps
 from tests.helpers.planned import H200
 
-#: The GPU that is there, or one to plan for.
+#: The present GPU, or one to plan for.
 DEVICE = device() if device().kind == "cuda" else H200
 CUDA = backend(DEVICE)
 POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
@@ -84,7 +84,7 @@ def last(shape: Shape, dtype: DType = bfloat16) -> Spec:
 
 
 def by_definition(o: Operands) -> Plan:
-    """A convolution by own kernels alone."""
+    """A convolution by Lamina's kernels only."""
     return kernel_plan(DEVICE, [o.x, o.w], [o.y], [direct(Conv, o)], label="direct")
 
 
@@ -106,7 +106,7 @@ def of_plan(name: str, plan: Plan) -> Case:
 
 
 def points() -> Iterator[Case]:
-    """1x1 convolutions that sum: blocks of two and of four teams, one to four stages, parts of a tile."""
+    """1x1 convolutions with sums: blocks of two and of four teams, one to four stages, partial tiles."""
     shapes: list[tuple[Shape, int, DType]] = [
         ((3, 64, 13, 11), 512, bfloat16),
         ((3, 256, 9, 13), 64, float16),
@@ -144,7 +144,7 @@ def points() -> Iterator[Case]:
 
 
 def persistent_norms() -> Iterator[Case]:
-    """Batch norm in one launch: everything kept, a part of it, threads without work."""
+    """Batch norm in one launch: everything resident, a part of it, idle threads."""
     shapes = [
         last((64, 256, 14, 14)),
         last((3, 2048, 7, 7)),
@@ -179,7 +179,7 @@ def norms() -> Iterator[Case]:
 
 
 def pools() -> Iterator[Case]:
-    """Norm and pool in one, and back."""
+    """Norm and pooling in one, forward and backward."""
     stem = Window((2, 2), ((1, 1), (1, 1)), (1, 1))
     shapes: list[tuple[Shape, Window, Shape]] = [
         ((3, 3), stem, (4, 64, 56, 56)),
@@ -220,7 +220,7 @@ def small_channels() -> Iterator[Case]:
 
 
 def halves() -> Iterator[Case]:
-    """What is around the parts of a convolution in halves; the parts by own direct kernels."""
+    """The kernels around the parts of a convolution in halves; the parts by direct kernels."""
 
     shapes: list[tuple[Shape, Shape, tuple[int, int]]] = [
         ((2, 8, 30, 21), (16, 8, 7, 7), (3, 3)),
@@ -239,7 +239,7 @@ def halves() -> Iterator[Case]:
 
 
 def reorders() -> Iterator[Case]:
-    """From row-major to channels last and back."""
+    """From row-major to channels-last and back."""
     for dtype, shape in ((bfloat16, (2, 3, 48, 64)), (float32, (3, 64, 33, 31)), (bfloat16, (2, 3, 5, 7))):
         first, behind = Spec(shape, dtype).fixed, last(shape, dtype)
         yield of_plan(f"{first} as {behind}", CUDA.reorder(first, behind))
@@ -261,7 +261,7 @@ KINDS: dict[str, Callable[[], Iterator[Case]]] = {
 
 
 def drawn(spec: Spec, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """What an operand holds: places in a window, numbers above a half for channels, else normal ones."""
+    """An operand's values: positions in a window, numbers above a half for channels, else normal ones."""
     if spec.dtype == uint8:
         return rng.integers(0, 9, spec.nbytes, np.uint8)
     values = rng.standard_normal(spec.numel, np.float32)
@@ -269,7 +269,7 @@ def drawn(spec: Spec, rng: np.random.Generator) -> np.ndarray[Any, Any]:
 
 
 def allocated(nbytes: int) -> Buffer:
-    """Memory that lies beside no other operand's."""
+    """Memory that is not adjacent to another operand's."""
     return Buffer.borrow(int(_cuda.call("cuMemAlloc", max(nbytes, 1))), nbytes, DEVICE)
 
 
@@ -308,7 +308,7 @@ def run_emulated(case: Case) -> list[int]:
 
 
 def not_finite(results: Sequence[np.ndarray[Any, Any]], specs: Sequence[Spec]) -> list[int]:
-    """Which of the results, given as bytes, are not finite."""
+    """The results, given as bytes, that are not finite."""
     values = [y.view(s.dtype.numpy).astype(np.float32) for y, s in zip(results, specs, strict=True)]
     return [i for i, y in enumerate(values) if not np.isfinite(y).all()]
 

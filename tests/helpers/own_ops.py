@@ -17,7 +17,7 @@ from tests.helpers import ROOT
 
 @contextmanager
 def unregistered() -> Iterator[None]:
-    """Op classes that are defined within are not found by name afterwards: tests of all ops do not meet them."""
+    """Op classes defined within are removed from the registry afterwards: tests of all ops do not include them."""
     before = dict(REGISTRY)
     try:
         yield
@@ -37,7 +37,7 @@ with unregistered():
 
     @dataclass(frozen=True)
     class RowMax(CustomOp):
-        """The largest element of each row and where it is, by a Python function; the gradient goes there."""
+        """The largest element of each row and its index, by a Python function; the gradient goes there."""
 
         def infer(self, x: Spec) -> tuple[Spec, ...]:
             self.check_float(x)
@@ -61,5 +61,5 @@ with unregistered():
                 yield Sample.of(cls(), shape)
 
 
-#: What kinds of arrays `RowMax.run` was given.
+#: The kinds of arrays passed to `RowMax.run`.
 CALLS: list[type] = []

@@ -1,4 +1,4 @@
-"""Own kernels for products in the emulator, beside float64: what tests of several kernels share."""
+"""Lamina's matrix product kernels in the emulator, compared with float64: shared by the tests of several kernels."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def given(rng: np.random.Generator, dtype: DType, *shapes: Shape) -> list[Array]
 
 
 def label(op: Op, *shapes: Shape, dtype: DType) -> str:
-    """What an H200 would run."""
+    """The plan on an H200."""
     return CUDA.plan(op, [Spec(s, dtype) for s in shapes], Policy()).label
 
 
@@ -36,7 +36,7 @@ def planned(kernel: str, op: Op, specs: Sequence[Spec]) -> Plan:
 def check(
     kernel: str, op: Op, inputs: list[Array], dtype: DType, specs: Sequence[Spec] | None = None
 ) -> None:
-    """The kernel's values beside float64's, the same whatever order the warps run in."""
+    """The kernel's values compared with float64's, for any order of the warps."""
     plan = planned(kernel, op, specs or [Spec(x.shape, dtype) for x in inputs])
     (found,) = run_plan(plan, inputs)
     with contrary():

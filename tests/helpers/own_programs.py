@@ -1,4 +1,4 @@
-"""Own kernels as programs: one of each kind that the plans of all samples launch, for any machine."""
+"""Lamina's kernels as programs: one of each kind launched by the plans of all samples, for any machine."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -75,14 +75,14 @@ LIBRARY = {
     "joint_attention", "joint_attention_grad", "conv_norm", "data_grad_norm",
     "quantized_conv", "quantized_matmul", "matmul_bias_gelu", "matmul_gelu_grad",
 }  # fmt: skip
-#: What ranks do together needs NCCL.
+#: Collectives need NCCL.
 OWN = sorted(name for name, op in REGISTRY.items() if name not in LIBRARY and not issubclass(op, Collective))
 
 
 def cases(name: str, *, few: bool = False) -> Iterator[tuple[Op, list[Spec]]]:
-    """Every sample in every dtype, row-major and channels last, and with layouts left open.
+    """Every sample in every dtype, row-major and channels-last, and with open layouts.
 
-    few: bfloat16 alone, or the first dtype of what does not take it.
+    few: only bfloat16, or the first dtype of ops that do not support it.
     """
     op_class = REGISTRY[name]
     for sample in op_class.samples():
@@ -94,7 +94,7 @@ def cases(name: str, *, few: bool = False) -> Iterator[tuple[Op, list[Spec]]]:
             yield sample.op, [Spec(s.shape, s.dtype, channels_last(s.shape)) for s in shapes]
 
 
-#: What sizes of samples become: large and odd, large and aligned, long rows, many rows.
+#: Enlarged sizes of samples: large and odd, large and aligned, long rows, many rows.
 LARGER: tuple[Callable[[int, int], int], ...] = (
     lambda n, axis: 37 * n,
     lambda n, axis: 16 * n,
@@ -104,7 +104,7 @@ LARGER: tuple[Callable[[int, int], int], ...] = (
 
 
 def enlarged(specs: Sequence[Spec], larger: Callable[[int, int], int]) -> list[Spec]:
-    """Operands whose sizes are others, the same where they were the same; ones stay."""
+    """Operands with other sizes, equal where they were equal; ones stay."""
     sizes: dict[int, int] = {}
     for s in specs:
         for axis, n in enumerate(s.shape):
@@ -114,9 +114,9 @@ def enlarged(specs: Sequence[Spec], larger: Callable[[int, int], int]) -> list[S
 
 @cache
 def hasty_cubin(program: Program, target: str) -> bytes:
-    """Machine code that is not optimized, in half the time or less: whether a program compiles shows in it too.
+    """Unoptimized machine code, in half the time or less: enough to tell whether a program compiles.
 
-    Made once: machines of one architecture have most programs in common.
+    Cached: machines of one architecture have most programs in common.
     """
     options = {"ofast_compile": "max"}
     return compile_cubin(program.source, arch=target, options=options, includes=[INCLUDE], name=program.name)
@@ -129,7 +129,7 @@ def programs(plan: Plan) -> tuple[Program, ...]:
 
 
 def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
-    """A program of each kind for a machine: by kernel, and by what its text defines (types and switches, not sizes).
+    """A program of each kind for a machine: by kernel, and by its macros (types and switches, not sizes).
 
     few: see `cases`.
     """
@@ -174,7 +174,7 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
             found |= {f"{p.name} {dtype}": p for p in attention_over_tiles(dtype, device)}
         rows = Spec((8192, 256), dtype), Spec((8192, 1), int64)  # more looks than are worth it, few elements
         found[f"scatter_many {dtype}"] = programs(cuda.plan(GatherGrad(0, 16), rows, Policy()))[-1]
-        for op in (Sort(), Sort(False, 5)):  # too many to compare all with all
+        for op in (Sort(), Sort(False, 5)):  # too many for comparing all pairs
             sorting = programs(cuda.plan(op, [Spec((1, 20000), dtype)], Policy()))
             found |= {f"{op} {p.name} {dtype}": p for p in sorting}
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, device.machine)
@@ -211,7 +211,7 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
 
 
 def products_of_few_rows(dtype: DType, device: Device) -> list[Program]:
-    """[2, 32] by [32, 8], whichever way the second lies, with a bias."""
+    """[2, 32] by [32, 8], the second in either order, with a bias."""
     c, made = Spec((2, 8), dtype).fixed, []
     for transposed in (False, True):
         form = few_rows(Product(1, 2, 8, 32, False, transposed), (source(0), source(1), target()))
@@ -223,7 +223,7 @@ def products_of_few_rows(dtype: DType, device: Device) -> list[Program]:
 
 
 def small_products(dtype: DType) -> list[Program]:
-    """[20, 32] by [32, 8], whichever way they lie, with a bias."""
+    """[20, 32] by [32, 8], in either order, with a bias."""
     c, made = Spec((20, 8), dtype).fixed, []
     for a, b in ((False, False), (False, True), (True, False)):
         form = small_product(Product(1, 20, 8, 32, a, b), (source(0), source(1), target()))
@@ -283,7 +283,7 @@ def own_convolutions(device: Device) -> dict[str, Program]:
 
 
 def halved_convolutions() -> dict[str, Program]:
-    """What is around convolutions of half as many taps."""
+    """The kernels around convolutions of half as many taps."""
     shapes = ((2, 8, 18, 20), (16, 8, 7, 7), (2, 16, 18, 20))
     o = Operands(Window((1, 1), ((3, 3), (3, 3)), (1, 1)), *(Spec(s, bfloat16) for s in shapes))
     formulation = fast_fir_formulation(
@@ -310,7 +310,7 @@ def resident_norms(device: Device) -> dict[str, Program]:
 
 
 def conv1x1_kernels(device: Device) -> dict[str, Program]:
-    """1x1 convolutions with a norm's sums, forward and backward, with all that may lie behind them."""
+    """1x1 convolutions with a norm's sums, forward and backward, with all possible epilogues."""
     found: dict[str, Program] = {}
     sizes = [ProductTiling(900, *size, device.machine) for size in ((128, 64), (64, 256))]
     for dtype, tiling in product((float16, bfloat16), sizes):
@@ -324,10 +324,10 @@ def conv1x1_kernels(device: Device) -> dict[str, Program]:
 
 
 def resident_networks(device: Device) -> dict[str, Program]:
-    """LSTMs and GRUs that keep their weights, in blocks of their own and in such that wait for each other."""
+    """LSTMs and GRUs with persistent weights, in independent blocks and in blocks that wait for each other."""
 
     def elsewhere(op: Matmul, specs: Sequence[Spec], *_: object) -> Plan:
-        return Plan(tuple(specs), op.infer(*specs), lambda call: lambda: None)  # products are others' kernels
+        return Plan(tuple(specs), op.infer(*specs), lambda call: lambda: None)  # products are library kernels
 
     found: dict[str, Program] = {}
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Pickles written opcode by opcode, and files of torch.save around them: as strangers may write them."""
+"""Pickles written opcode by opcode, and files of torch.save around them: untrusted input."""
 
 import io
 import pickle
@@ -18,7 +18,7 @@ class Call:
 
 
 def archive(content: bytes, more: dict[str, bytes] | None = None, method: int = zipfile.ZIP_STORED) -> bytes:
-    """A zip archive as torch.save makes it, around a pickle."""
+    """A zip archive as written by torch.save, around a pickle."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as found:
         for name, data in {"data.pkl": content, "version": b"3\n", **(more or {})}.items():
@@ -55,7 +55,7 @@ def _texts(*words: str) -> bytes:
 
 
 def write_all(folder: Path, command: Any) -> list[Path]:
-    """A zip archive and a bare pickle of each kind, in a folder."""
+    """Write a zip archive and a bare pickle of each kind to a folder."""
     found = []
     for number, content in enumerate(running(command).values()):
         for suffix, data in ((".pt", archive(content)), (".bin", content)):

@@ -1,12 +1,11 @@
-"""Whole training steps and inference, planned for an H200 without one and for a CPU, after all passes.
+"""Whole training steps and inference, planned for an absent H200 and for a CPU, after all passes.
 
     python -m tests.helpers.program_plans write        after a pass was changed on purpose: the difference is reviewed
     python -m tests.helpers.program_plans show NAME    each step of a program, to compare two checkouts
 
 A row of the table is a program with its numbers of steps and views, on the GPU the bytes of its arena (on a CPU they
-depend on the number of threads), and a digest of all steps: what each computes of what, which kernel does, and what
-is updated in place. Values do not tell when a pass gives up what it could join, or when memory is kept that could be
-used again.
+depend on the number of threads), and a digest of all steps: their ops and operands, their kernels, and in-place
+updates. Values do not show when a pass misses a fusion, or when memory is not reused.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ LABELS = Spec((8,), int64)
 
 
 class Block(nn.Module):
-    """Depthwise convolution, squeeze and excitation, and a residual, as mobile networks have them."""
+    """Depthwise convolution, squeeze-and-excitation, and a residual, as in mobile networks."""
 
     def __init__(self, channels: int, act: type[nn.Module]) -> None:
         wide = 4 * channels
@@ -76,7 +75,7 @@ class Words(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down, up by a transposed convolution, joined; group norms with silu."""
+    """Down, up by a transposed convolution, concatenated; group norms with SiLU."""
 
     def __init__(self) -> None:
         self.down = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.SiLU())
@@ -98,7 +97,7 @@ def _encoder(norm_first: bool) -> nn.Module:
 
 
 WORDS = Spec((8, 12), int64)
-#: Networks: how they are made, and their inputs.
+#: Networks: their constructors and inputs.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Spec]] = {
     "resnet18": (lambda: nn.models.resnet18(num_classes=10), IMAGES),
     "mobile silu": (lambda: mobile(nn.SiLU), IMAGES),
@@ -110,7 +109,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Spec]] = {
     "encoder, norms first": (lambda: Words(_encoder(True)), WORDS),
 }
 RECURRENT = ("lstm", "gru")
-#: What else a step does: arguments of `train_step`.
+#: Options of a step: arguments of `train_step`.
 STEPS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": lambda: optim.SGD(0.1, momentum=0.9, weight_decay=1e-4)},
     "adamw, clipped": {"optimizer": lambda: optim.AdamW(1e-3), "clip_norm": 1.0},
@@ -121,13 +120,13 @@ STEPS: dict[str, dict[str, Any]] = {
 
 
 class _Planned(Exception):
-    """Nothing else is wanted of a training step."""
+    """Raised after planning: the training step is not needed."""
 
 
 def training_program(
     make: Callable[[], nn.Module], given: Spec, device: Device, options: dict[str, Any]
 ) -> Executable:
-    """A training step's program for a device that need not be there."""
+    """A training step's program for a device that may be absent."""
     found: list[Executable] = []
 
     def compiled(graph: Graph, _: Any, **more: Any) -> Executable:
@@ -143,14 +142,14 @@ def training_program(
 
 
 def inference_program(make: Callable[[], nn.Module], given: Spec, device: Device) -> Executable:
-    """What a network computes in inference."""
-    nn.manual_seed(0)  # norms are folded into what the weights are
+    """A network's inference program."""
+    nn.manual_seed(0)  # norms are folded into the weights
     return compile(trace(make().eval(), given), device)
 
 
 def programs() -> Iterator[tuple[str, Callable[[], Executable]]]:
-    """Names of programs, and how they are planned. On a GPU that is not there recurrent ones are planned in half
-    types alone, by own kernels."""
+    """Names of programs, with planning functions. For an absent GPU recurrent ones are planned only in half
+    types, by Lamina's kernels."""
     for where, device in (("cpu", Device("cpu")), ("h200", H200)):
         for name, (make, given) in NETWORKS.items():
             half = {"precision": "bf16"} if where == "h200" else {}
@@ -163,7 +162,8 @@ def programs() -> Iterator[tuple[str, Callable[[], Executable]]]:
 
 
 def steps_of(found: Executable) -> list[str]:
-    """Each step: who computes what of which slots, in whose memory. oneDNN's kernels are the processor's."""
+    """Each step: its implementation, op and slots, and whose memory it overwrites. oneDNN's kernels are the
+    processor's."""
     names: dict[int, str] = {}
     cpu = found.device.kind == "cpu"
 

@@ -1,7 +1,7 @@
-"""A user's program, written once and run by two libraries: Lamina and PyTorch, by the names that they share.
+"""User programs, written once and run by two libraries: Lamina and PyTorch, by their common names.
 
 A program is a class whose code takes its layers from `lib.nn` and its functions from `lib.ops`; it is made for each
-library, starts from the same weights and sees the same batches.
+library, starts from the same weights and uses the same batches.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from lamina import nn, ops, optim
 from lamina._tree import leaves
 from tests.helpers.second_device import SECOND, known
 
-#: Of outputs, gradients and losses over the steps: relative to the largest value. A gradient that is 0 in exact
-#: numbers (of a bias before a norm) is compared with a hundredth of the largest gradient of all.
+#: For outputs, gradients and losses over the steps: relative to the largest value. A gradient that is exactly 0
+#: mathematically (of a bias before a norm) is compared with a hundredth of the largest gradient of all.
 FORWARD, GRADIENT, LOSS = 1e-5, 1e-4, 1e-4
 
 
 class Library(NamedTuple):
-    """Where a program finds its layers, its functions and its optimizers."""
+    """A program's source of layers, functions and optimizers."""
 
     nn: Any
     ops: Any
@@ -45,7 +45,7 @@ class Program(NamedTuple):
 
 
 def lamina(device: str) -> Library:
-    """Lamina, whose program makes its own tensors on a device."""
+    """Lamina; the program creates its own tensors on a device."""
     return Library(nn, ops, partial(lm.tensor, device=device))
 
 
@@ -53,7 +53,7 @@ LAMINA = lamina("cpu")
 
 
 def pytorch() -> Library:
-    """PyTorch, its functions found where torch has them."""
+    """PyTorch, with its functions looked up in torch."""
     import torch
 
     class Functions:
@@ -64,7 +64,7 @@ def pytorch() -> Library:
 
 
 def check(program: Program, device: str = "cpu", steps: int = 10) -> None:
-    """Outputs, gradients and the losses of some steps are those of PyTorch."""
+    """Compare outputs, gradients and the losses of some steps with PyTorch."""
     import torch
 
     torch.manual_seed(0)
@@ -121,7 +121,7 @@ def _same_outputs(program: Program, lib: Library, theirs: Any, mine: Any, device
 
 
 def run_beside(program: Program) -> tuple[list[Any], list[Any]]:
-    """Outputs and gradients of a program on the host, and on a second device, where all of them must lie."""
+    """Outputs and gradients of a program on the host, and on a second device, where all of them must be."""
     state: Any = None
     results = []
     for device in (lm.Device("cpu"), SECOND):
@@ -149,7 +149,7 @@ def _eager(program: Program, lib: Library, net: Any, inputs: list[Any], targets:
 
 
 def close(found: Any, wanted: Any, tolerance: float, what: str, least: float) -> None:
-    """Equal within a tolerance relative to the largest value, of `least` at least."""
+    """Equal within a tolerance relative to the largest value, or to `least` if that is larger."""
     largest = max(float(np.abs(wanted).max()), least)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * largest, err_msg=what)
 

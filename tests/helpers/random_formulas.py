@@ -1,4 +1,4 @@
-"""Random elementwise programs: trees, slices, repeated values, casts and reductions, as users' formulas are."""
+"""Random elementwise programs: trees, slices, broadcast values, casts and reductions, like users' formulas."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Formula:
         self.graph: Graph = trace(self._results, *specs)
 
     def _input(self) -> Spec:
-        """Of the loop's size, larger along the last axis (read by slices), or repeated along some axes."""
+        """Of the loop's size, larger along the last axis (read by slices), or broadcast along some axes."""
         kind = self.rng.integers(0, 4)
         shape = list(self.shape)
         if kind == 1:
@@ -48,7 +48,7 @@ class Formula:
         return np.asarray(self.rng.standard_normal(spec.shape)).astype(spec.dtype.numpy)
 
     def _read(self, x: Value) -> Any:
-        """An input as values of the loop are."""
+        """An input in the shape of the loop's values."""
         if x.shape[-1] == 2 * self.shape[-1] and x.shape != self.shape:
             return ops.chunk(x, 2, dim=-1)[int(self.rng.integers(0, 2))]
         if x.shape != self.shape and self.rng.random() < 0.5:
@@ -56,7 +56,7 @@ class Formula:
         return x
 
     def _step(self, values: list[Any]) -> Any:
-        """One more value of some that are there."""
+        """One more value from existing ones."""
         rng = self.rng
         a, b = (values[int(rng.integers(0, len(values)))] for _ in range(2))
         kind = rng.integers(0, 9)

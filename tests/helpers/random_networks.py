@@ -18,7 +18,7 @@ Layer = Callable[
 
 
 class Network:
-    """Layers in a row; each reads the last value, or now and then an earlier one."""
+    """A sequence of layers; each reads the last value, or occasionally an earlier one."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -32,9 +32,9 @@ class Network:
         self.read = [int(i) for i in rng.integers(0, len(self.shapes), int(rng.integers(0, 3)))]
 
     def graph(self) -> tuple[Graph, list[Array]]:
-        """The loss, gradients of all inputs, running statistics and what else is read; values for the inputs.
+        """The loss, gradients of all inputs, running statistics and further outputs; values for the inputs.
 
-        Under the policy "fastest", for which backends measure what passes merge.
+        Under the policy "fastest", for which backends measure fusions.
         """
 
         def program(*inputs: Any) -> list[Any]:
@@ -52,9 +52,9 @@ class Network:
         with policy(algorithm="fastest"):
             return trace(program, *self.arrays), self.arrays
 
-    # ---- layers: each adds one, and the shape of what it gives
+    # ---- layers: each adds one, and the shape of its result
     def conv(self) -> None:
-        """1x1 or 3x3, perhaps with a stride and a bias."""
+        """1x1 or 3x3, optionally with a stride and a bias."""
         i, (n, c, h, w) = self._source()
         taps, stride = int(self.rng.choice([1, 1, 3])), int(self.rng.choice([1, 1, 2]))
         filters, pad = int(self.rng.choice([c, 3, 8])), taps // 2
@@ -66,7 +66,7 @@ class Network:
         )
 
     def norm(self) -> None:
-        """Batch norm, now and then with statistics that are given."""
+        """Batch norm, sometimes with given statistics."""
         i, shape = self._source()
         scale, bias, mean, var = (self._parameter(shape[1:2], positive) for positive in (0, 0, 0, 1))
         training = self.rng.random() < 0.85 and shape[0] * shape[2] * shape[3] > 1
@@ -80,19 +80,19 @@ class Network:
         self._add(layer, shape)
 
     def activation(self) -> None:
-        """relu, or the clipped one."""
+        """ReLU, or the clipped one."""
         i, shape = self._source()
         act = ops.relu if self.rng.random() < 0.6 else lambda x: ops.clipped_relu(x, 0.8)
         self._add(lambda v, _: [act(v[i])], shape)
 
     def sum(self) -> None:
-        """Of two values of one shape, perhaps twice the same."""
+        """The sum of two values of one shape, possibly the same one twice."""
         i, shape = self._source()
         j = self._other(lambda s: s == shape)
         self._add(lambda v, _: [v[i] + v[j]], shape)
 
     def pool(self) -> None:
-        """The largest or the mean of a window."""
+        """The maximum or the mean of a window."""
         i, (n, c, h, w) = self._source()
         size, stride = int(self.rng.integers(2, 4)), int(self.rng.integers(1, 3))
         pool, pad = (ops.max_pool2d, ops.avg_pool2d)[int(self.rng.integers(0, 2))], size // 2
@@ -102,7 +102,7 @@ class Network:
         )
 
     def concat(self) -> None:
-        """The channels of two values."""
+        """Two values concatenated along the channels."""
         i, (n, c, h, w) = self._source()
         j = self._other(lambda s: (s[0], *s[2:]) == (n, h, w))
         self._add(lambda v, _: [ops.cat([v[i], v[j]], 1)], (n, c + self.shapes[j][1], h, w))

@@ -1,4 +1,4 @@
-"""What ranks run in tests."""
+"""Programs run by ranks in tests."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ DTYPES: list[Any] = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.
 
 
 def own(rank: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """Small whole numbers, so that every order of a sum gives the same."""
+    """Small whole numbers, so that sums do not depend on the order."""
     return np.random.default_rng(rank).integers(-8, 8, shape).astype(dtype)
 
 
 def with_nan(everybody: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Ranks' arrays [ranks, ...] with a NaN at another place of each."""
+    """Ranks' arrays [ranks, ...] with a NaN at a different place of each."""
     holed = everybody.copy()
     for rank, x in enumerate(holed):
         x.reshape(-1)[rank : rank + 1] = np.nan
@@ -25,7 +25,7 @@ def with_nan(everybody: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def check(comm: Communicator) -> list[str]:
-    """What is wrong with each call; all ranks' inputs are known to each."""
+    """The faults of each call; all ranks' inputs are known to each."""
     n, me = comm.size, comm.rank
     wrong: list[str] = []
 

@@ -1,9 +1,9 @@
-"""Runs a function on several ranks, each a process of its own, and gives what each returned.
+"""Runs a function on several ranks, each a process of its own, and returns the result of each.
 
-    run_ranks(function, 4, args=(1, 2))                     started by variables, as torchrun does; ranks meet
-    over TCP run_ranks(function, 2, launcher="mpirun")               started by MPICH's mpirun, over MPI
+    run_ranks(function, 4, args=(1, 2))              started by variables, as torchrun does; ranks meet over TCP
+    run_ranks(function, 2, launcher="mpirun")        started by MPICH's mpirun, over MPI
 
-function: of a module that can be imported, not of a class; its arguments and results can be pickled. Each rank calls
+function: of an importable module, not of a class; its arguments and results must be picklable. Each rank calls
 `lamina.distributed.init()` before and `shutdown()` after it.
 """
 
@@ -30,7 +30,7 @@ LIMIT = float(os.environ.get("LAMINA_RANKS_LIMIT", "120"))
 
 
 class RanksFailed(AssertionError):
-    """A rank did not end well; the message has what all wrote."""
+    """A rank failed; the message contains the output of all."""
 
 
 def run_ranks(
@@ -42,8 +42,8 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     init: bool = True,
 ) -> list[Any]:
-    """What the function returned on each rank; without `init` it meets the others itself. Raises RanksFailed
-    where one failed, or took too long."""
+    """The function's result on each rank; without `init` it meets the others itself. Raises RanksFailed
+    if one failed, or took too long."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "arguments").write_bytes(pickle.dumps(tuple(args)))
         name = f"{_module(function)}:{function.__qualname__}"
@@ -69,13 +69,13 @@ def run_ranks(
 
 
 def _module(function: Callable[..., Any]) -> str:
-    """By which name ranks import it, also that of the program that was started."""
+    """The module name by which ranks import it, also for the main program."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return str(spec.name) if function.__module__ == "__main__" and spec else function.__module__
 
 
 def variables(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun sets."""
+    """The variables set by torchrun."""
     return {
         "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
@@ -83,21 +83,21 @@ def variables(rank: int, ranks: int, port: int) -> dict[str, str]:
 
 
 def mpirun() -> str:
-    """The mpirun beside the interpreter, or of the machine."""
+    """The mpirun beside the interpreter, or the machine's."""
     found = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert found, "the test extra has mpich"
     return found
 
 
 def free_port() -> int:
-    """A port that nobody has now."""
+    """A currently free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _run(started: Sequence[tuple[list[str], dict[str, str]]], folder: Path) -> bool:
-    """Whether all ended well; what they write goes to files. None is left."""
+    """Whether all ended successfully; their output goes to files. No process is left."""
     processes = []
     for index, (command, env) in enumerate(started):
         with (folder / f"{index}.log").open("wb") as log:

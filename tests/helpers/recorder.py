@@ -1,10 +1,10 @@
-"""A pytest plug-in that records which cuDNN functions and graph operations the tests run, and how that ended.
+"""A pytest plugin that records which cuDNN functions and graph operations the tests run, and their results.
 
     python -m pytest -p tests.helpers.recorder --record-calls calls.txt
 
-A line is written per new fact as soon as it is seen, so that a test that ends its process loses nothing. All
+A line is written per new fact as soon as it is known, so that a test that ends its process loses nothing. All
 processes of a run (pytest-xdist, forks) append to one file. `python -m tools.coverage` makes the committed recordings
-of these lines:
+from these lines:
 
     function<tab>status<tab>test file           the function returned the status in a test of the file
     operation<tab>executed<tab>test             a plan with the operation was executed by the test
@@ -22,23 +22,23 @@ import pytest
 
 from lamina.c import cudnn
 
-NO_STATUS = "returned"  # in place of a status for functions that return a number, a text or nothing
+NO_STATUS = "returned"  # stands for the status of functions that return a number, a text or nothing
 EXECUTED = "executed"
 OPERATION = "CUDNN_BACKEND_OPERATION_"
 
 
 class Operations:
-    """Which operations a graph's descriptors stand for: an execution plan has those of the graph that it is for.
+    """The operations that a graph's descriptors represent: an execution plan has those of its graph.
 
-    Descriptors that are set into another give it their operations; those that the library fills in (the
-    configurations of a heuristic) get the operations of the one that is asked.
+    Descriptors that are set into another pass on their operations; those filled in by the library (the
+    configurations of a heuristic) get the operations of the queried one.
     """
 
     def __init__(self) -> None:
         self._of: dict[int, frozenset[str]] = {}
 
     def follow(self, function: str, arguments: tuple[Any, ...]) -> frozenset[str]:
-        """Learn from a call that succeeded; the operations that it executed."""
+        """Process a successful call; the operations that it executed."""
         if function == "cudnnBackendCreateDescriptor":
             kind = cudnn.cudnnBackendDescriptorType_t.label(int(arguments[0]))
             is_operation = kind.startswith(OPERATION)
@@ -61,9 +61,9 @@ class Operations:
 
 
 class Recorder:
-    """Notes every call of a library's bound functions while a test runs; `test` is that test's id.
+    """Records every call of a library's bound functions while a test runs; `test` is that test's id.
 
-    Functions are noted from their binding on, so the recorder is made before the first of them is called.
+    Functions are recorded from their binding on, so the recorder is created before the first call.
     """
 
     def __init__(self, path: Path, library: Any) -> None:
@@ -112,9 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--record-calls")
     if path is None:
         return
-    if not hasattr(
-        config, "workerinput"
-    ):  # the workers of pytest-xdist append to what the first process made
+    if not hasattr(config, "workerinput"):  # the workers of pytest-xdist append to the first process's file
         path.write_bytes(b"")
     config.stash[RECORDER] = Recorder(path, cudnn.library)
 

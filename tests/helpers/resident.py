@@ -1,4 +1,4 @@
-"""How much memory a process holds, and whether some work makes it hold more."""
+"""The memory held by a process, and whether some work increases it."""
 
 import ctypes
 import gc
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def resident() -> int:
-    """Bytes of the process that lie in memory, after what was freed went back to the system."""
+    """Resident bytes of the process, after freed memory was returned to the system."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as file:
@@ -16,10 +16,10 @@ def resident() -> int:
 
 
 def growth(work: Callable[[], object], limit: int, rounds: int = 6) -> int:
-    """The least growth in bytes of the rounds of `work`, of which there are no more once one grew by at most `limit`.
+    """The least growth in bytes over the rounds of `work`, which stop once one grew by at most `limit`.
 
-    What leaks grows in every round. A process that other tests have used also grows by itself in some: the kernel
-    joins pages to larger ones, an allocator takes one arena more.
+    A leak grows in every round. A process used by other tests also grows by itself in some: the kernel
+    merges pages into larger ones, an allocator takes one more arena.
     """
     before, least = resident(), sys.maxsize
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""A program of copies alone: the driver in software runs it, too."""
+"""A program of only copies, which the driver in software can run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from lamina.runtime import copy
 from lamina.spec import Spec
 from lamina.tensors import as_tensor
 
-#: More kernels than a short program has.
+#: More kernels than in a short program.
 TURNS = 6
 
 
@@ -46,7 +46,7 @@ class RollRows(CustomOp):
 
 
 def rolled(x: Any, turns: int = TURNS) -> Any:
-    """x with its rows moved down so many places."""
+    """x with its rows shifted down by this many positions."""
     for _ in range(turns):
         x = call(RollRows(), x)
     return x

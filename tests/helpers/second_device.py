@@ -1,7 +1,7 @@
 """A second device without a GPU: the host's memory and backend under another identity.
 
-What takes part of its operands from one and part from the other device fails as it would on a GPU, so that eager
-programs can be tried for it.
+Operations with operands on both devices fail as they would on a GPU, so that eager programs can be tested
+for this.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from lamina.runtime.platforms import HostPlatform
 
 
 def second_device() -> Device:
-    """A host device that equals no other."""
+    """A host device that is unequal to any other."""
     made = object.__new__(Device)
     fields = {"kind": "cpu", "index": 1, "planned": None, "_hash": hash("second")}
     for name, value in fields.items():
@@ -29,7 +29,7 @@ SECOND = second_device()
 
 @contextmanager
 def known() -> Iterator[None]:
-    """Within the block the second device can be named where a device is asked for."""
+    """Within the block the second device can be named as a device argument."""
 
     def device(spec: Any = "auto") -> Device:
         return spec if spec is SECOND else runtime.device(spec)

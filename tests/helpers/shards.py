@@ -2,7 +2,7 @@
 
     python -m tests.helpers.shards FOLDER RANK WORLD_SIZE WORKERS threads|processes START
 
-prints a line for each sample that is read: epoch, batch, place in the batch, label, digest of the augmented image.
+prints a line for each sample read: epoch, batch, index in the batch, label, digest of the augmented image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLES, BATCH = 42, 12
 
 
 def picture(number: int) -> Any:
-    """An image of 12 x 10 pixels, of which no two are alike."""
+    """A unique image of 12 x 10 pixels."""
     y, x = np.mgrid[0:12, 0:10]
     waves = np.stack([np.sin(x / 3 + number), np.cos(y / 2 - number), np.sin((x + y) / 5 + 2 * number)], -1)
     return np.round(127 + 100 * waves).astype(np.uint8)
@@ -45,7 +45,7 @@ def loader(folder: Path, rank: int = 0, world_size: int = 1, **options: Any) -> 
 
 
 def lines(batches: Any, rank: int, world_size: int, epoch: int, start: int) -> Iterator[str]:
-    """What each sample is."""
+    """A description of each sample."""
     for position, (images, labels) in enumerate(batches.epoch(epoch, start), start):
         for row, (image, label) in enumerate(zip(images, labels, strict=True)):
             place = rank * (BATCH // world_size) + row
@@ -54,7 +54,7 @@ def lines(batches: Any, rank: int, world_size: int, epoch: int, start: int) -> I
 
 
 def main(folder: str, rank: str, world_size: str, workers: str, kind: str, start: str) -> None:
-    """Print what a rank reads of two epochs, the first from a position on."""
+    """Print the samples that a rank reads in two epochs, the first from a position on."""
     part = loader(
         Path(folder), int(rank), int(world_size), num_workers=int(workers), processes=kind == "processes"
     )

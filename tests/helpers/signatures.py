@@ -1,10 +1,10 @@
 """Every default of the public interface: of functions, constructors, methods, fields of ops and constants of classes;
-and what is known of each network that has a name.
+and the metadata of each named network.
 
     python -m tests.helpers.signatures write      after a default was changed on purpose: the difference is reviewed
 
-The interface is what modules list in `__all__`, the ops (a saved graph holds their fields) and what their classes
-inherit from the package. A default that changes changes what programs compute that do not name it.
+The interface consists of the names in `__all__`, the ops (a saved graph holds their fields) and the members that
+their classes inherit from the package. A changed default changes the results of programs that rely on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lamina.nn.models.registry import builders
 from lamina.ops import core
 
 TABLE = Path(__file__).with_name("signatures.json")
-#: Generated of C headers, chosen by name, programs, what needs packages that may be missing.
+#: Generated from C headers, selected by name, programs, or dependent on packages that may be missing.
 ELSEWHERE = (
     "lamina.c.", "lamina.backends.", "lamina.cli", "lamina.__main__", "lamina.convert.torch",
     "lamina.data.codec_cuda",
@@ -34,16 +34,16 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def modules() -> Iterator[Any]:
-    """The modules with a list of public names ."""
+    """The modules with a list of public names."""
     for found in [lamina.__name__, *(m.name for m in pkgutil.walk_packages(lamina.__path__, "lamina."))]:
-        if not found.startswith(ELSEWHERE) and found != "lamina.convert":  # which lists what needs PyTorch
+        if not found.startswith(ELSEWHERE) and found != "lamina.convert":  # lists names that need PyTorch
             module = importlib.import_module(found)
             if "__all__" in vars(module):
                 yield module
 
 
 def public() -> Iterator[Any]:
-    """Functions and classes: those that are listed, all ops, and the bases of each that are the package's."""
+    """Functions and classes: the listed ones, all ops, and the bases of each within the package."""
     listed = [vars(m).get(n) if n in vars(m) else getattr(m, n) for m in modules() for n in m.__all__]
     for value in [*listed, *_below(core.Op)]:
         if inspect.isclass(value):
@@ -66,7 +66,7 @@ def _is_ours(value: Any) -> bool:
 
 @cache
 def defaults() -> dict[str, dict[str, dict[str, str]]]:
-    """By module and name: each default as text, of a class with those of its methods ("forward.mask")."""
+    """By module and name: each default as text, for a class including those of its methods ("forward.mask")."""
     found: dict[str, dict[str, dict[str, str]]] = {}
     for value in public():
         held = dict(_of_class(value) if inspect.isclass(value) else _of_function(value))
@@ -102,7 +102,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """As it is written; what has no such form by the name of its type."""
+    """Its source form; the name of its type if there is none."""
     if isinstance(value, frozenset | set):
         return f"{{{', '.join(sorted(map(_text, value)))}}}"
     text = getattr(value, "__qualname__", None) or repr(value)

@@ -1,4 +1,4 @@
-"""The package's Python files: each is read and parsed once for all tests that look at them."""
+"""The package's Python files, read and parsed once for all tests that inspect them."""
 
 import ast
 import gc
@@ -18,13 +18,14 @@ def files() -> tuple[str, ...]:
 
 @cache
 def text(path: str) -> str:
-    """What stands in one."""
+    """The text of a file."""
     return (PACKAGE / path).read_text(encoding="utf-8")
 
 
 @cache
 def tree(path: str) -> ast.Module:
-    """One, parsed; nobody may change it. Made without looks for cycles, which take four times as long as parsing."""
+    """The parsed file, which must not be modified. Parsed with the garbage collector off, as collections take
+    four times as long as parsing."""
     gc.disable()
     try:
         return ast.parse(text(path))
@@ -34,5 +35,5 @@ def tree(path: str) -> ast.Module:
 
 @cache
 def nodes(path: str) -> tuple[ast.AST, ...]:
-    """All nodes of one, outer ones first."""
+    """All nodes of a file, outer ones first."""
     return tuple(ast.walk(tree(path)))

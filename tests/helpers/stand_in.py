@@ -1,4 +1,4 @@
-"""A backend that fuses what a GPU does, and whose plans say what a test wants them to."""
+"""A backend with the fusions of a GPU, whose plans are chosen by a test."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,12 +11,12 @@ from lamina.spec import Policy, Spec
 from tests.helpers.planned import H200
 
 CUDA = cuda_backend(H200)
-#: What a plan of an op shall say: "fused", "unfused" (the parts are as fast) or "" (there is none).
+#: The kind of an op's plan: "fused", "unfused" (the parts are as fast) or "" (there is none).
 Verdict = Callable[[Op, Sequence[Spec]], str]
 
 
 class StandIn(Backend):
-    """Has the fusions and kernels of the CUDA backend; `asked` is what plans were asked for."""
+    """Has the fusions and kernels of the CUDA backend; `asked` records the requested plans."""
 
     name = "stand-in"
 

@@ -1,6 +1,6 @@
-"""Files that PyTorch wrote, as texts, so that they are read where PyTorch is not.
+"""Files written by PyTorch, as texts, to be read without PyTorch.
 
-python -m tests.helpers.torch_files write     writes tests/helpers/torch_files.json with the PyTorch that is installed
+python -m tests.helpers.torch_files write     writes tests/helpers/torch_files.json with the installed PyTorch
 """
 
 import base64
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 TABLE = Path(__file__).with_name("torch_files.json")
-#: How files are written: options of `torch.save`.
+#: Ways of writing files: options of `torch.save`.
 WAYS: dict[str, dict[str, Any]] = {
     "zip": {},
     "protocol 4": {"pickle_protocol": 4},
@@ -28,7 +28,7 @@ TYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e
 
 
 def tree() -> Any:
-    """What the files hold."""
+    """The contents of the files."""
     import torch
 
     base = torch.arange(16, dtype=torch.float32).reshape(4, 4)
@@ -54,7 +54,7 @@ def tree() -> Any:
 
 
 def check(found: Any) -> None:
-    """Raise AssertionError unless this is what the files hold."""
+    """Raise AssertionError unless this is the contents of the files."""
     model, base = found["model"], np.arange(16, dtype=np.float32).reshape(4, 4)
     for name in TYPES:
         values = model[f"t.{name}"].numpy()
@@ -78,7 +78,7 @@ def check(found: Any) -> None:
 
 
 def written(way: str) -> bytes:
-    """A file as the PyTorch that is installed writes it."""
+    """A file as written by the installed PyTorch."""
     import torch
 
     file = io.BytesIO()

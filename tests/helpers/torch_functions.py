@@ -1,4 +1,4 @@
-"""A function of PyTorch run as a graph of Lamina's ops, compared with what PyTorch gives; imports torch."""
+"""A PyTorch function run as a graph of Lamina's ops, compared with PyTorch's results; imports torch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def exported(function: Callable[..., Any], *inputs: Any) -> FxProgram:
     """The function as torch.export's training IR: overloads of ATen."""
     network = function if isinstance(function, torch.nn.Module) else _Network(function)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the flat weights of recurrent layers
+        warnings.simplefilter("ignore")  # about the flat weights of recurrent layers
         return FxProgram(torch.export.export(network, copies(inputs), strict=False).module())
 
 
 def captured(function: Callable[..., Any], *inputs: Any) -> FxProgram:
-    """The function as Dynamo hands it to a backend: functions and methods of torch."""
+    """The function as Dynamo passes it to a backend: functions and methods of torch."""
     found: list[Any] = []
 
     def backend(graph: Any, _: Any) -> Any:
@@ -52,7 +52,7 @@ def copies(inputs: Any) -> tuple[Any, ...]:
 def agree(
     function: Callable[..., Any], *inputs: Any, ways: Any = (exported, captured), tolerance: float = 2e-5
 ) -> None:
-    """Outputs, and what is written to the inputs, are PyTorch's, by both kinds of graphs."""
+    """Outputs, and writes to the inputs, are PyTorch's, by both kinds of graphs."""
     for way in ways:
         program = way(function, *inputs)
         assert program.unknown() == [], way.__name__

@@ -1,4 +1,4 @@
-"""Networks and training loops written as PyTorch's users write them, for comparisons with PyTorch."""
+"""Networks and training loops in idiomatic PyTorch, for comparisons with PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def compiled(model: Any, **kwargs: Any) -> Any:
-    """The model compiled by this package, by the function that its entry point names."""
+    """The model compiled by this package, by the function of its entry point."""
     torch._dynamo.reset()
     return torch.compile(model, backend=lamina, **kwargs)
 

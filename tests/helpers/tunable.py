@@ -1,4 +1,4 @@
-"""A backend whose plans are open: NumPy's, of which a contest finds others with the same results."""
+"""A backend whose plans are open: NumPy's, for which contests find others with the same results."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from lamina.spec import Policy, Spec
 
 @dataclass
 class Clock:
-    """Seconds that pass when a test says so; any thread of it."""
+    """A clock that a test advances, from any of its threads."""
 
     now: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -29,20 +29,20 @@ class Clock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let so many pass."""
-        with self._lock:  # a thread that is interrupted here would set the clock back
+        """Advance by this many seconds."""
+        with self._lock:  # an interrupted thread would set the clock back
             self.now += seconds
 
 
 class Tunable(Backend):
-    """Plans of the reference backend, open where the policy lets them change, but for views.
+    """Plans of the reference backend, open if the policy lets them change, except views.
 
     clock: advances by `part` seconds with each part of a contest, of which each has `parts`.
     expected: the seconds that each contest is expected to save.
     wins: whether another plan wins for an op; it saves a millisecond, and takes `workspace` bytes of scratch memory.
     adopts: whether a winner of another process's contest can be made here for an op.
-    ran: how often first plans and winners ran. rooms: the memory that contests were given. held: the ops whose
-    contests were ended; adopted: those whose winners came from elsewhere.
+    ran: how often first plans and winners ran. rooms: the memory given to contests. held: the ops whose
+    contests finished; adopted: those whose winners came from elsewhere.
     """
 
     name = "reference"
@@ -87,11 +87,11 @@ class Tunable(Backend):
         return replace(counted, open=choice)
 
     def made(self, op: Op) -> Op:
-        """What threads make."""
+        """The work of threads."""
         return op
 
     def contest(self, op: Op, winner: Plan, room: int) -> TuningSlices:
-        """So many parts of so many seconds."""
+        """This many parts of this many seconds."""
         self.rooms.append(room)
         for _ in range(self.parts):
             self.clock.advance(self.part)
@@ -101,7 +101,7 @@ class Tunable(Backend):
         return (winner, 1e-3) if self.wins(op) else None
 
     def adopting(self, op: Op, winner: Plan, record: Any) -> OpenChoice:
-        """What brings a winner here: one part."""
+        """The adoption of a winner here: one part."""
         assert record == winner.record
 
         def parts(made: Op, room: int) -> TuningSlices:
@@ -138,7 +138,7 @@ class _Counted:
 
 
 class Inline(tuning.TuningThreads):
-    """Tasks are done at once."""
+    """Executes tasks at once."""
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
         done: Future[Any] = Future()
@@ -151,7 +151,7 @@ class Inline(tuning.TuningThreads):
 
 @pytest.fixture(autouse=True)
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels take a microsecond each, whatever the machine does beside."""
+    """Kernels take exactly one microsecond each, independent of the machine's load."""
     ticks = count(0, 1000)
     monkeypatch.setattr(context, "monotonic_ns", lambda: next(ticks))
 

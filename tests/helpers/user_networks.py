@@ -1,4 +1,4 @@
-"""Networks as users of PyTorch write them: a name, and what makes a network and its inputs of a step."""
+"""Networks written by PyTorch users: a name, and a factory of a network and its inputs for a step."""
 
 import copy
 import functools
@@ -22,7 +22,7 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, Callable[[int], tuple[Any, ...
 
 
 def net(f):
-    """Enter a network under its function's name."""
+    """Register a network under its function's name."""
     NETWORKS[f.__name__] = f
     return f
 
@@ -1828,7 +1828,7 @@ def conv3d_video_transposed_mixed():
     return Net(), lambda s: (torch.randn(2, 2, 3, 6, 6, generator=gen(s)),)
 
 
-# ---- parametrizations, functions of functions, containers
+# ---- parametrizations, function transformations, containers
 @net
 def orthogonal_and_weight_norm_parametrizations():
     from torch.nn.utils import parametrizations, parametrize

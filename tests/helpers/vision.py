@@ -1,7 +1,7 @@
 """torchvision beside torch's CPU wheel: its networks are there, its own C++ ops are not.
 
-torchvision registers shapes for `nms` and `qnms` as it is imported, and fails where these are not defined; so they
-are defined first, but where its library can be loaded.
+torchvision registers shapes for `nms` and `qnms` at import, and fails if these are not defined; so they
+are defined first, unless its library can be loaded.
 """
 
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ except OSError:
 else:
     _lacking = ()
 
-#: Kept, because what it defines goes with it.
+#: Kept alive, as its definitions go with it.
 _LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
 for _name in _lacking:
     _LIBRARY.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -1,4 +1,4 @@
-"""An op's samples by the functions of PyTorch that it is written with: values and gradients."""
+"""An op's samples by its equivalent PyTorch functions: values and gradients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lamina.graph import Node, Value
 from lamina.ops.core import REGISTRY, Array, Op, Sample, bind
 from lamina.spec import DType, Spec, as_dtype, current_policy, float32, float64
 
-#: What float32 and half results may differ by from the reference in float64, over the largest element.
+#: Tolerance of float32 and half results against the float64 reference, relative to the largest element.
 BOUNDS = {8: 1e-9, 4: 1e-5, 2: 2e-2, 1: 0.0}
 
 
 def ops_of(family: Any) -> list[type[Op]]:
-    """The ops that a module of functions writes."""
+    """The ops that a module of functions exports."""
     return sorted(
         (op for op, f in WRITERS.items() if f.__module__ == family.__name__), key=lambda op: op.name
     )
@@ -34,7 +34,7 @@ def registered() -> list[type[Op]]:
 
 
 def named() -> list[type[Op]]:
-    """The ops that are found by their names alone."""
+    """The ops that are looked up by name only."""
     return [
         op
         for op in registered()
@@ -48,7 +48,7 @@ def all_wrong(ops: Iterable[type[Op]], **options: Any) -> list[str]:
 
 
 def step_of(op: Op, arrays: list[Array], *, computed: bool = False) -> TorchStep:
-    """The op on operands that are constants, or (computed) what other ops give."""
+    """The op on operands that are constants, or (computed) outputs of other ops."""
     values = [Value(Spec(a.shape, as_dtype(a.dtype)), constant=lm.tensor(a)) for a in arrays]
     if computed:
         values = [Node(REGISTRY["identity"](), [v], current_policy()).outputs[0] for v in values]
@@ -64,7 +64,7 @@ def step_of(op: Op, arrays: list[Array], *, computed: bool = False) -> TorchStep
 
 
 def dtype_of(sample: Sample) -> DType:
-    """The most precise type that a sample is for."""
+    """The most precise type of a sample."""
     allowed = sample.dtypes or type(sample.op).dtypes
     return float64 if float64 in allowed else float32 if float32 in allowed else allowed[0]
 
@@ -72,7 +72,7 @@ def dtype_of(sample: Sample) -> DType:
 def wrong(
     op: type[Op], *, computed: bool = False, takes: Callable[[Sample], bool] = lambda sample: True
 ) -> Iterator[str]:
-    """One line for each sample, of those that PyTorch takes, whose results or gradients are not the op's."""
+    """One line for each sample supported by PyTorch whose results or gradients differ from the op's."""
     for sample in filter(takes, op.samples()):
         rng = np.random.default_rng(sum(map(ord, str(sample))))
         arrays = sample.draw(rng, dtype_of(sample))
@@ -110,7 +110,7 @@ def _differ(a: Array, b: Array, bound: float) -> str:
 
 
 def _gradients(op: Op, arrays: list[Array], tensors: list[torch.Tensor], found: list[Any]) -> Iterator[str]:
-    """PyTorch's gradients of the results beside those of `vjp`."""
+    """PyTorch's gradients of the results compared with those of `vjp`."""
     leaves = [t for t in tensors if t.requires_grad]
     slopes = [_slope(i, y) for i, y in enumerate(found)]
     terms = [(y * s).sum() for y, s in zip(found, slopes, strict=True) if s is not None]

@@ -1,4 +1,4 @@
-"""What a caller may pass to a C function, and how it becomes what ctypes takes."""
+"""Argument types accepted by C functions, and their conversion for ctypes."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class HasCudaArray(Protocol):
 
 
 class Opaque(int):
-    """A handle or descriptor that a library made: its address, of a class for each C type.
+    """A handle or descriptor made by a library: its address, in a class per C type.
 
-    A raw address that something else owns is named by the class: `cudnnTensorDescriptor_t(address)`.
+    A raw address owned by other code is wrapped by calling the class: `cudnnTensorDescriptor_t(address)`.
     """
 
     __slots__ = ()
@@ -62,7 +62,7 @@ class Opaque(int):
 
 
 def check_opaque(kind: type[Opaque], value: Any, function: str, name: str, *, null: bool = True) -> None:
-    """Raise TypeError unless `value` is of this kind, a c_void_p, or, where that may be, null (None, 0)."""
+    """Raise TypeError unless `value` is of this kind, a c_void_p, or, if allowed, null (None, 0)."""
     if isinstance(value, (kind, c_void_p)) or (
         null and (value is None or (type(value) is int and value == 0))
     ):
@@ -120,9 +120,9 @@ def _dlpack_address(array: Any) -> int:
 
 
 def pointer(value: Any) -> Any:
-    """What ctypes can pass as a `void *` for `value`: an address, None, or a ctypes object.
+    """A value that ctypes can pass as a `void *`: an address, None, or a ctypes object.
 
-    Understood: int, None, c_void_p, bytes, ctypes arrays, pointers and structures, NumPy arrays, and what has
+    Accepted: int, None, c_void_p, bytes, ctypes arrays, pointers and structures, NumPy arrays, and objects with
     `__cuda_array_interface__`, `data_ptr()`, `__dlpack__`, `__cuda_stream__` or `__index__`.
     The caller keeps the owner of the memory alive, and orders streams.
 
@@ -197,7 +197,7 @@ def _integer(value: Any, code: str) -> int:
 
 
 def converted(value: Any, code: str) -> Any:
-    """`value` as ctypes wants it for the type `code`; TypeError or OverflowError if it cannot be."""
+    """`value` converted for ctypes by the type `code`; TypeError or OverflowError if that is impossible."""
     if code in ("p", "out"):
         return pointer(value)
     if code in ("f", "d"):
@@ -212,7 +212,7 @@ def converted(value: Any, code: str) -> Any:
 def integers(element: Any, values: Any, least: int, name: str) -> Any:
     """A host array of C integers from a sequence; addresses, ctypes arrays and None pass as they are.
 
-    `least` is how many entries the library reads: fewer raise ValueError, instead of a read past the end.
+    `least` is the number of entries that the library reads: fewer raise ValueError, instead of a read past the end.
     """
     if type(values) is not list and type(values) is not tuple:
         if values is None or isinstance(values, int | c_void_p | ctypes._Pointer):
@@ -224,7 +224,7 @@ def integers(element: Any, values: Any, least: int, name: str) -> Any:
     count = len(values)
     _enough(count, least, name)
     array = (element * count)(*values)
-    if array[:] != list(values):  # ctypes cuts what does not fit
+    if array[:] != list(values):  # ctypes truncates integers that do not fit
         raise OverflowError(f"`{name}`={values} does not fit into {8 * ctypes.sizeof(element)}-bit integers")
     return array
 
@@ -277,7 +277,7 @@ def addresses(values: Any) -> Any:
 
 
 def copied(element: Any, address: int | None, count: int) -> list[Any]:
-    """`count` C values that the library owns at `address`, copied into a list."""
+    """`count` C values at `address`, owned by the library, copied into a list."""
     if not address:
         return []
     if issubclass(element, Structure):
@@ -305,7 +305,7 @@ class CStruct(Structure):
 
 
 def short(value: Any) -> str:
-    """A value in an error message: addresses in hex, long things cut."""
+    """A value in an error message: addresses in hex, long values truncated."""
     if isinstance(value, int) and not isinstance(value, bool | Opaque) and abs(value) > 0xFFFFFFFF:
         return hex(value)
     if hasattr(value, "shape") and hasattr(value, "dtype"):

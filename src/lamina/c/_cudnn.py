@@ -1,4 +1,4 @@
-"""What only cuDNN's generated module needs: its search, its error texts, alpha and beta, padding fills."""
+"""Support code for cuDNN's generated module: library search, error texts, alpha and beta, padding fills."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BFLOAT16: Final = 9
 
 
 def _pathfinder() -> str | None:
-    """NVIDIA's own finder (wheels, conda, CUDA_HOME, the loader); it opens the library too."""
+    """NVIDIA's cuda-pathfinder (wheels, conda, CUDA_HOME, the loader); it opens the library too."""
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")
     except ImportError:
@@ -35,13 +35,13 @@ def _pathfinder() -> str | None:
 
 
 def _wheel() -> str | None:
-    """The nvidia-cudnn wheels, for an environment without cuda-pathfinder."""
+    """The nvidia-cudnn wheels, for environments without cuda-pathfinder."""
     pattern = r"libcudnn\.so\.\d+|cudnn64_\d+\.dll"
     return wheel_file("nvidia-cudnn-cu13", pattern) or wheel_file("nvidia-cudnn-cu12", pattern)
 
 
 class Cudnn(Library):
-    """libcudnn: the one that the process holds already, else `LAMINA_CUDNN`, the wheels, the platform's."""
+    """libcudnn: an already loaded one, else `LAMINA_CUDNN`, the wheels, the platform's."""
 
     def __init__(self, **tables: Any) -> None:
         super().__init__(
@@ -72,14 +72,14 @@ class Cudnn(Library):
             return ""
 
     def exception(self, status: int, function: str, arguments: str, hints: Iterable[str]) -> CudnnError:
-        """The class of this status, or of its family where the status is newer than the header."""
+        """The class of this status, or of its family if the status is newer than the header."""
         message = "; ".join(filter(None, (self.last_error(), *hints)))
         return cudnn_class(status)(status, function, message, arguments)
 
     # -- alpha and beta -----------------------------------------------------------------------------------
 
     def tensor_type(self, descriptor: Any) -> int:
-        """The cudnnDataType_t of a tensor descriptor (asked of the library, so it is never out of date)."""
+        """The cudnnDataType_t of a tensor descriptor (queried from the library, so it is never out of date)."""
         data_type = c_int()
         call = self.symbols.cudnnGetTensorNdDescriptor
         try:
@@ -112,7 +112,8 @@ class Cudnn(Library):
     # -- single elements ----------------------------------------------------------------------------------
 
     def element_of_tensor(self, descriptor: Any, value: Any) -> Any:
-        """A value for cudnnSetTensor: of the tensor's type, but a float for half types and int8 (seen on 9.19)."""
+        """A value for cudnnSetTensor: of the tensor's type, but a float for half types and int8 (observed on
+        9.19)."""
         if not _is_number(value):
             return pointer(value)
         kind = self.tensor_type(descriptor)
@@ -148,12 +149,12 @@ def _packed(data_type: int, value: Any) -> bytes:
 
 _ZERO: Final = byref(c_double(0.0))  # all bits zero: 0.0 as a float and as a double
 _ONE: Final[dict[Any, Any]] = {kind: byref(kind(1.0)) for kind in (c_float, c_double)}
-# Written by the library, read by nobody; room for all dims, which vectorised tensors write whatever was asked for.
+# Written by the library, never read; room for all dims, which vectorized tensors write regardless of the request.
 _UNUSED: Final = (c_int * 16)()
 
 
 def _scalars(values: tuple[Any, ...], type_of: Any, descriptor: Any) -> list[Any]:
-    """Each value as a `const void *`; the descriptor is asked only if a number other than zero needs it."""
+    """Each value as a `const void *`; the descriptor is queried only if a number other than zero needs it."""
     kind: Any = None
     done: list[Any] = []
     for value in values:

@@ -1,4 +1,4 @@
-"""What only oneDNN's generated module needs: its search, typed queries, blobs."""
+"""Support code for oneDNN's generated module: library search, typed queries, blobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Dnnl"]
 
 _PATTERN = r"libdnnl\.(so|\d*\.?dylib)(\.\d+)*|dnnl\.dll"
 
-# kind of result (mostly the ending of the query's name) -> the C type that it writes
+# kind of result (usually the suffix of the query's name) -> the C type that it writes
 _SCALARS: Final[Mapping[str, Any]] = {
     "s32": c_int,
     "s64": c_int64,
@@ -25,7 +25,7 @@ _SCALARS: Final[Mapping[str, Any]] = {
     "pd": c_size_t,
     "handle": c_size_t,
 }
-#: Which of them are opaque pointers, of which class.
+#: The opaque pointers among them, with their classes.
 _OPAQUE: Final[Mapping[str, str]] = {"md": "dnnl_memory_desc_t", "pd": "dnnl_primitive_desc_t"}
 _NDIMS, _PADDED = 256, 12  # dnnl_query_ndims_s32; entries of a dnnl_dims_t
 _INNER_NBLKS, _BLOB_SIZE = 263, 12  # dnnl_query_inner_nblks_s32, dnnl_query_cache_blob_id_size_s64
@@ -37,7 +37,7 @@ def _wheel() -> str | None:
 
 
 class Dnnl(Library):
-    """libdnnl: the one that the process holds already, else `LAMINA_DNNL`, the wheel, the platform's."""
+    """libdnnl: an already loaded one, else `LAMINA_DNNL`, the wheel, the platform's."""
 
     def __init__(self, *, query_types: Mapping[int, str], **tables: Any) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""C enums in Python: an int, looked up by name, that survives values of newer libraries."""
+"""C enums in Python: an int, looked up by name, that accepts values of newer libraries."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["CEnum"]
 
 
 class _CEnumType(EnumType):
-    """Makes thousands of members several times as fast as `EnumType`, which asks of each name what it may be.
+    """Creates thousands of members several times as fast as `EnumType`, which checks each name for special cases.
 
-    Every int in the body of a generated enum is a member; one that comes again is another name of the same member.
+    Every int in the body of a generated enum is a member; a repeated value is an alias of the same member.
     """
 
     @classmethod
@@ -32,12 +32,12 @@ class _CEnumType(EnumType):
 
 
 def _is_generated(bases: tuple[type, ...]) -> bool:
-    """Whether a class with these bases is one of the enums, not their base."""
+    """Whether a class with these bases is a generated enum, not their base."""
     return any(isinstance(base, _CEnumType) for base in bases)
 
 
 def _fill(cls: Any, values: Mapping[str, int]) -> None:
-    """Make the members of a class that has none yet."""
+    """Create the members of a class that has none yet."""
     members, by_value, names = cls._member_map_, cls._value2member_map_, cls._member_names_
     for name, value in values.items():
         member = by_value.get(value)
@@ -53,8 +53,8 @@ def _fill(cls: Any, values: Mapping[str, int]) -> None:
 class CEnum(IntEnum, metaclass=_CEnumType):
     """Base of the generated enums.
 
-    `cudnnTensorFormat['CUDNN_TENSOR_NCHW']` looks up by name, `cudnnTensorFormat(0)` by value. A value that
-    the header did not know (the library is newer) becomes an unnamed member instead of an error.
+    `cudnnTensorFormat['CUDNN_TENSOR_NCHW']` looks up by name, `cudnnTensorFormat(0)` by value. A value
+    unknown to the header (the library is newer) becomes an unnamed member instead of an error.
     """
 
     @classmethod
@@ -67,6 +67,6 @@ class CEnum(IntEnum, metaclass=_CEnumType):
 
     @classmethod
     def label(cls, value: int) -> str:
-        """The constant's name for messages: `CUDNN_DATA_FLOAT`, or the number where there is none."""
+        """The constant's name for messages: `CUDNN_DATA_FLOAT`, or the number if it has none."""
         member = cls._value2member_map_.get(value)
         return str(value) if member is None else str(member._name_)

@@ -1,7 +1,7 @@
 """Find a shared library, open it once, bind its functions at their first call.
 
-Nothing is opened at import. `Library` is what the generated modules share: the search, the version gate, the
-lazily bound symbols, the second try with converted arguments, and the texts of errors.
+Nothing is opened at import. `Library` is shared by the generated modules: the search, the version check, the
+lazily bound symbols, the retry with converted arguments, and the error texts.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class LibraryError(RuntimeError):
 
 
 class LibraryNotFound(LibraryError):
-    """No candidate could be opened; the text lists every one that was tried."""
+    """No candidate could be opened; the text lists all attempts."""
 
 
 class LibraryConflict(LibraryError):
-    """Two different copies of one library are wanted in one process; the text names both paths."""
+    """Two different copies of one library are requested in one process; the text names both paths."""
 
 
 class UnsupportedVersion(LibraryError):
-    """The library that was found is outside the supported range of versions."""
+    """The version of the library found is unsupported."""
 
 
 class MissingSymbol(LibraryError, NotImplementedError):
-    """The installed library is older (or otherwise built) than a function needs.
+    """The installed library is older than a function needs, or a build without it.
 
     Attributes: `symbol`, `needs` (version or None), `version` (of the library), `path`.
     """
@@ -69,7 +69,7 @@ class MissingSymbol(LibraryError, NotImplementedError):
 
 
 def _needs(name: str, title: str, needs: Version, version: Version) -> str:
-    """The third number is shown only where the first two do not tell the versions apart."""
+    """The third number is shown only if the first two do not distinguish the versions."""
     count = 3 if needs[:2] == version[:2] else 2
     return f"{name} needs {title} {version_text(needs[:count])}, this is {version_text(version[:count])}"
 
@@ -133,13 +133,13 @@ class Symbols:
 
 
 class Library:
-    """One shared library: where it is, which version it is, its functions.
+    """One shared library: its location, version and functions.
 
     Args:
-        title: the name for people ("cuDNN").
+        title: the display name ("cuDNN").
         environment: the variable with an explicit path ("LAMINA_CUDNN").
         pattern: regular expression of the file name ("libcudnn\\.so(\\.9)?").
-        names: platform names to ask the loader for, last of all.
+        names: platform names to try with the loader, last of all.
         finders: further finders, name -> function that returns a path (and may load the library) or None.
         supported: lowest and first unsupported version.
         header: the version that the module was generated from.
@@ -195,12 +195,12 @@ class Library:
 
     @property
     def path(self) -> str:
-        """The file that is open."""
+        """The path of the open file."""
         return self._open()[1]
 
     @property
     def version(self) -> Version:
-        """(major, minor, patch) of the library that is open."""
+        """(major, minor, patch) of the open library."""
         return self._open()[2]
 
     @property
@@ -243,7 +243,7 @@ class Library:
         for name, finder in self._finders.items():
             try:
                 path = finder()
-            except Exception as error:  # a finder of another package: its reason is part of the report
+            except Exception as error:  # a third-party finder: its error is part of the report
                 tried.append(f"{name}: {_first_line(error)}")
                 continue
             if path is None:
@@ -312,7 +312,7 @@ class Library:
         return result, [(parameter, code) for parameter, _, code in pairs]
 
     def slow(self, name: str, *values: Any) -> Any:
-        """The call again, every argument converted by its C type: the way of the rarer kinds of arguments.
+        """Repeat the call with every argument converted by its C type: the slow path, for less common argument types.
 
         Raises TypeError or OverflowError that name the function, the parameter and the value.
         """
@@ -368,7 +368,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def shared_object(stem: str, major: int) -> tuple[str, ...]:
-    """Platform names of a library, the most exact first."""
+    """Platform names of a library, the most specific first."""
     if sys.platform == "win32":
         return (f"{stem}64_{major}.dll", f"{stem}.dll")
     if sys.platform == "darwin":

@@ -15,7 +15,7 @@ class StatusError(RuntimeError):
         status: the code (int).
         code: its name in C, such as "CUDNN_STATUS_BAD_PARAM".
         function: the C function.
-        message: the library's own reason, "" where it gives none.
+        message: the library's own reason, "" if it gives none.
         arguments: the call's arguments in one line.
     """
 

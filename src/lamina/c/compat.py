@@ -4,9 +4,9 @@ A program that was written against an older binding imports this module in place
 
     from lamina.c import compat as libcudnn
 
-What is here behaves as it did: the algorithm getters take a preference and a limit, workspace sizes answer
+These functions behave as before: the algorithm getters take a preference and a limit, workspace sizes have
 `.value`, setters accept their shorter argument lists, the RNN setter of version 6 defers to version 8.
-What is gone for good raises an AttributeError that names the call to use instead.
+Functions without an equivalent raise an AttributeError that names the call to use instead.
 """
 
 # ruff: noqa: N801, N815, N816 - the names of the C API
@@ -78,7 +78,7 @@ REMOVED: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Everything that did not change comes from `lamina.c.cudnn`."""
+    """All unchanged names come from `lamina.c.cudnn`."""
     if name in REMOVED:
         raise AttributeError(f"{name} was removed in cuDNN 9; use {REMOVED[name]}")
     try:
@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Any:
 
 
 class Size(int):
-    """A size in bytes that also answers `.value`, as the ctypes integer of older bindings did."""
+    """A size in bytes with an additional `.value`, as the ctypes integer of older bindings had."""
 
     @property
     def value(self) -> int:
@@ -107,7 +107,7 @@ def cudnnCheckStatus(status: int) -> None:
 
 
 class cudnnAddMode(CEnum):
-    """Which dimensions the bias of cudnnAddTensor has (cuDNN 2); today the shapes alone decide."""
+    """The dimensions of the bias of cudnnAddTensor (cuDNN 2); today the shapes alone determine them."""
 
     CUDNN_ADD_SAME_HW = 0
     CUDNN_ADD_IMAGE = 0
@@ -118,7 +118,7 @@ class cudnnAddMode(CEnum):
 
 
 class cudnnConvolutionFwdPreference(CEnum):
-    """What cudnnGetConvolutionForwardAlgorithm looks for."""
+    """The selection criterion of cudnnGetConvolutionForwardAlgorithm."""
 
     CUDNN_CONVOLUTION_FWD_NO_WORKSPACE = 0
     CUDNN_CONVOLUTION_FWD_PREFER_FASTEST = 1
@@ -126,7 +126,7 @@ class cudnnConvolutionFwdPreference(CEnum):
 
 
 class cudnnConvolutionBwdDataPreference(CEnum):
-    """What cudnnGetConvolutionBackwardDataAlgorithm looks for."""
+    """The selection criterion of cudnnGetConvolutionBackwardDataAlgorithm."""
 
     CUDNN_CONVOLUTION_BWD_DATA_NO_WORKSPACE = 0
     CUDNN_CONVOLUTION_BWD_DATA_PREFER_FASTEST = 1
@@ -134,7 +134,7 @@ class cudnnConvolutionBwdDataPreference(CEnum):
 
 
 class cudnnConvolutionBwdFilterPreference(CEnum):
-    """What cudnnGetConvolutionBackwardFilterAlgorithm looks for."""
+    """The selection criterion of cudnnGetConvolutionBackwardFilterAlgorithm."""
 
     CUDNN_CONVOLUTION_BWD_FILTER_NO_WORKSPACE = 0
     CUDNN_CONVOLUTION_BWD_FILTER_PREFER_FASTEST = 1
@@ -144,7 +144,7 @@ class cudnnConvolutionBwdFilterPreference(CEnum):
 # ---------------------------------------------------------------------------------------------------------
 # Convolution
 
-_COUNT: Final = 16  # more than any direction has algorithms
+_COUNT: Final = 16  # more than the algorithms of any direction
 _Perf = TypeVar(
     "_Perf",
     cudnn.cudnnConvolutionFwdAlgoPerf_t,
@@ -154,7 +154,7 @@ _Perf = TypeVar(
 
 
 def choose(function: str, found: Sequence[_Perf], preference: int, limit: int) -> _Perf:
-    """The first of a ranked list that works within the preference (0 none, 1 any, 2 at most `limit` bytes).
+    """The first of a ranked list that satisfies the preference (0 none, 1 any, 2 at most `limit` bytes).
 
     Raises CudnnNotSupported if none does.
     """
@@ -259,11 +259,11 @@ def cudnnSetPooling2dDescriptor(poolingDesc: Handle, mode: int, *arguments: int)
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Activation: a mode where today a descriptor is wanted
+# Activation: a mode where a descriptor is expected today
 
 
 class _Activation:
-    """A descriptor as it is, or a temporary one for a cudnnActivationMode_t."""
+    """The given descriptor, or a temporary one for a cudnnActivationMode_t."""
 
     def __init__(self, activation: Handle) -> None:
         self.given = activation
@@ -325,8 +325,8 @@ def cudnnSetRNNDescriptor_v6(
 ) -> None:
     """cudnnSetRNNDescriptor_v8 with two biases, no projection and packed sequences.
 
-    Version 6 learned the input size and the data type from the first input descriptor: until then they stand
-    as `hiddenSize` and `mathPrec`; cudnnGetRNNParamsSize and the two space sizes set them.
+    Version 6 took the input size and the data type from the first input descriptor: until then `hiddenSize`
+    and `mathPrec` take their places; cudnnGetRNNParamsSize and the two space sizes set them.
     """
     _set_v8(
         rnnDesc,
@@ -383,7 +383,7 @@ def cudnnGetRNNDescriptor_v6(handle: Handle, rnnDesc: Handle) -> cudnnGetRNNDesc
 
 
 def _complete(rnnDesc: Handle, xDesc: Handle, dataType: int | None = None) -> tuple[int, int]:
-    """Give the RNN descriptor the input's size and type; returns (batch, input size) of `xDesc`."""
+    """Set the RNN descriptor's input size and type; returns (batch, input size) of `xDesc`."""
     shape = cudnn.cudnnGetTensorNdDescriptor(xDesc, 3)
     batch, size = shape.dimA[:2]
     kind = int(shape.dataType if dataType is None else dataType)
@@ -400,7 +400,7 @@ def _complete(rnnDesc: Handle, xDesc: Handle, dataType: int | None = None) -> tu
 
 
 def sequence_lengths(batches: Sequence[int]) -> list[int]:
-    """Length of each sequence from the number that run at each step: [3, 2] -> [2, 2, 1]."""
+    """Length of each sequence from the number of active ones at each step: [3, 2] -> [2, 2, 1]."""
     return [sum(batch > sequence for batch in batches) for sequence in range(batches[0] if batches else 0)]
 
 

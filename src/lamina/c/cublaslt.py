@@ -1,7 +1,7 @@
-"""The dozen functions of cuBLASLt that products need: an optional library, opened at the first call.
+"""The dozen functions of cuBLASLt needed for matrix products: an optional library, opened at the first call.
 
 Numbers are those of cublasLt.h and library_types.h (cuBLAS 11 to 13, https://docs.nvidia.com/cuda/cublas). A function
-whose C counterpart gives back a status raises CublasError instead; what C writes through pointers is returned.
+whose C counterpart returns a status raises CublasError instead; values that C writes through pointers are returned.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 # cudaDataType
 DATA_TYPES: Final[Mapping[str, int]] = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
-#: cublasComputeType_t by what the sums are made in.
+#: cublasComputeType_t by the type of the accumulator.
 COMPUTE: Final[Mapping[str, int]] = {"float32": 68, "float64": 70, "tf32": 77}
 #: cudaDataType of alpha and beta, by the same names.
 SCALE: Final[Mapping[str, int]] = {"float32": 0, "float64": 1, "tf32": 0}
@@ -111,13 +111,13 @@ class CublasError(StatusError):
 
 
 class Algorithm(ctypes.Structure):
-    """cublasLtMatmulAlgo_t: opaque, plain memory that may be kept and copied within one version of the library."""
+    """cublasLtMatmulAlgo_t: opaque, plain memory that may be stored and copied within one version of the library."""
 
     _fields_: ClassVar = [("data", c_uint64 * 8)]
 
 
 class HeuristicResult(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t: an algorithm, the bytes of workspace it needs, and how well it fills a GPU."""
+    """cublasLtMatmulHeuristicResult_t: an algorithm, its workspace in bytes, and the wave count on the GPU."""
 
     _fields_: ClassVar = [
         ("algorithm", Algorithm),
@@ -129,7 +129,7 @@ class HeuristicResult(ctypes.Structure):
 
 
 def _pathfinder() -> str | None:
-    """NVIDIA's own finder (wheels, conda, CUDA_HOME, the loader); it opens the library too."""
+    """NVIDIA's cuda-pathfinder (wheels, conda, CUDA_HOME, the loader); it opens the library too."""
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")
     except ImportError:
@@ -143,7 +143,7 @@ def _wheel() -> str | None:
 
 
 class CublasLt(Library):
-    """libcublasLt: the one that the process holds already, else `LAMINA_CUBLASLT`, the wheels, the platform's."""
+    """libcublasLt: an already loaded one, else `LAMINA_CUBLASLT`, the wheels, the platform's."""
 
     def read_version(self, library: ctypes.CDLL) -> Version:
         """From `cublasLtGetVersion`: 130100 is 13.1.0."""
@@ -190,7 +190,7 @@ library: Final = CublasLt(
 
 
 def _call(name: str, *values: Any) -> None:
-    """One call; every function here gives back a status."""
+    """One call; every function here returns a status."""
     status = getattr(library.symbols, name)(*values)
     if status:
         names = (entry.partition("=")[0] for entry in _SIGNATURES[name].partition(":")[2].split())
@@ -270,7 +270,7 @@ def cublasLtMatmulAlgoGetHeuristic(
 ) -> list[HeuristicResult]:
     """At most `count` algorithms, best first; layouts: of A, B, C and D.
 
-    Raises CublasError; CUBLAS_STATUS_NOT_SUPPORTED where no algorithm computes the product.
+    Raises CublasError; CUBLAS_STATUS_NOT_SUPPORTED if no algorithm computes the product.
     """
     found, returned = (HeuristicResult * count)(), c_int()
     _call(

@@ -1,4 +1,4 @@
-"""Many processes, one program: ranks, groups, and what they tell each other.
+"""Distributed programs: ranks, groups, and their communication.
 
     import lamina as lm
 
@@ -6,8 +6,8 @@
     print(world)                           # World(rank 1 of 4, started by torchrun; local rank 1 of 4; tcp)
     total = lm.distributed.all_gather_object(lm.distributed.rank())
 
-Every rank runs the same program. Without `init`, or when nobody else was started, there is one rank, and everything
-here is what it is for a group of one.
+Every rank runs the same program. Without `init`, or if only one process was started, there is one rank, and
+everything here works as for a group of one.
 """
 
 from lamina._lazy import listing

@@ -1,4 +1,4 @@
-"""Whether all ranks are about to do the same: what differs is an error on each of them, not a wait for ever."""
+"""Checks that all ranks are about to do the same: a difference is an error on each of them, not a deadlock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NOTHING = ("nothing", "")
 def collectives_of(graph: Graph, ranks: Group | None = None) -> list[tuple[str, str]]:
     """Each collective operation of a traced program, in order: op and operands, which all ranks share; its origin.
 
-    ranks: who compares them. Of a group that is not of them all (parts of one layer beside data parallelism) each may
-    have its own, so that its size alone is told.
+    ranks: the ranks that compare. Of a smaller group (parts of one layer beside data parallelism) each rank may
+    have its own, so only its size is included.
     """
     found = []
     for node in graph.nodes:
@@ -34,10 +34,11 @@ def collectives_of(graph: Graph, ranks: Group | None = None) -> list[tuple[str, 
 
 
 def check_alike(what: str, lines: Sequence[tuple[str, str]], group: Group) -> None:
-    """Raise ValueError, on every rank of the group, where the ranks' lines differ: it names a rank and the first.
+    """Raise ValueError, on every rank of the group, if the ranks' lines differ: it names a rank and the first
+    difference.
 
-    what: of what the lines are, such as "train_step: collective operations". lines: what is compared, and what is
-    told beside it. Every rank of the group calls it.
+    what: the subject of the lines, such as "train_step: collective operations". lines: the text to compare, and an
+    addition for the message. Every rank of the group calls it.
     """
     text = "\n".join(line for line, _ in lines)
     digests = all_gather_object(hashlib.sha256(text.encode()).hexdigest(), group)

@@ -1,7 +1,7 @@
 """Collective operations on tensors and traced values: every rank of the group calls the same ones, in the same order.
 
-At once on tensors, as nodes of a graph on traced values; differentiable (the gradient is that of the sum of all
-ranks' results). For a group of one each gives what it is given. `group=None` is all ranks.
+Immediate on tensors, graph nodes on traced values; differentiable (the gradient is that of the sum of all
+ranks' results). In a group of one each returns its input. `group=None` means all ranks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BUCKET_BYTES = 25 << 20
 def all_reduce(
     input: X, reduction: Literal["sum", "mean", "max", "min"] = "sum", *, group: Group | None = None
 ) -> X:
-    """The sum, mean, maximum or minimum of all ranks' input [...], on every rank; shape and dtype stay."""
+    """The sum, mean, maximum or minimum of all ranks' input [...], on every rank; shape and dtype are preserved."""
     found: X = _of("all_reduce", AllReduce(_or_all(group), reduction), input)
     return found
 
@@ -60,19 +60,19 @@ def all_reduce_each(
     group: Group | None = None,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> list[Any] | dict[str, Any]:
-    """Each of several tensors reduced over all ranks, such as the gradients of a step of one's own.
+    """Each of several tensors reduced over all ranks, such as the gradients of a custom training step.
 
-    inputs: tensors, or a dict of them, such as `lamina.grad` gives for a module; then the result is one, too.
+    inputs: tensors, or a dict of them, such as `lamina.grad` returns for a module; then the result is one, too.
 
-    In a compiled program they travel in buckets of up to `bucket_bytes`, in the order in which they are
-    finished: each is on its way while the next ones are computed. Raises ValueError for bucket_bytes < 1.
+    In a compiled program they are sent in buckets of up to `bucket_bytes`, in the order in which they are
+    computed: each transfer overlaps the computation of the next ones. Raises ValueError for bucket_bytes < 1.
     """
     if bucket_bytes < 1:
         raise ValueError(f"all_reduce_each: bucket_bytes must be at least 1, got {bucket_bytes}")
     if isinstance(inputs, dict):
         given, structure = _tree.flatten(inputs, lambda within: within is not inputs)
         found = all_reduce_each(given, reduction, group=group, bucket_bytes=bucket_bytes)
-        if isinstance(inputs, Gradients):  # what one rank's loss does not depend on, another's may
+        if isinstance(inputs, Gradients):  # a parameter absent from one rank's loss may be in another's
             return Gradients(dict(zip(inputs, found, strict=True)), inputs.parameters)
         return cast(dict[str, Any], _tree.unflatten(structure, found))
     if not inputs:
@@ -83,7 +83,7 @@ def all_reduce_each(
 
 @checked
 def all_gather(input: X, *, group: Group | None = None) -> X:
-    """Every rank's input [...] as [ranks, ...]. Its gradient is the sum over ranks of the gradient's part."""
+    """Every rank's input [...] as [ranks, ...]. Its gradient is the sum over ranks of this rank's part."""
     found: X = _of("all_gather", AllGather(_or_all(group)), input)
     return found
 
@@ -92,14 +92,15 @@ def all_gather(input: X, *, group: Group | None = None) -> X:
 def reduce_scatter(
     input: X, reduction: Literal["sum", "mean", "max", "min"] = "sum", *, group: Group | None = None
 ) -> X:
-    """Of inputs [ranks, ...] rank i gets the reduction of all ranks' part i, [...]. Raises ShapeError."""
+    """Rank i gets the reduction of all ranks' part i, [...], of inputs [ranks, ...]. Raises ShapeError."""
     found: X = _of("reduce_scatter", ReduceScatter(_or_all(group), reduction), input)
     return found
 
 
 @checked
 def broadcast(input: X, src: int = 0, *, group: Group | None = None) -> X:
-    """The input of rank `src`, on all ranks; it has the same shape everywhere. Raises ValueError for src outside."""
+    """The input of rank `src`, on all ranks; it has the same shape everywhere. Raises ValueError for src out of
+    range."""
     ranks = _or_all(group)
     found: X = _of("broadcast", Broadcast(ranks, _place("broadcast", "src", src, ranks)), input)
     return found
@@ -107,17 +108,17 @@ def broadcast(input: X, src: int = 0, *, group: Group | None = None) -> X:
 
 @checked
 def all_to_all(input: X, *, group: Group | None = None) -> X:
-    """Of inputs [ranks, ...]: part i of the result is what rank i has for this one. Raises ShapeError."""
+    """Part i of the result is this rank's part of rank i's input; inputs are [ranks, ...]. Raises ShapeError."""
     found: X = _of("all_to_all", AllToAll(_or_all(group)), input)
     return found
 
 
 @checked
 def send_receive(input: X, dst: int | None, src: int | None, *, group: Group | None = None) -> X:
-    """Send input to rank `dst`, and get what rank `src` sends, of the same shape and dtype; 0 where src is None.
+    """Send input to rank `dst`, and return what rank `src` sends, of the same shape and dtype; 0 if src is None.
 
-    A ring: send_receive(x, (rank() + 1) % n, (rank() - 1) % n). Only the ranks that are named take part.
-    Raises ValueError for ranks outside of the group, and where one of both alone is this rank.
+    A ring: send_receive(x, (rank() + 1) % n, (rank() - 1) % n). Only the named ranks take part.
+    Raises ValueError for ranks outside of the group, and if only one of the two is this rank.
     """
     ranks = _or_all(group)
     to = None if dst is None else _place("send_receive", "dst", dst, ranks)
@@ -132,13 +133,13 @@ def send_receive(input: X, dst: int | None, src: int | None, *, group: Group | N
 
 
 def send(input: X, dst: int, *, group: Group | None = None) -> X:
-    """Send input to rank `dst`, which calls `receive`. Gives zeros: in a graph of `lamina.trace`, return them, so
+    """Send input to rank `dst`, which calls `receive`. Returns zeros: in a graph of `lamina.trace` return them, so
     that it is sent; add them to a loss, so that its gradient comes back."""
     return send_receive(input, dst, None, group=group)
 
 
 def receive(like: X, src: int, *, group: Group | None = None) -> X:
-    """What rank `src` sends, of the shape and dtype of `like`."""
+    """The tensor that rank `src` sends, of the shape and dtype of `like`."""
     return send_receive(like, None, src, group=group)
 
 
@@ -147,7 +148,7 @@ def _or_all(group: Group | None) -> Group:
 
 
 def _place(what: str, name: str, number: int, group: Group) -> int:
-    """Where a rank of the world stands in a group. Raises ValueError."""
+    """The index of a rank of the world in a group. Raises ValueError."""
     if number not in group.ranks:
         raise ValueError(f"{what}: {name}={number} is not among {group}")
     return group.ranks.index(number)

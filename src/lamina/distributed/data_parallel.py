@@ -1,4 +1,4 @@
-"""Data parallel training: each rank has the whole network and a part of each batch."""
+"""Data parallel training: each rank has a replica of the network and a part of each batch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from lamina.tensors import Tensor
 class DataParallel:
     """How ranks train one network together; "data" as an argument is DataParallel().
 
-    group: the ranks, by default all. bucket_bytes: gradients travel in buckets of this size.
-    compression: "bf16" sends gradients in bfloat16, and adds them up in it. error_feedback: what rounding a rank's
-        own gradient leaves over is kept in float32 and added to the next step's gradient (Seide et al. 2014). Without
-        it nothing is kept, and in a step of precision "bf16", whose gradients are bfloat16 as they come, nothing is
+    group: the ranks, by default all. bucket_bytes: gradients are sent in buckets of this size.
+    compression: "bf16" sends gradients in bfloat16, and sums them in it. error_feedback: the rounding error of a
+    rank's
+        own gradient is kept in float32 and added to the next step's gradient (Seide et al. 2014). Without
+        it nothing is kept, and in a step of precision "bf16", whose gradients are bfloat16 already, nothing is
         copied.
-    equal_parts: whether all ranks' parts of a batch must be of one size, that of the first axis where all inputs and
-        targets have the same: gradients of ranks count alike, whatever number of samples they are of. False: parts
-        may differ, as where the first axis is no samples' (points, words).
+    equal_parts: whether all ranks' parts of a batch must have one size, that of the first axis if all inputs and
+        targets share it: gradients of ranks have equal weight, regardless of their numbers of samples. False: parts
+        may differ, for example if the first axis is no batch axis (points, words).
     """
 
     group: Group | None = None
@@ -47,7 +48,7 @@ class DataParallel:
 
     @property
     def keeps_errors(self) -> bool:
-        """Whether what rounding leaves over is state."""
+        """Whether rounding errors are part of the state."""
         return self.compression is not None and self.error_feedback
 
     @property
@@ -57,17 +58,17 @@ class DataParallel:
 
     @property
     def name(self) -> str:
-        """What the group is called, alike on all of its ranks."""
+        """The name of the group, the same on all of its ranks."""
         return group_name(self.ranks.ranks, world_size())
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """The number of ranks."""
         return self.ranks.size
 
     @property
     def place(self) -> int:
-        """This rank's among them. Raises ValueError where it is none of them."""
+        """This rank's index among them. Raises ValueError if it is not one of them."""
         found = group_rank(self.ranks)
         if found is None:
             raise ValueError(f"DataParallel: rank {rank()} is not among {self.ranks}")
@@ -75,12 +76,12 @@ class DataParallel:
 
     @property
     def shards(self) -> Shards:
-        """How its ranks share tensors of which each keeps a piece."""
+        """How its ranks share tensors of which each keeps a shard."""
         return Shards(self.ranks, self.place, self.bucket_bytes)
 
     @contextmanager
     def own_part(self) -> Iterator[None]:
-        """Inside of it random ops draw for this rank's part of the batch."""
+        """Within the block random ops draw for this rank's part of the batch."""
         with part_of_batch(self.place, self.size):
             yield
 
@@ -94,8 +95,8 @@ class DataParallel:
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Means over the ranks of gradients and of other numbers, and the new errors of compression.
 
-        errors: what rounding has left over so far, where it is kept. in_shards: of gradients this
-        rank's pieces.
+        errors: the rounding errors so far, if they are kept. in_shards: return this rank's shards of the
+        gradients.
         """
         whole = [g + e for g, e in zip(grads, errors, strict=True)] if errors is not None else grads
         sent = [ops.cast(x, bfloat16) for x in whole] if self.compression is not None else whole
@@ -118,13 +119,13 @@ class DataParallel:
         return all_gather_object(value, self.ranks)
 
     def check_alike(self, what: str, lines: Sequence[tuple[str, str]]) -> None:
-        """Raise ValueError on all ranks where lines, of a program or a network, are not the same on each of them."""
+        """Raise ValueError on all ranks if lines, which describe a program or a network, differ between them."""
         check_alike(what, lines, self.ranks)
 
     def check_parts(self, samples: int | None) -> None:
-        """Raise ValueError on all ranks where their parts of a batch are of different sizes, and should not be.
+        """Raise ValueError on all ranks if their parts of a batch differ in size but must not.
 
-        samples: of this rank's part, None where that is not known.
+        samples: of this rank's part, None if unknown.
         """
         given = self.gather_objects(samples)
         known = {n: place for place, n in reversed(list(enumerate(given))) if n is not None}
@@ -143,16 +144,16 @@ class DataParallel:
         return ops.gt(all_reduce(ops.cast(good, "float32"), "min", group=self.ranks), 0.5)
 
     def same_as_first(self, tensors: Iterable[Tensor]) -> None:
-        """Let tensors be those of the group's first rank."""
+        """Overwrite tensors with those of the group's first rank."""
         if self.size > 1:
             for x in tensors:
                 x.copy_(broadcast(x, self.ranks.ranks[0], group=self.ranks))
 
 
 def as_data_parallel(given: DataParallel | Literal["data"] | None) -> DataParallel | None:
-    """What the argument `parallel` means. None for a world of one rank: there is nothing to do together.
+    """The value of the argument `parallel`. None for a world of one rank, which needs no communication.
 
-    Raises RuntimeError where ranks were started that have not met.
+    Raises RuntimeError if ranks were started that have not met.
     """
     found = DataParallel() if given == "data" else given
     assert not isinstance(found, str)

@@ -1,4 +1,4 @@
-"""The world's ranks and groups, and objects that they tell each other."""
+"""The world's ranks and groups, and exchange of objects."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def init(
     timeout: float = 300.0,
     fault_timeout: float | None = 30.0,
 ) -> World:
-    """Meet the other ranks; the world that they are, whose repr says who started them. Every rank calls it, once.
+    """Meet the other ranks; returns the world, whose repr names the launcher. Every rank calls it, once.
 
-    transport: "mpi" (mpi4py) or "tcp" (MASTER_ADDR and MASTER_PORT) between CPUs; "auto" takes what belongs to the
+    transport: "mpi" (mpi4py) or "tcp" (MASTER_ADDR and MASTER_PORT) between CPUs; "auto" takes that of the
         launcher: MPI under mpirun and srun --mpi, TCP under torchrun, `lamina run` and srun without MPI. A
         process that was started alone is a world of one rank.
     timeout: seconds in which all ranks must have come, and after which a silent rank is given up over TCP.
     fault_timeout: seconds within which every rank has ended, with an error that names the rank, the operation and the
-        step, when one dies, hangs or raises (under `lamina run` its --timeout holds); None: nobody watches.
-    Raises ImportError where MPI is needed and not installed, ConnectionError or TimeoutError where ranks do not come,
-    ValueError for an environment that contradicts itself, RuntimeError the second time.
+        step, when one dies, hangs or raises (under `lamina run` its --timeout applies); None: no watchdog.
+    Raises ImportError if MPI is needed and not installed, ConnectionError or TimeoutError if ranks do not come,
+    ValueError for an inconsistent environment, RuntimeError at the second call.
     """
     launcher = find_launcher()
-    atexit.register(_at_exit)  # first: it comes behind what the watchdog does at the exit
+    atexit.register(_at_exit)  # registered first, so that it runs after the watchdog's exit handler
     made = open_world(
         launcher, launcher.transport if transport == "auto" else transport, timeout, fault_timeout
     )
@@ -52,15 +52,15 @@ def init(
 
 
 def shutdown() -> None:
-    """Leave the other ranks: compiled programs let go of communicators, then these are closed.
+    """Leave the other ranks: compiled programs release communicators, then these are closed.
 
-    Every rank calls it; interpreter exit does, too. Does nothing where there is no world.
+    Every rank calls it, and interpreter exit does. Does nothing without a world.
     """
     close_world()
 
 
 def _at_exit() -> None:
-    """Behind an exception other ranks may wait for this one, and do not answer."""
+    """After an exception other ranks may wait for this one, and not answer."""
     try:
         close_world(abort=hasattr(sys, "last_value"))
     except RankError:
@@ -76,48 +76,48 @@ def is_initialized() -> bool:
 
 
 def world() -> World:
-    """The world: launcher, ranks, transport. One rank where `init` was not called."""
+    """The world: launcher, ranks, transport. One rank if `init` was not called."""
     return current_world()
 
 
 def rank() -> int:
-    """This process among all: 0 to world_size() - 1."""
+    """The rank of this process: 0 to world_size() - 1."""
     return current_world().rank
 
 
 def world_size() -> int:
-    """How many ranks there are."""
+    """The number of ranks."""
     return current_world().size
 
 
 def local_rank() -> int:
-    """This process among those of its machine: the number of its GPU."""
+    """The rank of this process on its machine: the number of its GPU."""
     return current_world().local_rank
 
 
 def local_size() -> int:
-    """How many ranks this machine has."""
+    """The number of ranks on this machine."""
     return current_world().local_size
 
 
 def world_group() -> Group:
-    """All ranks."""
+    """The group of all ranks."""
     return Group(*range(world_size()))
 
 
 def group_rank(group: Group) -> int | None:
-    """This process's place in a group, None where it is not in it."""
+    """This process's index in a group, None if it is not in it."""
     return group.ranks.index(rank()) if rank() in group.ranks else None
 
 
 def communicator(group: Group | None) -> Communicator:
-    """How the group's ranks talk between CPUs; None is all ranks."""
+    """The communicator of the group's ranks between CPUs; None means all ranks."""
     return current_world().communicator(None if group is None else group.ranks)
 
 
 @checked
 def split(color: int | None, key: int = 0) -> Group | None:
-    """The group of all ranks that gave the same color, ordered by key, then by rank; None for the color None.
+    """The group of all ranks that passed the same color, ordered by key, then by rank; None for the color None.
 
     Every rank of the world calls it: `split(rank() // 8)` makes groups of eight. (MPI_Comm_split.)
     """
@@ -135,9 +135,9 @@ def barrier(group: Group | None = None) -> None:
 
 @checked
 def broadcast_object(obj: Any, src: int = 0, group: Group | None = None) -> Any:
-    """The object of rank `src`, on all ranks; others' is ignored. It travels pickled: ranks trust each other.
+    """The object of rank `src`, on all ranks; the others' are ignored. It is pickled: ranks trust each other.
 
-    src: a rank of the world that is in the group. Raises ValueError where it is not.
+    src: a rank of the world that is in the group. Raises ValueError if it is not.
     """
     found = communicator(group)
     if src not in found.ranks:
@@ -147,5 +147,5 @@ def broadcast_object(obj: Any, src: int = 0, group: Group | None = None) -> Any:
 
 @checked
 def all_gather_object(obj: Any, group: Group | None = None) -> list[Any]:
-    """Everybody's object, in the order of the group's ranks. It travels pickled: ranks trust each other."""
+    """The objects of all ranks, in the order of the group. They are pickled: ranks trust each other."""
     return communicator(group).all_gather_object(obj)

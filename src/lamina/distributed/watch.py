@@ -1,4 +1,4 @@
-"""What a program tells those who watch it."""
+"""Messages of a program to its watchdog."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lamina.runtime.ranks.progress import progress
 
 @checked
 def patience(seconds: float, doing: str) -> AbstractContextManager[None]:
-    """Within the block other ranks may wait for this one for so many seconds without taking it for hung.
+    """Within the block other ranks may wait for this one for this many seconds without considering it hung.
 
-    doing: what it does, such as "evaluating"; the others' error says so where it takes longer. Raises ValueError for
-    seconds that are not above 0.
+    doing: its activity, such as "evaluating"; the others' error names it if it takes longer. Raises ValueError
+    unless seconds is above 0.
     """
     if not seconds > 0:
         raise ValueError(f"patience: seconds must be above 0, got {seconds}")

@@ -1,4 +1,4 @@
-"""Floor 4: record a program as a graph, differentiate it, improve it, plan it, place it, run it."""
+"""Floor 4: record a program as a graph, then differentiate, optimize, plan, lay out and run it."""
 
 from typing import TYPE_CHECKING
 

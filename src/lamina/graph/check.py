@@ -1,4 +1,4 @@
-"""An op checked by its own samples: values against its meaning, gradients against differences."""
+"""An op checked with its own samples: values against its reference, gradients against finite differences."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lamina.runtime import Device
 from lamina.spec import DType, Spec, as_dtype, float64
 from lamina.tensors import as_tensor, tensor
 
-#: How far results may be from the float64 meaning, relative to the largest, by the bytes of their type.
+#: Tolerance against the float64 reference, relative to the largest element, by the dtype's size in bytes.
 _TOLERANCE = {8: 1e-9, 4: 1e-4, 2: 2e-2, 1: 0.15}
 _STEP = 1e-6
 
 
 class OpCheckError(AssertionError):
-    """An op does not do what it says; the message names sample, dtype, output or input, and both numbers."""
+    """An op violates its definition; the message names sample, dtype, output or input, and both numbers."""
 
 
 @checked
 def check_op(op: type[Op], device: Device | str = "cpu", seed: int = 0) -> int:
-    """Check a class of ops by its `samples`; how many comparisons were made.
+    """Check an op class with its `samples`; returns the number of comparisons.
 
     In every dtype the outputs on a device are compared with `reference` in float64, and shapes and dtypes with
-    `infer`. Where it is differentiable, `vjp` is compared with central differences of `reference`, in float64 on the
-    CPU, along a random direction for each input. Raises OpCheckError for the first difference, ValueError for a class
+    `infer`. If the op is differentiable, `vjp` is compared with central differences of `reference`, in float64 on the
+    CPU, along a random direction for each input. Raises OpCheckError for the first mismatch, ValueError for a class
     without samples.
     """
     rng, count = np.random.default_rng(seed), 0
@@ -63,7 +63,7 @@ def _check_values(sample: Sample, dtype: DType, device: Device | str, rng: np.ra
 
 
 def _apart(found: Array, wanted: Array) -> float:
-    """The largest difference, relative to the largest element; infinite where NaN and infinities differ."""
+    """The largest difference, relative to the largest element; infinite if NaN or infinities differ."""
     a, b = found.astype(np.float64), wanted.astype(np.float64)
     finite = np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
@@ -72,7 +72,7 @@ def _apart(found: Array, wanted: Array) -> float:
 
 
 def _check_gradients(sample: Sample, rng: np.random.Generator) -> int:
-    """Compare each input's gradient; how many there are."""
+    """Compare each input's gradient; returns their number."""
     arrays = sample.draw(rng, float64)
     weights = [rng.standard_normal(y.shape) for y in run_reference(sample.op, arrays)]
 

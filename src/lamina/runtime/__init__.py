@@ -1,7 +1,7 @@
 """The machine: devices, streams, memory, kernels.
 
-Built on NVIDIA's driver and kernel compiler, which are opened on first need. On a machine without a GPU everything
-here works on the CPU.
+Built on NVIDIA's driver and kernel compiler, which are loaded on first use. Without a GPU everything here works on
+the CPU.
 
 A name's module is imported when the name is first used.
 """

@@ -1,8 +1,8 @@
-"""Opens CUDA on first need, and never before.
+"""Loads CUDA on first use, and never before.
 
-The driver is looked for with ctypes alone (`probe`); only when it answers are NVIDIA's bindings of it imported
-(`open_cuda`). The kernel compiler needs no driver and is opened on its own (`open_compiler`), by ``cuda.core``, whose
-import costs 0.2 s: what runs kernels that are compiled already does without it. This is the one module of the runtime
+The driver is looked for with ctypes alone (`probe`); only if it responds are NVIDIA's bindings imported
+(`open_cuda`). The kernel compiler needs no driver and is loaded separately (`open_compiler`), by ``cuda.core``, whose
+import costs 0.2 s: code that only runs cached kernels does without it. This is the one module of the runtime
 that imports inside functions.
 """
 
@@ -27,7 +27,7 @@ DRIVER = "libcuda.so.1"
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 PEER_ACCESS_ALREADY_ENABLED = 704
-#: What a child gets to read that was forked after CUDA was opened.
+#: The error text in a child forked after CUDA was opened.
 _FORKED = (
     "CUDA cannot be used in a process that was forked after its parent had opened it: start the process with spawn, "
     "multiprocessing.get_context('spawn')"
@@ -39,7 +39,7 @@ _FATAL = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 719})
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What was found when the driver was looked for; ``count`` is 0 when no GPU can be used."""
+    """The result of looking for the driver; ``count`` is 0 if no GPU can be used."""
 
     count: int
     version: int  # 13000 for CUDA 13.0; 0 if unknown
@@ -49,7 +49,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Cuda:
-    """The driver, opened: cuda.bindings.driver, and the library itself (ctypes)."""
+    """The loaded driver: cuda.bindings.driver, and the library itself (ctypes)."""
 
     driver: Any
     library: ctypes.CDLL
@@ -57,7 +57,7 @@ class Cuda:
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """NVRTC as cuda.core presents it, and the version of the library behind it."""
+    """NVRTC as exposed by cuda.core, and the version of the library behind it."""
 
     core: Any
     version: tuple[int, int]
@@ -141,13 +141,13 @@ def open_cuda() -> Cuda:
 
 
 def open_beside() -> threading.Event:
-    """Have a thread open the driver and the first device's context, for a caller who has other things to do.
+    """Open the driver and the first device's context in a thread, concurrently with the caller's other work.
 
-    Each takes tenths of a second, without Python's lock: as long as the imports that the caller needs. The context
-    stays open with the process. What fails here fails again, with its reason, where the device is used.
+    Each takes tenths of a second without the GIL, about as long as the imports that the caller needs. The context
+    stays open until the process ends. Failures here occur again, with their reason, when the device is used.
 
-    The event is set once the thread does not need Python's lock any more. Whoever is going to hold that for long, as
-    opening a large library does, waits for the event first, or the driver would wait for the library.
+    The event is set once the thread no longer needs the GIL. Callers about to hold it for long, as opening a large
+    library does, wait for the event first, or the driver would wait for the library.
     """
     under_way = threading.Event()
     threading.Thread(target=_open_context, args=(under_way,), daemon=True).start()
@@ -155,8 +155,8 @@ def open_beside() -> threading.Event:
 
 
 def import_beside() -> None:
-    """Import the driver's bindings for who has had a thread open the driver, without waiting for that. Where they are
-    not installed, the device says so when it is used."""
+    """Import the driver's bindings after `open_beside`, without waiting for its thread. If they are not
+    installed, the device reports it when it is used."""
     with suppress(ImportError):
         _import_driver()
 
@@ -164,7 +164,7 @@ def import_beside() -> None:
 def _open_context(under_way: threading.Event) -> None:
     try:
         _load_unlocked(DRIVER)
-        with swift_turns():  # every call of the driver gives Python's lock away
+        with swift_turns():  # every driver call releases the GIL
             if not probe().count:
                 return
             library, context, device = ctypes.CDLL(DRIVER), ctypes.c_void_p(), ctypes.c_int()
@@ -177,14 +177,14 @@ def _open_context(under_way: threading.Event) -> None:
 
 
 def _load_unlocked(name: str) -> None:
-    """Have the process load a library while other threads go on: C's dlopen does not hold Python's lock meanwhile, as
-    ctypes.CDLL does. What fails here fails there, with its reason."""
+    """Load a library while other threads go on: C's dlopen does not hold the GIL, as ctypes.CDLL does. Failures
+    here occur again, with their reason, at the later load."""
     load = ctypes.CDLL(None).dlopen
     load.argtypes, load.restype = [ctypes.c_char_p, ctypes.c_int], ctypes.c_void_p
     load(name.encode(), os.RTLD_NOW)
 
 
-#: Filled in a child that was forked after `probe` had initialised the driver: the driver refuses to work in it.
+#: Filled in a child that was forked after `probe` had initialized the driver, which refuses to work there.
 _lost: list[int] = []
 
 
@@ -203,14 +203,14 @@ def refuse_forked(*_arguments: object) -> Any:
     raise DeviceError(_FORKED)
 
 
-#: A thread that asks while another one imports would be given the unfinished module.
+#: Without it, a thread that asks while another one imports would get the unfinished module.
 _importing = threading.RLock()
 
 
 def _import_core() -> Any:
     with _importing:
         core = importlib.import_module("cuda.core")
-    # Before 1.0 the same names lived one package deeper.
+    # Before 1.0 these names were one package deeper.
     return core if hasattr(core, "Device") else importlib.import_module("cuda.core.experimental")
 
 
@@ -235,7 +235,7 @@ def open_compiler() -> Compiler:
 
 @lru_cache(maxsize=1)
 def open_nvrtc() -> tuple[int, int]:
-    """Have the process load NVRTC, from where NVIDIA's finder knows it to be; its version. Compiles nothing.
+    """Load NVRTC, found by NVIDIA's pathfinder, and return its version. Compiles nothing.
 
     Raises:
         NoGpuError: NVRTC is not installed.
@@ -258,13 +258,13 @@ def _no_compiler(error: Exception) -> NoGpuError:
 
 @lru_cache(maxsize=1)
 def header_options() -> dict[str, Any]:
-    """The compiler options that make cuda_fp16.h and its like found.
+    """The compiler options for finding cuda_fp16.h and the like.
 
-    From a CUDA package or toolkit if there is one, else those that newer NVRTC libraries bring along.
+    From a CUDA package or toolkit if there is one, else the headers bundled with newer NVRTC libraries.
     """
     try:
         folder = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
-    except Exception:  # absent, or too old to know the question
+    except Exception:  # absent, or too old for this query
         folder = _TOOLKIT_HEADERS if Path(_TOOLKIT_HEADERS, "cuda_fp16.h").exists() else None
     if folder:
         return {"include_path": [str(folder)]}
@@ -274,9 +274,9 @@ def header_options() -> dict[str, Any]:
 
 @cache
 def direct(name: str) -> Callable[..., int]:
-    """A function of the driver itself, by ctypes, which answers with its status: for calls whose time counts.
+    """A function of the driver itself by ctypes, which returns its status: for latency-critical calls.
 
-    cuda.bindings makes an enum and a tuple for each call.
+    cuda.bindings creates an enum and a tuple for each call.
     """
     function = getattr(open_cuda().library, name)
     function.argtypes, function.restype = _ARGUMENTS[name], ctypes.c_int
@@ -284,7 +284,7 @@ def direct(name: str) -> Callable[..., int]:
 
 
 class CopyParams(ctypes.Structure):
-    """CUDA_MEMCPY3D: what a copy of a graph does."""
+    """CUDA_MEMCPY3D: the parameters of a graph's copy node."""
 
     _fields_ = (
         *((name, ctypes.c_size_t) for name in ("srcXInBytes", "srcY", "srcZ", "srcLOD")),
@@ -298,11 +298,11 @@ class CopyParams(ctypes.Structure):
     )
 
     def address(self, side: str) -> int:
-        """Where the bytes of a side, "src" or "dst", begin."""
+        """The start address of a side, "src" or "dst"."""
         return int(getattr(self, side + self._place(side)) + getattr(self, f"{side}XInBytes"))
 
     def set_address(self, side: str, address: int) -> None:
-        """Let the bytes of a side begin elsewhere."""
+        """Change the start address of a side."""
         setattr(self, f"{side}XInBytes", 0)
         setattr(self, side + self._place(side), address)
 
@@ -312,7 +312,7 @@ class CopyParams(ctypes.Structure):
 
 _HOST_MEMORY = 1  # CU_MEMORYTYPE_HOST
 _ADDRESS = ctypes.c_void_p
-#: The parameters of the driver's functions that are called directly.
+#: Parameter types of the driver functions that are called directly.
 _ARGUMENTS: dict[str, list[Any]] = {
     "cuGraphLaunch": [_ADDRESS, _ADDRESS],  # the executable graph, the stream
     "cuGraphNodeGetType": [_ADDRESS, ctypes.POINTER(ctypes.c_int)],
@@ -329,7 +329,7 @@ def call(name: str, *arguments: Any) -> Any:
     """Call the driver function `name`; return its result (None, one value, or a tuple).
 
     Raises:
-        DeviceError: the driver answered with an error; MemoryError: it answered out of memory.
+        DeviceError: the driver returned an error; MemoryError: it is out of memory.
     """
     status, *results = getattr(open_cuda().driver, name)(*arguments)
     if int(status) != 0:
@@ -338,9 +338,9 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def destroy(name: str, handle: Any, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-    """For finalizers: have the driver destroy what it made, by its function `name`; never raises.
+    """For finalizers: destroy a driver object by the driver function `name`; never raises.
 
-    At the end of the process, and in a forked child, the driver is gone, and what it made with it.
+    At the end of the process, and in a forked child, the driver and its objects are gone.
     """
     if not _ending() and not _lost:
         with suppress(Exception):
@@ -348,7 +348,7 @@ def destroy(name: str, handle: Any, _ending: Callable[[], bool] = sys.is_finaliz
 
 
 def raise_status(status: int, call_name: str) -> None:
-    """Raise the exception for the driver's answer `status` (not 0) to `call_name`."""
+    """Raise the exception for a driver status (not 0) returned by `call_name`."""
     if status == OUT_OF_MEMORY:
         raise MemoryError(f"{call_name}: CUDA_ERROR_OUT_OF_MEMORY")
     name, text = error_text(status)
@@ -359,7 +359,7 @@ def raise_status(status: int, call_name: str) -> None:
 
 
 def error_text(status: int) -> tuple[str, str]:
-    """Name and sentence of a driver status, as the driver gives them."""
+    """Name and description of a driver status, from the driver."""
     library = open_cuda().library
     answers = []
     for function in (library.cuGetErrorName, library.cuGetErrorString):

@@ -1,4 +1,4 @@
-"""Work that begins before anybody waits for its result: compilers in threads."""
+"""Work that starts before its result is needed: compilers in threads."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from lamina.runtime.cores import usable_cores
 from lamina.runtime.fork import renew_after_fork
 
-#: Compilers do not get faster by more threads than this.
+#: Compilation does not get faster with more threads than this.
 _MOST_THREADS = 32
 
 
 class Ahead:
-    """Tasks in threads, one for each core, begun in the order in which they are given.
+    """Tasks in threads, one per core, started in the order of submission.
 
-    What a task raises is left to whoever asks for its result and does the work again. A line on stderr tells how far
-    they are as often as they have taken `patience` seconds.
+    Errors of a task are dropped: the consumer of its result does the work again. Progress is printed on
+    stderr every `patience` seconds.
 
-    what: what is made, for that line. spare: cores that are left to others.
+    what: the kind of result, for the progress line. spare: cores left to others.
     """
 
     def __init__(self, what: str, patience: float = 3.0, *, spare: int = 0) -> None:
@@ -30,14 +30,14 @@ class Ahead:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child, where no thread works: nothing is under way."""
+        """In a forked child, which has none of the threads: nothing is in progress."""
         self._threads: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._given = self._done = 0
-        self._told = 0.0  # when a line was written last, or when there was nothing to do
+        self._told = 0.0  # when a line was printed last, or when the queue was last empty
 
     def begin(self, task: Callable[[], object]) -> None:
-        """Have a thread do the task."""
+        """Queue a task."""
         with self._lock:
             if self._threads is None:
                 most = max(1, min(_MOST_THREADS, usable_cores() - self.spare))
@@ -50,13 +50,13 @@ class Ahead:
     def _run(self, task: Callable[[], object]) -> None:
         try:
             task()
-        finally:  # an error stays in the future, at which nobody looks
+        finally:  # an error stays in the future, which is never read
             line = self._finished()
             if line:
                 print(line, file=sys.stderr, flush=True)
 
     def _finished(self) -> str:
-        """Count a task that is done; a line where it is time for one."""
+        """Count a finished task; returns a progress line if one is due."""
         with self._lock:
             self._done += 1
             if self._done == self._given:
@@ -69,5 +69,5 @@ class Ahead:
             return f"lamina: {self.what}: {self._done} of {self._given}"
 
 
-#: The own kernels that programs are going to launch.
+#: Kernels of this library that programs are going to launch.
 compilers = Ahead("compiling kernels")

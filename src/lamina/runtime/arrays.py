@@ -1,7 +1,7 @@
 """Arrays of other libraries: NumPy, CuPy, PyTorch, JAX, Numba, … as memory with a shape, without a copy.
 
-An array is asked by DLPack, or else by the CUDA array interface (version 3). Both say which stream its values
-are still being made on: the stream that will read them is made to wait for that one, the program is not.
+Arrays are shared by DLPack, or else by the CUDA array interface (version 3). Both tell the stream on which the values
+are still being computed: the reading stream waits for that one, without blocking the host.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
 
 def is_array(value: object) -> bool:
-    """Whether `value` speaks DLPack or the CUDA array interface."""
-    # On the type: a property may answer only for some values (PyTorch's for CUDA tensors).
+    """Whether `value` supports DLPack or the CUDA array interface."""
+    # On the type: a property may work only for some values (PyTorch's for CUDA tensors).
     kind = type(value)
     return hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__")
 
@@ -39,14 +39,14 @@ def share(array: Any, stream: StreamLike | None = None, *, write: bool = False) 
     """The memory of another library's array: address, shape, strides, dtype and device.
 
     Args:
-        array: what speaks DLPack or the CUDA array interface.
-        stream: where its values will be read: it waits for what the array's own library has queued.
-            Left out: the default stream of the array's device.
+        array: supports DLPack or the CUDA array interface.
+        stream: the stream that will read its values: it waits for work that the array's own library has queued.
+            Default: the default stream of the array's device.
         write: whether it will be written; then read-only memory and copies are refused.
 
     Raises:
-        TypeError: not an array, or of a dtype or device that is not known.
-        BufferError: its library does not share it (PyTorch: what requires a gradient), or it is read-only.
+        TypeError: not an array, or an unknown dtype or device.
+        BufferError: its library refuses (PyTorch: a tensor that requires a gradient), or it is read-only.
     """
     if hasattr(array, "__dlpack__"):
         shared = dlpack.adopt(_capsule(array, stream, write))
@@ -62,7 +62,7 @@ def share(array: Any, stream: StreamLike | None = None, *, write: bool = False) 
 
 
 def _capsule(array: Any, stream: StreamLike | None, write: bool) -> Any:
-    """A capsule, versioned where the library knows of it; `stream` waits for the array's values."""
+    """A capsule, versioned if the library supports it; `stream` waits for the array's values."""
     kind, index = array.__dlpack_device__()
     asked: dict[str, Any] = {}
     if kind in (dlpack.CUDA, dlpack.CUDA_MANAGED):
@@ -94,7 +94,7 @@ def _by_interface(array: Any, stream: StreamLike | None) -> Shared:
 
 
 def _ordinal(pointer: int) -> int:
-    """The number of the device that `pointer` belongs to (0 for an array of no elements)."""
+    """The number of the device that `pointer` belongs to (0 for an array without elements)."""
     if not pointer:
         return 0
     attribute = _cuda.open_cuda().driver.CUpointer_attribute(_ORDINAL)
@@ -103,7 +103,7 @@ def _ordinal(pointer: int) -> int:
 
 
 def _order(reader: Any, facts: dict[str, Any], device: Device) -> None:
-    """Let `reader` wait for the stream that the array names; before version 3 none is named: wait for all."""
+    """Make `reader` wait for the array's stream; before version 3 none is named: wait for the whole device."""
     if "stream" not in facts:
         device.synchronize()
     elif facts["stream"] is not None:
@@ -111,7 +111,7 @@ def _order(reader: Any, facts: dict[str, Any], device: Device) -> None:
 
 
 def device_of(shared: Shared) -> Device:
-    """Where the memory is. TypeError for other machines than the CPU and CUDA devices."""
+    """The device of the memory. TypeError unless it is the CPU or a CUDA device."""
     name = _DEVICES.get(shared.device_type)
     if name is None:
         raise TypeError(f"DLPack device type {shared.device_type} is neither CPU nor CUDA")
@@ -119,7 +119,7 @@ def device_of(shared: Shared) -> Device:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of an element type by its DLPack or ml_dtypes name ("float32", "bfloat16").
+    """The NumPy dtype for a DLPack or ml_dtypes name of an element type ("float32", "bfloat16").
 
     Raises TypeError for others.
     """

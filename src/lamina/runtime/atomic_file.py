@@ -1,4 +1,4 @@
-"""Files that are whole at every moment: written beside, then put in place at once."""
+"""Atomic file writes: a temporary file in the same folder, then a rename."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-#: What a killed process left is removed when it is older than this many seconds.
+#: Leftovers of killed processes are removed when older than this many seconds.
 _OLD = 600.0
 _PART = re.compile(r"\.(?P<host>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.part")
-_LONGEST = 180  # characters of the name that the part's own name repeats: file systems take 255 bytes
+_LONGEST = 180  # characters of the name repeated in the temporary name: file systems allow 255 bytes
 
 
 def write_atomically(path: str | Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Put the joined parts in place of a regular file at once: a crash leaves the old content or the new.
+    """Replace a regular file by the joined parts atomically: a crash leaves the old content or the new.
 
-    A symbolic link stays one, and what it names is written. A pipe or a character device is written directly.
-    Owner and permissions stay as they are; what an earlier save left because it was killed is removed. Raises
-    OSError, also for read-only files, folders, sockets, block devices and pipes that nobody reads.
+    A symbolic link is followed, and its target is written. A pipe or a character device is written directly.
+    Owner and permissions are preserved; leftovers of earlier saves that were killed are removed. Raises
+    OSError, also for read-only files, folders, sockets, block devices and pipes without a reader.
     """
     if _is_stream(path):
         _write_directly(path, parts)
@@ -59,7 +59,7 @@ def check_writable(path: str | Path) -> None:
 
 
 def _target_of(path: str | Path) -> Path:
-    """The file itself, links followed. Raises FileNotFoundError where its folder is not there."""
+    """The file itself, links followed. Raises FileNotFoundError if its folder does not exist."""
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"the folder {target.parent} does not exist", str(path))
@@ -68,7 +68,7 @@ def _target_of(path: str | Path) -> Path:
 
 def _is_stream(path: str | Path) -> bool:
     """Whether the path, links followed, is a pipe or a character device. Raises OSError for a folder or socket."""
-    path = os.fspath(path)  # a TypeError for a number, which the system would take for an open file
+    path = os.fspath(path)  # a TypeError for a number, which the system would take as a file descriptor
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def _is_stream(path: str | Path) -> bool:
 
 
 def _write_directly(path: str | Path, parts: Iterable[bytes | memoryview]) -> None:
-    """A pipe without a reader is refused (ENXIO); opening it would wait for one for ever."""
+    """A pipe without a reader is refused (ENXIO), as opening it would block forever."""
     handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     os.set_blocking(handle, True)
     with os.fdopen(handle, "wb") as stream:
@@ -91,7 +91,7 @@ def _write_directly(path: str | Path, parts: Iterable[bytes | memoryview]) -> No
 
 
 def _replaced(target: Path) -> os.stat_result | None:
-    """The facts of the file that is replaced, None where there is none. Raises PermissionError."""
+    """The status of the file to be replaced, None if there is none. Raises PermissionError."""
     try:
         found = target.stat()
     except FileNotFoundError:
@@ -106,14 +106,14 @@ def _need_write_access(path: str | Path) -> None:
 
 
 def _hand_over(file: int, old: os.stat_result) -> None:
-    """Give an open file the owner, as far as this process may, and the permissions of another."""
+    """Give an open file the owner, as far as permitted, and the permissions of another."""
     with contextlib.suppress(PermissionError):
         os.fchown(file, old.st_uid, old.st_gid)
     os.fchmod(file, old.st_mode & 0o777)
 
 
 def _part_of(target: Path) -> Path:
-    """A new name beside the target, which says who writes."""
+    """A new name beside the target that identifies the writer."""
     return target.with_name(f".{target.name[:_LONGEST]}.{_host()}-{os.getpid()}-{os.urandom(4).hex()}.part")
 
 
@@ -122,7 +122,7 @@ def _host() -> str:
 
 
 def _create(path: Path, mode: int, asked: str | Path) -> int:
-    """A handle of a new file. Raises OSError with the name that was asked for."""
+    """A handle of a new file. Raises OSError with the requested name."""
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except OSError as error:
@@ -130,7 +130,7 @@ def _create(path: Path, mode: int, asked: str | Path) -> int:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove parts of this file that a process of this user and host left, which is dead, some time ago."""
+    """Remove old temporary files for this target left by dead processes of this user and host."""
     with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
@@ -158,7 +158,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the renaming itself survive a power cut, where folders can be opened."""
+    """Make the rename durable across power failure, where folders can be opened."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

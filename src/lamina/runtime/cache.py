@@ -1,4 +1,4 @@
-"""A place on disk for what is expensive to make and can always be made again."""
+"""A disk cache for results that are expensive to compute and can always be recomputed."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from typing import BinaryIO
 
 _MAGIC = b"lamina1\n"
 _DIGEST = hashlib.sha256().digest_size
-#: A folder's sizes are added up again when this part of its limit has been written.
+#: A folder's sizes are recounted after this fraction of its limit has been written.
 _SLACK = 16
-#: Folder -> bytes that this process wrote there since it added them up.
+#: Folder -> bytes that this process wrote there since the last count.
 _written: dict[Path, int] = {}
-#: What was said to be untrusted; each path once.
+#: Paths already reported as untrusted.
 _warned: set[Path] = set()
 
 
 def cache_directory() -> Path:
     """The folder for compiled kernels and plans: $LAMINA_CACHE, else ~/.cache/lamina (XDG_CACHE_HOME heeded).
 
-    Where there is no home, or none that can be written, it is lamina-<user id> in the folder for temporary files.
-    Made on first use, for its owner alone; a folder that is there already must be so too (see `distrust`).
+    Without a writable home it is lamina-<user id> in the folder for temporary files.
+    Created on first use, accessible to its owner only; so must an existing folder be (see `distrust`).
     """
     wanted = os.environ.get("LAMINA_CACHE")
     if wanted:
         folder = Path(wanted)
-        with contextlib.suppress(RuntimeError):  # a "~" without a home: taken as it stands
+        with contextlib.suppress(RuntimeError):  # a "~" without a home is taken literally
             folder = folder.expanduser()
-        with contextlib.suppress(OSError):  # `DiskCache` does without
+        with contextlib.suppress(OSError):  # `DiskCache` works without it
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
     try:
@@ -48,9 +48,10 @@ def cache_directory() -> Path:
 
 
 def distrust(path: Path) -> str:
-    """Why others may have written a folder or a file of the cache; "" where only this user may, or nothing is there.
+    """Why others may have written a folder or a file of the cache; "" if only this user may, or it does not exist.
 
-    What the cache holds is run: kernels and plans that others could have put there are neither read nor replaced.
+    The contents of the cache are executed: kernels and plans that others could have put there are neither read nor
+    replaced.
     """
     try:
         return _distrust(path.stat())
@@ -67,7 +68,7 @@ def _distrust(status: os.stat_result) -> str:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only this user may read and write, or check the one there is. Raises OSError."""
+    """Create a folder that only this user may read and write, or check the existing one. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _refuse(folder, distrust(folder))
 
@@ -85,7 +86,7 @@ def open_private(path: Path) -> BinaryIO:
 
 
 def _refuse(path: Path, why: str) -> None:
-    """Raise PermissionError where there is a reason, and say it once per path."""
+    """Raise PermissionError if there is a reason, and report it once per path."""
     if not why:
         return
     if path not in _warned:
@@ -95,7 +96,7 @@ def _refuse(path: Path, why: str) -> None:
 
 
 def digest(*parts: str | bytes) -> str:
-    """A key for `parts`: their lengths count, so that ("ab", "c") and ("a", "bc") differ."""
+    """A key for `parts`, including their lengths, so that ("ab", "c") and ("a", "bc") differ."""
     state = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -104,15 +105,16 @@ def digest(*parts: str | bytes) -> str:
 
 
 class DiskCache:
-    """Blobs under names in one folder. Safe for many processes at once.
+    """Named blobs in one folder. Safe for many processes at once.
 
-    Each file carries a checksum: one that is truncated or edited reads as absent, as does one that others may have
-    written (`distrust`). Writing is atomic (a
-    temporary file, then a rename). A disk that cannot be written makes the cache useless, not the program.
+    Each file carries a checksum: a truncated or edited one reads as absent, as does one that others may have
+    written (`distrust`). Writes are atomic (a temporary file, then a rename). If the disk is not writable, the cache
+    is useless, but the program works.
 
     Args:
-        folder: where; made on the first write.
-        limit: bytes to keep, or a sixteenth more per process; the files used longest ago go first (None: no limit).
+        folder: created on the first write.
+        limit: bytes to keep, with an excess of up to a sixteenth per process; least recently used files are evicted
+            first (None: no limit).
     """
 
     def __init__(self, folder: Path, limit: int | None = None) -> None:
@@ -132,11 +134,11 @@ class DiskCache:
         if content[:head] != _MAGIC + hashlib.sha256(blob).digest():
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # used now: `limit` removes the oldest first
+            os.utime(path)  # mark as used: `limit` evicts the oldest first
         return blob
 
     def put(self, key: str, blob: bytes) -> None:
-        """Keep `blob` under `key`, replacing what was there."""
+        """Store `blob` under `key`, replacing an existing one."""
         with contextlib.suppress(OSError):
             make_private(self.folder)
             self._write(self.folder / key, _MAGIC + hashlib.sha256(blob).digest() + blob)
@@ -154,7 +156,7 @@ class DiskCache:
             raise
 
     def _count(self, limit: int, written: int) -> None:
-        """Prune at the first write to a folder, and then each time that a part of its limit has been written."""
+        """Prune at the first write to a folder, and then each time that a fraction of its limit has been written."""
         total = _written.get(self.folder, limit) + written
         if total >= limit / _SLACK:
             self._prune(limit)

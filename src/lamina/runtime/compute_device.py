@@ -25,28 +25,28 @@ from lamina.runtime.stream import Stream, StreamLike, as_stream
 _SPEC = re.compile(r"(cpu|cuda)(?::(\d+))?")
 _platforms: dict[Device, Platform] = {}
 _lock = threading.RLock()
-#: Of the processes that share this machine's GPUs, one each, the place of this one.
+#: The index of this process among those that share this machine's GPUs, one each.
 _place = 0
 
 
 class Device:
     """A place to compute and keep memory: ``Device("cpu")``, ``Device("cuda:0")``.
 
-    A plain value: equal specs give equal, hashable devices; making one opens nothing. The hardware is opened
-    when it is first used, and then NoGpuError says if it is not there (`devices` and `device` ask first).
+    A plain value: equal specs give equal, hashable devices; creating one opens nothing. The hardware is opened
+    when it is first used, and then NoGpuError tells if it is missing (`devices` and `device` check first).
 
     Args:
         spec: "cpu", "cuda:N", or "cuda": this process's GPU, the first one unless ranks share the machine.
-        machine: stand for a GPU of this kind that is not there: plans for it can be made and compiled, not run.
+        machine: stand for a GPU of this kind that is not present: plans for it can be made and compiled, not run.
 
     Raises:
-        ValueError: no device is spelled like that, or a CPU is to stand for another machine.
+        ValueError: an invalid spec, or a CPU that is to stand for another machine.
     """
 
     __slots__ = ("_hash", "_platform", "index", "kind", "planned")
     kind: str
     index: int
-    #: The machine that the device only stands for; None for what is there.
+    #: The machine that the device stands for; None for a present device.
     planned: Machine | None
     _hash: int
     _platform: Platform  # once it is opened
@@ -89,7 +89,7 @@ class Device:
 
     @property
     def type(self) -> str:
-        """The kind of device, "cpu" or "cuda", as torch.device calls it."""
+        """The kind of device, "cpu" or "cuda", as torch.device.type."""
         return self.kind
 
     # ---- the hardware
@@ -108,25 +108,25 @@ class Device:
 
     @property
     def machine(self) -> Machine:
-        """Sizes and rates of the hardware: what plans are made for."""
+        """Sizes and rates of the hardware, from which plans are made."""
         return self.platform.machine() if self.planned is None else self.planned
 
     @property
     def name(self) -> str:
-        """The model, as its vendor calls it."""
+        """The model, as its vendor names it."""
         return self.platform.name() if self.planned is None else self.planned.name
 
     @property
     def properties(self) -> dict[str, Any]:
-        """What the device tells about itself; "name", "arch" ("sm_90", "x86_64"), "total_memory" always."""
+        """The device's attributes; "name", "arch" ("sm_90", "x86_64"), "total_memory" always."""
         return self.platform.properties()
 
     def make_current(self) -> None:
-        """Let driver calls of this thread go to this device from now on (nothing to do on the CPU)."""
+        """Make this device current for driver calls of this thread (nothing to do on the CPU)."""
         self.platform.make_current()
 
     def current(self) -> AbstractContextManager[None]:
-        """Let driver calls of this thread go to this device inside a ``with`` block, then as before it.
+        """Make this device current for driver calls of this thread inside a ``with`` block.
 
         A thread that had no device before keeps this one.
         """
@@ -139,11 +139,11 @@ class Device:
     # ---- streams
     @property
     def default_stream(self) -> Stream:
-        """The stream that is used when none is named: one per device, non-blocking."""
+        """The stream that is used by default: one per device, non-blocking."""
         return self.platform.default_stream
 
     def stream(self, *, priority: int = 0) -> Stream:
-        """A new stream. Lower `priority` goes first (0 is the lowest there is; the CPU has no priorities)."""
+        """A new stream. Lower `priority` runs first (0 is the lowest priority; the CPU has none)."""
         return self.platform.stream(priority)
 
     @property
@@ -157,14 +157,14 @@ class Device:
 
     # ---- memory
     def allocate(self, nbytes: SupportsIndex, *, stream: StreamLike | None = None) -> Buffer:
-        """`nbytes` (zero allowed) uninitialised bytes from the device's arena.
+        """`nbytes` (zero allowed) uninitialized bytes from the device's arena.
 
         Args:
             nbytes: how many.
             stream: the stream that will use them (default: the default stream); see `Buffer.used_on`.
 
         Raises:
-            OutOfMemoryError: with the figures, after the cache was freed and the request tried again.
+            OutOfMemoryError: with the figures, after the cache was freed and the request retried.
         """
         platform = self.platform
         default = platform.default_stream
@@ -175,13 +175,13 @@ class Device:
         return allocate(platform.arena, here, nbytes, where, host=self.kind == "cpu")
 
     def supply(self, nbytes: int) -> Supply:
-        """What gives buffers of this size for the default stream, one after the other, as `allocate` does."""
+        """A source of buffers of this size for the default stream, like `allocate`."""
         platform = self.platform
         stream = platform.default_stream
         return Supply(platform.arena, stream.device, nbytes, stream, host=self.kind == "cpu")
 
     def memory_info(self) -> MemoryInfo:
-        """(free, total) bytes of the device; what an arena caches counts as taken."""
+        """(free, total) bytes of the device; memory cached by an arena counts as used."""
         return self.platform.memory_info()
 
     def statistics(self) -> Statistics:
@@ -189,19 +189,20 @@ class Device:
         return self.platform.arena.statistics()
 
     def reset_peak(self) -> None:
-        """Let ``statistics().peak`` start anew."""
+        """Reset ``statistics().peak``."""
         self.platform.arena.reset_peak()
 
     def set_cap(self, nbytes: int | None) -> None:
-        """Limit what the arena holds to `nbytes` (None: no limit). LAMINA_MEMORY_CAP sets it from outside."""
+        """Limit the memory held by the arena to `nbytes` (None: no limit). The environment variable LAMINA_MEMORY_CAP
+        also sets it."""
         self.platform.arena.set_cap(nbytes)
 
     def reserve(self, nbytes: int) -> None:
-        """Take at least `nbytes` from the system now, for later requests to be carved from."""
+        """Take at least `nbytes` from the system now, from which later requests are carved."""
         self.platform.arena.reserve(nbytes)
 
     def empty_cache(self) -> None:
-        """Give freed memory and unused reserves back to the system."""
+        """Return freed memory and unused reserves to the system."""
         self.platform.arena.empty_cache()
 
     # ---- peers
@@ -214,7 +215,7 @@ class Device:
         self.platform.enable_access(peer)
 
     def disable_peer_access(self, peer: Device) -> None:
-        """Take `enable_peer_access` back; DeviceError if it was not enabled. Copies work either way."""
+        """Undo `enable_peer_access`; DeviceError if it was not enabled. Copies work either way."""
         if self.kind == "cpu":
             raise DeviceError(f"disable_peer_access: cpu has no peer access to {peer}")
         other = platform_context(peer)
@@ -234,33 +235,34 @@ def _open(device: Device) -> Platform:
 
 
 def take_gpu(place: int) -> None:
-    """Let "cuda" and "auto" mean the GPU of this number: each process of a machine has one of its own.
+    """Select the GPU that "cuda" and "auto" mean in this process: each process of a machine has its own.
 
-    place: of this process among those of the machine. Of fewer GPUs that it can see they take turns.
+    place: this process's index among those of the machine. If there are fewer visible GPUs, they are shared
+    round-robin.
     """
     global _place
     _place = place
 
 
 def _own_gpu() -> int:
-    """The number of this process's GPU; nothing is opened where it has the machine to itself."""
+    """The number of this process's GPU; nothing is opened if it has the machine to itself."""
     return _place and _place % max(_cuda.probe().count, 1)
 
 
 def devices() -> list[Device]:
-    """All devices of this machine: the CPU, then each CUDA device that can be used. Never raises or hangs."""
+    """All devices of this machine: the CPU, then each usable CUDA device. Never raises or hangs."""
     return [Device("cpu"), *(Device(f"cuda:{index}") for index in range(_cuda.probe().count))]
 
 
 def device(spec: str | Device | None = "auto") -> Device:
-    """The device meant by `spec`, checked to be there (unless it only stands for a machine).
+    """The device for `spec`, checked to be present (unless it only stands for a machine).
 
     Args:
-        spec: "auto" or None (the GPU if there is one, else the CPU), "cpu", "cuda", "cuda:N", or a device. Of
-            several GPUs it is the first, for a rank of `lamina.distributed` that of its place on the machine.
+        spec: "auto" or None (the GPU if there is one, else the CPU), "cpu", "cuda", "cuda:N", or a device. Among
+            several GPUs it is the first, for a rank of `lamina.distributed` the one of its local rank.
 
     Raises:
-        NoGpuError: a CUDA device that is not there; the message says what was looked for.
+        NoGpuError: a missing CUDA device; the message lists where the driver was looked for.
         ValueError: not a device.
     """
     if spec is None or spec == "auto":
@@ -278,7 +280,7 @@ def device(spec: str | Device | None = "auto") -> Device:
 
 
 def pinned(nbytes: SupportsIndex) -> Buffer:
-    """Page-locked host memory for copies that run beside the program; plain host memory without a GPU.
+    """Page-locked host memory for asynchronous copies; plain host memory without a GPU.
 
     The buffer's device is the CPU. `copy` with a stream keeps it from being reused too early.
     """
@@ -290,9 +292,9 @@ def pinned(nbytes: SupportsIndex) -> Buffer:
 
 
 def managed(nbytes: SupportsIndex, device: Device) -> Buffer:
-    """Managed memory of `device`: the CPU and the GPU use the same address, pages move on use.
+    """Managed memory of `device`: the CPU and the GPU use the same address, pages migrate on use.
 
-    On the CPU it is plain host memory. Wait for the GPU before the CPU looks.
+    On the CPU it is plain host memory. Synchronize the GPU before the CPU accesses it.
     """
     platform = device.platform
     return allocate(platform.managed, device, nbytes, platform.default_stream, host=True)

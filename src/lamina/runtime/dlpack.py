@@ -84,7 +84,7 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, cty
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
-# In a destructor the capsule is dying: it is handled as an address, so that nobody counts references to it.
+# In a destructor the capsule is dying: it is passed as an address, so that its reference count is not touched.
 _dying_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", _api)
 )
@@ -92,7 +92,7 @@ _dying_get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
     ("PyCapsule_GetPointer", _api)
 )
 
-#: What exported capsules keep alive, by the address of their struct.
+#: Owners kept alive by exported capsules, by the address of their struct.
 _exported: dict[int, tuple[Any, ...]] = {}
 
 
@@ -122,14 +122,14 @@ def _destroy(
     names: tuple[bytes, ...] = (_PLAIN, _VERSIONED),
 ) -> None:
     for name in names:
-        if is_valid(capsule, name):  # nobody consumed it
+        if is_valid(capsule, name):  # not consumed
             exported.pop(get(capsule, name), None)
 
 
 _delete_callback = _Deleter(_delete)
 _destroy_callback = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
-# Capsules and other libraries' arrays may outlive this module when the interpreter ends: the callbacks and what
-# they call are never freed.
+# Capsules and other libraries' arrays may outlive this module at interpreter exit: the callbacks and the functions
+# that they call are never freed.
 for _immortal in (_delete_callback, _destroy_callback, _exported, _dying_is_valid, _dying_get):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_immortal))
 
@@ -154,14 +154,14 @@ def export(
         strides: in elements.
         dtype: a name of `TYPES`.
         device: DLPack's device type and number.
-        owner: what holds the memory.
-        max_version: what the consumer understands: from (1, 0) on the capsule is a "dltensor_versioned".
+        owner: the object that holds the memory.
+        max_version: the newest that the consumer supports: from (1, 0) on the capsule is a "dltensor_versioned".
         copied: whether the memory is a copy made for this consumer.
         read_only: whether the consumer may not write.
 
     Raises:
-        BufferError: a dtype that DLPack has no code for; read-only memory for a consumer that asks for a capsule of
-            before DLPack 1.0, which cannot say so.
+        BufferError: a dtype without a DLPack code; read-only memory for a consumer that requests a capsule older
+            than DLPack 1.0, which has no read-only flag.
     """
     if dtype not in TYPES:
         raise BufferError(f"DLPack has no type for {dtype}")
@@ -182,8 +182,8 @@ def export(
 
 
 class _Imported(Uncopied):
-    """Calls the producer's deleter once, when the last user is gone; at the interpreter's end, when the producer may
-    be gone too, memory goes with the process."""
+    """Calls the producer's deleter once, after the last use; not at interpreter exit, when the producer may
+    be gone too and memory goes with the process."""
 
     __slots__ = ("address", "deleter")
 

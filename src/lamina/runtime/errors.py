@@ -1,4 +1,4 @@
-"""The exceptions of the machine floor: each names what was asked, of whom, and what to do."""
+"""The exceptions of the machine floor: each names the request, its target, and a remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def human_bytes(nbytes: int) -> str:
-    """A byte count as people read it: ``human_bytes(3 << 20) == "3 MiB"``."""
+    """A human-readable byte count: ``human_bytes(3 << 20) == "3 MiB"``."""
     amount = float(nbytes)
     for unit in _UNITS[:-1]:
         if abs(amount) < 1024:
@@ -16,9 +16,9 @@ def human_bytes(nbytes: int) -> str:
 
 
 class NoGpuError(RuntimeError):
-    """A CUDA device was asked for and none can be used.
+    """A CUDA device was requested and none can be used.
 
-    ``looked_for`` lists what was tried, in order.
+    ``looked_for`` lists the attempts, in order.
     """
 
     def __init__(self, message: str, looked_for: tuple[str, ...] = ()) -> None:
@@ -29,8 +29,8 @@ class NoGpuError(RuntimeError):
 class DeviceError(RuntimeError):
     """A call into the CUDA driver failed.
 
-    ``code`` is the driver's number (0 when the failure is ours), ``name`` its name
-    (``"CUDA_ERROR_INVALID_VALUE"``) and ``call`` the call that failed.
+    ``code`` is the driver's number (0 for errors raised by Lamina), ``name`` its name
+    (``"CUDA_ERROR_INVALID_VALUE"``) and ``call`` the failed call.
     """
 
     def __init__(self, message: str, *, code: int = 0, name: str = "", call: str = "") -> None:
@@ -41,17 +41,17 @@ class DeviceError(RuntimeError):
 
 
 class CaptureInvalidated(DeviceError):
-    """A capture was broken off: by work that cannot be captured, or by what another thread did meanwhile.
+    """A capture was invalidated, by work that cannot be captured or by another thread.
 
-    Nothing of it was run; it can be tried again.
+    None of it was run; it can be retried.
     """
 
 
 class OutOfMemoryError(RuntimeError):
     """An allocation failed after the cache was freed and the allocation retried once.
 
-    All figures are bytes: ``requested`` by the caller, ``in_use`` by live buffers, ``cached`` by
-    freed buffers that could not be given back, ``cap`` the arena's limit (None: no limit).
+    All figures are bytes: ``requested`` by the caller, ``in_use`` by live buffers, ``cached`` in
+    freed buffers that could not be returned, ``cap`` the arena's limit (None: no limit).
     """
 
     def __init__(self, device: str, *, requested: int, in_use: int, cached: int, cap: int | None) -> None:
@@ -70,7 +70,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class CompileError(RuntimeError):
-    """A kernel did not compile. ``log`` is the compiler's text, ``source`` what it was given."""
+    """A kernel did not compile. ``log`` is the compiler's output, ``source`` its input."""
 
     def __init__(self, name: str, arch: str, log: str, source: str) -> None:
         super().__init__(f"kernel {name!r} does not compile for {arch}:\n{log}")

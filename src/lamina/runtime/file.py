@@ -23,7 +23,7 @@ class DeviceFile(io.RawIOBase):
 
     Args:
         buffer: the memory.
-        stream: reads and writes are queued there, after what it holds already; by default each stands alone.
+        stream: reads and writes are queued there, after its pending work; by default each is synchronous.
             A read waits for its own bytes either way.
     """
 
@@ -52,7 +52,7 @@ class DeviceFile(io.RawIOBase):
         return True
 
     def readinto(self, target: Any, /) -> int:
-        """Fill `target` from the position on; returns the bytes read, fewer near the end and 0 at it."""
+        """Fill `target` from the position on; returns the number of bytes read, fewer near the end and 0 at it."""
         self._check_open()
         view = memoryview(target)
         count = min(view.nbytes, max(0, self._buffer.nbytes - self._position))
@@ -64,7 +64,7 @@ class DeviceFile(io.RawIOBase):
         return count
 
     def write(self, data: Any, /) -> int:
-        """Write all of `data` at the position; OSError (ENOSPC) and nothing written if it does not fit."""
+        """Write all of `data` at the position; OSError (ENOSPC) if it does not fit, and then nothing is written."""
         self._check_open()
         view = memoryview(data)
         room = max(0, self._buffer.nbytes - self._position)
@@ -79,7 +79,7 @@ class DeviceFile(io.RawIOBase):
         return view.nbytes
 
     def seek(self, offset: SupportsIndex, whence: int = io.SEEK_SET, /) -> int:
-        """Move the position; past the end is allowed (nothing is there to read or room to write)."""
+        """Move the position; past the end is allowed (with nothing to read and no room to write)."""
         self._check_open()
         if whence not in _STARTS:
             raise ValueError(f"seek: whence must be 0, 1 or 2, got {whence}")
@@ -96,7 +96,7 @@ class DeviceFile(io.RawIOBase):
         return self._position
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Refused: memory keeps its size."""
+        """Refused: memory has a fixed size."""
         raise io.UnsupportedOperation("truncate: the size of a buffer is fixed")
 
     def _check_open(self) -> None:

@@ -1,7 +1,7 @@
-"""What holds after a fork: the child goes on with the forking thread alone.
+"""Recovery after a fork: only the forking thread exists in the child.
 
-Locks that other threads held at that moment would stay locked in the child for ever. Who keeps such a lock says so
-with `renew_after_fork`, and makes a new one in the child.
+Locks that other threads held at that moment would stay locked in the child forever. Owners of such locks register
+with `renew_after_fork`, and create new ones in the child.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from weakref import WeakSet
 
 
 class Renewable(Protocol):
-    """Something with locks, or with parts that other threads had taken."""
+    """An object with locks, or with parts that other threads had taken."""
 
     def renew(self) -> None:
-        """Called in the child: take all back, and make new locks."""
+        """Called in the child: reclaim all parts, and create new locks."""
         ...
 
 
@@ -23,7 +23,7 @@ _renewables: WeakSet[Renewable] = WeakSet()
 
 
 def renew_after_fork(owner: Renewable) -> None:
-    """Have `owner.renew()` called in every child that this process forks, as long as the owner lives."""
+    """Call `owner.renew()` in every child that this process forks, as long as the owner lives."""
     _renewables.add(owner)
 
 

@@ -1,7 +1,7 @@
-"""Own kernels: CUDA C++ compiled at run time by NVRTC, kept on disk, launched.
+"""Lamina's kernels: CUDA C++ compiled at run time by NVRTC, cached on disk, launched.
 
 A kernel's source is compiled to machine code (a cubin) for one architecture, so that the driver need not be
-as new as the compiler. Kernels are ``extern "C"``: their name is the name they are found by.
+as new as the compiler. Kernels are ``extern "C"``, so that they are found by their plain names.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from lamina.runtime.stream import Stream, StreamLike, as_stream
 from lamina.runtime.uncopied import Uncopied
 
 _DISK_LIMIT = 512 << 20
-_DEFAULT_SHARED = 48 << 10  # more dynamic shared memory than this has to be asked for, per kernel
-_MAX_THREADS = 1024  # of a block, on every GPU that cuDNN 9 knows
+_DEFAULT_SHARED = 48 << 10  # more dynamic shared memory than this must be requested per kernel
+_MAX_THREADS = 1024  # per block, on every GPU supported by cuDNN 9
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _HEADERS = (".h", ".cuh", ".hpp", ".inl")
 
@@ -41,7 +41,7 @@ _lock = threading.RLock()
 
 
 class _Turns:
-    """A lock for each kernel: several are compiled at a time, each one once."""
+    """A lock per kernel: different kernels compile concurrently, each one once."""
 
     def __init__(self) -> None:
         self.renew()
@@ -52,7 +52,7 @@ class _Turns:
         self._locks: dict[str, threading.Lock] = {}
 
     def of(self, key: str) -> threading.Lock:
-        """That of a kernel."""
+        """The lock of a kernel."""
         return self._locks.setdefault(key, threading.Lock())
 
 
@@ -71,17 +71,17 @@ def compile_cubin(
 ) -> bytes:
     """Machine code of CUDA C++ `source` for one architecture. Needs no GPU and no driver.
 
-    Several threads may compile at a time. Compiled once: kept in memory and in ``cache_directory() / "kernels"``,
-    under a key made of the source, the headers of `includes`, the defines and options, the architecture and the
+    Several threads may compile at a time. The result is cached in memory and in ``cache_directory() / "kernels"``,
+    keyed by the source, the headers of `includes`, the defines and options, the architecture and the
     compiler's version.
 
     Args:
         source: CUDA C++17.
         arch: real architecture, e.g. "sm_90".
-        defines: macros; True stands for 1, False and None leave it undefined.
+        defines: macros; True means 1, False and None leave it undefined.
         options: fields of cuda.core's ProgramOptions, e.g. ``{"use_fast_math": True}``.
-        includes: folders searched for ``#include``, beside CUDA's own.
-        name: what the source is called in messages.
+        includes: folders searched for ``#include``, besides CUDA's own.
+        name: the name of the source in messages.
 
     Raises:
         CompileError: with the compiler's log. NoGpuError: the compiler is not installed.
@@ -89,7 +89,7 @@ def compile_cubin(
     if not arch.startswith("sm_"):
         raise ValueError(f"compile_cubin: arch must be a real architecture such as 'sm_90', got {arch!r}")
     macros, folders = _macros(defines), [str(folder) for folder in includes]
-    version = _cuda.open_nvrtc()  # what is on disk needs no more of the compiler
+    version = _cuda.open_nvrtc()  # cached kernels need no more of the compiler
     headers = [_headers(folder, _state_of(folder)) for folder in folders]
     key = digest(source, arch, repr(version), repr(macros), repr(sorted((options or {}).items())), *headers)
     with _turns.of(key):
@@ -117,7 +117,7 @@ def _macros(defines: Mapping[str, object] | None) -> list[tuple[str, str]]:
 
 
 def _state_of(folder: str) -> tuple[tuple[str, int, int], ...]:
-    """The headers that a folder holds, with their sizes and when they were changed."""
+    """The headers in a folder, with their sizes and modification times."""
     try:
         with os.scandir(folder) as entries:
             found = [(e.name, e.stat()) for e in entries if e.name.endswith(_HEADERS) and e.is_file()]
@@ -128,7 +128,7 @@ def _state_of(folder: str) -> tuple[tuple[str, int, int], ...]:
 
 @lru_cache(maxsize=64)
 def _headers(folder: str, state: tuple[tuple[str, int, int], ...]) -> str:
-    """A digest of these headers: a change in one is a new kernel."""
+    """A digest of these headers: a change in one gives a new kernel."""
     return digest(*(f"{name}\n{Path(folder, name).read_text(errors='replace')}" for name, _, _ in state))
 
 
@@ -173,7 +173,7 @@ def compile_module(
         defines: macros, as for `compile_cubin`.
         options: compiler options, as for `compile_cubin`.
         includes: include folders, as for `compile_cubin`.
-        name: what the source is called in messages.
+        name: the name of the source in messages.
 
     Raises:
         NoGpuError: `device` is not a CUDA device. CompileError: the source does not compile.
@@ -289,7 +289,7 @@ def _cell(name: str, place: int, value: Argument, size: int | None) -> Any:
 
 
 def _typed(value: Argument) -> Any:
-    """A C value for something that knows its own type, else None."""
+    """A C value for an argument that knows its own type, else None."""
     if value is None:
         return ctypes.c_void_p(0)
     if isinstance(value, Buffer):
@@ -319,7 +319,7 @@ def _integer(kind: Any, value: int) -> Any:
 
 # -------------------------------------------------------------------------------------------------- launching
 class _LoadedCode(Uncopied):
-    """Machine code, loaded for the current device (a CUlibrary), unloaded with this object; its kernels keep it."""
+    """Machine code loaded for the current device (a CUlibrary); kernels keep it alive, and it is unloaded with it."""
 
     def __init__(self, cubin: bytes) -> None:
         self.library = _cuda.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
@@ -330,7 +330,7 @@ class _LoadedCode(Uncopied):
 
 
 class KernelModule(Uncopied):
-    """Compiled code, loaded on one device: kernels by name, global variables as memory.
+    """Compiled code loaded on one device: kernels by name, global variables as memory.
 
     Made by `compile_module`, or from a cubin of `compile_cubin`. Its memory and kernels live as long as they
     are used.
@@ -372,14 +372,14 @@ class KernelModule(Uncopied):
 
 
 class LaunchShape(NamedTuple):
-    """Blocks of a launch and threads of a block, as `Kernel.launch` takes them."""
+    """Blocks of a launch and threads of a block, as taken by `Kernel.launch`."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
 
 
 def launch_shape(extents: int | Sequence[int], block: int | Sequence[int] = 256) -> LaunchShape:
-    """The launch in which each of `extents` elements (in x, y, z) has a thread: ceil(extent / block) blocks.
+    """The launch with one thread for each of `extents` elements (in x, y, z): ceil(extent / block) blocks.
 
     Args:
         extents: one to three numbers >= 1, x first.
@@ -387,7 +387,7 @@ def launch_shape(extents: int | Sequence[int], block: int | Sequence[int] = 256)
 
     Raises:
         ValueError: no extents, or more blocks than a grid has (2^31 - 1, 65535, 65535) or threads than a
-            block has (1024): let each thread do several elements.
+            block has (1024): let each thread process several elements.
 
     >>> launch_shape(1000)
     LaunchShape(grid=(4, 1, 1), block=(256, 1, 1))
@@ -417,15 +417,15 @@ class Kernel(Uncopied):
         self._shared = _DEFAULT_SHARED
 
     def suggest(self, count: int, *, shared: int = 0, limit: int = 0) -> LaunchShape:
-        """The launch for `count` elements, one thread each or more, with the block that fills the device best.
+        """The launch for `count` elements, one or more per thread, with the block size of the highest occupancy.
 
-        The block is what cuOccupancyMaxPotentialBlockSize answers. The grid has no more blocks than are
-        resident at once, so that the kernel must walk over the elements in steps of the whole grid.
+        The block size comes from cuOccupancyMaxPotentialBlockSize. The grid has no more blocks than are
+        resident at once, so the kernel needs a grid-stride loop.
 
         Args:
             count: elements.
             shared: bytes of dynamic shared memory per block.
-            limit: the most threads that a block may have (0: what the device allows).
+            limit: the most threads that a block may have (0: the device's limit).
         """
         if count < 1:
             raise ValueError(f"kernel {self.name}: count must be at least 1, got {count}")
@@ -445,7 +445,7 @@ class Kernel(Uncopied):
             return int(_cuda.call(ask, self._function(), block, shared))
 
     def _function(self) -> Any:
-        """The kernel as the driver's older functions take it."""
+        """The kernel's handle for the driver's older functions."""
         return _cuda.open_cuda().driver.CUfunction(self.handle)
 
     def launch(
@@ -456,7 +456,7 @@ class Kernel(Uncopied):
         stream: StreamLike | None = None,
         shared: int = 0,
     ) -> None:
-        """Queue one launch.
+        """Launch the kernel asynchronously.
 
         Args:
             grid: blocks in x (, y, z).
@@ -481,11 +481,11 @@ class Kernel(Uncopied):
         shared: int = 0,
         cooperative: bool = False,
     ) -> Callable[[], None]:
-        """`launch` with everything bound: calling the result queues the launch with the least host work.
+        """`launch` with everything bound: calling the result launches with the least host overhead.
 
-        The result keeps its arguments (buffers too) alive. It reads them once, now. cooperative: all blocks are on
-        the device at the same time, so that they may wait for each other (cuLaunchCooperativeKernel); the launch is
-        refused where there is no room for so many (`resident_blocks`).
+        The result keeps its arguments (buffers too) alive. It reads them once, now. cooperative: all blocks are
+        resident at the same time, so that they may wait for each other (cuLaunchCooperativeKernel); the launch is
+        refused if there is no room for all of them (`resident_blocks`).
         """
         where = as_stream(stream, self.device)
         if where.device != self.device:
@@ -503,7 +503,7 @@ class Kernel(Uncopied):
         return _launcher(driver.cuLaunchKernel, (*bound, 0), self.device.platform, kept)
 
     def _adopted(self, place: int, value: Argument, stream: Stream) -> Argument:
-        """`value`, but an array of another library as a buffer over its memory."""
+        """`value`, or a buffer on the memory of another library's array."""
         if isinstance(value, Buffer | np.ndarray | np.generic) or not is_array(value):
             return value
         shared = share(value, stream, write=True)
@@ -564,11 +564,11 @@ def _find(code: _LoadedCode, name: str, device: Device) -> Any:
 
 
 def _parameter_sizes(kernel: Any) -> tuple[int, ...] | None:
-    """Bytes of each parameter as the driver knows them, None where it is older than CUDA 12.4."""
+    """Bytes of each parameter from the driver, None if it is older than CUDA 12.4."""
     if _cuda.probe().version < 12040:
         return None
     driver, sizes = _cuda.open_cuda().driver, list[int]()
-    while True:  # until the driver has no such parameter
+    while True:  # until the driver reports no such parameter
         status, *found = driver.cuKernelGetParamInfo(kernel, len(sizes))
         if int(status):
             return tuple(sizes)

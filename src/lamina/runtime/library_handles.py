@@ -1,7 +1,7 @@
-"""What libraries keep for one caller at a time: their handles, and the memory that lies behind them.
+"""Library handles that serve one caller at a time, and their internal memory.
 
-A thread has one state of its own. What several threads work for in turn, and what works beside others on the device,
-has another, which a thread takes while it binds and records for it: recorded work goes on using a handle's memory.
+Each thread has a state of its own. Work passed between threads, and work that runs concurrently on the device,
+has another one, which a thread adopts while it binds and records: recorded work keeps using a handle's memory.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 
 class LibraryState:
-    """held: handles, by what names them (a kind and a device)."""
+    """held: handles by key (a kind and a device)."""
 
     def __init__(self) -> None:
         self.held: dict[Hashable, Any] = {}
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """This thread works with this state within the block; no other thread may meanwhile."""
+        """Within the block this thread uses this state; no other thread may do so."""
         before = _local.__dict__.get("state")
         _local.state = self
         try:
@@ -36,7 +36,7 @@ _local = threading.local()
 
 
 def library_state() -> LibraryState:
-    """The one that this thread works with."""
+    """The current thread's state."""
     found: LibraryState | None = _local.__dict__.get("state")
     if found is None:
         found = _local.__dict__.get("own")

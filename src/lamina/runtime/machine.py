@@ -1,8 +1,8 @@
-"""A machine as a value: the numbers that tilings, block counts, costs and limits are made from.
+"""A machine as a value: the figures from which tilings, block counts, costs and limits are derived.
 
-It is read off a device (`Device.machine`), or off a property file in ``machines/`` where the device is not there. How
-fast it is, a GPU does not tell: that comes from the file of its model, or is estimated from clocks, units and the
-memory's bus where there is none.
+It is read from a device (`Device.machine`), or from a property file in ``machines/`` for a device that is absent.
+GPUs do not report their throughput: it comes from the file of the model, or else is estimated from clocks, units and
+the memory bus.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 FILES = Path(__file__).with_name("machines")
-#: The file that is planned for where no machine is named and no GPU is there.
+#: The property file used if no machine is named and there is no GPU.
 USUAL = "h200"
 #: FLOP per clock of a multiprocessor in dense matrix products, by the first architecture that has them: half types,
 #: float32 rounded to TF32, float32, float64 (the CUDA programming guide's and the architectures' white papers).
@@ -34,13 +34,13 @@ _UNITS = {
     103: (8192, 4096, 256, 4),
     120: (512, 256, 256, 4),
 }
-#: Parts of these rates, and of the memory's, that the best libraries reach: what was measured where both are known.
+#: Fractions of these rates, and of the memory's, that the best libraries reach: measured where both are known.
 _REACHED, _COPIED = 0.75, 0.875
-#: Seconds from the end of one kernel of a CUDA graph to the work of the next.
+#: Seconds from the end of one kernel of a CUDA graph to the start of the next one's work.
 _LAUNCH_SECONDS = 3e-6
 #: The origin of a host's rates.
 MEASURED = "measured"
-#: A host's rates are the best of so many measurements.
+#: A host's rates are the best of this many measurements.
 _ROUNDS = 5
 
 
@@ -49,15 +49,15 @@ class Machine:
     """A kind of machine to plan for.
 
     name: the model. arch: "sm_90"; of a host "x86_64". multiprocessors: of a host its cores.
-    shared_memory: bytes that one block may have; multiprocessor_shared_memory: that a multiprocessor has;
-    reserved_shared_memory: that each block takes besides its own.
-    registers, threads, blocks: how many 32-bit registers a multiprocessor has, and how much it runs at once.
-    l2_bytes, memory_bytes: of the second-level cache and of the memory.
-    clock, memory_clock: the highest, in Hz; bus_bits: of the memory, which moves twice per clock.
+    shared_memory: bytes available to one block; multiprocessor_shared_memory: to a multiprocessor;
+    reserved_shared_memory: taken by each block in addition to its own.
+    registers, threads, blocks: 32-bit registers of a multiprocessor, and its limits of resident threads and blocks.
+    l2_bytes, memory_bytes: sizes of the L2 cache and of the memory.
+    clock, memory_clock: the maxima, in Hz; bus_bits: of the memory, which transfers twice per clock.
     flops: FLOP/s of a large dense matrix product by type: "bfloat16", "float16", "tf32", "float32", "float64",
-        "int8", "float8_e4m3fn". bandwidth: byte/s of a large copy, what is read and what is written.
+        "int8", "float8_e4m3fn". bandwidth: byte/s of a large copy, reads plus writes.
     launch_seconds: from one kernel of a recorded sequence to the next.
-    origin: where the numbers come from.
+    origin: the source of the figures.
     """
 
     name: str
@@ -88,23 +88,24 @@ class Machine:
 
     @property
     def capability(self) -> int:
-        """The compute capability in one number, 90 for "sm_90"; 0 of a host."""
+        """The compute capability in one number, 90 for "sm_90"; 0 for a host."""
         return int(self.arch[3:]) if self.arch.startswith("sm_") else 0
 
     @property
     def target(self) -> str:
-        """What kernels are compiled for: from 9.0 on with what no other architecture has ("sm_90a")."""
+        """The compilation target: from 9.0 on with architecture-specific features ("sm_90a")."""
         return f"{self.arch}a" if self.capability >= 90 else self.arch
 
     def rate(self, dtype: str, *, tf32: bool = False) -> float:
-        """FLOP/s of matrix products of a type; other types count as float32. tf32: float32 may be rounded to it."""
+        """FLOP/s of matrix products of a type; unlisted types count as float32. tf32: whether float32 may be rounded
+        to it."""
         return self.flops.get("tf32" if tf32 and dtype == "float32" else dtype, self.flops["float32"])
 
     def seconds(self, flops: float, nbytes: float, dtype: str, *, tf32: bool = False) -> float:
-        """The shortest time for so much work, arithmetic and memory traffic side by side."""
+        """The shortest time for this work, with arithmetic and memory traffic overlapped."""
         return max(flops / self.rate(dtype, tf32=tf32), nbytes / self.bandwidth)
 
-    # ---- where machines come from
+    # ---- constructors
     @classmethod
     def from_file(cls, path: str | Path) -> Machine:
         """The machine of a property file: JSON with this class's fields.
@@ -129,7 +130,7 @@ class Machine:
 
     @classmethod
     def named(cls, name: str = USUAL) -> Machine:
-        """A machine that Lamina has a file of, by its short name (`names`), or the one of a file by its path.
+        """The machine of a bundled property file by its short name (`names`), or of any property file by its path.
 
         Raises ValueError for another name.
         """
@@ -143,14 +144,14 @@ class Machine:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The short names that `named` knows."""
+        """The short names accepted by `named`."""
         return tuple(sorted(file.stem for file in FILES.glob("*.json")))
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Machine:
-        """The machine of a CUDA device's properties (by their names in `Device.properties`, frequencies in kHz).
+        """The machine for a CUDA device's properties (by their names in `Device.properties`, frequencies in kHz).
 
-        Rates are those of the model's file, where there is one.
+        Rates come from the model's file, if there is one.
         """
         like = next((m for m in map(cls.named, cls.names()) if m.name == properties["name"]), None)
         found: dict[str, Any] = {ours: int(properties.get(name, 0)) for ours, name in _PROPERTIES.items()}
@@ -185,7 +186,7 @@ def _of_file(path: Path) -> Machine:
 
 
 def _estimated(machine: Machine) -> dict[str, float]:
-    """Rates by units and clock: of the architecture, or the newest one before it."""
+    """Rates by units and clock: of the architecture, or of the newest one before it."""
     older = [first for first in _UNITS if first <= machine.capability]
     units = _UNITS[max(older, default=min(_UNITS))]
     clocks = machine.multiprocessors * machine.clock * _REACHED
@@ -201,8 +202,8 @@ def _estimated(machine: Machine) -> dict[str, float]:
 
 
 def measured(name: str, arch: str, cores: int, memory_bytes: int) -> Machine:
-    """The machine that this process runs on, its rates by NumPy: a matrix product in each precision, and sums in
-    place by all cores; each the best of a few. Where others keep the machine busy they are too low.
+    """The machine that this process runs on, with rates measured by NumPy: a matrix product in each precision, and
+    in-place sums on all cores; each the best of a few runs. On a busy machine they are too low.
     """
     single, double = (_product_rate(np.dtype(kind)) for kind in ("float32", "float64"))
     bandwidth = _memory_rate(cores)
@@ -219,7 +220,8 @@ def _product_rate(kind: np.dtype[Any], size: int = 768) -> float:
 
 
 def _memory_rate(cores: int, size: int = 1 << 23) -> float:
-    """Bytes per second that all cores together read and write: a += b, which reads nothing in vain as a copy does."""
+    """Bytes per second that all cores together read and write: a += b, which unlike a copy reads nothing
+    needlessly."""
     target, source = np.zeros(size, np.float32), np.ones(size, np.float32)
     pairs = zip(np.array_split(target, cores), np.array_split(source, cores), strict=True)
     parts = [(a, b, a) for a, b in pairs]

@@ -1,17 +1,18 @@
 """Memory: buffers, and the caching arena that they come from.
 
-Asking the system or the driver for memory is slow (cuMemAlloc takes tens of microseconds and stops the
-device). So an `Arena` keeps what is freed and hands it out again. Its rules:
+Requests to the system or the driver are slow (cuMemAlloc takes tens of microseconds and stops the
+device). So an `Arena` keeps freed memory and reuses it. Its rules:
 
 * **Size classes.** A request is rounded up to one of four sizes per power of two (to a multiple of 2 MiB from
   16 MiB on), so that freed blocks fit later requests; at most a quarter is lost, and little of large blocks.
 * **Streams.** A freed block is cached under the stream it was allocated for, and only that stream gets it
-  again: its queue orders the old use before the new one, so nothing has to wait. A buffer used on further
-  streams says so (`Buffer.used_on`); freed, it rests until these streams have passed that point.
-* **Finalizers take no lock.** A buffer that the garbage collector frees is put where the next one looks, and on a
-  queue, by which the arena counts at its next call; a collection may therefore start anywhere, inside the arena too.
-* **Out of memory.** The cache is freed, the request tried once more, then `OutOfMemoryError` tells the
-  figures. Nothing is lost by it and the process goes on.
+  again: its queue orders the old use before the new one, so nothing has to wait. Uses on further
+  streams are declared (`Buffer.used_on`); after it is freed, such a block rests until these streams have passed
+  that point.
+* **Finalizers take no lock.** A buffer freed by the garbage collector is put directly into its bin, and on a
+  queue that the arena counts at its next call; a collection may therefore start anywhere, inside the arena too.
+* **Out of memory.** The cache is freed and the request retried once, then `OutOfMemoryError` tells the
+  figures. No state is lost and the process goes on.
 """
 
 from __future__ import annotations
@@ -51,37 +52,37 @@ _MAX = (1 << 63) - 1
 _CAP_VARIABLE = "LAMINA_MEMORY_CAP"
 
 
-# ------------------------------------------------------------------------------------ where memory comes from
+# ------------------------------------------------------------------------------------ sources of memory
 class Resource(Protocol):
-    """Where an arena gets its memory.
+    """The source of an arena's memory.
 
     quantum: alignment and smallest block, a power of two. idle_limit: the most freed bytes that are kept when blocks
-    of another size are asked for; None: all, because the system gives memory out slowly.
+    of another size are requested; None: all, because the system is slow to supply memory.
     """
 
     quantum: int
     idle_limit: int | None
 
     def allocate(self, nbytes: int) -> tuple[int, object]:
-        """Address of `nbytes` fresh bytes and what keeps them alive; MemoryError when there are none."""
+        """Address of `nbytes` fresh bytes and the object that keeps them alive; MemoryError if there are none."""
         ...
 
     def free(self, pointer: int, owner: object) -> None:
-        """Give the block at `pointer` back; the device may still be using it and is waited for."""
+        """Return the block at `pointer`; waits for the device, which may still be using it."""
         ...
 
 
 class HostResource:
     """Pageable host memory, 64-byte aligned (one cache line, one AVX-512 register).
 
-    An eighth of the machine's memory may lie idle: other processes need the rest.
+    Up to an eighth of the machine's memory may lie idle: other processes need the rest.
     """
 
     quantum = 64
     idle_limit: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
 
     def allocate(self, nbytes: int) -> tuple[int, object]:
-        """Address and owner of `nbytes` fresh, uninitialised bytes."""
+        """Address and owner of `nbytes` fresh, uninitialized bytes."""
         if nbytes >= _HUGE_PAGE and _ADVICE is not None:
             return _in_huge_pages(nbytes, _ADVICE)
         owner = np.empty(nbytes + self.quantum, np.uint8)
@@ -92,14 +93,14 @@ class HostResource:
         """Nothing to do: the owner frees itself when it is dropped."""
 
 
-#: A system that is asked gives memory in pieces of so many bytes: one fault of the processor instead of 512, which
-#: take longer than writing the memory does. What is left behind the last whole one comes page by page.
+#: The system is asked for memory in huge pages of this many bytes: one page fault instead of 512, which
+#: take longer than writing the memory does. A remainder after the last whole one comes in small pages.
 _HUGE_PAGE = 2 << 20
 _ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 def _in_huge_pages(nbytes: int, advice: int) -> tuple[int, object]:
-    """Fresh memory of this process alone, where a huge page begins. Raises MemoryError."""
+    """Private memory of this process, aligned to huge pages. Raises MemoryError."""
     try:
         pages = mmap.mmap(-1, nbytes + _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
@@ -128,15 +129,15 @@ def size_class(nbytes: int, quantum: int) -> int:
 # -------------------------------------------------------------------------------------------------- the arena
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """An arena in figures (bytes unless said otherwise)."""
+    """The figures of an arena (bytes unless said otherwise)."""
 
     in_use: int  # in live buffers, size classes counted in full
-    peak: int  # the most that was ever in use (since reset_peak)
+    peak: int  # the maximum of in_use (since reset_peak)
     cached: int  # freed, ready for reuse or resting until a stream has passed
     reserved: int  # part of a reserve that no block has been carved from
     held: int  # taken from the system: in_use + cached + reserved
     cap: int | None  # limit of held
-    allocations: int  # calls of allocate that gave a block
+    allocations: int  # successful calls of allocate
     hits: int  # of these, served from the cache or the reserve
     live: int  # blocks in use
 
@@ -151,7 +152,7 @@ class Statistics:
 
 
 class _Block:
-    """A piece of memory as the resource gave it, or as it was carved from a reserve."""
+    """A piece of memory, from the resource or carved from a reserve."""
 
     __slots__ = ("nbytes", "owner", "pointer", "region")
 
@@ -163,7 +164,7 @@ class _Block:
 
 
 class _Region:
-    """A reserve: one large block that smaller ones are carved from, first fit, neighbours merged again."""
+    """A reserve: one large block that smaller ones are carved from, first fit; adjacent gaps are merged."""
 
     def __init__(self, block: _Block) -> None:
         self.block = block
@@ -210,7 +211,7 @@ class _Bin:
 
 
 class _Lease(Uncopied):
-    """Ownership of a block: shared by a buffer and its views, given back when the last one goes.
+    """Ownership of a block: shared by a buffer and its views, returned with the last one.
 
     users: the other streams that used it.
     """
@@ -228,7 +229,7 @@ class _Lease(Uncopied):
 
     def __del__(self) -> None:
         # May run in any thread, inside a locked arena too: appending is atomic and takes no lock. It is counted as
-        # freed before it can be had again.
+        # freed before it can be reused.
         home = self.home
         if not self.users:
             home.freed.append(home.size)
@@ -238,7 +239,7 @@ class _Lease(Uncopied):
 
 
 class _Loan(_Lease):
-    """Ownership of a block that goes back to a shelf."""
+    """Ownership of a block that returns to a shelf."""
 
     __slots__ = ("lease", "shelf")
 
@@ -248,11 +249,11 @@ class _Loan(_Lease):
 
     @property
     def stream(self) -> Stream:
-        """The shelf's."""
+        """The shelf's stream."""
         return self.shelf.stream
 
     def __del__(self) -> None:
-        # As above: no lock is taken. One block too many on the shelf, where two threads meet here, does no harm.
+        # As above: no lock is taken. If two threads meet here, one block too many on the shelf does no harm.
         if self.users:
             self.lease.users |= self.users
         elif len(self.shelf.free) < self.shelf.most:
@@ -260,10 +261,10 @@ class _Loan(_Lease):
 
 
 class Shelf:
-    """Blocks of one size that go round: for what is allocated again and again on one stream, such as the results of
-    a program. Without a lock: a few that were freed stay here, in use as the arena counts them.
+    """Blocks of one size for reuse: for repeated allocations on one stream, such as the results of
+    a program. Lock-free: a few freed blocks stay here, and count as in use in the arena.
 
-    What other streams used goes back to the arena, and so do large ones, which others may need.
+    Blocks used on other streams return to the arena, and so do large ones, which others may need.
     """
 
     _MOST, _LARGE = 4, 1 << 20
@@ -286,7 +287,7 @@ class Shelf:
 
 
 class Supply:
-    """Where buffers of one size, for one stream, come from: what is the same for each is looked up once."""
+    """A source of buffers of one size for one stream: the common lookups are done once."""
 
     __slots__ = ("_arena", "_device", "_home", "_host", "_nbytes")
 
@@ -312,7 +313,7 @@ class _Resting:
     events: list[Event] = field(default_factory=list)
 
     def passed(self, wait: bool) -> bool:
-        """Whether all users are past their use; `wait` waits for those that have been marked."""
+        """Whether all users have passed their use; `wait` waits for those that have been marked."""
         ready = {user for user in self.users if not user.capturing}
         self.events += [user.record() for user in ready]
         self.users -= ready
@@ -326,8 +327,8 @@ class Arena:
     """A cache of memory over a `Resource`, shared by all threads of the process.
 
     Args:
-        name: what the memory is, in error messages ("cuda:0").
-        resource: where it comes from.
+        name: the name of the memory in error messages ("cuda:0").
+        resource: the source.
         cap: the most bytes to hold, cached ones included (None: no limit).
     """
 
@@ -354,21 +355,21 @@ class Arena:
         """A block of at least `nbytes` (> 0), for use on `stream`.
 
         Raises:
-            OutOfMemoryError: cap or memory exhausted, after the cache was freed and one more try.
+            OutOfMemoryError: cap or memory exhausted, after the cache was freed and the request retried.
         """
         return self.lease(self.bin_of(nbytes, stream), nbytes)
 
     def bin_of(self, nbytes: int, stream: Stream | None) -> _Bin:
-        """Where blocks for so many bytes (> 0) on a stream are kept."""
+        """The bin of blocks for this many bytes (> 0) on a stream."""
         size = size_class(nbytes, self._quantum)
         found = self._bins.get((stream, size))
         return self._bins.setdefault((stream, size), _Bin(self, size, stream)) if found is None else found
 
     def _every_bin(self) -> list[_Bin]:
-        return list(self._bins.values())  # at once: other threads may add one
+        return list(self._bins.values())  # atomic: other threads may add one
 
     def lease(self, home: _Bin, nbytes: int) -> _Lease:
-        """A block of a bin's size, of which `nbytes` are asked for. Raises OutOfMemoryError."""
+        """A block of a bin's size for a request of `nbytes`. Raises OutOfMemoryError."""
         with self._lock:
             freed = self._freed
             while freed:
@@ -383,7 +384,7 @@ class Arena:
             return _Lease(block, home)
 
     def _missing(self, home: _Bin, nbytes: int) -> _Block:
-        """A block that the bin has not."""
+        """A block for an empty bin."""
         if self._take_over() and home.blocks:
             return home.blocks.pop()
         block = self._carve(home.size)
@@ -400,7 +401,7 @@ class Arena:
         return None
 
     def _obtain(self, size: int, requested: int, *, carved: bool = True) -> _Block:
-        """A block from the resource; where that has none left, it may be carved from a reserve."""
+        """A block from the resource; if that is exhausted, carved from a reserve."""
         limit = self._resource.idle_limit
         if limit is not None and self._cached > limit:
             self._release_cache(wait=False)
@@ -431,14 +432,14 @@ class Arena:
 
     # ---- returns
     def _count_freed(self) -> None:
-        """Count what was freed since the last call."""
+        """Count the blocks freed since the last call."""
         while self._freed:
             self._in_use -= self._freed.popleft()
         if self._returned or self._resting:
             self._drain()
 
     def _drain(self) -> None:
-        """Take back what other streams used."""
+        """Take back blocks used on other streams."""
         while self._returned:
             block, home, users = self._returned.popleft()
             self._in_use -= block.nbytes
@@ -447,7 +448,7 @@ class Arena:
         self._wake()
 
     def _take_over(self) -> bool:
-        """Whether there were blocks of streams that are closed: they are the default stream's now."""
+        """Hand the blocks of closed streams to the default stream; whether there were any."""
         closed = [b for b in self._every_bin() if b.blocks and b.stream is not None and b.stream.closed]
         for home in closed:
             assert home.stream is not None
@@ -457,7 +458,7 @@ class Arena:
         return bool(closed)
 
     def _wake(self, wait: bool = False) -> None:
-        """Shelve resting blocks whose users have passed (`wait`: wait for them)."""
+        """Put resting blocks whose users have passed back into their bins (`wait`: wait for them)."""
         resting, self._resting = self._resting, []
         for rest in resting:
             if rest.passed(wait):
@@ -493,7 +494,7 @@ class Arena:
                 self._regions.append(_Region(self._obtain(size, nbytes, carved=False)))
 
     def empty_cache(self) -> None:
-        """Give all freed memory back, unused reserves included."""
+        """Return all freed memory to the system, unused reserves included."""
         with self._lock:
             self._release_cache(wait=True)
             for region in self._regions:
@@ -504,7 +505,7 @@ class Arena:
     def set_cap(self, cap: int | None) -> None:
         """Limit the memory held to `cap` bytes (None: no limit); frees the cache if it is over.
 
-        What live buffers hold is not touched: with more than `cap` in use, the next request fails.
+        Live buffers are not touched: with more than `cap` in use, the next request fails.
         """
         if cap is not None and checked_bytes("set_cap", "cap", cap) == 0:
             raise ValueError("set_cap: cap must be at least 1 byte, or None for no limit; got 0")
@@ -514,13 +515,13 @@ class Arena:
                 self.empty_cache()
 
     def reset_peak(self) -> None:
-        """Let `Statistics.peak` start anew from what is in use now."""
+        """Restart `Statistics.peak` from the current use."""
         with self._lock:
             self._count_freed()
             self._peak = self._in_use
 
     def statistics(self) -> Statistics:
-        """The arena in figures, at this moment."""
+        """The current figures of the arena."""
         with self._lock:
             self._count_freed()
             idle = len(self._resting) + sum(len(home.blocks) for home in self._every_bin())
@@ -543,7 +544,7 @@ _FACTORS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 4
 
 
 def parse_bytes(text: str) -> int:
-    """A size as people write it, in bytes: "4096", "512MiB", "1.5G" (all powers of 1024).
+    """A human-readable size in bytes: "4096", "512MiB", "1.5G" (all powers of 1024).
 
     Raises:
         ValueError: not a size.
@@ -559,7 +560,7 @@ def cap_from_environment(device: str) -> int | None:
     """The cap that LAMINA_MEMORY_CAP sets for `device` ("cuda:0").
 
     The variable holds one size for every device ("8GiB") or a list ("cpu=4GiB,cuda:1=20GiB,cuda=40GiB"), in
-    which a device's own entry goes before its kind's.
+    which a device's own entry takes precedence over its kind's.
     """
     text = os.environ.get(_CAP_VARIABLE, "").strip()
     if not text:
@@ -590,8 +591,8 @@ class Buffer(Uncopied):
     """A piece of memory of one device: ``pointer`` (address as an int, 0 for no bytes; ValueError once it is closed),
     ``nbytes``, ``device``.
 
-    It owns its memory from birth: the memory goes back to its arena when the buffer and all its views are
-    closed or garbage-collected. ``host`` says whether the CPU may touch the address, ``read_only`` whether
+    It owns its memory from creation: the memory returns to its arena when the buffer and all its views are
+    closed or garbage-collected. ``host`` says whether the CPU may access the address, ``read_only`` whether
     nobody may write (borrowed bytes, read-only files, views that others share).
     """
 
@@ -620,22 +621,22 @@ class Buffer(Uncopied):
     def borrow(
         cls, pointer: int, nbytes: int, device: Device, owner: object = None, *, read_only: bool = False
     ) -> Buffer:
-        """A buffer over memory that something else allocated; `owner` is kept alive with it."""
+        """A buffer on memory allocated elsewhere; `owner` is kept alive with it."""
         size = checked_bytes("borrow", "nbytes", nbytes)
         host = device.kind == "cpu"
         return cls(operator.index(pointer), size, device, owner, host=host, read_only=read_only)
 
-    if not TYPE_CHECKING:  # to a checker it would mean that every attribute is there
+    if not TYPE_CHECKING:  # to a type checker it would mean that every attribute exists
 
         def __getattr__(self, name: str) -> Any:
-            """Say that a buffer without its pointer is closed: ops read it too often for a property to look."""
+            """Report a buffer without its pointer as closed: ops read it too often for a property."""
             if name == "pointer":
                 raise ValueError(f"this buffer of {self.nbytes} bytes on {self.device} is closed")
             return object.__getattribute__(self, name)
 
     @property
     def borrowed(self) -> bool:
-        """Whether something else allocated the memory, so that it may be written without this library's knowledge."""
+        """Whether the memory was allocated elsewhere, so that it may be written without this library's knowledge."""
         return not isinstance(self._owner, _Lease)
 
     @property
@@ -648,13 +649,13 @@ class Buffer(Uncopied):
         return False
 
     def close(self) -> None:
-        """Let go of the memory; it is free once all views are closed as well. Idempotent."""
+        """Release the memory; it is freed once all views are closed as well. Idempotent."""
         if not self.closed:
             del self.pointer
         self._owner = None
 
     def view(self, offset: int, nbytes: int) -> Buffer:
-        """The `nbytes` bytes from `offset` on, as a buffer that shares ownership."""
+        """`nbytes` bytes from `offset` on, as a buffer that shares ownership."""
         start, size = checked_bytes("view", "offset", offset), checked_bytes("view", "nbytes", nbytes)
         if start + size > self.nbytes:
             raise ValueError(
@@ -671,7 +672,7 @@ class Buffer(Uncopied):
         )
 
     def used_on(self, *streams: Stream) -> None:
-        """Say that work on `streams` uses this memory, so that it is not reused before they have passed.
+        """Declare that work on `streams` uses this memory, so that it is not reused before they have passed.
 
         Needed only for streams other than the one the buffer was allocated for.
         """
@@ -682,12 +683,12 @@ class Buffer(Uncopied):
                     lease.users.add(stream)
 
     def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
-        """A NumPy array over this host-accessible memory; it shares ownership, and is writable if the memory is.
+        """A NumPy array on this host-accessible memory; it shares ownership, and is writable if the memory is.
 
         Args:
             shape: its shape; C order.
             dtype: its NumPy dtype (ml_dtypes too).
-            offset: where it starts, in bytes.
+            offset: its start, in bytes.
         """
         if not self.host:
             raise ValueError(
@@ -771,7 +772,7 @@ class Buffer(Uncopied):
 
 
 def lend(buffer: Buffer, stream: Any) -> None:
-    """Let the consumer's `stream` (as `__dlpack__` is given it) use GPU memory.
+    """Let the consumer's `stream` (as passed to `__dlpack__`) use GPU memory.
 
     It waits for the default stream of the device, and the memory is not reused before it has passed. None means
     the legacy default stream, -1 that the consumer orders its work itself.
@@ -798,7 +799,7 @@ def allocate(
     host: bool,
     pinned: bool = False,
 ) -> Buffer:
-    """A buffer of `nbytes` from `arena`; zero bytes give address 0 and take nothing."""
+    """A buffer of `nbytes` from `arena`; zero bytes give address 0 and allocate nothing."""
     size = (
         nbytes if type(nbytes) is int and 0 < nbytes <= _MAX else checked_bytes("allocate", "nbytes", nbytes)
     )
@@ -809,7 +810,7 @@ def allocate(
 
 
 class _Span:
-    """Host memory for NumPy to look at; it lives as long as the array does."""
+    """Exposes host memory to NumPy; it lives as long as the array does."""
 
     __slots__ = ("__array_interface__", "owner")
 
@@ -831,13 +832,13 @@ def host_array(
     *,
     owner: object = None,
 ) -> np.ndarray[Any, np.dtype[Any]]:
-    """A NumPy array over host memory at address `pointer`, without owning it.
+    """A NumPy array on host memory at address `pointer`, without owning it.
 
     Args:
         pointer: address of element (0, ..., 0).
         shape: its shape.
         dtype: its NumPy dtype (ml_dtypes too).
-        strides: in bytes, as NumPy has them, negative ones too; None: C order.
+        strides: in bytes, as in NumPy, negative ones too; None: C order.
         owner: kept alive as long as the array (or a view of it).
 
     Raises:
@@ -871,9 +872,9 @@ def _extent(shape: tuple[int, ...], itemsize: int, strides: Sequence[int] | None
     return low, high
 
 
-#: Bytes of which a copy takes less time than to give Python's lock away and to wait for it again.
+#: Copies of fewer bytes take less time than releasing and reacquiring the GIL.
 _SHORT = 1 << 14
-_move = ctypes.CDLL(None).memmove  # unlike ctypes.memmove it lets other threads run meanwhile
+_move = ctypes.CDLL(None).memmove  # unlike ctypes.memmove it releases the GIL
 _move.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _move.restype = ctypes.c_void_p
 _fill = ctypes.CDLL(None).memset

@@ -1,4 +1,4 @@
-"""What differs between kinds of device, in one place: a `Platform` per device, made when it is first used."""
+"""The differences between kinds of device, in one place: a `Platform` per device, created at first use."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ _NAME_BYTES = 256
 
 
 class MemoryInfo(NamedTuple):
-    """Bytes that can still be had, and bytes that there are."""
+    """Available bytes, and total bytes."""
 
     free: int
     total: int
 
 
 class Platform(Protocol):
-    """What a device can do; `HostPlatform` and `CudaPlatform` are the two there are."""
+    """The operations of a device; implemented by `HostPlatform` and `CudaPlatform`."""
 
     arena: Arena
     pinned: Arena
     managed: Arena
     default_stream: Stream
-    #: Pinned memory of one size, as an array too, for values on their way to the host; `append` and `pop` are atomic.
+    #: Pinned memory of one size, as an array too, for downloads; `append` and `pop` are atomic.
     landing: list[tuple[Buffer, np.ndarray[Any, Any]]]
 
     def name(self) -> str:
-        """The model, as the vendor calls it."""
+        """The model, as its vendor names it."""
         ...
 
     def stream(self, priority: int) -> Stream:
@@ -62,15 +62,15 @@ class Platform(Protocol):
         ...
 
     def make_current(self) -> None:
-        """Let driver calls of this thread go to the device, from now on."""
+        """Make the device current for driver calls of this thread."""
         ...
 
     def enter(self) -> int:
-        """Let driver calls of this thread go to the device until `leave` is called with the result."""
+        """Make the device current for this thread until `leave` is called with the result."""
         ...
 
     def leave(self, before: int) -> None:
-        """Let driver calls of this thread go where they went before `enter`, which returned `before`."""
+        """Restore the state before the `enter` that returned `before`."""
         ...
 
     def memory_info(self) -> MemoryInfo:
@@ -78,11 +78,11 @@ class Platform(Protocol):
         ...
 
     def properties(self) -> dict[str, Any]:
-        """Everything the device tells about itself."""
+        """All attributes that the device reports."""
         ...
 
     def machine(self) -> Machine:
-        """Sizes and rates that plans are made from."""
+        """Sizes and rates from which plans are made."""
         ...
 
     def copy(self, destination: int, source: int, nbytes: int, stream: Stream) -> None:
@@ -94,21 +94,22 @@ class Platform(Protocol):
         ...
 
     def wait_for_ends(self, stream: int) -> None:
-        """Let the kernel that a library queues next on a stream, by its handle, begin when those before it ended."""
+        """Let the kernel that a library queues next on a stream, given by its handle, begin only after those before
+        it ended."""
         ...
 
     def can_access(self, peer: int) -> bool:
-        """Whether kernels here can read the memory of device number `peer`."""
+        """Whether kernels of this device can read the memory of device number `peer`."""
         ...
 
     def enable_access(self, peer: Device) -> None:
-        """Let kernels here read and write the memory of `peer`."""
+        """Let kernels of this device read and write the memory of `peer`."""
         ...
 
 
 @contextmanager
 def current(platform: Platform) -> Iterator[None]:
-    """Let driver calls of this thread go to a device inside the ``with`` block, then as before it."""
+    """Make a device current for driver calls of this thread inside the ``with`` block."""
     before = platform.enter()
     try:
         yield
@@ -135,7 +136,7 @@ class HostPlatform:
         return system.processor() or system.machine()
 
     def stream(self, priority: int) -> Stream:
-        """A stream on which all work is done at once."""
+        """A stream on which all work is synchronous."""
         return Stream(self._device)
 
     def synchronize(self) -> None:
@@ -152,7 +153,7 @@ class HostPlatform:
         """Nothing was changed."""
 
     def memory_info(self) -> MemoryInfo:
-        """Memory that the system can still give, and all there is."""
+        """Memory still available from the system, and its total."""
         fields = {line.split(":")[0]: line.split()[1] for line in _lines("/proc/meminfo") if ":" in line}
         if "MemAvailable" in fields:
             return MemoryInfo(int(fields["MemAvailable"]) << 10, int(fields["MemTotal"]) << 10)
@@ -160,7 +161,7 @@ class HostPlatform:
         return MemoryInfo(os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page)
 
     def properties(self) -> dict[str, Any]:
-        """Name, architecture, cores this process may use, and instruction sets."""
+        """Name, architecture, cores available to this process, and instruction sets."""
         flags = next(
             (line.split(":")[1].split() for line in _lines("/proc/cpuinfo") if line.startswith("flags")), []
         )
@@ -179,7 +180,7 @@ class HostPlatform:
         return measured(self.name(), system.machine(), usable_cores(), self.memory_info().total)
 
     def machine(self) -> Machine:
-        """The processor, with rates measured when they are first asked for (a tenth of a second)."""
+        """The processor, with rates measured at first use (a tenth of a second)."""
         return self._machine
 
     def copy(self, destination: int, source: int, nbytes: int, stream: Stream) -> None:
@@ -191,7 +192,7 @@ class HostPlatform:
         host_fill(destination, byte, nbytes)
 
     def wait_for_ends(self, stream: int) -> None:
-        """Nothing: what is queued has ended when the call returns."""
+        """Nothing: queued work has ended when the call returns."""
 
     def can_access(self, peer: int) -> bool:
         """The CPU is no peer of a GPU."""
@@ -213,7 +214,7 @@ def _lines(path: str) -> list[str]:
 class CudaResource:
     """Device memory by cuMemAlloc.
 
-    Not from stream-ordered pools: the arena does their work, plain memory may be allocated while
+    Not from stream-ordered pools: the arena takes their role, plain memory may be allocated while
     a stream captures, and peers, NCCL and other processes can map it.
     """
 
@@ -229,13 +230,13 @@ class CudaResource:
             return int(_cuda.call("cuMemAlloc", nbytes)), None
 
     def free(self, pointer: int, owner: object) -> None:
-        """Give the block back; the driver waits for work that uses it."""
+        """Return the block; the driver waits for work that uses it."""
         with current(self._platform):
             _cuda.call("cuMemFree", pointer)
 
 
 class PinnedResource(CudaResource):
-    """Page-locked host memory, which a GPU copies to and from on its own while the program goes on."""
+    """Page-locked host memory, which a GPU copies from and to asynchronously."""
 
     def allocate(self, nbytes: int) -> tuple[int, object]:
         """Address of `nbytes` fresh page-locked bytes."""
@@ -243,13 +244,13 @@ class PinnedResource(CudaResource):
             return int(_cuda.call("cuMemHostAlloc", nbytes, _PORTABLE)), None
 
     def free(self, pointer: int, owner: object) -> None:
-        """Unlock and give back."""
+        """Unlock and return the block."""
         with current(self._platform):
             _cuda.call("cuMemFreeHost", pointer)
 
 
 class ManagedResource(CudaResource):
-    """Managed memory: one address for the CPU and the GPU, pages move on use."""
+    """Managed memory: one address for the CPU and the GPU, pages migrate on use."""
 
     def allocate(self, nbytes: int) -> tuple[int, object]:
         """Address of `nbytes` fresh managed bytes; never more than the device has free.
@@ -263,7 +264,7 @@ class ManagedResource(CudaResource):
 
 
 class CudaPlatform:
-    """One NVIDIA GPU, through its primary context (the one that PyTorch and CuPy use too)."""
+    """One NVIDIA GPU, by its primary context (shared with PyTorch and CuPy)."""
 
     def __init__(self, device: Device) -> None:
         cuda = _cuda.open_cuda()
@@ -272,7 +273,7 @@ class CudaPlatform:
                 f"{device} does not exist: this machine shows {_cuda.probe().count} CUDA device(s)"
             )
         self._device = device
-        # Asking precedes every launch: 0.1 us by the bindings against 0.3 us by ctypes, which needs a cell for it.
+        # The query precedes every launch: 0.1 us by the bindings against 0.3 us by ctypes, which needs a cell for it.
         self._get_current, self._set_current = cuda.driver.cuCtxGetCurrent, cuda.library.cuCtxSetCurrent
         self._copy = cuda.library.cuMemcpyAsync
         self._copy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
@@ -291,16 +292,16 @@ class CudaPlatform:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child, where the driver does not work: every call that would reach it says so."""
+        """In a forked child, where the driver does not work: every call that would reach it raises an error."""
         self._get_current = self._set_current = self._copy = self._fill = _cuda.refuse_forked  # type: ignore[assignment]
 
     def make_current(self) -> None:
-        """Let driver calls of this thread go to this device."""
+        """Make this device current for driver calls of this thread."""
         if status := self._set_current(self._handle):
             _cuda.raise_status(status, "cuCtxSetCurrent")
 
     def enter(self) -> int:
-        """Make this device current; the context for `leave` to make current again, 0 where nothing is to be.
+        """Make this device current; returns the context that `leave` restores, 0 for none.
 
         A thread that had no device keeps this one.
         """
@@ -314,22 +315,23 @@ class CudaPlatform:
         return before
 
     def leave(self, before: int) -> None:
-        """Make the context current again that was so before `enter`."""
+        """Restore the context from before `enter`."""
         if before and (status := self._set_current(ctypes.c_void_p(before))):
             _cuda.raise_status(status, "cuCtxSetCurrent")
 
     def name(self) -> str:
-        """The model, as the driver calls it."""
+        """The model, as the driver reports it."""
         return _text(_cuda.call("cuDeviceGetName", _NAME_BYTES, self._number))
 
     def stream(self, priority: int) -> Stream:
-        """A new non-blocking stream; lower numbers go first, 0 goes last. ValueError: no such priority."""
+        """A new non-blocking stream; lower numbers take precedence, 0 is the lowest priority. ValueError: no such
+        priority."""
         return self._make_stream(priority, owned=True)
 
     def _make_stream(self, priority: int, *, owned: bool) -> CudaStream:
         with current(self):
             low, high = map(int, _cuda.call("cuCtxGetStreamPriorityRange"))
-            if not high <= priority <= low:  # the driver would take the nearest
+            if not high <= priority <= low:  # the driver would take the nearest one
                 raise ValueError(f"stream: priority must be from {high} to {low}, got {priority}")
             handle = int(_cuda.call("cuStreamCreateWithPriority", _NON_BLOCKING, priority))
         return CudaStream(self._device, handle, priority, owned=owned)
@@ -358,13 +360,13 @@ class CudaPlatform:
         }
 
     def _attributes(self) -> dict[str, Any]:
-        """The attributes that the driver knows; the bindings may have newer ones."""
+        """The attributes that the driver supports; the bindings may have newer ones."""
         driver = _cuda.open_cuda().driver
         names = {
             name.removeprefix("CU_DEVICE_ATTRIBUTE_").lower(): one
             for name, one in driver.CUdevice_attribute.__members__.items()
         }
-        del names["max"]  # how many there are
+        del names["max"]  # the number of attributes
         answers = {name: driver.cuDeviceGetAttribute(one, self._number) for name, one in names.items()}
         return {name: int(value) for name, (status, value) in answers.items() if not int(status)}
 
@@ -373,11 +375,11 @@ class CudaPlatform:
         return Machine.from_properties(self.properties())
 
     def machine(self) -> Machine:
-        """Sizes and clocks as the driver tells them, rates by the model or estimated."""
+        """Sizes and clocks from the driver, rates by the model's file or estimated."""
         return self._machine
 
     def copy(self, destination: int, source: int, nbytes: int, stream: Stream) -> None:
-        """Queue a copy; the driver sees from the addresses where they are, peers included."""
+        """Queue a copy; the driver infers the kinds of memory, peers included, from the addresses."""
         before = self.enter()
         status = self._copy(destination, source, nbytes, stream.handle)
         if before:
@@ -391,12 +393,12 @@ class CudaPlatform:
             _cuda.call("cuMemsetD8Async", destination, byte, nbytes, stream.handle)
 
     def wait_for_ends(self, stream: int) -> None:
-        """Queue a memset of one byte, which kernels of a library do not overtake.
+        """Queue a memset of one byte, which a library's kernels do not overtake.
 
-        From compute capability 9.0 on libraries launch kernels so that they may begin while the one before them
+        From compute capability 9.0 on, libraries launch kernels that may begin while the previous one
         still runs (programmatic dependent launch). Queued one by one beside other processes, such kernels gave wrong
-        numbers in 4.6 % of 20,000 runs of ResNet-18 (cuDNN 9.19), behind a memset in none; events between them
-        changed nothing. Graphs that are captured here have whole edges instead (`early_starts`).
+        numbers in 4.6 % of 20,000 runs of ResNet-18 (cuDNN 9.19), after a memset in none; events between them
+        changed nothing. Graphs that are captured here have full edges instead (`early_starts`).
         """
         if may_start_early():
             return
@@ -409,17 +411,17 @@ class CudaPlatform:
 
     @cached_property
     def _mark(self) -> int:
-        """The address of a byte that is written between kernels; 0 where none begins early."""
+        """The address of a byte that is written between kernels; 0 if none begins early."""
         return int(_cuda.call("cuMemAlloc", 1)) if self._machine.capability >= 90 else 0
 
     def can_access(self, peer: int) -> bool:
-        """Whether kernels here can read the memory of device number `peer`."""
+        """Whether kernels of this device can read the memory of device number `peer`."""
         if peer == self._device.index:
             return False
         return bool(_cuda.call("cuDeviceCanAccessPeer", self._number, _cuda.call("cuDeviceGet", peer)))
 
     def enable_access(self, peer: Device) -> None:
-        """Let kernels here read and write the memory of `peer`; again is no error."""
+        """Let kernels of this device read and write the memory of `peer`; repeating it is no error."""
         if not self.can_access(peer.index):
             raise DeviceError(f"enable_peer_access: {self._device} cannot access the memory of {peer}")
         other = platform_context(peer)
@@ -438,11 +440,11 @@ def platform_context(device: Device) -> Any:
 
 
 def _text(data: bytes) -> str:
-    """C's text: what comes before the first zero."""
+    """A C string: the bytes before the first zero."""
     return data.split(b"\0")[0].decode()
 
 
 def _dashed(digits: str) -> str:
-    """32 hexadecimal digits as a UUID is written."""
+    """32 hexadecimal digits in UUID notation."""
     ends = (0, 8, 12, 16, 20, 32)
     return "-".join(digits[a:b] for a, b in pairwise(ends))

@@ -1,4 +1,4 @@
-"""A pool: what one call at a time may use, made on demand for calls at the same time."""
+"""A pool of items that serve one call at a time, created on demand for concurrent calls."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from lamina.runtime.fork import renew_after_fork
 
 T = TypeVar("T")
 
-#: Seconds for which a call that waits may be overtaken: whoever runs goes on sooner than one that sleeps wakes.
+#: Seconds for which a waiting call may be overtaken: running calls continue sooner than a sleeping one wakes.
 _PATIENCE = 1e-3
 
 
 class Pool(Generic[T]):
-    """Items of which each call takes one and gives it back: a free one, a new one up to `bound`, or it waits.
+    """Items that each call takes and gives back: a free one, a new one up to `bound`, or it waits.
 
-    Taking and giving back cost no lock while something is free: `pop` and `append` of a list are atomic. Calls that
-    wait stand in a line; one that has stood there for `_PATIENCE` is late, and from then on the first of the line is
-    the next to take one.
+    Taking and giving back cost no lock while an item is free: `pop` and `append` of a list are atomic. Waiting
+    calls form a queue; one that has waited for `_PATIENCE` is late, and from then on only the first of the queue
+    takes an item.
     """
 
     def __init__(self, make: Callable[[], T], bound: int) -> None:
         self._make, self.bound = make, bound
-        self.items: list[T] = []  # all that were made
+        self.items: list[T] = []  # all items created
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child, where no other thread is: every item is free."""
+        """In a forked child, which has no other threads: every item is free."""
         self._free: list[T] = list(self.items)
-        self._growing = 0  # items that are being made
-        self._closed = False  # `all` is collecting: nothing new is made
+        self._growing = 0  # items being created
+        self._closed = False  # `all` is collecting: nothing new is created
         self._lock, self._collecting = threading.Lock(), threading.Lock()
         self._collected = threading.Condition(self._lock)  # for the one that collects
-        self._line: dict[threading.Condition, None] = {}  # one for each call that waits, in their order
-        self._late: set[threading.Condition] = set()  # those of them that are
+        self._line: dict[threading.Condition, None] = {}  # one for each waiting call, in order
+        self._late: set[threading.Condition] = set()  # the late ones among them
 
     def take(self) -> T:
-        """An item that nobody else uses until it is given back.
+        """An item for exclusive use until it is given back.
 
-        Raises what making one raises; where memory does not suffice for another one, those there are must do.
+        Raises errors of its creation; if memory does not suffice for another one, the existing ones must do.
         """
         if not self._closed and not self._late:
             try:
@@ -57,16 +57,16 @@ class Pool(Generic[T]):
 
     def give(self, item: T) -> None:
         """Give an item back."""
-        self._free.append(item)  # before the look at the line: who stands there looks here afterwards
+        self._free.append(item)  # before the check of the queue: waiting calls check here afterwards
         if self._line or self._closed:
             with self._lock:
                 self._wake()
 
     @contextmanager
     def all(self, seconds: float | None = None) -> Iterator[list[T]]:
-        """Every item there is, once no call uses it any more; new calls wait till the end of the block.
+        """All items, once no call uses them any more; new calls wait until the end of the block.
 
-        Raises TimeoutError where calls go on for more than so many seconds; then they were not disturbed.
+        Raises TimeoutError if calls continue for more than `seconds`; they are not disturbed.
         """
         end = None if seconds is None else time.monotonic() + seconds
         if not self._collecting.acquire(timeout=-1 if seconds is None else seconds):
@@ -90,7 +90,8 @@ class Pool(Generic[T]):
             self._collecting.release()
 
     def _wait(self) -> list[T]:
-        """Stand in the line. A free item, or none: then one more is to be made, which is counted as growing."""
+        """Wait in the queue. Returns a free item, or nothing: then the caller creates one, already counted in
+        `_growing`."""
         mine, end = threading.Condition(self._lock), time.monotonic() + _PATIENCE
         with self._lock:
             try:
@@ -103,7 +104,7 @@ class Pool(Generic[T]):
                             self._growing += 1
                             return []
                     mine.wait(None if mine in self._late else max(0.0, end - time.monotonic()))
-                    if time.monotonic() >= end:  # however often it was woken, and overtaken
+                    if time.monotonic() >= end:  # however often it was woken and overtaken
                         self._late.add(mine)
             finally:
                 self._late.discard(mine)
@@ -111,14 +112,14 @@ class Pool(Generic[T]):
                 self._wake()
 
     def _wake(self) -> None:
-        """Something has changed (the lock is held): the one that collects looks, or the first of the line."""
+        """After a change (the lock is held): wake the collector, or else the first of the queue."""
         if self._closed:
             self._collected.notify()
         elif self._line:
             next(iter(self._line)).notify()
 
     def _grow(self) -> None:
-        """Make one more."""
+        """Create one more."""
         made: list[T] = []
         try:
             made.append(self._make())

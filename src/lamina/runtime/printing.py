@@ -1,4 +1,4 @@
-"""Memory of any device as text, as NumPy prints arrays: of a large one only the ends of each axis are fetched."""
+"""Memory of any device as text, as NumPy prints arrays: of a large array only the ends of each axis are fetched."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def show(
 def _described(
     memory: Any, shape: Sequence[int] | None, dtype: str | None, strides: Sequence[int] | None
 ) -> tuple[Buffer, tuple[int, ...], str, tuple[int, ...]]:
-    """Buffer, shape, dtype and strides (elements) of what is shown."""
+    """Buffer, shape, dtype and strides (elements) of the memory to show."""
     if isinstance(memory, Buffer):
         name = dtype or "uint8"
         sizes = (memory.nbytes // numpy_dtype(name).itemsize,) if shape is None else tuple(shape)
@@ -84,7 +84,7 @@ def fetch(
     """The values of a strided array in `buffer`, on the CPU.
 
     With `edge`, an axis of more than 2 * edge + 1 elements is cut to its `edge` first and last ones with one
-    zero between them (so that NumPy, asked to summarise, prints what it would print of the whole).
+    zero between them (so that NumPy's summary is the same as for the whole array).
 
     Args:
         buffer: the memory.
@@ -109,7 +109,7 @@ def fetch(
             f"the buffer has {buffer.nbytes}"
         )
     if buffer.host:
-        buffer.device.synchronize()  # managed memory
+        buffer.device.synchronize()  # for managed memory
         inner = [step * kind.itemsize for step in steps]
         whole = host_array(buffer.pointer, extents, kind, inner, owner=buffer)
         return whole if edge is None else _cut(whole, edge)
@@ -117,7 +117,7 @@ def fetch(
 
 
 def _ends(extent: int, edge: int | None) -> list[tuple[int, int, int]]:
-    """(from, length, to) of the runs of an axis that are kept."""
+    """(from, length, to) of the kept runs of an axis."""
     if edge is None or extent <= 2 * edge + 1:
         return [(0, extent, 0)]
     return [(0, edge, 0), (extent - edge, edge, edge + 1)]
@@ -138,13 +138,13 @@ def _cut(whole: Array, edge: int) -> Array:
 def _download(
     buffer: Buffer, shape: tuple[int, ...], kind: np.dtype[Any], strides: tuple[int, ...], edge: int | None
 ) -> Array:
-    """The kept corners by 2-D copies: over the innermost axis in memory, and the one around it."""
+    """The kept corners by 2-D copies: over the innermost axis in memory and the one around it."""
     size = kind.itemsize
     if not shape:
         shape, strides = (1,), (1,)
         return _download(buffer, shape, kind, strides, edge).reshape(())
     order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis))
-    # In the order of memory, with two inner axes at least; the innermost must be contiguous.
+    # Axes in the order of memory, with at least two inner ones; the innermost must be contiguous.
     extents, steps = [shape[axis] for axis in order], [strides[axis] for axis in order]
     if steps[-1] != 1:
         extents, steps = [*extents, 1], [*steps, 1]
@@ -169,7 +169,7 @@ def _corners(
     for row, height, to_row in _ends(extents[0], edge):
         for column, width, to_column in _ends(extents[1], edge):
             first = (start + row * step + column) * size
-            rows = height if step >= width else 1  # rows that share elements (strides of 0) go one by one
+            rows = height if step >= width else 1  # overlapping rows (strides of 0) are copied one by one
             for i in range(0, height, rows):
                 begin = first + i * step * size
                 length = ((rows - 1) * step + width) * size

@@ -1,7 +1,7 @@
-"""Random numbers straight into memory, without ops: the same on the CPU and on every GPU.
+"""Random numbers written directly into memory, without ops: the same on the CPU and on every GPU.
 
 Philox4x32-10 is a function of (seed, block): a generator holds only a seed and the next block, may be saved and
-set back at any time, and its numbers do not depend on the device or on how a launch is cut into blocks.
+restored at any time, and its numbers do not depend on the device or on the launch configuration.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ extern "C" __global__ void __launch_bounds__(256) fill(T *out, u64 count, u64 se
 class DeviceGenerator:
     """Fills memory with random numbers; (seed, offset) is its whole state.
 
-    Each call takes the next blocks of four 32-bit words, so that one seed gives one sequence whatever device
-    each fill is on. Filling is queued on a stream and, with none given, done on return. Threads may share it.
+    Each call takes the next blocks of four 32-bit words, so that one seed gives one sequence regardless of the
+    device of each fill. Fills are queued on a stream, or done on return if none is given. Threads may share it.
 
     Args:
         seed: any integer, taken modulo 2^64.
@@ -124,7 +124,7 @@ class DeviceGenerator:
 
     @property
     def state(self) -> tuple[int, int]:
-        """(seed, offset): set it back, or hand it to a new generator, to draw the same numbers again."""
+        """(seed, offset): restore it, or pass it to a new generator, to draw the same numbers again."""
         return self._seed, self._offset
 
     @state.setter
@@ -154,7 +154,7 @@ class DeviceGenerator:
             stream: where to queue it, of this or another library.
 
         Raises:
-            TypeError: no dtype, or another one than a float; ValueError: bounds that are no interval.
+            TypeError: no dtype, or not a float; ValueError: bounds that are no interval.
         """
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise ValueError(f"uniform: needs finite low <= high, got {low} and {high}")
@@ -169,12 +169,12 @@ class DeviceGenerator:
         dtype: str | None = None,
         stream: StreamLike | None = None,
     ) -> None:
-        """Fill `out` with normally distributed floats, by Box and Muller's transform.
+        """Fill `out` with normally distributed floats, by the Box-Muller transform.
 
-        The CPU and a GPU agree to the last bits of their logarithm and cosine. Arguments as for `uniform`.
+        The CPU and a GPU agree up to the last bits of their logarithm and cosine. Arguments as for `uniform`.
 
         Raises:
-            TypeError: as `uniform`. ValueError: a negative or not finite deviation.
+            TypeError: as `uniform`. ValueError: a negative or non-finite deviation.
         """
         if not (math.isfinite(mean) and math.isfinite(std) and std >= 0):
             raise ValueError(f"normal: needs a finite mean and std >= 0, got {mean} and {std}")
@@ -183,7 +183,7 @@ class DeviceGenerator:
     def integers(
         self, out: Any, low: int, high: int, *, dtype: str | None = None, stream: StreamLike | None = None
     ) -> None:
-        """Fill `out` with integers uniform in [low, high); 64 random bits each, so that no value is favoured
+        """Fill `out` with integers uniform in [low, high); 64 random bits each, so that no value is favored
         by more than (high - low) / 2^64. Arguments as for `uniform`.
 
         Raises:

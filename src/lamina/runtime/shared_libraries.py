@@ -1,4 +1,4 @@
-"""Which vendor libraries there are: found by looking, without opening any."""
+"""Finds the installed vendor libraries without loading any."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Library(NamedTuple):
 
 class _Known(NamedTuple):
     stem: str  # file name without ".so..."
-    packages: tuple[str, ...]  # where pip puts it
-    version_call: str = ""  # a C function () -> int or size_t that tells the version
+    packages: tuple[str, ...]  # pip packages that contain it
+    version_call: str = ""  # a C function () -> int or size_t that returns the version
 
 
 _KNOWN = {
@@ -54,8 +54,8 @@ def libraries(*, open_them: bool = False) -> list[Library]:
     """The vendor libraries of this machine, absent ones with an empty path.
 
     Args:
-        open_them: also load those that were found, to ask them for their version; by default nothing is
-            opened and a version is that of the Python package or the file name.
+        open_them: also load those found, to query their version; by default nothing is
+            loaded, and a version is that of the Python package or the file name.
     """
     return [_find(name, known, open_them) for name, known in _KNOWN.items()]
 
@@ -68,7 +68,7 @@ def _find(name: str, known: _Known, open_it: bool) -> Library:
 
 
 def _candidates(name: str, known: _Known) -> Iterator[Library]:
-    """Where the library is, in the order in which a loader would take it."""
+    """Locations of the library, in the order in which a loader would try them."""
     if path := _cuda.loaded_path(f"{known.stem}.so"):
         yield Library(name, _version(name, path, known), path, "loaded")
     for package in known.packages:

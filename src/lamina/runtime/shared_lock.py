@@ -1,4 +1,4 @@
-"""A readers-writer lock, the one that calls of recorded programs take, and how soon Python's own changes hands."""
+"""A readers-writer lock, its instance for calls of recorded programs, and shorter GIL switch intervals."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager, contextmanager
 
 from lamina.runtime.fork import renew_after_fork
 
-#: Seconds after which Python's lock changes hands where somebody wants it to.
+#: Switch interval of the GIL in seconds while some thread needs it soon.
 _TURN = 2e-4
 
 
 class SharedLock:
-    """Any number of threads hold it shared, or one has it exclusively; who waits for that goes before newcomers."""
+    """A readers-writer lock: many threads hold it shared, or one exclusively; waiting writers precede new readers."""
 
     def __init__(self) -> None:
         self._side = _SharedSide(self)
@@ -22,18 +22,18 @@ class SharedLock:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child, where no other thread is: nobody holds it."""
+        """In a forked child, which has no other threads: nobody holds it."""
         self._changed = threading.Condition()
-        self._readers: list[None] = []  # one for each that holds it shared: `append` and `pop` are atomic
-        self._claims = 0  # threads that have it exclusively, or wait for that
+        self._readers: list[None] = []  # one for each reader: `append` and `pop` are atomic
+        self._claims = 0  # writers, active or waiting
         self._writing = False
 
     def shared(self) -> AbstractContextManager[None]:
-        """Within the block nobody holds it exclusively. While nobody wants that it costs no lock."""
+        """Within the block nobody holds it exclusively. While there is no writer it costs no lock."""
         return self._side
 
     def _enter(self) -> None:
-        self._readers.append(None)  # before the look at claims: who claims looks at readers afterwards
+        self._readers.append(None)  # before the check of claims: writers check readers after claiming
         while self._claims:
             self._leave()
             with self._changed:
@@ -70,7 +70,7 @@ class SharedLock:
 
 
 class _SharedSide:
-    """What `SharedLock.shared` gives: one object for all that hold it."""
+    """The context manager of `SharedLock.shared`: one object for all readers."""
 
     def __init__(self, lock: SharedLock) -> None:
         self._lock = lock
@@ -83,19 +83,19 @@ class _SharedSide:
 
 
 #: Held shared while one of several contexts replays a recorded program, exclusively by the calls before, in which
-#: libraries load kernels and everything is recorded. Where these were beside replays, captures were broken off, and
-#: an answer was wrong.
+#: libraries load kernels and everything is recorded. When these ran beside replays, captures were invalidated, and
+#: one result was wrong.
 recording = SharedLock()
 
 
 class _PythonsLock:
-    """How many want it to change hands soon, and after how many seconds it does without them."""
+    """The number of threads that want short GIL switch intervals, and the usual interval."""
 
     lock, wanted, usual = threading.Lock(), 0, 0.0
 
     @classmethod
     def want(cls, more: int) -> None:
-        """So many more."""
+        """Add to the number of these threads."""
         with cls.lock:
             if not cls.wanted:
                 cls.usual = sys.getswitchinterval()
@@ -107,7 +107,7 @@ class _PythonsLock:
 
 @contextmanager
 def swift_turns() -> Iterator[None]:
-    """Meanwhile Python's lock changes hands soon: who let go of it would wait 5 ms to have it back."""
+    """Within the block the GIL switches soon: a thread that released it would wait 5 ms to have it back."""
     _PythonsLock.want(1)
     try:
         yield

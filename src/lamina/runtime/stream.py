@@ -1,7 +1,7 @@
 """Streams, events and captured graphs.
 
-`Stream`, `Event` are the host's, where work is done when a call returns; `CudaStream` queues. Code above need
-not ask which one it holds.
+`Stream` and `Event` are for the host, where work is synchronous; `CudaStream` queues. Callers need not know which
+one they hold.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ StreamLike = Any
 
 _CAPTURE_MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
-#: What cuStreamIsCapturing answers where a capture was broken off.
+#: The result of cuStreamIsCapturing for an invalidated capture.
 _INVALIDATED = 2
 
 
 class _Captures:
-    """One capture at a time, and nothing beside it that waits for a whole device, which would break it off."""
+    """One capture at a time, and no concurrent synchronization of a whole device, which would invalidate it."""
 
     def __init__(self) -> None:
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child another thread may have held the lock."""
+        """In a forked child another thread of the parent may have held the lock."""
         self.lock = threading.RLock()
 
 
@@ -50,16 +50,16 @@ _captures = _Captures()
 
 @contextmanager
 def no_capture() -> Iterator[None]:
-    """Within this block no other thread captures: for what waits for all work of a device.
+    """Within this block no other thread captures: for calls that synchronize a whole device.
 
-    It waits for the captures that have begun.
+    It waits for captures in progress.
     """
     with _captures.lock:
         yield
 
 
 class _Here(threading.local):
-    """What this thread queues. early: whether kernels of libraries may begin before those before them have ended."""
+    """State of this thread. early: whether kernels of libraries may begin before the previous ones have ended."""
 
     early = False
 
@@ -69,8 +69,9 @@ _here = _Here()
 
 @contextmanager
 def early_starts() -> Iterator[None]:
-    """Within this block kernels that libraries queue in this thread may begin before those before them have ended
-    (`Platform.wait_for_ends` does nothing): where a captured graph's edges are made whole, or time alone counts."""
+    """Within this block kernels that libraries queue in this thread may begin before the previous ones have ended
+    (`Platform.wait_for_ends` does nothing): for captured graphs, whose edges are made full, or when only time
+    matters."""
     before, _here.early = _here.early, True
     try:
         yield
@@ -83,15 +84,15 @@ def may_start_early() -> bool:
     return _here.early
 
 
-#: How often a capture is tried where other threads break it off.
+#: How often a capture is tried if other threads invalidate it.
 _ATTEMPTS = 3
 
 _R = TypeVar("_R")
 
 
 def retry_capture(record: Callable[[], _R]) -> _R:
-    """record(), tried again where the capture in it is broken off, by new library handles: nobody knows what an
-    interrupted call left in those that there were. Raises CaptureInvalidated from the third on.
+    """record(), retried if its capture is invalidated, with new library handles: an interrupted call may have left
+    the old ones in an undefined state. Raises CaptureInvalidated at the third attempt.
     """
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -104,11 +105,11 @@ def retry_capture(record: Callable[[], _R]) -> _R:
 class Stream(Uncopied):
     """A queue of work on one device, in order. On the CPU the work is done when the call returns.
 
-    Made by `Device.stream`; `Device.default_stream` is the one that is used when none is named.
+    Made by `Device.stream`; `Device.default_stream` is used by default.
     ``handle`` is the ``cudaStream_t`` as an int (0 on the CPU).
     """
 
-    #: Whether work is queued and done later, in order; else it is done when the call returns.
+    #: Whether work is asynchronous, in order; else it is done when the call returns.
     queues: ClassVar[bool] = False
     handle: int = 0
     priority: int = 0
@@ -135,18 +136,18 @@ class Stream(Uncopied):
         self.record(event)
 
     def wait(self, other: Event | Stream) -> None:
-        """Let work queued here from now on wait for `other`: an event, or what another stream holds now."""
+        """Let work queued here from now on wait for `other`: an event, or the pending work of another stream."""
         other.synchronize()
 
     @contextmanager
     def capture(self, mode: str = "relaxed", home: Stream | None = None) -> Iterator[CapturedGraph]:
         """Record the work queued inside the ``with`` block as a graph instead of running it (CUDA only).
 
-        The graph refers to memory by address: what it uses must outlive it (`CapturedGraph.keep`).
+        The graph refers to memory by address: its buffers must outlive it (`CapturedGraph.keep`).
 
         Args:
-            mode: what this thread may do meanwhile: "relaxed" (all), "thread_local" or "global".
-            home: the stream that the graph is launched on when none is named (this one by default).
+            mode: CUDA's capture mode, which restricts calls meanwhile: "relaxed" (none), "thread_local" or "global".
+            home: the default stream of the graph's launches (this one by default).
 
         Raises:
             DeviceError: a CPU stream (it queues nothing), or work that cannot be captured.
@@ -182,17 +183,17 @@ class Stream(Uncopied):
 
 
 class Event(Uncopied):
-    """A point in a stream's queue: wait for it, ask for it, or measure between two.
+    """A point in a stream's queue: to wait for, to query, or to measure between two.
 
     Args:
-        timing: whether `elapsed` may be asked (costs a little on a GPU).
+        timing: whether `elapsed` may be used (costs a little on a GPU).
     """
 
     def __init__(self, *, timing: bool = False) -> None:
         self.timing = timing
         self._stream: Stream | None = None
         self._time_ns = 0  # host streams
-        self._native: _CudaEvent | None = None  # the driver's, once recorded on a CUDA stream
+        self._native: _CudaEvent | None = None  # the driver's event, once recorded on a CUDA stream
 
     @property
     def recorded(self) -> bool:
@@ -205,7 +206,7 @@ class Event(Uncopied):
         return 0 if self._native is None else self._native.handle
 
     def record(self, stream: Stream) -> Event:
-        """Mark the present end of `stream`; recorded again, the event means the later point."""
+        """Mark the current end of `stream`; recording again moves the event to the later point."""
         return stream.record(self)
 
     def query(self) -> bool:
@@ -223,7 +224,8 @@ class Event(Uncopied):
         """Milliseconds from this event to `end`; waits for `end`.
 
         Raises:
-            DeviceError: one was not recorded, not made with ``timing=True``, or they sit on different kinds.
+            DeviceError: one was not recorded or not made with ``timing=True``, or they are on different kinds of
+            device.
         """
         for name, event in (("start", self), ("end", end)):
             if not event.recorded:
@@ -258,7 +260,7 @@ class _CudaEvent(Uncopied):
 
 
 class CudaStream(Stream):
-    """A CUDA stream that does not synchronise with the legacy default stream.
+    """A CUDA stream that does not synchronize with the legacy default stream.
 
     owned: it is destroyed with this object, once its work is done.
     """
@@ -269,7 +271,7 @@ class CudaStream(Stream):
         super().__init__(device)
         self.handle, self.priority = handle, priority
         self._owned, self._closed = owned, False
-        self.owner: object = None  # the other library's stream that this one stands for
+        self.owner: object = None  # the other library's stream object that this one wraps
 
     def _check_open(self) -> None:
         if self._closed:
@@ -310,7 +312,7 @@ class CudaStream(Stream):
         event._stream = self
 
     def wait(self, other: Event | StreamLike) -> None:
-        """Let work queued here from now on wait for `other`: an event, or what another stream holds now."""
+        """Let work queued here from now on wait for `other`: an event, or the pending work of another stream."""
         if not isinstance(other, (Event, Stream)):
             other = as_stream(other, self.device)
         event = other.record() if isinstance(other, CudaStream) else other
@@ -323,7 +325,7 @@ class CudaStream(Stream):
     def capture(self, mode: str = "relaxed", home: Stream | None = None) -> Iterator[CapturedGraph]:
         """Record the work queued inside the ``with`` block as a graph instead of running it.
 
-        Raises CaptureInvalidated where work cannot be captured, or another thread breaks it off.
+        Raises CaptureInvalidated if work cannot be captured, or another thread invalidates it.
         """
         if mode not in _CAPTURE_MODES:
             raise ValueError(f"capture: mode must be one of {sorted(_CAPTURE_MODES)}, got {mode!r}")
@@ -350,7 +352,7 @@ class CudaStream(Stream):
         return int(_cuda.call("cuStreamIsCapturing", self.handle)) == _INVALIDATED
 
     def _abandon_capture(self) -> bool:
-        """End the capture; whether it had been broken off."""
+        """End the capture; whether it had been invalidated."""
         broken = self._is_invalidated()
         driver = _cuda.open_cuda().driver
         status, graph = driver.cuStreamEndCapture(self.handle)
@@ -384,8 +386,8 @@ class CudaStream(Stream):
 class CapturedGraph(Uncopied):
     """Work captured from a stream, launched as a whole: one call for any number of kernels.
 
-    It holds addresses, not buffers: hand the owners to `keep`, and write new inputs into the same buffers.
-    A launch starts after all earlier launches of the same graph, whatever their streams; threads may share it.
+    It holds addresses, not buffers: pass the owners to `keep`, and write new inputs into the same buffers.
+    A launch starts after all earlier launches of the same graph, regardless of their streams; threads may share it.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -393,7 +395,7 @@ class CapturedGraph(Uncopied):
         self._graph: Any = None
         self._executable: Any = None
         self._kept: list[object] = []
-        self._lock = threading.Lock()  # the driver wants one launch of a graph at a time
+        self._lock = threading.Lock()  # the driver requires launches of a graph to be serialized
         self._copies: dict[int, tuple[Any, _cuda.CopyParams]] | None = None  # by destination
         self.node_count = 0
 
@@ -416,9 +418,9 @@ class CapturedGraph(Uncopied):
         self.bind(stream)()
 
     def bind(self, stream: StreamLike | None = None, *, alone: bool = False) -> Callable[[], None]:
-        """`launch` with everything fixed: calling the result queues the graph with the least host work.
+        """`launch` with everything bound: calling the result queues the graph with the least host overhead.
 
-        alone: one thread at a time launches and closes the graph, as the caller sees to.
+        alone: the caller makes sure that launches and `close` are serialized.
         Raises DeviceError as `launch` does; so does the result once the graph is closed.
         """
         if self._executable is None:
@@ -444,9 +446,9 @@ class CapturedGraph(Uncopied):
         return run if alone else run_in_turn
 
     def copy_to(self, destination: int) -> CapturedCopy:
-        """The one copy to an address that was captured, which may have other operands at each launch.
+        """The one captured copy to an address, whose operands may change between launches.
 
-        Raises DeviceError where there is none, or the graph is closed.
+        Raises DeviceError if there is none, or the graph is closed.
         """
         if self._executable is None:
             raise DeviceError("copy_to: the graph is closed, or its capture has not ended")
@@ -464,7 +466,7 @@ class CapturedGraph(Uncopied):
         return self._executable is None
 
     def close(self) -> None:
-        """Free the graph once its launches are done, and let go of what it kept. Idempotent."""
+        """Free the graph once its launches are done, and release the owners. Idempotent."""
         with self._lock:
             executable, self._executable = self._executable, None
         if executable is not None:
@@ -493,10 +495,10 @@ class CapturedGraph(Uncopied):
 
 
 class CapturedCopy:
-    """A copy of a captured graph, whose operands may lie elsewhere at each launch: memory of the same kinds, and as
-    many bytes. Launches that were queued before keep theirs. One thread at a time moves operands and launches.
+    """A copy in a captured graph, whose operands may move between launches, within the same kinds of memory and
+    with the same size. Launches already queued keep theirs. Moves and launches must be serialized.
 
-    source, destination: where the next launch copies from and to.
+    source, destination: addresses of the next launch.
     """
 
     __slots__ = ("_bound", "_graph", "_params", "_platform", "destination", "source")
@@ -508,12 +510,12 @@ class CapturedCopy:
         self._bound = int(graph._executable), int(node), ctypes.byref(params), context
 
     def read_from(self, source: int) -> None:
-        """Let launches from now on copy from another address. Raises DeviceError where the driver refuses it."""
+        """Change the source of later launches. Raises DeviceError if the driver refuses."""
         self._set("src", source, self.source)
         self.source = source
 
     def write_to(self, destination: int) -> None:
-        """Let launches from now on copy to another address. Raises DeviceError where the driver refuses it."""
+        """Change the destination of later launches. Raises DeviceError if the driver refuses."""
         self._set("dst", destination, self.destination)
         self.destination = destination
 
@@ -534,7 +536,7 @@ _COPY_NODE = 1  # CU_GRAPH_NODE_TYPE_MEMCPY
 
 
 def _copies_of(graph: Any) -> dict[int, tuple[Any, _cuda.CopyParams]]:
-    """The nodes of a graph that copy, with what they copy, by where to; without those that share a destination."""
+    """The copy nodes of a graph with their parameters, by destination; without those that share one."""
     nodes, count = _cuda.call("cuGraphGetNodes", graph, int(_cuda.call("cuGraphGetNodes", graph, 0)[1]))
     found: dict[int, list[tuple[Any, _cuda.CopyParams]]] = {}
     for node in list(nodes)[:count]:
@@ -553,14 +555,14 @@ def _check(status: int, call: str) -> None:
 
 
 def _is_done(status: int, call: str) -> bool:
-    """What the driver's answer to the question means whether work is done."""
+    """Whether work is done, from the driver's status of the query."""
     if status not in (0, _cuda.NOT_READY):
         _cuda.raise_status(status, call)
     return status == 0
 
 
 # ------------------------------------------------------------------------------------ streams of other libraries
-_LEGACY = 1  # CU_STREAM_LEGACY: the default stream, by a name that means the same wherever it is given
+_LEGACY = 1  # CU_STREAM_LEGACY: the legacy default stream, by a handle that means the same in every call
 _PER_THREAD = 2  # CU_STREAM_PER_THREAD
 _borrowed: WeakValueDictionary[tuple[Device, int], CudaStream] = WeakValueDictionary()
 
@@ -568,7 +570,7 @@ _borrowed: WeakValueDictionary[tuple[Device, int], CudaStream] = WeakValueDictio
 def stream_address(stream: StreamLike) -> int:
     """The cudaStream_t of a stream: of this runtime, an int, or of CuPy, PyTorch, Numba or cuda-core.
 
-    None and 0 are CUDA's legacy default stream. Raises TypeError for what is no stream.
+    None and 0 are CUDA's legacy default stream. Raises TypeError for other objects.
     """
     if stream is None or (isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0):
         return stream or 0
@@ -576,7 +578,7 @@ def stream_address(stream: StreamLike) -> int:
         return stream.handle
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
-    # By their name: arrays and events have a `ptr` or `handle` as well.
+    # By class name: arrays and events have a `ptr` or `handle` as well.
     names = ("cuda_stream", "ptr", "handle") if "Stream" in type(stream).__name__ else ("cuda_stream",)
     for name in names:  # PyTorch, CuPy, Numba
         found = getattr(stream, name, None)
@@ -588,9 +590,9 @@ def stream_address(stream: StreamLike) -> int:
 
 
 def as_stream(stream: StreamLike, device: Device) -> Stream:
-    """The stream of `device` that `stream` means; None is the device's default stream.
+    """`stream` as a stream of `device`; None is the device's default stream.
 
-    A stream of another library stays that library's: it is never closed here, and kept alive while it is used.
+    Streams of other libraries are never closed here, and kept alive while in use.
     An int is a cudaStream_t that must outlive its use (0 and 1: CUDA's legacy default stream, 2: the
     thread's own default stream).
 
@@ -630,13 +632,13 @@ def _index_of(stream: int) -> int:
 
 
 def _wait_for_ends(graph: Any) -> None:
-    """Let each kernel of a captured graph begin when those before it have ended, not earlier.
+    """Let each kernel of a captured graph begin only after those before it have ended.
 
-    Libraries launch kernels so that they may begin while the one before them still runs (programmatic dependent
-    launch); capture keeps that in the edge. Replayed beside other work such kernels gave wrong numbers in up to one
-    of thirty runs, with whole edges in none of 75,000 (ResNet-18, cuDNN 9.19, compute capability 9.0). Whole edges
-    from what came before such an edge to what comes behind it are not enough: 13 of 2,400. An encoder's step takes
-    3 % longer for it, AlexNet's does not. Nor are own kernels safe behind such edges that wait themselves
+    Libraries launch kernels that may begin while the previous one still runs (programmatic dependent
+    launch); capture records that in the edge. Replayed beside other work such kernels gave wrong numbers in up to one
+    of thirty runs, with full edges in none of 75,000 (ResNet-18, cuDNN 9.19, compute capability 9.0). Full edges
+    from the nodes before such an edge to those after it are not enough: 13 of 2,400. An encoder's step takes
+    3 % longer for it, AlexNet's does not. Nor are Lamina's kernels safe after such edges that wait themselves
     (`griddepcontrol.wait`) and let none begin before their end: one image's inference took 0 to 5 % less, and 15 of
     some 60,000 runs were wrong.
     """
@@ -646,7 +648,7 @@ def _wait_for_ends(graph: Any) -> None:
     if not count:
         return
     answer = _cuda.call(ask, graph, count)
-    if len(answer) < 4:  # bindings from before such edges
+    if len(answer) < 4:  # bindings older than such edges
         return
     suffix = "_v2" if ask.endswith("_v2") else ""
     for before, after, data in list(zip(*answer[:3], strict=False))[:count]:

@@ -1,4 +1,4 @@
-"""Copies between host and devices, in every direction; the kind of a copy follows from its operands."""
+"""Copies between host and devices, in every direction, inferred from the operands."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Operand = (
     Any  # a Buffer, host memory (NumPy array, bytes, memoryview, …), or an array of CuPy, PyTorch, JAX, …
 )
 _CPU = Device("cpu")
-_HOST, _UNIFIED = 1, 4  # CU_MEMORYTYPE_...; unified: the driver sees from the address on which device it lies
+_HOST, _UNIFIED = 1, 4  # CU_MEMORYTYPE_...; unified: the driver infers the device from the address
 
 
 class _Side(NamedTuple):
-    """One side of a copy: where it starts, how long it is, and the buffer or object that it belongs to."""
+    """One side of a copy: its start, its length, and the buffer or object that it belongs to."""
 
     pointer: int
     nbytes: int
@@ -35,10 +35,10 @@ def copy(
 ) -> None:
     """Copy `nbytes` bytes from `source` to `destination`.
 
-    Host to device, device to host, within a device, between devices, within the host: whichever the operands
-    are. Without `stream` the copy is done on return. With a stream it is queued there: pinned memory is then
-    read or written while the program goes on, pageable memory still costs the wait. Arrays must be
-    C-contiguous; those of other libraries must be kept until the stream has passed.
+    The operands determine the direction: host to device, device to host, within a device, between devices, or
+    within the host. Without `stream` the copy is done on return. With a stream it is queued there: asynchronously
+    for pinned memory, while pageable memory still blocks. Arrays must be
+    C-contiguous; those of other libraries must be kept alive until the stream has passed.
 
     Args:
         destination: a Buffer, writable host memory, or an array of CuPy, PyTorch, JAX, Numba, ….
@@ -47,7 +47,7 @@ def copy(
         stream: the stream to queue it on, of this or another library.
 
     Raises:
-        ValueError: sizes that differ or are exceeded, a closed buffer; TypeError: no memory in an operand.
+        ValueError: sizes that differ or are exceeded, a closed buffer; TypeError: an operand that is no memory.
     """
     to = _side("destination", destination, stream, writable=True)
     from_ = _side("source", source, stream, writable=False)
@@ -116,7 +116,7 @@ def memset_2d(
 
 
 def _word(call: str, value: int, bits: int) -> int:
-    """Bytes of a word, once the value is known to fit it."""
+    """Bytes of a word, after a check that the value fits."""
     if bits not in (8, 16, 32):
         raise ValueError(f"{call}: bits must be 8, 16 or 32, got {bits}")
     if not 0 <= operator.index(value) < 1 << bits:
@@ -149,7 +149,7 @@ def from_host(source: Operand, device: Device, *, stream: StreamLike | None = No
 
 
 def to_host(buffer: Operand, *, stream: StreamLike | None = None) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of `buffer` as a new NumPy array of uint8, queued on `stream` and waited for."""
+    """The bytes of `buffer` as a new NumPy array of uint8; queued on `stream`, then synchronized."""
     side = _side("buffer", buffer, stream, writable=False)
     array = np.empty(side.nbytes, np.uint8)
     if side.nbytes:
@@ -159,13 +159,13 @@ def to_host(buffer: Operand, *, stream: StreamLike | None = None) -> np.ndarray[
     return array
 
 
-#: Bytes up to which values come through pinned memory that is kept: the driver is asked for less than by a copy to
-#: memory of any kind.
+#: Size up to which values are downloaded by cached pinned memory, with fewer driver calls than a copy to memory
+#: of any kind.
 _SMALL = 1 << 16
 
 
 def values_of(buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """What lies row-major in memory of a GPU, as a new array, when all is done that its default stream holds."""
+    """The row-major values in GPU memory as a new array, after all pending work of the default stream."""
     platform, nbytes = buffer.device.platform, prod(shape) * dtype.itemsize
     stream = platform.default_stream
     if nbytes > buffer.nbytes:
@@ -237,7 +237,7 @@ def copy_3d(
         destination: as for `copy`.
         source: as for `copy`.
         shape: slices, rows per slice, contiguous bytes per row.
-        destination_strides: bytes from slice to slice, a multiple of the bytes from row to row.
+        destination_strides: bytes from slice to slice and from row to row; the first is a multiple of the second.
         source_strides: likewise.
         stream: as for `copy`.
 
@@ -288,7 +288,7 @@ def _block(
     shape: tuple[int, int, int],
     peers: bool,
 ) -> Any:
-    """The driver's description of a 3D copy, with both contexts where two devices are in it."""
+    """The driver's description of a 3D copy, with both contexts if it involves two devices."""
     driver = _cuda.open_cuda().driver
     block = driver.CUDA_MEMCPY3D_PEER() if peers else driver.CUDA_MEMCPY3D()
     if peers:
@@ -364,7 +364,7 @@ def _count(to: _Side, from_: _Side, nbytes: int | None) -> int:
 def _where(call: str, stream: StreamLike | None, *sides: _Side) -> Stream:
     """The stream to work on: `stream`, else the default stream of the first CUDA device, else the CPU's.
 
-    Without `stream` it waits for what the default stream of the other device holds.
+    Without `stream` it waits for pending work on the default stream of the other device.
     """
     gpus = [side.device for side in sides if side.device.kind == "cuda"]
     if stream is None and not gpus:
@@ -378,7 +378,7 @@ def _where(call: str, stream: StreamLike | None, *sides: _Side) -> Stream:
 
 
 def _finish(where: Stream, asked: StreamLike | None, *sides: _Side) -> None:
-    """Wait if no stream was asked for; else keep the buffers' memory until that stream has passed."""
+    """Wait if no stream was given; else keep the buffers' memory until that stream has passed."""
     if asked is None:
         where.synchronize()
         return

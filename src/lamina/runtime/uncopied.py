@@ -1,10 +1,10 @@
-"""What belongs to one process, and to one owner in it: a copy would hold the same address and free it again."""
+"""Objects that belong to one process and one owner: a copy would hold the same address and free it again."""
 
 from __future__ import annotations
 
 
 class Uncopied:
-    """Base of what holds memory, or a handle of a library: `copy` and `pickle` are refused with a TypeError."""
+    """Base of classes that hold memory or a library handle: `copy` and `pickle` raise a TypeError."""
 
     __slots__ = ()
 

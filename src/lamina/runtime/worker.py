@@ -18,14 +18,14 @@ R = TypeVar("R")
 class Worker:
     """One thread on which all calls for a device run, one after the other.
 
-    CUDA's current device belongs to a thread, and a cuDNN handle must not be used by two threads at once: a
-    worker per device settles both, and several workers drive several GPUs side by side.
+    CUDA's current device is per thread, and a cuDNN handle must not be used by two threads at once: a
+    worker per device satisfies both, and several workers drive several GPUs in parallel.
 
     Args:
         device: the device that is current on the thread.
 
     Raises:
-        NoGpuError: the device is not there.
+        NoGpuError: the device is not present.
     """
 
     def __init__(self, device: Device | str | None = "auto") -> None:

@@ -1,4 +1,4 @@
-"""Scratch memory shared by all that run on one stream."""
+"""Workspace memory shared by all calls on one stream."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _GRAIN = 2 << 20
 
 
 class Workspaces:
-    """One growing scratch buffer per stream of a device.
+    """One growing workspace per stream of a device.
 
-    Work on one stream runs in order, so that it can share one workspace; each stream has its own.
+    Work on one stream runs in order, so it can share one workspace; each stream has its own.
 
     Args:
         device: whose memory.
-        cap: the most bytes that one workspace may have (None: what the arena gives).
+        cap: the most bytes that one workspace may have (None: the arena's limit).
         reserve: bytes that each workspace has from the start.
     """
 
@@ -30,9 +30,9 @@ class Workspaces:
         self._lock = threading.Lock()
 
     def get(self, nbytes: int, stream: StreamLike | None = None) -> Buffer:
-        """At least `nbytes` of scratch for work on `stream`; its contents are anybody's.
+        """At least `nbytes` of scratch for work on `stream`, with arbitrary contents.
 
-        The buffer stays as it is until more is asked for on that stream. A captured graph must keep it
+        The buffer stays the same until more is requested on that stream. A captured graph must keep it
         (`CapturedGraph.keep`).
 
         Raises:
@@ -49,7 +49,7 @@ class Workspaces:
             return present
 
     def _grow(self, stream: Stream, size: int) -> Buffer:
-        self._buffers.pop(stream, None)  # before asking: the old block may serve, or make room
+        self._buffers.pop(stream, None)  # before the request: the old block may serve it, or make room
         wanted = size_class(max(size, self.reserve, 1), _GRAIN)
         if self.cap is not None:
             wanted = min(wanted, max(self.cap, size))
@@ -63,6 +63,6 @@ class Workspaces:
             return {stream: buffer.nbytes for stream, buffer in self._buffers.items()}
 
     def clear(self) -> None:
-        """Let go of all workspaces."""
+        """Release all workspaces."""
         with self._lock:
             self._buffers.clear()

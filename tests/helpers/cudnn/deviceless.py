@@ -1,6 +1,6 @@
 """Plans for an H200 made without a GPU: run by test_deviceless.py in a process that sees a libcuda without devices.
 
-Prints one JSON object: pattern -> what came of it.
+Prints one JSON object: pattern -> result.
 """
 
 import itertools
@@ -93,7 +93,7 @@ DTYPES = {"bf16": bfloat16, "f16": float16, "f32": float32, "f64": float64}
 def plan(
     op: Op, dtype: Any, *shapes: tuple[int, ...], tags: Mapping[int, str] | None = None, **policy: Any
 ) -> str:
-    """The label of the plan, or the refusal; tags: the layouts of operands that do not lie row-major."""
+    """The label of the plan, or the refusal; tags: the layouts of operands that are not row-major."""
     specs = [Spec(s, dtype) for s in shapes]
     for i, tag in (tags or {}).items():
         specs[i] = specs[i].with_tag(tag)
@@ -147,7 +147,7 @@ def products() -> dict[str, str]:
         for form in ("none", "tanh"):
             gradient = Fused((Matmul(), GeluGrad(form)))
             found[f"{name} bf16 gelu grad {form}"] = plan(gradient, bfloat16, (m, n), (n, k), (m, k))
-    steps = Fused((Matmul(False, True), Add(), Div()))  # behind a product of row-major operands alone
+    steps = Fused((Matmul(False, True), Add(), Div()))  # only after a product of row-major operands
     shapes = ((12, 12), (8, 12), (12, 8), (12, 1))
     found["f32 add div"] = plan(steps, float32, *shapes)
     found["f32 add div of columns"] = plan(steps, float32, *shapes, tags={1: "ba"})
@@ -158,9 +158,9 @@ def products() -> dict[str, str]:
 
 
 def gelus() -> dict[str, str]:
-    """A feed-forward block in training: what runs, by form and type; cuDNN's gradient with the bias' sum.
+    """A feed-forward block in training: its plans, by form and type; cuDNN's gradient with the bias' sum.
 
-    Its products are little work, and are looked at as larger ones are.
+    Its products are small, and are treated as larger ones are.
     """
     with mock.patch.object(matmul, "small_product", return_value=None):
         return _gelus()
@@ -212,8 +212,8 @@ def eights_fp8() -> dict[str, str]:
 def _eights(dtype: Any) -> dict[str, str]:
     """AlexNet's convolutions, a layer for each window of more than one channel, and products, large and small.
 
-    What may lie behind an op is the same for layers of all sizes: with all of it each is planned, with less the first
-    of its kind (cuDNN compiles each kernel for a second or two).
+    The possible epilogues of an op are the same for layers of all sizes: each layer is planned with the full
+    epilogue, the first of its kind also with less (cuDNN compiles each kernel for a second or two).
     """
     found = {}
     for name in ("conv2", "conv3"):
@@ -229,7 +229,7 @@ def _eights(dtype: Any) -> dict[str, str]:
 def _forms(
     name: str, op: Any, dtype: Any, x: Any, w: Any, bias: Any, *, every: bool = True
 ) -> dict[str, str]:
-    """The plans of an op with bias and relu and its result in 8 bits again; every: alone, and with bias and relu."""
+    """The plans of an op with bias, ReLU and an 8-bit result; every: also alone, and with bias and ReLU."""
     specs = [Spec(x, dtype), Spec(w, dtype), Spec((w[0],), float32)]
     made: dict[str, Callable[[], Plan]] = {}
     if every:
@@ -251,7 +251,7 @@ def _forms(
 
 
 def limited() -> dict[str, str]:
-    """A workspace limit, and what happens when nothing fits."""
+    """A workspace limit, and the behavior when nothing fits."""
     x, w, stride, _ = ALEXNET["conv1"]
     win = Window((stride, stride), ((0, 0), (0, 0)), (1, 1))
     return {
@@ -263,7 +263,7 @@ def limited() -> dict[str, str]:
 
 
 def pools() -> dict[str, str]:
-    """Resample forward and backward by the object layer."""
+    """Resample forward and backward by the object API."""
     found = {}
     strides = (96 * 54 * 54, 1, 54 * 96, 96)
     for mode in ("maxpool", "avgpool_include_padding", "avgpool_exclude_padding"):
@@ -281,7 +281,7 @@ def pools() -> dict[str, str]:
 
 
 def round_trip() -> dict[str, str]:
-    """A plan as JSON and back, and rebuilt from its engine number and knobs."""
+    """A plan serialized to JSON and back, and rebuilt from its engine number and knobs."""
     graph = cudnn.Graph()
     x = graph.tensor((8, 64, 56, 56), (200704, 1, 3584, 64), "bfloat16")
     w = graph.tensor((128, 64, 3, 3), (576, 1, 192, 64), "bfloat16")
@@ -305,7 +305,7 @@ def round_trip() -> dict[str, str]:
 
 
 def threads() -> dict[str, str]:
-    """All candidates of a graph made in several threads are those made one after the other."""
+    """Compare all candidates of a graph made in several threads with those made sequentially."""
     graph = cudnn.Graph()
     x = graph.packed((8, 64, 28, 28), "bfloat16", channels_last=True)
     w = graph.packed((64, 64, 3, 3), "bfloat16", channels_last=True)
@@ -360,7 +360,7 @@ def choices() -> dict[str, str]:
 
 
 def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
-    """The plan where no engine takes the half type."""
+    """The plan if no engine takes the half type."""
     last = [Spec(s, float16, channels_last(s)) for s in (x, w, (x[0], w[0], *x[2:]))]
     problem = conv.conv_problem(Conv, Operands(op.window, *last), DEVICE)
 
@@ -377,7 +377,7 @@ def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
 
 
 def faults() -> dict[str, str]:
-    """The filter gradient of unevenly padded images: heuristics name engines that compute it wrong."""
+    """The filter gradient of unevenly padded images: heuristics name engines that compute wrong results."""
     found = {}
     for flip in (False, True):
         graph = cudnn.Graph()
@@ -401,7 +401,7 @@ def faults() -> dict[str, str]:
 
 
 def forms() -> dict[str, str]:
-    """What each formulation plans to: its first engine, and engines beyond the heuristics' lists."""
+    """The plan of each formulation: its first engine, and engines beyond the heuristics' lists."""
     found = {}
     shapes = {
         "7x7": ((64, 128, 112, 112), (128, 128, 7, 7), square(1, 3)),
@@ -473,7 +473,7 @@ def variants() -> dict[str, str]:
 
 
 def sequences() -> dict[str, str]:
-    """A layer of an encoder, forward and backward: what runs, in order."""
+    """An encoder layer, forward and backward: its plans, in order."""
     net = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
     parameters = dict(net.named_parameters())
 
@@ -491,7 +491,7 @@ def sequences() -> dict[str, str]:
 
 
 def statistics() -> dict[str, str]:
-    """The first engine for batch norm's statistics behind a convolution, and what is in front of and behind it."""
+    """The first engine for batch norm's statistics after a convolution, and the steps before and after it."""
     found = {}
     window = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
     x, w = (128, 64, 56, 56), (64, 64, 3, 3)
@@ -518,7 +518,7 @@ def statistics() -> dict[str, str]:
 
 
 def kept() -> dict[str, str]:
-    """A plan whose kernels are compiled at run time: kept on disk, loaded, and made anew where the file is bad."""
+    """A plan whose kernels are compiled at run time: stored on disk, loaded, and rebuilt if the file is bad."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAMINA_CACHE"] = folder
         graph = cudnn.Graph()
@@ -532,7 +532,7 @@ def kept() -> dict[str, str]:
         found = {"files": str(len(list(disk.folder.iterdir()))), "known": str(first.config)}
         again = graph.plan(properties(), require=compiled)
         found["again"] = str((again.json == first.json, again.workspace == first.workspace, again.config))
-        disk.put(key, other.json.encode())  # what lies there is what is loaded
+        disk.put(key, other.json.encode())  # so that the stored plan is the one loaded
         found["loaded"] = str(graph.plan(properties(), require=compiled).json == other.json)
         disk.put(key, b"{}")
         made = graph.plan(properties(), require=compiled)

@@ -1,6 +1,6 @@
-"""One small graph for every operation that cuDNN's graph API has: what is built, planned, and (on a GPU) run.
+"""One small graph for every operation of cuDNN's graph API: built, planned, and (on a GPU) run.
 
-Tensors are [N, C, H, W] with dense channels unless a pattern wants otherwise.
+Tensors are [N, C, H, W] with dense channels unless a pattern requires otherwise.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ CHANNELS = (1, C, 1, 1)
 class Case:
     """kind: the operation's descriptor; build: adds the operation(s) to a graph.
 
-    refused: a regular expression for what cuDNN 9.19 says to it on an H200, "" where it is planned.
+    refused: a regular expression for cuDNN 9.19's refusal on an H200, "" if it is planned.
     """
 
     kind: str
@@ -46,7 +46,7 @@ CASES: list[Case] = []
 def case(
     kind: str, name: str, compute: str = "float32", refused: str = ""
 ) -> Callable[[Callable[[Graph], Any]], Any]:
-    """Add a function that builds a graph to the cases."""
+    """Register a function that builds a graph as a case."""
 
     def add(build: Callable[[Graph], Any]) -> Callable[[Graph], Any]:
         CASES.append(Case(kind, name, build, compute, refused))
@@ -69,7 +69,7 @@ def filters(g: Graph, kind: str = "float16") -> Tensor:
 
 WINDOW: dict[str, Any] = {"stride": (1, 1), "pre": (1, 1)}
 
-#: Engines for fused patterns want a product, a convolution or a pooling in the graph.
+#: Engines for fused patterns require a product, a convolution or a pooling in the graph.
 ALONE = r"NOT_SUPPORTED: \(mmaNodeCount == 0\)"
 
 # ------------------------------------------------------------------------------------------------ convolution
@@ -238,7 +238,7 @@ HALF = (Fraction(1, 2),) * 2
 
 
 def doubling(mode: str) -> Resample:
-    """Twice as large: windows of 2 at every half step."""
+    """Upscaled by two: windows of 2 at every half step."""
     return Resample(mode, window=(2, 2), stride=HALF, pre=HALF, post=(1, 1), padding="edge_val_pad")
 
 

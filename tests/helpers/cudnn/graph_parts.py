@@ -30,7 +30,7 @@ def fused(c: int, k: int, kind: str, out: str, *, last: bool, compute: str, tail
 
 
 def chain(channels: int) -> Graph:
-    """Scale, bias and relu before a convolution, statistics behind it."""
+    """Scale, bias and ReLU before a convolution, statistics after it."""
     g = Graph()
     x, scale = (
         g.packed(s, "float16", channels_last=True) for s in ((8, channels, 16, 16), (1, channels, 1, 1))
@@ -167,7 +167,7 @@ def workspace(target: DeviceProperties) -> dict[str, Any]:
 
 
 def scenarios(target: DeviceProperties) -> dict[str, str]:
-    """What of graph_values.py a GPU would not run: the refusal, or tensors without numbers."""
+    """The scenarios of graph_values.py that a GPU would not run: the refusal, or tensors without numbers."""
     found = {}
     for name, make in SCENARIOS.items():
         if name.startswith(("pointwise", "reduction")):

@@ -1,6 +1,6 @@
 """Plans every case of graph_cases.py for an H200 in a process without a GPU; prints one JSON object.
 
-case -> ["engine", workspace in bytes] where it is planned, ["refused", the library's words] where not.
+case -> ["engine", workspace in bytes] if it is planned, ["refused", the library's message] if not.
 """
 
 import json
@@ -18,7 +18,7 @@ from tests.helpers.cudnn.installed import planning_environment
 
 
 def in_process(module: str, folder: Path, *arguments: str) -> Any:
-    """What a module prints, as JSON, run without a GPU."""
+    """A module's output, as JSON, run without a GPU."""
     command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(
         command, cwd=ROOT, env=planning_environment(folder), capture_output=True, text=True, timeout=400
@@ -29,7 +29,7 @@ def in_process(module: str, folder: Path, *arguments: str) -> Any:
 
 
 def in_process_of_its_own(module: str, name: str) -> None:
-    """Run a module on one case with the GPU, for a minute: a hang or a lost context ends with the process."""
+    """Run a module on one case with the GPU, for at most a minute: a hang or a lost context ends with the process."""
     command = [sys.executable, "-m", module, name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

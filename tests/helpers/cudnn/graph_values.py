@@ -1,4 +1,4 @@
-"""Graphs with numbers: operands, and the results in float64 by NumPy. Run on a GPU by test_gpu_graph.py."""
+"""Graphs with values: operands, and the results in float64 by NumPy. Run on a GPU by test_gpu_graph.py."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,14 +30,14 @@ RNG = np.random.default_rng(7)
 
 @dataclass
 class Scenario:
-    """A graph, its operands, and what it gives: arrays in the order of the tensors' dimensions."""
+    """A graph, its operands, and its results: arrays in the order of the tensors' dimensions."""
 
     graph: Graph
     inputs: dict[Tensor, Array] = field(default_factory=dict)
     outputs: dict[Tensor, tuple[Array, float]] = field(default_factory=dict)
 
     def give(self, tensor: Tensor, values: Any) -> Array:
-        """Set an operand; gives its values back as float64, rounded to the tensor's type."""
+        """Set an operand; returns its values as float64, rounded to the tensor's type."""
         array = np.broadcast_to(np.asarray(values), tensor.dimensions).astype(NUMPY[tensor.data_type])
         self.inputs[tensor] = array
         return array.astype(np.float64)
@@ -187,7 +187,7 @@ def gen_stats() -> Scenario:
 
 @scenario("concatenation, convolution")
 def concatenation_conv() -> Scenario:
-    """One kernel: it writes the concatenation to memory, waits for all of it, and reads it."""
+    """One kernel: it writes the concatenation to memory, synchronizes, and reads it."""
     s = Scenario(Graph())
     (a, b), (x,) = images(s.graph, 2, (8, 32, 16, 16)), images(s.graph, 1, (8, 64, 16, 16))
     (w,), (y,) = images(s.graph, 1, (64, 64, 3, 3)), images(s.graph, 1, (8, 64, 16, 16))
@@ -200,7 +200,7 @@ def concatenation_conv() -> Scenario:
 
 @scenario("convolution, concatenation")
 def conv_concatenation() -> Scenario:
-    """The convolution's result goes in front of what lies in the second half of y already."""
+    """The convolution's result is put before the existing second half of y."""
     s = Scenario(Graph())
     g = s.graph
     (x,), (w,), (there,) = (images(g, 1, t) for t in ((8, 32, 16, 16), (64, 32, 3, 3), (8, 64, 16, 16)))
@@ -369,7 +369,7 @@ for _mode in POOLS:
 
 @scenario("resample avgpool_include_padding, gradient")
 def average_grad() -> Scenario:
-    """Windows of 2 x 2 that do not overlap: each input gets a quarter."""
+    """Non-overlapping windows of 2 x 2: each input gets a quarter."""
     s = Scenario(Graph())
     (dy,), (dx,) = images(s.graph, 1, (8, 32, 8, 8)), images(s.graph, 1, (8, 32, 16, 16))
     s.graph.pool_grad(Resample("avgpool_include_padding", window=(2, 2), stride=(2, 2), pre=(0, 0)), dy, dx)
@@ -379,7 +379,7 @@ def average_grad() -> Scenario:
 
 @scenario("resample bilinear")
 def bilinear() -> Scenario:
-    """Twice as large: element i lies at i / 2 of the input, half way to the next one or, at the end, on the last."""
+    """Upscaled by two: element i is at i / 2 of the input, halfway to the next one or, at the end, on the last."""
     s = Scenario(Graph())
     (x,), (y,) = images(s.graph, 1, (4, 32, 8, 8), "float32"), images(s.graph, 1, (4, 32, 16, 16), "float32")
     s.graph.pool(doubling("bilinear"), x, y)
@@ -434,7 +434,7 @@ QKV = (2, 4, 128, 64)
 
 
 def softmax_attention(q: Array, k: Array, v: Array, scale: float, length: Array) -> tuple[Array, Array]:
-    """o and the log of the sums; columns from `length` [batch] on are masked."""
+    """o and the log-sum-exp; columns from `length` [batch] on are masked."""
     scores = scale * q @ k.swapaxes(2, 3)
     scores = np.where(np.arange(k.shape[2]) < length[:, None, None, None], scores, -np.inf)
     largest = scores.max(-1, keepdims=True)

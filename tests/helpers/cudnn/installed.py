@@ -1,4 +1,4 @@
-"""Which cuDNN is there, what needs one, and processes that plan for a GPU that is not there."""
+"""The installed cuDNN, marks for tests that need one, and processes that plan for an absent GPU."""
 
 import importlib
 import os

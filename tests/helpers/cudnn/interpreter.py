@@ -1,7 +1,7 @@
-"""What a cuDNN graph computes, by NumPy in float64 from its descriptors: formulations have values without a GPU.
+"""Interprets a cuDNN graph by NumPy in float64 from its descriptors: formulations can be tested without a GPU.
 
-Operands lie in flat memory as their layouts say, so that sizes, strides, places and offsets of the graph count. What
-no address is given to and no operation has made cannot be read; what nothing writes stays NaN.
+Operands are in flat memory in their layouts, so that sizes, strides, places and offsets of the graph matter. Tensors
+without an address and without a producing operation cannot be read; memory that is never written stays NaN.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _erf = np.vectorize(erf, otypes=[np.float64])
 
 
 class NotInterpretedError(Exception):
-    """An operation that has no meaning here yet, or kernels beside the graph."""
+    """An operation that is not implemented here yet, or kernels outside of the graph."""
 
 
 # ------------------------------------------------------------------------------------------------------------ memory
@@ -76,7 +76,7 @@ def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def _seen(flat: Array, start: int, shape: Sequence[int], strides: Sequence[int]) -> Array:
-    """A view; an error where it leaves the memory."""
+    """A view; an error if it exceeds the memory."""
     end = start + _extent(shape, strides)
     assert end <= flat.size, f"elements {start} to {end} of {flat.size}"
     steps = [s * flat.itemsize for s in strides]
@@ -87,7 +87,7 @@ def _seen(flat: Array, start: int, shape: Sequence[int], strides: Sequence[int])
 
 
 def interpret(formulation: Formulation, problem: Problem, arrays: Sequence[Array]) -> list[Array]:
-    """The outputs of a formulation that is a graph alone. Raises NotInterpretedError for others."""
+    """The outputs of a formulation that consists only of a graph. Raises NotInterpretedError for others."""
     kernels = (
         *formulation.after,
         *formulation.steps,
@@ -140,7 +140,7 @@ def _scaled(given: Parts, value: Array) -> Array:
 
 
 def _taps(given: Parts, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> Any:
-    """For each tap of the filter its place, and where in the padded input its elements lie."""
+    """For each tap of the filter its index, and the positions of its elements in the padded input."""
     window = given["convolution"]._values
     stride, dilation, pre, post = (window[k] for k in ("stride", "dilation", "pre", "post"))
     flip = window["mode"].name == "CUDNN_CONVOLUTION"
@@ -272,7 +272,7 @@ _TWO: dict[str, Callable[[Array, Array], Array]] = {
     "ADD": np.add, "SUB": np.subtract, "MUL": np.multiply, "DIV": np.divide, "MIN": np.minimum, "MAX": np.maximum,
     "CMP_GE": lambda a, b: 1.0 * (a >= b), "CMP_GT": lambda a, b: 1.0 * (a > b),
 }  # fmt: skip
-#: The slope where the forward operand is x.
+#: The slope if the forward operand is x.
 _SLOPES: dict[str, Callable[[Array], Array]] = {
     "RELU_BWD": lambda x: x > 0, "GELU_BWD": _gelu_slope, "GELU_APPROX_TANH_BWD": _tanh_slope,
     "SWISH_BWD": _swish_slope,

@@ -1,8 +1,8 @@
-"""Whole training steps planned for machines that are not there: run in a process that sees a libcuda without devices.
+"""Whole training steps planned for absent machines: run in a process that sees a libcuda without devices.
 
     python -m tests.helpers.cudnn.training MACHINE NETWORK …
 
-Prints a JSON object: network -> what came of it.
+Prints a JSON object: network -> result.
 """
 
 import json
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
 
 
 def residual() -> nn.Module:
-    """ResNet-18 of two stages: windows of 7, 3 and 1, of strides 1 and 2, each with all that stands behind it."""
+    """ResNet-18 of two stages: windows of 7, 3 and 1, of strides 1 and 2, each with its epilogue."""
     net = resnet18(num_classes=16)
     net.layer3, net.layer4, net.fc = nn.Identity(), nn.Identity(), nn.Linear(128, 16)
     return net
@@ -62,7 +62,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def planned(name: str, device: Device) -> Executable:
-    """The training step of a network in bf16, compiled for a device that only stands for a machine."""
+    """The training step of a network in bf16, compiled for a device that stands for a machine."""
     make, shape = NETWORKS[name]
     found: list[Executable] = []
 
@@ -79,7 +79,7 @@ def planned(name: str, device: Device) -> Executable:
 
 
 def programs(made: Sequence[Any]) -> Iterator[Program]:
-    """What own kernels launch, in plans within plans too."""
+    """The programs launched by Lamina's kernels, including nested plans."""
     for step in made:
         if isinstance(step, Launch | Together):
             yield step.program
@@ -90,7 +90,7 @@ def programs(made: Sequence[Any]) -> Iterator[Program]:
 
 
 def result(name: str, device: Device) -> dict[str, Any]:
-    """What the steps are run by, and the own kernels to compile."""
+    """The plans of the steps, and Lamina's kernels to compile."""
     plans = [s.plan for s in planned(name, device).program.steps if not s.plan.view]
     own = {p for plan in plans if isinstance(plan.make, Launches) for p in programs(plan.make.steps)}
     return {"labels": [plan.label for plan in plans], "programs": [[p.name, p.file, p.text] for p in own]}

@@ -33,18 +33,18 @@ from lamina.runtime import cache_directory, host_array
 from lamina.spec import Spec, pack, unpack
 
 HERE = Path(__file__).parent
-#: Bytes around each buffer that no kernel may write.
+#: Guard bytes around each buffer, which no kernel may write.
 GUARD = 256
-#: A check of GCC's that kernels are compiled with: "undefined" or "address" (`make sanitize`).
+#: A GCC sanitizer for compiling kernels: "undefined" or "address" (`make sanitize`).
 SANITIZER = os.environ.get("LAMINA_TEST_SANITIZER", "")
-#: What -O0 makes takes twice the time, and -O1 takes a fifth longer to compile. From -O2 on, GCC 12 forgets the
-#: rounding of `(double)(float)x` where it makes two such at once: whoever tries it needs -fno-tree-slp-vectorize.
+#: Code by -O0 takes twice the time, and -O1 takes a fifth longer to compile. From -O2 on, GCC 12 drops the
+#: rounding of `(double)(float)x` when vectorizing two of them: these levels need -fno-tree-slp-vectorize.
 OPTIONS = ["-std=c++17", "-Og", "-w", "-fPIC", "-ffp-contract=off", "-pthread", "-fno-gnu-unique"]
-#: Some compilers check jumps by default (_FORTIFY_SOURCE) and take one from fiber to fiber for a broken stack.
+#: Some compilers check jumps by default (_FORTIFY_SOURCE) and mistake one between fibers for a corrupted stack.
 OPTIONS += ["-U_FORTIFY_SOURCE"]
 if SANITIZER:
     OPTIONS += ["-g1", f"-fsanitize={SANITIZER}", "-fno-sanitize-recover=all"]
-#: Kernels see C's headers only, and find what they call in the runtime and the libraries that it is linked with.
+#: Kernels see only C headers, and resolve calls in the runtime and the libraries linked with it.
 _KERNEL = ["-nostdinc++", f"-I{HERE}", f"-I{INCLUDE}"]
 _LINKED = ["-shared", "-nostdlib"]
 
@@ -62,7 +62,7 @@ def contrary() -> Iterator[None]:
         _contrary.reset(token)
 
 
-#: Kernel files whose numbers may be variables, but for these: then one program serves all shapes.
+#: Kernel files whose numeric macros may be variables, except these: then one program serves all shapes.
 _SIZED = {"conv/direct.cu": (), "conv/fast_fir.cu": ("V",)}
 _INCLUDED = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 _NUMBER = re.compile(r"^#define (\w+) (-?\d+)$", re.MULTILINE)
@@ -70,17 +70,17 @@ _NUMBER = re.compile(r"^#define (\w+) (-?\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program for the host, and the numbers of one of the shapes that it serves."""
+    """A program for the host, and the numbers for one of its shapes."""
 
     library: Any
     numbers: tuple[int, ...] = ()
 
     def launch(self, grid: Any, threads: Any, pointers: Any) -> None:
-        """All blocks, one after the other."""
+        """Run all blocks, one after the other."""
         self._run(self.library.launch, grid, threads, pointers)
 
     def launch_together(self, grid: Any, threads: Any, pointers: Any) -> None:
-        """All blocks at the same time."""
+        """Run all blocks at the same time."""
         self._run(self.library.launch_together, grid, threads, pointers)
 
     def _run(self, function: Any, *arguments: Any) -> None:
@@ -101,7 +101,7 @@ def compiled(program: Program) -> Compiled:
 
 @cache
 def _with_variables(program: Program) -> tuple[str, tuple[int, ...]]:
-    """What the compiler gets, and the numbers that are set before a launch."""
+    """The compiler's input, and the numbers to set before a launch."""
     source, names = program.source, dict[str, int]()
     if getattr(program, "file", "") in _SIZED:
         asked = " ".join(line for line in source.splitlines() if line.lstrip().startswith("#if"))
@@ -160,7 +160,7 @@ def _runtime(mode: tuple[str, ...]) -> Path:
 
 @cache
 def _precompiled(mode: tuple[str, ...]) -> Path:
-    """A folder with emulator.h as the compiler has read it, which takes as long as a kernel."""
+    """A folder with emulator.h precompiled, as it takes as long as a kernel."""
     text = _text_of(HERE / "emulator.h")
     folder = _folder() / _digest(text, *_headers(text), *mode)
     folder.mkdir(exist_ok=True)
@@ -176,14 +176,14 @@ def _folder() -> Path:
 
 
 def _make(file: Path, arguments: list[str], text: str = "") -> None:
-    """Let the compiler write a file, beside others that may do the same."""
+    """Let the compiler write a file, safely beside concurrent processes."""
     made = file.with_suffix(f".{os.getpid()}")
     subprocess.run(["g++", *OPTIONS, *arguments, "-o", str(made)], input=text, text=True, check=True)
     made.rename(file)
 
 
 class Kernel:
-    """What `Program.load` gives on a GPU, on the host: patch it in to run plans with Device("cpu")."""
+    """The host counterpart of the result of `Program.load`: patch it in to run plans with Device("cpu")."""
 
     def __init__(self, program: Program, device: object = None) -> None:
         self.program = program
@@ -207,7 +207,7 @@ class Kernel:
 
 
 class Memory:
-    """A host buffer, aligned as device memory is, with guard zones."""
+    """A host buffer, aligned like device memory, with guard zones."""
 
     def __init__(self, nbytes: int, fill: int = 0xFF) -> None:
         self.nbytes = nbytes
@@ -219,15 +219,15 @@ class Memory:
         self.bytes[:] = fill
 
     def check(self, name: str) -> None:
-        """Raise when something was written outside."""
+        """Raise if something was written outside."""
         outside = np.concatenate([self.raw[: self.offset], self.raw[self.offset + self.nbytes :]])
         assert (outside == 0xA5).all(), f"{name}: a kernel wrote outside of it"
 
 
 class Fenced:
-    """Host memory between two pages that nobody may touch; it begins behind the first, or ends before the last.
+    """Host memory between two guard pages; it begins right after the first, or ends right before the last.
 
-    An access outside, of reading too, ends the process by SIGSEGV. Addresses are multiples of 16.
+    An access outside, including reads, ends the process by SIGSEGV. Addresses are multiples of 16.
     """
 
     def __init__(self, nbytes: int, *, behind: bool) -> None:
@@ -263,7 +263,7 @@ def run_steps(steps: Sequence[Any], call: Call) -> None:
 
 
 def run_together(step: Together, call: Call) -> None:
-    """One launch of blocks that wait for each other; with counters twice: they must be left as they were found."""
+    """One launch of blocks that wait for each other; with counters twice, as they must be left unchanged."""
     counters = (ctypes.c_uint32 * step.grid[0])()
     table = [ctypes.c_void_p(ctypes.addressof(counters))] if step.counted else []
     values = [*(a.c(call) for a in step.first), *table, *(a.c(call) for a in step.last)]
@@ -283,7 +283,7 @@ def run_launch(step: Launch, call: Call) -> None:
 
 
 def run_plan(plan: Plan, arrays: Sequence[Array], *, misaligned: bool = False) -> tuple[Array, ...]:
-    """The outputs of a plan of own kernels. misaligned: at addresses that are not aligned to 16 bytes."""
+    """The outputs of a plan of Lamina's kernels. misaligned: at addresses that are not aligned to 16 bytes."""
     if plan.view:
         flat = pack(arrays[0], plan.inputs[0].physical)
         return (unpack(flat, plan.outputs[0].physical, plan.outputs[0].shape),)

@@ -1,9 +1,9 @@
-"""Multi-head attention in NumPy, float64, forward and backward, by the formulas of cuDNN's older interface.
+"""Multi-head attention in NumPy, float64, forward and backward, by the formulas of cuDNN's legacy API.
 
 queries: (batch, q_time, q_size); keys, values: (batch, kv_time, size). weights: "q_weights" (heads, projection,
-q_size) and so on, "o_weights" (heads, output, v_projection); a matrix that is missing is the identity, and without
-"o_weights" the heads stand side by side. "q_biases" ... (heads, projection, 1), "o_biases" (1, output, 1).
-A query sees the keys low <= j < high that lie before the keys' end. Positions past a query's end give zero.
+q_size) and so on, "o_weights" (heads, output, v_projection); a missing matrix is the identity, and without
+"o_weights" the heads are concatenated. "q_biases" ... (heads, projection, 1), "o_biases" (1, output, 1).
+A query attends to the keys low <= j < high before the keys' end. Positions past a query's end give zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass
 class Attention:
-    """One call and what its gradient needs."""
+    """One call, with the values needed for its gradient."""
 
     queries: Array
     keys: Array

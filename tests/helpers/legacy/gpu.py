@@ -1,6 +1,6 @@
-"""Operands on the GPU for the tests of operations: put, run, read back, compare with float64.
+"""Operands on the GPU for the tests of operations: upload, run, read back, compare with float64.
 
-Values are drawn in float64 and rounded to the operand's type first, so that the reference sees what cuDNN sees.
+Values are drawn in float64 and rounded to the operand's type first, so that the reference has cuDNN's inputs.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ TOLERANCE = {
     "int32": 0,
 }
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-#: Types that every operation takes; of the others cuDNN may refuse some, typed and with a reason.
+#: Types supported by every operation; of the others cuDNN may refuse some, with a typed error and a reason.
 SURE = ("float64", "float32", "float16")
-#: (alpha, beta): the result alone, with NaN in the output before; and a blend with what was there.
+#: (alpha, beta): the result alone, over NaN in the output; and a blend with the previous values.
 BLENDS = ((1.0, 0.0), (0.5, 2.0))
 
 
@@ -55,7 +55,7 @@ class Operand:
         self.dtype, self.format = dtype, format
 
     def read(self) -> Array:
-        """What the memory holds after all queued work, in float64, N, C, spatial."""
+        """The memory's contents after all queued work, in float64, N, C, spatial."""
         shape = stored(np.empty(self.values.shape), self.format).shape
         found = self.gpu.read(self.memory, shape, self.dtype).astype(np.float64)
         return np.moveaxis(found, -1, 1) if self.format == "nhwc" else found
@@ -65,7 +65,7 @@ class Operand:
         return {f"{name}_desc": self.desc, name: self.memory}
 
     def check(self, wanted: Array, *, tolerance: float | None = None) -> None:
-        """The memory holds `wanted`, within the type's tolerance."""
+        """Check that the memory holds `wanted`, within the type's tolerance."""
         close(self.read(), wanted, TOLERANCE[self.dtype] if tolerance is None else tolerance)
 
 
@@ -126,7 +126,7 @@ class Gpu:
         beta: float = 0.0,
         make: str = "tensor",
     ) -> Operand:
-        """An operand to be written: with NaN in it (which must not be read) or, for a blend, values."""
+        """An output operand: filled with NaN (which must not be read) or, for a blend, values."""
         old = self.normal(shape) if beta else np.full(tuple(shape), np.nan if dtype in FLOATS else 99)
         found: Operand = getattr(self, make)(old, dtype, format)
         found.values = found.values if beta else np.zeros(tuple(shape))
@@ -138,7 +138,7 @@ def _rounded(values: Array, dtype: str) -> Array:
 
 
 def ran(operation: Callable[[], Any], *, sure: bool) -> bool:
-    """Run it, and say whether it ran. What is not `sure` may be refused, by a typed error with its call."""
+    """Run it, and return whether it ran. If not `sure`, it may be refused, by a typed error with its call."""
     try:
         operation()
         return True

@@ -1,13 +1,13 @@
-"""Objects of every class made and closed many times, in a process of its own; prints one JSON object.
+"""Objects of every class created and closed many times, in a process of its own; prints one JSON object.
 
     python -m tests.helpers.legacy.lifetime COUNT DEVICE [PART PARTS]
 
-class -> [objects made, bytes that the process grew by, bytes that the device lost, seconds]. With DEVICE cpu the
-classes that need no GPU (of PARTS equal parts the one numbered PART), with cuda:0 those that need one, each COUNT
+class -> [objects created, growth of the process in bytes, loss of device memory in bytes, seconds]. With DEVICE cpu
+the classes that need no GPU (of PARTS equal parts the one numbered PART), with cuda:0 those that need one, each COUNT
 times or as often as SECONDS allow.
 
-The device's free memory is that of all processes on it. So the objects are made in PIECES, and what the device lost
-is the least that it lost in one of them: a leak loses in each, others' allocations do not grow in all of them (where
+The device's free memory is that of all processes on it. So the objects are created in PIECES, and the device's loss
+is the minimum over them: a leak loses memory in each, others' allocations do not grow in all of them (if
 they did, there are more pieces, up to MOST).
 """
 
@@ -33,7 +33,7 @@ from tests.helpers.cudnn.graph_cases import CASES
 from tests.helpers.legacy.makers import MAKERS
 from tests.helpers.resident import resident
 
-#: The most that one class may take that needs a GPU; ten times as much for the others.
+#: Time limit of one class that needs a GPU; ten times as much for the others.
 SECONDS = 12.0
 PIECES, MOST = 8, 24
 Maker = Callable[[], Any]
@@ -91,14 +91,14 @@ def graph_makers() -> dict[str, Maker]:
     return found
 
 
-#: What `planning_makers` makes.
+#: The classes of `planning_makers`.
 PLANNED = {
     "DeviceProperties", "Engine", "EngineConfig", "ExecutionPlan", "Heuristics", "KernelCache", "OperationGraph",
 }  # fmt: skip
 
 
 def _convolution(*, dynamic: bool) -> cudnn.Graph:
-    """A convolution in float16, channels last."""
+    """A convolution in float16, channels-last."""
     graph = cudnn.Graph(dynamic=dynamic)
     x = graph.tensor((8, 32, 16, 16), (8192, 1, 512, 32), "float16")
     w = graph.tensor((32, 32, 3, 3), (288, 1, 96, 32), "float16")
@@ -108,9 +108,9 @@ def _convolution(*, dynamic: bool) -> cudnn.Graph:
 
 
 def planning_makers(target: cudnn.Handle) -> dict[str, Maker]:
-    """What is made for a device: operation graphs, engines, plans, and the device's properties."""
+    """Objects made for a device: operation graphs, engines, plans, and the device's properties."""
     graph, cached = _convolution(dynamic=False), _convolution(dynamic=True).build(target)
-    # Engines that take sizes at run time compile their kernels: that would be 100,000 compilations.
+    # Engines with dynamic sizes compile their kernels: that would be 100,000 compilations.
     config = next(iter(graph.plans(target, ("a", "b", "fallback"), forbid=["runtime_compilation"]))).config
     assert config is not None
     built, (number, knobs) = graph.build(target), config.key
@@ -126,7 +126,7 @@ def planning_makers(target: cudnn.Handle) -> dict[str, Maker]:
 
 
 class BareHandle:
-    """What `cudnnCreate` gives, nothing around it: what the library itself leaves behind."""
+    """A handle from `cudnnCreate` without a wrapper: to measure leaks of the library itself."""
 
     def __init__(self) -> None:
         self.address = c.cudnnCreate()
@@ -142,7 +142,7 @@ class BareHandle:
 
 
 def device_makers(device: Device) -> dict[str, Maker]:
-    """What needs a GPU."""
+    """Objects that need a GPU."""
     handle = legacy.Handle(device)
     states = device.allocate(legacy.Dropout.states_size(handle))
     memory = (states, states.nbytes)
@@ -157,7 +157,7 @@ def device_makers(device: Device) -> dict[str, Maker]:
 
 
 def missing() -> set[str]:
-    """Classes of the graph API that no maker makes and the library has."""
+    """Classes of the graph API that the library has but no maker creates."""
     made = {*graph_makers(), *PLANNED, "ExpectedPlan"}  # the last one has no descriptor in the library
     own = (kind for kind in _kinds(Descriptor) if kind.__module__.startswith("lamina."))
     return {kind.__name__ for kind in own if kind.__name__ not in made and _known(kind)}
@@ -179,24 +179,24 @@ def _known(kind: type[Any]) -> bool:
 
 
 def turns(make: Maker, count: int, seconds: float) -> int:
-    """Make and close `count` objects, or as many as `seconds` allow; every other one goes unclosed."""
+    """Create and close `count` objects, or as many as `seconds` allow; every other one is left unclosed."""
     end = time.perf_counter() + seconds
     for i in range(count):
         made = make()
         if i % 2:
-            made.close()  # the others go with their last reference
+            made.close()  # the others are released with their last reference
         if i % 32 == 31 and time.perf_counter() > end:
             return i + 1
     return count
 
 
 def measure(make: Maker, count: int, device: Device) -> tuple[int, int, int, float]:
-    """(objects, growth, bytes that the device lost in each piece at least, seconds)."""
+    """(objects, growth, minimum loss of the device over the pieces in bytes, seconds)."""
 
     def free() -> int:
         if device.kind == "cpu":
             return 0
-        legacy.Handle(device).close()  # it destroys the handles that were let go of
+        legacy.Handle(device).close()  # it destroys the released handles
         device.synchronize()
         device.empty_cache()
         return device.memory_info().free
@@ -222,5 +222,5 @@ def main(count: int, device: Device, part: int = 0, parts: int = 1) -> dict[str,
 
 
 if __name__ == "__main__":
-    gc.freeze()  # the modules need not be looked through each time
+    gc.freeze()  # so that collections skip the modules
     print(json.dumps(main(int(sys.argv[1]), Device(sys.argv[2]), *map(int, sys.argv[3:]))))

@@ -1,4 +1,4 @@
-"""One of each class of the imperative API that needs no GPU, for tests that go through all."""
+"""One object of each class of the imperative API that needs no GPU, for tests that cover all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the operations mean, in NumPy float64: forward by the formula, gradients by hand.
+"""Reference implementations of the operations in NumPy float64: forward by the formula, gradients by hand.
 
-Tensors are N, C, spatial. `test_reference.py` holds the gradients against finite differences.
+Tensors are N, C, spatial. `test_reference.py` compares the gradients with finite differences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ints = Sequence[int]
 
 # ----------------------------------------------------------------------------------------------- convolution
 def _taps(window: Ints, stride: Ints, dilation: Ints, out: Ints) -> Any:
-    """Every filter position with the slice of the padded input that it meets."""
+    """Every filter position with the corresponding slice of the padded input."""
     for tap in itertools.product(*map(range, window)):
         places = zip(tap, stride, dilation, out, strict=True)
         yield tap, tuple(slice(t * d, t * d + (o - 1) * s + 1, s) for t, s, d, o in places)
@@ -61,7 +61,7 @@ def conv(
 def conv_data(
     dy: Array, w: Array, x: Ints, pad: Ints, stride: Ints, dilation: Ints, groups: int = 1, flip: bool = False
 ) -> Array:
-    """Gradient of `conv` by its input of shape `x`."""
+    """Gradient of `conv` with respect to its input of shape `x`."""
     w = _turned(w, flip)
     dx = _padded(np.zeros(x), pad)
     k, c = w.shape[0] // groups, w.shape[1]
@@ -78,7 +78,7 @@ def conv_data(
 def conv_filter(
     x: Array, dy: Array, w: Ints, pad: Ints, stride: Ints, dilation: Ints, groups: int = 1, flip: bool = False
 ) -> Array:
-    """Gradient of `conv` by its filter of shape `w`."""
+    """Gradient of `conv` with respect to its filter of shape `w`."""
     dw, padded = np.zeros(w), _padded(x, pad)
     k, c = w[0] // groups, w[1]
     for g, (tap, place) in itertools.product(range(groups), _taps(w[2:], stride, dilation, dy.shape[2:])):
@@ -92,7 +92,7 @@ def conv_filter(
 
 
 def columns(x: Array, w: Ints, pad: Ints, stride: Ints, dilation: Ints) -> Array:
-    """N·P·Q rows of C·R·S values that the filter meets."""
+    """im2col: N·P·Q rows of the C·R·S values under the filter."""
     shape, padded = conv_shape(x.shape, w, pad, stride, dilation), _padded(x, pad)
     taps = [
         padded[(slice(None), slice(None), *place)] for _, place in _taps(w[2:], stride, dilation, shape[2:])
@@ -135,7 +135,7 @@ OPS: dict[str, Callable[[Array, Array], Array]] = {
     "not": lambda a, b: 1 - a,
 }
 
-#: op -> reduction of an array over axes, kept as ones
+#: op -> reduction of an array over axes, kept with size 1
 REDUCTIONS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
     "add": lambda a, axes: a.sum(axes, keepdims=True),
     "mul": lambda a, axes: a.prod(axes, keepdims=True),
@@ -151,7 +151,7 @@ REDUCTIONS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
 
 # ---------------------------------------------------------------------------------------------------- pooling
 def _windows(x: Array, window: Ints, pad: Ints, stride: Ints, fill: float) -> tuple[Array, Array]:
-    """(N, C, P, ..., taps) of values and of whether they lie inside."""
+    """(N, C, P, ..., taps) of values and of whether they are inside."""
     out = [1 + (n + 2 * p - k) // s for n, k, p, s in zip(x.shape[2:], window, pad, stride, strict=True)]
     found = []
     for values in (_padded(x, pad, fill), _padded(np.ones_like(x), pad, 0.0)):
@@ -169,7 +169,7 @@ def pool(mode: str, x: Array, window: Ints, pad: Ints, stride: Ints) -> Array:
 
 
 def pool_gradient(mode: str, x: Array, dy: Array, window: Ints, pad: Ints, stride: Ints) -> Array:
-    """Gradient by x; of equal maxima the first takes all."""
+    """Gradient with respect to x; among equal maxima the first gets all."""
     values, inside = _windows(x, window, pad, stride, -np.inf if mode.startswith("max") else 0.0)
     if mode.startswith("max"):
         share = np.zeros_like(values)
@@ -223,7 +223,7 @@ def batch_norm(mode: str, x: Array, scale: Array, bias: Array, epsilon: float) -
 def batch_norm_gradient(
     mode: str, x: Array, dy: Array, scale: Array, epsilon: float
 ) -> tuple[Array, Array, Array]:
-    """Gradients by x, scale and bias."""
+    """Gradients with respect to x, scale and bias."""
     axes, (mean, _, _, inv) = norm_axes(mode, x), statistics(mode, x, epsilon)
     hat = (x - mean) * inv
     dbias, dscale = dy.sum(axes, keepdims=True), (dy * hat).sum(axes, keepdims=True)
@@ -259,7 +259,7 @@ def _box_sums(v: Array, before: int, after: int) -> Array:
 
 
 def divisive(x: Array, means: Array, n: int, alpha: float, beta: float, k: float) -> Array:
-    """x over the power of the window's squared deviations from the mean at its centre."""
+    """x over the power of the window's squared deviations from the mean at its center."""
     return x / (k + alpha / n**2 * _deviations(x, means, n)[0]) ** beta
 
 
@@ -273,7 +273,7 @@ def _deviations(x: Array, means: Array, n: int) -> tuple[Array, Array]:
 def divisive_gradient(
     x: Array, means: Array, dy: Array, n: int, alpha: float, beta: float, k: float
 ) -> tuple[Array, Array]:
-    """Gradients by x and by means."""
+    """Gradients with respect to x and means."""
     before = (n - 1) // 2
     squares, deviations = _deviations(x, means, n)
     scale = k + alpha / n**2 * squares
@@ -284,7 +284,7 @@ def divisive_gradient(
 
 # -------------------------------------------------------------------------------------------- spatial transformer
 def grid(theta: Array, h: int, w: int) -> Array:
-    """N×H×W×2 points, x first, from N×2×3 maps; corners are the centres of the corner pixels."""
+    """N×H×W×2 points, x first, from N×2×3 maps; corners are the centers of the corner pixels."""
     ys, xs = np.meshgrid(np.linspace(-1, 1, h), np.linspace(-1, 1, w), indexing="ij")
     return np.einsum("nij,hwj->nhwi", theta, np.stack([xs, ys, np.ones_like(xs)], -1))
 
@@ -317,7 +317,7 @@ def sample(x: Array, points: Array) -> Array:
 
 
 def sample_gradient(x: Array, points: Array, dy: Array) -> tuple[Array, Array]:
-    """Gradients by x and by the points."""
+    """Gradients with respect to x and the points."""
     n = np.arange(x.shape[0])[:, None, None]
     dx, dpoints, last = np.zeros_like(x), np.zeros_like(points), dy.transpose(0, 2, 3, 1)
     for row, column, inside, weight, slope_x, slope_y in _corners(points, *x.shape[2:]):
@@ -331,7 +331,8 @@ def sample_gradient(x: Array, points: Array, dy: Array) -> tuple[Array, Array]:
 
 # -------------------------------------------------------------------------------------------------------- CTC
 def ctc(activations: Array, labels: Sequence[Ints], lengths: Ints) -> tuple[Array, Array]:
-    """Costs and their gradients by activations (T, N, A), blank 0 (Graves et al. 2006, in logarithms)."""
+    """Costs and their gradients with respect to activations (T, N, A), blank 0 (Graves et al. 2006, in
+    logarithms)."""
     logs = softmax("log", "channel", activations.transpose(0, 2, 1)).transpose(0, 2, 1)
     costs, gradients = np.zeros(len(labels)), np.zeros_like(activations)
     for i, (label, steps) in enumerate(zip(labels, lengths, strict=True)):

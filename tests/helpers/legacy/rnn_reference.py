@@ -2,14 +2,14 @@
 
 Parameters have PyTorch's names and shapes: weight_ih_l0 (gates * hidden, inputs), weight_hh_l0 (gates * hidden,
 outputs), bias_ih_l0, bias_hh_l0 (gates * hidden,), weight_hr_l0 (projection, hidden), "_reverse" for the backward
-direction. A bias that is missing is zero; a missing weight_ih is the identity (skip input).
+direction. A missing bias is zero; a missing weight_ih is the identity (skip input).
 
 Gates, in order: LSTM i, f, g, o; GRU r, z, n, the reset gate applied after the recurrent product.
 x: (time, batch, inputs), padded; lengths: (batch,). Outputs beyond a sequence's end are zero. States are
-(layers * directions, batch, size), the directions of a layer next to each other.
+(layers * directions, batch, size), the directions of a layer adjacent to each other.
 
 A clipped LSTM is cuDNN's: c_t = f * clip(c_{t-1}) + i * g and h_t = o * tanh(clip(c_t)), so that the initial cell is
-clipped as every other one; the last cell is handed out as it is, before clipping.
+clipped like every other one; the last cell is returned before clipping.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GATES = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 3}
 
 @dataclass(frozen=True)
 class Rnn:
-    """What the network is."""
+    """The network's configuration."""
 
     cell: str
     inputs: int
@@ -82,14 +82,14 @@ class Gradients(NamedTuple):
 
 @dataclass
 class _Step:
-    """What one time step leaves for its gradient."""
+    """The values of one time step needed for its gradient."""
 
     time: int
-    active: Array  # (batch, 1), 1.0 where the sequence is still going
-    h: Array  # state before
+    active: Array  # (batch, 1), 1.0 while the sequence continues
+    h: Array  # previous state
     c: Array | None
     gates: list[Array] = field(default_factory=list)  # after their activation
-    inner: Array | None = None  # relu: what it is taken of; GRU: R_n h + b; LSTM: the cell before clipping
+    inner: Array | None = None  # relu: its argument; GRU: R_n h + b; LSTM: the cell before clipping
     cell: Array | None = None  # LSTM: the cell after clipping
 
 
@@ -120,7 +120,7 @@ def forward(
     c0: Any = None,
     lengths: Any = None,
 ) -> Result:
-    """y (time, batch, size * directions), the last states, and what `backward` needs."""
+    """y (time, batch, size * directions), the last states, and the values needed by `backward`."""
     p = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
     out = np.asarray(x, np.float64)
     time, batch = out.shape[:2]
@@ -177,7 +177,8 @@ def _direction(
 def _cell(
     rnn: Rnn, step: _Step, a: Array, b: Array, c: Array, projection: Array | None
 ) -> tuple[Array, Array]:
-    """The new h and c from the input's part a and the state's part b of the gates, (batch, gates * hidden)."""
+    """The new h and c from the input's contribution a and the state's contribution b to the gates, (batch, gates *
+    hidden)."""
     if rnn.cell in ("relu", "tanh"):
         h = np.maximum(a + b, 0.0) if rnn.cell == "relu" else np.tanh(a + b)
         step.gates, step.inner = [h], a + b
@@ -215,10 +216,11 @@ def backward(result: Result, dy: Any, dhn: Any = None, dcn: Any = None) -> Gradi
 
 
 def take_sides(result: Result, limit: float, distance: Callable[[], float]) -> int:
-    """Let relu's slope at sums within `limit` of zero be the one (0 or 1) that lessens `distance`; how many changed.
+    """Choose relu's slope (0 or 1) at sums within `limit` of zero so as to reduce `distance`; returns how many
+    changed.
 
-    Rounding may carry such a sum to the other side, and either slope is then a gradient of what was computed.
-    The values of `result` stay as they are.
+    Rounding may move such a sum to the other side, and either slope is then a valid gradient of the computed result.
+    The values of `result` are unchanged.
     """
     changed, nearest = 0, distance()
     for step in (step for done in result.tape for step in done.steps):
@@ -240,7 +242,7 @@ def _backward_direction(done: _Pass, dy: Array, dh: Array, dc: Array, gradients:
     dbw, dbr = np.zeros(len(dw)), np.zeros(len(dr))
     dp = np.zeros_like(done.projection) if done.projection is not None else None
     dlast = dc.copy()  # of the last cell, which is not clipped
-    dc[...] = 0  # of the clipped cell that the next step gets
+    dc[...] = 0  # of the clipped cell passed to the next step
     for step in reversed(done.steps):
         on = step.active
         total = on * (dh + dy[step.time])
@@ -266,7 +268,7 @@ def _backward_direction(done: _Pass, dy: Array, dh: Array, dc: Array, gradients:
 def _backward_cell(
     done: _Pass, step: _Step, dh: Array, dc: Array, dlast: Array, dp: Array | None
 ) -> tuple[Array, Array, Array, Array]:
-    """Gradients of the input's and the state's part of the gates, of h past the gates, and of c.
+    """Gradients of the input's and the state's contribution to the gates, of h past the gates, and of c.
 
     dc: of the cell after clipping. dlast: of the cell before it.
     """

@@ -74,7 +74,7 @@ def test_biases_and_residuals_are_added() -> None:
     biases = {f"{n}_biases": rng.normal(size=(HEADS, 2, 1)) for n in "qkv"} | {
         "o_biases": rng.normal(size=(1, 4, 1))
     }
-    # a bias is a weight on an input that is always one
+    # a bias is a weight on a constant input of one
     ones = [np.concatenate([x, np.ones((*x.shape[:2], 1))], axis=2) for x in (q, k, v)]
     wide = {f"{n}_weights": np.concatenate([w[f"{n}_weights"], biases[f"{n}_biases"]], axis=2) for n in "qkv"}
     expected = reference.forward(*ones, wide | {"o_weights": w["o_weights"]}, heads=HEADS).out

@@ -114,7 +114,7 @@ def test_spatial_transformer() -> None:
     np.testing.assert_allclose(ref.sample(x, ref.grid(theta[1:].repeat(2, 0), 5, 6)), x)  # the identity
     dpoints = normal(*points.shape)
     agree(ref.grid_gradient(dpoints), lambda v: ref.grid(v, 4, 3), theta, dpoints)
-    points = points * 0.97 + 0.011  # off the kinks of bilinear interpolation
+    points = points * 0.97 + 0.011  # away from the kinks of bilinear interpolation
     dy = normal(2, 2, 4, 3)
     dx, dpoints = ref.sample_gradient(x, points, dy)
     agree(dx, lambda v: ref.sample(v, points), x, dy)

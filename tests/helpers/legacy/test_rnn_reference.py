@@ -151,7 +151,7 @@ def test_sides_of_relu_are_taken_only_next_to_zero() -> None:
     assert before > 1e-3
     assert reference.take_sides(want, limit, distance) == len(places[::2])
     assert distance() < 1e-12
-    other.tape[0].steps[0].inner[...] *= -1  # sides that no rounding explains stay
+    other.tape[0].steps[0].inner[...] *= -1  # sides not explained by rounding stay
     got = reference.backward(other, dy)
     reference.take_sides(want, limit, distance)
     assert distance() > 0.1

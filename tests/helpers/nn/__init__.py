@@ -1,4 +1,4 @@
-"""Layers and networks with what PyTorch computes for them; `make_*.py` write the files."""
+"""Layers and networks with PyTorch's results for them; `make_*.py` write the files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A network of `nn.models` beside torchvision's of the same name, on the same weights."""
+"""A network of `nn.models` compared with torchvision's of the same name, on the same weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +11,12 @@ from lamina import nn, ops, value_and_grad
 from lamina.nn.dropout import _Dropout
 from tests.helpers.vision import models
 
-#: All of torchvision's networks that classify images.
+#: All of torchvision's image classification networks.
 CLASSIFIERS: list[str] = models.list_models(module=models)
 
 
 class _Shapes(TorchFunctionMode):
-    """Parameters get no memory: what is asked for with torch.empty has a shape and a type alone."""
+    """Parameters get no memory: torch.empty gives only shape and dtype."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -27,7 +27,7 @@ class _Shapes(TorchFunctionMode):
 
 def theirs(name: str, **options: Any) -> Any:
     """torchvision's, with random weights."""
-    # The names that warn without it take it.
+    # The names that warn without it accept it.
     if name in ("googlenet", "inception_v3"):
         options = {"init_weights": True, **options}
     return getattr(models, name)(weights=None, **options)
@@ -60,7 +60,7 @@ def our_settings(name: str, **options: Any) -> dict[str, Any]:
 
 
 def settings(net: Any) -> dict[str, Any]:
-    """What layers do beside what their weights say, by name; how much is dropped where anything is, in order."""
+    """Layer settings besides the weights, by name; nonzero dropout rates, in order."""
     found: dict[str, Any] = {}
     for name, module in net.named_modules():
         kinds = {kind.__name__ for kind in type(module).__mro__}
@@ -86,7 +86,7 @@ def pair(name: str, **options: Any) -> tuple[nn.Module, Any]:
 
 
 def prepare(our: nn.Module, their: Any) -> None:
-    """Give both the same weights, none of which are all alike, and leave nothing random in them."""
+    """Give both the same varied weights, and remove all randomness."""
     rng = np.random.default_rng(0)
     state = their.state_dict()
     for value in state.values():
@@ -98,7 +98,7 @@ def prepare(our: nn.Module, their: Any) -> None:
 
 
 def _lively(value: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """What starts with one number everywhere (norms, biases, scales, zeros) with others around it."""
+    """Replace constant initial values (norms, biases, scales, zeros) by numbers around them."""
     if not np.issubdtype(value.dtype, np.floating) or np.ptp(value) > 0:
         return value.copy()
     around = (
@@ -108,14 +108,14 @@ def _lively(value: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray
 
 
 def apart(found: Any, expected: Any) -> float:
-    """The largest difference, as a share of the largest number."""
+    """The largest difference, relative to the largest number."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     assert found.shape == expected.shape
     return float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-30))
 
 
 def outputs_apart(our: nn.Module, their: Any, shape: tuple[int, ...]) -> float:
-    """How far the outputs in inference lie from torchvision's, for inputs of a shape."""
+    """The difference of the outputs in inference from torchvision's, for inputs of a shape."""
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     with torch.no_grad():
         expected = their.eval()(torch.from_numpy(x)).numpy()
@@ -123,9 +123,9 @@ def outputs_apart(our: nn.Module, their: Any, shape: tuple[int, ...]) -> float:
 
 
 def gradients_apart(our: nn.Module, their: Any, shape: tuple[int, ...]) -> dict[str, float]:
-    """How far the gradients of all parameters in training, and the statistics after it, lie from torchvision's.
+    """The difference of all parameters' gradients in training, and of the statistics after it, from torchvision's.
 
-    In float64, where norms over few numbers do not enlarge errors.
+    In float64, where norms over few numbers do not amplify errors.
     """
     our, their = our.double().train(), their.double().train()
     x = np.random.default_rng(1).standard_normal(shape)
@@ -141,7 +141,7 @@ def gradients_apart(our: nn.Module, their: Any, shape: tuple[int, ...]) -> dict[
     wanted = {key: p.grad for key, p in their.named_parameters()}
     assert set(gradients) == set(wanted)
     largest = max(float(v.abs().max()) for v in wanted.values())
-    # What is zero in exact arithmetic, such as a bias before a norm, is compared with the largest of all.
+    # Values that are zero in exact arithmetic, such as a bias before a norm, are compared with the largest of all.
     found = {
         key: float(np.abs(gradients[key].numpy() - v.numpy()).max())
         / max(float(v.abs().max()), 1e-6 * largest)
@@ -174,7 +174,7 @@ def starts_as(name: str, **options: Any) -> None:
 
 
 def start_alike(our_net: nn.Module, their_net: Any) -> None:
-    """Initial values have the same distributions: constants, else mean, deviation and the ends of flat ones.
+    """Initial values have the same distributions: constants, else mean, deviation and the bounds of uniform ones.
 
     Mean and deviation are compared within six standard errors of normal numbers.
     """
@@ -190,7 +190,7 @@ def start_alike(our_net: nn.Module, their_net: Any) -> None:
         assert abs(float(found.std()) / deviation - 1) < 6 / np.sqrt(count), key
         assert abs(float(found.mean() - expected.mean())) < 6 * deviation * np.sqrt(2 / count), key
         kurtosis = ((expected - expected.mean()) ** 4).mean() / deviation**4
-        if kurtosis < 2.1 and count > 200:  # flat: the ends are known well
+        if kurtosis < 2.1 and count > 200:  # uniform: the bounds are well determined
             ends = (found.min() - expected.min(), found.max() - expected.max())
             assert np.abs(ends).max() < 12 * np.ptp(expected) / count, key
 

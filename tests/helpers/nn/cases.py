@@ -1,4 +1,4 @@
-"""Layers that Lamina and PyTorch both have, by the same name and with the same arguments."""
+"""Layers in both Lamina and PyTorch, by the same name and with the same arguments."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""One network of each family that the package has, with images that are small for it; how large all are."""
+"""One network of each family in the package, with small image sizes; the sizes of all networks."""
 
 #: Name of a builder -> pixels on a side.
 SMALL = {
@@ -7,9 +7,9 @@ SMALL = {
     "mobilenet_v2": 64, "mobilenet_v3_small": 64, "regnet_y_400mf": 64, "resnet18": 64, "shufflenet_v2_x0_5": 64,
     "squeezenet1_1": 64, "swin_t": 64, "swin_v2_t": 64, "vgg11_bn": 32, "vit_b_32": 64,
 }  # fmt: skip
-#: Those that have no pool over any size, with the images that they were published for.
+#: Those without a pooling for any size, with their published image sizes.
 FIXED = {"AlexNet": 224, "LeNet": 28, "OverFeat": 231}
-#: Numbers of parameters: torchvision's, and those of the layers of OverFeat and GoogLeNet without what is auxiliary.
+#: Numbers of parameters: torchvision's, and those of OverFeat's and GoogLeNet's layers without auxiliary classifiers.
 PARAMETERS = {
     "AlexNet": 46_764_746, "GoogLeNet": 6_998_552, "LeNet": 61_706, "OverFeat": 145_920_872,
     "alexnet": 61_100_840, "convnext_base": 88_591_464, "convnext_large": 197_767_336,

@@ -1,4 +1,4 @@
-"""Writes golden.npz: what PyTorch's layers compute and how they print. Run with PyTorch installed:
+"""Writes golden.npz: results and reprs of PyTorch's layers. Run with PyTorch installed:
 
 python -m tests.helpers.nn.make_golden
 """

@@ -1,4 +1,4 @@
-"""Writes golden_networks.npz: outputs of PyTorch's networks, in inference and of a loss in training.
+"""Writes golden_networks.npz: outputs of PyTorch's networks in inference, and of a loss in training.
 
 python -m tests.helpers.nn.make_golden_networks
 """

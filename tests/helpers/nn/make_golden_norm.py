@@ -1,4 +1,4 @@
-"""Writes golden_norm.npz: what PyTorch's normalization layers compute in training, learn and keep. Needs PyTorch:
+"""Writes golden_norm.npz: results, gradients and buffers of PyTorch's norm layers in training. Needs PyTorch:
 
 python -m tests.helpers.nn.make_golden_norm
 """

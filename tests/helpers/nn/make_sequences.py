@@ -1,4 +1,4 @@
-"""Writes sequences.npz: what PyTorch's layers on sequences compute, and gradients. Run with PyTorch installed:
+"""Writes sequences.npz: results of PyTorch's sequence layers, and gradients. Run with PyTorch installed:
 
 python -m tests.helpers.nn.make_sequences
 """

@@ -1,4 +1,4 @@
-"""Networks with weights by a formula, so that two libraries can be given the same ones without keeping them."""
+"""Networks with weights by a formula, so that two libraries can use the same ones without storing them."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Network(NamedTuple):
-    """A network of lamina.nn, the description of the same network in benchmarks.networks, and what it is fed."""
+    """A network of lamina.nn, the description of the same network in benchmarks.networks, and its inputs."""
 
     make: str
     arguments: tuple[Any, ...]
@@ -15,7 +15,7 @@ class Network(NamedTuple):
     shape: tuple[int, ...]
 
 
-#: Small images and few classes; all but the dropout's share is as in the full networks.
+#: Small images and few classes; otherwise as the full networks, except for the dropout rate.
 NETWORKS = [
     Network("GoogLeNet", (5,), "googlenet", (2, 3, 64, 64)),
     Network("resnet18", (5,), "resnet18", (2, 3, 40, 40)),
@@ -25,7 +25,7 @@ NETWORKS = [
 
 
 def values(index: int, key: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The value of the index-th entry of a state_dict: calm enough that deep networks stay in range."""
+    """The value of the index-th entry of a state_dict: small enough that deep networks stay in range."""
     rng = np.random.default_rng(index)
     if key.endswith("num_batches_tracked"):
         return np.array(3)
@@ -42,5 +42,5 @@ def weights(state: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def images(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """What the networks are fed."""
+    """The networks' inputs."""
     return np.random.default_rng(99).standard_normal(shape).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Layers on sequences that Lamina and PyTorch both have, by the same names and arguments."""
+"""Sequence layers in both Lamina and PyTorch, by the same names and arguments."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class SequenceCase(NamedTuple):
-    """A layer, the shapes of its float inputs, and what else its forward takes."""
+    """A layer, the shapes of its float inputs, and further arguments of its forward."""
 
     layer: str
     args: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""A network beside the same one in PyTorch: keys, outputs, gradients."""
+"""A network compared with the same one in PyTorch: keys, outputs, gradients."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import lamina as lm
 from lamina import nn
 from lamina._tree import leaves
 
-#: Of outputs and gradients, relative to the largest value. A gradient that is 0 in exact numbers (of a bias before a
-#: norm) is compared with a hundredth of the largest gradient of all.
+#: For outputs and gradients, relative to the largest value. A gradient that is exactly 0 mathematically (of a bias
+#: before a norm) is compared with a hundredth of the largest gradient of all.
 OUTPUT, GRADIENT = 1e-4, 1e-3
 
 
@@ -52,10 +52,10 @@ def check(
     of: Any = None,
     weights: Any = 1.0,
 ) -> None:
-    """The outputs agree, and the gradients of a random mean of them. Modes stay as they are.
+    """The outputs agree, and the gradients of a random mean of them. Modes are unchanged.
 
-    theirs: PyTorch's network, or a function that runs the network `of`. outputs: picks tensors out of what a network
-    gives, the same for both. weights: what outputs are multiplied by, 0 where they do not matter.
+    theirs: PyTorch's network, or a function that runs the network `of`. outputs: selects tensors from a network's
+    result, the same for both. weights: factors of the outputs, 0 for irrelevant ones.
     """
     import torch
 

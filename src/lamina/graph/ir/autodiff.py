@@ -1,6 +1,6 @@
-"""Reverse-mode differentiation: walk the nodes backwards and ask each op for its gradient.
+"""Reverse-mode differentiation: visit the nodes backwards and call each op's `vjp`.
 
-Gradients are calls to ops, recorded like everything else; gradients of gradients need nothing more.
+Gradients are op calls, recorded like any other, so higher-order gradients need nothing more.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def gradients(
 ) -> list[Value]:
     """d(outputs)/d(wrt), one value of the same shape per entry of wrt.
 
-    outputs: scalars (shape ()), or any shapes when `grads` gives the gradient that arrives at each.
-    A value that outputs do not depend on has gradient zero.
+    outputs: scalars (shape ()), or any shapes if `grads` gives the incoming gradient of each.
+    An entry that outputs do not depend on has gradient zero.
     Raises ValueError for a non-scalar output without a gradient, TypeError for a non-differentiable op on
     the way or an integer input.
     """
@@ -41,22 +41,22 @@ def gradients(
 def arriving_gradients(
     outputs: Value | Sequence[Value], wrt: Sequence[Value], grads: Sequence[Any] | None = None
 ) -> list[Value | None]:
-    """The same, but None for what outputs do not depend on."""
+    """As `gradients`, but None for entries that outputs do not depend on."""
     outs = [_value(v) for v in ([outputs] if isinstance(outputs, Operand) else outputs)]
-    with as_recorded():  # by what stood there, not by what was written over it since
+    with as_recorded():  # with the values as recorded, ignoring later overwrites
         wrt = [_value(v) for v in wrt]
     return gradients_or_none(outs, wrt, grads or [_one(v) for v in outs])
 
 
 def zero_gradient(v: Value) -> Value:
-    """The gradient of what nothing depends on: zeros of its shape and dtype."""
+    """The gradient of a value that does not contribute: zeros of its shape and dtype."""
     return _as_value(None, v.spec)
 
 
 def gradients_or_none(
     outputs: Sequence[Value], wrt: Sequence[Value], grads: Sequence[Any]
 ) -> list[Value | None]:
-    """The same, where the gradient that arrives at each output is given: None for what outputs do not depend on."""
+    """As `gradients`, with the incoming gradient of each output: None for entries that outputs do not depend on."""
     _check_floats(wrt)
     with as_recorded():
         found = _pull(outputs, grads, wrt, _recorded)
@@ -66,9 +66,10 @@ def gradients_or_none(
 def known_gradients(
     outputs: Sequence[Value], wrt: Sequence[Value], grads: Sequence[Tensor], *, last: bool
 ) -> list[Tensor | None]:
-    """The same for values of a tape, computed and not recorded; None where outputs do not depend on an entry of wrt.
+    """The same for values of a tape, computed and not recorded; None for entries of wrt that outputs do not depend
+    on.
 
-    last: nothing asks for these derivatives again: what the nodes hold is let go on the way.
+    last: these derivatives are not needed again: values held by the nodes are freed on the way.
     """
     return _pull(outputs, grads, wrt, _computed, last=last)
 
@@ -116,9 +117,9 @@ def _computed(node: Node, grads: Sequence[Any], asked: Sequence[bool]) -> Sequen
 
 
 def _composed(node: Node, inputs: Sequence[Any]) -> tuple[Sequence[Value], list[Value]]:
-    """The outputs of an op without a gradient, written with other ops, and the values that stand for its inputs.
+    """The outputs of an op without a gradient, composed of other ops, and the values that stand for its inputs.
 
-    Raises TypeError where nobody has written it so.
+    Raises TypeError if the op has no such composition.
     """
     own = [bind(Alias(), x)[0] for x in inputs]
     found = node.op.composed(*own)
@@ -128,7 +129,7 @@ def _composed(node: Node, inputs: Sequence[Any]) -> tuple[Sequence[Value], list[
 
 
 def _arrived(ys: Sequence[Value], grads: Sequence[Any]) -> tuple[list[Value], list[Any]]:
-    """Those of the outputs at which a gradient arrived, and these."""
+    """The outputs with an incoming gradient, and these gradients."""
     kept = [(y, g) for y, g in zip(ys, grads, strict=False) if g is not None]
     return [y for y, _ in kept], [g for _, g in kept]
 
@@ -140,7 +141,7 @@ def _backward(
     wrt: set[Value],
     vjp: Callable[[Node, Sequence[Any], Sequence[bool]], Sequence[Any]],
 ) -> None:
-    """Add the gradients of a node's inputs to what has arrived there."""
+    """Accumulate the gradients of a node's inputs."""
     grads = [arriving.get(v) for v in node.outputs]
     if not any(g is not None for g in grads):
         return
@@ -163,7 +164,7 @@ def _backward(
 
 
 def _within(value: Value, g: Any) -> Any:
-    """A gradient summed over the axes along which an elementwise op repeated its input."""
+    """A gradient summed over the axes along which an elementwise op broadcast its input."""
     target, shape = value.shape, tuple(g.shape)
     lead = len(shape) - len(target)
     if shape == target or lead < 0 or any(t not in (1, n) for t, n in zip(target, shape[lead:], strict=True)):
@@ -172,7 +173,7 @@ def _within(value: Value, g: Any) -> Any:
 
 
 def _depends_on(nodes: Sequence[Node], targets: set[Value]) -> set[Node]:
-    """The nodes through which some output depends on one of the targets: by floats, as integers have no gradient."""
+    """The nodes by which some output depends on one of the targets through floats, as integers have no gradient."""
     needed: set[Node] = set()
     for node in nodes:
         for v in node.inputs:
@@ -201,7 +202,7 @@ def _check_floats(wrt: Sequence[Value]) -> None:
 
 
 def _value(x: Any) -> Value:
-    """A traced value; within `lamina.jit` also what stands for a tensor. Raises TypeError for others."""
+    """A traced value; within `lamina.jit` also the one that stands for a tensor. Raises TypeError for others."""
     by = recorder()
     found = x if by is None else by.read(x)
     if not isinstance(found, Value):

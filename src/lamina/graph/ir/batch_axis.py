@@ -1,8 +1,8 @@
 """Which axis holds the samples of a batch: proven from the ops of a graph, not guessed from its shapes.
 
 One program is traced for n samples and for N > n. Where both graphs are the same but for the number of samples, and
-no op lets one sample see another (`Op.batch_axes`), the larger graph computes the smaller one: with anything as the
-samples n to N - 1 its outputs hold the smaller one's as their first n samples.
+no op mixes samples (`Op.batch_axes`), the larger graph computes the smaller one: with arbitrary padding as the
+samples n to N - 1, the first n samples of its outputs are those of the smaller one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lamina.spec import Shape, Spec
 
 
 class Batch(NamedTuple):
-    """The axis of each input that holds the samples (None: the same for all of them), and how many there are."""
+    """The batch axis of each input (None: the same for all samples), and the numbers of samples."""
 
     axes: tuple[int | None, ...]
     small: int
@@ -28,9 +28,9 @@ class Batch(NamedTuple):
 
 
 def batch_of(small: Sequence[Spec], large: Sequence[Spec]) -> Batch | None:
-    """The batch in which two lists of inputs differ: one axis of each that differs, all from n to the same N > n.
+    """The batch in which two lists of inputs differ: one axis in each that differs, always from n to the same N > n.
 
-    None where they differ in anything else, or in nothing.
+    None if they differ in anything else, or in nothing.
     """
     axes: list[int | None] = []
     sizes: set[tuple[int, int]] = set()
@@ -51,10 +51,10 @@ def batch_of(small: Sequence[Spec], large: Sequence[Spec]) -> Batch | None:
 def output_axes(
     small: Graph, large: Graph, batch: Batch, *, anywhere: bool = False
 ) -> tuple[BatchAxis | None, ...] | None:
-    """Where the samples lie in the outputs of both graphs, when the large one computes the small one; else None.
+    """The batch axes of the outputs of both graphs if the large one computes the small one; else None.
 
-    small, large: traces of one program. batch: which axes of their inputs hold the samples.
-    anywhere: the small one's samples may be any neighbouring ones of the large one's, not only the first.
+    small, large: traces of one program. batch: the batch axes of their inputs.
+    anywhere: the small graph's samples may be any consecutive ones of the large one's, not only the first.
     """
     if len(small.nodes) != len(large.nodes) or len(small.outputs) != len(large.outputs):
         return None
@@ -62,7 +62,7 @@ def output_axes(
 
 
 class _AxisTracker:
-    """Two graphs walked through side by side: for each value of the small one its twin, and where its samples lie."""
+    """Walks two graphs side by side: for each value of the small one its twin, and its batch axis."""
 
     def __init__(self, small: Graph, large: Graph, batch: Batch, anywhere: bool) -> None:
         self.small, self.large, self.n, self.count = small, large, batch.small, batch.large
@@ -97,13 +97,13 @@ class _AxisTracker:
         return True
 
     def unbatched(self, a: Node, b: Node) -> Sequence[BatchAxis | None]:
-        """Of what depends on no sample: the same for all, repeated for each where it is expanded to them."""
+        """The axes of outputs that depend on no sample: none, unless they are expanded to all samples."""
         if isinstance(b.op, Expand):
             return [self.differing(a.outputs[0].spec, b.outputs[0].spec)]
         return [None] * len(b.outputs)
 
     def matches(self, a: Value, b: Value) -> bool:
-        """Whether the two are twins; constants are compared when they are first met."""
+        """Whether two values are twins; constants are compared when first visited."""
         if a in self.twins:
             return self.twins[a] is b
         if a.constant is None or b.constant is None or a.dtype != b.dtype:
@@ -141,7 +141,7 @@ class _AxisTracker:
         return a.shape == tuple(shape) and a.dtype == b.dtype
 
     def alike(self, a: Op, b: Op) -> bool:
-        """Whether two ops are the same but for sizes that count samples."""
+        """Whether two ops are equal except for sizes that count samples."""
         if type(a) is not type(b):
             return False
         return all(self.same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
@@ -150,14 +150,14 @@ class _AxisTracker:
         return bool(a == b) or (_is_shape(a) and _is_shape(b) and self.scaled(a, b))
 
     def scaled(self, a: Shape, b: Shape) -> bool:
-        """Whether sizes are the same, or count so many samples (a: n times something, b: N times the same)."""
+        """Whether sizes are equal, or count samples (a: n times something, b: N times the same)."""
         return len(a) == len(b) and all(
             x == y or x * self.count == y * self.n for x, y in zip(a, b, strict=True)
         )
 
 
 def _repeats(x: np.ndarray[Any, Any], axis: BatchAxis) -> bool:
-    """Whether all samples along an axis are the same."""
+    """Whether all samples along an axis are equal."""
     samples = np.moveaxis(x, axis.axis, 0).reshape(-1, axis.size, *np.delete(x.shape, axis.axis))
     first = samples[0].tobytes()
     return all(s.tobytes() == first for s in samples)

@@ -1,7 +1,8 @@
-"""What the code of functions does with numbers that outlive a call: whether it counts them up, and goes by them.
+"""Finds in bytecode what functions do with numbers that outlive a call: whether they increment them and depend on
+them.
 
-A place is where such a number is kept: a variable of the module or of a function around, an attribute, an item of a
-dictionary or a list under a constant key.
+A place is where such a number is kept: a module variable, a variable of an enclosing function, an attribute, an item
+of a dictionary or a list under a constant key.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from typing import Literal, NamedTuple, TypeAlias
 
 
 class CountPlace(NamedTuple):
-    """kind: ATTR, ITEM, GLOBAL or DEREF (of a function around). name: of the variable or attribute, or the key."""
+    """kind: ATTR, ITEM, GLOBAL or DEREF (of an enclosing function). name: of the variable or attribute, or the
+    key."""
 
     kind: str
     name: Hashable
 
 
-#: What is done with a place, or None where code may go on elsewhere or ends ("leave"), or a variable keeps what was
-#: computed last ("keep").
+#: An action on a place, or on None: a jump or return ("leave"), or the last result is stored in a local
+#: variable ("keep").
 Event: TypeAlias = tuple[Literal["read", "write", "leave", "keep"], CountPlace | None]
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function and of the functions that are written in it."""
+    """The code of a function and of the functions nested in it."""
     yield code
     for x in code.co_consts:
         if isinstance(x, CodeType):
@@ -33,12 +35,12 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def is_counted_by(codes: Iterable[CodeType], places: Iterable[CountPlace]) -> bool:
-    """Whether functions assign one of the places what they compute of it (`count += 1`), and read it for something
-    else, too: a count that is only counted changes nothing.
+    """Whether functions assign to one of the places a value computed from it (`count += 1`), and also read it for
+    something else: a counter that is only incremented changes nothing.
     """
     wanted, moved, other = set(places), False, False
     for code in codes:
-        read: list[str] | None = None  # what is done since the place was read, until there is a branch
+        read: list[str] | None = None  # actions since the place was read, until a branch
         for what, place in _events(code):
             if what == "write" and place in wanted and read is not None:
                 moved, other = True, other or "keep" in read
@@ -53,8 +55,8 @@ def is_counted_by(codes: Iterable[CodeType], places: Iterable[CountPlace]) -> bo
 
 
 def _events(code: CodeType) -> Iterator[Event]:
-    """What a function does with places, in the order of its code."""
-    key: Hashable = None  # what was loaded last, where that is a constant
+    """The actions of a function on places, in bytecode order."""
+    key: Hashable = None  # the last value loaded, if constant
     ahead: list[CountPlace] = []  # items that are read to be written again: `d[key] += 1`
     last = ""
     for step in dis.get_instructions(code):

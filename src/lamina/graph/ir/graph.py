@@ -1,8 +1,8 @@
-"""Values, nodes and graphs: what a program records when it runs on traced values.
+"""Values, nodes and graphs: the record of a program that runs on traced values.
 
-A value knows the node that makes it, a node knows its inputs; a graph is a list of inputs, a list of
-outputs and everything between them. Nothing is recorded in a global place, so traces nest freely, and what
-no output needs is never in the graph.
+A value knows the node that produces it, a node knows its inputs; a graph is a list of inputs, a list of
+outputs and everything between them. There is no global graph: traces nest freely, and a graph never contains nodes
+that no output needs.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from lamina.tensors import Tensor, as_constant, as_tensor
 _serial = itertools.count()
 
 
-#: Bytes up to which what stays the same is kept though it is larger than what it is made of.
+#: Size in bytes up to which a constant result is kept though it is larger than its inputs.
 _LITTLE = 1 << 20
-#: Where the program that is traced will run.
+#: The device on which the traced program will run.
 _place: ContextVar[Device | None] = ContextVar("lamina_traced_for", default=None)
 
 
 @contextmanager
 def traced_for(device: Device | None) -> Iterator[None]:
-    """Within the block traced values say that they are on a device; with None, as around it."""
+    """Within the block traced values report this device; with None, the device of the surrounding block."""
     token = _place.set(device or _place.get())
     try:
         yield
@@ -73,7 +73,7 @@ class Value(InPlace["Value"]):
 
     spec: shape and dtype (the layout is chosen when the graph is compiled).
     node, index: the producer and which of its outputs this is; node is None for inputs and constants.
-    constant: the tensor, for constants. known: the tensor, where the value is computed already (on a `EagerTape`).
+    constant: the tensor, for constants. known: the tensor, if the value is computed already (on an `EagerTape`).
     """
 
     __slots__ = ("_spec", "constant", "index", "known", "name", "node")
@@ -108,7 +108,8 @@ class Value(InPlace["Value"]):
 
     @property
     def device(self) -> Device:
-        """Where the program will run, or the values are already; the CPU where nobody has said (`lamina.trace`)."""
+        """Where the program will run, or where the computed values are; the CPU if neither is known
+        (`lamina.trace`)."""
         return self.known.device if self.known is not None else _place.get() or Device("cpu")
 
     def to(
@@ -119,7 +120,7 @@ class Value(InPlace["Value"]):
         non_blocking: bool = False,
         copy: bool = False,
     ) -> Value:
-        """In another dtype. A program runs on one device: raises ValueError for another one."""
+        """Converted to another dtype. A program runs on one device: raises ValueError for a different one."""
         place, kind = destination(where, device, dtype)
         known = self.known is not None or _place.get() is not None
         wanted = place if place is None or isinstance(place, Device) else Device(place)
@@ -143,7 +144,7 @@ class Value(InPlace["Value"]):
 
     @property
     def behind(self) -> Value:
-        """The value itself, behind all markers."""
+        """The value itself, without markers."""
         value = self
         while value.node is not None and isinstance(value.node.op, Marker):
             value = value.node.op.passed(value.node.inputs)[value.index]
@@ -151,7 +152,7 @@ class Value(InPlace["Value"]):
 
     @property
     def held(self) -> Tensor | None:
-        """The tensor, where the numbers are there already."""
+        """The tensor, if the value is computed already."""
         return self.known if self.constant is None else self.constant
 
     def __bool__(self) -> bool:
@@ -167,14 +168,14 @@ class Value(InPlace["Value"]):
         return self._number(why).__array__(*args, **kwargs)
 
     def __setitem__(self, key: Any, values: Any) -> None:
-        """Let it hold other elements where a key names them (see `getitem`)."""
+        """Overwrite the elements that a key selects (see `getitem`)."""
         self.copy_(self.at[key].set(values))
 
     def copy_(self, values: Any, non_blocking: bool = False) -> Value:
-        """Let it hold other values from now on, and what it is a part of, or a part of it, with it.
+        """Overwrite the value from now on, and with it the value that it is a view of, and its own views.
 
-        The graph has a value of its own for each: what was recorded before reads the one before. Raises ShapeError
-        for another shape, TypeError for an argument, which is its caller's, and within `lamina.trace`.
+        In the graph each state is a value of its own: nodes recorded before read the old one. Raises ShapeError
+        for another shape, TypeError for an argument, which belongs to the caller, and within `lamina.trace`.
         """
         by = recorder()
         if by is None:
@@ -186,12 +187,12 @@ class Value(InPlace["Value"]):
         return self
 
     def clone(self) -> Value:
-        """The same values, which nothing that is written to this one changes; gradients go through."""
+        """A copy that later writes to this value do not change; gradients flow through."""
         by = recorder()
         return self if by is None else by.call_op(Clone(), [self])  # type: ignore[return-value]
 
     def contiguous(self) -> Value:
-        """Itself, or, of a part whose elements do not stand one behind the other in the whole, a value of its own."""
+        """Itself; for a view that is not contiguous in its base, a value of its own."""
         lie = _strides_within(self)
         rows = contiguous(self.shape).strides
         alone = lie is None or all(n == 1 or a == b for n, a, b in zip(self.shape, lie, rows, strict=True))
@@ -203,7 +204,7 @@ class Value(InPlace["Value"]):
         )
 
     def _number(self, why: str = "") -> Tensor:
-        """The tensor. Raises TypeError: there is no number before the graph runs."""
+        """The tensor. Raises TypeError if there are no numbers before the graph runs."""
         by = recorder()
         found = tensor_of(self if by is None else by.read(self))  # type: ignore[arg-type]
         if found is None:
@@ -215,15 +216,15 @@ class Value(InPlace["Value"]):
         return found
 
     def item(self) -> Any:
-        """The value of one element as a Python number, where it is known. Raises TypeError while it is not."""
+        """The value of one element as a Python number, if known. Raises TypeError otherwise."""
         return self._number().item()
 
     def tolist(self) -> Any:
-        """The values as nested lists of Python numbers, where they are known. Raises TypeError while they are not."""
+        """The values as nested lists of Python numbers, if known. Raises TypeError otherwise."""
         return self._number().tolist()
 
     def numpy(self) -> Any:
-        """The values as an array, where they are known. Raises TypeError while they are not."""
+        """The values as an array, if known. Raises TypeError otherwise."""
         return self._number().numpy()
 
     def __float__(self) -> float:
@@ -244,11 +245,11 @@ class Value(InPlace["Value"]):
 
 
 class Node:
-    """One application of an op: inputs, outputs, the policy that was in force, and where it comes from.
+    """One application of an op: inputs, outputs, the policy then in force, and the origin.
 
     serial: nodes run in the order of their serials; a node that replaces another takes over its serial, or the next
-    possible one where it reads what stands there. specs: of the outputs; inferred where they are not given.
-    origin: the module and the line that recorded it; a node that replaces others is given theirs.
+    possible one after the producers of its inputs. specs: of the outputs; inferred if not given.
+    origin: the module and the line that recorded it; a replacement inherits it.
     """
 
     __slots__ = ("inputs", "op", "origin", "outputs", "policy", "serial")
@@ -271,7 +272,7 @@ class Node:
         self.outputs = tuple([Value(s, node=self, index=i) for i, s in enumerate(specs)])
 
     def with_inputs(self, inputs: tuple[Value, ...], op: Op | None = None) -> Node:
-        """This node on other inputs (itself when nothing changes), at the same place in the order."""
+        """This node with other inputs (itself if nothing changes), at the same place in the order."""
         others = [(a._spec, b._spec) for a, b in zip(inputs, self.inputs, strict=True) if a is not b]
         if op is None and not others:
             return self
@@ -285,13 +286,13 @@ class Node:
 
 
 def _behind(inputs: Iterable[Value], serial: float) -> float:
-    """The serial, or right behind the producers of `inputs` if that is later."""
+    """The serial, or the next one after the producers of `inputs` if that is later."""
     last = max([v.node.serial for v in inputs if v.node is not None], default=-inf)
     return serial if last < serial else nextafter(last, inf)
 
 
 def mark() -> float:
-    """A place in the order of recording: nodes that are made from now on have higher serials."""
+    """A position in the order of recording: nodes made from now on have higher serials."""
     return next(_serial)
 
 
@@ -302,13 +303,13 @@ def constant(x: Any) -> Value:
 
 
 class Capture:
-    """Records a function whole: tensors that it closes over become inputs, what it writes to them outputs.
+    """Records a function with its side effects: tensors of its closure become inputs, its writes to them outputs.
 
-    tensors: those that were read or written, in order of first use, by id; inputs: what stands for each.
-    written: id -> its value after the function. guards: what the record depends on beside its arguments.
-    feeds: inputs of which each call asks anew. finals: what each call does at its end.
-    contents: what values hold that were written over; holders: the other way round. What surrounds it began them.
-    assigned: what attributes of objects held before the function assigned them, by the object's id and the name.
+    tensors: those read or written, in order of first use, by id; inputs: the value that stands for each.
+    written: id -> its value after the function. guards: conditions beside the arguments under which the record holds.
+    feeds: inputs that each call requests anew. finals: called at the end of each call.
+    contents: the current values of overwritten values; holders: the inverse. Both start with the surrounding trace's.
+    assigned: previous attributes of objects that the function assigned, by the object's id and the name.
     """
 
     lasts = True
@@ -329,7 +330,7 @@ class Capture:
         self._exchanged: list[Value] = []
 
     def read(self, x: Any) -> Value:
-        """What stands for an operand now."""
+        """The current value of an operand."""
         if isinstance(x, Value):
             return self._now(x) if self.contents else x
         if not isinstance(x, Tensor):
@@ -344,7 +345,7 @@ class Capture:
         return self.inputs[id(x)]
 
     def _part_of(self, x: Tensor) -> Value | None:
-        """Of a part of a tensor that exists, what is taken of it now: what is written over either is seen in both."""
+        """For a view of an existing tensor: the view of its current value. A write to either is seen in both."""
         return None if x._part is None or id(x) in self.inputs else self._taken(x._part)
 
     def _taken(self, part: TensorPart) -> Value | None:
@@ -358,12 +359,12 @@ class Capture:
         return value
 
     def standing(self, x: Tensor) -> Value:
-        """What stands for a tensor that is first met."""
+        """The value for a tensor at its first use."""
         return Value(x.spec, name=f"held{len(self.inputs)}")
 
     def write(self, target: Operand, values: Any) -> None:
-        """Let a tensor or a value hold other values from now on, converted to its dtype. Raises ShapeError, and
-        TypeError for a value that is the caller's."""
+        """Overwrite a tensor or a value from now on, converted to its dtype. Raises ShapeError, and
+        TypeError for a value that belongs to the caller."""
         made = self.rewritten(target, values)
         part = self._part_of(target) if isinstance(target, Tensor) else target
         if isinstance(part, Value):
@@ -372,7 +373,7 @@ class Capture:
             self.written[id(target)] = self.keep(self.inputs[id(target)], made)
 
     def _now(self, x: Value) -> Value:
-        """What a value holds: what was written over it, or over what it is a part of, since it was recorded."""
+        """The current value: with writes to it, or to the value that it is a view of, since it was recorded."""
         parts: list[Node] = []
         value = x
         while value not in self.contents:
@@ -393,7 +394,7 @@ class Capture:
         return found
 
     def _overwrite(self, target: Value, made: Value) -> None:
-        """Write over what a value is a part of, or over itself."""
+        """Overwrite the value that this one is a view of, or itself."""
         value = self.holders.get(target, target)
         while value not in self.contents and _is_part(value):
             node = value.node
@@ -404,8 +405,7 @@ class Capture:
         self.replace(value, made)
 
     def replace(self, holder: Value, made: Value) -> None:
-        """Let a value that is no part of another one hold other values. Raises TypeError where they are not the
-        function's own."""
+        """Overwrite a value that is no view. Raises TypeError unless the function owns it."""
         for key, standing in self.inputs.items():
             if standing is holder:
                 self.tensors[key].copy_(made)
@@ -424,13 +424,14 @@ class Capture:
         self.keep(holder, made)
 
     def keep(self, holder: Value, made: Value) -> Value:
-        """From now on a value holds another one, which gets an identity of its own: it may be held elsewhere too."""
+        """Replace the contents of a value. The new contents get an identity of their own: they may be in use
+        elsewhere too."""
         found = self.contents[holder] = self.bind_op(Clone(), (made,))[0]
         self.holders[found] = holder
         return found
 
     def rewritten(self, target: Operand, values: Any) -> Value:
-        """What a tensor holds when values were written over it. Raises ShapeError."""
+        """What a tensor holds after values are written to it. Raises ShapeError."""
         before, after = self.read(target), self.read(values)
         if after.shape != before.shape:
             raise ShapeError(f"copy_: cannot write shape {after.shape} into a tensor of shape {before.shape}")
@@ -438,7 +439,7 @@ class Capture:
 
     @contextmanager
     def as_recorded(self) -> Iterator[None]:
-        """Within the block values are what they were when they were recorded, whatever was written over them."""
+        """Within the block values are as recorded, regardless of later writes."""
         held = self.contents, self.holders
         self.contents, self.holders = {}, {}
         try:
@@ -447,13 +448,13 @@ class Capture:
             self.contents, self.holders = held
 
     def stands_for(self, x: Operand) -> bool:
-        """Never: what is read of modules are the tensors that they hold."""
+        """Never: modules are read through the tensors that they hold."""
         return False
 
     def leave_behind(self) -> None:
-        """Forget what was written to tensors that nobody else has: the function made them, and makes them anew when
-        it is called again; and what it changed itself of what guards look at. To be called when it has returned, and
-        its results are read and let go."""
+        """Forget writes to tensors without other references: the function made them, and makes them anew in the next
+        call; also drop from the guards what the function changed itself. Call it after the function has returned and
+        its results are read and released."""
         for holds in self.guards:
             if isinstance(holds, SettledGuard):
                 holds.settle()
@@ -468,30 +469,30 @@ class Capture:
             self.tensors[id(stays)], self.inputs[id(stays)] = stays, self.inputs.pop(key)
 
     def noted(self, found: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The outputs of an op that the function calls, of which what ranks send each other is remembered."""
+        """The outputs of an op that the function calls; outputs of exchanges between ranks are remembered."""
         if found[0].node is not None and isinstance(found[0].node.op, Exchange):
             self._exchanged.append(found[0])
         return found
 
     def exchanged(self, outputs: Iterable[Value]) -> list[Value]:
-        """What the function sends or receives that nothing of these outputs reads. It is to run all the same, as line
-        by line: a rank of those that take part may read it where another one does not."""
+        """Exchanges of the function that none of these outputs reads. They must run all the same, as in eager mode:
+        another participating rank may read them."""
         if not self._exchanged:
             return []
         read = set(reachable(outputs))
         return [value for value in self._exchanged if value.node not in read]
 
     def assigns(self, holder: Any, name: str) -> None:
-        """An attribute is about to be assigned (see `attributes_apart`)."""
+        """Called before an attribute is assigned (see `attributes_apart`)."""
         self.assigned.setdefault((id(holder), name), (holder, vars(holder).get(name, _ABSENT)))
 
     @contextmanager
     def attributes_apart(self, arguments: Iterable[Value]) -> Iterator[None]:
-        """Behind the block objects that keep traced values for later calls (tables, masks) have the attributes that
-        they had: each trace makes its own. What is assigned for others to look at stays. Warns of what is carried
-        from call to call: results of the arguments that a later call reads, and counts. A flag that was switched is
-        carried: the record serves one call, and the next one is traced with the flag as it is. Where the block
-        fails, nothing was done: flags and numbers are what they were.
+        """After the block, objects that cache traced values for later calls (tables, masks) have their previous
+        attributes: each trace makes its own. Attributes assigned only for others to read stay. Warns of state carried
+        from call to call: results of the arguments that a later call reads, and counts. A switched flag is
+        carried: the record serves one call, and the next one is traced with the new flag. If the block raises, flags
+        and numbers are restored.
         """
         given, assigned = set(arguments), self.assigned
         try:
@@ -516,7 +517,7 @@ class Capture:
             assigned.clear()
 
     def _carry(self, given: set[Value], holder: Any, name: str, before: Any) -> None:
-        """Warn of an attribute that was assigned what a later call reads and a compiled one does not keep."""
+        """Warn of an assigned attribute that a later call reads but a compiled call does not keep."""
         kind, now = type(holder), vars(holder).get(name)
         counts = (
             self.lasts and is_number(before) and is_number(now) and now != before and is_advanced(kind, name)
@@ -530,7 +531,7 @@ class Capture:
             )
 
     def guard(self, holds: Callable[[], bool]) -> None:
-        """What is recorded is right only as long as this gives True."""
+        """The record is valid only as long as this returns True."""
         if holds not in self.guards:
             self.guards.append(holds)
 
@@ -539,21 +540,21 @@ class Capture:
         return False
 
     def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
-        """As it is: a program takes it to where it runs."""
+        """Unchanged: a program moves it to its device."""
         return x
 
     def feed(self, spec: Spec, ask: Callable[[], Any]) -> Value:
-        """An input that each call asks for."""
+        """An input that each call requests."""
         self.feeds.append((Value(spec, name=f"fed{len(self.feeds)}"), ask))
         return self.feeds[-1][0]
 
     def finally_(self, done: Callable[[], None]) -> int:
-        """Let each call do something at its end; how often it does that already."""
+        """Call this at the end of each call; returns how often it was registered before."""
         self.finals.append(done)
         return self.finals.count(done) - 1
 
     def note(self, owner: object, make: Callable[[], Any]) -> Any:
-        """What an owner keeps for the time of the trace."""
+        """State of an owner for the duration of the trace."""
         if id(owner) not in self.notes:
             self.notes[id(owner)] = owner, make()
         return self.notes[id(owner)][1]
@@ -571,13 +572,13 @@ _ABSENT = object()
 
 
 def _is_switched(holder: Any, name: str, before: Any) -> bool:
-    """Whether a function changed a flag that functions of its class read: a text, an enumerated value, True, None."""
+    """Whether a function changed a flag that functions of its class read: a string, an enum member, True, None."""
     now = vars(holder).get(name, _ABSENT)
     return is_flag(before) and is_flag(now) and now != before and is_kept(type(holder), name)
 
 
 def _serves_no_more() -> bool:
-    """A guard of what was right for one call."""
+    """A guard of a record that was valid for one call only."""
     return False
 
 
@@ -587,7 +588,7 @@ def _values_in(holder: Any, name: str) -> list[Value]:
 
 
 def _is_made_of(given: set[Value], values: Sequence[Value]) -> bool:
-    """Whether one of the given values is among what values are made of."""
+    """Whether values depend on one of the given values."""
     seen, stack = set[Value](), list(values)
     while stack:
         if (x := stack.pop()) in given:
@@ -599,13 +600,13 @@ def _is_made_of(given: set[Value], values: Sequence[Value]) -> bool:
 
 
 def _is_part(value: Value) -> bool:
-    """Whether what is written over a value is written over the one that it was taken of."""
+    """Whether a value is a view: writes to it are writes to its base."""
     return _strides_within(value) is not None
 
 
 def _strides_within(value: Value) -> Shape | None:
-    """Where a part's elements lie among those of the value that is no part, row-major, as torch's views have them;
-    None of what is no part: also where a reshape of what lies otherwise makes elements of its own."""
+    """The strides of a view in its row-major base, as in torch; None for values that are no views, including
+    reshapes that need a copy."""
     taken: list[Node] = []
     while (node := value.node) is not None and (node.op.takes_part or isinstance(node.op, StopGradient)):
         taken.append(node)
@@ -619,7 +620,7 @@ def _strides_within(value: Value) -> Shape | None:
 
 
 def _put_back(op: Op, made: Value, whole: Value) -> Value:
-    """What a value holds when `made` was written over the part that an op takes of it."""
+    """The value of the base after `made` is written over the view that an op takes of it."""
     if not made.spec.numel:
         return whole
     if isinstance(op, StopGradient):
@@ -635,7 +636,7 @@ def _put_back(op: Op, made: Value, whole: Value) -> Value:
 
 @contextmanager
 def as_recorded() -> Iterator[None]:
-    """Within the block values are what they were when they were recorded (see `Capture.as_recorded`)."""
+    """Within the block values are as recorded (see `Capture.as_recorded`)."""
     by = recorder()
     if not isinstance(by, Capture) or not by.contents:
         yield
@@ -645,9 +646,9 @@ def as_recorded() -> Iterator[None]:
 
 
 class EagerTape(Capture):
-    """Computes at once and remembers how: programs may look at numbers, and be differentiated afterwards.
+    """Computes at once and records: programs may look at numbers, and be differentiated afterwards.
 
-    What is written to tensors is written by `commit`: a program that fails has changed nothing.
+    Writes to tensors take effect at `commit`: a program that fails has changed nothing.
     """
 
     lasts = False
@@ -661,30 +662,30 @@ class EagerTape(Capture):
         return Value(x.spec, constant=x)
 
     def forget(self, values: Iterable[Value]) -> None:
-        """Let go what values hold: where they are read again, they are computed again."""
+        """Release the tensors of values: they are recomputed when read again."""
         for value in values:
             value.known = None
             self.forgotten.add(value)
 
     def held(self, x: Any) -> Any:
-        """What to compute with in place of an operand; None for a value that is not known."""
+        """The computed operand; None for a value that is not known."""
         if not isinstance(x, Value):
             return x
         return tensor_of(x) if self.forgotten and x in self.forgotten else x.held
 
     def guard(self, holds: Callable[[], bool]) -> None:
-        """Nothing: a tape serves once."""
+        """Ignored: a tape serves once."""
 
     def feed(self, spec: Spec, ask: Callable[[], Any]) -> Value:
-        """What it is now."""
+        """Its current value."""
         return constant(ask())
 
     def knows(self, x: Operand) -> bool:
-        """Whether it still holds what it is to hold: the new values of what was written are elsewhere."""
+        """Whether it still holds its current value: new values of written tensors are elsewhere until `commit`."""
         return id(x) not in self.written
 
     def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
-        """A constant there, if the numbers of both are known."""
+        """A constant on the other device, if the numbers of both are known."""
         held = self.held(self.read(x))
         there = self.held(self.read(beside)) if isinstance(beside, Operand) else beside
         if held is None or there is None:
@@ -692,7 +693,7 @@ class EagerTape(Capture):
         return held.to(there.device if isinstance(there, Tensor) else there)  # type: ignore[no-any-return]
 
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Value, ...]:
-        """Compute op, and record it as a node. On values that are not known it is only recorded."""
+        """Compute op, and record it as a node; with unknown operands it is only recorded."""
         read = [self.read(x) if isinstance(x, Operand) else x for x in operands]
         held = [self.held(x) for x in read]
         if any(x is None for x in held):
@@ -705,7 +706,7 @@ class EagerTape(Capture):
         return node.outputs
 
     def commit(self) -> None:
-        """Write what was written. Raises TypeError for values that are not known: they belong to another trace."""
+        """Perform the writes. Raises TypeError for values that are not known: they belong to another trace."""
         for key, value in self.written.items():
             target = self.tensors[key]
             if (found := tensor_of(value)) is None:
@@ -715,28 +716,28 @@ class EagerTape(Capture):
                 )
             target.copy_(found)
         for (_, name), (holder, _) in self.assigned.items():
-            if _values_in(holder, name):  # what it keeps of them are their numbers
+            if _values_in(holder, name):  # cached values are replaced by their numbers
                 vars(holder)[name] = _in_tensors(vars(holder)[name])
         for done in self.finals:
             done()
 
 
 def _in_tensors(kept: Any) -> Any:
-    """What holds values, with tensors in place of those that are known."""
+    """A container of values, with tensors in place of the known ones."""
     leaves, structure = flatten(kept, open_dataclasses=True)
     found = [tensor_of(x) if isinstance(x, Value) else x for x in leaves]
     return unflatten(structure, [x if y is None else y for x, y in zip(leaves, found, strict=True)])
 
 
 def computed(op: Op, operands: Sequence[Any]) -> tuple[Tensor, ...]:
-    """All outputs of op on tensors, arrays and numbers, whatever records in this thread."""
+    """All outputs of op on tensors, arrays and numbers, ignoring this thread's recorder."""
     if isinstance(op, Marker):
         return op.passed([as_tensor(x) for x in operands])
     return Tensor.bind_op(op, operands)
 
 
 def tensor_of(value: Value) -> Tensor | None:
-    """The numbers of a value, computed (again) where only what it is made of is known; None where that is not."""
+    """The numbers of a value, (re)computed if only its inputs are known; None if neither is."""
     stack = [value]
     while stack:
         node = stack[-1].node
@@ -755,14 +756,14 @@ def tensor_of(value: Value) -> Tensor | None:
 
 
 class Use(NamedTuple):
-    """Where a value is read: the node (None for a graph output) and the position."""
+    """A use of a value: the node (None for a graph output) and the operand's position."""
 
     node: Node | None
     position: int
 
 
 class Graph:
-    """Inputs, outputs, and the nodes that lie between them in the order they were recorded.
+    """Inputs, outputs, and the nodes between them in the order of recording.
 
     `str(graph)` is its readable form; `graph(*operands)` runs it on tensors or records it into another trace.
     """
@@ -775,7 +776,7 @@ class Graph:
 
     @property
     def constants(self) -> list[Value]:
-        """The constants that nodes or outputs read, each once, in order of first use."""
+        """The constants read by nodes or outputs, each once, in order of first use."""
         seen: dict[Value, None] = {}
         for inputs in (*[node.inputs for node in self.nodes], self.outputs):
             for value in inputs:
@@ -784,7 +785,7 @@ class Graph:
         return list(seen)
 
     def unmarked(self) -> Graph:
-        """The graph without markers, which only say how to differentiate."""
+        """The graph without markers, which matter only for differentiation."""
         if not any(isinstance(node.op, Marker) for node in self.nodes):
             return self
         made: dict[Value, Value] = {}
@@ -795,7 +796,7 @@ class Graph:
         return Graph(self.inputs, [made.get(v, v) for v in self.outputs], self.name)
 
     def unchanging(self, stays: Collection[Value] = ()) -> set[Value]:
-        """The values that are the same in every run: constants, `stays`, and what depends on these alone."""
+        """The values that are the same in every run: constants, `stays`, and all that depends only on these."""
         found = {*self.constants, *stays}
         for node in self.nodes:
             if node.inputs and found.issuperset(node.inputs):
@@ -803,7 +804,7 @@ class Graph:
         return found
 
     def uses(self) -> dict[Value, list[Use]]:
-        """Where each value is read."""
+        """The uses of each value."""
         found: dict[Value, list[Use]] = {v: [] for v in self.values()}
         for node in self.nodes:
             for i, value in enumerate(node.inputs):
@@ -820,7 +821,7 @@ class Graph:
             yield from node.outputs
 
     def names(self) -> dict[Value, str]:
-        """A name for each value: its own when it has one, else %0, %1, …"""
+        """A name for each value: its own if it has one, else %0, %1, …"""
         count = itertools.count()
         taken: set[str] = set()
         names: dict[Value, str] = {}
@@ -831,7 +832,7 @@ class Graph:
         return names
 
     def __call__(self, *operands: Any) -> tuple[Any, ...]:
-        """Apply the graph to operands: tensors compute at once, traced values record its nodes."""
+        """Apply the graph to operands: tensors are computed at once, traced values record its nodes."""
         if len(operands) != len(self.inputs):
             raise TypeError(f"{self.name} takes {len(self.inputs)} operands, got {len(operands)}")
         for value, x in zip(self.inputs, operands, strict=True):
@@ -865,7 +866,7 @@ class Graph:
         return f"Graph({self.name}: {len(self.inputs)} inputs, {len(self.nodes)} nodes, {len(self.outputs)} outputs)"
 
     def _repr_html_(self) -> str:
-        """For notebooks: a picture, and the text behind it."""
+        """For notebooks: a picture, followed by the text."""
         return (
             f"<div><b>{escape(repr(self))}</b><br>{picture(self)}"
             f"<details><summary>text</summary><pre>{escape(str(self))}</pre></details></div>"
@@ -873,12 +874,12 @@ class Graph:
 
 
 def trace(fn: Callable[..., Any], *examples: Any, names: Sequence[str] | None = None) -> Graph:
-    """Run fn on traced values and return the graph of what it did.
+    """Run fn on traced values and return the recorded graph.
 
     examples: one Spec, tensor or array per argument; only shapes and dtypes are used.
     fn may return a value or a (nested) tuple, list, dict or dataclass of values; the graph's outputs are the flat
     list.
-    Raises TypeError when fn returns something that is neither an operand nor an array.
+    Raises TypeError if fn returns something that is neither an operand nor an array.
     """
     specs = [x if isinstance(x, Spec) else as_constant(x).spec for x in examples]
     labels = names or [f"x{i}" for i in range(len(specs))]
@@ -889,7 +890,7 @@ def trace(fn: Callable[..., Any], *examples: Any, names: Sequence[str] | None = 
 
 
 def reachable(outputs: Iterable[Value]) -> list[Node]:
-    """The nodes that outputs depend on, producers before consumers, in the order they were recorded."""
+    """The nodes that outputs depend on, producers before consumers, in the order of recording."""
     found: dict[Node, None] = {}
     stack = [v.node for v in outputs if v.node]
     while stack:
@@ -901,8 +902,8 @@ def reachable(outputs: Iterable[Value]) -> list[Node]:
 
 
 def is_made_once(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> bool:
-    """Whether what an op makes of values that stay the same from run to run is made once and kept: it is no larger
-    than these, or little. What repeats a value is read where that lies.
+    """Whether an op's result on run-invariant operands is computed once and kept: it is no larger than these, or
+    small. An expanded value is read from its source.
     """
     if isinstance(op, Expand) or sum(s.nbytes for s in outputs) > _LITTLE:
         return sum(s.numel for s in outputs) <= sum(s.numel for s in inputs)

@@ -1,7 +1,7 @@
-"""A graph as a picture: nodes in rows, each below all that it reads, with lines between them.
+"""A graph as a picture: nodes in rows, each below all its inputs, connected by lines.
 
-It knows graphs by what they have (inputs, constants, and nodes with op, inputs and outputs): so a graph can draw
-itself.
+It relies only on the attributes of graphs (inputs, constants, and nodes with op, inputs and outputs), so that a graph
+can draw itself.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-#: A box, and the room around it, in pixels.
+#: Size of a box and the spacing around it, in pixels.
 _WIDE, _HIGH, _GAP, _STEP = 168, 34, 14, 62
-#: Graphs of more nodes are not drawn: nobody would see them.
+#: Graphs with more nodes are not drawn: the picture would be unreadable.
 LARGEST = 600
 
 
 def picture(graph: Any) -> str:
-    """An SVG element; a text that says so for a graph of more than `LARGEST` nodes.
+    """An SVG element; for a graph of more than `LARGEST` nodes a text that says so.
 
-    Inputs and constants stand in the first row, each node one row below the lowest of what it reads, near its inputs.
+    Inputs and constants are in the first row, each node one row below the lowest of its inputs, and near them.
     """
     if len(graph.nodes) > LARGEST:
         return f"<p>{len(graph.nodes)} nodes are more than a picture shows ({LARGEST}).</p>"
@@ -37,12 +37,12 @@ def picture(graph: Any) -> str:
 
 
 def _maker(value: Any) -> Any:
-    """What a line comes from: a node, or the value itself where none makes it."""
+    """The start of a line: a node, or the value itself if no node produces it."""
     return value.node or value
 
 
 def _rows(graph: Any) -> list[list[Any]]:
-    """Inputs that are read, and constants; then the nodes by the longest way to them."""
+    """Used inputs and constants; then the nodes by the longest path to them."""
     read = {v for n in graph.nodes for v in n.inputs} | set(graph.outputs)
     first: list[Any] = [v for v in (*graph.inputs, *graph.constants) if v in read]
     depth: dict[Any, int] = {}
@@ -57,7 +57,7 @@ def _rows(graph: Any) -> list[list[Any]]:
 
 
 def _places(rows: Sequence[Sequence[Any]]) -> dict[int, tuple[float, float]]:
-    """The middle of each box: in each row from left to right by where its inputs are."""
+    """The center of each box: in each row ordered from left to right by the positions of the inputs."""
     widest = max((len(row) for row in rows), default=1)
     found: dict[int, tuple[float, float]] = {}
     for number, row in enumerate(rows):
@@ -70,7 +70,7 @@ def _places(rows: Sequence[Sequence[Any]]) -> dict[int, tuple[float, float]]:
 
 
 def _wanted(item: Any, places: dict[int, tuple[float, float]]) -> float:
-    """The mean place of what an item reads."""
+    """The mean position of an item's inputs."""
     inputs = getattr(item, "inputs", ())
     known = [places[id(_maker(v))][0] for v in inputs]
     return sum(known) / len(known) if known else 0.0
@@ -87,7 +87,7 @@ def _line(start: tuple[float, float], end: tuple[float, float]) -> str:
 
 
 def _box(item: Any, place: tuple[float, float], names: dict[Any, str], graph: Any) -> str:
-    """A box with two lines of text; what does not fit stands in its tip."""
+    """A box with two lines of text; text that does not fit is in its tooltip."""
     if hasattr(item, "op"):
         title, colour = item.op.name, "#dde8f7"
         under = ", ".join(str(v.spec) for v in item.outputs)

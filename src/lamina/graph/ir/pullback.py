@@ -1,7 +1,7 @@
-"""The gradient of one op as steps that are run on tensors, traced once for each kind of call.
+"""The gradient of one op as steps that run on tensors, traced once for each kind of call.
 
-A gradient that is taken op by op asks each node's op for its `vjp`. What that does is the same for the same op, specs
-and policy, so it is recorded once, left without what nobody asked for, and from then on only run.
+Eager differentiation asks each node's op for its `vjp`. The ops called there are the same for the same op, specs
+and policy, so they are recorded once, reduced to the requested gradients, and from then on only run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEPT = 1 << 16
 
 
 class RegisterStep(NamedTuple):
-    """An op between registers: where its operands are, where its outputs go, and what nobody reads behind it."""
+    """An op between registers: those of its operands and outputs, and those that are dead after it."""
 
     op: Op
     reads: tuple[int, ...]
@@ -35,9 +35,9 @@ class RegisterStep(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pullback:
-    """Steps on registers: gradients that arrive, inputs, outputs, constants, then what is made.
+    """Steps on registers: incoming gradients, inputs, outputs, constants, then the steps' results.
 
-    reads: which of what is given (gradients, inputs, outputs) is read. results: the gradients of the inputs.
+    reads: which of the given tensors (gradients, inputs, outputs) are read. results: the gradients of the inputs.
     """
 
     reads: frozenset[int]
@@ -47,7 +47,7 @@ class Pullback:
     size: int
 
     def __call__(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of the inputs; None for those that nobody asked for."""
+        """The gradients of the inputs; None for those not requested."""
         held: list[Any] = [*given, *self.constants]
         held += [None] * (self.size - len(held))
         for op, reads, writes, dead in self.steps:
@@ -59,7 +59,7 @@ class Pullback:
 
 
 def pulled(node: Node, grads: Sequence[Tensor | None], asked: Sequence[bool]) -> Sequence[Any]:
-    """The gradients of a tape's node, computed, for those of its inputs for which they are asked."""
+    """The computed gradients of a tape's node, for those of its inputs that are requested."""
     program = _program_of(node, grads, tuple(asked))
     with nullcontext() if node.policy is current_policy() else use_policy(node.policy):
         if program is None:
@@ -72,7 +72,7 @@ def pulled(node: Node, grads: Sequence[Tensor | None], asked: Sequence[bool]) ->
 
 
 def _program_of(node: Node, grads: Sequence[Tensor | None], asked: tuple[bool, ...]) -> Pullback | None:
-    """None where the gradient is a function of the user's, which may look at numbers."""
+    """None if the gradient is a user function, which may look at numbers."""
     if isinstance(node.op, Marker) or not type(node.op).__module__.startswith("lamina.ops."):
         return None
     places: dict[int, int] = {}
@@ -99,7 +99,7 @@ def _pullback(
     device: Device,
     policy: Policy,
 ) -> Pullback | None:
-    """places: of each input the first that is the same value. None where it cannot be kept."""
+    """places: for each input the first one that is the same value. None if it cannot be cached."""
     grads = [Value(s) if there else None for s, there in zip(outputs, arrived, strict=True)]
     own = [Value(s) for s in inputs]
     xs, ys = [own[i] for i in places], [Value(s) for s in outputs]
@@ -117,7 +117,7 @@ def _pullback(
 def _recorded(
     given: Sequence[Value | None], results: Sequence[Value | None], device: Device
 ) -> Pullback | None:
-    """The nodes between what is given and the results, equal ones once."""
+    """The nodes between the given values and the results, without duplicates."""
     nodes = reachable([v for v in results if v is not None])
     read = [*(v for n in nodes for v in n.inputs), *(v for v in results if v is not None)]
     constants = list({v: None for v in read if v.constant is not None})

@@ -1,7 +1,7 @@
 """Graphs in files: a safetensors file whose tensors are the constants and whose metadata is the graph as JSON.
 
-Reading runs no code from the file: ops are looked up by name, among those that are known and those that installed
-packages ship, their fields are checked, every shape is inferred anew, and sizes are bounded by the file's own size.
+Reading runs no code from the file: ops are looked up by name among the registered ones and those of installed
+packages, their fields are checked, every shape is inferred anew, and sizes are bounded by the file's own size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lamina.spec import DType, Policy, Spec, as_dtype
 from lamina.tensors import Tensor
 
 FORMAT = "lamina-graph-1"
-#: Nodes that a file may hold: each needs a kilobyte or two of memory, whatever it takes in the file.
+#: Nodes that a file may hold: each needs a kilobyte or two of memory, however few bytes it has in the file.
 NODE_LIMIT = 100_000
 
 
@@ -37,12 +37,12 @@ class GraphFileError(ValueError):
 
 @checked
 def save(graph: Graph, path: str | Path) -> None:
-    """Write graph to a file, at once: its constants as tensors, its nodes as JSON in the metadata."""
+    """Write graph to a file atomically: its constants as tensors, its nodes as JSON in the metadata."""
     write_atomically(path, graph_parts(graph))
 
 
 def graph_parts(graph: Graph) -> list[bytes | memoryview]:
-    """What `save` writes, one piece after another."""
+    """The pieces that `save` writes, in order."""
     graph = graph.unmarked()
     constants = graph.constants
     index = {v: f"c{i}" for i, v in enumerate(constants)}
@@ -64,12 +64,12 @@ def graph_parts(graph: Graph) -> list[bytes | memoryview]:
 
 
 def load(path: str | Path) -> Graph:
-    """Read a graph that `save` wrote. Raises GraphFileError for anything else, OSError if it cannot be read."""
+    """Read a graph written by `save`. Raises GraphFileError for anything else, OSError if it cannot be read."""
     return parse(Path(path).read_bytes(), path)
 
 
 def parse(data: bytes, path: str | Path) -> Graph:
-    """As `load`, of a file's content; path: what errors call it."""
+    """As `load`, for a file's content; path: the name used in errors."""
     try:
         tensors, metadata = parse_safetensors(data, path)
     except WeightsError as error:
@@ -90,7 +90,7 @@ def encode_op(op: Op) -> dict[str, Any]:
 def decode_op(name: str, values: Mapping[str, Any]) -> Op:
     """The op of this name with these fields, each checked against its declared type.
 
-    A field that has a default may be missing: the op did not have it when the file was written.
+    A field with a default may be missing: the op did not have it when the file was written.
     """
     op_class = find_op(name)
     if op_class is None:
@@ -105,7 +105,7 @@ def decode_op(name: str, values: Mapping[str, Any]) -> Op:
 
 @lru_cache(maxsize=1024)
 def _declared(kind: type) -> dict[str, Any]:
-    """The types of a class' fields: looked up once, which takes longer than an op's decoding."""
+    """The types of a class' fields; cached, as the lookup takes longer than decoding an op."""
     return typing.get_type_hints(kind)
 
 
@@ -143,7 +143,7 @@ def _decode_value(value: Any) -> Any:
 
 
 def _conform(value: Any, kind: Any, where: str) -> Any:
-    """value as the declared type of an op's field, or GraphFileError."""
+    """value converted to the declared type of an op's field, or GraphFileError."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _conform_union(value, arguments, where)

@@ -1,7 +1,7 @@
-"""What a function reads beside its arguments: variables around it and of its module, attributes of its objects.
+"""Variables that a function reads besides its arguments: of its closure, its module, attributes of its objects.
 
-A program holds these as they were when it was traced, and nobody is told when they change: each call looks at them.
-Which they are is read off the function's code, and that of the functions it calls, as far as these are the user's.
+A program holds their values as traced, and nothing announces a change, so each call checks them. Which variables
+these are is read from the bytecode of the function and of the user functions that it calls.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from lamina.graph.ir.counting import CountPlace, codes_in, is_counted_by
 from lamina.ops.core import Operand
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), Enum)
-#: Containers with more elements are not looked at in each call; nor are values that lie deeper looked at.
+#: Larger containers are not checked in each call; nor are values nested deeper.
 LARGEST, DEEPEST = 256, 8
 
 
 class Itself:
-    """A value that is compared by what it is, not by what it is equal to."""
+    """A value compared by identity, not by equality."""
 
     __slots__ = ("value",)
 
@@ -57,12 +57,12 @@ class Itself:
         return id(self.value)
 
 
-#: Containers whose elements may become others.
+#: Mutable containers.
 _OPEN = (list, dict, set, deque)
 
 
 def is_container(value: Any) -> bool:
-    """Whether it is a list, a dict, a set or an object with fields, whose elements may become others."""
+    """Whether it is a list, a dict, a set or an object with fields: a mutable container of limited size."""
     return (isinstance(value, _OPEN) and len(value) <= LARGEST) or has_fields(value)
 
 
@@ -73,7 +73,8 @@ def has_fields(value: Any) -> bool:
 
 
 def comparable(value: Any, depth: int = 0) -> Hashable:
-    """What tells whether a value is the same later: what is in numbers, texts and containers, of others `Itself`."""
+    """A key to compare a value with its later state: numbers, strings and containers by contents, others by
+    `Itself`."""
     if isinstance(value, PLAIN):
         return type(value), repr(value) if isinstance(value, float) else value  # NaN is not equal to itself
     if isinstance(value, np.generic):
@@ -94,15 +95,15 @@ def comparable(value: Any, depth: int = 0) -> Hashable:
     return Itself(value)
 
 
-#: What draws random numbers beside `lamina.ops`.
+#: Generators of random numbers besides `lamina.ops`.
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 
 
 class Read(NamedTuple):
-    """A variable: of a function around (a cell), of a module or an object (its dictionary, and the name there), of a
-    class or an object with slots; or how far a generator of random numbers has drawn.
+    """A variable: of an enclosing function (a cell), of a module or an object (its dictionary, and the name there),
+    of a class or an object with slots; or the state of a random number generator.
 
-    variable: the name of a cell. owner: the class of the object that has an attribute. codes: of the functions that
+    variable: the name of a cell. owner: the class of the object that has the attribute. codes: of the functions that
     read it.
     """
 
@@ -114,7 +115,7 @@ class Read(NamedTuple):
 
     @property
     def places(self) -> list[CountPlace]:
-        """Where the code of functions finds it."""
+        """The places where bytecode accesses it."""
         if isinstance(self.holder, CellType):
             return [CountPlace("DEREF", self.variable)]
         return [CountPlace(kind, self.name) for kind in ("ATTR", "GLOBAL")]
@@ -123,7 +124,7 @@ class Read(NamedTuple):
         return f"{self.owner.__name__}.{self.name}" if self.owner else str(self.variable or self.name)
 
     def now(self) -> Any:
-        """Its value; `_ABSENT` where it has none."""
+        """Its current value; `_ABSENT` if it has none."""
         if isinstance(self.holder, dict):
             return self.holder.get(self.name, _ABSENT)
         if isinstance(self.holder, GENERATORS):
@@ -140,25 +141,26 @@ _ABSENT = object()
 
 
 class SettledGuard(ABC):
-    """What tells whether a record of a function is right still. `settle` is called when the function is traced."""
+    """A guard: whether the record of a function is still valid. `settle` is called when the function has been
+    traced."""
 
     __slots__ = ()
 
     @abstractmethod
     def settle(self) -> None:
-        """The traced call is over: what it has changed itself is no reason to trace it again."""
+        """After the traced call: its own changes are no reason to trace again."""
 
     @abstractmethod
     def __call__(self) -> bool:
-        """Whether all is as it was."""
+        """Whether nothing changed."""
 
 
 class SameSurroundings(SettledGuard):
-    """A guard: whether variables that functions read are what they were when this was made.
+    """A guard: whether variables that functions read still have the values of when this was made.
 
-    `settle` drops those that have changed since: what a traced call itself counts or keeps. Of dictionaries and
-    objects with fields it drops the entries that have. Where a flag has changed that is read, the record serves one
-    call: the next one finds the flag as it is now.
+    `settle` drops variables that have changed since, which a traced call itself counts or caches; of dictionaries and
+    objects with fields only the changed entries. If a flag that is read has changed, the record serves one
+    call: the next one sees the flag's new state.
     """
 
     __slots__ = ("_is_spent", "_kept")
@@ -171,10 +173,10 @@ class SameSurroundings(SettledGuard):
         return bool(self._kept)
 
     def settle(self, draw_by: str = "lamina.ops") -> None:
-        """The traced call is over. Warns of random numbers that it drew from generators of Python or NumPy, and of
-        numbers that it counted up and went by.
+        """After the traced call. Warns of random numbers drawn from generators of Python or NumPy, and of
+        numbers that it incremented and depended on.
 
-        draw_by: what to draw by in their place.
+        draw_by: the recommended replacement.
         """
         same: list[Any] = []
         for kept in self._kept:
@@ -196,12 +198,12 @@ class SameSurroundings(SettledGuard):
         self._kept = same
 
     def __call__(self) -> bool:
-        """Whether they are the same."""
+        """Whether they are unchanged."""
         return not self._is_spent and all(kept.holds() for kept in self._kept)
 
 
 class _KeptRead(NamedTuple):
-    """A variable with the value that it had: the object, what its containers held, and what it is compared by."""
+    """A variable with its previous value: the object, the contents of its containers, and its key for comparison."""
 
     read: Read
     value: Any
@@ -210,18 +212,18 @@ class _KeptRead(NamedTuple):
 
     @classmethod
     def of(cls, read: Read) -> _KeptRead:
-        """As it is now."""
+        """With its current value."""
         value = read.now()
         return cls(read, value, _snapshot(value, {}), comparable(value))
 
     def holds(self) -> bool:
-        """Whether it is the same object with the same ones in it, which is quickly seen, or equal to what it was."""
+        """Whether it is the same object with identical contents (a fast check), or equal to its previous value."""
         now = self.read.now()
         is_same = now is self.value and all(_holds(x, entries) for x, entries in self.snapshot)
         return is_same or comparable(now) == self.found
 
     def has_switched(self) -> bool:
-        """Whether it is another flag now, or has an entry that is."""
+        """Whether it is a flag that changed, or has an entry that is."""
         now = self.read.now()
         if is_flag(self.value) or is_flag(now):
             return is_flag(self.value) and is_flag(now)
@@ -232,8 +234,8 @@ class _KeptRead(NamedTuple):
         )
 
     def warn_of_counts(self) -> None:
-        """Of numbers that are others now because the functions that read them count: these stay in later calls. Of
-        those that the class of a module counts the trace itself tells (`Capture.attributes_apart`).
+        """Warn of numbers that changed because the functions that read them count: later calls do not change them.
+        Counts in attributes of modules are reported by the trace itself (`Capture.attributes_apart`).
         """
         read, moved = self.read, list(self._moved())
         if not moved or (
@@ -251,7 +253,7 @@ class _KeptRead(NamedTuple):
                 )
 
     def _moved(self) -> Iterator[tuple[Hashable, Any]]:
-        """The numbers that are others than they were, with their keys in a dictionary or a list; None: it itself."""
+        """The numbers that changed, with their keys in a dictionary or a list; key None: the variable itself."""
         now = self.read.now()
         if is_number(self.value) and is_number(now) and now != self.value:
             yield None, now
@@ -265,7 +267,7 @@ class _KeptRead(NamedTuple):
                     yield key, after[key]
 
     def unchanged_entries(self) -> Iterator[_KeptRead]:
-        """Of a dictionary, or an object with fields, that is the same: what it holds that is as it was."""
+        """For an identical dictionary, or object with fields: its unchanged entries."""
         held = vars(self.value) if has_fields(self.value) else self.value
         if self.read.now() is not self.value or not isinstance(held, dict) or len(held) > LARGEST:
             return
@@ -279,38 +281,38 @@ class _KeptRead(NamedTuple):
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is one that something may be counted by."""
+    """Whether it is a number that may be a count."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_table_of_module(holder: Any) -> bool:
-    """Whether it holds the attributes of a neural network."""
+    """Whether it is the attribute dictionary of a module."""
     return isinstance(holder, dict) and isinstance(holder.get("_modules"), dict)
 
 
 def is_flag(value: Any) -> bool:
-    """Whether it is a plain value that nobody counts by: True, None, a text, an enumerated value."""
+    """Whether it is a plain value that is no count: True, None, a string, an enum member."""
     return isinstance(value, PLAIN) and (
         isinstance(value, bool) or not isinstance(value, int | float | complex)
     )
 
 
 def _tells_flag(found: Any) -> bool:
-    """Likewise, of what `comparable` gave for a value."""
+    """As `is_flag`, for the result of `comparable`."""
     return (
         isinstance(found, tuple) and len(found) == 2 and is_flag(found[1]) and isinstance(found[1], found[0])
     )
 
 
 def _entries_in(found: Hashable) -> dict[Hashable, Hashable]:
-    """By key, what a dictionary or an object with fields was compared by; of others nothing."""
+    """By key, the comparison keys of a dictionary's entries or an object's fields; empty for others."""
     kind, inner = found if isinstance(found, tuple) else (None, None)
     if kind is not dict and isinstance(inner, tuple) and inner and inner[0] is dict:
         kind, inner = inner  # an object: its fields
     return dict(inner) if kind is dict and isinstance(inner, tuple) else {}
 
 
-#: The containers in a value, with what each of them held.
+#: The containers in a value, with their contents.
 Snapshot: TypeAlias = list[tuple[Any, tuple[Any, ...]]]
 
 
@@ -335,7 +337,7 @@ def _holds(container: Any, entries: tuple[Any, ...]) -> bool:
 
 
 def reads_of(*functions: Callable[..., Any], objects: Iterable[Any] = ()) -> tuple[Read, ...]:
-    """What functions read beside their arguments. objects: arguments whose attributes count, too."""
+    """The variables that functions read. objects: arguments whose attributes are included."""
     walk = ReadWalk()
     for function in functions:
         walk.call(function, tuple(objects))
@@ -343,21 +345,21 @@ def reads_of(*functions: Callable[..., Any], objects: Iterable[Any] = ()) -> tup
 
 
 class ReadWalk:
-    """Gathers what functions read, and what those read that they call. names: of attributes that they read."""
+    """Collects the variables that functions and their callees read. names: of attributes that they read."""
 
     def __init__(self) -> None:
         self.found: dict[tuple[int, str], Read] = {}
         self.names: dict[str, None] = {}
         self._seen: set[tuple[int, ...]] = set()
-        self._held: list[Any] = []  # so that no id is given twice
+        self._held: list[Any] = []  # kept alive, so that no id is reused
 
     @property
     def reads(self) -> tuple[Read, ...]:
-        """What was found."""
+        """The variables found."""
         return tuple(self.found.values())
 
     def call(self, function: Any, objects: tuple[Any, ...] = (), itself: Any = None) -> None:
-        """A function, or what is called as one. objects: what it is called with. itself: what it is a method of."""
+        """Visit a callable. objects: its arguments. itself: the object, if it is a method."""
         if isinstance(function, partial):
             self.call(function.func, (*function.args, *function.keywords.values(), *objects))
         elif isinstance(function, MethodType):
@@ -371,7 +373,7 @@ class ReadWalk:
             self.call(called, objects, function)
 
     def _function(self, function: FunctionType, objects: tuple[Any, ...], itself: Any) -> None:
-        """The library's own functions read nothing that changes, but call what they were made with."""
+        """The library's own functions read no mutable state, but call the functions in their closures."""
         names = _names_in(function.__code__) if _is_users(function) else _NO_NAMES
         for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
             self._variable(Read(cell, "", name), names)
@@ -402,7 +404,7 @@ class ReadWalk:
         self._through(value, names)
 
     def _through(self, value: Any, names: _CodeNames) -> None:
-        """What is read by way of a value: its attributes, and what it reads when it is called."""
+        """Visit a value: its attributes, and the variables that it reads when it is called."""
         if (source := _generator_of(value)) is not None:
             self.found.setdefault((id(source), ""), Read(source, ""))
             return
@@ -439,7 +441,7 @@ class ReadWalk:
                 self._variable(Read(value, name, owner=type(value)), names)
 
     def _of_class(self, kind: type, name: str, names: _CodeNames) -> None:
-        """An attribute of a class that is read as such: a number, a container, a method."""
+        """An attribute accessed on a class: a number, a container, a method."""
         made = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), _ABSENT)
         if isinstance(made, classmethod | staticmethod | FunctionType):
             self.call(getattr(made, "__func__", made), (), kind if isinstance(made, classmethod) else None)
@@ -447,14 +449,14 @@ class ReadWalk:
             self._variable(Read(kind, name, owner=kind), names)
 
     def _attribute(self, value: Any, own: dict[str, Any], name: str, names: _CodeNames) -> None:
-        """own: what the object holds itself; the rest is its class's, which it may come to hold instead."""
+        """own: the object's own attributes; others are its class's, which an own attribute may later shadow."""
         if isinstance(value, ModuleType):
             made = own.get(name, _ABSENT)
             counts = _is_users_module(value) if name in own else False
             if counts or isinstance(made, (*PLAIN, FunctionType)) or _generator_of(made) is not None:
                 self._variable(Read(own, name), names)
             return
-        parts = own.get("_modules")  # of a neural network
+        parts = own.get("_modules")  # of a module
         if name not in own and isinstance(parts, dict) and name in parts:
             self._through(parts[name], names)
             return
@@ -480,13 +482,13 @@ class ReadWalk:
 
 
 def _slots_of(kind: type) -> set[str]:
-    """The attributes that objects of a class have without a dictionary."""
+    """The slots of a class."""
     own = (vars(base).get("__slots__", ()) for base in kind.__mro__)
     return {name for slots in own for name in ((slots,) if isinstance(slots, str) else slots)}
 
 
 def _got(value: Any, name: str) -> Any:
-    """An attribute of any object; None where it has none, or fails."""
+    """An attribute of any object; None if it is missing or fails."""
     try:
         return getattr(value, name)
     except Exception:
@@ -494,7 +496,7 @@ def _got(value: Any, name: str) -> Any:
 
 
 def _generator_of(value: Any) -> Any:
-    """The generator that a module, or a function of one, draws from, or that a value is; else None."""
+    """The generator behind a module or a bound function, or the value itself if it is one; else None."""
     if isinstance(value, ModuleType):
         value = {random: random.random, np.random: np.random.random_sample}.get(value)
     source = value if isinstance(value, GENERATORS) else _got(value, "__self__")
@@ -502,7 +504,7 @@ def _generator_of(value: Any) -> Any:
 
 
 class _CodeNames(NamedTuple):
-    """The names of variables of the module, and of attributes, that a function's code reads. code: which that is."""
+    """The names of module variables and attributes that a function's code reads. code: a weak reference to it."""
 
     variables: tuple[str, ...]
     attributes: tuple[str, ...]
@@ -510,15 +512,15 @@ class _CodeNames(NamedTuple):
 
 
 _NO_NAMES = _CodeNames((), (), lambda: None)
-#: Instructions that read an attribute: of methods that are called (Python 3.11), by `super()` (from 3.12 on).
+#: Instructions that read an attribute: also of methods that are called (Python 3.11), by `super()` (from 3.12 on).
 READING = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
-#: What takes the name of an attribute as a text.
+#: Ways to access an attribute by a string.
 _BY_NAME = {"getattr", "hasattr", "vars", "__dict__"}
 _names: weakref.WeakKeyDictionary[CodeType, _CodeNames] = weakref.WeakKeyDictionary()
 
 
 def _names_in(code: CodeType) -> _CodeNames:
-    """Those in a function and in the functions that are written in it."""
+    """The names in a function and in its nested functions."""
     if code not in _names:
         variables, attributes = dict[str, None](), dict[str, None]()
         for part in codes_in(code):
@@ -535,24 +537,24 @@ def _names_in(code: CodeType) -> _CodeNames:
 
 
 def is_kept(kind: type, name: str) -> bool:
-    """Whether a function of a class reads an attribute: else it is assigned for others to look at."""
+    """Whether a function of the class reads an attribute: else it is assigned only for others to read."""
     return any("LOAD_ATTR" in steps for steps in _steps_with(kind, name))
 
 
 def is_carried(kind: type, name: str) -> bool:
-    """Whether a function of a class reads an attribute before it assigns it: from one call to the next."""
+    """Whether a function of the class reads an attribute before it assigns it: state carried from call to call."""
     return any(steps[0] == "LOAD_ATTR" and "STORE_ATTR" in steps for steps in _steps_with(kind, name))
 
 
 def is_advanced(kind: type, name: str) -> bool:
-    """Whether a function of a class assigns an attribute what it computes of it (`self.count += 1`), and reads it for
-    something else, too.
+    """Whether a function of the class assigns an attribute a value computed from it (`self.count += 1`), and also
+    reads it for something else.
     """
     return is_counted_by([f.__code__ for f in _functions_of(kind)], [CountPlace("ATTR", name)])
 
 
 def _steps_with(kind: type, name: str) -> Iterator[list[str]]:
-    """What each function of a class that the user wrote does with an attribute, in the order of its code."""
+    """Reads and writes of an attribute by each user-written function of a class, in bytecode order."""
     for function in _functions_of(kind):
         steps = [x.opname for x in dis.get_instructions(function) if x.argval == name]
         if used := [x for x in steps if x in ("LOAD_ATTR", "STORE_ATTR")]:
@@ -560,14 +562,14 @@ def _steps_with(kind: type, name: str) -> Iterator[list[str]]:
 
 
 def _functions_of(kind: type) -> Iterator[FunctionType]:
-    """The functions of a class that the user wrote."""
+    """The user-written functions of a class."""
     for base in kind.__mro__:
         for function in vars(base).values():
             if isinstance(function, FunctionType) and _is_users(function):
                 yield function
 
 
-#: Where installed packages, Python's own and this one lie: their functions are nobody's to change.
+#: Locations of installed packages, Python's library and this one: their functions are taken as constant.
 _LIBRARIES = (
     "<frozen",
     *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
@@ -580,14 +582,14 @@ def _is_users(function: FunctionType) -> bool:
 
 
 def is_users_object(value: Any) -> bool:
-    """Whether it is an object with attributes of a class that the user wrote."""
+    """Whether it is an object with attributes of a user-defined class."""
     if isinstance(value, type | ModuleType | FunctionType) or not hasattr(value, "__dict__"):
         return False
     return _is_users_module(sys.modules.get(type(value).__module__))
 
 
 def users_frame() -> int:
-    """The innermost frame of the stack that is no library's, as the `stacklevel` of a warning of the caller's."""
+    """The innermost frame outside of libraries, as the `stacklevel` of a warning for the caller."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame, level = frame.f_back, level + 1
@@ -595,7 +597,7 @@ def users_frame() -> int:
 
 
 def _is_users_module(module: ModuleType | None) -> bool:
-    """Whether it is a program's or a file's of the user's own, where a name may come to be another's."""
+    """Whether it is the main program or a user's file, whose variables may be reassigned."""
     if module is None or module.__name__ == "__main__":
         return module is not None
     return not (getattr(module, "__file__", None) or "<frozen").startswith(_LIBRARIES)

@@ -1,1 +1,1 @@
-"""Functions of functions: derivatives, batches of calls, gradients of one's own, recomputation."""
+"""Function transformations: derivatives, vmap, custom gradients, rematerialization."""

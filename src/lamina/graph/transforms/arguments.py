@@ -1,4 +1,4 @@
-"""What a function is differentiated in: the arrays among some of its arguments, as values of their own."""
+"""The variables of differentiation: the arrays among some arguments of a function, each as a value of its own."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from lamina.tensors import Tensor, as_tensor
 
 @runtime_checkable
 class HasParameters(Protocol):
-    """A module: its derivative is that of its parameters, by name."""
+    """A module: differentiated with respect to its parameters, by name."""
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The parameters with their names."""
 
 
 class Gradients(dict[str, Any]):
-    """Gradients of a module's parameters by name, which knows whose they are.
+    """Gradients of a module's parameters by name, with a reference to these parameters.
 
-    parameters: the module's parameters by the same names. What is frozen (`requires_grad` is False) has no gradient.
-    absent: the names of those that the function does not depend on, whose gradients are zeros here and None in torch.
+    parameters: the module's parameters by the same names. Frozen ones (`requires_grad` is False) have no gradient.
+    absent: names of parameters that the function does not depend on, whose gradients are zeros here and None in
+    torch.
     """
 
     def __init__(
@@ -42,7 +43,8 @@ class Gradients(dict[str, Any]):
 
     @property
     def absent(self) -> frozenset[str]:
-        """Those that the function does not depend on, and whose zeros were neither exchanged nor written since."""
+        """Parameters that the function does not depend on, and whose zeros were neither replaced nor overwritten
+        since."""
         kept = [
             (name, zero) for name, (zero, version) in self._zeros.items() if not _is_written(zero, version)
         ]
@@ -50,12 +52,12 @@ class Gradients(dict[str, Any]):
 
     @property
     def like(self) -> GradientsOf:
-        """What makes such a dict of a plain one: trees keep whose the gradients are."""
+        """Makes such a dict of a plain one: trees preserve the reference to the parameters."""
         return GradientsOf(self.parameters, self.absent)
 
 
 def _is_written(x: Any, version: int | None) -> bool:
-    """Whether a tensor was written since it had this version, or a traced value since it was recorded."""
+    """Whether a tensor was written since this version, or a traced value since it was recorded."""
     by = recorder()
     if isinstance(x, Tensor):
         return x.version != version or (isinstance(by, Capture) and id(x) in by.written)
@@ -63,7 +65,7 @@ def _is_written(x: Any, version: int | None) -> bool:
 
 
 class GradientsOf:
-    """Makes gradients of the parameters of one module; equal for the same parameters and the same absent ones."""
+    """Makes `Gradients` for the parameters of one module; equal for the same parameters and the same absent ones."""
 
     def __init__(self, parameters: Mapping[str, Tensor], absent: frozenset[str] = frozenset()) -> None:
         self.parameters, self.absent = parameters, absent
@@ -83,14 +85,14 @@ class GradientsOf:
 
 
 def is_nested(*trees: Any) -> bool:
-    """Whether a transformation stands within another, or within a trace: then it is recorded there."""
+    """Whether a transformation is called within another or within a trace, and so is recorded there."""
     if recorder() is not None:
         return True
     return any(isinstance(x, Value) for x in _tree.flatten(trees, open_dataclasses=True)[0])
 
 
 def is_plain_record(x: Any) -> bool:
-    """Whether it is an object of a dataclass without tensors and arrays in it: a configuration, a module."""
+    """Whether it is a dataclass object without tensors or arrays (a configuration), or a module."""
     if not hasattr(type(x), "__dataclass_fields__") or isinstance(x, tuple | list | dict):
         return False
     if isinstance(x, HasParameters):
@@ -99,8 +101,8 @@ def is_plain_record(x: Any) -> bool:
 
 
 def tensors(tree: Any) -> Any:
-    """The tree with the tensors of the values in it. Those that are not known stay, and all of them where something
-    records: a derivative of these is still to come."""
+    """The tree with tensors in place of known values. Unknown values stay, and within a trace all values do,
+    as they are still to be differentiated."""
     if tree is None or isinstance(tree, Tensor) or recorder() is not None:
         return tree
     found, structure = _tree.flatten(tree, open_dataclasses=True)
@@ -115,7 +117,7 @@ def _known(x: Any) -> Any:
 
 
 def as_positions(argnums: int | Sequence[int], count: int, what: str) -> list[int]:
-    """argnums as a list. Raises TypeError and ValueError for positions that are not there."""
+    """argnums as a list. Raises TypeError, and ValueError for positions out of range."""
     given = argnums if isinstance(argnums, Sequence) else [argnums]
     try:
         found = [index(i) for i in given]
@@ -129,7 +131,7 @@ def as_positions(argnums: int | Sequence[int], count: int, what: str) -> list[in
 
 
 def named_function(fn: Any, what: str) -> Callable[..., Any]:
-    """fn itself. Raises TypeError for what cannot be called."""
+    """fn itself. Raises TypeError if it is not callable."""
     if not callable(fn):
         raise TypeError(f"{what}: takes a function, got {shown(fn)}")
     return fn  # type: ignore[no-any-return]
@@ -138,14 +140,14 @@ def named_function(fn: Any, what: str) -> Callable[..., Any]:
 class Variables:
     """A tree of arrays and modules, with a value of its own for each array and each parameter.
 
-    tree: as a function is to get it. values: what is differentiated in.
-    what, name: for messages: the transformation, and how the tree is called.
+    tree: as passed to the function. values: the variables of differentiation.
+    what, name: for messages: the transformation, and the name of the tree.
     """
 
     def __init__(self, tree: Any, what: str, name: str) -> None:
         found, self.structure = _tree.flatten(tree, _is_numbers)
         self.values: list[Value] = []
-        self._counts: list[dict[str, Tensor] | None] = []  # of each leaf: its parameters, None for an array
+        self._counts: list[dict[str, Tensor] | None] = []  # for each leaf: its parameters, None for an array
         standing = []
         for x, where in zip(found, _tree.names(self.structure, name), strict=True):
             standing.append(self._add(x, what, where))
@@ -171,9 +173,9 @@ class Variables:
         return value
 
     def unflatten(self, results: Sequence[Any], zero: Callable[[Value], Any]) -> Any:
-        """The tree with results in place of the values: of a module a dict by name.
+        """The tree with results in place of the values; a dict by name in place of a module.
 
-        What is None there is absent: zero gives what stands in its place.
+        A result None is absent: `zero` makes its replacement.
         """
         whole = [zero(v) if g is None else g for v, g in zip(self.values, results, strict=True)]
         rest = iter(zip(whole, results, strict=True))
@@ -182,14 +184,15 @@ class Variables:
 
 
 def _by_name(held: dict[str, Tensor], rest: Iterator[tuple[Any, Any]]) -> Gradients:
-    """The gradients of a module's parameters; of pairs (whole, result) the next ones are theirs."""
+    """The gradients of a module's parameters, taken from an iterator of pairs (gradient with zeros, result or
+    None)."""
     found = {name: next(rest) for name in held}
     absent = [name for name, (_, result) in found.items() if result is None]
     return Gradients({name: whole for name, (whole, _) in found.items()}, held, absent)
 
 
 def variable(x: Any, what: str, where: str) -> Value:
-    """A value of its own with the numbers of x. Raises TypeError for what has no derivative."""
+    """A new value with the numbers of x. Raises TypeError if x has no derivative."""
     if not (isinstance(x, Operand | list) or is_array(x) or is_number(x)):
         raise TypeError(
             f"{what}: {where} is {shown(x)}, which is no tensor, array or module: leave it out of what is "
@@ -206,10 +209,10 @@ def variable(x: Any, what: str, where: str) -> Value:
     if by is None:
         return Value.bind_op(Alias(), [x])[0]
     if isinstance(by, EagerTape) and not isinstance(x, Value) and by.knows(x) and id(x) not in by.inputs:
-        return Value(x.spec, constant=x)  # of which no other derivative is taken
+        return Value(x.spec, constant=x)  # not differentiated by any other transformation
     return by.call_op(Alias(), [x])  # type: ignore[return-value]
 
 
 def _is_numbers(tree: Any) -> bool:
-    """Whether a list is an array in numbers: a leaf."""
+    """Whether a list is an array given as numbers: a leaf."""
     return isinstance(tree, list) and bool(tree) and all(is_number(x) or _is_numbers(x) for x in tree)

@@ -1,9 +1,9 @@
-"""`vmap`: a function of one sample becomes a function of many, by what each op says of batches.
+"""`vmap`: vectorizes a function of one sample, by the batching rule of each op.
 
-The function is traced once, for one sample, and its ops are applied to all samples at once: on tensors that computes,
-within another trace it is recorded there. An op is taken, in this order, as it is for operands with one more axis in
-front (elementwise ops, `Op.stacked`), with the samples in one of its own axes where they stay apart
-(`Op.batch_axes`, `Op.folded`), or once for each sample.
+The function is traced once, for one sample, and its ops are applied to all samples at once: tensors are computed,
+within another trace the ops are recorded there. For each op the first applicable way is taken: the op on operands
+with one more axis in front (elementwise ops, `Op.stacked`), the samples folded into one of its own axes that keeps
+them apart (`Op.batch_axes`, `Op.folded`), or a loop over the samples.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from lamina.spec import DTypeError, Shape, ShapeError, Spec
 from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor, tensor
 
-#: Ways to fold samples into axes that are tried for one op.
+#: Limit on the foldings of samples into axes that are tried for one op.
 _MOST_WAYS = 64
 
 
 class Batched(NamedTuple):
-    """What stands for a value of the function: for all samples (along axis 0), or the same for all of them."""
+    """The counterpart of a value of the function: for all samples (along axis 0), or one shared by all."""
 
     operand: Any
     batched: bool
@@ -40,23 +40,23 @@ class Batched(NamedTuple):
 
 @renamed(in_axes="in_dims", out_axes="out_dims")
 def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callable[..., Any]:
-    """A function of many samples at once from a function of one, as torch.func.vmap and jax.vmap.
+    """Vectorize a function of one sample over many, as torch.func.vmap and jax.vmap.
 
     Args:
-        fn: takes and gives tensors, and nested tuples, lists and dicts of them. It is traced once, so that its
-            branches must not depend on numbers.
+        fn: takes and returns tensors, and nested tuples, lists and dicts of them. It is traced once, so its
+            branches must not depend on tensor values.
         in_dims: the axis of the samples, for all positional arguments, or one entry for each, in the argument's own
-            structure or for a whole part of it; None for what is the same for all samples. Arguments that are no
-            arrays (numbers, strings, modules) and named arguments are handed on as they are.
-        out_dims: where the samples go, for all results or in their structure; None for a result that is the same for
-            all samples.
+            structure or a prefix of it; None for an argument shared by all samples. Arguments that are no
+            arrays (numbers, strings, modules) and named arguments are passed unchanged.
+        out_dims: the axis of the samples, for all results or in their structure; None for a result shared by all
+            samples.
 
-    What fn closes over (a network's parameters) is the same for all samples. It may stand within `grad`, `jvp`, `jit`
-    and `vmap`, and these within fn: vmap(grad(loss), (None, 0)) gives a gradient for each sample. What is
-    drawn for something of a sample (dropout, `rand_like(x)`, `multinomial(x, 1)`) is drawn for each; what is drawn
-    from nothing of a sample (`rand(3)`) is the same for all. An op that has no form for many samples
-    is applied to one after the other. Raises ValueError for sizes that differ, ShapeError for an axis that is not
-    there, TypeError for what fn updates sample by sample (running statistics), naming the op.
+    Tensors that fn closes over (a network's parameters) are shared by all samples. vmap nests with `grad`, `jvp`,
+    `jit` and itself, in either order: vmap(grad(loss), (None, 0)) gives a gradient for each sample. Random numbers
+    drawn for a sample's value (dropout, `rand_like(x)`, `multinomial(x, 1)`) differ between samples; those that
+    depend on no sample (`rand(3)`) are shared. An op without a batched form is applied to one sample after the
+    other. Raises ValueError for sizes that differ, ShapeError for an axis out of range, TypeError for state that fn
+    updates sample by sample (running statistics), naming the op.
     """
     named_function(fn, "vmap")
 
@@ -80,7 +80,7 @@ def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callabl
             del result, leaves
         capture.leave_behind()
         if by is not None:
-            for holds in capture.guards:  # what surrounds it is right under the same conditions
+            for holds in capture.guards:  # the surrounding record depends on the same conditions
                 by.guard(holds)
         batcher = _Batcher(arguments, capture, start)
         asked = _axes(structure, out_dims, "out_dims")
@@ -106,7 +106,7 @@ def _is_tensor(x: Any) -> bool:
 
 
 class _Mapped(NamedTuple):
-    """Positional arguments taken apart: each leaf as it is given, and what stands for one sample (None: itself)."""
+    """Flattened positional arguments: each leaf as given, and the value of one sample (None: the leaf itself)."""
 
     structure: Structure
     given: list[Any]
@@ -152,7 +152,7 @@ class _Mapped(NamedTuple):
 
 
 def _axes(structure: Structure, asked: Any, what: str) -> list[int | None]:
-    """The axis for each leaf: `asked` is one for all, or a tree that ends where the structure does, or before."""
+    """The axis for each leaf: `asked` is one axis for all, or a tree that is a prefix of the structure."""
     if structure.kind is None:
         return [_axis(asked, what)]
     if asked is None or not isinstance(asked, tuple | list | dict):
@@ -199,14 +199,14 @@ def _out(found: Batched, axis: int | None, size: int) -> Any:
 
 
 def _constant(result: Any, axis: int | None, size: int) -> Any:
-    """A number that the function gives whatever its samples are, for each of them; what is no number as it is."""
+    """A number that does not depend on the samples, repeated for each; anything but numbers unchanged."""
     if axis is None or not is_number(result):
         return result
     return _out(Batched(tensor(result), False), axis, size)
 
 
 def _moved(x: Any, source: int, target: int) -> Any:
-    """x with one axis elsewhere."""
+    """x with one axis moved."""
     if source == target:
         return x
     order = [a for a in range(x.ndim) if a != source]
@@ -218,12 +218,12 @@ def _moved(x: Any, source: int, target: int) -> Any:
 
 
 class _Batcher:
-    """The ops of a trace of one sample, applied to all samples."""
+    """Applies the ops of a trace of one sample to all samples."""
 
     def __init__(self, arguments: _Mapped, capture: Capture, start: float) -> None:
         self.size, self.start = arguments.size, start
         self.found: dict[Value, Batched] = {}
-        self.apart: set[Value] = set()  # states of generators from which each sample draws
+        self.apart: set[Value] = set()  # generator states from which each sample draws separately
         for x, v in zip(arguments.given, arguments.samples, strict=True):
             if v is not None:
                 self.found[v] = Batched(x, True)
@@ -231,7 +231,7 @@ class _Batcher:
             self.found[v] = Batched(capture.tensors[key], False)
 
     def run(self, outputs: Sequence[Value]) -> list[Batched]:
-        """What the outputs are for all samples."""
+        """The outputs for all samples."""
         for node in reachable(outputs):
             if node.serial >= self.start:
                 with use_policy(node.policy):
@@ -239,10 +239,10 @@ class _Batcher:
         return [self.read(v) for v in outputs]
 
     def read(self, value: Value) -> Batched:
-        """What stands for a value; one of another trace, or a constant, is the same for all samples."""
+        """The counterpart of a value; one of another trace, or a constant, is shared by all samples."""
         if value in self.found:
             return self.found[value]
-        # What a surrounding derivative is taken in may be a constant, known by its identity.
+        # The variable of a surrounding derivative may be a constant, known by its identity.
         return Batched(value if value.constant is None or recorder() is not None else value.constant, False)
 
     def node(self, node: Node) -> list[Batched]:
@@ -274,13 +274,13 @@ class _Batcher:
         return self.at_once(node.op, given, specs) or self.one_by_one(node.op, given, node.outputs)
 
     def drawn(self, node: Node, given: Sequence[Batched]) -> list[Batched] | None:
-        """What each sample draws from a state that all have; None where the op draws nothing."""
+        """Separate random numbers for each sample from a shared state; None if the op draws none."""
         specs = [v.spec for v in node.inputs]
         states = [v in self.apart for v in node.inputs]
         found = None
         if node.op.draws:
             found = node.op.stacked(self.size, specs, [not state for state in states])
-        elif not any(x.batched for x in given):  # the state of another rank
+        elif not any(x.batched for x in given):  # the state in another rank
             self.apart.update(node.outputs)
         if found is None:
             return None
@@ -291,7 +291,7 @@ class _Batcher:
         return self.stacked(node.op, found, operands, specs)
 
     def at_once(self, op: Op, given: Sequence[Batched], specs: Sequence[Spec]) -> list[Batched] | None:
-        """All samples in one op; None where there is no such form."""
+        """All samples in one op; None if there is no such form."""
         some = [x.batched for x in given]
         if op.elementwise:
             return self.elementwise(op, given, specs)
@@ -312,7 +312,7 @@ class _Batcher:
         return self.by_channels(op, full, specs)
 
     def elementwise(self, op: Op, given: Sequence[Batched], specs: Sequence[Spec]) -> list[Batched] | None:
-        """The samples' axis in front, ranks made equal; where the op does not broadcast, all in full."""
+        """The samples' axis in front, ranks made equal; expanded in full if the op does not broadcast."""
         rank = max(s.ndim for s in specs)
         aligned = [
             ops.reshape(x.operand, (self.size, *(1,) * (rank - s.ndim), *s.shape)) if x.batched else x.operand
@@ -325,13 +325,13 @@ class _Batcher:
         return [Batched(y, True) for y in _applied(op, aligned)]
 
     def stacked(self, op: Op, many: Op, operands: Sequence[Any], specs: Sequence[Spec]) -> list[Batched]:
-        """An op for operands with the samples in front."""
+        """Apply an op to operands with the samples in front."""
         small = inferred(op, *specs)
         made = _applied(many, operands)
         return [Batched(y, y.ndim > s.ndim) for y, s in zip(made, small, strict=True)]
 
     def folded(self, op: Op, given: Sequence[Batched], specs: Sequence[Spec]) -> list[Batched] | None:
-        """The op itself with the samples in axes along which it treats each index alike."""
+        """The op itself, with the samples folded into axes along which it treats each index alike."""
         small = inferred(op, *specs)
         choices = [range(s.ndim) if x.batched else (None,) for x, s in zip(given, specs, strict=True)]
         ways: Iterator[tuple[int | None, ...]] = itertools.product(*choices)
@@ -365,7 +365,7 @@ class _Batcher:
         )
 
     def by_channels(self, op: Op, operands: Sequence[Any], specs: Sequence[Spec]) -> list[Batched] | None:
-        """An op that is told to keep the samples apart in the axes that it names."""
+        """A form of the op that keeps the samples apart in the axes that it names."""
         found = op.folded(self.size)
         if found is None:
             return None
@@ -374,18 +374,18 @@ class _Batcher:
         return [Batched(_unfold(y, a, self.size), True) for y, a in zip(made, found.outputs, strict=True)]
 
     def one_by_one(self, op: Op, given: Sequence[Batched], outputs: Sequence[Value]) -> list[Batched]:
-        """The op once for each sample."""
+        """A loop over the samples."""
         made = [
             _applied(op, [x.operand[i] if x.batched else x.operand for x in given]) for i in range(self.size)
         ]
         return [Batched(ops.stack([each[k] for each in made]), True) for k in range(len(outputs))]
 
     def full(self, x: Batched, shape: Shape) -> Any:
-        """The operand with an axis of samples, repeated where it is the same for all."""
+        """The operand with a sample axis, expanded if it is shared."""
         return x.operand if x.batched else ops.expand(x.operand, (self.size, *shape))
 
     def write(self, capture: Capture, values: Sequence[Batched]) -> None:
-        """Update what the function updates. Raises TypeError where that differs from sample to sample."""
+        """Perform the function's writes. Raises TypeError if they differ from sample to sample."""
         for (key, traced), found in zip(capture.written.items(), values, strict=True):
             target = capture.tensors[key]
             if found.batched:
@@ -399,14 +399,14 @@ class _Batcher:
 
 
 def _applied(op: Op, operands: Sequence[Any]) -> Sequence[Any]:
-    """The outputs of op: computed, or recorded where something records."""
+    """The outputs of op: computed, or recorded within a trace."""
     if recorder() is None and not any(isinstance(x, Value) for x in operands):
         return computed(op, operands)
     return bind(op, *operands)
 
 
 def _accepts(op: Op, operands: Sequence[Any]) -> bool:
-    """Whether op takes operands of these shapes."""
+    """Whether op accepts operands of these shapes."""
     try:
         inferred(op, *(x.spec for x in operands))
     except (ShapeError, DTypeError):
@@ -415,7 +415,7 @@ def _accepts(op: Op, operands: Sequence[Any]) -> bool:
 
 
 def _batched_rule(op: CustomGradient, batched: Sequence[bool], size: int) -> CustomGradient:
-    """A gradient of one's own for many samples: its rule is batched as any function."""
+    """A custom gradient for many samples: its rule is batched like any function."""
 
     def rule(kept: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
         given = [i for i, g in enumerate(grads) if g is not None]
@@ -447,14 +447,14 @@ def _larger(spec: Spec, axis: int | None, size: int) -> Spec:
 
 
 def _fold(x: Any, axis: int) -> Any:
-    """[size, …] with the samples in an axis of theirs, each one's indices together."""
+    """[size, …] with the sample axis merged into another one, each sample's indices contiguous."""
     moved = _moved(x, 0, axis)
     shape = moved.shape
     return ops.reshape(moved, (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
 
 
 def _unfold(y: Any, axis: int, size: int) -> Any:
-    """The reverse: the samples in front."""
+    """The inverse: the sample axis split off and moved to the front."""
     shape = y.shape
     apart = ops.reshape(y, (*shape[:axis], size, shape[axis] // size, *shape[axis + 1 :]))
     return _moved(apart, axis, 0)

@@ -1,4 +1,4 @@
-"""`custom_vjp`: a function whose gradient is another function, as jax.custom_vjp."""
+"""`custom_vjp`: a function with a user-defined gradient, as jax.custom_vjp."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lamina.tensors import Tensor, zeros
 
 P = ParamSpec("P")
 R = TypeVar("R")
-#: The functions whose `forward` runs: called by it they are what they are outside of a derivative.
+#: The functions whose `forward` is running: calls to them from there are plain.
 _under_way: ContextVar[tuple[Any, ...]] = ContextVar("under_way", default=())
 
 
 class custom_vjp(Generic[P, R]):  # noqa: N801 - used as a decorator, called as in JAX
-    """A function with a gradient of its own.
+    """A function with a user-defined gradient.
 
         @lm.custom_vjp
         def clipped(x):
@@ -39,13 +39,13 @@ class custom_vjp(Generic[P, R]):  # noqa: N801 - used as a decorator, called as 
 
         clipped.defvjp(forward, backward)
 
-    forward(*args) gives (result, kept): the result as fn gives it, and whatever the gradient needs, any tree of
-    tensors and other values. backward(kept, g) gets the gradient that arrives at the result, in its structure (zeros
-    where nothing arrives, None for what is not floating point), and gives a tuple with one gradient per positional
-    argument, in that argument's structure, or None; it is cast to the argument's dtype, and summed over axes along
-    which the argument was broadcast. Where backward is written with ops, it can be differentiated again. Outside of a
-    derivative, and where forward calls it, the function is simply fn. What forward closes over (a network's
-    parameters) gets no gradient: give it as an argument.
+    forward(*args) returns (result, kept): the result as fn returns it, and residuals for the gradient, any tree of
+    tensors and other values. backward(kept, g) gets the gradient of the result, in its structure (zeros
+    for outputs without a gradient, None for those that are not floating point), and returns a tuple with one gradient
+    per positional argument, in that argument's structure, or None; it is cast to the argument's dtype, and summed
+    over broadcast axes. If backward is written with ops, it can be differentiated again. Outside of a
+    derivative, and when forward calls it, the function is simply fn. Tensors that forward closes over (a network's
+    parameters) get no gradient: pass them as arguments.
     """
 
     def __init__(self, fn: Callable[P, R]) -> None:
@@ -55,11 +55,11 @@ class custom_vjp(Generic[P, R]):  # noqa: N801 - used as a decorator, called as 
         update_wrapper(self, fn)
 
     def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
-        """Say how the function is computed where it is differentiated, and its gradient."""
+        """Define the forward pass used under differentiation, and the gradient."""
         self.forward, self.backward = named_function(forward, "defvjp"), named_function(backward, "defvjp")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """fn(*args), with its gradient where something is differentiated."""
+        """fn(*args), with its gradient under differentiation."""
         if self.forward is None or self.backward is None:
             name = _name(self.fn)
             raise TypeError(f"custom_vjp: {name} has no gradient yet; call {name}.defvjp(forward, backward)")
@@ -82,7 +82,7 @@ class custom_vjp(Generic[P, R]):  # noqa: N801 - used as a decorator, called as 
         return self._marked(args, *given)  # type: ignore[no-any-return]
 
     def _marked(self, args: tuple[Any, ...], result: Any, kept: Any) -> Any:
-        """The result, with a mark that tells its gradient."""
+        """The result, with a marker that carries its gradient rule."""
         leaves, structure = _tree.flatten(args, is_plain_record, open_dataclasses=True)
         places = [i for i, x in enumerate(leaves) if _is_tensor(x)]
         outputs, made_of = _tree.flatten(result, open_dataclasses=True)
@@ -119,7 +119,7 @@ def _name(fn: Any) -> str:
 
 
 def _filled(grads: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
-    """Zeros where nothing arrives; None for what has no gradient."""
+    """Zeros for missing gradients; None for outputs that have none."""
     some = next(g for g in grads if g is not None)
     device = some.device if isinstance(some, Tensor) else None
     return [
@@ -129,7 +129,8 @@ def _filled(grads: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
 
 
 def _gradients(found: Any, structure: Structure, places: Sequence[int], name: str) -> list[Any]:
-    """What backward gave, one entry for each tensor among the arguments. Raises TypeError for another structure."""
+    """The result of backward, one entry for each tensor among the arguments. Raises TypeError for another
+    structure."""
     branches = structure.branches
     if not isinstance(found, tuple | list) or len(found) != len(branches):
         what = f"{len(found)} of them" if isinstance(found, tuple | list) else shown(found)
@@ -150,7 +151,7 @@ def _gradients(found: Any, structure: Structure, places: Sequence[int], name: st
 
 
 def _fitted(g: Any, spec: Spec, name: str) -> Any:
-    """The gradient of an argument, as autograd takes it: in its dtype, summed over axes along which it was broadcast.
+    """The gradient of an argument in the form that autograd expects: in its dtype, summed over broadcast axes.
     Raises TypeError for another shape."""
     if g is None:
         return None
@@ -165,7 +166,7 @@ def _fitted(g: Any, spec: Spec, name: str) -> Any:
 
 
 def _parts(structure: Structure, g: Any) -> list[Any]:
-    """The gradients of the parts of an argument, with None where a part has none."""
+    """The gradients of the parts of an argument, None for parts without one."""
     if g is None:
         return [None] * len(_tree.names(structure, ""))
     if structure.is_leaf:

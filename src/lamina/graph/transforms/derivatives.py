@@ -1,8 +1,8 @@
 """Derivatives of functions: `grad`, `value_and_grad`, `vjp`, `jvp`, `hvp`; called as in torch.func and JAX.
 
-Called on tensors, a function runs at once and is remembered on a tape: it may look at numbers, and states that it
-updates (running statistics, random generators) are updated once. Within another transformation, `lamina.jit` or
-`lamina.trace` the derivative is recorded there, so that it can be compiled and differentiated again.
+Called on tensors, a function runs at once and is recorded on a tape: its branches may depend on tensor values, and
+state that it updates (running statistics, random generators) is updated once. Within another transformation,
+`lamina.jit` or `lamina.trace` the derivative is recorded there, so that it can be compiled and differentiated again.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from lamina.tensors import Tensor, as_tensor, zeros
 def value_and_grad(
     fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that gives (fn(*args), the gradient of fn with respect to args[argnums]).
+    """A function that returns (fn(*args), the gradient of fn with respect to args[argnums]).
 
     Args:
-        fn: gives a scalar (shape ()) of floating point numbers; with has_aux (scalar, anything else).
-        argnums: which positional arguments are differentiated; several give a tuple of gradients.
+        fn: returns a floating point scalar (shape ()); with has_aux (scalar, anything else).
+        argnums: positions of the arguments to differentiate; several give a tuple of gradients.
         has_aux: the result is ((value, aux), gradient).
 
     An argument is an array of any library, a number, a module, or nested tuples, lists and dicts of these, and its
     gradient has the same structure, shapes and dtypes; a module's is a dict by its parameters' names. Named arguments
-    are passed on. What fn updates (running statistics, random generators, `copy_`) is updated once, when fn has
-    returned. Raises TypeError for what is not floating point, or not differentiable on the way; ValueError where fn
-    gives no scalar.
+    are passed on. State that fn updates (running statistics, random generators, `copy_`) is updated once, when fn has
+    returned. Raises TypeError for arguments that are not floating point and for non-differentiable ops; ValueError if
+    fn returns no scalar.
     """
     return _differentiated(fn, argnums, has_aux, "value_and_grad")
 
@@ -45,9 +45,10 @@ def value_and_grad(
 def grad(
     fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that gives the gradient of the scalar fn(*args) with respect to args[argnums]; see `value_and_grad`.
+    """A function that returns the gradient of the scalar fn(*args) with respect to args[argnums]; see
+    `value_and_grad`.
 
-    has_aux: fn gives (scalar, anything else), and the result is (gradient, that).
+    has_aux: fn returns (scalar, aux), and the result is (gradient, aux).
     """
     both = _differentiated(fn, argnums, has_aux, "grad")
 
@@ -95,7 +96,7 @@ def _differentiated(
 
 
 def _of_tensors(tree: Any) -> Any:
-    """The tree with tensors on the memory of NumPy's arrays, so that a function gets what it gets when compiled."""
+    """The tree with NumPy arrays as tensors on their memory, so that a function gets the same as when compiled."""
     found, structure = _tree.flatten(tree)
     if not any([isinstance(x, np.ndarray) for x in found]):  # noqa: C419 - every call asks
         return tree
@@ -103,8 +104,8 @@ def _of_tensors(tree: Any) -> Any:
 
 
 def _backwards(value: Value, aux: Any, wrt: Sequence[Value]) -> tuple[Any, Any, list[Any]]:
-    """Value, aux and gradients as tensors; as values where the function reads what another trace is to give. None is
-    the gradient in what value does not depend on."""
+    """Value, aux and gradients as tensors; as traced values if they depend on another trace. The gradient is None
+    for inputs that value does not depend on."""
     known = tensor_of(value)
     if known is None:
         return value, aux, list(arriving_gradients(value, wrt))
@@ -117,8 +118,8 @@ def _backwards(value: Value, aux: Any, wrt: Sequence[Value]) -> tuple[Any, Any, 
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """(fn(*primals), pull): pull(cotangents) is a tuple of vector-Jacobian products, one per primal.
 
-    fn: gives arrays in any structure; cotangents have that structure, its shapes and dtypes. With has_aux fn gives
-    (result, anything else), and the result is (result, pull, that). pull may be called any number of times.
+    fn: returns arrays in any structure; cotangents have that structure, its shapes and dtypes. With has_aux fn
+    returns (result, aux), and the result is (result, pull, aux). pull may be called any number of times.
     Raises TypeError and ShapeError for cotangents that do not fit.
     """
     named_function(fn, "vjp")
@@ -151,8 +152,8 @@ def jvp(
     """(fn(*primals), its derivative in the direction of tangents), the Jacobian-vector product.
 
     tangents: one per primal, in its structure, shapes and dtypes. The product has the structure of fn's result, with
-    zeros for what is not floating point. With has_aux fn gives (result, anything else), which comes third.
-    It is the derivative of the (linear) gradient in what arrives, so that every op with a gradient has it.
+    zeros for entries that are not floating point. With has_aux fn returns (result, aux), and aux comes third.
+    It is computed as the derivative of the VJP, which is linear in its cotangents: every op with a gradient has it.
     """
     named_function(fn, "jvp")
     given = _pairs(primals, tangents, "jvp")
@@ -190,11 +191,11 @@ def hvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     return tensors(value), tensors(tuple(_split(own, found)))
 
 
-# ---- what they share
+# ---- shared helpers
 
 
 def _run(call: Callable[[], Any], *given: Any) -> Any:
-    """What call gives: recorded where something records, else computed on a tape."""
+    """The result of `call`: recorded within a trace, else computed on a tape."""
     if is_nested(*given):
         return call()
     tape = EagerTape()
@@ -205,7 +206,7 @@ def _run(call: Callable[[], Any], *given: Any) -> Any:
 
 
 class _Outputs(NamedTuple):
-    """What a function gave: its arrays as values, and their structure."""
+    """The result of a function: its arrays as values, and their structure."""
 
     values: list[Value]
     structure: Structure
@@ -216,11 +217,11 @@ class _Outputs(NamedTuple):
         return cls([_value(y, what) for y in found], structure)
 
     def tree(self) -> Any:
-        """The result, in tensors where they are known."""
+        """The result, with tensors where they are known."""
         return tensors(_tree.unflatten(self.structure, self.values))
 
     def cotangents(self, given: Any, what: str) -> list[Any]:
-        """What arrives at each value. Raises TypeError for another structure, shape or dtype."""
+        """The cotangent of each value. Raises TypeError for another structure, shape or dtype."""
         found, structure = _tree.flatten(given, open_dataclasses=True)
         if structure != self.structure:
             raise TypeError(
@@ -230,7 +231,7 @@ class _Outputs(NamedTuple):
 
 
 def _like(value: Value, x: Any, what: str) -> Any:
-    """x, of the shape and dtype of a value."""
+    """x, checked for the shape and dtype of a value."""
     found = x if isinstance(x, Operand) else as_tensor(np.asarray(x, value.dtype.numpy))
     if found.shape != value.shape or found.dtype != value.dtype:
         raise TypeError(f"{what} must be {value.spec} here, as fn's result or primal is, got {found.spec}")
@@ -238,7 +239,7 @@ def _like(value: Value, x: Any, what: str) -> Any:
 
 
 def _pairs(primals: Sequence[Any], tangents: Sequence[Any], what: str) -> Sequence[Any]:
-    """tangents. Raises TypeError where there is not one for each primal."""
+    """tangents. Raises TypeError unless there is one for each primal."""
     for name, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, tuple | list):
             raise TypeError(f"{what}: {name} must be a tuple, one per argument of fn, got {shown(given)}")
@@ -248,7 +249,7 @@ def _pairs(primals: Sequence[Any], tangents: Sequence[Any], what: str) -> Sequen
 
 
 def _directions(own: Sequence[Variables], tangents: Sequence[Any], what: str) -> list[Value]:
-    """A value for each of the variables. Raises TypeError where structure, shape or dtype differ."""
+    """A tangent for each of the variables. Raises TypeError if structure, shape or dtype differ."""
     found: list[Value] = []
     for i, (v, t) in enumerate(zip(own, tangents, strict=True)):
         given = _tree.leaves(t)
@@ -262,7 +263,7 @@ def _directions(own: Sequence[Variables], tangents: Sequence[Any], what: str) ->
 
 
 def _parts(result: Any, has_aux: bool, what: str) -> tuple[Any, Any]:
-    """The result, and what stands beside it."""
+    """The result, and aux."""
     if not has_aux:
         return result, None
     if not isinstance(result, tuple) or len(result) != 2:
@@ -271,7 +272,7 @@ def _parts(result: Any, has_aux: bool, what: str) -> tuple[Any, Any]:
 
 
 def _as_left(aux: Any) -> Any:
-    """The tree with what its values hold when the function has returned."""
+    """The tree with the contents of its values at the return of the function."""
     by = recorder()
     if by is None or aux is None:
         return aux
@@ -299,7 +300,7 @@ def _scalar(value: Any, what: str) -> Value:
 
 
 def _value(x: Any, what: str) -> Value:
-    """What stands for a result in the trace that is made."""
+    """The value that stands for a result in the current trace."""
     try:
         x = operand(x)
     except (TypeError, ValueError) as error:
@@ -311,12 +312,12 @@ def _value(x: Any, what: str) -> Value:
 
 
 def _dummy(y: Value) -> Value:
-    """A variable of the shape of a result: what a linear function is differentiated in, anywhere."""
+    """A variable of the shape of a result: the point at which a linear function is differentiated is arbitrary."""
     return constant(_zeros_like(y))
 
 
 def _zeros_like(v: Value) -> Tensor:
-    """Zeros of the same shape and dtype, on the same device where that is known."""
+    """Zeros of the same shape and dtype, on the same device if that is known."""
     known = tensor_of(v)
     return zeros(v.shape, dtype=v.dtype, device=None if known is None else known.device)
 
@@ -326,7 +327,8 @@ def _values(own: Sequence[Variables]) -> list[Value]:
 
 
 def _split(own: Sequence[Variables], found: Sequence[Any]) -> list[Any]:
-    """The results of all variables, in each one's structure; zeros in place of None, tensors among tensors."""
+    """The results for all variables, in each one's structure; zeros in place of None, as tensors if the others
+    are."""
     zero = _zeros_like if all(g is None or isinstance(g, Tensor) for g in found) else zero_gradient
     rest = iter(found)
     return [v.unflatten([next(rest) for _ in v.values], zero) for v in own]

@@ -1,7 +1,7 @@
 """Whole Jacobians and Hessians: `jacrev`, `jacfwd`, `hessian`, called as in torch.func and JAX.
 
 A Jacobian is `vjp` or `jvp` mapped over the rows of an identity matrix: one pass over the function, with the rows as
-one more axis of every op behind it.
+an additional axis of every derivative op.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from lamina.ops.core import Operand, operand
 def jacrev(
     fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that gives the Jacobian of fn in args[argnums], row by row (backwards): for few results.
+    """A function that returns the Jacobian of fn in args[argnums], row by row (reverse mode): for few results.
 
     Args:
-        fn: gives floating point arrays in any structure; with has_aux (these, anything else).
-        argnums: which positional arguments, arrays or trees of them, or modules; several give a tuple.
+        fn: returns floating point arrays in any structure; with has_aux (these, aux).
+        argnums: positions of the arguments, arrays or trees of them, or modules; several give a tuple.
         has_aux: the result is (Jacobian, aux).
 
-    The Jacobian has fn's structure, and in the place of each array y the structure of the argument, with arrays
-    (*y.shape, *x.shape). Raises TypeError for what is not floating point, or not differentiable on the way.
+    The Jacobian has fn's structure, and in place of each array y the structure of the argument, with arrays
+    (*y.shape, *x.shape). Raises TypeError for arrays that are not floating point and for non-differentiable ops.
     """
     named_function(fn, "jacrev")
 
@@ -54,8 +54,8 @@ def jacrev(
 def jacfwd(
     fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """As `jacrev`, column by column (forwards): for few arguments, and on derivatives. Arguments are arrays and trees
-    of them, no modules."""
+    """As `jacrev`, column by column (forward mode): for few inputs, and for derivatives of derivatives. Arguments are
+    arrays and trees of them, no modules."""
     named_function(fn, "jacfwd")
 
     @wraps(fn, updated=())
@@ -84,15 +84,15 @@ def jacfwd(
 
 
 def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """A function that gives the second derivatives of fn in args[argnums], as torch.func.hessian: the Jacobian
-    (forwards) of the Jacobian (backwards). Of a scalar fn of one array x, (*x.shape, *x.shape)."""
+    """A function that returns the second derivatives of fn in args[argnums], as torch.func.hessian: forward over
+    reverse mode. For a scalar fn of one array x the shape is (*x.shape, *x.shape)."""
     return jacfwd(jacrev(fn, argnums), argnums)
 
 
 def _placed(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], positions: Sequence[int]
 ) -> Callable[..., Any]:
-    """fn of the arguments at these positions alone."""
+    """fn as a function of the arguments at these positions."""
 
     def at(*own: Any) -> Any:
         standing = dict(zip(positions, own, strict=True))
@@ -109,7 +109,7 @@ def _check_floats(arrays: Sequence[Any], what: str, who: str) -> None:
 
 
 def _basis(like: Sequence[Any], place: int) -> list[Any]:
-    """For each array one with rows of directions in front: the identity for that at `place`, else zeros."""
+    """For each array a stack of directions, in front: the identity for the array at `place`, zeros for others."""
     size = like[place].spec.numel
     found = []
     for i, x in enumerate(like):
@@ -119,24 +119,25 @@ def _basis(like: Sequence[Any], place: int) -> list[Any]:
 
 
 def _pulled(pull: Callable[[Any], Any], like: Sequence[Any], place: int, structure: Any) -> Any:
-    """Cotangents pulled back for each element of one result: arrays with that axis in front."""
+    """The pullback of each element of one result: arrays with the elements as the first axis."""
     return vmap(lambda *rows: pull(_tree.unflatten(structure, list(rows))))(*_basis(like, place))
 
 
 def _rows_as(shape: Sequence[int], tree: Any) -> Any:
-    """The axis of rows in front as a result's axes."""
+    """The leading axis reshaped to a result's shape."""
     found, structure = _tree.flatten(tree)
     return _tree.unflatten(structure, [ops.reshape(x, (*shape, *x.shape[1:])) for x in found])
 
 
 def _columns_as(shape: Sequence[int], tree: Any) -> Any:
-    """The axis of columns behind as an argument's axes."""
+    """The trailing axis reshaped to an argument's shape."""
     found, structure = _tree.flatten(tree)
     return _tree.unflatten(structure, [ops.reshape(x, (*x.shape[:-1], *shape)) for x in found])
 
 
 def _joined(columns: Sequence[Any], structure: Any, argnums: int | Sequence[int]) -> Any:
-    """fn's structure, with the arguments' in the place of each array, of one such tree for each array of these."""
+    """One tree in fn's structure from one such tree per argument array: each of its arrays becomes a tree in the
+    arguments' structure."""
     found, outside = zip(*map(_tree.flatten, columns), strict=True)
     each: Iterator[Any] = zip(*found, strict=True)
     return _tree.unflatten(

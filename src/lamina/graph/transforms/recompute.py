@@ -1,4 +1,4 @@
-"""`checkpoint`: what a function computes is computed again for its gradient, instead of being kept.
+"""`checkpoint`: intermediate results are recomputed for the gradient instead of being kept (rematerialization).
 
 Chen et al. 2016, "Training deep nets with sublinear memory cost", with the segments chosen by hand.
 """
@@ -43,19 +43,20 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """fn, of which a gradient keeps only what goes in and comes out: the rest is computed again when it is needed.
+    """fn, of which a gradient keeps only inputs and outputs: the intermediates are recomputed.
 
         h = lm.checkpoint(block)(h)
         h = lm.checkpoint(block, h)  # as torch.utils.checkpoint.checkpoint
 
-    fn: a function or a module, of any arguments. It runs once; what is computed again are the ops that it recorded,
+    fn: a function or a module, of any arguments. It runs once; recomputed are the ops that it recorded,
     on the same numbers and with the same random words, so that results and gradients are those without it, bit by bit
-    wherever kernels are deterministic, and running statistics are updated once. What fn closes over gets its
-    gradient. The memory of what lies within is free between the two passes (in compiled programs:
-    `Executable.peak_bytes`), for about one more forward pass. Outside of a derivative it is fn.
+    wherever kernels are deterministic, and running statistics are updated once. Tensors that fn closes over get their
+    gradient. The memory of intermediates is free between the two passes (in compiled programs:
+    `Executable.peak_bytes`), at the cost of about one more forward pass. Outside of a derivative it is fn.
 
-    args, kwargs: where there are any, fn is called with them. use_reentrant, preserve_rng_state: torch's words; there
-    is one way, and random words are those of the forward pass: ValueError for preserve_rng_state=False.
+    args, kwargs: if there are any, fn is called with them. use_reentrant, preserve_rng_state: as in torch; there
+    is only one implementation, and random words are those of the forward pass: ValueError for
+    preserve_rng_state=False.
     """
     named_function(fn, "checkpoint")
     if not preserve_rng_state:
@@ -67,7 +68,7 @@ def checkpoint(
 
 
 def _checkpointed(fn: Callable[P, R]) -> Callable[P, R]:
-    """fn, whose nodes are computed again for its gradient."""
+    """fn, whose nodes are recomputed for its gradient."""
 
     @wraps(fn, updated=())
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -89,7 +90,7 @@ def _is_tensor(x: Any) -> bool:
 
 
 def _value(x: Any) -> Value:
-    """What stands for a result in the trace that is made."""
+    """The value that stands for a result in the current trace."""
     by = recorder()
     found = by.read(x) if by is not None else x if isinstance(x, Value) else constant(x)
     assert isinstance(found, Value)
@@ -97,7 +98,7 @@ def _value(x: Any) -> Value:
 
 
 def _marked(outputs: Sequence[Value], start: float) -> Sequence[Value]:
-    """The results of a segment, whose gradient computes it again."""
+    """The results of a segment, whose gradient recomputes it."""
     nodes = [n for n in reachable(outputs) if n.serial >= start]
     own = {v for n in nodes for v in n.outputs}
     if not nodes:
@@ -106,7 +107,7 @@ def _marked(outputs: Sequence[Value], start: float) -> Sequence[Value]:
     if isinstance(by, EagerTape) and all(tensor_of(y) is not None for y in outputs):
         by.forget(own - {*outputs, *by.written.values()})
         return outputs
-    # On a tape what is differentiated in may be a constant, known by its identity.
+    # On a tape a variable of differentiation may be a constant, known by its identity.
     fixed = not isinstance(by, EagerTape)
     read = (v for n in nodes for v in n.inputs if v not in own)
     kept = list(dict.fromkeys(v for v in read if not (fixed and v.constant is not None)))
@@ -119,13 +120,13 @@ def _marked(outputs: Sequence[Value], start: float) -> Sequence[Value]:
 
 
 class _Segment:
-    """The nodes between what a function read and what it gave."""
+    """The nodes between the inputs and outputs of a function."""
 
     def __init__(self, nodes: Sequence[Node], kept: Sequence[Value], outputs: Sequence[Value]) -> None:
         self.nodes, self.kept, self.outputs = nodes, kept, outputs
 
     def gradients(self, kept: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
-        """The gradients of what is kept: the segment is computed again, not before one of `grads` is there."""
+        """The gradients of the kept values: the segment is recomputed, but not before one of `grads` has arrived."""
         places = [i for i, v in enumerate(self.kept) if v.dtype.is_float]
         arriving = next(g for g in grads if g is not None)
         again = [call(After(), x, arriving) for x in kept]
@@ -142,7 +143,7 @@ class _Segment:
         return [next(found) if v.dtype.is_float else None for v in self.kept]
 
     def replayed(self, kept: Sequence[Any]) -> list[Any]:
-        """The results from other values of what is kept."""
+        """The results for other kept values."""
         found: dict[Value, Any] = dict(zip(self.kept, kept, strict=True))
         for node in self.nodes:
             with use_policy(node.policy):

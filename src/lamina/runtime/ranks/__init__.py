@@ -1,4 +1,4 @@
-"""Many processes as one program: who started them, how they meet, and how they talk.
+"""Distributed processes: how they were launched, how they meet, and how they communicate.
 
 A *launcher* starts the processes and tells each its rank; a *store* lets them meet by TCP; a *communicator*
 moves arrays among the ranks of one group, over MPI or over sockets. The `World` holds them.

@@ -1,9 +1,8 @@
-"""`Communicator`: how the ranks of one group move arrays of the host.
+"""`Communicator`: moves host arrays among the ranks of one group.
 
-Whoever implements it gives `exchange`, by which each rank sends arrays to some ranks and receives from some at
-once. All
-else is made of that; MPI has calls of its own for most. Sums are taken in the order of the ranks, those of half
-types in float32: every rank gets the same bits, in every run.
+Implementations provide `exchange`, by which each rank sends arrays to some ranks and receives from some
+concurrently. All other collectives are built on it; MPI overrides most. Sums are taken in the order of the ranks,
+those of half types in float32: every rank gets the same bits, in every run.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ Array = np.ndarray[Any, Any]
 
 
 class RankError(ConnectionError):
-    """Another rank has ended, or does not answer; the message names it and what was under way.
+    """Another rank has ended, or does not answer; the message names it and the operation in progress.
 
-    failed: the rank that is the cause, -1 where none alone is. step, op: where it was, as far as it is known.
+    failed: the rank that is the cause, -1 if no single one is. step, op: where it was, if known.
     """
 
     failed: int = -1
@@ -32,7 +31,7 @@ class RankError(ConnectionError):
 
 
 def not_awaited(sender: int, receiver: int, sent: str, awaited: Array) -> RankError:
-    """The error where a rank sends another one what that does not await."""
+    """The error for a message that does not match what its receiver expects."""
     return RankError(
         f"{progress.op or 'exchange'}: rank {sender} sends rank {receiver} {sent}, where {awaited.size} "
         f"{awaited.dtype} are awaited: both must call the same operations in one order, with tensors of one "
@@ -41,7 +40,7 @@ def not_awaited(sender: int, receiver: int, sent: str, awaited: Array) -> RankEr
 
 
 class Pending(Protocol):
-    """Something under way."""
+    """An operation in progress."""
 
     def wait(self) -> None:
         """Return when it is done."""
@@ -49,7 +48,7 @@ class Pending(Protocol):
 
 
 class Done:
-    """A request that is over."""
+    """A completed request."""
 
     def wait(self) -> None:
         """Return at once."""
@@ -59,7 +58,7 @@ def _mean(parts: Array) -> Array:
     return np.asarray(np.add.reduce(parts, 0) / np.asarray(len(parts), parts.dtype))
 
 
-#: What ranks' arrays, stacked along axis 0, become.
+#: Reductions of the ranks' arrays stacked along axis 0.
 REDUCTIONS: Mapping[str, Callable[[Array], Array]] = {
     "sum": lambda parts: np.add.reduce(parts, 0),
     "mean": _mean,
@@ -69,22 +68,22 @@ REDUCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def reduced(parts: Array, reduction: str) -> Array:
-    """Ranks' arrays [ranks, ...] as one, [...]; types of less than 32 bits are summed in float32."""
+    """The ranks' arrays [ranks, ...] reduced to [...]; types of less than 32 bits are summed in float32."""
     wide = parts.astype(np.float32) if parts.dtype.itemsize < 4 and parts.dtype.kind not in "iub" else parts
     return REDUCTIONS[reduction](wide).astype(parts.dtype)
 
 
 def _part(x: Array, rank: int) -> Array:
-    """A rank's part, in the same memory: of one axis alone, an index would give a copy."""
+    """A view of one rank's part: for one axis, indexing would copy."""
     return x[rank : rank + 1]
 
 
 class Communicator(ABC):
-    """The ranks of one group. Arrays are of the host, dense and row-major; every rank makes the same calls in
+    """The ranks of one group. Arrays are host arrays, dense and row-major; every rank makes the same calls in
     one order.
 
-    ranks: the group, as ranks of the world. rank: this process's place among them.
-    Methods raise RankError where another rank has ended.
+    ranks: the group, as ranks of the world. rank: this process's index among them.
+    Methods raise RankError if another rank has ended.
     """
 
     #: "mpi", "tcp" or "alone".
@@ -95,50 +94,50 @@ class Communicator(ABC):
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """The number of ranks."""
         return len(self.ranks)
 
     @abstractmethod
     def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
-        """Send an array to each of some ranks, and receive one from each of some; keys are places in the group."""
+        """Send an array to each of some ranks, and receive one from each of some; keys are indices in the group."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Give back what it holds."""
+        """Release all resources."""
 
-    # ---- what is made of it
+    # ---- built on exchange
     def _others(self) -> list[int]:
         return [r for r in range(self.size) if r != self.rank]
 
     def barrier(self) -> None:
-        """Return when all ranks have come."""
+        """Return when all ranks have called it."""
         self.all_gather(np.zeros(1, np.uint8), np.zeros((self.size, 1), np.uint8))
 
     def broadcast(self, x: Array, root: int) -> None:
-        """x becomes the root's."""
+        """Overwrite x with the root's."""
         if self.rank == root:
             self.exchange(dict.fromkeys(self._others(), x), {})
         else:
             self.exchange({}, {root: x})
 
     def all_gather(self, x: Array, out: Array) -> None:
-        """out [ranks, *x.shape]: everybody's x."""
+        """Gather all ranks' x in out [ranks, *x.shape]."""
         out[self.rank] = x
         self.exchange(dict.fromkeys(self._others(), x), {r: _part(out, r) for r in self._others()})
 
     def all_to_all(self, x: Array, out: Array) -> None:
-        """out[i] is what rank i has in its x[own rank]; both [ranks, ...]."""
+        """out[i] is x[own rank] of rank i; both [ranks, ...]."""
         out[self.rank] = x[self.rank]
         others = self._others()
         self.exchange({r: _part(x, r) for r in others}, {r: _part(out, r) for r in others})
 
     def reduce_scatter(self, x: Array, out: Array, reduction: str) -> None:
-        """out [...] is the reduction of everybody's x[own rank]; x [ranks, ...]."""
+        """out [...] is the reduction of all ranks' x[own rank]; x [ranks, ...]."""
         parts = np.empty_like(x)
         self.all_to_all(x, parts)
         out[...] = reduced(parts, reduction)
 
     def all_reduce(self, x: Array, reduction: str) -> None:
-        """x becomes the reduction of everybody's x: each rank sums one part and sends it to all."""
+        """Reduce x over all ranks, in place: each rank sums one part and sends it to all."""
         share = -(-x.size // self.size)
         parts = np.zeros((self.size, share), x.dtype)
         parts.reshape(-1)[: x.size] = x.reshape(-1)
@@ -148,12 +147,12 @@ class Communicator(ABC):
         x.reshape(-1)[:] = parts.reshape(-1)[: x.size]
 
     def start_all_reduce(self, x: Array, reduction: str) -> Pending:
-        """`all_reduce` that goes on beside the caller; x may not be touched before it is waited for."""
+        """Asynchronous `all_reduce`; x may not be touched before it is waited for."""
         self.all_reduce(x, reduction)
         return Done()
 
     def start_reduce_scatter(self, x: Array, out: Array, reduction: str) -> Pending:
-        """`reduce_scatter` that goes on beside the caller; neither array may be touched before it is waited for."""
+        """Asynchronous `reduce_scatter`; neither array may be touched before it is waited for."""
         self.reduce_scatter(x, out, reduction)
         return Done()
 
@@ -162,12 +161,12 @@ class Communicator(ABC):
         self.exchange({to: x}, {})
 
     def receive(self, x: Array, source: int) -> None:
-        """x becomes what a rank sends."""
+        """Receive into x from a rank."""
         self.exchange({}, {source: x})
 
     # ---- objects
     def all_gather_object(self, value: object) -> list[Any]:
-        """Everybody's value, pickled on the way: ranks trust each other."""
+        """The values of all ranks. Pickled: ranks trust each other."""
         own = np.frombuffer(pickle.dumps(value), np.uint8)
         sizes = np.zeros((self.size, 1), np.int64)
         self.all_gather(np.array([own.size], np.int64), sizes)
@@ -178,7 +177,7 @@ class Communicator(ABC):
         return [pickle.loads(part[:count].tobytes()) for part, (count,) in zip(parts, sizes, strict=True)]
 
     def broadcast_object(self, value: object, root: int) -> Any:
-        """The root's value, pickled on the way."""
+        """The root's value. Pickled: ranks trust each other."""
         own = np.frombuffer(pickle.dumps(value if self.rank == root else None), np.uint8).copy()
         size = np.array([own.size], np.int64)
         self.broadcast(size, root)

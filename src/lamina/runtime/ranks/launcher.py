@@ -1,4 +1,4 @@
-"""Who started this process, and as which of how many: read off the environment."""
+"""The launcher of this process, its rank and the number of ranks, from the environment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ Transport = Literal["mpi", "tcp"]
 
 @dataclass(frozen=True)
 class Launcher:
-    """What the environment says of the processes that belong together.
+    """The launch environment of this process.
 
     name: "torchrun", "lamina run", "environment" (RANK and WORLD_SIZE by another program), "Open MPI", "MPICH",
-    "Slurm",
-        or "none" for a process that was started alone.
+        "Slurm", or "none" for a process that was started alone.
     rank, world_size: this process among all. local_rank, local_size: among those of its machine.
-    transport: what its processes can talk by. address, port: where the processes meet, None where nobody says so.
+    transport: how its processes communicate. address, port: where the processes meet, None if not specified.
     """
 
     name: str
@@ -44,12 +43,11 @@ class Launcher:
 
 
 def find_launcher(environ: Mapping[str, str] | None = None) -> Launcher:
-    """The launcher that the environment tells of, the innermost where several do.
+    """The launcher found in the environment, the innermost if there are several.
 
     torchrun (and `lamina run`) sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT;
-    Open MPI
-    OMPI_COMM_WORLD_*; MPICH's and Intel's mpirun PMI_RANK, PMI_SIZE, MPI_LOCALRANKID; srun SLURM_PROCID and others.
-    Raises ValueError where a variable holds no number, or a rank that does not fit, or where one is missing.
+    Open MPI OMPI_COMM_WORLD_*; MPICH's and Intel's mpirun PMI_RANK, PMI_SIZE, MPI_LOCALRANKID; srun SLURM_PROCID and
+    others. Raises ValueError if a variable is missing or not a number, or a rank is out of range.
     """
     env = os.environ if environ is None else environ
     for found in (_by_variables, _open_mpi, _mpich, _slurm):
@@ -124,7 +122,7 @@ def _mpich(env: Mapping[str, str]) -> Launcher | None:
     return Launcher("MPICH", rank, size, local_rank, local_size, "mpi", *_meeting(env))
 
 
-#: Above it stand the numbers of steps that are none: the batch script itself, a shell, what came from outside.
+#: Larger values are special step numbers: the batch script itself, an interactive shell, an external step.
 _LAST_STEP = 0xFFFFFFF0
 
 
@@ -139,7 +137,7 @@ def _slurm(env: Mapping[str, str]) -> Launcher | None:
     if address is None:
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "localhost"
         address = first_host(nodes)
-    if port is None:  # a number that all tasks of a step know, and other steps of the machine hardly have
+    if port is None:  # known to all tasks of a step, and hardly shared with another step of the machine
         port = 20000 + (7 * _number(env, "SLURM_JOB_ID", default=0) + _number(env, "SLURM_STEP_ID")) % 10000
     manages_mpi = "PMI_RANK" in env or "PMIX_RANK" in env  # srun --mpi=pmi2 or pmix
     return Launcher(
@@ -148,7 +146,7 @@ def _slurm(env: Mapping[str, str]) -> Launcher | None:
 
 
 def _tasks_here(env: Mapping[str, str], local_rank: int) -> int:
-    """Tasks of this machine, of SLURM_STEP_TASKS_PER_NODE, such as "4(x2),3"."""
+    """Tasks on this machine, from SLURM_STEP_TASKS_PER_NODE, such as "4(x2),3"."""
     text = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or str(local_rank + 1)
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
@@ -158,6 +156,6 @@ def _tasks_here(env: Mapping[str, str], local_rank: int) -> int:
 
 
 def first_host(nodes: str) -> str:
-    """The first machine of Slurm's list of nodes: "gpu[007-009,12],login" is gpu007."""
+    """The first host of a Slurm node list: "gpu[007-009,12],login" gives gpu007."""
     head = re.match(r"([^\[,]*)(?:\[(\d+)[^\]]*\])?([^,]*)", nodes)
     return "" if head is None else head[1] + (head[2] or "") + head[3]

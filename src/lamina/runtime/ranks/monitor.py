@@ -1,8 +1,8 @@
-"""The monitor: hears of every rank how far it is, and tells all of them when one is to blame.
+"""The monitor: tracks the progress of every rank, and tells all of them when one is at fault.
 
-It is a thread of the launcher (`lamina run`), or of rank 0. Processes connect by TCP and send lines of JSON; whoever
-does not know the token, which only processes of the run have, is not listened to. What it also keeps, values by name,
-is for what ranks must agree on while their main threads do something else (which shards of a checkpoint are written).
+It is a thread of the launcher (`lamina run`), or of rank 0. Processes connect by TCP and send lines of JSON;
+connections without the token, which only processes of the run have, are rejected. It also keeps named values,
+by which ranks agree while their main threads do something else (which shards of a checkpoint are written).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from lamina._json import parse_json
 from lamina.runtime.ranks.verdict import Blame, Courses, Limits, Rank, judge, uneven
 
-#: Bytes of a line: more is no message of ours.
+#: Longest line in bytes: longer ones are no message of the protocol.
 _LONGEST = 1 << 20
 
 
@@ -34,12 +34,12 @@ class Line:
         self._turn = threading.Lock()
 
     def send(self, **message: Any) -> None:
-        """Send a message; who has gone is noticed when it is read from."""
+        """Send a message; a closed peer is detected when reading."""
         with self._turn, suppress(OSError):
             self.connection.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """The messages that have come, None when the other side has gone or talks nonsense."""
+        """The messages received; None if the peer has closed the connection or violates the protocol."""
         try:
             part = self.connection.recv(1 << 16)
             self._came += part
@@ -56,8 +56,8 @@ class Line:
 class RankMonitor:
     """Watches the ranks of a world, in a thread.
 
-    size: how many. holder: the rank whose process this is, -1 for a launcher. host: where it listens, as ranks reach
-    it. limits: when silence is a fault. address: what `watch` needs; the token in it is secret.
+    size: how many. holder: the rank whose process this is, -1 for a launcher. host: the address to listen on, as
+    reachable by the ranks. limits: timeouts. address: the argument of `watch`; the token in it is secret.
     """
 
     def __init__(self, size: int, limits: Limits, *, host: str = "127.0.0.1", holder: int = -1) -> None:
@@ -83,13 +83,13 @@ class RankMonitor:
         self._thread = threading.Thread(target=self._serve, name="lamina monitor", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen and to judge."""
+        """Start listening and judging."""
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         self._thread.start()
 
     def close(self) -> None:
-        """End it; the ranks notice."""
+        """Stop; the ranks notice."""
         self._wake.close()
         if self._thread.is_alive():
             self._thread.join()
@@ -97,7 +97,8 @@ class RankMonitor:
             held.close()
 
     def ended(self, number: int, reason: str) -> None:
-        """The launcher saw a process end: "" is well. A reason goes into the verdict, unless the rank gave one."""
+        """Called when the launcher saw a process end, "" for success. A reason goes into the verdict, unless the rank
+        gave one."""
         with self._turn:
             rank, now = self.ranks[number], time.monotonic()
             if reason and self.verdict is None and (not rank.end or rank.end == _GONE):
@@ -112,7 +113,7 @@ class RankMonitor:
         while True:
             events = self._selector.select(self.limits.beat)
             now = time.monotonic()
-            if now - before > 5 * self.limits.beat + 1:  # this process did not run: nobody could be heard
+            if now - before > 5 * self.limits.beat + 1:  # this process was suspended: no rank could be heard
                 self._forgive(now)
             before = now
             for key, _ in events:
@@ -121,7 +122,7 @@ class RankMonitor:
                     return
                 key.data()
             with self._turn:
-                self._judge(time.monotonic())  # behind what was just heard
+                self._judge(time.monotonic())  # after the messages just received
             self._beat(now)
 
     def _forgive(self, now: float) -> None:
@@ -129,7 +130,7 @@ class RankMonitor:
             rank.heard = rank.moved = now
 
     def _end(self) -> None:
-        """Close all connections, also those that have not said whose they are."""
+        """Close all connections, also those that have not identified themselves."""
         for key in list(self._selector.get_map().values()):
             if key.fileobj not in (self._listener, self._woken):
                 self._selector.unregister(key.fileobj)
@@ -137,7 +138,7 @@ class RankMonitor:
         self._selector.close()
 
     def _beat(self, now: float) -> None:
-        """A word to every rank, so that it knows that somebody watches; who left without a word is at fault."""
+        """A heartbeat to every rank, so that it knows that the monitor is alive."""
         if now - self._beaten >= self.limits.beat:
             self._beaten = now
             for line in list(self._lines.values()):
@@ -145,12 +146,12 @@ class RankMonitor:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        connection.settimeout(1.0)  # of sends: a stopped process does not read
+        connection.settimeout(1.0)  # for sends: a stopped process does not read
         line = Line(connection)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(line, -1))
 
     def _hear(self, line: Line, number: int) -> None:
-        """What a connection says; the first word is its rank, with the token."""
+        """Handle the messages of a connection; the first one is its rank, with the token."""
         messages = line.receive()
         if messages is None:
             self._leave(line, number)
@@ -173,7 +174,7 @@ class RankMonitor:
             return -1
         rank = self.ranks[number]
         rank.place, rank.joined, rank.heard = str(message.get("place", "")), True, time.monotonic()
-        rank.done = False  # it had left, and meets the others again
+        rank.done = False  # it had left, and joins again
         self._lines[number] = line
         self._selector.modify(line.connection, selectors.EVENT_READ, lambda: self._hear(line, number))
         line.send(welcome=self.holder, timeout=self.limits.timeout)
@@ -210,7 +211,7 @@ class RankMonitor:
         rank.update(facts, time.monotonic())
         self._apart = self._apart or self._courses.differ(rank) or uneven(rank, self.ranks)
 
-    # ---- values by name
+    # ---- named values
     def _set(self, key: str, value: Any) -> None:
         self._values[key] = value
         for line, number in self._waiting.pop(key, ()):
@@ -222,17 +223,17 @@ class RankMonitor:
         else:
             self._waiting.setdefault(key, []).append((line, number))
 
-    # ---- when to stop
+    # ---- agreement to stop
     def _stop(self, why: str) -> None:
-        """A rank wants all to stop: hold them, and ask how many steps each has begun."""
+        """A rank requests a stop: hold all of them, and ask how many steps each has begun."""
         if not self._stops:
             self._stops = str(why)
             for line in self._lines.values():
                 line.send(hold=True)
 
     def _agree(self, number: int, count: int) -> None:
-        """All go on to the step behind the last one that one of them has begun: who waits to begin that one has asked
-        already whether the one before was the last."""
+        """All continue up to the step after the last one that any of them has begun: a rank that waits to begin that
+        step has already checked whether the one before was the last."""
         self._begun[number] = int(count)
         if self._begun.keys() >= self._lines.keys():
             for line in self._lines.values():
@@ -243,7 +244,7 @@ class RankMonitor:
     def _judge(self, now: float) -> None:
         if self.verdict is None:
             for rank in self.ranks:
-                # Its last words are read when its connection has ended, which a child that it forked may keep open.
+                # Its last messages are read once its connection has ended, which a forked child may keep open.
                 if (
                     rank.seen
                     and not rank.end
@@ -259,10 +260,10 @@ class RankMonitor:
                 self.decided.set()
 
     def _is_asked(self, rank: Rank, now: float) -> bool:
-        """Whether a launcher may soon say how a process that is gone has ended."""
+        """Whether the launcher may soon report how a process that is gone has ended."""
         return self.holder < 0 and rank.end == _GONE and now - rank.moved < _WORDS
 
 
-#: Seconds that a word may take: of a process that has ended, or of the launcher about it.
+#: Seconds that a message may be delayed: of a process that has ended, or of the launcher about it.
 _WORDS = 1.0
 _GONE = "has ended without a word (killed, or crashed)"

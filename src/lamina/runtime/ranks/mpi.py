@@ -1,4 +1,4 @@
-"""Communicators over MPI, by mpi4py and whichever MPI it finds: MPICH, Open MPI, a cluster's own."""
+"""Communicators over MPI, by mpi4py and the MPI that it finds: MPICH, Open MPI, a cluster's own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lamina.runtime.ranks.communicator import Communicator, Done, Pending, RankE
 
 Array = np.ndarray[Any, Any]
 _mpi4py = lazy("mpi4py", {"MPI": "mpi4py.MPI"})
-#: What MPI computes with itself; other types go by the sums of `Communicator`.
+#: Types that MPI reduces itself; others use the sums of `Communicator`.
 _NATIVE = frozenset("bhilqBHILQfd")
 
 
 def open_mpi() -> Any:
-    """mpi4py's MPI, initialized. Raises ImportError that says what to install."""
+    """mpi4py's MPI, initialized. Raises ImportError with installation advice."""
     try:
         return _mpi4py("MPI")
     except (ImportError, RuntimeError) as error:
@@ -30,14 +30,14 @@ def open_mpi() -> Any:
 
 
 class MpiCommunicator(Communicator):
-    """The ranks of one group, by an MPI communicator of their own."""
+    """The ranks of one group, with an MPI communicator of their own."""
 
     transport = "mpi"
 
     def __init__(self, ranks: Sequence[int]) -> None:
         mpi = self._mpi = open_mpi()
         group = mpi.COMM_WORLD.Get_group().Incl(list(ranks))
-        self._comm = mpi.COMM_WORLD.Create_group(group)  # called by the group's ranks alone
+        self._comm = mpi.COMM_WORLD.Create_group(group)  # called only by the group's ranks
         super().__init__(ranks, self._comm.rank)
         self._ops = {"sum": mpi.SUM, "mean": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}
 
@@ -47,7 +47,7 @@ class MpiCommunicator(Communicator):
             self._comm.Free()
 
     def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
-        """By nonblocking calls, whose tags tell the type. Raises RankError for what is not as awaited."""
+        """By nonblocking calls, whose tags encode the type. Raises RankError for an unexpected message."""
         mpi = self._mpi
         requests = [self._comm.Irecv(_bytes_of(x), r, mpi.ANY_TAG) for r, x in receives.items()]
         requests += [self._comm.Isend(_bytes_of(x), r, _tag(x)) for r, x in sends.items()]
@@ -83,13 +83,13 @@ class MpiCommunicator(Communicator):
         self._comm.Alltoall(_bytes_of(x), _bytes_of(out))
 
     def all_reduce(self, x: Array, reduction: str) -> None:
-        """MPI_Allreduce, where MPI computes it."""
+        """MPI_Allreduce, if MPI supports the reduction."""
         self.start_all_reduce(x, reduction).wait()
 
     def start_all_reduce(self, x: Array, reduction: str) -> Pending:
-        """MPI_Iallreduce, where MPI computes it.
+        """MPI_Iallreduce, if MPI supports the reduction.
 
-        What MPI makes of a maximum beside a NaN depends on the order, so that ranks do not get the same.
+        MPI's maximum with a NaN depends on the order, so that ranks would get different results.
         """
         if x.dtype.char not in _NATIVE or (x.dtype.kind == "f" and reduction in ("max", "min")):
             super().all_reduce(x, reduction)
@@ -98,13 +98,13 @@ class MpiCommunicator(Communicator):
         return _AllReduce(request, x, self.size if reduction == "mean" else 1)
 
     def start_reduce_scatter(self, x: Array, out: Array, reduction: str) -> Pending:
-        """MPI_Ialltoall; sums are taken when it is waited for, in the order of the ranks."""
+        """MPI_Ialltoall; sums are taken at the wait, in the order of the ranks."""
         parts = np.empty_like(x)
         return _ReduceScatter(self._comm.Ialltoall(_bytes_of(x), _bytes_of(parts)), x, parts, out, reduction)
 
 
 class _ReduceScatter:
-    """MPI_Ialltoall, and the reduction of what came. Holds what is sent until then."""
+    """MPI_Ialltoall, and the reduction of the received parts. Holds the send buffer until then."""
 
     def __init__(self, request: Any, x: Array, parts: Array, out: Array, reduction: str) -> None:
         self._request, self._x, self._parts, self._out = request, x, parts, out
@@ -116,7 +116,7 @@ class _ReduceScatter:
 
 
 class _AllReduce:
-    """MPI_Iallreduce, and the division behind a sum that is a mean."""
+    """MPI_Iallreduce, and the division that turns a sum into a mean."""
 
     def __init__(self, request: Any, x: Array, divisor: int) -> None:
         self._request, self._x, self._divisor = request, x, divisor
@@ -128,7 +128,7 @@ class _AllReduce:
 
 
 def _tag(x: Array) -> int:
-    """A number of the element type, as small as every MPI takes it."""
+    """A number for the element type, small enough for every MPI."""
     return zlib.crc32(x.dtype.name.encode()) & 0x7FFF
 
 

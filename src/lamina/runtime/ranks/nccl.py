@@ -1,4 +1,4 @@
-"""Communicators between GPUs: NCCL, by NVIDIA's nccl4py. One GPU a rank; calls are queued on a stream, also
+"""Communicators between GPUs: NCCL, by NVIDIA's nccl4py. One GPU per rank; calls are queued on a stream, and can be
 captured."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lamina.runtime.compute_device import Device
 
 _core, _bindings = lazy("nccl", {"core": "nccl.core"}), lazy("nccl.bindings", {"nccl": "nccl.bindings.nccl"})
-#: ncclDataType_t by the names of element types; what only moves goes as bytes.
+#: ncclDataType_t by the names of element types; data that is only moved goes as bytes.
 _BYTES = 1
 _TYPES = {
     "int8": 0, "uint8": 1, "int32": 2, "int64": 4, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9,
@@ -25,8 +25,8 @@ _REDUCTIONS = {"sum": 0, "max": 2, "min": 3, "mean": 4}
 class NcclCommunicator:
     """The ranks of one group, each with a GPU. Addresses are of that GPU's memory, counts in elements or bytes.
 
-    tell: gives all ranks the group's first rank's object; by it they agree on NCCL's unique id.
-    Raises ImportError that says what to install.
+    tell: broadcasts an object of the group's first rank, for NCCL's unique id.
+    Raises ImportError with installation advice.
     """
 
     def __init__(self, size: int, rank: int, device: Device, tell: Callable[[Any], Any]) -> None:
@@ -44,8 +44,8 @@ class NcclCommunicator:
         self._is_open, self._forget = True, on_fault(lambda: self._end(self._owner.abort))
 
     def close(self, *, abort: bool = False) -> None:
-        """Give NCCL's resources back. Graphs that use it must be gone, or it waits for ever; abort: ranks may be
-        gone, do not wait for them. A rank that fails aborts it, too, so that kernels that wait for it end."""
+        """Release NCCL's resources. Graphs that use it must be gone, or it waits forever; abort: ranks may be
+        gone, do not wait for them. A failing rank also aborts it, so that kernels that wait for it end."""
         if self._is_open:
             self._forget()
             self._end(self._owner.abort if abort else self._owner.destroy)
@@ -55,7 +55,7 @@ class NcclCommunicator:
         how()
 
     def all_reduce(self, x: int, y: int, count: int, dtype: str, reduction: str, stream: int) -> None:
-        """y is the reduction of all ranks' x; they may be one."""
+        """y is the reduction of all ranks' x; they may be the same."""
         self._calls.all_reduce(x, y, count, _type(dtype), _REDUCTIONS[reduction], self._comm, stream)
 
     def reduce(self, x: int, y: int, count: int, dtype: str, reduction: str, root: int, stream: int) -> None:
@@ -67,7 +67,7 @@ class NcclCommunicator:
         self._calls.reduce_scatter(x, y, count, _type(dtype), _REDUCTIONS[reduction], self._comm, stream)
 
     def all_gather(self, x: int, y: int, nbytes: int, stream: int) -> None:
-        """y [ranks, nbytes] is everybody's x."""
+        """y [ranks, nbytes] is all ranks' x."""
         self._calls.all_gather(x, y, nbytes, _BYTES, self._comm, stream)
 
     def broadcast(self, x: int, y: int, nbytes: int, root: int, stream: int) -> None:
@@ -77,7 +77,7 @@ class NcclCommunicator:
     def exchange(
         self, sends: Sequence[tuple[int, int]], receives: Sequence[tuple[int, int]], nbytes: int, stream: int
     ) -> None:
-        """Send from addresses to ranks, and receive at addresses from ranks, at once: (address, rank) each."""
+        """Send from addresses to ranks and receive at addresses from ranks concurrently: (address, rank) each."""
         self._calls.group_start()
         for address, rank in sends:
             self._calls.send(address, nbytes, _BYTES, rank, self._comm, stream)
@@ -94,7 +94,7 @@ class NcclCommunicator:
 
 
 def _type(dtype: str) -> int:
-    """NCCL's number of an element type. Raises DeviceError for types that it cannot add up."""
+    """NCCL's number of an element type. Raises DeviceError for types that it cannot sum."""
     if dtype not in _TYPES:
         raise DeviceError(f"NCCL cannot reduce {dtype}; cast it to one of {', '.join(_TYPES)}")
     return _TYPES[dtype]

@@ -1,6 +1,6 @@
-"""The ranks of one machine as processes: started, watched, ended together, and started again.
+"""The ranks of one machine as processes: started, watched, terminated together, and restarted.
 
-Each gets the variables that torchrun sets, so that programs of PyTorch find them too, and a process group of its own.
+Each gets the variables that torchrun sets, so that PyTorch programs find them too, and a process group of its own.
 None outlives the launcher: the kernel kills them when it is gone (PR_SET_PDEATHSIG).
 """
 
@@ -27,27 +27,27 @@ from lamina.runtime.ranks.verdict import Limits
 from lamina.runtime.ranks.watchdog import ENDED, MONITOR
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
-#: The last lines of a rank that a report shows.
+#: Number of a rank's last lines shown in a report.
 _KEPT = 20
-#: Bytes that a line may have before it is passed on without its end.
+#: Bytes after which an incomplete line is passed on.
 _LONGEST = 1 << 16
-#: With its end; a progress bar's is a carriage return.
+#: A line with its terminator; a progress bar's is a carriage return.
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
-#: What a job's end is asked by; the second time it is at once.
+#: Signals that request the end of a job; the second one ends it at once.
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: What is passed on to the ranks, and ends nothing here. Slurm warns of a job's end by the first.
+#: Signals forwarded to the ranks that end nothing here. Slurm announces a job's end by the first.
 _PASSED = (signal.SIGUSR1, signal.SIGUSR2)
-#: The exit status of a rank that has written a checkpoint because a signal asked for it, to go on later: no fault.
+#: The exit status of a rank that has written a checkpoint on request of a signal, to continue later: no fault.
 #: (HTCondor's status for a job that ended at a checkpoint.)
 PREEMPTED = 85
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to run. command: of each rank. hides_gpus: the ranks compute on CPUs.
+    """A job to run. command: of each rank. hides_gpus: the ranks compute on CPUs.
 
-    timeout: seconds within which all ranks have ended when one fails. patience: that ranks have to end themselves
-    when they are asked to (a checkpoint is written then). prefix: each line of output begins with the rank.
+    timeout: seconds within which all ranks have ended when one fails. patience: seconds that ranks have to exit
+    when asked to (a checkpoint is written then). prefix: each line of output begins with the rank.
     """
 
     command: Sequence[str]
@@ -73,25 +73,25 @@ class Process:
 
     @property
     def status(self) -> int:
-        """The exit status as a shell has it: 128 and the signal's number for one that a signal killed."""
+        """The exit status as in a shell: 128 plus the signal's number if a signal killed it."""
         code = self.process.returncode
         return 128 - code if code < 0 else code
 
     @property
     def end(self) -> str:
-        """How it ended, "" for well."""
+        """How it ended, "" for success."""
         code = self.process.returncode
         if code < 0:
             return f"was killed by {_name_of(-code)}"
         return f"ended with exit status {code}" if code not in (0, PREEMPTED) else ""
 
     def signal(self, number: int) -> None:
-        """To the process alone."""
+        """Signal the process only."""
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
 
     def kill(self) -> None:
-        """It and all that it started, at once."""
+        """Kill it and all that it started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -105,7 +105,7 @@ def _name_of(number: int) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: the exit status, and a report of several lines, "" where all is well."""
+    """The outcome of a run: the exit status, and a report of several lines, "" for success."""
 
     status: int
     report: str = ""
@@ -113,7 +113,7 @@ class Outcome:
 
 
 class RankStarter:
-    """Runs a job, perhaps several times, and passes signals on. Of the main thread."""
+    """Runs a job, with restarts, and forwards signals. For the main thread."""
 
     def __init__(
         self, job: Job, *, say: Callable[[str], None], environ: Mapping[str, str] | None = None
@@ -122,11 +122,11 @@ class RankStarter:
         self._environ = dict(os.environ if environ is None else environ)
         self._processes: list[Process] = []
         self._signals: list[int] = []
-        self._asked = 0  # the signal that asked for the end
+        self._asked = 0  # the signal that requested the end
         self._deadline = float("inf")
 
     def run(self, restarts: int = 0) -> int:
-        """The exit status: of the rank that failed first, 0 where none did."""
+        """The exit status: of the rank that failed first, 0 if none did."""
         before = {n: signal.signal(n, self._note) for n in (*_ENDING, *_PASSED)}
         try:
             for attempt in range(restarts + 1):
@@ -151,7 +151,7 @@ class RankStarter:
         with selectors.DefaultSelector() as outputs:
             try:
                 self._processes = self._start(monitor, attempt, outputs)
-                monitor.start()  # behind the forks: a thread may hold locks that a forked child needs
+                monitor.start()  # after the forks: a thread may hold locks that a forked child needs
                 first = self._watch(monitor, outputs)
             finally:
                 for process in self._processes:
@@ -188,7 +188,7 @@ class RankStarter:
         return started
 
     def _watch(self, monitor: RankMonitor, outputs: selectors.BaseSelector) -> Process | None:
-        """Until all ranks have ended; the process that failed first."""
+        """Wait until all ranks have ended; returns the process that failed first."""
         first: Process | None = None
         told: set[int] = set()
         self._deadline = float("inf")
@@ -210,7 +210,7 @@ class RankStarter:
         return first
 
     def _pass_on(self) -> None:
-        """Signals that came; the second request ends all at once."""
+        """Forward received signals; the second request to end kills all at once."""
         while self._signals:
             number = self._signals.pop(0)
             for process in self._processes:
@@ -220,9 +220,9 @@ class RankStarter:
                 self._asked = self._asked or number
 
     def _end_others(self, monitor: RankMonitor) -> None:
-        """Ranks that watch have time to say why they end; the others are asked to end now, and killed later.
+        """Watched ranks have time to report why they end; the others are sent SIGTERM now, and killed later.
 
-        A rank that is blamed and has not ended, which loops or is stopped, is killed now.
+        A rank at fault that has not ended, because it loops or is stopped, is killed now.
         """
         if self._deadline == float("inf"):
             self._deadline = time.monotonic() + monitor.limits.grace + 2 * monitor.limits.beat
@@ -247,7 +247,7 @@ class RankStarter:
         outputs.unregister(pipe)
         pipe.close()
 
-    # ---- what came of it
+    # ---- the outcome
     def _outcome(self, monitor: RankMonitor, first: Process | None) -> Outcome:
         failed = [p for p in self._processes if p.end]
         preempted = not failed and any(p.status == PREEMPTED for p in self._processes)
@@ -278,7 +278,7 @@ class RankStarter:
 
 
 class _Output:
-    """Passes a rank's output on, whole lines at a time."""
+    """Forwards a rank's output, whole lines at a time."""
 
     def __init__(self, process: Process, target: IO[str], prefix: bool) -> None:
         self._process, self._target = process, target
@@ -312,7 +312,7 @@ class _Output:
 
 
 def _free_port() -> int:
-    """A port that nobody listens on now; rank 0 takes it, or one of the next."""
+    """A currently free port; rank 0 takes it, or one of the next."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -322,11 +322,11 @@ _libc = ctypes.CDLL(None)
 
 
 def _dies_with(parent: int) -> Callable[[], None]:
-    """What a forked child does first: it asks to be killed when its parent is gone."""
+    """Runs first in a forked child: it asks to be killed when its parent is gone."""
 
     def prepare() -> None:
         _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it was gone before
+        if os.getppid() != parent:  # the parent had ended before
             os._exit(1)
 
     return prepare

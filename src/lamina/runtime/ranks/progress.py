@@ -1,6 +1,6 @@
-"""How far this process is: its step, and the collective operation it is in. Its watchdog tells the other ranks.
+"""The progress of this process: its step, and its current collective. Its watchdog reports it to the other ranks.
 
-What runs steps and collectives writes here, by attributes alone; nothing waits, but where all ranks agree after
+Steps and collectives record it here by plain attributes; nothing waits, except while all ranks agree after
 which step they stop.
 """
 
@@ -14,25 +14,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-#: Seconds that a rank waits for the others' word on when to stop, before it stops by itself.
+#: Seconds that a rank waits for the agreement on when to stop, before it stops by itself.
 _AGREEMENT = 20.0
-#: Of how many operations the last ones are told, and every how manieth before.
+#: Number of latest operations reported, and the interval of those reported before.
 _TOLD, _SPACING = 64, 256
-#: Of how many changes of a step's size the last ones are told.
+#: Number of latest changes of a step's size reported.
 _CHANGES = 16
-#: Texts that are known to have been told.
+#: Capacity of the set of texts that were reported already.
 _KNOWN = 4096
 
 
 def group_name(ranks: Sequence[int], size: int) -> str:
-    """What a group of ranks in a world of this size is called, alike on all of them."""
+    """The name of a group of ranks in a world of this size, the same on all of them."""
     return "world" if len(ranks) == size else ",".join(map(str, ranks))
 
 
 class Course:
-    """What a group does together, in order: how many operations there were, and a checksum over all of them.
+    """The sequence of a group's operations: their number, and a checksum over all of them.
 
-    latest: of the last ones number, checksum up to there, and text. marks: number and checksum at every 256th.
+    latest: number, cumulative checksum and text of the last ones. marks: the same for every 256th.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Course:
         self.marks: deque[tuple[int, int, str]] = deque(maxlen=8)
 
     def add(self, what: str) -> None:
-        """One more."""
+        """Append an operation."""
         self.count += 1
         self._seal = zlib.crc32(what.encode(), self._seal)
         entry = self.count, self._seal, what
@@ -50,14 +50,15 @@ class Course:
             self.marks.append(entry)
 
     def facts(self) -> list[tuple[int, int, str]]:
-        """What other ranks' are compared with."""
+        """The entries compared with those of other ranks."""
         return [*self.marks, *self.latest]
 
 
 class PartSizes:
-    """By how many samples a rank trains in each of the steps that a group makes together.
+    """The number of samples that a rank trains on in each of a group's steps.
 
-    calls: how many steps there were. changes: since which of them, counted from 1, it is of so many (None: unknown).
+    calls: how many steps there were. changes: the steps, counted from 1, since which it is a certain number
+    (None: unknown).
     """
 
     def __init__(self) -> None:
@@ -66,7 +67,7 @@ class PartSizes:
         self._known: set[int | None] = set()
 
     def add(self, samples: int | None) -> bool:
-        """One more step; whether it is of a number of samples that none before was of."""
+        """Append a step; whether its number of samples is new."""
         self.calls += 1
         if not self.changes or self.changes[-1][1] != samples:
             self.changes.append((self.calls, samples))
@@ -75,26 +76,26 @@ class PartSizes:
         return news
 
     def facts(self) -> tuple[int, list[tuple[int, int | None]]]:
-        """What other ranks' are compared with."""
+        """The entries compared with those of other ranks."""
         return self.calls, list(self.changes)
 
 
 class Progress:
     """The step and the operation of one process.
 
-    step: the number of the last step that was begun, -1 before the first. calls: how many steps were begun.
-    op, group: the collective that is under way, "" where none is, and of which ranks; of several threads that which
-    has waited longest.
-    counts: how many collectives of each group were begun. courses: which, so that ranks that do different things are
-    noticed; parts: the sizes of its steps, likewise. tell is called when one is new. doing, until: work that others
-    wait for, and until when it may take (`time.monotonic`).
-    last: the number of the call that is the last one, None while nobody wants to stop; why says who does. stopped:
-    why this rank has stopped, when it has.
+    step: the number of the last step begun, -1 before the first. calls: how many steps were begun.
+    op, group: the collective in progress ("" for none) and its ranks; with several threads the one
+    that has waited longest.
+    counts: how many collectives of each group were begun. courses: their sequences, to detect ranks that
+    diverge; parts: the sizes of its steps, likewise. tell is called for a new one. doing, until: work that others
+    wait for, and its deadline (`time.monotonic`).
+    last: the number of the last call to make, None while no rank requests a stop; why: the request. stopped:
+    why this rank has stopped, if it has.
     """
 
     def __init__(self) -> None:
         self.step, self.calls = -1, 0
-        self._under_way: dict[int, tuple[float, str, str]] = {}  # by thread: since when, operation, group
+        self._under_way: dict[int, tuple[float, str, str]] = {}  # by thread: start time, operation, group
         self.counts: dict[str, int] = {}
         self.courses: dict[str, Course] = {}
         self.parts: dict[str, PartSizes] = {}
@@ -108,7 +109,7 @@ class Progress:
         self._decided = threading.Condition()
 
     def begin_step(self, number: int) -> None:
-        """Step `number` begins, counted from 0. Where ranks are agreeing when to stop, it waits for that."""
+        """Step `number` begins, counted from 0. While ranks are agreeing when to stop, it waits."""
         with self._decided:
             if self._held:
                 self._decided.wait_for(lambda: not self._held, _AGREEMENT)
@@ -116,9 +117,9 @@ class Progress:
 
     @contextmanager
     def collective(self, op: str, group: str = "world", *, counted: bool = True) -> Iterator[None]:
-        """A collective operation that may wait for other ranks; one within another is a part of it.
+        """A collective operation that may wait for other ranks; a nested one is part of the outer one.
 
-        group: names its ranks, alike on all of them. counted: False for the wait for one that was begun before.
+        group: names its ranks, the same on all of them. counted: False for the wait for an operation begun before.
         """
         if self.within:
             yield
@@ -138,21 +139,22 @@ class Progress:
 
     @property
     def op(self) -> str:
-        """The operation that is under way, "" where none is."""
+        """The operation in progress, "" for none."""
         return self._longest()[1]
 
     @property
     def group(self) -> str:
-        """Of which ranks it is."""
+        """The ranks of the operation in progress."""
         return self._longest()[2]
 
     def _longest(self) -> tuple[float, str, str]:
         return min(list(self._under_way.values()), default=(0.0, "", ""))
 
     def comes_to(self, group: str, what: str) -> None:
-        """This rank is about to do something that every rank of the group does as the same one of its operations.
+        """This rank is about to begin an operation that every rank of the group has at the same position of its
+        sequence.
 
-        what: the operation, its types and shapes, as all ranks have them.
+        what: the operation, its types and shapes, the same on all ranks.
         """
         self.courses.setdefault(group, Course()).add(what)
         news = self._news > 0 or what not in self._known
@@ -165,20 +167,21 @@ class Progress:
             self.tell()
 
     def trains_on(self, group: str, samples: int | None) -> None:
-        """The step that begins is of so many samples on this rank, and of as many on all ranks of the group.
+        """The step that begins has this number of samples on this rank, and must have as many on all ranks of the
+        group.
 
-        None: of how many nobody can say.
+        None: unknown.
         """
         if self.parts.setdefault(group, PartSizes()).add(samples) and self.tell is not None:
             self.tell()
 
     def tell_next(self, count: int) -> None:
-        """So many operations are those of a program that has not run before: each is told at once."""
+        """The next `count` operations belong to a program that has not run before: each is reported at once."""
         self._news = count
 
     @contextmanager
     def patience(self, seconds: float, doing: str) -> Iterator[None]:
-        """Work that other ranks may have to wait for, for so many seconds, without taking this one for hung."""
+        """Work for which other ranks may have to wait this many seconds without considering this one hung."""
         outer = self.doing, self.until
         self.doing, self.until = doing, time.monotonic() + seconds
         try:
@@ -187,7 +190,7 @@ class Progress:
             self.doing, self.until = outer
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it; times are seconds from now."""
+        """As JSON values; times are seconds from now."""
         now, (since, op, group) = time.monotonic(), self._longest()
         return {
             "step": self.step,
@@ -201,16 +204,16 @@ class Progress:
             "patience": max(self.until - now, 0.0),
         }
 
-    # ---- the agreement when to stop
+    # ---- agreement to stop
     def hold(self) -> int:
-        """Begin no further step until `decide` is called; how many were begun."""
+        """Begin no further step until `decide` is called; returns how many were begun."""
         with self._decided:
             if self.last is None:
                 self._held = True
             return self.calls
 
     def decide(self, last: int, why: str) -> None:
-        """Call number `last` is the last one; what was decided before stays."""
+        """Call number `last` is the last one; an earlier decision stays."""
         with self._decided:
             if self.last is None:
                 self.last, self.why = last, why
@@ -218,18 +221,18 @@ class Progress:
             self._decided.notify_all()
 
     def stop(self) -> None:
-        """This rank has stopped where all agreed to; further steps are begun as before."""
+        """This rank has stopped as agreed; later steps begin as before."""
         with self._decided:
             self.stopped, self.last, self.why = self.why, None, ""
 
     @property
     def is_over(self) -> bool:
-        """Whether this is the last step, as all ranks agreed. Waits where they are agreeing."""
+        """Whether this is the last step, as agreed by all ranks. Waits while they are agreeing."""
         with self._decided:
             if self._held:
                 self._decided.wait_for(lambda: not self._held, _AGREEMENT)
             return self.last is not None and self.calls >= self.last
 
 
-#: Of this process.
+#: The progress of this process.
 progress = Progress()

@@ -1,7 +1,7 @@
-"""Communicators over TCP sockets, for ranks that no MPI brought together: one connection for each pair of ranks.
+"""Communicators over TCP sockets, for ranks without MPI: one connection for each pair of ranks.
 
-Made for a machine or a few, and for what is not heavy (GPUs talk by NCCL): each rank holds a socket to every
-other, and one for each group in which they talk.
+Made for one or a few machines, and for light traffic (GPUs use NCCL): each rank holds a socket to every
+other, and one for each group in which they communicate.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from lamina.runtime.ranks.communicator import Communicator, Pending, RankError, 
 from lamina.runtime.ranks.store import Store, receive_exactly
 
 Array = np.ndarray[Any, Any]
-#: By rank the pieces of memory that are still to be sent or filled.
+#: By rank, the pieces of memory that are still to be sent or filled.
 _Left = dict[int, list[memoryview]]
-#: What a rank says to one below it, in front of the store's name and who it is: as long as what a client says to a
-#: store, which may knock here while it looks for its own.
+#: The greeting of a rank to a lower one, followed by the store's name and its identity: as long as the greeting of a
+#: store's client, which may connect here while it looks for its store.
 _HELLO = b"lamina ranks 2\n"
-#: The rank that comes, and for which group.
+#: The connecting rank, and the group.
 _WHO = struct.Struct(">I8s")
-#: Seconds that who has connected may take to say it.
+#: Seconds that a new connection may take to identify itself.
 _GREETING = 20.0
-#: Before each message: how many elements it has, and of which type.
+#: Header of each message: number of elements, and their type.
 _HEAD = struct.Struct(">Q16s")
 
 
 class _Lines:
-    """A rank's sockets to others, by their ranks, and the thread that uses them in the order of the calls.
+    """A rank's sockets to others, by rank, and the thread that uses them in the order of the calls.
 
     timeout: seconds without a byte after which a rank is given up.
     """
@@ -51,11 +51,12 @@ class _Lines:
         return self.peers[peer]
 
     def submit(self, call: Callable[..., None], *args: Any) -> Future[None]:
-        """Run a call behind those before it."""
+        """Queue a call."""
         return self._thread.submit(call, *args)
 
     def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
-        """Send and receive at once; keys are ranks of the world. Raises RankError, also for what is not awaited."""
+        """Send and receive concurrently; keys are ranks of the world. Raises RankError, also for unexpected
+        messages."""
         left_out = {peer: [memoryview(_head(x)), _bytes_of(x)] for peer, x in sends.items()}
         heads = {peer: bytearray(_HEAD.size) for peer in receives}
         left_in = {peer: [memoryview(heads[peer]), _bytes_of(x)] for peer, x in receives.items()}
@@ -69,7 +70,7 @@ class _Lines:
                     raise RankError(f"rank {silent} has not answered rank {self.rank} for {self.timeout:g} s")
                 for key, events in ready:
                     self._progress(key.data, events, left_out, left_in)
-                    if key.data in heads and len(left_in.get(key.data, ())) < 2:  # its head is here
+                    if key.data in heads and len(left_in.get(key.data, ())) < 2:  # its header is complete
                         self._check(key.data, bytes(heads.pop(key.data)), receives[key.data])
                     wanted = _events(key.data, left_out, left_in)
                     if not wanted:
@@ -78,14 +79,14 @@ class _Lines:
                         selector.modify(key.fileobj, wanted, key.data)
 
     def _check(self, peer: int, head: bytes, awaited: Array) -> None:
-        """Raise RankError where a message is of another size or type than the array that awaits it."""
+        """Raise RankError if a message differs in size or type from the array that expects it."""
         if head != _head(awaited):
             count, name = _HEAD.unpack(head)
             sent = f"{count} {name.decode(errors='replace')}".rstrip("\0")
             raise not_awaited(peer, self.rank, sent, awaited)
 
     def _progress(self, peer: int, events: int, left_out: _Left, left_in: _Left) -> None:
-        """Move what can be moved now."""
+        """Transfer as much as possible without blocking."""
         try:
             if events & selectors.EVENT_READ:
                 count = self.peers[peer].recvmsg_into(left_in[peer])[0]
@@ -103,16 +104,16 @@ class _Lines:
                 del left[peer]
 
     def close(self) -> None:
-        """End the thread and all connections."""
+        """Stop the thread and close all connections."""
         self._thread.shutdown()
         for connection in self.peers.values():
             connection.close()
 
 
 class SocketMesh(_Lines):
-    """This rank's sockets to all others of the world, and those of groups, which are opened when they are needed.
+    """This rank's sockets to all others of the world, and those of groups, which are opened on demand.
 
-    store: where ranks tell each other their addresses. timeout: seconds without a byte after which a rank is
+    store: where ranks publish their addresses. timeout: seconds without a byte after which a rank is
     given up.
     """
 
@@ -122,7 +123,7 @@ class SocketMesh(_Lines):
         self.size, self._store = size, store
         self._name = _channel_name(range(size))
         self._groups: list[_GroupLines] = []
-        # Connections that have come for groups and were not asked for yet; whether a thread waits for some.
+        # Group connections that were accepted but not requested yet; whether a thread is accepting some.
         self._arrived: dict[tuple[int, bytes], socket.socket] = {}
         self._changed, self._accepting = threading.Condition(), False
         self._listener = socket.socket()
@@ -133,15 +134,15 @@ class SocketMesh(_Lines):
             raise
 
     def lines(self, ranks: Sequence[int]) -> _Lines:
-        """What a group's ranks talk by: groups have sockets and a thread of their own, so that threads of a process
-        which use several at once neither wait for each other nor take each other's messages."""
+        """The sockets of a group's ranks: groups have sockets and a thread of their own, so that threads of a process
+        which use several at once neither wait for each other nor receive each other's messages."""
         if tuple(ranks) == tuple(range(self.size)):
             return self
         self._groups.append(_GroupLines(self, ranks))
         return self._groups[-1]
 
     def connection(self, peer: int, channel: bytes) -> socket.socket:
-        """A new connection to a rank, which asks for the same. Raises RankError where it does not in time."""
+        """A new connection to a rank, which requests the same. Raises RankError if it does not in time."""
         if peer < self.rank:
             return _ready(self._to(peer, channel))
         end = time.monotonic() + self.timeout
@@ -159,7 +160,7 @@ class SocketMesh(_Lines):
         return _ready(found)
 
     def _waited_for(self, peer: int, channel: bytes) -> socket.socket | None:
-        """A connection that has come, maybe to another thread; None: this thread is to accept the next one."""
+        """A connection that was accepted, maybe by another thread; None: this thread must accept the next one."""
         key = peer, channel
         with self._changed:
             self._changed.wait_for(lambda: key in self._arrived or not self._accepting, self.timeout)
@@ -168,7 +169,7 @@ class SocketMesh(_Lines):
             return found
 
     def _meet(self) -> None:
-        """Connect to the ranks below this one, and take the connections of those above."""
+        """Connect to the ranks below this one, and accept the connections of those above."""
         self._listener.bind(("", 0))
         self._listener.listen(1024)
         address = f"{_own_address(self._store)} {self._listener.getsockname()[1]}"
@@ -189,7 +190,7 @@ class SocketMesh(_Lines):
             _ready(connection)
 
     def _accept(self, end: float) -> None:
-        """Take the connection of a rank above this one, or send a stranger away. Raises TimeoutError."""
+        """Accept the connection of a rank above this one, or reject a stranger. Raises TimeoutError."""
         self._listener.settimeout(max(end - time.monotonic(), 1e-3))
         connection, _ = self._listener.accept()
         connection.settimeout(_GREETING)
@@ -213,7 +214,7 @@ class SocketMesh(_Lines):
         return connection
 
     def close(self) -> None:
-        """End the threads and all connections."""
+        """Stop the threads and close all connections."""
         for lines in self._groups:
             lines.close()
         super().close()
@@ -223,7 +224,7 @@ class SocketMesh(_Lines):
 
 
 class _GroupLines(_Lines):
-    """Those of a group, each opened when the two ranks have something to tell each other in it first."""
+    """The sockets of a group, each opened at its first use by the two ranks."""
 
     def __init__(self, mesh: SocketMesh, ranks: Sequence[int]) -> None:
         super().__init__(mesh.rank, mesh.timeout)
@@ -245,7 +246,7 @@ class SocketCommunicator(Communicator):
         self._lines = lines.lines(ranks) if isinstance(lines, SocketMesh) else lines
 
     def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
-        """In the group's thread, behind what was started before."""
+        """In the group's thread, after all operations started before."""
         self._lines.submit(self._exchange, sends, receives).result()
 
     def _exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
@@ -265,7 +266,7 @@ class SocketCommunicator(Communicator):
 
 
 class _InThread(SocketCommunicator):
-    """The same group for what runs in the group's thread already."""
+    """The same group for code that runs in the group's thread already."""
 
     def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
         self._exchange(sends, receives)
@@ -282,7 +283,7 @@ class _Started:
 
 
 def _check_alone(store: Store, rank: int, size: int) -> None:
-    """Raise ValueError where another process says that it is this rank, or the first one counts other ranks."""
+    """Raise ValueError if another process claims this rank, or rank 0 has another number of ranks."""
     if rank == 0:
         store.set("size", str(size).encode())
     elif (first := int(store.get("size"))) != size:
@@ -297,19 +298,19 @@ def _check_alone(store: Store, rank: int, size: int) -> None:
 
 
 def _own_address(store: Store) -> str:
-    """The address of this machine towards the store's."""
+    """The address of this machine as seen by the store's."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((store.address, store.port))
         return str(probe.getsockname()[0])
 
 
 def _channel_name(ranks: Sequence[int]) -> bytes:
-    """What the connections of a group are called, alike on all of its ranks."""
+    """The name of a group's connections, the same on all of its ranks."""
     return hashlib.blake2b(repr(tuple(ranks)).encode(), digest_size=8).digest()
 
 
 def _ready(connection: socket.socket) -> socket.socket:
-    """A connection, to be used without waiting."""
+    """The connection, made nonblocking."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setblocking(False)
     return connection
@@ -321,12 +322,12 @@ def _bytes_of(x: Array) -> memoryview:
 
 
 def _head(x: Array) -> bytes:
-    """What is told before an array."""
+    """The header of an array's message."""
     return _HEAD.pack(x.size, x.dtype.name.encode())
 
 
 def _behind(left: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of pieces of memory behind so many bytes."""
+    """The remaining pieces of memory after this many bytes."""
     for i, piece in enumerate(left):
         if count < len(piece):
             return [piece[count:], *left[i + 1 :]]

@@ -1,8 +1,8 @@
-"""A store of names and bytes, kept by rank 0, where processes meet that MPI did not bring together.
+"""A key-value store in rank 0, by which processes without MPI meet.
 
-Protocol: a client says `HELLO` and is answered with it and the store's random name; then each request is (kind, key,
-value) with lengths before key and value, each answer a value with its length before it. Integers are big-endian.
-Nothing that comes is run.
+Protocol: a client sends `HELLO` and receives it back with the store's random name; then each request is (kind, key,
+value) with lengths before key and value, each answer a value preceded by its length. Integers are big-endian.
+No received data is executed.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ HELLO = b"lamina store 2\n"
 _SET, _GET, _LOOK, _ADD = range(4)
 _HEAD = struct.Struct(">BIQ")
 _LENGTH = struct.Struct(">Q")
-#: An answer of this length says that there is no value.
+#: The length in an answer without a value.
 _NONE = 2**64 - 1
-#: Ports above the one that is named which the server tries where that is taken (torchrun serves a store of its
+#: Ports above the given one that the server tries if that is taken (torchrun serves a store of its
 #: own there).
 _TRIES = 16
-#: A key and a value are at most so long: more is no request of ours.
+#: Longest key and value: longer ones are no request of the protocol.
 _LIMIT = 1 << 30
 #: Bytes of a store's name.
 _NAME = 16
-#: Names of stores that this process has left: where it meets the others again, the last one may still answer.
+#: Names of stores that this process has left: when it rejoins the others, the last one may still answer.
 _left: set[bytes] = set()
 
 
 class Store:
-    """A client of the store at (address, port); where `serve`, the server in a thread, too.
+    """A client of the store at (address, port); with `serve` also the server, in a thread.
 
-    Threads may share it, one request at a time; whoever waits long takes a `clone`. timeout: seconds that a
+    Threads may share it, one request at a time; for long waits use a `clone`. timeout: seconds that a
     request waits. name: random bytes, those of its server.
-    Raises ConnectionError where nobody answers within the timeout, OSError where the port cannot be taken.
+    Raises ConnectionError if there is no answer within the timeout, OSError if the port cannot be taken.
     """
 
     def __init__(self, address: str, port: int, *, serve: bool = False, timeout: float = 300.0) -> None:
@@ -54,27 +54,27 @@ class Store:
         return Store(self.address, self.port, timeout=self.timeout)
 
     def set(self, key: str, value: bytes) -> None:
-        """Keep a value under a key, in place of what was there."""
+        """Set the value of a key, replacing an existing one."""
         self._ask(_SET, key, value, self.timeout)
 
     def get(self, key: str, timeout: float | None = None) -> bytes:
-        """The value of a key, as soon as somebody has set it. Raises TimeoutError."""
+        """The value of a key, once some process has set it. Raises TimeoutError."""
         found = self._ask(_GET, key, b"", self.timeout if timeout is None else timeout)
         assert found is not None
         return found
 
     def look(self, key: str) -> bytes | None:
-        """The value of a key, None where nobody has set it yet."""
+        """The value of a key, None if it is not set yet."""
         return self._ask(_LOOK, key, b"", self.timeout)
 
     def add(self, key: str, amount: int = 1) -> int:
-        """Add to the number of a key, 0 at first; the sum."""
+        """Add to the number of a key, initially 0; returns the sum."""
         found = self._ask(_ADD, key, amount.to_bytes(8, "big", signed=True), self.timeout)
         assert found is not None
         return int.from_bytes(found, "big", signed=True)
 
     def close(self) -> None:
-        """End the connection, and the server where it is this one's."""
+        """Close the connection, and the server if it is this one's."""
         _left.add(self.name)
         self._socket.close()
         if self._server is not None:
@@ -100,8 +100,8 @@ class Store:
                 ) from None
 
     def _connected(self) -> socket.socket:
-        """A connection to the first port that a store answers at. Who answers none of ours is left after a second at
-        first, later after more: a machine may be busy."""
+        """A connection to the first port at which a store answers. Other services are given up after one second
+        at first, later after more: a machine may be busy."""
         end, port, last = time.monotonic() + self.timeout, self.port, "nobody answers"
         patience = 1.0
         while time.monotonic() < end:
@@ -122,7 +122,7 @@ class Store:
 
 
 def _greeted(address: str, port: int, timeout: float) -> tuple[socket.socket, bytes]:
-    """A connection to the store at this port, and its name. Raises OSError where there is none, or something else."""
+    """A connection to the store at this port, and its name. Raises OSError if there is none, or something else."""
     found = socket.create_connection((address, port), timeout)
     try:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -139,7 +139,7 @@ def _greeted(address: str, port: int, timeout: float) -> tuple[socket.socket, by
 
 
 def receive_exactly(connection: socket.socket, count: int) -> bytes:
-    """So many bytes. Raises ConnectionError where the other side ends before."""
+    """Exactly this many bytes. Raises ConnectionError if the other side closes before."""
     parts = bytearray()
     while len(parts) < count:
         part = connection.recv(min(count - len(parts), 1 << 20))
@@ -150,7 +150,7 @@ def receive_exactly(connection: socket.socket, count: int) -> bytes:
 
 
 class _Server:
-    """The values, and who waits for which, in one thread."""
+    """The values, and the clients waiting for each, in one thread."""
 
     def __init__(self, address: str, port: int) -> None:
         self._listener = _listener(address, port)
@@ -212,7 +212,7 @@ class _Server:
 
 
 class _Client:
-    """One connection of the server: what came of its next request."""
+    """One connection of the server, with the received part of its next request."""
 
     def __init__(
         self,
@@ -236,11 +236,11 @@ class _Client:
 
     def reply(self, value: bytes | None) -> None:
         length = _NONE if value is None else len(value)
-        with suppress(OSError):  # who has gone is noticed when it is read from
+        with suppress(OSError):  # a closed connection is detected when reading
             self.connection.sendall(_LENGTH.pack(length) + (value or b""))
 
     def _whole_requests(self) -> bool:
-        """Answer what has come whole; False for what is no client of ours."""
+        """Answer all complete requests; False for a connection that is no client."""
         if not self._greeted:
             if len(self._came) < len(HELLO):
                 return HELLO.startswith(bytes(self._came))
@@ -264,7 +264,7 @@ class _Client:
 
 
 def _listener(address: str, port: int) -> socket.socket:
-    """A listening socket at the port, or at one of the next where that is taken; 0 is any."""
+    """A listening socket at the port, or at one of the next if that is taken; 0 means any."""
     here = "127.0.0.1" if address in ("localhost", "127.0.0.1") else ""
     ports = range(port, port + (_TRIES if port else 1))
     for number in ports:

@@ -1,4 +1,4 @@
-"""Which rank is to blame: rules on what is known of every rank, in plain values."""
+"""Which rank is at fault: rules on the known state of every rank, in plain values."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds until a fault is one: so that every rank has ended within `timeout`.
+    """Timeouts in seconds, chosen so that every rank has ended within `timeout` of a fault.
 
-    silent: without a word of a process, which says one each `beat`. stalled: that others wait for a rank. grace:
-    that a process has for an end of its own.
+    silent: without a heartbeat of a process, sent every `beat`. stalled: of others waiting for a rank. grace:
+    for a process to exit by itself.
     """
 
     timeout: float = 30.0
 
     @property
     def beat(self) -> float:
-        """Between two words."""
+        """Interval of heartbeats."""
         return min(1.0, self.timeout / 30)
 
     @property
     def silent(self) -> float:
-        """Without a word."""
+        """Without a heartbeat."""
         return self.timeout / 2
 
     @property
     def stalled(self) -> float:
-        """That others wait."""
+        """Of others waiting for a rank."""
         return self.timeout * 0.7
 
     @property
     def grace(self) -> float:
-        """For an end of its own."""
+        """For a process to exit by itself."""
         return min(5.0, self.timeout / 6)
 
 
 @dataclass
 class Rank:
-    """What is known of a rank.
+    """The known state of a rank.
 
-    heard: when it last said something. moved: when it last began a step or a collective, or said why it takes long.
-    facts: `Progress.facts`. through: when it said that what took long is done. place: its process and machine.
-    end: how it ended, "" while it runs; done: it ended well.
-    seen: how the launcher saw its process end, and when, while what the process said last may not have been read yet.
+    heard: time of its last message. moved: when it last began a step or a collective, or announced long work.
+    facts: `Progress.facts`. through: when it reported the end of long work. place: its process and machine.
+    end: how it ended, "" while it runs; done: it ended successfully.
+    seen: how and when the launcher saw its process end, while its last messages may not have been read yet.
     """
 
     number: int
@@ -61,7 +61,7 @@ class Rank:
     through: float = -math.inf
 
     def update(self, facts: dict[str, Any], now: float) -> None:
-        """It says how far it is."""
+        """It reports its progress."""
         if facts.get("patience") or any(facts.get(k) != self.facts.get(k) for k in ("step", "counts", "op")):
             self.moved = now
         if self.facts.get("patience") and not facts.get("patience"):
@@ -75,7 +75,7 @@ class Rank:
 
     @property
     def op(self) -> str:
-        """The collective that it is in, "" in none."""
+        """The collective that it is in, "" for none."""
         return str(self.facts.get("op", ""))
 
     def count(self, group: str) -> int:
@@ -87,12 +87,12 @@ class Rank:
         return float(self.facts["since"]) + now - self.heard if self.op else 0.0
 
     def is_patient(self, now: float) -> bool:
-        """Whether it said that it needs longer. now: it may have said so since."""
+        """Whether it announced long work. now: it may have done so since."""
         return float(self.facts.get("patience", 0.0)) > max(now - self.heard, 0.0)
 
     @property
     def which(self) -> str:
-        """Of which ranks its collective is, and the how manieth of these."""
+        """The ranks of its collective, and its number among theirs."""
         group = str(self.facts["group"])
         number = self.count(group)
         ranks = "all ranks" if group == "world" else f"ranks {group}"
@@ -100,7 +100,7 @@ class Rank:
 
     @property
     def where(self) -> str:
-        """Where in the program it is, "" for one that never said so."""
+        """Where in the program it is, "" if it never reported it."""
         if not self.facts:
             return ""
         step = f"in step {self.step}" if self.step >= 0 else "before the first step"
@@ -110,18 +110,20 @@ class Rank:
         return f"{step}, {doing}" if doing else f"{step}, in no collective operation"
 
 
-#: Operations of all groups that are kept to be compared.
+#: Number of operations, of all groups, that are kept for comparison.
 _KEPT = 1 << 14
 
 
 class Courses:
-    """Whether ranks do the same: the checksum up to each operation of a group, by whom it was told first."""
+    """Whether ranks run the same operations: the checksum up to each operation of a group, from the first rank to
+    report it."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, int], tuple[int, str, int]] = {}
 
     def differ(self, rank: Rank) -> Blame | None:
-        """Where what a rank has told is not what another one has told before; names both, and what each does."""
+        """The first difference between a rank's reports and those of other ranks; names both, and their
+        operations."""
         for group, entries in rank.facts.get("courses", {}).items():
             for count, seal, text in entries:
                 number, what, other = self._first.setdefault((group, count), (seal, text, rank.number))
@@ -146,7 +148,7 @@ class Courses:
 
 
 def uneven(rank: Rank, ranks: Sequence[Rank]) -> Blame | None:
-    """Where a rank has told of a step of another number of samples than another rank's part of it has."""
+    """A step for which a rank reported another number of samples than another rank did."""
     for other in ranks:
         for group, (calls, changes) in rank.facts.get("parts", {}).items():
             others = other.facts.get("parts", {}).get(group, (0, []))
@@ -166,14 +168,14 @@ def uneven(rank: Rank, ranks: Sequence[Rank]) -> Blame | None:
 
 
 def _samples_in(call: int, calls: int, changes: Sequence[tuple[int, int | None]]) -> int | None:
-    """Of how many samples a step is, None where that is not known, or it was not made yet."""
+    """The number of samples of a step, None if it is unknown, or the step was not made yet."""
     known = [samples for first, samples in changes if first <= call <= calls]
     return known[-1] if known else None
 
 
 @dataclass(frozen=True)
 class Blame:
-    """Why all ranks end: which rank (-1: none alone), what about it, and where it was."""
+    """Why all ranks end: the rank at fault (-1: no single one), the reason, and where it was."""
 
     rank: int
     reason: str
@@ -185,7 +187,7 @@ class Blame:
 
     @classmethod
     def of(cls, rank: Rank, reason: str, now: float) -> Blame:
-        """On a rank. ago: seconds since it said where it was."""
+        """For a rank. ago: seconds since its last report."""
         return cls(rank.number, reason, rank.step, rank.op, rank.where, rank.place, now - rank.heard)
 
     def __str__(self) -> str:
@@ -197,12 +199,12 @@ class Blame:
         return f"rank {self.rank}{place} {self.reason}{where}"
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON values."""
         return asdict(self)
 
 
 def judge(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | None:
-    """The first rule that a rank has broken, None while all is well."""
+    """The first rule that a rank violates, None if there is none."""
     for rank in ranks:
         if rank.end:
             return Blame.of(rank, rank.end, now)
@@ -217,17 +219,17 @@ def judge(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | None:
 
 
 def _kept_waiting(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | None:
-    """A rank waits in a collective that another one has not come to."""
+    """A rank waits in a collective that another one has not reached."""
     for waiting in ranks:
         if waiting.done or waiting.waits(now) <= 2 * limits.beat:
             continue
         group = str(waiting.facts["group"])
         members = [r for r in ranks if group == "world" or str(r.number) in group.split(",")]
-        number = waiting.count(group)  # 0: what partners do is not counted
+        number = waiting.count(group)  # 0: the counts of partners are not comparable
         late = [r for r in members if (r.count(group) < number if number else not r.op)]
-        # Nobody need wait for what has ended; by which status a launcher may say soon.
+        # Waiting for a rank that has ended is futile; a launcher may soon report its status.
         gone = [r for r in late if r.done and now - r.heard > 2 * limits.beat]
-        in_vain = min(waiting.waits(now), now - max(r.through for r in members))  # since nobody needs longer
+        in_vain = min(waiting.waits(now), now - max(r.through for r in members))  # after announced long work
         if not gone and (in_vain <= limits.stalled or any(r.is_patient(now) for r in members)):
             continue
         what = f"{waiting.op}{waiting.which}" + (f" of step {waiting.step}" if waiting.step >= 0 else "")
@@ -247,7 +249,7 @@ def _kept_waiting(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | 
 
 
 def _left_behind(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | None:
-    """A rank is steps behind the others, and neither moves: work of a device is waited for outside of collectives."""
+    """A rank is steps behind the others, and neither moves: device work is waited for outside of collectives."""
     if any(r.is_patient(now) for r in ranks) or len(ranks) < 2:
         return None
     first, last = max(ranks, key=lambda r: r.step), min(ranks, key=lambda r: r.step)

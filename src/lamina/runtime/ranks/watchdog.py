@@ -1,8 +1,9 @@
-"""The watchdog: a thread of each rank that tells the monitor how far it is, and ends the process when a rank fails.
+"""The watchdog: a thread of each rank that reports its progress to the monitor, and ends the process when a rank
+fails.
 
-It ends it also out of a collective operation that will never return: callbacks abort what can be aborted
-(`on_fault`), the main thread gets a RankError where it runs Python, and where it does not come back in time, the
-error is printed and the process ends at once. So each rank says one error, which names the rank that is the cause.
+It also ends a process in a collective operation that will never return: callbacks abort operations
+(`on_fault`), the main thread gets a RankError when it runs Python, and if it does not return in time, the
+error is printed and the process ends at once. So each rank reports one error, which names the rank at fault.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from lamina.runtime.ranks.monitor import Line, RankMonitor
 from lamina.runtime.ranks.progress import progress
 from lamina.runtime.ranks.verdict import Blame, Limits
 
-#: The variable with the address of the launcher's monitor.
+#: The environment variable with the address of the launcher's monitor.
 MONITOR = "LAMINA_MONITOR"
-#: The exit status of a rank that ends because of another one (EX_TEMPFAIL: starting it again may help).
+#: The exit status of a rank that ends because of another one (EX_TEMPFAIL: a restart may help).
 ENDED = 75
-#: By which the watchdog's thread interrupts the main thread; no library is known to use it.
+#: The signal by which the watchdog's thread interrupts the main thread; no library is known to use it.
 _SIGNAL = signal.SIGRTMAX - 4
 
 
@@ -49,7 +50,7 @@ class Watchdog:
             rank=rank, token=self._token, place=f"process {os.getpid()} on {socket.gethostname()}"
         )
         self._line.send(at=progress.facts())
-        self._known = threading.Event()  # that there is an error
+        self._known = threading.Event()  # set when there is an error
         self._answers: dict[int, Any] = {}
         self._answered = threading.Condition()
         self._asked = 0
@@ -61,7 +62,7 @@ class Watchdog:
         renew_after_fork(self)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(_SIGNAL, self._raise)
             self._raises = True
@@ -73,13 +74,13 @@ class Watchdog:
     def _report(self) -> None:
         self._line.send(at=progress.facts())
 
-    # ---- what ranks agree on beside their collectives
+    # ---- agreements of ranks besides collectives
     def set(self, key: str, value: Any) -> None:
-        """Give a value, as JSON has it, a name that all ranks know."""
+        """Set a named value (JSON) that all ranks can read."""
         self._line.send(set=[key, value])
 
     def get(self, key: str, timeout: float) -> Any:
-        """The value of a name, as soon as a rank gives it. Raises TimeoutError, and RankError when a rank fails."""
+        """The named value, once a rank has set it. Raises TimeoutError, and RankError when a rank fails."""
         with self._answered:
             self._asked += 1
             number = self._asked
@@ -97,13 +98,13 @@ class Watchdog:
         self._wake.send(b".")
 
     def explain(self, seconds: float | None = None) -> RankError | None:
-        """Why a collective failed: the error that names the rank that is the cause, where one is known in time."""
+        """Why a collective failed: the error that names the rank at fault, if it is known in time."""
         self._report()
         self._known.wait(self.limits.grace if seconds is None else seconds)
         return self.error
 
     def close(self) -> None:
-        """Watch no more; the others know that this rank has ended well."""
+        """Stop watching; the others learn that this rank has ended successfully."""
         self._over, progress.tell = True, None
         self._line.send(at=progress.facts(), bye=True)
         with suppress(OSError):
@@ -122,10 +123,10 @@ class Watchdog:
             self._monitor.close()
 
     def _wait_for_others(self, seconds: float) -> None:
-        """The monitor stays for ranks that have not ended yet, a while."""
+        """Keep the monitor for a while, for ranks that have not ended yet."""
         end = time.monotonic() + seconds
         assert self._monitor is not None
-        own = () if self._over else (self.rank,)  # which has said so
+        own = () if self._over else (self.rank,)  # which has already reported
         while time.monotonic() < end and any(
             r.joined and not (r.done or r.end or r.number in own) for r in self._monitor.ranks
         ):
@@ -193,7 +194,7 @@ class Watchdog:
             self._end()
 
     def _blame(self, verdict: Blame) -> None:
-        """The verdict is an error here, which says where this rank was."""
+        """Turn the verdict into an error, which says where this rank was."""
         self._doomed = True
         if self.error is None and not self._failed:
             own = "" if verdict.rank == self.rank else f"; rank {self.rank} was {_here()}"
@@ -204,7 +205,7 @@ class Watchdog:
                 self._answered.notify_all()
 
     def _end(self) -> None:
-        """Bring the process to an end: with time for what the program does about it, then at once."""
+        """End the process: after a grace period for the program to handle the error."""
         end = time.monotonic() + self.limits.grace
         threading.Thread(target=_abort, name="lamina abort", daemon=True).start()
         if self._raises and self.error is not None:
@@ -217,13 +218,14 @@ class Watchdog:
         if self.error is not None and not self._told:
             raise self.error
 
-    # ---- how this process ends
+    # ---- process exit
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """An error that nobody caught: another rank's in one line, an own one as ever, and the others hear of it."""
+        """The hook for uncaught errors: one due to another rank is printed in one line, an own one as usual and
+        reported to the others."""
         if self.error is not None and _is_due_to(error, self.error):
             self._tell()
             return
-        if issubclass(kind, KeyboardInterrupt) and progress.stopped:  # all ranks end so, behind the same step
+        if issubclass(kind, KeyboardInterrupt) and progress.stopped:  # all ranks end so, after the same step
             self._hook(kind, error, trace)
             return
         self._failed = True
@@ -232,11 +234,11 @@ class Watchdog:
         self._hook(kind, error, trace)
 
     def _exit(self) -> None:
-        """At the interpreter's exit: after a fault no communicator is closed, which would wait for other ranks."""
+        """At interpreter exit: after a fault no communicator is closed, which would wait for other ranks."""
         if self.error is None and not self._failed:
             return
         if self._failed and self._monitor is not None:
-            time.sleep(2 * self.limits.beat)  # the others must hear of it
+            time.sleep(2 * self.limits.beat)  # the report must reach the others
         self.leave()
 
     def _tell(self) -> None:
@@ -245,11 +247,11 @@ class Watchdog:
             print(f"rank {self.rank}: {type(self.error).__name__}: {self.error}", file=sys.stderr, flush=True)
 
     def leave(self) -> None:
-        """End the process, with the error that there is."""
+        """End the process with its error, if any."""
         if self.error is not None:
             self._tell()
         if self._monitor is not None:
-            # A connection that is closed with something unread loses what the other side has not read: the verdict.
+            # Closing a connection with unread data would discard what the other side has not read: the verdict.
             self._wait_for_others(self.limits.grace / 2)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):
@@ -277,7 +279,7 @@ def _is_due_to(error: BaseException | None, cause: BaseException) -> bool:
 def collective(op: str, group: str = "world", *, counted: bool = True) -> Iterator[None]:
     """A collective operation that may wait for other ranks, and fails when they do; see `Progress.collective`.
 
-    What it raises because a rank has failed becomes the error that names this rank, where it is known in time.
+    An error due to a failed rank is replaced by the one that names this rank, if it is known in time.
     """
     with progress.collective(op, group, counted=counted):
         try:
@@ -296,7 +298,7 @@ _callbacks: list[Callable[[], object]] = []
 
 
 def watch(address: str, rank: int, monitor: RankMonitor | None = None) -> Watchdog:
-    """Watch this process as this rank from now on. address: of the monitor, `monitor` where it is held here."""
+    """Watch this process as this rank from now on. address: of the monitor; `monitor` if it is in this process."""
     if _current:
         raise RuntimeError(f"rank {_current[0].rank} is watched already")
     made = Watchdog(address, rank, monitor)
@@ -306,12 +308,12 @@ def watch(address: str, rank: int, monitor: RankMonitor | None = None) -> Watchd
 
 
 def watchdog() -> Watchdog | None:
-    """The watchdog of this process, None where it is not watched."""
+    """The watchdog of this process, None if it is not watched."""
     return _current[0] if _current else None
 
 
 def unwatch() -> None:
-    """End the watch, well."""
+    """Stop watching, as a success."""
     if _current:
         found = _current.pop()
         atexit.unregister(found._exit)
@@ -322,9 +324,9 @@ def unwatch() -> None:
 
 
 def on_fault(callback: Callable[[], object]) -> Callable[[], None]:
-    """Call this, in a thread, when a rank has failed: to abort what would wait for it for ever.
+    """Call this, in a thread, when a rank has failed: to abort operations that would wait for it forever.
 
-    Returns what takes it back.
+    Returns a function that unregisters it.
     """
     _callbacks.append(callback)
     return lambda: _callbacks.remove(callback)

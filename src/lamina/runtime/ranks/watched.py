@@ -1,4 +1,4 @@
-"""Communicators under watch: each call says what it is, and what fails because of a rank says of which."""
+"""Watched communicators: each call reports its operation, and an error due to a rank names that rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.runtime.ranks.watchdog import collective
 
 
 class WatchedCommunicator(Communicator):
-    """Another communicator, whose calls the watchdogs of all ranks know of. size: of the world."""
+    """Wraps a communicator, reporting its calls to the watchdogs of all ranks. size: of the world."""
 
     def __init__(self, inner: Communicator, size: int) -> None:
         super().__init__(inner.ranks, inner.rank)
@@ -22,68 +22,68 @@ class WatchedCommunicator(Communicator):
     def _collective(
         self, op: str, x: Array | None = None, detail: object = ""
     ) -> AbstractContextManager[None]:
-        """A call that all ranks of the group make, x being alike on all of them."""
-        if not progress.within:  # a part of another one is known by that
+        """A call made by all ranks of the group, with x of the same type and shape on all of them."""
+        if not progress.within:  # a nested operation is reported by the outer one
             of = "" if x is None else f" of {x.dtype}{list(x.shape)}"
             progress.comes_to(self._group, f"{op}{f' ({detail})' if detail != '' else ''}{of}")
         return collective(op, self._group)
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""
         self._inner.close()
 
     def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
-        """Send and receive at once."""
+        """Send and receive concurrently."""
         ranks = sorted(self.ranks[r] for r in {self.rank, *sends, *receives})
         with collective(
             "send_receive", ",".join(map(str, ranks)), counted=False
-        ):  # others have other partners
+        ):  # other ranks have other partners
             self._inner.exchange(sends, receives)
 
     def barrier(self) -> None:
-        """Return when all ranks have come."""
+        """Return when all ranks have called it."""
         with self._collective("barrier"):
             self._inner.barrier()
 
     def broadcast(self, x: Array, root: int) -> None:
-        """x becomes the root's."""
+        """Overwrite x with the root's."""
         with self._collective("broadcast", x, f"from {self.ranks[root]}"):
             self._inner.broadcast(x, root)
 
     def all_gather(self, x: Array, out: Array) -> None:
-        """out [ranks, *x.shape]: everybody's x."""
+        """Gather all ranks' x in out [ranks, *x.shape]."""
         with self._collective("all_gather", x):
             self._inner.all_gather(x, out)
 
     def all_to_all(self, x: Array, out: Array) -> None:
-        """out[i] is what rank i has in its x[own rank]; both [ranks, ...]."""
+        """out[i] is x[own rank] of rank i; both [ranks, ...]."""
         with self._collective("all_to_all", x):
             self._inner.all_to_all(x, out)
 
     def reduce_scatter(self, x: Array, out: Array, reduction: str) -> None:
-        """out [...] is the reduction of everybody's x[own rank]; x [ranks, ...]."""
+        """out [...] is the reduction of all ranks' x[own rank]; x [ranks, ...]."""
         with self._collective("reduce_scatter", x, reduction):
             self._inner.reduce_scatter(x, out, reduction)
 
     def all_reduce(self, x: Array, reduction: str) -> None:
-        """x becomes the reduction of everybody's x."""
+        """Reduce x over all ranks, in place."""
         with self._collective("all_reduce", x, reduction):
             self._inner.all_reduce(x, reduction)
 
     def start_all_reduce(self, x: Array, reduction: str) -> Pending:
-        """`all_reduce` that goes on beside the caller, under watch while it is waited for."""
+        """Asynchronous `all_reduce`, watched during the wait."""
         with self._collective("all_reduce", x, reduction):
             return _WatchedPending(self._inner.start_all_reduce(x, reduction), "all_reduce", self._group)
 
     def start_reduce_scatter(self, x: Array, out: Array, reduction: str) -> Pending:
-        """`reduce_scatter` that goes on beside the caller, under watch while it is waited for."""
+        """Asynchronous `reduce_scatter`, watched during the wait."""
         with self._collective("reduce_scatter", x, reduction):
             inner = self._inner.start_reduce_scatter(x, out, reduction)
             return _WatchedPending(inner, "reduce_scatter", self._group)
 
 
 class _WatchedPending:
-    """Something under way that other ranks take part in."""
+    """An operation in progress that involves other ranks."""
 
     def __init__(self, inner: Pending, op: str, group: str) -> None:
         self._inner, self._op, self._group = inner, op, group

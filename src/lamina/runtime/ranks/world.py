@@ -24,17 +24,17 @@ from lamina.runtime.ranks.watched import WatchedCommunicator
 
 
 class UsesCommunicators(Protocol):
-    """What must let go of communicators before they are closed."""
+    """An object that must release communicators before they are closed."""
 
     def unbind(self) -> None:
-        """Let go."""
+        """Release the communicators."""
         ...
 
 
 class World:
     """This process among its ranks.
 
-    launcher: who started them, and as what. transport: "mpi", "tcp", or "alone" for one rank.
+    launcher: the launch environment. transport: "mpi", "tcp", or "alone" for one rank.
     store: where ranks meet, None over MPI and for one rank. timeout: seconds until a silent rank is given up
     (over TCP).
     """
@@ -63,17 +63,17 @@ class World:
                 self._watch(fault_timeout)
 
     def _watch(self, fault_timeout: float) -> None:
-        """By a monitor of rank 0."""
+        """With a monitor in rank 0."""
         communicator, monitor = self.communicator(), None
         if self.rank == 0:
             here = "127.0.0.1" if self.local_size == self.size else socket.gethostname()
             monitor = RankMonitor(self.size, Limits(fault_timeout), host=here, holder=0)
             monitor.start()
         watch(communicator.broadcast_object(monitor and monitor.address, 0), self.rank, monitor)
-        communicator.barrier()  # rank 0 may be done at once, and its monitor with it
+        communicator.barrier()  # otherwise rank 0, and its monitor, might be done already
 
     def _meet(self, launcher: Launcher) -> None:
-        """By a store that rank 0 keeps."""
+        """With a store in rank 0."""
         if launcher.address is None or launcher.port is None:
             raise ValueError(
                 f"init: {launcher} without MASTER_ADDR and MASTER_PORT, where the ranks would meet: set them, or "
@@ -83,7 +83,7 @@ class World:
         self.store = Store(launcher.address, launcher.port, serve=self.rank == 0, timeout=self.timeout)
         try:
             self._mesh = SocketMesh(self.store, self.rank, self.size, self.timeout)
-        except BaseException:  # so that the ranks may try again
+        except BaseException:  # so that the ranks may retry
             self.store.close()
             raise
 
@@ -91,9 +91,9 @@ class World:
         return f"World({self.launcher}; local rank {self.local_rank} of {self.local_size}; {self.transport})"
 
     def communicator(self, ranks: Sequence[int] | None = None) -> Communicator:
-        """The communicator of some ranks, by default of all; at first use it is made, which all of them take part in.
+        """The communicator of some ranks, by default of all; created collectively at first use.
 
-        Raises ValueError where this rank is none of them, or they are not of this world.
+        Raises ValueError if this rank is not among them, or they are not in this world.
         """
         group = tuple(range(self.size)) if ranks is None else tuple(ranks)
         with self._lock:
@@ -121,7 +121,7 @@ class World:
         return WatchedCommunicator(MpiCommunicator(group), self.size)
 
     def gpu_communicator(self, ranks: Sequence[int], device: Device) -> NcclCommunicator:
-        """The communicator of some ranks' GPUs; at first use it is made, which all of them take part in."""
+        """The communicator of some ranks' GPUs; created collectively at first use."""
         key = (tuple(ranks), device.index)
         found = self._gpu_communicators.get(key)
         if found is None:
@@ -131,11 +131,11 @@ class World:
         return found
 
     def closes_first(self, held: UsesCommunicators) -> None:
-        """Have something that uses communicators (a captured graph) closed before them, unless it is gone by then."""
+        """Register a user of communicators (a captured graph), to be closed before them if it still lives."""
         self._users.add(held)
 
     def close(self, *, abort: bool = False) -> None:
-        """End all communicators, after what uses them. abort: other ranks may be gone, do not wait for them."""
+        """Close all communicators, after their users. abort: other ranks may be gone, do not wait for them."""
         for user in list(self._users):
             user.unbind()
         for gpus in self._gpu_communicators.values():
@@ -152,7 +152,7 @@ class World:
 
 
 def _check_mpi(launcher: Launcher) -> None:
-    """Raise RuntimeError where the MPI that mpi4py found did not start these processes."""
+    """Raise RuntimeError if the MPI that mpi4py found did not start these processes."""
     comm = open_mpi().COMM_WORLD
     if (comm.rank, comm.size) != (launcher.rank, launcher.world_size):
         raise RuntimeError(
@@ -166,19 +166,19 @@ _worlds = [_ALONE]
 
 
 def current_world() -> World:
-    """The world that was opened, or one of this process alone."""
+    """The open world, or one of only this process."""
     return _worlds[-1]
 
 
 def has_world() -> bool:
-    """Whether a world was opened."""
+    """Whether a world is open."""
     return len(_worlds) > 1
 
 
 def common_world() -> World:
-    """The world, for what its ranks do together.
+    """The world, for operations of all ranks.
 
-    Raises RuntimeError where several processes were started and have not met: each would do the same alone.
+    Raises RuntimeError if several processes were started and have not met: each would act alone.
     """
     if not has_world() and (launcher := find_launcher()).world_size > 1:
         raise RuntimeError(
@@ -190,7 +190,7 @@ def common_world() -> World:
 def open_world(
     launcher: Launcher, transport: str, timeout: float, fault_timeout: float | None = None
 ) -> World:
-    """Bring the ranks together. Raises RuntimeError where a world is open."""
+    """Connect the ranks. Raises RuntimeError if a world is open."""
     if has_world():
         raise RuntimeError(f"init: there is a world already, {current_world()!r}; shutdown() ends it")
     _worlds.append(World(launcher, transport, timeout, fault_timeout))
@@ -199,7 +199,7 @@ def open_world(
 
 
 def close_world(*, abort: bool = False) -> None:
-    """End the world; from then on this process is alone. abort: as for `World.close`."""
+    """Close the world; from then on this process is alone. abort: as for `World.close`."""
     if has_world():
         take_gpu(0)
         _worlds.pop().close(abort=abort)
