@@ -4,6 +4,7 @@ torchvision registers shapes for `nms` and `qnms` at import, and fails if these 
 are defined first, unless its library can be loaded.
 """
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,3 +29,8 @@ for _name in _lacking:
 import torchvision.models  # noqa: E402
 
 models: Any = torchvision.models
+
+
+def module(name: str) -> Any:
+    """A module of torchvision ("ops", "models.detection._utils"), imported behind what it needs."""
+    return import_module(f"torchvision.{name}")

@@ -19,11 +19,11 @@ def boxes(*shape: int) -> Any:
 @pytest.mark.torch
 def test_anchors_are_torchvisions() -> None:
     import torch
-    from torchvision.models.detection.anchor_utils import AnchorGenerator
-    from torchvision.models.detection.image_list import ImageList
 
-    import tests.helpers.vision  # noqa: F401
+    from tests.helpers import vision
 
+    AnchorGenerator = vision.module("models.detection.anchor_utils").AnchorGenerator
+    ImageList = vision.module("models.detection.image_list").ImageList
     sizes, ratios = ((16, 21, 27), (40, 50, 63)), (0.5, 1.0, 2.0)
     levels = [torch.zeros(1, 1, 9, 12), torch.zeros(1, 1, 4, 6)]
     images = ImageList(torch.zeros(1, 3, 72, 100), [(72, 100)])
@@ -38,10 +38,10 @@ def test_anchors_are_torchvisions() -> None:
 @pytest.mark.torch
 def test_codes_are_torchvisions() -> None:
     import torch
-    from torchvision.models.detection._utils import BoxCoder
 
-    import tests.helpers.vision  # noqa: F401
+    from tests.helpers import vision
 
+    BoxCoder = vision.module("models.detection._utils").BoxCoder
     a, b, coder = boxes(20), boxes(20), BoxCoder((1.0, 1.0, 1.0, 1.0))
     codes = coder.encode_single(torch.tensor(a), torch.tensor(b)).numpy()
     np.testing.assert_allclose(anchors.encode_boxes(a, b).numpy(), codes, rtol=1e-4, atol=1e-5)
@@ -65,11 +65,10 @@ def test_clipped_boxes_are_within_each_image() -> None:
 @pytest.mark.torch
 def test_matches_are_torchvisions() -> None:
     import torch
-    from torchvision.models.detection._utils import Matcher
-    from torchvision.ops import box_iou
 
-    import tests.helpers.vision  # noqa: F401
+    from tests.helpers import vision
 
+    Matcher, box_iou = vision.module("models.detection._utils").Matcher, vision.module("ops").box_iou
     objects, valid, given = boxes(3, 5), np.arange(5) < np.array([[5], [2], [0]]), boxes(200)
     found = anchors.match_anchors(ops.operand(objects), ops.operand(valid), given, 0.5, 0.4)
     number, positive, counted = (part.numpy() for part in found)

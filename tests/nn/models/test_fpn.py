@@ -14,9 +14,9 @@ STAGES = tuple(RNG.standard_normal((2, 4 * 2**i, 17 >> i, 24 >> i)).astype(np.fl
 @pytest.mark.torch
 @pytest.mark.parametrize("inputs", [8, 16])
 def test_values_and_gradients_are_torchvisions(inputs: int) -> None:
-    import tests.helpers.vision  # noqa: F401, I001
-    from torchvision.ops import feature_pyramid_network as theirs
+    from tests.helpers import vision
 
+    theirs = vision.module("ops.feature_pyramid_network")
     net = theirs.FeaturePyramidNetwork([4, 8, 16], 8, theirs.LastLevelP6P7(inputs, 8))
     ours = FeaturePyramidNetwork([4, 8, 16], 8, LastLevelP6P7(inputs, 8))
     same_weights(net, ours)
