@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import border_calls
+from tests.helpers import border_calls, slow_but_every
 
 TABLE: dict[str, dict[str, Any]] = json.loads(border_calls.TABLE.read_text(encoding="utf-8"))
 AGAIN = (
@@ -24,13 +24,13 @@ def test_saved_ops(name: str) -> None:
     assert border_calls.row(border_calls.outcomes("saved", name)) == TABLE["saved"][name], AGAIN.format(name)
 
 
-@pytest.mark.parametrize("name", sorted(TABLE["functions"]))
+@pytest.mark.parametrize("name", slow_but_every(2, sorted(TABLE["functions"])))
 def test_arguments_of_functions(name: str) -> None:
     names, row = TABLE["functions"][name]
     assert border_calls.row(border_calls.outcomes("functions", name, names)) == row, AGAIN.format(name)
 
 
-@pytest.mark.parametrize("name", sorted(TABLE["classes"]))
+@pytest.mark.parametrize("name", slow_but_every(2, sorted(TABLE["classes"])))
 def test_arguments_of_constructors(name: str) -> None:
     assert border_calls.row(border_calls.outcomes("classes", name)) == TABLE["classes"][name], AGAIN.format(
         name

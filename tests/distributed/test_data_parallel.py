@@ -11,6 +11,7 @@ from rich.console import Console
 import lamina as lm
 from lamina import distributed, nn, ops, optim
 from lamina.distributed import DataParallel, Group
+from tests.helpers import slow_from
 from tests.helpers.ranks import run_ranks
 
 BATCH, STEPS = 12, 5
@@ -123,7 +124,10 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.feature("F116", "B032", "B033")
-@pytest.mark.parametrize(("launcher", "ranks", "count"), [("variables", 4, 1), ("mpirun", 2, len(SETTINGS))])
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "count"),
+    slow_from(1, [("mpirun", 2, len(SETTINGS)), ("variables", 4, 1)], several=True),
+)
 def test_ranks_train_as_one(launcher: Any, ranks: int, count: int) -> None:
     alone = several(SETTINGS[:count])
     for rank, results in enumerate(run_ranks(several, ranks, launcher=launcher, args=(SETTINGS[:count],))):

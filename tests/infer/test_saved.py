@@ -24,7 +24,7 @@ from lamina.infer import saved as saved_plans
 from lamina.replay.file import MAGIC
 from lamina.runtime import OutOfMemoryError
 from lamina.spec import ShapeError
-from tests.helpers import ROOT
+from tests.helpers import ROOT, slow_from
 from tests.helpers.many_threads import in_threads, small_network
 from tests.infer.test_inferer import CASES, floats
 
@@ -257,7 +257,7 @@ VALUES = (
 
 
 @pytest.mark.feature("F113")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_from(1, range(4)))
 def test_forged_files_give_typed_errors_and_no_crash(plan: Path, seed: int, tmp_path: Path) -> None:
     """In a process of its own: kernels on wrong addresses would end it."""
     script = f"""

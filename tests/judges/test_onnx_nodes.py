@@ -27,6 +27,7 @@ def test_onnx_own_tests_agree_or_are_refused_as_listed() -> None:
     assert (kinds["real"], kinds["pytorch-converted"], kinds["pytorch-operator"]) == (9, 82, 35)
 
 
+@pytest.mark.slow
 def test_what_networks_are_made_of_is_among_what_agrees() -> None:
     """No operator of real tensors is refused altogether; what is refused is of types or of text, as listed."""
     table = json.loads(onnx_nodes.TABLE.read_text(encoding="utf-8"))

@@ -66,6 +66,7 @@ def test_a_test_that_does_not_end_costs_no_results(tmp_path: Path, workers: str)
     assert "assert 1 == 2" in (tmp_path / "out" / "1-tests.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_a_stage_that_is_cut_keeps_its_results(tmp_path: Path) -> None:
     (tmp_path / "test_endless.py").write_text(ENDLESS)
     stage = f"10 tests 1/1 -p no:cacheprovider --rootdir={tmp_path} {tmp_path}"

@@ -455,7 +455,7 @@ def ends(how: str, at: int) -> str:
 
 @pytest.mark.feature("B055")
 @pytest.mark.parametrize("at", slow_from(1, [40, 9]))  # in a collective operation, or where ranks meet
-@pytest.mark.parametrize("how", ["killed", "ended"])
+@pytest.mark.parametrize("how", slow_from(1, ["killed", "ended"]))
 def test_a_rank_that_ends_is_named_to_those_that_go_on(how: str, at: int) -> None:
     try:
         told, _ = run_ranks(ends, 2, args=(how, at))  # the error came where Python could take it

@@ -7,6 +7,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, optim
+from tests.helpers import slow_but_every
 from tests.helpers.nn import GOLDEN_FILES
 from tests.helpers.nn.families import PARAMETERS
 from tests.helpers.nn.networks import NETWORKS, Network, images, weights
@@ -14,7 +15,7 @@ from tests.helpers.nn.networks import NETWORKS, Network, images, weights
 GOLDEN = np.load(GOLDEN_FILES / "golden_networks.npz")
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", slow_but_every(4, PARAMETERS))
 def test_numbers_of_parameters(name: str) -> None:
     with nn.init.skipped():  # large layers need no values to be counted
         net = nn.models.get_model(name)

@@ -10,6 +10,7 @@ from lamina.backends.cuda.elementwise import sort
 from lamina.backends.reference import run_reference
 from lamina.ops.primitives.sort import Sort
 from lamina.spec import DType, Policy, Shape, Spec, bfloat16, float16, float32, float64, int8, int64, uint8
+from tests.helpers import slow_from
 from tests.helpers.emulator import contrary, run_plan
 from tests.helpers.planned import H200
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++
 CUDA = backend(H200)
 
 
-@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("descending", slow_from(1, [True, False]))
 @pytest.mark.parametrize(
     ("shape", "first", "dtype", "launches"),
     [

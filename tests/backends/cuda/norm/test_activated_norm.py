@@ -29,6 +29,7 @@ from lamina.spec import (
     float64,
 )
 from tests.backends.cuda.norm.test_norm import check
+from tests.helpers import slow_from
 from tests.helpers.planned import H200
 
 CUDA = backend(H200)
@@ -47,7 +48,7 @@ CASES: list[tuple[tuple[int, ...], int]] = [
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("last", [True, False], ids=["channels last", "row-major"])
-@pytest.mark.parametrize("dtype", [bfloat16, float16, float32, float64], ids=str)
+@pytest.mark.parametrize("dtype", slow_from(2, [bfloat16, float32, float16, float64]), ids=str)
 @pytest.mark.parametrize(("shape", "groups"), CASES, ids=str)
 def test_values(shape: tuple[int, ...], groups: int, dtype: DType, last: bool) -> None:
     rng = np.random.default_rng(groups)
