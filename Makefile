@@ -1,5 +1,5 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes the environment that it needs.
-# `make test` has everything important in it, in some twenty minutes on two cores; docs/testing.md tells of the others.
+# `make test` has everything important in it, in about sixteen minutes on two cores; docs/testing.md tells of the others.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
