@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers import slow_but_every
+
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
 
 NAMES = [
@@ -30,7 +32,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but_every(3, NAMES))
 def test_converted(name: str) -> None:
     import torch
 

@@ -403,7 +403,7 @@ def resumed_between(folder: str, shards: bool) -> float:
     return float(np.abs(whole.weight.numpy() - again.weight.numpy()).max())
 
 
-@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("shards", slow_from(1, [True, False]))
 def test_a_file_between_gathered_gradients_has_those_of_all_ranks(tmp_path: Path, shards: bool) -> None:
     assert run_ranks(resumed_between, 2, args=(str(tmp_path), shards)) == [pytest.approx(0.0, abs=1e-6)] * 2
 

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.helpers import slow_from
+
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099", "F100", "B027")]
 
 
@@ -26,7 +28,8 @@ def test_all_networks_of_the_table_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["torch/LSTM", "torch/Transformer", "transformers/SqueezeBERT", "torchaudio/DeepSpeech"]
+    "name",
+    slow_from(2, ["torch/LSTM", "transformers/SqueezeBERT", "torch/Transformer", "torchaudio/DeepSpeech"]),
 )
 def test_networks_for_sequences_still_agree(name: str) -> None:
     from tests.judges.torch_networks import agrees, judge

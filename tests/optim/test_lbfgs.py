@@ -8,6 +8,7 @@ import pytest
 import lamina as lm
 from lamina import nn, ops, optim
 from lamina.optim.lbfgs import _Point, _strong_wolfe
+from tests.helpers import slow_but_every
 
 START = np.array([0.6, 1.3, 0.7, 1.2])
 OPTIONS: list[dict[str, Any]] = [
@@ -46,7 +47,7 @@ def minimizer(function: Any, **options: Any) -> tuple[Any, Any, Any]:
 @pytest.mark.torch
 @pytest.mark.feature("F111")
 @pytest.mark.parametrize("function", [rosenbrock, waves])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", slow_but_every(2, OPTIONS), ids=str)
 def test_ten_steps_are_torchs(function: Any, options: dict[str, Any]) -> None:
     steps_are_torchs(10, function, options)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import slow_but_every
+
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099", "F100")]
 
 PROGRAMS: dict[str, Callable[[], tuple[Any, ...]]] = {}
@@ -264,7 +266,8 @@ torch.fft.ifftshift(z, 1)
 
 
 @pytest.mark.parametrize(
-    "text", [t.strip() for t in (WITH_NUMBERS + FUNCTIONS).replace("\n", ";").split(";") if t]
+    "text",
+    slow_but_every(2, [t.strip() for t in (WITH_NUMBERS + FUNCTIONS).replace("\n", ";").split(";") if t]),
 )
 def test_values_are_those_of_torch(text: str) -> None:
     import torch
