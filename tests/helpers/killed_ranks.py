@@ -45,8 +45,8 @@ def train(folder: str, log: str, device: str, steps: str) -> None:
     n, me = distributed.world_size(), distributed.rank()
     for number in range(start.batch, int(steps)):
         rng = np.random.default_rng(number)
-        x, y = rng.standard_normal((8, 16)).astype(np.float32), rng.integers(0, 3, 8)
-        part = slice(me * 8 // n, (me + 1) * 8 // n)
+        x, y = rng.standard_normal((12, 16)).astype(np.float32), rng.integers(0, 3, 12)
+        part = slice(me * 12 // n, (me + 1) * 12 // n)
         loss = float(step(x[part], y[part]).item())
         time.sleep(PACE[device])
         if me == 0:
