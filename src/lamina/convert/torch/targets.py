@@ -21,16 +21,11 @@ from lamina import ops
 from lamina.convert.torch.cells import Cell
 
 Schema: TypeAlias = torch._C.FunctionSchema
-#: Other names of functions, and their names here.
-SYNONYMS = {
-    "divide": "div", "true_divide": "div", "multiply": "mul", "subtract": "sub", "negative": "neg",
-    "absolute": "abs", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
-    "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "concat": "cat",
-    "concatenate": "cat", "moveaxis": "movedim", "arccos": "acos", "arcsin": "asin", "arctan": "atan",
-    "arctan2": "atan2", "arccosh": "acosh", "arcsinh": "asinh", "arctanh": "atanh", "fix": "trunc", "ger": "outer",
-    "swapdims": "transpose", "row_stack": "vstack", "special_expit": "sigmoid", "special_gammaln": "lgamma",
-    "log_sigmoid": "logsigmoid", "clip": "clamp", "linalg_matmul": "matmul", "linalg_cross": "cross",
-    "linalg_diagonal": "diagonal", "trapz": "trapezoid", "fake_quantize": "quantize",
+#: Other names of functions, and their names here: the aliases that PyTorch documents, and the exporter's own names.
+SYNONYMS = ops.ALIASES | {
+    "true_divide": "div", "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor",
+    "swapdims": "transpose", "special_expit": "sigmoid", "special_gammaln": "lgamma", "log_sigmoid": "logsigmoid",
+    "linalg_matmul": "matmul", "linalg_cross": "cross", "linalg_diagonal": "diagonal", "fake_quantize": "quantize",
     "_efficientzerotensor": "zeros",
 }  # fmt: skip
 #: NumPy's argument names, which PyTorch's built-in functions accept for their own.

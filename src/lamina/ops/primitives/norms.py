@@ -64,10 +64,10 @@ def norm(
 ) -> Any:
     """`vector_norm` of order p, where "fro" and None mean 2, by default over all axes. torch.norm.
 
-    Raises NotImplementedError for "nuc", which needs singular values.
+    Raises NotImplementedError for "nuc", the sum of the singular values: `linalg.matrix_norm` computes it.
     """
     if p == "nuc":
-        raise NotImplementedError("norm: 'nuc' needs singular values, which there are none of here")
+        raise NotImplementedError("norm: 'nuc' is of matrices: linalg.matrix_norm(input, 'nuc', dim)")
     return vector_norm(input, 2.0 if p is None or p == "fro" else p, dim, keepdim, dtype=dtype)
 
 
