@@ -259,10 +259,14 @@ def _listed(tree: ast.Module, name: str) -> tuple[str, ...]:
     return tuple(_constant(tree, name))
 
 
+def _all_aliases() -> dict[str, str]:
+    found: dict[str, str] = _constant(Module("lamina.ops.names").tree, "ALIASES")
+    return found
+
+
 def _others(there: Collection[str], suffix: str = "") -> list[ast.stmt]:
     """The aliases (`ALIASES`) of the functions present, as assignments."""
-    pairs = _constant(Module("lamina.ops").tree, "ALIASES").items()
-    found = [(f"{other}{suffix}", f"{name}{suffix}") for other, name in pairs]
+    found = [(f"{other}{suffix}", f"{name}{suffix}") for other, name in _all_aliases().items()]
     return [ast.parse(f"{other} = {name}").body[0] for other, name in found if name in there]
 
 
@@ -271,7 +275,7 @@ def ops_stub() -> str:
     stub, package = Stub(), Module("lamina.ops")
     names = _listed(package.tree, "__all__")
     others = _others(names)
-    lines = [f"__all__ = {[*names, *_constant(package.tree, 'ALIASES')]!r}"]
+    lines = [f"__all__ = {[*names, *_all_aliases()]!r}"]
     for name in names:
         home, original = stub.find("lamina.ops", name)
         for f in home.signatures(original):

@@ -18,6 +18,7 @@ import numpy as np
 from lamina import ops
 from lamina.ops.arguments import DTypeLike, is_dtype, one_by_one, shown
 from lamina.ops.core import DeviceLike, Operand, operand
+from lamina.ops.names import ALIASES, RENAMED
 from lamina.ops.primitives.arrange import windows
 from lamina.ops.primitives.generator import GeneratorLike
 from lamina.ops.primitives.index import At
@@ -754,8 +755,8 @@ def _without(x: Operand, name: str) -> str:
     """The error message for an attribute that an operand lacks."""
     base, plain = f"{type(x).__name__} has no attribute {name!r}", name.removesuffix("_")
     instead = INSTEAD.get(name, "")
-    if not instead and plain in ops.RENAMED:
-        instead = f"it is {ops.RENAMED[plain]}{'_' * (plain != name)}"
+    if not instead and plain in RENAMED:
+        instead = f"it is {RENAMED[plain]}{'_' * (plain != name)}"
     return f"{base}; {instead}" if instead else base
 
 
@@ -791,7 +792,7 @@ for _name in METHODS + OWN_METHODS:
     setattr(Operators, _name, getattr(ops, _name))
 for _name in IN_PLACE:
     setattr(InPlace, f"{_name}_", _writing(_name))
-for _other, _name in ops.ALIASES.items():
+for _other, _name in ALIASES.items():
     for _class, _found, _wanted in ((Operators, _name, _other), (InPlace, f"{_name}_", f"{_other}_")):
         if hasattr(_class, _found):
             setattr(_class, _wanted, getattr(_class, _found))

@@ -19,10 +19,11 @@ from torch.fx import Node
 
 from lamina import ops
 from lamina.convert.torch.cells import Cell
+from lamina.ops.names import ALIASES
 
 Schema: TypeAlias = torch._C.FunctionSchema
 #: Other names of functions, and their names here: the aliases that PyTorch documents, and the exporter's own names.
-SYNONYMS = ops.ALIASES | {
+SYNONYMS = ALIASES | {
     "true_divide": "div", "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor",
     "swapdims": "transpose", "special_expit": "sigmoid", "special_gammaln": "lgamma", "log_sigmoid": "logsigmoid",
     "linalg_matmul": "matmul", "linalg_cross": "cross", "linalg_diagonal": "diagonal", "fake_quantize": "quantize",
