@@ -41,7 +41,7 @@ from lamina.graph.run import context, executable, remembered
 from lamina.nn import init
 from lamina.runtime import Device, Machine, kernel
 from lamina.spec import Spec, as_dtype, int64
-from lamina.train import step as training
+from lamina.train import compiled_step as training
 
 #: Timed functions: name -> (where it is looked up, its name there).
 PARTS: dict[str, tuple[Any, str]] = {

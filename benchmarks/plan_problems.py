@@ -42,7 +42,7 @@ from lamina.nn import init, models
 from lamina.ops.core import Op
 from lamina.runtime import Device, Machine
 from lamina.spec import Layout, Policy, Spec, as_dtype, float32, int64
-from lamina.train import step as training
+from lamina.train import compiled_step as training
 
 #: The list that `plan_contests` measures.
 LIST = Path(__file__).with_name("plan_problems.jsonl.gz")

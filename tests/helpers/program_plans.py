@@ -27,7 +27,7 @@ from lamina.graph import Executable, Graph, compile, trace
 from lamina.nn import init
 from lamina.runtime import Device
 from lamina.spec import Spec, float32, int64
-from lamina.train import step as training
+from lamina.train import compiled_step as training
 from tests.helpers.planned import H200
 
 TABLE = Path(__file__).with_name("program_plans.json")

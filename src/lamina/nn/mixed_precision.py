@@ -106,10 +106,11 @@ def in_compute_type(held: Any, value: Any, *, keeps: bool) -> Any:
 
 def _cast(tree: Any, dtype: DType) -> Any:
     found, structure = flatten(tree)
-    return unflatten(structure, [_as(x, dtype) for x in found])
+    return unflatten(structure, [cast_float(x, dtype) for x in found])
 
 
-def _as(x: Any, dtype: DType) -> Any:
+def cast_float(x: Any, dtype: DType) -> Any:
+    """x in dtype if it is an array of floats, else x."""
     if not isinstance(x, Operand):
         if not is_array(x):
             return x

@@ -11,7 +11,8 @@ from lamina.train.errors import DivergedError, ResumeError
 from lamina.train.evaluation import Scores, evaluate, predict
 from lamina.train.history import Epoch, History
 from lamina.train.preemption import Preempted, Preemption
-from lamina.train.step import State, Step, train_step
+from lamina.train.state import State
+from lamina.train.step import Step, train_step
 
 if TYPE_CHECKING:
     from lamina.train.loop import fit

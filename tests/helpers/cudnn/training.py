@@ -16,7 +16,7 @@ from lamina.graph import Executable
 from lamina.nn.models.resnet import resnet18
 from lamina.runtime import Device
 from lamina.spec import Spec, float32, int64
-from lamina.train import step as steps
+from lamina.train import compiled_step as steps
 from tests.helpers.planned import KINDS
 
 BATCH = 16
