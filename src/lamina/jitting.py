@@ -14,7 +14,8 @@ from lamina import _tree
 from lamina._cached import cached_property
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
-from lamina.graph.ir.graph import Capture, traced_for
+from lamina.graph.ir.capture import Capture
+from lamina.graph.ir.graph import traced_for
 from lamina.graph.ir.surroundings import SameSurroundings, reads_of
 from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused

@@ -8,7 +8,8 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 from lamina.graph import Value
-from lamina.graph.ir.graph import Capture, computed, constant
+from lamina.graph.ir.capture import Capture
+from lamina.graph.ir.graph import computed, constant
 from lamina.nn import Parameter
 from lamina.ops.core import Op, Operand
 from lamina.spec import Spec

@@ -8,7 +8,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph.ir import pullback
-from lamina.graph.ir.graph import EagerTape, Node, Value
+from lamina.graph.ir.capture import EagerTape
+from lamina.graph.ir.graph import Node, Value
 from lamina.graph.ir.pullback import Pullback, pulled
 from lamina.ops.core import recording
 from lamina.spec import Policy

@@ -5,7 +5,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
-from lamina.graph.ir.graph import EagerTape
+from lamina.graph.ir.capture import EagerTape
 from lamina.graph.transforms.arguments import Variables, is_nested, tensors
 from lamina.ops.core import recording
 

@@ -7,7 +7,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
-from lamina.graph.ir import graph as ir
+from lamina.graph.ir.capture import EagerTape
 
 RNG = np.random.default_rng(11)
 
@@ -56,14 +56,14 @@ def test_computed_at_once_it_gives_the_same_bits() -> None:
 def test_computed_at_once_nothing_within_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the forward pass only what goes in and comes out is known."""
     held: list[int] = []
-    found = ir.EagerTape.commit
+    found = EagerTape.commit
 
     def commit(self: Any) -> None:
         held.append(len(self.forgotten))
         assert all(v.known is None for v in self.forgotten)
         found(self)
 
-    monkeypatch.setattr(ir.EagerTape, "commit", commit)
+    monkeypatch.setattr(EagerTape, "commit", commit)
     _, pull = lm.vjp(lm.checkpoint(lambda x: ops.exp(ops.sin(x)) * 2), normal(5))
     assert held[0] >= 2
     assert pull(np.ones(5, np.float32))[0].shape == (5,)

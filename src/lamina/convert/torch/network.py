@@ -15,7 +15,8 @@ from lamina.convert.free_axes import Free, FreeAxes
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.writing import Constants, FxWriter
 from lamina.graph import Graph, Value
-from lamina.graph.ir.graph import Capture, computed
+from lamina.graph.ir.capture import Capture
+from lamina.graph.ir.graph import computed
 from lamina.graph.passes.canonicalize import common_subexpressions, drop_identities, prune_outputs
 from lamina.nn import Module
 from lamina.nn.random import Generator

@@ -13,7 +13,8 @@ from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.memory import spec_of
 from lamina.graph import Graph, Value, constant
 from lamina.graph.ir.autodiff import gradients_or_none
-from lamina.graph.ir.graph import Capture, reachable
+from lamina.graph.ir.capture import Capture
+from lamina.graph.ir.graph import reachable
 from lamina.graph.passes.idioms import with_idioms
 from lamina.nn.random import default_generator
 from lamina.ops.core import recording

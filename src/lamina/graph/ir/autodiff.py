@@ -12,7 +12,8 @@ import numpy as np
 
 from lamina import ops
 from lamina._tree import leaves
-from lamina.graph.ir.graph import EagerTape, Node, Value, as_recorded, constant, reachable, tensor_of
+from lamina.graph.ir.capture import EagerTape, as_recorded
+from lamina.graph.ir.graph import Node, Value, constant, reachable, tensor_of
 from lamina.graph.ir.pullback import pulled
 from lamina.ops.arguments import shown
 from lamina.ops.core import Operand, bind, call, recorder, recording

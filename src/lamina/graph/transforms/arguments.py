@@ -7,7 +7,8 @@ from operator import index
 from typing import Any, Protocol, runtime_checkable
 
 from lamina import _tree
-from lamina.graph.ir.graph import Capture, EagerTape, Value, tensor_of
+from lamina.graph.ir.capture import Capture, EagerTape
+from lamina.graph.ir.graph import Value, tensor_of
 from lamina.ops.arguments import shown
 from lamina.ops.core import Operand, is_number, recorder
 from lamina.ops.primitives.marker import Alias

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from lamina import _tree, ops
 from lamina._renamed import renamed
 from lamina._tree import Structure
-from lamina.graph.ir.graph import Capture, Node, Value, computed, mark, reachable, traced_for
+from lamina.graph.ir.capture import Capture
+from lamina.graph.ir.graph import Node, Value, computed, mark, reachable, traced_for
 from lamina.graph.transforms.arguments import is_plain_record, named_function
 from lamina.ops.arguments import shown
 from lamina.ops.core import BatchAxis, Op, Operand, bind, inferred, is_number, operand, recorder, recording

@@ -16,7 +16,8 @@ import numpy as np
 from lamina import _tree
 from lamina._tree import Structure
 from lamina.graph.ir.autodiff import arriving_gradients, gradients, known_gradients, zero_gradient
-from lamina.graph.ir.graph import EagerTape, Value, constant, tensor_of
+from lamina.graph.ir.capture import EagerTape
+from lamina.graph.ir.graph import Value, constant, tensor_of
 from lamina.graph.transforms.arguments import Variables, as_positions, is_nested, named_function, tensors
 from lamina.ops.arguments import shown
 from lamina.ops.core import Operand, operand, recorder, recording

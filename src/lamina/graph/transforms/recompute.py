@@ -10,7 +10,8 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, overload
 
 from lamina import _tree
-from lamina.graph.ir.graph import EagerTape, Node, Value, as_recorded, constant, mark, reachable, tensor_of
+from lamina.graph.ir.capture import EagerTape, as_recorded
+from lamina.graph.ir.graph import Node, Value, constant, mark, reachable, tensor_of
 from lamina.graph.transforms.arguments import is_nested, named_function
 from lamina.graph.transforms.derivatives import vjp
 from lamina.ops.core import Operand, bind, call, recorder
