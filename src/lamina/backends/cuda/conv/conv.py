@@ -18,9 +18,10 @@ serve problems that no engine supports, and as reference for engines where there
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import chain
 from math import prod
 
 from lamina.backends import NoKernel, Plan
@@ -257,6 +258,10 @@ def _grouping(o: Operands) -> str:
     return "dense" if groups == 1 else "depthwise" if groups == channels else "grouped"
 
 
+#: Formulations, and whether they are expected to be faster than those that were offered before them.
+_Offer = tuple[Sequence[Formulation], bool]
+
+
 def _formulations(
     direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
 ) -> list[Formulation]:
@@ -268,70 +273,103 @@ def _formulations(
     vector = epilogue.vector(result.shape, 1)
     if is_depthwise(direction, o, vector):
         return [depthwise_formulation(direction, o, vector, device.machine), plain]
-    formulations = []
+    found = [plain]
+    for offered, first in chain(
+        _rearranged(direction, o, epilogue, device, policy),
+        _of_few_channels(direction, o, epilogue, vector, device),
+        _of_dilated_filters(direction, o, epilogue, device),
+        _of_groups(direction, o, epilogue, device, policy),
+        _as_products(direction, o, epilogue, vector, device, policy),
+        _in_parts(direction, o, epilogue, device, policy),
+    ):
+        found = [*offered, *found] if first else [*found, *offered]
+    return found
+
+
+def _rearranged(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
+) -> Iterator[_Offer]:
+    """Engines on operands with more channels: blocks of pixels as channels, padded channels, patches."""
+    found = []
     if direction is not ConvDataGrad and takes_space_to_depth(o):
-        formulations.append(space_to_depth_formulation(direction, o, epilogue))
+        found.append(space_to_depth_formulation(direction, o, epilogue))
     if pads(o) and not (direction is ConvDataGrad and epilogue.steps):
-        formulations.append(padded_formulation(direction, o, epilogue))
-    formulations = [*formulations, plain] if o.x.shape[1] < CHANNELS or pads(o) else [plain, *formulations]
+        found.append(padded_formulation(direction, o, epilogue))
+    yield found, o.x.shape[1] < CHANNELS or pads(o)
     form = patches(direction, o)
     if form is not None:
-        products = patches_formulations(form, epilogue, device, policy)
-        first = form.pays(device.machine, policy)
-        formulations = [*products, *formulations] if first else [*formulations, *products]
+        yield patches_formulations(form, epilogue, device, policy), form.pays(device.machine, policy)
+
+
+def _of_few_channels(
+    direction: Direction, o: Operands, epilogue: Epilogue, vector: Vector | None, device: Device
+) -> Iterator[_Offer]:
+    """The kernels for few input channels, and the opposite direction for few output channels."""
     if takes_small_channels(direction, o, vector, device.machine):
         first = direction is Conv or prod(o.w.shape[1:]) <= _FEW_WEIGHTS
-        formulations.insert(
-            0 if first else len(formulations),
-            small_channels_formulation(direction, o, vector, device.machine),
-        )
+        yield [small_channels_formulation(direction, o, vector, device.machine)], first
     if can_swap(o) and not pads(o):
         first = direction is Conv and prod(o.w.shape[2:]) > _MANY_TAPS and not epilogue.steps
-        formulations.insert(
-            0 if first else len(formulations), swapped_direction_formulation(direction, o, epilogue)
-        )
-    formulations = _with_undilated(formulations, direction, o, epilogue)
+        yield [swapped_direction_formulation(direction, o, epilogue)], first
+
+
+def _of_dilated_filters(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device
+) -> Iterator[_Offer]:
+    """The undilated form, before the dilated engines: those of the filter gradient take 16 to 70 times as long, the
+    others about as long for dilations up to 8, and 1.3 to 1.8 times as long beyond that (bfloat16, compute
+    capability 9.0). The filter gradient by products for each tap, which small filters have without dilation, too.
+    """
+    form, (result, _) = undilated(o), sides(direction, o)
+    made = None if form is None else undilated_formulation(direction, form, epilogue, result.shape)
+    yield [] if made is None else [made], True
     split = filter_products(direction, o, device.machine)
-    if split is not None and max(o.window.dilation) > 1:
-        formulations.insert(0, split.formulation())
-    elif split is not None and split.is_little:
-        formulations.append(split.formulation())
+    dilated = max(o.window.dilation) > 1
+    if split is not None and (dilated or split.is_little):
+        yield [split.formulation()], dilated
+
+
+def _of_groups(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
+) -> Iterator[_Offer]:
+    """Groups merged with zeros between them, or few groups one after the other."""
     forms = merged(direction, o, device.machine, policy)
     likely = [merged_formulation(direction, form, epilogue) for form in forms if form.pays(device.machine)]
     others = [
         merged_formulation(direction, form, epilogue) for form in forms if not form.pays(device.machine)
     ]
     few = _few_groups(direction, o, epilogue, device, policy)
-    others = [one for one in others if one.name not in {known.name for known in few}]
-    formulations = [*likely, *few, *formulations, *others]
+    names = {one.name for one in few}
+    yield [*likely, *few], True
+    yield [one for one in others if one.name not in names], False
+
+
+def _as_products(
+    direction: Direction,
+    o: Operands,
+    epilogue: Epilogue,
+    vector: Vector | None,
+    device: Device,
+    policy: Policy,
+) -> Iterator[_Offer]:
+    """1x1 filters as matrix products: by cuBLASLt and cuDNN; for images of one position each, by own kernels."""
     if multiplies(o):
         products = product_formulations(direction, o, vector, device, policy)
-        if pads(o) and max(o.window.stride) == 1:  # odd line lengths: padded took 1.5 to 3 times as long
-            blas = [one for one in products if one.graph is None]
-            products = [*blas, *(one for one in products if one.graph is not None)]
-            formulations = [*products, *formulations]
-        else:
-            formulations += products
+        first = pads(o) and max(o.window.stride) == 1
+        if first:  # odd line lengths: padded took 1.5 to 3 times as long; cuBLASLt before cuDNN's graphs
+            products = sorted(products, key=lambda one: one.graph is not None)
+        yield products, first
     for squeezed, first in squeezed_formulations(direction, o, epilogue, device):
-        formulations.insert(0 if first else len(formulations), squeezed)
+        yield [squeezed], first
+
+
+def _in_parts(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
+) -> Iterator[_Offer]:
+    """A fast FIR algorithm: several smaller convolutions, each planned like any other."""
     parts = policy.algorithm in ("fastest", "halved") and not epilogue.steps
     if parts and takes_fast_fir(direction, o, device.machine):
-        formulations.append(fast_fir_formulation(direction, o, partial(_part, device, policy, Conv)))
-    return formulations
-
-
-def _with_undilated(
-    formulations: list[Formulation], direction: Direction, o: Operands, epilogue: Epilogue
-) -> list[Formulation]:
-    """The undilated form, before the dilated engines. Those of the filter gradient take 16 to 70 times as long;
-    the others about as long for dilations up to 8, and 1.3 to 1.8 times as long beyond that (bfloat16, compute
-    capability 9.0).
-    """
-    form, (result, _) = undilated(o), sides(direction, o)
-    made = None if form is None else undilated_formulation(direction, form, epilogue, result.shape)
-    if made is None:
-        return formulations
-    return [made, *formulations]
+        yield [fast_fir_formulation(direction, o, partial(_part, device, policy, Conv))], False
 
 
 def _few_groups(
