@@ -1,7 +1,7 @@
 """Activations: elementwise layers. Names and arguments as in torch.nn.
 
-`inplace` is accepted for compatibility and has no effect: whether an activation overwrites its input is decided when
-a graph's memory is planned.
+`inplace` writes the result over the input, as torch's does; it saves nothing: whether results share memory with
+inputs that nothing reads any more is decided when a graph's memory is planned.
 """
 
 from __future__ import annotations
@@ -18,18 +18,34 @@ from lamina.runtime import Device
 from lamina.tensors import full
 
 
+def _inplace(layer: Any) -> str:
+    return ", inplace=True" if layer.inplace else ""
+
+
 class _Plain(Module):
     """An activation without parameters."""
 
     function: ClassVar[Callable[..., Any]]
+    inplace = False
 
     def __init__(self, inplace: bool = False) -> None:
-        pass
+        self.inplace = inplace
 
     def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
-        y: T = type(self).function(x)
+        y: T = type(self).function(x, inplace=True) if self.inplace else type(self).function(x)
         return y
+
+    def extra_repr(self) -> str:
+        """The argument, if it is set."""
+        return "inplace=True" if self.inplace else ""
+
+
+class _Bare(_Plain):
+    """An activation that takes no arguments at all."""
+
+    def __init__(self) -> None:
+        pass
 
 
 class ReLU(_Plain):
@@ -44,13 +60,13 @@ class ReLU6(_Plain):
     function = staticmethod(ops.relu6)
 
 
-class Sigmoid(_Plain):
+class Sigmoid(_Bare):
     """1 / (1 + exp(-x))."""
 
     function = staticmethod(ops.sigmoid)
 
 
-class Tanh(_Plain):
+class Tanh(_Bare):
     """tanh(x)."""
 
     function = staticmethod(ops.tanh)
@@ -86,13 +102,6 @@ class SELU(_Plain):
     function = staticmethod(ops.selu)
 
 
-class _Bare(_Plain):
-    """An activation that takes no arguments at all."""
-
-    def __init__(self) -> None:
-        pass
-
-
 class Softsign(_Bare):
     """x / (1 + |x|)."""
 
@@ -114,16 +123,18 @@ class LogSigmoid(_Bare):
 class CELU(Module):
     """x where x > 0, alpha · (exp(x / alpha) - 1) elsewhere (Barron 2017)."""
 
+    inplace = False
+
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
-        self.alpha = alpha
+        self.alpha, self.inplace = alpha, inplace
 
     def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
-        return ops.celu(x, self.alpha)
+        return ops.celu(x, self.alpha, self.inplace)
 
     def extra_repr(self) -> str:
         """The argument."""
-        return f"alpha={self.alpha}"
+        return f"alpha={self.alpha}" + _inplace(self)
 
 
 class _Shrink(Module):
@@ -163,6 +174,8 @@ class RReLU(Module):
     ValueError unless lower <= upper.
     """
 
+    inplace = False
+
     def __init__(
         self,
         lower: float = 1 / 8,
@@ -173,17 +186,17 @@ class RReLU(Module):
     ) -> None:
         if not lower <= upper:
             raise ValueError(f"RReLU: lower must be at most upper, got {lower} and {upper}")
-        self.lower, self.upper = lower, upper
+        self.lower, self.upper, self.inplace = lower, upper, inplace
         self.generator = generator or default_generator
 
     def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
-        y: T = ops.rrelu(x, self.lower, self.upper, self.training, generator=self.generator)
+        y: T = ops.rrelu(x, self.lower, self.upper, self.training, self.inplace, generator=self.generator)
         return y
 
     def extra_repr(self) -> str:
         """The arguments, as torch prints them."""
-        return f"lower={self.lower}, upper={self.upper}"
+        return f"lower={self.lower}, upper={self.upper}" + _inplace(self)
 
 
 class ClippedReLU(Module):
@@ -204,31 +217,35 @@ class ClippedReLU(Module):
 class LeakyReLU(Module):
     """x where x > 0, negative_slope · x elsewhere."""
 
+    inplace = False
+
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
-        self.negative_slope = negative_slope
+        self.negative_slope, self.inplace = negative_slope, inplace
 
     def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
-        return ops.leaky_relu(x, self.negative_slope)
+        return ops.leaky_relu(x, self.negative_slope, self.inplace)
 
     def extra_repr(self) -> str:
         """The argument."""
-        return f"negative_slope={self.negative_slope}"
+        return f"negative_slope={self.negative_slope}" + _inplace(self)
 
 
 class ELU(Module):
     """x where x > 0, alpha · (exp(x) - 1) elsewhere."""
 
+    inplace = False
+
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
-        self.alpha = alpha
+        self.alpha, self.inplace = alpha, inplace
 
     def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
-        return ops.elu(x, self.alpha)
+        return ops.elu(x, self.alpha, self.inplace)
 
     def extra_repr(self) -> str:
         """The argument."""
-        return f"alpha={self.alpha}"
+        return f"alpha={self.alpha}" + _inplace(self)
 
 
 class GELU(Module):
@@ -264,31 +281,35 @@ class Softplus(Module):
 class Threshold(Module):
     """x where x > threshold, value elsewhere."""
 
+    inplace = False
+
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
-        self.threshold, self.value = threshold, value
+        self.threshold, self.value, self.inplace = threshold, value, inplace
 
     def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
-        return ops.threshold(x, self.threshold, self.value)
+        return ops.threshold(x, self.threshold, self.value, self.inplace)
 
     def extra_repr(self) -> str:
         """The arguments."""
-        return f"threshold={self.threshold}, value={self.value}"
+        return f"threshold={self.threshold}, value={self.value}" + _inplace(self)
 
 
 class Hardtanh(Module):
     """clip(x, min_val, max_val)."""
 
+    inplace = False
+
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
-        self.min_val, self.max_val = min_val, max_val
+        self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
 
     def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
-        return ops.hardtanh(x, self.min_val, self.max_val)
+        return ops.hardtanh(x, self.min_val, self.max_val, self.inplace)
 
     def extra_repr(self) -> str:
         """The arguments."""
-        return f"min_val={self.min_val}, max_val={self.max_val}"
+        return f"min_val={self.min_val}, max_val={self.max_val}" + _inplace(self)
 
 
 class PReLU(Module):

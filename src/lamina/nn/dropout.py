@@ -10,6 +10,7 @@ from lamina.nn.module import Module, T
 from lamina.nn.parameter import read, write
 from lamina.nn.random import Generator, default_generator
 from lamina.ops.core import operand
+from lamina.ops.in_place import written_over
 from lamina.tensors import Tensor
 
 
@@ -23,11 +24,12 @@ class _Dropout(Module):
     """generator: the generator whose state is used and advanced; by default the one seeded by `manual_seed`."""
 
     function: ClassVar[Callable[..., Any]]
+    inplace = False
 
     def __init__(self, p: float = 0.5, inplace: bool = False, *, generator: Generator | None = None) -> None:
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"{type(self).__name__}: p must be between 0 and 1, got {p}")
-        self.p = p
+        self.p, self.inplace = p, inplace
         self.generator = generator or default_generator
 
     def forward(self, x: T) -> T:
@@ -41,7 +43,7 @@ class _Dropout(Module):
             state = state.to(given.device)
         y, after = self._dropped(given, state)
         write(self.generator.state, after)
-        return y
+        return written_over(x, y, type(self).__name__) if self.inplace else y
 
     def _dropped(self, x: Any, state: Any) -> tuple[Any, Any]:
         """x with dropped elements, and the generator's next state."""
@@ -50,7 +52,7 @@ class _Dropout(Module):
 
     def extra_repr(self) -> str:
         """The argument, as torch prints it."""
-        return f"p={self.p}"
+        return f"p={self.p}" + (", inplace=True" if self.inplace else "")
 
 
 class Dropout(_Dropout):

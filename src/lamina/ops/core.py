@@ -457,7 +457,7 @@ class Recorder(Protocol):
     def read(self, x: Any) -> Operand:
         """The value that currently stands for an operand."""
 
-    def write(self, target: Operand, values: Any) -> None:
+    def write(self, target: Operand, values: Any, within: bool = False) -> None:
         """Record that a tensor's values are overwritten."""
 
     def stands_for(self, x: Operand) -> bool:

@@ -609,6 +609,14 @@ class InPlace(Operators[Own]):
         """Overwrite the values."""
         raise NotImplementedError
 
+    def _overwrite(self, name: str, made: Any) -> Any:
+        """Write the result of an op over this operand (`inplace=True`); returns it."""
+        return self._take(_kept(self, name, made))
+
+    def _take(self, values: Any) -> Any:
+        """Overwrite the values, those of a compiled function's argument for this function alone."""
+        return self.copy_(values)
+
     @property
     def data(self) -> Any:
         """Itself detached from differentiation, like `detach`; assigning writes the values without affecting

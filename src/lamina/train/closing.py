@@ -56,23 +56,23 @@ class StepCapture(Capture):
         """Whether the values of a tensor are known already: those of constants."""
         return id(x) not in self.own and not self._is_held(x) and not self._is_within(x)
 
-    def write(self, target: Operand, values: Any) -> None:
+    def write(self, target: Operand, values: Any, within: bool = False) -> None:
         """Set a module's tensor to other values from now on. Raises TypeError for a tensor that is a constant."""
         if isinstance(target, Tensor) and self.knows(target):
             self._overwritten.append(ref(target))
             self.hold(target)
         if id(target) not in self.own:
-            super().write(target, values)
+            super().write(target, values, within)
         else:
             self._write_own(id(target), self.rewritten(target, values))
 
-    def replace(self, holder: Value, made: Value) -> None:
+    def replace(self, holder: Value, made: Value, within: bool = False) -> None:
         """As in any trace; a value that represents one of the network's tensors is written as that tensor."""
         for key, standing in self.own.items():
             if isinstance(standing, Value) and self.holders.get(standing, standing) is holder:
                 self._write_own(key, made)
                 return
-        super().replace(holder, made)
+        super().replace(holder, made, within)
 
     def _write_own(self, key: int, made: Value) -> None:
         if key in self.parameters:

@@ -154,8 +154,13 @@ def test_ranks_drop_of_their_parts_what_one_drops_of_the_whole(name: str, shape:
         ("feature_alpha_dropout", 3),
     ],
 )
-def test_inplace_changes_nothing(name: str, rank: int) -> None:
-    function, x = getattr(ops, name), lm.ones((2,) * rank)
-    assert function(x, 0.5, False, True).tolist() == x.tolist()
-    function(x, 0.5, training=True, inplace=True)
+def test_inplace_writes_what_is_left_over_the_input(name: str, rank: int) -> None:
+    function, x = getattr(ops, name), lm.ones((8,) * rank)
+    assert function(x, 0.5, False, True) is x
     assert (x == 1).all()
+    lm.manual_seed(3)
+    expected = function(x, 0.5, training=True)
+    lm.manual_seed(3)
+    assert function(x, 0.5, training=True, inplace=True) is x
+    np.testing.assert_array_equal(x.numpy(), expected.numpy())
+    assert not (x == 1).all()

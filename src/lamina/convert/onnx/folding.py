@@ -62,7 +62,7 @@ class Folding:
     def guard(self, holds: Callable[[], bool]) -> None:
         """No effect: constants stay valid."""
 
-    def write(self, target: Operand, values: Any) -> None:
+    def write(self, target: Operand, values: Any, within: bool = False) -> None:
         """A state (running statistics, a generator's) is written through the enclosing recorder."""
         with recording(self._around):
             target.copy_(values)  # type: ignore[attr-defined]

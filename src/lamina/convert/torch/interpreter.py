@@ -381,6 +381,9 @@ def _applied(node: Node, function: Callable[..., Any], args: Any, kwargs: Any, d
         args = args[:most]
     if "self" in kwargs and not args:
         args = [kwargs.pop("self")]
+    if "inplace" in known:  # the result is written by `_in_place`
+        args = args[: [*known].index("inplace")]
+        kwargs.pop("inplace", None)
     kwargs = {
         k: dtype_of(v) if isinstance(v, torch.dtype) else v
         for k, v in kwargs.items()

@@ -98,13 +98,13 @@ class Capture:
         """The value for a tensor at its first use."""
         return Value(x.spec, name=f"held{len(self.inputs)}")
 
-    def write(self, target: Operand, values: Any) -> None:
-        """Overwrite a tensor or a value from now on, converted to its dtype. Raises ShapeError, and
-        TypeError for a value that belongs to the caller."""
+    def write(self, target: Operand, values: Any, within: bool = False) -> None:
+        """Overwrite a tensor or a value from now on, converted to its dtype. Raises ShapeError, and TypeError for a
+        value that belongs to the caller, unless it need not see what is written: within."""
         made = self.rewritten(target, values)
         part = self._part_of(target) if isinstance(target, Tensor) else target
         if isinstance(part, Value):
-            self._overwrite(part, made)
+            self._overwrite(part, made, within)
         else:
             self.written[id(target)] = self.keep(self.inputs[id(target)], made)
 
@@ -129,7 +129,7 @@ class Capture:
                 found = self.bind_op(node.op, (found,))[0]
         return found
 
-    def _overwrite(self, target: Value, made: Value) -> None:
+    def _overwrite(self, target: Value, made: Value, within: bool) -> None:
         """Overwrite the value that this one is a view of, or itself."""
         value = self.holders.get(target, target)
         while value not in self.contents and _is_part(value):
@@ -138,15 +138,18 @@ class Capture:
             whole = node.inputs[0]
             made = _put_back(node.op, made, self.read(whole))
             value = self.holders.get(whole, whole)
-        self.replace(value, made)
+        self.replace(value, made, within)
 
-    def replace(self, holder: Value, made: Value) -> None:
-        """Overwrite a value that is no view. Raises TypeError unless the function owns it."""
+    def replace(self, holder: Value, made: Value, within: bool = False) -> None:
+        """Overwrite a value that is no view. Raises TypeError unless the function owns it, or within."""
         for key, standing in self.inputs.items():
             if standing is holder:
                 self.tensors[key].copy_(made)
                 return
         node = holder.node
+        if within:
+            self.keep(holder, made)
+            return
         if node is None or isinstance(node.op, Alias):
             raise TypeError(
                 f"copy_: a traced value {holder.spec} that is an argument is its caller's, who does not see what is "

@@ -169,6 +169,14 @@ class Value(InPlace["Value"]):
         by.write(self, values)
         return self
 
+    def _take(self, values: Any) -> Any:
+        """Overwrite this value, unseen by the caller if it is an argument; in `lamina.trace` the values instead."""
+        by = recorder()
+        if by is None:
+            return values
+        by.write(self, values, within=True)
+        return self
+
     def clone(self) -> Value:
         """A copy that later writes to this value do not change; gradients flow through."""
         by = recorder()

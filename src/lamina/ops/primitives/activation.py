@@ -10,6 +10,7 @@ import numpy as np
 
 from lamina.ops.arguments import checked, within
 from lamina.ops.core import Arg, Array, Op, Sample, call, floating, operand
+from lamina.ops.in_place import with_inplace
 from lamina.ops.primitives.matmul import bmm, matmul
 from lamina.ops.primitives.pointwise import (
     elu,
@@ -85,6 +86,7 @@ class MishGrad(_Mish):
         return (g * (t + x * (1 - t * t) * (np.where(x >= 0, 1, e) / (1 + e))),)
 
 
+@with_inplace
 def mish(input: Any, inplace: bool = False) -> Any:
     """x * tanh(softplus(x)) (Misra 2020)."""
     return call(Mish(), floating(input, "mish"))
@@ -94,12 +96,14 @@ def mish(input: Any, inplace: bool = False) -> Any:
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
+@with_inplace
 def selu(input: Any, inplace: bool = False) -> Any:
     """1.0507 * elu(x, 1.6733), which keeps mean 0 and variance 1 (Klambauer et al. 2017)."""
     return elu(floating(input, "selu"), _SELU_ALPHA) * _SELU_SCALE
 
 
 @checked
+@with_inplace
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """x where x > 0, else alpha * (exp(x / alpha) - 1) (Barron 2017). Raises ValueError for alpha = 0."""
     x = floating(input, "celu")

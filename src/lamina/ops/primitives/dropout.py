@@ -14,6 +14,7 @@ import numpy as np
 from lamina._philox import words
 from lamina.ops.arguments import checked, within
 from lamina.ops.core import Arg, Array, Op, Sample, bind, call, operand
+from lamina.ops.in_place import with_inplace
 from lamina.ops.primitives.generator import drawn as drawn_by
 from lamina.ops.primitives.generator import drawn_for
 from lamina.ops.primitives.pointwise import where
@@ -179,6 +180,7 @@ def _from_default(function: F) -> F:
     """Wrap the function to use the default generator's state and return only y if no state is given."""
     usual: bool = signature(function).parameters["training"].default
 
+    @with_inplace
     @wraps(function)
     def run(
         input: Any, p: float = 0.5, training: bool = usual, inplace: bool = False, *, state: Any = None
@@ -202,7 +204,7 @@ def dropout(
 
     state: by default the result is y, as torch's, with the default generator. Given a state, int64[2] of (seed,
     counter), it is (y, mask, next state): pass the next state to the next call. The mask is the same on every backend
-    (see Dropout). inplace, here and in related functions: accepted for compatibility, has no effect. Raises
+    (see Dropout). inplace, here and in related functions: write y over input, too. Raises
     ValueError for p outside [0, 1].
     """
     within("dropout", "p", p, 0, 1)

@@ -30,6 +30,7 @@ from lamina.ops.core import (
     operand,
     together,
 )
+from lamina.ops.in_place import with_inplace
 from lamina.spec import DTYPES, DTypeError, Shape, ShapeError, Spec, bool_, broadcast_shapes, float32, int64
 
 _SHAPES: tuple[Shape, ...] = ((3, 5), (1, 7, 1), (2, 3, 4, 5), (), (0, 3), (17,))
@@ -1150,12 +1151,14 @@ def identity(input: Any) -> Any:
     return call(made(Identity), input)
 
 
+@with_inplace
 def relu(input: Any, inplace: bool = False) -> Any:
-    """max(x, 0); also for integers. inplace, here and in the others: accepted for compatibility, without effect."""
+    """max(x, 0); also for integers. inplace, here and in the others: write the result over input, too."""
     x = operand(input, "relu")
     return maximum(x, 0) if x.dtype in INTEGERS else call(made(Relu), x)
 
 
+@with_inplace
 def relu6(input: Any, inplace: bool = False) -> Any:
     """min(max(x, 0), 6); also for integers."""
     return hardtanh(input, 0, 6)
@@ -1169,12 +1172,14 @@ def clipped_relu(input: Any, hi: float) -> Any:
 
 
 @checked
+@with_inplace
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """x where x > 0, else negative_slope * x."""
     return call(LeakyRelu(float(negative_slope)), input)
 
 
 @checked
+@with_inplace
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """x where x > 0, else alpha * (exp(x) - 1)."""
     return call(Elu(float(alpha)), input)
@@ -1211,6 +1216,7 @@ def gelu(input: Any, approximate: Literal["none", "tanh"] = "none") -> Any:
     return call(Gelu() if approximate == "none" else GeluTanh(), input)
 
 
+@with_inplace
 def silu(input: Any, inplace: bool = False) -> Any:
     """x * sigmoid(x)."""
     return call(made(Silu), input)
@@ -1224,6 +1230,7 @@ def swish(input: Any, beta: float = 1.0) -> Any:
 
 
 @checked
+@with_inplace
 def threshold(input: Any, threshold: Number, value: Number, inplace: bool = False) -> Any:
     """value where x <= threshold, else x; NaN is kept."""
     x = operand(input, "threshold")
@@ -1244,6 +1251,7 @@ def prelu(input: Any, weight: Any) -> Any:
 
 
 @checked
+@with_inplace
 def hardtanh(input: Any, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False) -> Any:
     """x clamped to [min_val, max_val], with gradient 0 at both bounds, as in torch. Integers stay integers, with the
     bounds truncated to integers."""
@@ -1257,11 +1265,13 @@ def hardtanh(input: Any, min_val: Number = -1.0, max_val: Number = 1.0, inplace:
     return _between(x, min_val, max_val, 0.0)
 
 
+@with_inplace
 def hardsigmoid(input: Any, inplace: bool = False) -> Any:
     """min(max(x + 3, 0), 6) / 6."""
     return relu6(operand(input, "hardsigmoid") + 3.0) * (1 / 6)
 
 
+@with_inplace
 def hardswish(input: Any, inplace: bool = False) -> Any:
     """x * min(max(x + 3, 0), 6) / 6."""
     x = operand(input, "hardswish")

@@ -12,6 +12,7 @@ import numpy as np
 
 from lamina.ops.arguments import DTypeLike, checked, one_by_one, shown, within
 from lamina.ops.core import DeviceLike, bind, operand
+from lamina.ops.in_place import with_inplace
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.gather import gather
 from lamina.ops.primitives.generator import GeneratorLike
@@ -319,6 +320,7 @@ def gumbel_softmax(
 
 
 @checked
+@with_inplace
 def rrelu(
     input: Any,
     lower: float = 1 / 8,
@@ -330,7 +332,7 @@ def rrelu(
 ) -> Any:
     """x where x > 0, slope · x elsewhere: slopes uniform in [lower, upper) in training, else their mean.
 
-    As torch.nn.functional.rrelu (Xu et al. 2015). inplace: accepted for compatibility, has no effect. generator: an
+    As torch.nn.functional.rrelu (Xu et al. 2015). inplace: write the result over input, too. generator: an
     nn.Generator, by default the default one. Raises ValueError unless lower <= upper.
     """
     if not lower <= upper:
