@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lamina import tensor
 from lamina.runtime import Device, DeviceFile, from_host, memset, to_host
 
 CPU = Device("cpu")
@@ -135,3 +136,42 @@ def test_items_wider_than_a_byte_count_in_bytes() -> None:
     back = np.zeros(2, np.int32)
     assert f.readinto(back) == 4
     assert back.tolist() == [2, 0]
+
+
+def test_a_read_takes_no_more_memory_than_there_is_to_read() -> None:
+    f = file()
+    assert f.read(1 << 62) == b"0123456789"
+    f.seek(1 << 70)
+    assert f.read() == f.read(None) == f.readall() == b""
+
+
+def test_arrays_and_tensors_are_written_and_read() -> None:
+    values = tensor([1.5, -2.0], "bfloat16")
+    f = DeviceFile(CPU.allocate(8))
+    assert f.write(values) == f.write(values.numpy()) == 4
+    f.seek(0)
+    found = np.zeros((2, 2), values.numpy().dtype)
+    assert f.readinto(found) == 8
+    np.testing.assert_array_equal(found.astype(np.float32), [[1.5, -2.0]] * 2)
+    f.seek(4)
+    assert f.readinto(values) == 4
+    memory = np.zeros(3, np.uint8)
+    assert DeviceFile(memory).write(b"ab") == 2
+    assert memory.tolist() == [97, 98, 0]
+
+
+def test_what_is_no_memory_is_refused_by_name() -> None:
+    frozen = np.zeros(4, np.uint8)
+    frozen.flags.writeable = False
+    with pytest.raises(TypeError, match=r"DeviceFile: buffer must be a Buffer or host memory .*, got int"):
+        DeviceFile(3)
+    with pytest.raises(TypeError, match=r"write: data must be a Buffer or host memory .*, got str"):
+        file().write("abc")
+    with pytest.raises(ValueError, match="write: data must be C-contiguous, got strides"):
+        file().write(np.zeros(8, np.uint8)[::2])
+    with pytest.raises(ValueError, match="readinto: target is read-only"):
+        file().readinto(frozen)
+    reader = DeviceFile(frozen)
+    assert not reader.writable()
+    with pytest.raises(io.UnsupportedOperation, match="write: Buffer.*read-only"):
+        reader.write(b"a")

@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import threading
+import weakref
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -151,6 +152,42 @@ def test_memory_of_a_closed_stream_is_used_again(gpu: Device) -> None:
     assert gpu.allocate(54321).pointer == pointer
     with pytest.raises(DeviceError, match="is closed"):
         stream.synchronize()
+
+
+@pytest.mark.feature("F034")
+@pytest.mark.parametrize("close", [True, False])
+def test_streams_that_are_over_leave_nothing_behind(gpu: Device, close: bool) -> None:
+    before, nbytes = gpu.statistics().held, 777777 + MIB * close
+    gone = []
+    for _ in range(50):
+        stream = gpu.stream()
+        gpu.allocate(nbytes, stream=stream).close()
+        stream.synchronize()
+        if close:
+            stream.close()
+        gone.append(weakref.ref(stream.queue))
+        del stream
+    assert gpu.allocate(nbytes).nbytes == nbytes
+    assert not any(queue() for queue in gone)
+    assert gpu.statistics().held <= before + 2 * MIB
+
+
+@pytest.mark.feature("F034")
+def test_a_closed_stream_is_refused(gpu: Device) -> None:
+    stream = gpu.stream()
+    buffer = gpu.allocate(64, stream=stream)
+    stream.close()
+    for use in (
+        lambda: copy(buffer, bytes(64), stream=stream),
+        lambda: memset(buffer, 1, stream),
+        lambda: gpu.allocate(8, stream=stream),
+        lambda: DeviceFile(buffer, stream),
+        lambda: stream.record(),
+        lambda: gpu.default_stream.wait(stream),
+        lambda: stream.__cuda_stream__(),
+    ):
+        with pytest.raises(DeviceError, match=r"Stream\(cuda:0, .*\) is closed"):
+            use()
 
 
 @pytest.mark.feature("F034")

@@ -13,6 +13,7 @@ from lamina.runtime import (
     Arena,
     Buffer,
     Device,
+    DeviceError,
     OutOfMemoryError,
     Statistics,
     Stream,
@@ -73,13 +74,24 @@ class FakeEvent:
 class FakeStream:
     """A stream whose work ends when the test says so."""
 
+    ends = True
+
     def __init__(self) -> None:
         self.events: list[FakeEvent] = []
         self.closed = False
         self.capturing = False
         self.device = CPU
 
+    @property
+    def queue(self) -> Any:
+        return self
+
+    def over(self) -> bool:
+        return self.closed
+
     def record(self) -> FakeEvent:
+        if self.closed:
+            raise DeviceError("closed")
         self.events.append(FakeEvent())
         return self.events[-1]
 
@@ -307,6 +319,12 @@ def test_a_reserve_serves_without_asking() -> None:
     assert resource.asked == 1
 
 
+@pytest.mark.parametrize(("bad", "error"), [(-1, ValueError), (1 << 70, ValueError), (1.5, TypeError)])
+def test_a_reserve_is_of_whole_bytes(bad: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="reserve: nbytes must be"):
+        limited()[0].reserve(bad)
+
+
 def test_a_reserve_is_whole_again_when_its_blocks_are_back() -> None:
     arena, resource = limited(limit=64 * KIB)
     arena.reserve(64 * KIB)
@@ -411,14 +429,61 @@ def test_out_of_memory_waits_for_resting_blocks() -> None:
     assert other.events[0].done
 
 
-def test_memory_of_a_closed_stream_goes_to_the_default_stream() -> None:
+@pytest.mark.parametrize("freed_before", [True, False])
+def test_memory_of_a_closed_stream_is_for_any_stream(freed_before: bool) -> None:
     arena, _ = limited()
-    gone = FakeStream()
+    gone, other = FakeStream(), FakeStream()
     buffer = take(arena, 256, gone)
     pointer = buffer.pointer
+    if freed_before:
+        buffer.close()
     gone.closed = True
+    if not freed_before:
+        one = take(arena, 256, other)
+        assert one.pointer != pointer
+        buffer.close()
+    again = take(arena, 256, other)
+    assert again.pointer == pointer
+    assert set(arena._bins) == {(None, 256), (other, 256)}  # nothing keeps a closed stream
+    again.close()
+    assert take(arena, 256, CPU.default_stream).pointer != pointer
+
+
+def test_a_stream_that_is_closed_while_memory_rests_for_it_is_not_asked() -> None:
+    arena, _ = limited()
+    own, other, third = FakeStream(), FakeStream(), FakeStream()
+    other.capturing = True
+    buffers = [take(arena, 256, own) for _ in range(2)]
+    places = [buffer.pointer for buffer in buffers]
+    for buffer, user in zip(buffers, (other, third), strict=True):
+        buffer.used_on(user)
+        buffer.close()
+    assert arena.statistics().cached == 512
+    other.capturing, other.closed = False, True
+    third.events[0].done = True
+    again = [take(arena, 256, own) for _ in range(2)]
+    assert sorted(buffer.pointer for buffer in again) == places
+
+
+def test_what_rests_is_not_lost_if_the_driver_refuses() -> None:
+    arena, _ = limited()
+    own, other = FakeStream(), FakeStream()
+    buffer = take(arena, 256, own)
+    buffer.used_on(other)
     buffer.close()
-    assert take(arena, 256, CPU.default_stream).pointer == pointer
+    arena.statistics()
+
+    def refuse() -> bool:
+        raise DeviceError("refused")
+
+    ask, other.events[0].query = other.events[0].query, refuse  # type: ignore[method-assign]
+    with pytest.raises(DeviceError, match="refused"):
+        take(arena, 256, own)
+    other.events[0].query, other.events[0].done = ask, True  # type: ignore[method-assign]
+    assert arena.statistics().cached == 256
+    assert arena.statistics().live == 0
+    assert take(arena, 256, own).nbytes == 256
+    assert arena.statistics().held == 256
 
 
 # ---------------------------------------------------------------------------------------------------- buffers
@@ -520,6 +585,8 @@ def test_arrays_share_ownership() -> None:
 def test_arrays_beyond_the_buffer_are_refused() -> None:
     with pytest.raises(ValueError, match="are not within a buffer of 24 bytes"):
         CPU.allocate(24).array((2, 4), np.float32)
+    with pytest.raises(TypeError, match="dtype must be of numbers, got object"):
+        CPU.allocate(24).array((3,), object)
 
 
 def test_borrowed_memory_keeps_its_owner() -> None:

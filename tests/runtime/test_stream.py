@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lamina.runtime import DeviceError, _cuda
+from lamina.runtime import Device, DeviceError, Event, _cuda
 from lamina.runtime import stream as module
 from lamina.runtime.stream import (
     CapturedGraph,
@@ -217,3 +217,18 @@ def test_a_stream_of_another_library_is_borrowed_once_and_kept_alive(monkeypatch
     host: Any = SimpleNamespace(kind="cpu", default_stream=default)
     with pytest.raises(ValueError, match="it queues work of a GPU, and the work is on"):
         as_stream(77, host)
+
+
+def test_what_is_no_stream_and_no_event_is_refused_by_name() -> None:
+    cpu = Device("cpu")
+    stream = cpu.stream()
+    stream.wait(Event())
+    stream.wait(cpu.stream())
+    with pytest.raises(TypeError, match="a CUDA stream is wanted .*, got 'x'"):
+        stream.wait("x")
+    with pytest.raises(TypeError, match="record: stream must be a Stream, got 3"):
+        Event().record(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="record: event must be an Event, got 'x'"):
+        stream.record("x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="stream: priority must be a whole number, got 'x'"):
+        cpu.stream(priority="x")  # type: ignore[arg-type]

@@ -94,6 +94,8 @@ def test_memset_refuses_more_than_a_byte(byte: int) -> None:
         (bytearray(2), 5, None, TypeError, "got int"),
         (bytearray(2), np.zeros((4, 4), np.uint8)[:, 0], 2, ValueError, "source must be C-contiguous"),
         (bytearray(2), memoryview(b"abcd")[::2], 2, ValueError, "source must be C-contiguous"),
+        (bytearray(8), np.array([None]), 8, TypeError, r"copy: source is an array of Python objects"),
+        (np.array([None]), bytes(8), None, TypeError, r"copy: destination is an array of Python objects"),
     ],
 )
 def test_copies_that_cannot_be_are_refused(
@@ -156,6 +158,8 @@ def test_blocks_with_strides(shape: tuple[int, int, int], slack: tuple[int, int,
 def test_blocks_that_do_not_fit_are_refused(shape: Any, strides: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         copy_3d(bytearray(100), bytes(16), shape=shape, destination_strides=(20, 4), source_strides=strides)
+    with pytest.raises(ValueError, match=r"shape must be \(slices, rows, bytes\)"):
+        copy_3d(bytearray(16), bytes(16), shape=(4, 4), destination_strides=(16, 4), source_strides=(16, 4))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="source_pitch must be at least width"):
         copy_2d(bytearray(16), bytes(16), width=4, height=2, destination_pitch=4, source_pitch=3)
 
@@ -198,11 +202,19 @@ def test_memset_of_rows(bits: int) -> None:
             "the rows end at byte 68, but the buffer has 64",
         ),
         (lambda b: memset_2d(b, 300, width=4, height=1, pitch=8), "between 0 and 255"),
+        (lambda _: memset(b"ab", 0), "memset: buffer is read-only"),
     ],
 )
 def test_memset_refuses(call: Callable[[Buffer], None], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         call(Device("cpu").allocate(64))
+
+
+def test_memset_takes_whole_numbers_and_memory_of_numbers() -> None:
+    with pytest.raises(TypeError, match=r"memset: value must be a whole number, got 1\.0"):
+        memset(bytearray(2), 1.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="memset: buffer is an array of Python objects"):
+        memset(np.array([None]), 0)
 
 
 def test_small_values_come_through_pinned_memory_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

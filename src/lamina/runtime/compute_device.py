@@ -144,6 +144,8 @@ class Device:
 
     def stream(self, *, priority: int = 0) -> Stream:
         """A new stream. Lower `priority` runs first (0 is the lowest priority; the CPU has none)."""
+        if not hasattr(type(priority), "__index__"):
+            raise TypeError(f"stream: priority must be a whole number, got {priority!r}")
         return self.platform.stream(priority)
 
     @property

@@ -8,7 +8,7 @@ device). So an `Arena` keeps freed memory and reuses it. Its rules:
 * **Streams.** A freed block is cached under the stream it was allocated for, and only that stream gets it
   again: its queue orders the old use before the new one, so nothing has to wait. Uses on further
   streams are declared (`Buffer.used_on`); after it is freed, such a block rests until these streams have passed
-  that point.
+  that point. Blocks of streams that were closed, or dropped and are done, are for any stream.
 * **Finalizers take no lock.** A buffer freed by the garbage collector is put directly into its bin, and on a
   queue that the arena counts at its next call; a collection may therefore start anywhere, inside the arena too.
 * **Out of memory.** The cache is freed and the request retried once, then `OutOfMemoryError` tells the
@@ -44,7 +44,9 @@ from lamina.runtime.uncopied import Uncopied
 
 if TYPE_CHECKING:
     from lamina.runtime.compute_device import Device
-    from lamina.runtime.stream import Event, Stream
+    from lamina.runtime.stream import Event, OwnedQueue, Stream
+
+    Queue = Stream | OwnedQueue
 
 _LARGE = 16 << 20  # from here on sizes are multiples of _GRAIN
 _GRAIN = 2 << 20
@@ -197,15 +199,16 @@ class _Region:
 
 
 class _Bin:
-    """The freed blocks of one size that were allocated for one stream.
+    """The freed blocks of one size that were allocated for one stream, or (queue None) that no queued work uses.
 
-    freed: the sizes that the arena has yet to count as freed. returned: leases of memory that other streams used.
+    queue: the stream's queue, which may outlive the stream object. freed: the sizes that the arena has yet to count
+    as freed. returned: leases of memory that other streams used.
     """
 
-    __slots__ = ("blocks", "freed", "returned", "size", "stream")
+    __slots__ = ("blocks", "freed", "queue", "returned", "size")
 
-    def __init__(self, arena: Arena, size: int, stream: Stream | None) -> None:
-        self.size, self.stream = size, stream
+    def __init__(self, arena: Arena, size: int, queue: Queue | None) -> None:
+        self.size, self.queue = size, queue
         self.freed, self.returned = arena._freed, arena._returned
         self.blocks: list[_Block] = []
 
@@ -223,9 +226,9 @@ class _Lease(Uncopied):
         self.users: set[Stream] = set()
 
     @property
-    def stream(self) -> Stream | None:
-        """The stream that it was allocated for."""
-        return self.home.stream
+    def queue(self) -> Queue | None:
+        """The queue of the stream that it was allocated for."""
+        return self.home.queue
 
     def __del__(self) -> None:
         # May run in any thread, inside a locked arena too: appending is atomic and takes no lock. It is counted as
@@ -248,9 +251,9 @@ class _Loan(_Lease):
         self.users = set()
 
     @property
-    def stream(self) -> Stream:
-        """The shelf's stream."""
-        return self.shelf.stream
+    def queue(self) -> Queue:
+        """The queue of the shelf's stream."""
+        return self.shelf.stream.queue
 
     def __del__(self) -> None:
         # As above: no lock is taken. If two threads meet here, one block too many on the shelf does no harm.
@@ -314,6 +317,7 @@ class _Resting:
 
     def passed(self, wait: bool) -> bool:
         """Whether all users have passed their use; `wait` waits for those that have been marked."""
+        self.users = {user for user in self.users if not user.closed}  # closing waits
         ready = {user for user in self.users if not user.capturing}
         self.events += [user.record() for user in ready]
         self.users -= ready
@@ -338,7 +342,8 @@ class Arena:
         self._lock = threading.RLock()
         self._freed: deque[int] = deque()
         self._returned: deque[tuple[_Block, _Bin, set[Stream]]] = deque()
-        self._bins: dict[tuple[Stream | None, int], _Bin] = {}
+        self._bins: dict[tuple[Queue | None, int], _Bin] = {}
+        self._ending: set[Queue] = set()  # those of the bins that may be over some day
         self._resting: list[_Resting] = []
         self._regions: list[_Region] = []
         self._cap = cap
@@ -361,9 +366,13 @@ class Arena:
 
     def bin_of(self, nbytes: int, stream: Stream | None) -> _Bin:
         """The bin of blocks for this many bytes (> 0) on a stream."""
-        size = size_class(nbytes, self._quantum)
-        found = self._bins.get((stream, size))
-        return self._bins.setdefault((stream, size), _Bin(self, size, stream)) if found is None else found
+        queue, size = None if stream is None else stream.queue, size_class(nbytes, self._quantum)
+        found = self._bins.get((queue, size))
+        if found is None:
+            if queue is not None and queue.ends:
+                self._ending.add(queue)
+            found = self._bins.setdefault((queue, size), _Bin(self, size, queue))
+        return found
 
     def _every_bin(self) -> list[_Bin]:
         return list(self._bins.values())  # atomic: other threads may add one
@@ -385,8 +394,10 @@ class Arena:
 
     def _missing(self, home: _Bin, nbytes: int) -> _Block:
         """A block for an empty bin."""
-        if self._take_over() and home.blocks:
-            return home.blocks.pop()
+        self._take_over()
+        if unused := self._bins.get((None, home.size)):
+            with suppress(IndexError):
+                return unused.blocks.pop()
         block = self._carve(home.size)
         if block is None:
             block = self._obtain(home.size, nbytes)
@@ -443,28 +454,37 @@ class Arena:
         while self._returned:
             block, home, users = self._returned.popleft()
             self._in_use -= block.nbytes
-            users = {user for user in users if user is not home.stream and not user.closed}
+            users = {user for user in users if user.queue is not home.queue and not user.closed}
             self._resting.append(_Resting(block, home, users))
         self._wake()
 
-    def _take_over(self) -> bool:
-        """Hand the blocks of closed streams to the default stream; whether there were any."""
-        closed = [b for b in self._every_bin() if b.blocks and b.stream is not None and b.stream.closed]
-        for home in closed:
-            assert home.stream is not None
-            heir = self.bin_of(home.size, home.stream.device.default_stream)
-            while home.blocks:
-                heir.blocks.append(home.blocks.pop())
-        return bool(closed)
+    def _take_over(self) -> None:
+        """Let any stream have the blocks of streams that were closed, or dropped and are done. Their bins are
+        forgotten; blocks still in use will return to those of no stream."""
+        over = {queue for queue in list(self._ending) if queue.over()}
+        if not over:
+            return
+        self._ending -= over
+        for (queue, size), home in list(self._bins.items()):
+            if queue in over:
+                heir = self.bin_of(size, None)
+                blocks, home.blocks, home.queue = home.blocks, heir.blocks, None
+                while blocks:
+                    heir.blocks.append(blocks.pop())
+                del self._bins[queue, size]
 
     def _wake(self, wait: bool = False) -> None:
         """Put resting blocks whose users have passed back into their bins (`wait`: wait for them)."""
-        resting, self._resting = self._resting, []
-        for rest in resting:
-            if rest.passed(wait):
-                rest.home.blocks.append(rest.block)
-            else:
-                self._resting.append(rest)
+        resting, self._resting = deque(self._resting), []
+        try:
+            while resting:
+                if resting[0].passed(wait):
+                    rest = resting.popleft()
+                    rest.home.blocks.append(rest.block)
+                else:
+                    self._resting.append(resting.popleft())
+        finally:
+            self._resting += resting  # if the driver refused
 
     def _release_cache(self, wait: bool) -> None:
         self._count_freed()
@@ -487,11 +507,12 @@ class Arena:
 
         Later requests are carved from it without asking the system. Raises OutOfMemoryError.
         """
+        wanted = checked_bytes("reserve", "nbytes", nbytes)
         with self._lock:
-            missing = nbytes - sum(region.block.nbytes for region in self._regions)
+            missing = wanted - sum(region.block.nbytes for region in self._regions)
             if missing > 0:
                 size = size_class(missing, self._resource.quantum)
-                self._regions.append(_Region(self._obtain(size, nbytes, carved=False)))
+                self._regions.append(_Region(self._obtain(size, wanted, carved=False)))
 
     def empty_cache(self) -> None:
         """Return all freed memory to the system, unused reserves included."""
@@ -679,7 +700,7 @@ class Buffer(Uncopied):
         lease = self._owner
         if isinstance(lease, _Lease):
             for stream in streams:
-                if stream is not lease.stream:
+                if stream.queue is not lease.queue:
                     lease.users.add(stream)
 
     def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
@@ -845,6 +866,10 @@ def host_array(
         ValueError: a negative extent, strides of another length than shape, or a null pointer with elements.
     """
     kind, extents = np.dtype(dtype), tuple(shape)
+    if kind.hasobject:
+        raise TypeError(
+            f"host_array: dtype must be of numbers, got {kind}: bytes in memory are no Python objects"
+        )
     if extents and min(extents) < 0:
         raise ValueError(f"host_array: shape must not be negative, got {extents}")
     if strides is not None and len(strides) != len(extents):

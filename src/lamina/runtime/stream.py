@@ -111,6 +111,8 @@ class Stream(Uncopied):
 
     #: Whether work is asynchronous, in order; else it is done when the call returns.
     queues: ClassVar[bool] = False
+    #: Whether the queue ends with the stream (`over`).
+    ends: ClassVar[bool] = False
     handle: int = 0
     priority: int = 0
 
@@ -126,7 +128,7 @@ class Stream(Uncopied):
 
     def record(self, event: Event | None = None) -> Event:
         """Mark this point of the queue with `event` (a new one, without timing, by default) and return it."""
-        event = event or Event()
+        event = _event(event)
         event._time_ns = time.perf_counter_ns()
         event._stream = self
         return event
@@ -135,8 +137,10 @@ class Stream(Uncopied):
         """While capturing: let every launch of the graph record `event` (made with timing) at this point."""
         self.record(event)
 
-    def wait(self, other: Event | Stream) -> None:
+    def wait(self, other: Event | StreamLike) -> None:
         """Let work queued here from now on wait for `other`: an event, or the pending work of another stream."""
+        if not isinstance(other, Event):
+            other = as_stream(other, self.device)
         other.synchronize()
 
     @contextmanager
@@ -165,6 +169,19 @@ class Stream(Uncopied):
         """Whether `close` was called."""
         return False
 
+    @property
+    def queue(self) -> Stream | OwnedQueue:
+        """The object that stands for the order of the work: freed memory is kept under it. On the CPU it is the same
+        for all streams, as nothing is ever pending."""
+        return self.device.default_stream
+
+    def over(self) -> bool:
+        """Whether no work is pending and none will follow."""
+        return False
+
+    def check_open(self) -> None:
+        """Raise DeviceError if `close` was called: its handle may mean another stream by now."""
+
     def close(self) -> None:
         """Wait for the queued work and free the stream. Idempotent; a default stream is never closed."""
 
@@ -176,6 +193,7 @@ class Stream(Uncopied):
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """NVIDIA's stream protocol: (version, handle)."""
+        self.check_open()
         return (0, self.handle)
 
     def __repr__(self) -> str:
@@ -207,6 +225,8 @@ class Event(Uncopied):
 
     def record(self, stream: Stream) -> Event:
         """Mark the current end of `stream`; recording again moves the event to the later point."""
+        if not isinstance(stream, Stream):
+            raise TypeError(f"record: stream must be a Stream, got {stream!r}")
         return stream.record(self)
 
     def query(self) -> bool:
@@ -259,6 +279,38 @@ class _CudaEvent(Uncopied):
             _destroy("cuEventDestroy", handle)
 
 
+class OwnedQueue(Uncopied):
+    """The cudaStream_t of an owned `CudaStream`. It outlives the stream object as long as memory that was freed on it
+    is cached.
+
+    left: the stream object is gone, so that no work will follow. Set by a finalizer, which calls nothing.
+    """
+
+    __slots__ = ("__weakref__", "closed", "device", "handle", "left")
+    ends = True
+
+    def __init__(self, device: Device, handle: int) -> None:
+        self.device, self.handle = device, handle
+        self.closed = self.left = False
+
+    def over(self) -> bool:
+        """Whether no work is pending and none will follow; then it is destroyed."""
+        if self.left and not self.closed:
+            (status,) = _cuda.open_cuda().driver.cuStreamQuery(self.handle)
+            if _is_done(int(status), "cuStreamQuery"):
+                self.close()
+        return self.closed
+
+    def close(self) -> None:
+        """Destroy the cudaStream_t."""
+        self.closed = True
+        _cuda.call("cuStreamDestroy", self.handle)
+
+    def __del__(self, _destroy: Callable[[str, int], None] = _cuda.destroy) -> None:
+        if not self.closed:
+            _destroy("cuStreamDestroy", self.handle)
+
+
 class CudaStream(Stream):
     """A CUDA stream that does not synchronize with the legacy default stream.
 
@@ -270,33 +322,39 @@ class CudaStream(Stream):
     def __init__(self, device: Device, handle: int, priority: int = 0, *, owned: bool = True) -> None:
         super().__init__(device)
         self.handle, self.priority = handle, priority
-        self._owned, self._closed = owned, False
+        self._queue = OwnedQueue(device, handle) if owned else None
         self.owner: object = None  # the other library's stream object that this one wraps
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise DeviceError(f"{self!r} is closed")
+    @property
+    def queue(self) -> Stream | OwnedQueue:
+        """The object that stands for the order of the work: freed memory is kept under it."""
+        return self if self._queue is None else self._queue
+
+    def check_open(self) -> None:
+        """Raise DeviceError if `close` was called: its handle may mean another stream by now."""
+        if self.closed:
+            raise DeviceError(f"{self!r} is closed: make another one with Device.stream")
 
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
-        self._check_open()
+        self.check_open()
         if status := _cuda.direct("cuStreamSynchronize")(self.handle):
             _cuda.raise_status(status, "cuStreamSynchronize")
 
     def query(self) -> bool:
         """Whether all queued work is done."""
-        self._check_open()
+        self.check_open()
         (status,) = _cuda.open_cuda().driver.cuStreamQuery(self.handle)
         return _is_done(int(status), "cuStreamQuery")
 
     def record(self, event: Event | None = None) -> Event:
         """Mark this point of the queue with `event` (a new one, without timing, by default) and return it."""
-        event = event or Event()
+        event = _event(event)
         before = event._stream
         if before is not self and (event._native is None or before is None or before.device != self.device):
             with self.device.current():
                 event._native = _CudaEvent(event.timing)
-        self._check_open()
+        self.check_open()
         if status := _cuda.direct("cuEventRecord")(event.handle, self.handle):
             _cuda.raise_status(status, "cuEventRecord")
         event._stream = self
@@ -317,7 +375,7 @@ class CudaStream(Stream):
             other = as_stream(other, self.device)
         event = other.record() if isinstance(other, CudaStream) else other
         if isinstance(event, Event) and event._native is not None:
-            self._check_open()
+            self.check_open()
             if status := _cuda.direct("cuStreamWaitEvent")(self.handle, event.handle, 0):
                 _cuda.raise_status(status, "cuStreamWaitEvent")
 
@@ -329,7 +387,7 @@ class CudaStream(Stream):
         """
         if mode not in _CAPTURE_MODES:
             raise ValueError(f"capture: mode must be one of {sorted(_CAPTURE_MODES)}, got {mode!r}")
-        self._check_open()
+        self.check_open()
         driver = _cuda.open_cuda().driver
         with no_capture(), self.device.current(), early_starts():
             _cuda.call("cuStreamBeginCapture", self.handle, driver.CUstreamCaptureMode(_CAPTURE_MODES[mode]))
@@ -363,24 +421,23 @@ class CudaStream(Stream):
     @property
     def capturing(self) -> bool:
         """Whether work queued now is being captured into a graph."""
-        return not self._closed and int(_cuda.call("cuStreamIsCapturing", self.handle)) != 0
+        return not self.closed and int(_cuda.call("cuStreamIsCapturing", self.handle)) != 0
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closed
+        return self._queue is not None and self._queue.closed
 
     def close(self) -> None:
         """Wait for the queued work and free the stream. Idempotent; a default stream is never closed."""
-        if self._closed or not self._owned:
+        if self._queue is None or self._queue.closed:
             return
         self.synchronize()  # memory that was freed on this stream may now be used by any other
-        self._closed = True
-        _cuda.call("cuStreamDestroy", self.handle)
+        self._queue.close()
 
-    def __del__(self, _destroy: Callable[[str, int], None] = _cuda.destroy) -> None:
-        if self._owned and not self._closed:
-            _destroy("cuStreamDestroy", self.handle)
+    def __del__(self) -> None:
+        if (queue := getattr(self, "_queue", None)) is not None:
+            queue.left = True
 
 
 class CapturedGraph(Uncopied):
@@ -554,6 +611,13 @@ def _check(status: int, call: str) -> None:
         _cuda.raise_status(status, call)
 
 
+def _event(given: Event | None) -> Event:
+    """The event to record: the one given, or a new one. Raises TypeError."""
+    if given is None or isinstance(given, Event):
+        return given or Event()
+    raise TypeError(f"record: event must be an Event, got {given!r}")
+
+
 def _is_done(status: int, call: str) -> bool:
     """Whether work is done, from the driver's status of the query."""
     if status not in (0, _cuda.NOT_READY):
@@ -575,7 +639,7 @@ def stream_address(stream: StreamLike) -> int:
     if stream is None or (isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0):
         return stream or 0
     if isinstance(stream, Stream):
-        return stream.handle
+        return stream.__cuda_stream__()[1]
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     # By class name: arrays and events have a `ptr` or `handle` as well.
@@ -597,11 +661,13 @@ def as_stream(stream: StreamLike, device: Device) -> Stream:
     thread's own default stream).
 
     Raises:
-        TypeError: no stream. ValueError: another library's stream for the CPU, or of another device.
+        TypeError: no stream. ValueError: another library's stream for the CPU, or of another device. DeviceError: a
+        closed stream.
     """
     if stream is None:
         return device.default_stream
     if isinstance(stream, Stream):
+        stream.check_open()
         return stream
     address = stream_address(stream) or _LEGACY
     if device.kind != "cuda":

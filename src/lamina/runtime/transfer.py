@@ -49,8 +49,8 @@ def copy(
     Raises:
         ValueError: sizes that differ or are exceeded, a closed buffer; TypeError: an operand that is no memory.
     """
-    to = _side("destination", destination, stream, writable=True)
-    from_ = _side("source", source, stream, writable=False)
+    to = _side("copy: destination", destination, stream, writable=True)
+    from_ = _side("copy: source", source, stream, writable=False)
     count = _count(to, from_, nbytes)
     if count == 0:
         return
@@ -71,7 +71,7 @@ def memset(buffer: Operand, value: int, stream: StreamLike | None = None, *, bit
     Raises:
         ValueError: a value or size that does not fit the word.
     """
-    side = _side("buffer", buffer, stream, writable=True)
+    side = _side("memset: buffer", buffer, stream, writable=True)
     size = _word("memset", value, bits)
     if side.nbytes % size or side.pointer % size:
         raise ValueError(f"memset: {side.nbytes} bytes at {side.pointer:#x} are no words of {bits} bits")
@@ -99,7 +99,7 @@ def memset_2d(
 
     Args and errors as for `memset`; ValueError also for rows that overlap or end beyond the buffer.
     """
-    side = _side("buffer", buffer, stream, writable=True)
+    side = _side("memset_2d: buffer", buffer, stream, writable=True)
     size = _word("memset_2d", value, bits)
     columns, rows = checked_bytes("memset_2d", "width", width), checked_bytes("memset_2d", "height", height)
     if checked_bytes("memset_2d", "pitch", pitch) < columns * size or pitch % size or side.pointer % size:
@@ -119,6 +119,8 @@ def _word(call: str, value: int, bits: int) -> int:
     """Bytes of a word, after a check that the value fits."""
     if bits not in (8, 16, 32):
         raise ValueError(f"{call}: bits must be 8, 16 or 32, got {bits}")
+    if not hasattr(type(value), "__index__"):
+        raise TypeError(f"{call}: value must be a whole number, got {value!r}")
     if not 0 <= operator.index(value) < 1 << bits:
         raise ValueError(f"{call}: value must be between 0 and {(1 << bits) - 1}, got {value}")
     return bits // 8
@@ -142,7 +144,7 @@ def from_host(source: Operand, device: Device, *, stream: StreamLike | None = No
 
     `stream`: the stream that the buffer is for and the copy is queued on (default: done on return).
     """
-    side = _side("source", source, stream, writable=False)
+    side = _side("from_host: source", source, stream, writable=False)
     buffer = device.allocate(side.nbytes, stream=stream)
     copy(buffer, source, stream=stream)
     return buffer
@@ -150,7 +152,7 @@ def from_host(source: Operand, device: Device, *, stream: StreamLike | None = No
 
 def to_host(buffer: Operand, *, stream: StreamLike | None = None) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of `buffer` as a new NumPy array of uint8; queued on `stream`, then synchronized."""
-    side = _side("buffer", buffer, stream, writable=False)
+    side = _side("to_host: buffer", buffer, stream, writable=False)
     array = np.empty(side.nbytes, np.uint8)
     if side.nbytes:
         where = _where("to_host", stream, side)
@@ -244,8 +246,8 @@ def copy_3d(
     Raises:
         ValueError: rows or slices that overlap, strides that are no multiples, or a block beyond an operand.
     """
-    to = _side("destination", destination, stream, writable=True)
-    from_ = _side("source", source, stream, writable=False)
+    to = _side("copy_3d: destination", destination, stream, writable=True)
+    from_ = _side("copy_3d: source", source, stream, writable=False)
     _check_block("destination", to, shape, destination_strides)
     _check_block("source", from_, shape, source_strides)
     if 0 in shape:
@@ -262,6 +264,11 @@ def copy_3d(
 
 
 def _check_block(name: str, side: _Side, shape: tuple[int, int, int], strides: tuple[int, int]) -> None:
+    if len(shape) != 3 or len(strides) != 2:
+        raise ValueError(
+            f"copy_3d: shape must be (slices, rows, bytes) and {name}_strides those of slices and rows, got {shape} "
+            f"and {strides}"
+        )
     slices, rows, width = (checked_bytes("copy_3d", "shape", extent) for extent in shape)
     slice_stride, row_stride = (checked_bytes("copy_3d", f"{name}_strides", stride) for stride in strides)
     if 0 in (slices, rows, width):
@@ -309,41 +316,56 @@ def _describe(block: Any, prefix: str, side: _Side, strides: tuple[int, int]) ->
 
 
 # --------------------------------------------------------------------------------------------------- operands
-def _side(name: str, operand: Operand, stream: StreamLike | None, *, writable: bool) -> _Side:
-    """An operand as memory; `stream` (None: its device's default stream) waits for another library's array."""
+def _side(what: str, operand: Operand, stream: StreamLike | None, *, writable: bool) -> _Side:
+    """An operand as memory; `stream` (None: its device's default stream) waits for another library's array.
+
+    what: the call and the argument.
+    """
     if not isinstance(operand, (Buffer, np.ndarray)) and arrays.is_array(operand):
-        operand = _adopted(name, operand, stream, writable)
+        operand = _adopted(what, operand, stream, writable)
     if isinstance(operand, Buffer):
         if writable and operand.read_only:
-            raise ValueError(f"copy: {name} is read-only: {operand!r}")
+            raise ValueError(f"{what} is read-only: {operand!r}")
         return _Side(operand.pointer, operand.nbytes, operand.device, operand)
-    array = operand if isinstance(operand, np.ndarray) else _as_bytes(name, operand)
-    if not array.flags.c_contiguous:
-        raise ValueError(
-            f"copy: {name} must be C-contiguous, got strides {array.strides} for shape {array.shape}"
+    array = operand if isinstance(operand, np.ndarray) else _as_bytes(what, operand)
+    if array.dtype.hasobject:
+        raise TypeError(
+            f"{what} is an array of Python objects ({array.dtype}), whose bytes are references; give numbers"
         )
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{what} must be C-contiguous, got strides {array.strides} for shape {array.shape}")
     if writable and not array.flags.writeable:
-        raise ValueError(f"copy: {name} is read-only")
+        raise ValueError(f"{what} is read-only")
     return _Side(array.__array_interface__["data"][0], array.nbytes, _CPU, array)
 
 
-def _adopted(name: str, operand: Operand, stream: StreamLike | None, writable: bool) -> Buffer:
+def memory_of(
+    what: str, operand: Operand, stream: StreamLike | None = None, *, writable: bool = False
+) -> Buffer:
+    """The memory of an operand of `copy` as a buffer that keeps it alive. Errors are those of `copy`, and begin with
+    `what`: the call and the argument."""
+    side = _side(what, operand, stream, writable=writable)
+    if isinstance(side.owner, Buffer):
+        return side.owner
+    read_only = isinstance(side.owner, np.ndarray) and not side.owner.flags.writeable
+    return Buffer.borrow(side.pointer, side.nbytes, side.device, side.owner, read_only=read_only)
+
+
+def _adopted(what: str, operand: Operand, stream: StreamLike | None, writable: bool) -> Buffer:
     try:
         return arrays.as_buffer(operand, stream, write=writable)
     except (TypeError, ValueError, BufferError) as error:
-        raise type(error)(f"copy: {name}: {error}") from error
+        raise type(error)(f"{what}: {error}") from error
 
 
-def _as_bytes(name: str, operand: Operand) -> np.ndarray[Any, Any]:
+def _as_bytes(what: str, operand: Operand) -> np.ndarray[Any, Any]:
     try:
         view = memoryview(operand)
     except TypeError:
         kind = type(operand).__name__
-        raise TypeError(
-            f"copy: {name} must be a Buffer or host memory (bytes, NumPy array), got {kind}"
-        ) from None
+        raise TypeError(f"{what} must be a Buffer or host memory (bytes, NumPy array), got {kind}") from None
     if not view.c_contiguous:
-        raise ValueError(f"copy: {name} must be C-contiguous")
+        raise ValueError(f"{what} must be C-contiguous")
     return np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
 
 
