@@ -11,8 +11,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
+import lamina
 from lamina import cudnn
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
@@ -414,3 +417,132 @@ def test_fractions_come_back() -> None:
     made = cudnn.Resample("bilinear", window=(2, 2), stride=(third, tenths), pre=(-third, Fraction(1, 2)))
     assert made.get("stride") == (third, tenths)
     assert made.get("pre") == (-third, Fraction(1, 2))
+
+
+# ------------------------------------------------------------------------------------------------ wrong values
+
+
+REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "no descriptor": (
+        lambda: cudnn.ConvolutionForward(window(), 3, tensor(2), tensor(3)),  # type: ignore[arg-type]
+        TypeError,
+        "ConvolutionForward: x must be a Tensor, got 3",
+    ),
+    "nothing": (
+        lambda: cudnn.ConvolutionForward(window(), tensor(1), None, tensor(3)),  # type: ignore[arg-type]
+        TypeError,
+        "ConvolutionForward: w must be a Tensor, got None",
+    ),
+    "another kind": (  # for which the library aborts the process
+        lambda: cudnn.ConvolutionForward(window(), tensor(1), tensor(2), window()),  # type: ignore[arg-type]
+        TypeError,
+        r"ConvolutionForward: y must be a Tensor, got Convolution\(",
+    ),
+    "no window": (
+        lambda: cudnn.ConvolutionForward(tensor(4), tensor(1), tensor(2), tensor(3)),  # type: ignore[arg-type]
+        TypeError,
+        r"ConvolutionForward: convolution must be a convolution descriptor, got Tensor\(",
+    ),
+    "nothing in a declared one": (
+        lambda: cudnn.Graph().attention(tensor(1), tensor(2), tensor(3), None),  # type: ignore[arg-type]
+        TypeError,
+        "AttentionForward: o is required, got None",
+    ),
+    "one input": (
+        lambda: cudnn.Graph().concatenate(tensor(1), tensor(2), 0),  # type: ignore[arg-type]
+        TypeError,
+        r"Concatenate: inputs must be a sequence of Tensors, got Tensor\(",
+    ),
+    "a size beyond 64 bits": (
+        lambda: tensor(1, shape=(3 + (1 << 64), 1, 1, 1)),
+        OverflowError,
+        "Tensor: dimensions does not fit into 64 bits, got 18446744073709551619",
+    ),
+    "a fraction": (
+        lambda: tensor(1, shape=(2.5, 1, 1, 1)),  # type: ignore[arg-type]
+        TypeError,
+        r"Tensor: (dimensions|strides) must be a sequence of whole numbers, got \(",
+    ),
+    "one number": (
+        lambda: window(stride=1),
+        TypeError,
+        "Convolution: stride must be a sequence of whole numbers, got 1",
+    ),
+    "another rank": (
+        lambda: window(pre=(1, 1, 1)),
+        ValueError,
+        r"Convolution: pre \(1, 1, 1\) and stride \(1, 1\) differ in length",
+    ),
+    "text for a number": (
+        lambda: cudnn.Graph().packed((1, 4), "float32", alignment="x"),
+        TypeError,
+        "Tensor: alignment must be a whole number, got 'x'",
+    ),
+    "no type": (
+        lambda: cudnn.Graph().packed((1, 4), None),  # type: ignore[arg-type]
+        TypeError,
+        "data type must be a name or a cudnnDataType_t, got None",
+    ),
+    "a member of another enum": (
+        lambda: cudnn.Graph().packed((1, 4), c.CUDNN_TENSOR_NHWC),
+        TypeError,
+        "data type must be a name or a cudnnDataType_t, got <cudnnTensorFormat_t",
+    ),
+    "no mode": (
+        lambda: cudnn.Graph().pointwise(2.5, tensor()),  # type: ignore[arg-type]
+        TypeError,
+        "pointwise mode must be a name or a cudnnPointwiseMode_t, got 2.5",
+    ),
+    "no target": (
+        lambda: cudnn.OperationGraph([operation()], "h200"),  # type: ignore[arg-type]
+        TypeError,
+        "target must be a Handle .* or DeviceProperties, got 'h200'",
+    ),
+    "no device to tune on": (
+        lambda: cudnn.Graph().autotune(None),  # type: ignore[arg-type]
+        TypeError,
+        "autotune: candidates run on a GPU; handle must be a Handle, got None",
+    ),
+    "a limit below zero": (
+        lambda: cudnn.Graph().plan(None, workspace_limit=-1),  # type: ignore[arg-type]
+        ValueError,
+        "plan: workspace_limit must be between 0",
+    ),
+    "half a key": (
+        lambda: cudnn.Graph().rebuild(None, (1,)),  # type: ignore[arg-type]
+        ValueError,
+        r"rebuild: key must be \(engine, \(\(knob, value\), …\)\), as EngineConfig.key; got \(1,\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_c_would_misread_is_refused_by_name(case: str) -> None:
+    call, error, text = REFUSED[case]
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_element_types_are_also_dtypes() -> None:
+    kinds = [
+        cudnn.Graph().packed((1, 4), kind).data_type  # type: ignore[arg-type]
+        for kind in ("float16", np.float16, np.dtype("float16"), lamina.float16, c.CUDNN_DATA_HALF)
+    ]
+    assert set(kinds) == {c.cudnnDataType_t.CUDNN_DATA_HALF}
+    assert cudnn.data_type(ml_dtypes.bfloat16) == c.CUDNN_DATA_BFLOAT16  # type: ignore[arg-type]
+
+
+def test_a_graph_takes_each_number_for_one_tensor() -> None:
+    graph, other = cudnn.Graph(), cudnn.Graph()
+    x, y = graph.packed((1, 4), "float32"), graph.packed((1, 4), "float32")
+    stray = other.packed((1, 4), "float32")
+    graph.pointwise("relu_fwd", x, out=y)
+    with pytest.raises(ValueError, match="add: two tensors have the uid 1, Tensor.*; make them by one graph"):
+        graph.pointwise("add", y, stray)
+
+
+def test_what_the_library_refuses_is_described() -> None:
+    with pytest.raises(CudnnError) as caught:
+        tensor(1, shape=(-8, 16, 10, 12))
+    (note,) = caught.value.__notes__
+    assert note.startswith("of Tensor(uid=1, data_type=CUDNN_DATA_BFLOAT16, dimensions=(-8, 16, 10, 12)")

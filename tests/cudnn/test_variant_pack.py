@@ -22,3 +22,10 @@ def test_arrays_buffers_and_addresses() -> None:
     assert alive() is not None  # as long as the pack is
     with pytest.raises(TypeError, match="a pointer is wanted, not builtins.str"):
         VariantPack({1: "x"})
+    with pytest.raises(TypeError, match=r"pointers must map each uid to an address, got \[1\]"):
+        VariantPack([1])  # type: ignore[arg-type]
+    for wrong in (-3, 1 << 64):
+        with pytest.raises(
+            OverflowError, match=f"VariantPack: pointers does not fit into 64 bits, got {wrong}"
+        ):
+            VariantPack({1: wrong})

@@ -190,6 +190,23 @@ def test_a_closed_stream_is_refused(gpu: Device) -> None:
             use()
 
 
+def test_a_stream_is_not_closed_within_its_capture(gpu: Device) -> None:
+    stream, buffer = gpu.stream(), gpu.allocate(64)
+    with stream.capture() as graph:
+        memset(buffer, 3, stream)
+        with pytest.raises(DeviceError, match="close: .* is being captured; end the capture first"):
+            stream.close()
+        with pytest.raises(DeviceError, match="capture: .* is being captured already"), stream.capture():
+            pass
+    graph.keep(buffer)
+    graph.launch()
+    stream.synchronize()
+    assert set(to_host(buffer)) == {3}
+    stream.close()
+    with pytest.raises(DeviceError, match="is closed"):
+        graph.launch()
+
+
 @pytest.mark.feature("F034")
 def test_empty_cache_gives_memory_back(gpu: Device) -> None:
     gpu.empty_cache()

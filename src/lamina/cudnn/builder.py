@@ -57,6 +57,7 @@ class Operations:
         self.compute = compute
         self.operations: list[Descriptor] = []
         self.tensors: list[Tensor] = []
+        self._by_uid: dict[int, Tensor] = {}  # those that operations use
         self._titles: list[str] = []
 
     # -- tensors --------------------------------------------------------------------------------------------
@@ -404,5 +405,13 @@ class Operations:
         return y
 
     def _add(self, title: str, operation: Descriptor) -> None:
+        for value in operation.values.values():
+            for tensor in value if isinstance(value, tuple) else (value,):
+                if isinstance(tensor, Tensor) and self._by_uid.setdefault(tensor.uid, tensor) is not tensor:
+                    first = self._by_uid[tensor.uid]
+                    raise ValueError(
+                        f"{title}: two tensors have the uid {tensor.uid}, {first} and {tensor}; make them by one "
+                        "graph, or give each a uid of its own"
+                    )
         self.operations.append(operation)
         self._titles.append(title)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type, integers
 from lamina.cudnn.tensor import Tensor
 
 _KIND = c.cudnnBackendDescriptorType_t
@@ -48,14 +48,22 @@ class Convolution(Descriptor):
         flip: bool = False,
     ) -> None:
         modes = c.cudnnConvolutionMode_t
+        steps = integers("Convolution: stride", stride)
+        window = {
+            "pre": pre,
+            "post": pre if post is None else post,
+            "dilation": dilation or (1,) * len(steps),
+        }
+        sizes = {name: integers(f"Convolution: {name}", given) for name, given in window.items()}
+        for name, given in sizes.items():
+            if len(given) != len(steps):
+                raise ValueError(f"Convolution: {name} {given} and stride {steps} differ in length")
         super().__init__(
-            spatial=len(stride),
+            spatial=len(steps),
             compute=data_type(compute),
             mode=modes.CUDNN_CONVOLUTION if flip else modes.CUDNN_CROSS_CORRELATION,
-            pre=tuple(pre),
-            post=tuple(pre if post is None else post),
-            dilation=tuple(dilation or (1,) * len(stride)),
-            stride=tuple(stride),
+            **sizes,
+            stride=steps,
         )
 
     @property
@@ -82,7 +90,7 @@ class _Operation(Descriptor):
 
 def _attributes(direction: str, x: str, w: str, y: str) -> dict[str, Attribute]:
     prefix = f"OPERATION_CONVOLUTION_{direction}_"
-    table = {"convolution": attribute(prefix + "CONV_DESC", "BACKEND_DESCRIPTOR")}
+    table = {"convolution": attribute(prefix + "CONV_DESC", "BACKEND_DESCRIPTOR", takes="CONVOLUTION")}
     for name in (x, w, y):
         table[name] = attribute(prefix + name.upper(), "BACKEND_DESCRIPTOR")
     for name in ("alpha", "beta"):

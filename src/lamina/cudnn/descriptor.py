@@ -12,14 +12,21 @@ collected, in any order; a descriptor that was closed raises ValueError when it 
 from __future__ import annotations
 
 import ctypes
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
+from functools import wraps
+from inspect import signature
+from numbers import Real
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from lamina.c import cudnn as c
+from lamina.c._arguments import short
 from lamina.c._library import MissingSymbol
 from lamina.c.errors import CudnnError
 from lamina.runtime.uncopied import Uncopied
@@ -45,25 +52,55 @@ DATA_TYPES = {
 }
 
 
-def data_type(value: str | int) -> c.cudnnDataType_t:
-    """The cudnnDataType_t for a name ("bfloat16", "CUDNN_DATA_BFLOAT16") or a value. Raises ValueError."""
-    if isinstance(value, int):
-        return c.cudnnDataType_t(value)
-    if value in DATA_TYPES:
-        return DATA_TYPES[value]
-    found: c.cudnnDataType_t = named(c.cudnnDataType_t, "CUDNN_DATA_", value, "data type")
+def data_type(value: Any) -> c.cudnnDataType_t:
+    """The cudnnDataType_t for a name ("bfloat16", "CUDNN_DATA_BFLOAT16"), a value, or a dtype of NumPy, PyTorch or
+    Lamina. Raises ValueError, TypeError."""
+    name = dtype_name(value)
+    if name in DATA_TYPES:
+        return DATA_TYPES[name]
+    found: c.cudnnDataType_t = named(c.cudnnDataType_t, "CUDNN_DATA_", name or value, "data type")
     return found
 
 
+def dtype_name(value: Any) -> str:
+    """The name of an element type: the text itself, or that of a dtype of NumPy, PyTorch or Lamina; "" for others."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) or value is None:
+        return ""
+    if isinstance(value, type):  # np.float16, and what ml_dtypes has
+        return np.dtype(value).name if issubclass(value, np.generic) else ""
+    module = type(value).__module__.partition(".")[0]
+    if module == "torch":
+        return str(value).removeprefix("torch.")
+    return str(getattr(value, "name", "")) if module in ("numpy", "lamina") else ""
+
+
+def integers(what: str, values: Any) -> tuple[int, ...]:
+    """Whole numbers, one per axis. Raises TypeError that begins with `what`: the call and the argument."""
+    if not isinstance(values, str | bytes):
+        try:
+            return tuple([operator.index(value) for value in values])
+        except TypeError:
+            pass
+    raise TypeError(f"{what} must be a sequence of whole numbers, got {short(values)}")
+
+
 def named(enum: type[Any], prefix: str, value: str | int, what: str) -> Any:
-    """The member of `enum` for a value, or for its C name with or without `prefix`, in any case."""
-    if isinstance(value, int):
+    """The member of `enum` for a value, or for its C name with or without `prefix`, in any case.
+
+    Raises ValueError that lists the names, TypeError.
+    """
+    if isinstance(value, enum) or (isinstance(value, int) and not isinstance(value, bool | IntEnum)):
         return enum(value)
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a name or a {enum.__name__}, got {short(value)}")
     text = value.upper()
     wanted = text if text.startswith("CUDNN_") else (prefix + text).upper()
     found = next((member for name, member in enum.__members__.items() if name.upper() == wanted), None)
     if found is None:
-        known = ", ".join(name.removeprefix(prefix).lower() for name in enum.__members__)
+        names = [name for name in enum.__members__ if not name.endswith("_COUNT")]
+        known = ", ".join(name.removeprefix(prefix).lower() for name in names)
         raise ValueError(f"unknown {what} {value!r}; known: {known}")
     return found
 
@@ -72,22 +109,41 @@ def named(enum: type[Any], prefix: str, value: str | int, what: str) -> Any:
 class Attribute:
     """One attribute: its number, the C type of its elements, and whether it has many of them.
 
-    enum: what its values are converted to when they are read.
+    enum: what its values are converted to when they are read. takes: what kind of descriptors it refers to, if any:
+    the middle of CUDNN_BACKEND_…_DESCRIPTOR, or its beginning, "OPERATION_".
     """
 
     name: int
     code: int
     many: bool = False
     enum: type[IntEnum] | None = None
+    takes: str = "TENSOR"
+
+    def fits(self, value: object) -> bool:
+        """Whether a value is a descriptor of the kind that it takes: the library does not check, and crashes."""
+        if not isinstance(value, Descriptor):
+            return False
+        kind = value.kind.name.removeprefix("CUDNN_BACKEND_")
+        return kind.startswith(self.takes if self.takes.endswith("_") else f"{self.takes}_DESCRIPTOR")
+
+    @property
+    def wanted(self) -> str:
+        """What it takes, in words."""
+        names = {"TENSOR": "Tensor", "OPERATION_": "operation", "DEVICEPROP": "DeviceProperties"}
+        return names.get(self.takes, f"{self.takes.lower().replace('_', ' ')} descriptor")
 
 
 def attribute(
-    name: str, elements: str = "INT64", *, many: bool = False, enum: type[IntEnum] | None = None
+    name: str,
+    elements: str = "INT64",
+    *,
+    many: bool = False,
+    enum: type[IntEnum] | None = None,
+    takes: str = "TENSOR",
 ) -> Attribute:
-    """The attribute CUDNN_ATTR_`name` with elements of CUDNN_TYPE_`elements`."""
-    return Attribute(
-        _NAMES.__members__["CUDNN_ATTR_" + name], _TYPES.__members__["CUDNN_TYPE_" + elements], many, enum
-    )
+    """The attribute CUDNN_ATTR_`name` with elements of CUDNN_TYPE_`elements`; see `Attribute`."""
+    code = _TYPES.__members__["CUDNN_TYPE_" + elements]
+    return Attribute(_NAMES.__members__["CUDNN_ATTR_" + name], code, many, enum, takes)
 
 
 def tensors(prefix: str, **names: str) -> dict[str, Attribute]:
@@ -115,6 +171,13 @@ _ELEMENTS: dict[int, Any] = {
     _TYPES.CUDNN_TYPE_FRACTION: ctypes.c_int64 * 2,
     _TYPES.CUDNN_TYPE_CHAR: ctypes.c_char,
 }
+#: The bits of whole numbers, and of addresses; ctypes would cut what does not fit.
+_BITS: dict[int, tuple[int, int]] = {
+    _TYPES.CUDNN_TYPE_INT64: (-(1 << 63), 1 << 63),
+    _TYPES.CUDNN_TYPE_INT32: (-(1 << 31), 1 << 31),
+    _TYPES.CUDNN_TYPE_VOID_PTR: (0, 1 << 64),
+}
+_REALS = {int(_TYPES.CUDNN_TYPE_FLOAT), int(_TYPES.CUDNN_TYPE_DOUBLE)}
 _TEXT = int(_TYPES.CUDNN_TYPE_CHAR)
 _DESCRIPTOR = int(_TYPES.CUDNN_TYPE_BACKEND_DESCRIPTOR)
 _FRACTION = int(_TYPES.CUDNN_TYPE_FRACTION)
@@ -146,6 +209,11 @@ class Descriptor(Uncopied):
 
     kind: ClassVar[c.cudnnBackendDescriptorType_t]
     attributes: ClassVar[Mapping[str, Attribute]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = _with_operands(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, **values: Any) -> None:
         require(self.kind.name)
@@ -195,6 +263,7 @@ class Descriptor(Uncopied):
     def _set(self, name: str, value: Any, type: int | None = None) -> None:
         entry = self._attribute(name)
         kind = entry.code if type is None else type
+        self._check(name, entry, kind, value)
         elements = self._elements(entry, kind, value)
         try:
             c.cudnnBackendSetAttribute(self.address, entry.name, kind, len(elements), elements)
@@ -202,6 +271,27 @@ class Descriptor(Uncopied):
             require(_NAMES(entry.name).name)
             raise
         self._values[name] = value
+
+    def _check(self, name: str, entry: Attribute, kind: int, value: Any) -> None:
+        """Raise TypeError or OverflowError for a value that C would take for another one, or crash on."""
+        where = f"{type(self).__name__}: {name}"
+        if kind == _TEXT:
+            if not isinstance(value, str | bytes | bytearray):
+                raise TypeError(f"{where} must be text, got {short(value)}")
+            return
+        if entry.many and (isinstance(value, str | Descriptor) or not hasattr(value, "__iter__")):
+            raise TypeError(f"{where} must be a sequence, got {short(value)}")
+        for one in value if entry.many else (value,):
+            if kind == _DESCRIPTOR and not entry.fits(one):
+                raise TypeError(f"{where} must be a {entry.wanted}, got {short(one)}")
+            if kind in _REALS and not isinstance(one, Real):
+                raise TypeError(f"{where} must be a number, got {short(one)}")
+            if (limits := _BITS.get(kind)) is None or isinstance(one, tuple):
+                continue
+            if not hasattr(type(one), "__index__"):
+                raise TypeError(f"{where} must be a whole number, got {short(one)}")
+            if not limits[0] <= operator.index(one) < limits[1]:
+                raise OverflowError(f"{where} does not fit into {kind_bits(kind)} bits, got {one}")
 
     def _attribute(self, name: str) -> Attribute:
         if name not in self.attributes:
@@ -226,7 +316,11 @@ class Descriptor(Uncopied):
         return (element * len(values))(*values)
 
     def _finalize(self) -> None:
-        c.cudnnBackendFinalize(self.address)
+        try:
+            c.cudnnBackendFinalize(self.address)
+        except CudnnError as error:
+            error.add_note(f"of {Descriptor.__repr__(self)}")  # C knows an address only
+            raise
 
     def get(self, name: str) -> Any:
         """The attribute's value: a tuple where it has many elements, str for text. Raises AttributeError.
@@ -291,6 +385,34 @@ class Descriptor(Uncopied):
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={_show(value)}" for name, value in self._values.items())
         return f"{type(self).__name__}({values}{', closed' if self.closed else ''})"
+
+
+def kind_bits(kind: int) -> int:
+    """The size of a whole number's C type."""
+    return 8 * ctypes.sizeof(_ELEMENTS[kind])
+
+
+def _with_operands(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that refuses what is no tensor where it takes one, before it reads an attribute of it."""
+    places = [
+        (i, n) for i, (n, p) in enumerate(signature(init).parameters.items()) if p.annotation == "Tensor"
+    ]
+    if not places:
+        return init
+
+    @wraps(init)
+    def run(self: Descriptor, *operands: Any, **named: Any) -> None:
+        for place, name in places:
+            given = named.get(name, _MISSING) if place > len(operands) else operands[place - 1]
+            if given is not _MISSING and not _TENSOR.fits(given):
+                raise TypeError(f"{type(self).__name__}: {name} must be a Tensor, got {short(given)}")
+        init(self, *operands, **named)
+
+    return run
+
+
+_MISSING = object()
+_TENSOR = attribute("TENSOR_RAGGED_OFFSET_DESC", "BACKEND_DESCRIPTOR")
 
 
 def _python(value: Any, entry: Attribute) -> Any:

@@ -38,7 +38,7 @@ class OperationGraph(Descriptor):
 
     kind = _KIND.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
-        "operations": attribute("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", many=True),
+        "operations": attribute("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", many=True, takes="OPERATION_"),
         "handle": attribute("OPERATIONGRAPH_HANDLE", "HANDLE"),
         "engine_count": attribute("OPERATIONGRAPH_ENGINE_GLOBAL_COUNT"),
         "dynamic": attribute("OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED", "BOOLEAN"),
@@ -53,6 +53,13 @@ class OperationGraph(Descriptor):
         dynamic: bool = False,
         override: bool = False,
     ) -> None:
+        if not isinstance(target, Handle | DeviceProperties):
+            raise TypeError(
+                "OperationGraph: target must be a Handle (cudnn.handle_of(device)) or DeviceProperties, got "
+                f"{target!r}"
+            )
+        if not operations:
+            raise ValueError("OperationGraph: there is no operation to plan; add one to the graph first")
         self.target = target
         super().__init__(
             operations=tuple(operations),
@@ -115,7 +122,7 @@ class OperationGraph(Descriptor):
         """
         operations = () if wrong else self.values["operations"]
         seen: set[Key] = set()
-        for mode in modes:
+        for mode in _each(modes):
             try:
                 configs = self.heuristic(mode, sm_count=sm_count)
             except CudnnError as error:
@@ -214,9 +221,9 @@ class Engine(Descriptor):
 
     kind = _KIND.CUDNN_BACKEND_ENGINE_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
-        "graph": attribute("ENGINE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR"),
+        "graph": attribute("ENGINE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR", takes="OPERATIONGRAPH"),
         "index": attribute("ENGINE_GLOBAL_INDEX"),
-        "properties": attribute("ENGINE_DEVICEPROP", "BACKEND_DESCRIPTOR"),
+        "properties": attribute("ENGINE_DEVICEPROP", "BACKEND_DESCRIPTOR", takes="DEVICEPROP"),
         "sm_count": attribute("ENGINE_SM_COUNT_TARGET", "INT32"),
         "knobs": attribute("ENGINE_KNOB_INFO", "BACKEND_DESCRIPTOR", many=True),
         "numerical_notes": attribute(
@@ -257,8 +264,8 @@ class EngineConfig(Descriptor):
 
     kind = _KIND.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
-        "engine": attribute("ENGINECFG_ENGINE", "BACKEND_DESCRIPTOR"),
-        "knobs": attribute("ENGINECFG_KNOB_CHOICES", "BACKEND_DESCRIPTOR", many=True),
+        "engine": attribute("ENGINECFG_ENGINE", "BACKEND_DESCRIPTOR", takes="ENGINE"),
+        "knobs": attribute("ENGINECFG_KNOB_CHOICES", "BACKEND_DESCRIPTOR", many=True, takes="KNOB_CHOICE"),
         "workspace": attribute("ENGINECFG_WORKSPACE_SIZE"),
         "shared_memory": attribute("ENGINECFG_SHARED_MEMORY_USED", "INT32"),
     }
@@ -335,7 +342,7 @@ def note_filter(
     require: Iterable[str | int] = (), forbid: Iterable[str | int] = ()
 ) -> Callable[[EngineConfig], str]:
     """A test of configurations by notes: "" if all required and no forbidden ones are present, else the reason."""
-    required, forbidden = [note(n) for n in require], [note(n) for n in forbid]
+    required, forbidden = [note(n) for n in _each(require)], [note(n) for n in _each(forbid)]
 
     def test(config: EngineConfig) -> str:
         if not required and not forbidden:
@@ -348,6 +355,11 @@ def note_filter(
     return test
 
 
+def _each(names: str | int | Iterable[str | int]) -> Iterable[str | int]:
+    """Names, of which one may be given alone."""
+    return (names,) if isinstance(names, str | int) else names
+
+
 def _has(notes: Iterable[IntEnum], wanted: IntEnum) -> bool:
     """Whether a note is among others; notes of the two kinds may have equal numbers."""
     return any(type(n) is type(wanted) and n == wanted for n in notes)
@@ -358,19 +370,19 @@ class Heuristics(Descriptor):
 
     kind = _KIND.CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
-        "graph": attribute("ENGINEHEUR_OPERATION_GRAPH", "BACKEND_DESCRIPTOR"),
+        "graph": attribute("ENGINEHEUR_OPERATION_GRAPH", "BACKEND_DESCRIPTOR", takes="OPERATIONGRAPH"),
         "mode": attribute("ENGINEHEUR_MODE", "HEUR_MODE", enum=c.cudnnBackendHeurMode_t),
-        "properties": attribute("ENGINEHEUR_DEVICEPROP", "BACKEND_DESCRIPTOR"),
+        "properties": attribute("ENGINEHEUR_DEVICEPROP", "BACKEND_DESCRIPTOR", takes="DEVICEPROP"),
         "sm_count": attribute("ENGINEHEUR_SM_COUNT_TARGET", "INT32"),
         "results": attribute("ENGINEHEUR_RESULTS", "BACKEND_DESCRIPTOR", many=True),
     }
 
     def __init__(self, graph: OperationGraph, mode: str | int = "a", *, sm_count: int | None = None) -> None:
-        name = f"MODE_{mode}" if isinstance(mode, str) else mode
+        text = mode.removeprefix("CUDNN_HEUR_MODE_").removeprefix("MODE_") if isinstance(mode, str) else mode
         self.graph = graph
         super().__init__(
             graph=graph,
-            mode=named(c.cudnnBackendHeurMode_t, "CUDNN_HEUR_", name, "heuristic mode"),
+            mode=named(c.cudnnBackendHeurMode_t, "CUDNN_HEUR_MODE_", text, "heuristic mode"),
             properties=graph.properties,
             sm_count=sm_count,
         )

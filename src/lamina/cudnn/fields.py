@@ -96,4 +96,7 @@ class Declared(Descriptor):
             raise TypeError(f"{type(self).__name__}: {error}") from None
         given.apply_defaults()
         cls = type(self)
+        for name, value in given.arguments.items():
+            if value is None and getattr(cls, name).default is _REQUIRED:
+                raise TypeError(f"{cls.__name__}: {name} is required, got None")
         super().__init__(**{n: getattr(cls, n).converted(value) for n, value in given.arguments.items()})

@@ -31,6 +31,7 @@ from lamina.cudnn.handle import Handle
 from lamina.cudnn.plan import ExecutionPlan, KernelCache
 from lamina.cudnn.store import PlanStore
 from lamina.cudnn.tensor import Tensor
+from lamina.runtime.memory import checked_bytes
 
 
 class NoPlanError(RuntimeError):
@@ -119,6 +120,8 @@ class Graph(Operations):
             kernel_cache: where compiled kernels are found and kept, for a graph that is `dynamic`.
         """
         reasons = [] if refusals is None else refusals
+        if workspace_limit is not None:
+            checked_bytes("plan", "workspace_limit", workspace_limit)
         notes = note_filter(require, forbid)
         try:
             built = self.build(target)
@@ -203,6 +206,8 @@ class Graph(Operations):
         Raises:
             NoPlanError: no candidate is correct; the reasons say why for each.
         """
+        if not isinstance(handle, Handle):
+            raise TypeError(f"autotune: candidates run on a GPU; handle must be a Handle, got {handle!r}")
         reasons: list[str] = []
         found = autotune(
             self.build(handle),
@@ -225,7 +230,11 @@ class Graph(Operations):
         return found
 
     def rebuild(self, target: Target, key: Key) -> ExecutionPlan:
-        """The plan of a known engine number and knob values. Raises CudnnError."""
+        """The plan of a known engine number and knob values (`EngineConfig.key`). Raises CudnnError, ValueError."""
+        if not isinstance(key, tuple | list) or len(key) != 2:
+            raise ValueError(
+                f"rebuild: key must be (engine, ((knob, value), …)), as EngineConfig.key; got {key!r}"
+            )
         return finalized(EngineConfig(self.build(target), key[0], dict(key[1])), target)
 
     def plan_engine(

@@ -33,7 +33,7 @@ class MatmulOperation(Descriptor):
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
-        "matmul": attribute("OPERATION_MATMUL_DESC", "BACKEND_DESCRIPTOR"),
+        "matmul": attribute("OPERATION_MATMUL_DESC", "BACKEND_DESCRIPTOR", takes="MATMUL"),
         "a": attribute("OPERATION_MATMUL_ADESC", "BACKEND_DESCRIPTOR"),
         "b": attribute("OPERATION_MATMUL_BDESC", "BACKEND_DESCRIPTOR"),
         "c": attribute("OPERATION_MATMUL_CDESC", "BACKEND_DESCRIPTOR"),

@@ -48,6 +48,8 @@ class VariantPack(Descriptor):
     def __init__(
         self, pointers: Mapping[int, Pointer], workspace: Pointer = 0, *, sizes: Sizes | None = None
     ) -> None:
+        if not isinstance(pointers, Mapping):
+            raise TypeError(f"VariantPack: pointers must map each uid to an address, got {pointers!r}")
         if sizes:  # 9.18 accepts them too, but no graph of its honours them: it would compute the old sizes
             require("CUDNN_ATTR_OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED")
         super().__init__(
@@ -67,6 +69,13 @@ class VariantPack(Descriptor):
         table = (_Vector * len(rows))(*map(_vector, rows))
         self.native.kept += [rows, table]  # the library refers to them
         return (_Vector * 1)(_vector(table))
+
+
+def _check(handle: object, pack: object) -> None:
+    """Raise TypeError unless a plan can run with them: the library crashes."""
+    for name, value, kind in (("handle", handle, Handle), ("pack", pack, VariantPack)):
+        if not isinstance(value, kind):
+            raise TypeError(f"ExecutionPlan: {name} must be a {kind.__name__}, got {value!r}")
 
 
 class _Vector(ctypes.Structure):
@@ -94,7 +103,7 @@ class KernelCache(Descriptor):
     kind = _KIND.CUDNN_BACKEND_KERNEL_CACHE_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
         "json": attribute("KERNEL_CACHE_JSON_REPRESENTATION", "CHAR"),
-        "graph": attribute("KERNEL_CACHE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR"),
+        "graph": attribute("KERNEL_CACHE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR", takes="OPERATIONGRAPH"),
         "revision": attribute("KERNEL_CACHE_REVISION"),
         "count": attribute("KERNEL_CACHE_ENTRY_COUNT"),
     }
@@ -137,10 +146,10 @@ class ExecutionPlan(Descriptor):
     kind = _KIND.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
         "json": attribute("EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR"),
-        "config": attribute("EXECUTION_PLAN_ENGINE_CONFIG", "BACKEND_DESCRIPTOR"),
+        "config": attribute("EXECUTION_PLAN_ENGINE_CONFIG", "BACKEND_DESCRIPTOR", takes="ENGINECFG"),
         "handle": attribute("EXECUTION_PLAN_HANDLE", "HANDLE"),
-        "properties": attribute("EXECUTION_PLAN_DEVICEPROP", "BACKEND_DESCRIPTOR"),
-        "kernel_cache": attribute("EXECUTION_PLAN_KERNEL_CACHE", "BACKEND_DESCRIPTOR"),
+        "properties": attribute("EXECUTION_PLAN_DEVICEPROP", "BACKEND_DESCRIPTOR", takes="DEVICEPROP"),
+        "kernel_cache": attribute("EXECUTION_PLAN_KERNEL_CACHE", "BACKEND_DESCRIPTOR", takes="KERNEL_CACHE"),
         "workspace": attribute("EXECUTION_PLAN_WORKSPACE_SIZE"),
     }
 
@@ -172,6 +181,7 @@ class ExecutionPlan(Descriptor):
     def execute(self, handle: Handle, pack: VariantPack) -> None:
         """Queue the plan on the handle's stream; it begins when all earlier work there has ended. Raises
         CudnnError."""
+        _check(handle, pack)
         handle.wait_for_ends()
         c.cudnnBackendExecute(handle.address, self.address, pack.address)
 
@@ -198,6 +208,7 @@ class ExecutionPlan(Descriptor):
 
         It belongs to the handle's thread. Where the same addresses are used many times, `record` costs less.
         """
+        _check(handle, pack)
         execute = c.library.symbols.cudnnBackendExecute
         arguments = (handle.address, self.address, pack.address)
         platform = handle.device.platform
@@ -230,6 +241,7 @@ class ExecutionPlan(Descriptor):
 
         Raises CudnnError where the plan refuses the addresses, DeviceError where it cannot be captured.
         """
+        _check(handle, pack)
         before = handle.given
         home = stream or handle.device.default_stream
         with handle.device.stream() as side, side.capture(home=home) as graph:

@@ -54,7 +54,7 @@ class PointwiseOperation(Descriptor):
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
-        "pointwise": attribute("OPERATION_POINTWISE_PW_DESCRIPTOR", "BACKEND_DESCRIPTOR"),
+        "pointwise": attribute("OPERATION_POINTWISE_PW_DESCRIPTOR", "BACKEND_DESCRIPTOR", takes="POINTWISE"),
         "x": attribute("OPERATION_POINTWISE_XDESC", "BACKEND_DESCRIPTOR"),
         "b": attribute("OPERATION_POINTWISE_BDESC", "BACKEND_DESCRIPTOR"),
         "t": attribute("OPERATION_POINTWISE_TDESC", "BACKEND_DESCRIPTOR"),

@@ -63,7 +63,7 @@ class RngOperation(Descriptor):
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
-        "rng": attribute("OPERATION_RNG_DESC", "BACKEND_DESCRIPTOR"),
+        "rng": attribute("OPERATION_RNG_DESC", "BACKEND_DESCRIPTOR", takes="RNG"),
         "y": attribute("OPERATION_RNG_YDESC", "BACKEND_DESCRIPTOR"),
         "seed": attribute("OPERATION_RNG_SEED"),
         "offset": attribute("OPERATION_RNG_OFFSET_DESC", "BACKEND_DESCRIPTOR"),

@@ -40,7 +40,7 @@ class ReductionOperation(Descriptor):
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
-        "reduction": attribute("OPERATION_REDUCTION_DESC", "BACKEND_DESCRIPTOR"),
+        "reduction": attribute("OPERATION_REDUCTION_DESC", "BACKEND_DESCRIPTOR", takes="REDUCTION"),
         "x": attribute("OPERATION_REDUCTION_XDESC", "BACKEND_DESCRIPTOR"),
         "y": attribute("OPERATION_REDUCTION_YDESC", "BACKEND_DESCRIPTOR"),
         "group_offset": attribute("OPERATION_REDUCTION_GROUP_OFFSET_DESC", "BACKEND_DESCRIPTOR"),

@@ -79,7 +79,7 @@ class ResampleForward(Descriptor):
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
-        "resample": attribute("OPERATION_RESAMPLE_FWD_DESC", "BACKEND_DESCRIPTOR"),
+        "resample": attribute("OPERATION_RESAMPLE_FWD_DESC", "BACKEND_DESCRIPTOR", takes="RESAMPLE"),
         "alpha": attribute("OPERATION_RESAMPLE_FWD_ALPHA", "DOUBLE"),
         "beta": attribute("OPERATION_RESAMPLE_FWD_BETA", "DOUBLE"),
         "x": attribute("OPERATION_RESAMPLE_FWD_XDESC", "BACKEND_DESCRIPTOR"),
@@ -105,7 +105,7 @@ class ResampleBackward(Descriptor):
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
-        "resample": attribute("OPERATION_RESAMPLE_BWD_DESC", "BACKEND_DESCRIPTOR"),
+        "resample": attribute("OPERATION_RESAMPLE_BWD_DESC", "BACKEND_DESCRIPTOR", takes="RESAMPLE"),
         "alpha": attribute("OPERATION_RESAMPLE_BWD_ALPHA", "DOUBLE"),
         "beta": attribute("OPERATION_RESAMPLE_BWD_BETA", "DOUBLE"),
         "dx": attribute("OPERATION_RESAMPLE_BWD_DXDESC", "BACKEND_DESCRIPTOR"),

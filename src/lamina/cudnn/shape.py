@@ -31,6 +31,8 @@ class Concatenate(Descriptor):
     }
 
     def __init__(self, inputs: Sequence[Tensor], y: Tensor, axis: int, *, inplace: int | None = None) -> None:
+        if isinstance(inputs, Tensor) or not all(isinstance(x, Tensor) for x in inputs):
+            raise TypeError(f"Concatenate: inputs must be a sequence of Tensors, got {inputs!r}")
         if y.virtual:
             raise ValueError(
                 f"Concatenate: y must be stored in memory, got the virtual {y}; make it without virtual=True"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type, named
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type, integers, named
 
 _REORDERING = c.cudnnBackendTensorReordering_t
 
@@ -17,7 +17,7 @@ class Tensor(Descriptor):
     Args:
         dimensions: sizes, in the order N, C, spatial (K, C, spatial for a filter), whatever the memory order.
         strides: one per dimension, in elements; channels last has stride 1 at C.
-        data_type: "bfloat16", "float32", … or a cudnnDataType_t.
+        data_type: "bfloat16", "float32", …, a dtype of NumPy, PyTorch or Lamina, or a cudnnDataType_t.
         uid: the number that the variant pack binds an address to; unique in its graph.
         virtual: lives only inside the graph; no memory is bound to it.
         alignment: bytes that its address is a multiple of.
@@ -60,9 +60,12 @@ class Tensor(Descriptor):
         ragged_offset: Tensor | None = None,
         ragged_multiplier: int | None = None,
     ) -> None:
-        if len(dimensions) != len(strides):
-            raise ValueError(f"tensor: {len(dimensions)} dimensions but {len(strides)} strides")
-        self.dimensions, self.strides = tuple(dimensions), tuple(strides)
+        self.dimensions, self.strides = (
+            integers("Tensor: dimensions", dimensions),
+            integers("Tensor: strides", strides),
+        )
+        if len(self.dimensions) != len(self.strides):
+            raise ValueError(f"tensor: {len(self.dimensions)} dimensions but {len(self.strides)} strides")
         self.data_type, self.uid, self.virtual = _type(data_type), uid, virtual
         super().__init__(
             uid=uid,

@@ -388,6 +388,8 @@ class CudaStream(Stream):
         if mode not in _CAPTURE_MODES:
             raise ValueError(f"capture: mode must be one of {sorted(_CAPTURE_MODES)}, got {mode!r}")
         self.check_open()
+        if self.capturing:
+            raise DeviceError(f"capture: {self!r} is being captured already; end that capture first")
         driver = _cuda.open_cuda().driver
         with no_capture(), self.device.current(), early_starts():
             _cuda.call("cuStreamBeginCapture", self.handle, driver.CUstreamCaptureMode(_CAPTURE_MODES[mode]))
@@ -432,6 +434,8 @@ class CudaStream(Stream):
         """Wait for the queued work and free the stream. Idempotent; a default stream is never closed."""
         if self._queue is None or self._queue.closed:
             return
+        if self.capturing:
+            raise DeviceError(f"close: {self!r} is being captured; end the capture first")
         self.synchronize()  # memory that was freed on this stream may now be used by any other
         self._queue.close()
 
@@ -470,7 +474,7 @@ class CapturedGraph(Uncopied):
         """Queue the whole graph on `stream` (its own by default).
 
         Raises:
-            DeviceError: the capture has not ended or failed, or the graph is closed.
+            DeviceError: the capture has not ended or failed, or the graph or the stream is closed.
         """
         self.bind(stream)()
 
@@ -482,7 +486,7 @@ class CapturedGraph(Uncopied):
         """
         if self._executable is None:
             raise DeviceError("launch: the graph is closed, or its capture has not ended")
-        where = self._stream if stream is None else as_stream(stream, self._stream.device)
+        where = as_stream(self._stream if stream is None else stream, self._stream.device)
         launch, executable, handle = _cuda.direct("cuGraphLaunch"), int(self._executable), where.handle
         enter, leave, lock = where.device.platform.enter, where.device.platform.leave, self._lock
 

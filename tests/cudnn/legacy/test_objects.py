@@ -9,8 +9,10 @@ import sys
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
+import lamina
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnBadParam, CudnnError, CudnnNotSupported
 from lamina.cudnn import legacy
@@ -435,3 +437,30 @@ def test_threads_make_read_and_close_their_own_objects() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: legacy.TensorDescriptor("abc"), "dims must be a sequence of whole numbers, got 'abc'"),
+        (lambda: legacy.TensorDescriptor(5), "dims must be a sequence of whole numbers, got 5"),
+        (lambda: legacy.TensorDescriptor((2, 3.7)), r"dims must be a sequence of whole numbers, got \(2, 3.7\)"),
+        (lambda: legacy.TensorDescriptor((2, 3), strides=(3, 1.5)), "strides must be a sequence of whole"),
+        (lambda: legacy.Convolution(pad=1.5), "pad must be a sequence of whole numbers, got 1.5"),
+        (lambda: legacy.Convolution(pad="1"), "pad must be a sequence of whole numbers, got '1'"),
+        (lambda: legacy.Pooling(window=2, stride=0.5), "stride must be a sequence of whole numbers, got 0.5"),
+        (
+            lambda: legacy.RNNData(max_length=3, batch=2, vector_size=4, lengths=(3, 1.5)),
+            r"lengths must be a sequence of whole numbers, got \(3, 1.5\)",
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_not_whole_are_refused_by_name(make: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        make()
+
+
+def test_numbers_and_types_of_numpy_and_lamina_are_taken() -> None:
+    assert legacy.Convolution(pad=np.int64(2)).get().pad == (2, 2)
+    for kind in (np.float16, np.dtype("float16"), lamina.float16):
+        assert legacy.TensorDescriptor((2, 3), data_type=kind).data_type == c.CUDNN_DATA_HALF  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from lamina.c import cudnn as c
+from lamina.cudnn.descriptor import integers
 from lamina.cudnn.legacy.attention_weights import AttentionLayout, WeightEntry
 from lamina.cudnn.legacy.base import AnyHandle, Descriptor, Memory, call
 from lamina.cudnn.legacy.flags import PREFIXES, DataType, MathType, Name, flag, short
@@ -313,7 +314,7 @@ class MultiHeadAttention(Descriptor):
         """(low, high) per query position, as host arrays."""
         if window is None:
             return [0] * q_desc.time, [self.max_kv_length] * q_desc.time
-        low, high = ([int(v) for v in side] for side in window)
+        low, high = (list(integers("window", side)) for side in window)
         if not len(low) == len(high) == q_desc.time:
             raise ValueError(
                 f"attention: window has {len(low)} and {len(high)} entries, the queries have {q_desc.time} positions"

@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import wraps
 from inspect import isfunction, signature
+from numbers import Integral
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from lamina.c import cudnn as c
 from lamina.c._arguments import Pointer
 from lamina.c._arguments import short as short_text
+from lamina.cudnn.descriptor import integers
 from lamina.cudnn.handle import Handle as BaseHandle
 from lamina.cudnn.legacy.flags import short
 from lamina.runtime import Buffer
@@ -243,17 +245,19 @@ def _value(held: Any) -> Any:
 # ---------------------------------------------------------------------------------------------- dims, pairs
 def spread(name: str, value: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """One number per spatial axis: a number is repeated, a sequence must have `rank` entries."""
-    if isinstance(value, int):
-        return (value,) * rank
-    numbers = tuple(int(v) for v in value)
+    if isinstance(value, Integral):
+        return (int(value),) * rank
+    numbers = integers(name, value)
     if len(numbers) != rank:
         raise ValueError(f"{name}={numbers} has {len(numbers)} entries, there are {rank} spatial axes")
     return numbers
 
 
-def spatial_rank(default: int, *values: int | Sequence[int]) -> int:
-    """How many spatial axes the settings are for: the length of the first that is a sequence. Raises ValueError."""
-    rank = next((len(value) for value in values if not isinstance(value, int)), default)
+def spatial_rank(default: int, **values: int | Sequence[int]) -> int:
+    """How many spatial axes the settings are for: the length of the first that is a sequence. Raises ValueError, and
+    TypeError that names what is neither a whole number nor a sequence of them."""
+    lengths = [len(integers(name, v)) for name, v in values.items() if not isinstance(v, Integral)]
+    rank = lengths[0] if lengths else default
     if not isinstance(rank, int) or not 1 <= rank <= _MOST_SPATIAL:
         raise ValueError(f"spatial: there are 1 to {_MOST_SPATIAL} spatial axes, got {rank!r}")
     return rank

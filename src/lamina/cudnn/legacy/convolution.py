@@ -64,7 +64,7 @@ class ConvolutionBase(Descriptor):
         spatial: int = 2,
     ) -> None:
         super().__init__()
-        rank = spatial_rank(spatial, pad, stride, dilation)
+        rank = spatial_rank(spatial, pad=pad, stride=stride, dilation=dilation)
         window = [
             spread(name, value, rank)
             for name, value in (("pad", pad), ("stride", stride), ("dilation", dilation))

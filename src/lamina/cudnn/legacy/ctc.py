@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lamina.c import cudnn as c
+from lamina.cudnn.descriptor import integers
 from lamina.cudnn.legacy.base import AnyHandle, Descriptor, Memory, call
 from lamina.cudnn.legacy.flags import CTCAlgorithm, CTCGradient, DataType, LossNormalization, Name, flag
 from lamina.cudnn.legacy.handles import scratch
@@ -146,4 +147,4 @@ def _host(name: str, values: Any) -> list[int]:
         raise TypeError(
             f"{name}: without max_label_length labels are ints on the host, got {type(values).__name__}"
         )
-    return [int(number) for number in numbers]
+    return list(integers(name, numbers))

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias, TypeVar, cast
 
 from lamina.c import cudnn as c
 from lamina.c._enum import CEnum
-from lamina.cudnn.descriptor import DATA_TYPES
+from lamina.cudnn.descriptor import DATA_TYPES, dtype_name
 
 Status: TypeAlias = c.cudnnStatus_t
 ErrorQuery: TypeAlias = c.cudnnErrQueryMode_t
@@ -150,7 +150,8 @@ def flag(kind: type[_Flag], value: Name) -> _Flag:
 
     Args:
         kind: one of the enums of this module.
-        value: a member, a number, a C name ("CUDNN_POOLING_MAX"), or a short name ("max"), in any case.
+        value: a member, a number, a C name ("CUDNN_POOLING_MAX"), or a short name ("max"), in any case; of element
+            types also a dtype of NumPy, PyTorch or Lamina.
 
     Raises:
         ValueError: no such name; the text lists those there are. A number that the header does not know
@@ -158,6 +159,8 @@ def flag(kind: type[_Flag], value: Name) -> _Flag:
     """
     if type(value) is kind:
         return value
+    if kind is DataType:
+        value = dtype_name(value) or value
     if not isinstance(value, (str, int)) or isinstance(value, (bool, IntEnum)):
         raise TypeError(f"{kind.__name__}: one of its members, a name or a number is wanted, got {value!r}")
     return cast(_Flag, _flag(kind, value))

@@ -49,7 +49,7 @@ class Pooling(Descriptor):
     ) -> None:
         super().__init__()
         steps = window if stride is None else stride
-        rank = self._rank = spatial_rank(spatial, window, pad, steps)
+        rank = self._rank = spatial_rank(spatial, window=window, pad=pad, stride=steps)
         sizes = [
             spread(name, value, rank) for name, value in (("window", window), ("pad", pad), ("stride", steps))
         ]

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnNotSupported
+from lamina.cudnn.descriptor import integers
 from lamina.cudnn.legacy.base import Descriptor, call
 from lamina.cudnn.legacy.flags import PREFIXES, DataType, Name, flag
 from lamina.cudnn.legacy.rnn_weights import numpy_type
@@ -79,7 +80,7 @@ class RNNData(Descriptor):
             flag(DataType, data_type),
             flag(RNNLayout, _ALIASES.get(layout.lower(), layout) if isinstance(layout, str) else layout),
         )
-        sizes = (max_length,) * batch if lengths is None else tuple(int(n) for n in lengths)
+        sizes = (max_length,) * batch if lengths is None else integers("lengths", lengths)
         packed = where == c.CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED
         _check_lengths(sizes, max_length, batch, packed)
         super().__init__()

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from lamina.c import cudnn as c
+from lamina.cudnn.descriptor import integers
 from lamina.cudnn.legacy.base import AnyHandle, Descriptor, call
 from lamina.cudnn.legacy.flags import PREFIXES, DataType, Name, flag, short
 from lamina.cudnn.legacy.handles import Handle
@@ -74,7 +75,7 @@ class SequenceData(Descriptor):
             )
         if sorted(order) != sorted(_AXES):
             raise ValueError(f"SequenceData: order must hold 'time', 'batch' and 'beam', got {tuple(order)}")
-        sizes = (time,) * (batch * beam) if lengths is None else tuple(int(n) for n in lengths)
+        sizes = (time,) * (batch * beam) if lengths is None else integers("lengths", lengths)
         _check_lengths(sizes, time, batch, beam)
         super().__init__()
         self.time, self.batch, self.beam, self.vector_size = time, batch, beam, vector_size

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 from lamina.c import cudnn as c
+from lamina.cudnn.descriptor import integers
 from lamina.cudnn.legacy.base import Descriptor, call
 from lamina.cudnn.legacy.flags import DataType, Name, TensorFormat, flag
 
 _MAX = 8  # CUDNN_DIM_MAX
 
 
-def to_c(numbers: Sequence[int], format: TensorFormat | None) -> tuple[int, ...]:
-    """Numbers per axis in the format's order -> in C's, which is N, C, spatial for every format."""
-    n = tuple(int(v) for v in numbers)
+def to_c(numbers: Sequence[int], format: TensorFormat | None, what: str = "dims") -> tuple[int, ...]:
+    """Numbers per axis in the format's order -> in C's, which is N, C, spatial for every format.
+
+    Raises TypeError that names `what` they are.
+    """
+    n = integers(what, numbers)
     return (n[0], n[-1], *n[1:-1]) if format == TensorFormat.CUDNN_TENSOR_NHWC and len(n) > 2 else n
 
 
@@ -39,7 +43,7 @@ class TensorDescriptor(Descriptor):
     Args:
         dims: sizes, in the order that the format names: (N, C, H, W) for "nchw" and "nchw_vect_c",
             (N, H, W, C) for "nhwc", with more or fewer spatial axes alike. 2 to 8 axes; pad to 4 with ones.
-        data_type: "float32", "float16", "bfloat16", "float64", "int8", "int8x4", … or a DataType.
+        data_type: "float32", "float16", "bfloat16", "float64", "int8", "int8x4", …, a dtype or a DataType.
         format: "nchw", "nhwc" or "nchw_vect_c" (with int8x4, uint8x4, int8x32: C counts single channels and
             is a multiple of 4 or 32). None: `strides` alone say where elements are, dims are N, C, spatial.
         strides: elements from one index to the next, per axis in the order of dims; left out: packed.
@@ -63,7 +67,7 @@ class TensorDescriptor(Descriptor):
             return
         if self.format == TensorFormat.CUDNN_TENSOR_NCHW_VECT_C:
             raise ValueError("format='nchw_vect_c' is packed: leave strides out")
-        steps = _packed(sizes) if strides is None else to_c(strides, self.format)
+        steps = _packed(sizes) if strides is None else to_c(strides, self.format, "strides")
         if len(steps) != len(sizes):
             raise ValueError(f"dims={tuple(dims)} and strides={tuple(strides or ())} differ in length")
         call(c.cudnnSetTensorNdDescriptor, self, kind, len(sizes), sizes, steps)
