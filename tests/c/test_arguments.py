@@ -117,6 +117,14 @@ def test_handles_structures_and_addresses() -> None:
     assert list(a.addresses(tensors)) == [ctypes.addressof(t) for t in tensors]
 
 
+def test_dims_are_whole_and_fit() -> None:
+    with pytest.raises(OverflowError, match="does not fit into 64-bit integers"):
+        a.dims((1 << 64, 1), 2, "dims")
+    for wrong in (5, "ab", (1.5, 2), True):
+        with pytest.raises(TypeError, match=r"^`dims`=.*: a sequence of integers is wanted$"):
+            a.dims(wrong, 1, "dims")
+
+
 def test_short_shows_values_compactly() -> None:
     assert a.short(0x7F0000001000) == "0x7f0000001000"
     assert a.short(np.zeros((2, 3))) == "<ndarray (2, 3) float64>"

@@ -298,6 +298,11 @@ def test_a_constant_that_is_too_new_is_named_in_the_error() -> None:
         (2**32 + 1, OverflowError, "`n`=0x100000001: 4294967297 does not fit"),
         (1.5, TypeError, "`n`=1.5: an integer is wanted, not float"),
         ("1", TypeError, "`n`='1': an integer is wanted, not str"),
+        (
+            "CUDNN_DATA_HALF",
+            TypeError,
+            "`n`='CUDNN_DATA_HALF': an integer is wanted, not str; the constant CUDNN_DATA_HALF has this name",
+        ),
         (None, TypeError, "`n`=None: an integer is wanted, not NoneType"),
     ],
 )
@@ -305,6 +310,22 @@ def test_integers_are_never_cut_or_guessed(tensor: int, bad: Any, kind: type[Exc
     with pytest.raises(kind) as caught:
         c.cudnnSetTensor4dDescriptor(tensor, 0, 0, bad, 4, 8, 8)
     assert f"cudnnSetTensor4dDescriptor: {text}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dims", "kind", "text"),
+    [
+        (5, TypeError, "`dimA`=5: a sequence of integers is wanted"),  # no address, which would crash
+        ("ab", TypeError, "`dimA`='ab': a sequence of integers is wanted"),
+        ((1, 2.5), TypeError, "`dimA`=(1, 2.5): a sequence of integers is wanted"),
+        ((1, 1 << 40), OverflowError, "`dimA`=(1, 1099511627776) does not fit into 32-bit integers"),
+        ((1,), ValueError, "`dimA` has 1 entries, 2 are read"),
+    ],
+)
+def test_sequences_are_never_cut_or_guessed(tensor: int, dims: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        c.cudnnSetTensorNdDescriptor(tensor, 0, 2, dims, (1, 1))
+    assert str(caught.value) == f"cudnnSetTensorNdDescriptor: {text}"
 
 
 def test_numpy_integers_are_integers(tensor: int) -> None:

@@ -159,6 +159,8 @@ def test_policy_belongs_to_its_thread() -> None:
 
 
 def test_policy_refuses() -> None:
+    with pytest.raises(TypeError, match="policy: algorithm must be a name, got None"):
+        Policy(algorithm=None)  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match="algorithm must be one of auto, heuristic, fastest, fallback, .* got 'fft'"
     ):

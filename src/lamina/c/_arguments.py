@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Mapping, Sequence
 from ctypes import Array, Structure, Union, byref, c_int, c_int64, c_void_p
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, runtime_checkable
@@ -205,7 +206,8 @@ def converted(value: Any, code: str) -> Any:
     if code in ("s", "c"):
         return value.encode() if isinstance(value, str) else value
     if not hasattr(value, "__index__"):
-        raise TypeError(f"an integer is wanted, not {type(value).__name__}")
+        hint = f"; the constant {value} has this name" if _is_constant(value) else ""
+        raise TypeError(f"an integer is wanted, not {type(value).__name__}{hint}")
     return _integer(value, code if code in _RANGES else "i")
 
 
@@ -215,33 +217,78 @@ def integers(element: Any, values: Any, least: int, name: str) -> Any:
     `least` is the number of entries that the library reads: fewer raise ValueError, instead of a read past the end.
     """
     if type(values) is not list and type(values) is not tuple:
-        if values is None or isinstance(values, int | c_void_p | ctypes._Pointer):
+        if _is_address(values):
             return values
         if isinstance(values, Array) and getattr(values, "_type_", None) is element:
             _enough(len(values), least, name)
             return values
-        values = values.tolist() if hasattr(values, "tolist") else list(values)
-    count = len(values)
-    _enough(count, least, name)
-    array = (element * count)(*values)
-    if array[:] != list(values):  # ctypes truncates integers that do not fit
-        raise OverflowError(f"`{name}`={values} does not fit into {8 * ctypes.sizeof(element)}-bit integers")
+        values = _entries(values, name)
+    _enough(len(values), least, name)
+    return _array(element, len(values), values, name)
+
+
+def _is_address(values: Any) -> bool:
+    """Whether an array is given by its address, or null. A small number is none: it was meant as an entry."""
+    if isinstance(values, int) and not isinstance(values, bool):
+        return values == 0 or values >= _FIRST_ADDRESS
+    return values is None or isinstance(values, c_void_p | ctypes._Pointer)
+
+
+def _entries(values: Any, name: str) -> list[Any]:
+    """The entries of a sequence of any kind. Raises TypeError."""
+    found = values.tolist() if hasattr(values, "tolist") else values
+    if not hasattr(found, "__iter__") or isinstance(found, str | bytes):
+        raise TypeError(f"{_function()}`{name}`={short(values)}: a sequence of integers is wanted")
+    return list(found)
+
+
+def _array(element: Any, count: int, values: Any, name: str) -> Any:
+    """A C array of `count` integers that begins with these. Raises TypeError, OverflowError."""
+    try:
+        array = (element * count)(*values)
+    except TypeError:
+        raise TypeError(f"{_function()}`{name}`={short(values)}: a sequence of integers is wanted") from None
+    if array[: len(values)] != list(values):  # ctypes truncates integers that do not fit
+        raise OverflowError(
+            f"{_function()}`{name}`={values} does not fit into {8 * ctypes.sizeof(element)}-bit integers"
+        )
     return array
+
+
+def _function() -> str:
+    """The C function whose argument is converted, for an error message."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    name = frame.f_code.co_name
+    return f"{name}: " if name.startswith(_PREFIXES) else ""
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a text is the name of a constant, given instead of it."""
+    return isinstance(value, str) and value.isidentifier() and value.lower().startswith(_PREFIXES)
+
+
+_PREFIXES: Final = ("cudnn", "dnnl", "cublas")
+#: No memory is mapped below.
+_FIRST_ADDRESS: Final = 4096
 
 
 def _enough(count: int, least: int, name: str) -> None:
     if count < least:
-        raise ValueError(f"`{name}` has {count} entries, {least} are read")
+        raise ValueError(f"{_function()}`{name}` has {count} entries, {least} are read")
 
 
 def dims(values: Any, least: int, name: str) -> Any:
     """A `dnnl_dims_t` (12 int64, padded with zeros) from a sequence; None and addresses pass as they are."""
-    if values is None or isinstance(values, (int, c_void_p, ctypes._Pointer)):
+    if _is_address(values):
         return values
-    values = values.tolist() if hasattr(values, "tolist") else tuple(values)
+    values = _entries(values, name)
     if not least <= len(values) <= 12:
-        raise ValueError(f"`{name}`={list(values)} has {len(values)} entries, {least} to 12 are allowed")
-    return (c_int64 * 12)(*values)
+        raise ValueError(
+            f"{_function()}`{name}`={values} has {len(values)} entries, {least} to 12 are allowed"
+        )
+    return _array(c_int64, 12, values, name)
 
 
 def floats(values: Any, name: str) -> Any:

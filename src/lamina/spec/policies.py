@@ -112,6 +112,8 @@ class Policy:
 
 def _algorithm(field: str, name: str) -> tuple[str, bool]:
     """The algorithm's canonical name, and whether the given name implies `once`. Raises ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"policy: {field} must be a name, got {name!r}")
     found, once = ALIASES.get(name, (name, False))
     if found not in ALGORITHMS and not _NAMED.fullmatch(found):
         known = ", ".join((*ALGORITHMS, *ALIASES))
