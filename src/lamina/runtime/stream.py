@@ -147,7 +147,8 @@ class Stream(Uncopied):
     def capture(self, mode: str = "relaxed", home: Stream | None = None) -> Iterator[CapturedGraph]:
         """Record the work queued inside the ``with`` block as a graph instead of running it (CUDA only).
 
-        The graph refers to memory by address: its buffers must outlive it (`CapturedGraph.keep`).
+        The graph refers to memory by address: its buffers must outlive it (`CapturedGraph.keep`). That includes what
+        eager ops allocate and free meanwhile, so capture kernels, copies and plans; for ops compile a function.
 
         Args:
             mode: CUDA's capture mode, which restricts calls meanwhile: "relaxed" (none), "thread_local" or "global".
@@ -286,11 +287,11 @@ class OwnedQueue(Uncopied):
     left: the stream object is gone, so that no work will follow. Set by a finalizer, which calls nothing.
     """
 
-    __slots__ = ("__weakref__", "closed", "device", "handle", "left")
+    __slots__ = ("__weakref__", "closed", "handle", "left")
     ends = True
 
-    def __init__(self, device: Device, handle: int) -> None:
-        self.device, self.handle = device, handle
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
         self.closed = self.left = False
 
     def over(self) -> bool:
@@ -322,7 +323,7 @@ class CudaStream(Stream):
     def __init__(self, device: Device, handle: int, priority: int = 0, *, owned: bool = True) -> None:
         super().__init__(device)
         self.handle, self.priority = handle, priority
-        self._queue = OwnedQueue(device, handle) if owned else None
+        self._queue = OwnedQueue(handle) if owned else None
         self.owner: object = None  # the other library's stream object that this one wraps
 
     @property
