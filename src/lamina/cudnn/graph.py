@@ -31,7 +31,7 @@ from lamina.cudnn.handle import Handle
 from lamina.cudnn.plan import ExecutionPlan, KernelCache
 from lamina.cudnn.store import PlanStore
 from lamina.cudnn.tensor import Tensor
-from lamina.runtime.memory import checked_bytes
+from lamina.runtime.arena import checked_bytes
 
 
 class NoPlanError(RuntimeError):

@@ -20,7 +20,7 @@ from lamina.files.torch_file import is_torch, scan_torch
 from lamina.files.torch_writer import save_torch
 from lamina.ops.arguments import checked
 from lamina.runtime import write_atomically
-from lamina.runtime.memory import parse_bytes
+from lamina.runtime.arena import parse_bytes
 from lamina.tensors import Tensor
 
 Array = np.ndarray[Any, Any]

@@ -12,6 +12,7 @@ from lamina._lazy import lazy, listing
 
 if TYPE_CHECKING:
     from lamina.runtime._cuda import import_beside, open_beside, open_nvrtc
+    from lamina.runtime.arena import Arena, Statistics, parse_bytes
     from lamina.runtime.arrays import as_buffer, is_array, share
     from lamina.runtime.atomic_file import check_writable, write_atomically
     from lamina.runtime.cache import DiskCache, cache_directory, digest, distrust, make_private, open_private
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     )
     from lamina.runtime.library_handles import LibraryState, library_state
     from lamina.runtime.machine import Machine
-    from lamina.runtime.memory import Arena, Buffer, Statistics, host_array, parse_bytes
+    from lamina.runtime.memory import Buffer, host_array
     from lamina.runtime.platforms import MemoryInfo
     from lamina.runtime.printing import fetch, show
     from lamina.runtime.random import DeviceGenerator
@@ -133,7 +134,7 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
-        "Arena": "lamina.runtime.memory",
+        "Arena": "lamina.runtime.arena",
         "Buffer": "lamina.runtime.memory",
         "CaptureInvalidated": "lamina.runtime.errors",
         "CapturedCopy": "lamina.runtime.stream",
@@ -155,7 +156,7 @@ __getattr__ = lazy(
         "MemoryInfo": "lamina.runtime.platforms",
         "NoGpuError": "lamina.runtime.errors",
         "OutOfMemoryError": "lamina.runtime.errors",
-        "Statistics": "lamina.runtime.memory",
+        "Statistics": "lamina.runtime.arena",
         "Stream": "lamina.runtime.stream",
         "Worker": "lamina.runtime.worker",
         "Workspaces": "lamina.runtime.workspace",
@@ -192,7 +193,7 @@ __getattr__ = lazy(
         "open_beside": "lamina.runtime._cuda",
         "open_nvrtc": "lamina.runtime._cuda",
         "open_private": "lamina.runtime.cache",
-        "parse_bytes": "lamina.runtime.memory",
+        "parse_bytes": "lamina.runtime.arena",
         "pinned": "lamina.runtime.compute_device",
         "renew_after_fork": "lamina.runtime.fork",
         "retry_capture": "lamina.runtime.stream",

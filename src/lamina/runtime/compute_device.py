@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager
 from typing import Any, SupportsIndex
 
 from lamina.runtime import _cuda
+from lamina.runtime.arena import Statistics
 from lamina.runtime.errors import DeviceError, NoGpuError
 from lamina.runtime.machine import Machine
-from lamina.runtime.memory import Buffer, Statistics, Supply, allocate
+from lamina.runtime.memory import Buffer, Supply, allocate
 from lamina.runtime.platforms import (
     CudaPlatform,
     HostPlatform,

@@ -15,11 +15,12 @@ import numpy as np
 
 from lamina._cached import cached_property
 from lamina.runtime import _cuda
+from lamina.runtime.arena import Arena, HostResource, cap_from_environment
 from lamina.runtime.cores import usable_cores
 from lamina.runtime.errors import DeviceError, NoGpuError
 from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.machine import Machine, measured
-from lamina.runtime.memory import Arena, HostResource, cap_from_environment, host_copy, host_fill
+from lamina.runtime.memory import host_copy, host_fill
 from lamina.runtime.stream import CudaStream, Stream, may_start_early, no_capture
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lamina.runtime import _cuda, arrays
+from lamina.runtime.arena import checked_bytes
 from lamina.runtime.compute_device import Device, pinned
-from lamina.runtime.memory import Buffer, checked_bytes, host_array
+from lamina.runtime.memory import Buffer, host_array
 from lamina.runtime.platforms import platform_context
 from lamina.runtime.stream import Stream, StreamLike, as_stream
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 
+from lamina.runtime.arena import checked_bytes, size_class
 from lamina.runtime.compute_device import Device
-from lamina.runtime.memory import Buffer, checked_bytes, size_class
+from lamina.runtime.memory import Buffer
 from lamina.runtime.stream import Stream, StreamLike, as_stream
 
 _GRAIN = 2 << 20
