@@ -22,6 +22,7 @@ from lamina.ops.core import (
     DeviceLike,
     Op,
     Operand,
+    UnrecordedWriteError,
     inferred,
     is_number,
     recorder,
@@ -217,6 +218,11 @@ class Tensor(InPlace["Tensor"]):
         if (by := recorder()) is not None:
             by.write(self, values)
             return self
+        if isinstance(values, Operand) and values.records:
+            raise UnrecordedWriteError(
+                f"copy_: traced values {values} are not written to a tensor {self._spec} outside of their trace; "
+                "return them from the traced function"
+            )
         source = values if isinstance(values, Tensor) else as_tensor(np.asarray(values))
         if source.shape != self.shape:
             raise ShapeError(f"copy_: cannot write shape {source.shape} into a tensor of shape {self.shape}")

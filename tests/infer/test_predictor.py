@@ -373,3 +373,51 @@ def test_a_network_in_float64_is_computed_in_it() -> None:
     mixed = nn.Sequential(nn.Linear(3, 2))
     mixed.scale = nn.Parameter(np.ones(2))
     assert Predictor(mixed, device="cpu")(x.astype(np.float32)).dtype == lm.float32
+
+
+class Masked(nn.Module):
+    """Writes over what it computes."""
+
+    def __init__(self) -> None:
+        self.inner = nn.Linear(3, 4)
+
+    def forward(self, x: Any) -> Any:
+        y = self.inner(x).clone()
+        y[:, 0] = 0.0
+        y[:, 1:3] += 1
+        return y.mul_(2)
+
+
+class Counting(nn.Module):
+    """Has a state that each call writes: in place, or as an attribute."""
+
+    def __init__(self, in_place: bool) -> None:
+        self.in_place = in_place
+        self.register_buffer("calls", lm.zeros(3))
+
+    def forward(self, x: Any) -> Any:
+        if self.in_place:
+            self.calls.add_(1.0)
+        else:
+            self.calls = self.calls + 1.0
+        return x + self.calls
+
+
+def test_a_network_may_write_over_what_it_computes() -> None:
+    net, x = Masked().eval(), floats(5, 3)
+    wanted = net(lm.tensor(x)).numpy()
+    for call in (
+        Predictor(net, device="cpu"),
+        Inferer(net, device="cpu"),
+        Inferer(net, device="cpu", max_batch=8),
+    ):
+        np.testing.assert_allclose(call(x).numpy(), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", [None, "bf16"])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_state_is_not_kept_from_call_to_call(in_place: bool, precision: str | None) -> None:
+    """So that a network with one is refused: it would give each call the first one's answer."""
+    predictor = Predictor(Counting(in_place), device="cpu", precision=precision)
+    with pytest.raises(TypeError, match=r"Counting: forward writes to 'calls'|is its caller's.*\(calls\)"):
+        predictor(floats(2, 3))

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from lamina._lazy import lazy, listing
 from lamina.graph.ir.autodiff import gradients
-from lamina.graph.ir.graph import Graph, Node, Value, constant, trace
+from lamina.graph.ir.capture import trace
+from lamina.graph.ir.graph import Graph, Node, Value, constant
 from lamina.graph.ir.serialize import load, save
 from lamina.graph.planning.rematerialize import MemoryLimitError
 from lamina.graph.run.executable import Executable, compile

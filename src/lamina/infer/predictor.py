@@ -21,7 +21,7 @@ from lamina.graph.run.tuning import TuningState
 from lamina.nn import Module
 from lamina.nn.mixed_precision import precision_of
 from lamina.nn.module import evaluating
-from lamina.nn.parameter import become, standing_in
+from lamina.nn.parameter import become, check_unwritten, standing_in
 from lamina.nn.settings import SameModules
 from lamina.ops.arguments import Checked
 from lamina.ops.core import BatchAxis, operand
@@ -175,11 +175,14 @@ class Predictor(Checked):
             return v.cast(compute) if v.dtype.is_float and id(x) not in wide else v
 
         def forward(*values: Any) -> Any:
-            pairs = zip(self._held.values(), values, strict=False)
-            with standing_in({id(x): cast(x, v) for x, v in pairs}):
-                return flat_outputs(self.net, structure, values[len(self._held) :], compute, master, made)
+            states = {id(x): cast(x, v) for x, v in zip(self._held.values(), values, strict=False)}
+            with standing_in(states) as after:
+                found = flat_outputs(self.net, structure, values[len(self._held) :], compute, master, made)
+                check_unwritten(type(self.net).__name__, labels, states, after)
+                return found
 
         held = [x.spec.open for x in self._held.values()]
+        labels = {id(x): name for name, x in self._held.items()}
         with evaluating(self.net), policy(tf32=self.precision.tf32), traced_for(self.device):
             graph = trace(forward, *held, *specs, names=names)
         self._same.settle()

@@ -9,7 +9,8 @@ from html import escape
 from typing import Any
 
 from lamina import _tree
-from lamina.graph.ir.graph import Graph, mark, trace
+from lamina.graph.ir.capture import trace
+from lamina.graph.ir.graph import Graph, mark
 from lamina.nn.module import Module, evaluating
 from lamina.ops.arguments import checked
 from lamina.runtime import human_bytes

@@ -127,6 +127,23 @@ def standing_in(
         _standing.reset(token)
 
 
+def check_unwritten(
+    who: str, names: Mapping[int, str], before: Mapping[int, Any], after: Mapping[int, Any]
+) -> None:
+    """Raises TypeError if the traced function wrote to a state, for programs that keep none.
+
+    names: of the states, by id; before: the values that stood for them; after: those that do now (`standing_in`).
+    """
+    by = recorder()
+    for key, name in names.items():
+        now = after[key]
+        if now is not before[key] or (by is not None and by.read(now) is not now):
+            raise TypeError(
+                f"{who}: forward writes to {name!r}, and a program in inference mode keeps no state from call to "
+                "call: make the state an argument and a result, or use lamina.jit"
+            )
+
+
 def traces() -> bool:
     """Whether a module is being traced: values replace its tensors."""
     return bool(_standing.get())

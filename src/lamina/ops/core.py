@@ -485,6 +485,10 @@ class Recorder(Protocol):
         """A value kept per owner for as long as this records, created on first request."""
 
 
+class UnrecordedWriteError(TypeError):
+    """A write to a traced value, or of one to a tensor, where nothing records writes."""
+
+
 _recorder: ContextVar[Recorder | None] = ContextVar("lamina_recorder", default=None)
 
 

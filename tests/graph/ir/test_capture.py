@@ -1,6 +1,7 @@
 """Captures: what is written over traced values and tensors, and what derivatives see of it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,14 +91,26 @@ def _total(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: sum(ops.sum(y * y) for y in _as_tuple(f(x)))
 
 
+def _into_new_ones(x: Any) -> Any:
+    """Tensors that the function makes itself."""
+    y, z = lm.zeros(4, 6, dtype=lm.float64), lm.zeros(3, dtype=lm.float64)
+    column = y[:, 5]
+    y[:, :4] = x
+    column.fill_(2.0)
+    z[1] = x.sum()
+    return y, column, z
+
+
 @pytest.mark.feature("F102")
-@pytest.mark.parametrize("f", WRITES)
+@pytest.mark.parametrize("f", [*WRITES, _into_new_ones])
 def test_what_is_written_over_traced_values_is_as_on_tensors(f: Callable[[Any], Any]) -> None:
     wanted = [y.numpy() for y in _as_tuple(f(lm.tensor(SQUARE)))]
     found = _as_tuple(lm.jit(f)(SQUARE))
     many = _as_tuple(lm.vmap(f)(np.stack([SQUARE, 2 * SQUARE])))
-    for y, z, w in zip(found, many, wanted, strict=True):
+    traced = lm.trace(f, SQUARE)(SQUARE)
+    for y, t, z, w in zip(found, traced, many, wanted, strict=True):
         np.testing.assert_allclose(y.numpy(), w, rtol=1e-12)
+        np.testing.assert_allclose(t.numpy(), w, rtol=1e-12)
         np.testing.assert_allclose(z[0].numpy(), w, rtol=1e-12)
 
 
@@ -201,11 +214,17 @@ def test_arguments_and_what_lies_outside_are_not_written() -> None:
         x[0] = 1
         return ops.sum(x)
 
-    for way in (lm.jit(f), lm.grad(f), lm.vmap(f), lm.jit(lm.grad(f))):
+    for way in (lm.jit(f), lm.grad(f), lm.vmap(f), lm.jit(lm.grad(f)), partial(lm.trace, f)):
         with pytest.raises(TypeError, match=r"argument is its caller's.*x = x\.clone\(\)"):
             way(np.ones((2, 2)))
-    with pytest.raises(TypeError, match=r"lamina\.trace is never written.*x = x\.at\[key\]\.set"):
-        lm.trace(f, X)
+    held = lm.zeros(3)
+    with pytest.raises(TypeError, match=r"writes over a tensor f32\[3\] that it does not make itself"):
+        lm.trace(lambda x: held.copy_(x[0]), X)
+    assert held.tolist() == [0, 0, 0]
+    left = []
+    lm.trace(lambda x: left.append(x * 2) or x, X)
+    with pytest.raises(TypeError, match=r"finished trace.*x = x\.at\[key\]\.set"):
+        left[0].zero_()
 
     def outside(x: Any) -> Any:
         y = x * 2

@@ -15,12 +15,11 @@ from lamina.convert.free_axes import Free, FreeAxes
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.writing import Constants, FxWriter
 from lamina.graph import Graph, Value
-from lamina.graph.ir.capture import Capture
-from lamina.graph.ir.graph import computed
+from lamina.graph.ir.capture import ConstantCapture
 from lamina.graph.passes.canonicalize import common_subexpressions, drop_identities, prune_outputs
 from lamina.nn import Module
 from lamina.nn.random import Generator
-from lamina.ops.core import Op, Operand, operand, recording
+from lamina.ops.core import Operand, operand, recording
 from lamina.spec import Spec
 from lamina.tensors import Tensor, array_spec
 
@@ -216,8 +215,8 @@ def _in_modes(parts: Sequence[Module], modes: Modes) -> Iterator[None]:
 # ---- traces
 
 
-class _NetworkCapture(Capture):
-    """Records a whole network: its own tensors are inputs, others constants, on which it computes immediately."""
+class _NetworkCapture(ConstantCapture):
+    """Records a whole network: its own tensors are inputs, others constants."""
 
     def __init__(self, own: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -225,23 +224,9 @@ class _NetworkCapture(Capture):
         self.tensors.update({id(x): x for x in own.values()})
         self.inputs.update(self.own)
 
-    def standing(self, x: Tensor) -> Value:
-        """A tensor that is not the network's, as a constant."""
-        return Value(x.spec, constant=x)
-
     def knows(self, x: Operand) -> bool:
         """Whether the values of a tensor are known already: those of unwritten constants."""
-        return id(x) not in self.own and id(x) not in self.written
-
-    def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
-        """Record op if an operand is known only at run time, else compute it."""
-        if any(isinstance(x, Operand) and not (isinstance(x, Tensor) and self.knows(x)) for x in operands):
-            return super().bind_op(op, operands)
-        return computed(op, operands)
-
-    def call_op(self, op: Op, operands: Sequence[Any]) -> Any:
-        """Record or compute op; its first output."""
-        return self.bind_op(op, operands)[0]
+        return id(x) not in self.own and super().knows(x)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,17 @@ from weakref import ref
 import numpy as np
 
 from lamina._tree import flatten, unflatten
-from lamina.graph.ir.graph import Node, Value, computed, constant, mark, reachable, strides_within, tensor_of
+from lamina.graph.ir.graph import (
+    Graph,
+    Node,
+    Value,
+    computed,
+    constant,
+    mark,
+    reachable,
+    strides_within,
+    tensor_of,
+)
 from lamina.graph.ir.surroundings import (
     PLAIN,
     SettledGuard,
@@ -27,7 +37,7 @@ from lamina.graph.ir.surroundings import (
     is_number,
     users_frame,
 )
-from lamina.ops.core import DeviceLike, Op, Operand, bind, recorder
+from lamina.ops.core import DeviceLike, Op, Operand, UnrecordedWriteError, bind, recorder, recording
 from lamina.ops.part import TensorPart
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.collective import Exchange
@@ -153,7 +163,7 @@ class Capture:
         if node is None or isinstance(node.op, Alias):
             raise TypeError(
                 f"copy_: a traced value {holder.spec} that is an argument is its caller's, who does not see what is "
-                "written: write a copy, x = x.clone()"
+                f"written{_called(holder)}: write a copy, x = x.clone()"
             )
         if node.serial < self.start:
             raise TypeError(
@@ -307,7 +317,48 @@ class Capture:
         return self.bind_op(op, operands)[0]
 
 
+class ConstantCapture(Capture):
+    """Records a function whose closed-over tensors are constants, on which it computes at once.
+
+    Views of constants are recorded, so that a write to one is seen in the other. computes: whether ops on constants
+    alone are computed; else they are recorded as all others.
+    """
+
+    def __init__(self, computes: bool = True) -> None:
+        super().__init__()
+        self.computes = computes
+
+    def standing(self, x: Tensor) -> Value:
+        """A tensor of the closure, as a constant: it keeps the memory alive, not the tensor, which the function may
+        have made itself (see `leave_behind`)."""
+        return Value(x.spec, constant=copy(x))
+
+    def knows(self, x: Operand) -> bool:
+        """Whether the values of a tensor are known already: those of unwritten constants."""
+        whole: Any = x._part.first() if isinstance(x, Tensor) and x._part is not None else None
+        return id(x) not in self.written and (whole is None or self.knows(whole))
+
+    def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """Record op if an operand is known only at run time, or if it takes a view, else compute it."""
+        if (
+            not self.computes
+            or op.takes_part
+            or any(isinstance(x, Operand) and not (isinstance(x, Tensor) and self.knows(x)) for x in operands)
+        ):
+            return super().bind_op(op, operands)
+        return computed(op, operands)
+
+    def call_op(self, op: Op, operands: Sequence[Any]) -> Any:
+        """Record or compute op; its first output."""
+        return self.bind_op(op, operands)[0]
+
+
 _ABSENT = object()
+
+
+def _called(value: Value) -> str:
+    """ " (its name)" for a value that has one."""
+    return f" ({value.name})" if value.name else ""
 
 
 def _is_switched(holder: Any, name: str, before: Any) -> bool:
@@ -451,3 +502,49 @@ def _in_tensors(kept: Any) -> Any:
     leaves, structure = flatten(kept, open_dataclasses=True)
     found = [tensor_of(x) if isinstance(x, Value) else x for x in leaves]
     return unflatten(structure, [x if y is None else y for x, y in zip(leaves, found, strict=True)])
+
+
+def trace(
+    fn: Callable[..., Any], *examples: Any, names: Sequence[str] | None = None, fold: bool = True
+) -> Graph:
+    """Run fn on traced values and return the recorded graph.
+
+    examples: one Spec, tensor or array per argument; only shapes and dtypes are used.
+    fn may return a value or a (nested) tuple, list, dict or dataclass of values; the graph's outputs are the flat
+    list. It may write in place over values and tensors that it makes itself; it is then run a second time.
+    fold: whether ops on constants are computed while it runs; otherwise they are nodes of the graph.
+    Raises TypeError if fn returns something that is neither an operand nor an array, or writes over an argument or
+    over a tensor that it does not make.
+    """
+    specs = [x if isinstance(x, Spec) else as_constant(x).spec for x in examples]
+    labels = names or [f"x{i}" for i in range(len(specs))]
+    inputs = [Value(s, name=n) for s, n in zip(specs, labels, strict=True)]
+    label = getattr(fn, "__name__", "graph").strip("<>")
+    if not fold:
+        return Graph(inputs, _recorded(fn, inputs, label, ConstantCapture(computes=False)), label)
+    try:
+        result = fn(*inputs)
+        outputs = [
+            x if isinstance(x, Value) else constant(x) for x in flatten(result, open_dataclasses=True)[0]
+        ]
+    except UnrecordedWriteError:
+        outputs = _recorded(fn, inputs, label, ConstantCapture())
+    return Graph(inputs, outputs, label)
+
+
+def _recorded(
+    fn: Callable[..., Any], inputs: Sequence[Value], label: str, capture: ConstantCapture
+) -> list[Value]:
+    """The outputs of a function, with what it writes in place. Raises TypeError if it writes what outlives the
+    call."""
+    with recording(capture), capture.attributes_apart(inputs):
+        result = fn(*inputs)
+        outputs = [capture.read(x) for x in flatten(result, open_dataclasses=True)[0]]
+    del result
+    capture.leave_behind()
+    for key in capture.written:
+        raise TypeError(
+            f"{label}: writes over a tensor {capture.tensors[key].spec} that it does not make itself, which a graph "
+            "cannot do: give it as an argument and return the new values, or use lamina.jit"
+        )
+    return outputs

@@ -8,7 +8,7 @@ that no output needs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from html import escape
@@ -18,10 +18,18 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lamina._tree import flatten
 from lamina.graph.ir.picture import picture
 from lamina.ops.arguments import DTypeLike
-from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand, recorder
+from lamina.ops.core import (
+    DeviceLike,
+    Op,
+    Operand,
+    UnrecordedWriteError,
+    bind,
+    inferred,
+    operand,
+    recorder,
+)
 from lamina.ops.destination import destination
 from lamina.ops.operators import InPlace
 from lamina.ops.origin import Origin, current_origin
@@ -158,24 +166,25 @@ class Value(InPlace["Value"]):
         """Overwrite the value from now on, and with it the value that it is a view of, and its own views.
 
         In the graph each state is a value of its own: nodes recorded before read the old one. Raises ShapeError
-        for another shape, TypeError for an argument, which belongs to the caller, and within `lamina.trace`.
+        for another shape, TypeError for an argument, which belongs to the caller.
         """
-        by = recorder()
-        if by is None:
-            raise TypeError(
-                f"copy_: a value {self.spec} of lamina.trace is never written; use the result of the method without "
-                "the _, or x = x.at[key].set(values), or lamina.jit"
-            )
-        by.write(self, values)
+        self._recorder().write(self, values)
         return self
 
     def _take(self, values: Any) -> Any:
-        """Overwrite this value, unseen by the caller if it is an argument; in `lamina.trace` the values instead."""
+        """Overwrite this value, unseen by the caller if it is an argument."""
+        self._recorder().write(self, values, within=True)
+        return self
+
+    def _recorder(self) -> Any:
+        """The recorder of writes. Raises UnrecordedWriteError if there is none."""
         by = recorder()
         if by is None:
-            return values
-        by.write(self, values, within=True)
-        return self
+            raise UnrecordedWriteError(
+                f"copy_: a value {self.spec} of a finished trace is not written any more; use the result of the "
+                "method without the _, or x = x.at[key].set(values)"
+            )
+        return by
 
     def clone(self) -> Value:
         """A copy that later writes to this value do not change; gradients flow through."""
@@ -450,22 +459,6 @@ class Graph:
             f"<div><b>{escape(repr(self))}</b><br>{picture(self)}"
             f"<details><summary>text</summary><pre>{escape(str(self))}</pre></details></div>"
         )
-
-
-def trace(fn: Callable[..., Any], *examples: Any, names: Sequence[str] | None = None) -> Graph:
-    """Run fn on traced values and return the recorded graph.
-
-    examples: one Spec, tensor or array per argument; only shapes and dtypes are used.
-    fn may return a value or a (nested) tuple, list, dict or dataclass of values; the graph's outputs are the flat
-    list.
-    Raises TypeError if fn returns something that is neither an operand nor an array.
-    """
-    specs = [x if isinstance(x, Spec) else as_constant(x).spec for x in examples]
-    labels = names or [f"x{i}" for i in range(len(specs))]
-    inputs = [Value(s, name=n) for s, n in zip(specs, labels, strict=True)]
-    result = fn(*inputs)
-    outputs = [x if isinstance(x, Value) else constant(x) for x in flatten(result, open_dataclasses=True)[0]]
-    return Graph(inputs, outputs, getattr(fn, "__name__", "graph").strip("<>"))
 
 
 def reachable(outputs: Iterable[Value]) -> list[Node]:
