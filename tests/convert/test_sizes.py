@@ -6,14 +6,19 @@ import pytest
 from lamina.convert.sizes import (
     Dim,
     Expression,
+    band,
     counted,
     difference,
+    ends,
     expression,
     filled,
     free_shape,
+    grid,
+    powers,
     probes,
     repeated,
     triangle,
+    two_values,
 )
 from lamina.graph import trace
 from lamina.spec import Spec, float32
@@ -50,11 +55,25 @@ def test_a_share_of_a_size() -> None:
     assert written(expression((3, 6, 9), [Dim("x", 0, (6, 12, 18))])) == "Div(b,2)"
 
 
+def test_a_rounded_share_needs_many_traces() -> None:
+    """Three sizes agree with several formulas."""
+    sizes = (8, 9, 10, 11, 13, 15, 20)
+    few, many = Dim("x", 0, (8, 10, 13)), Dim("x", 0, sizes)
+    assert expression(tuple(n // 3 for n in few.sizes), [few]) is None
+    assert written(expression(tuple(n // 3 for n in sizes), [many])) == "Div(b,3)"
+    assert written(expression(tuple((n + 1) // 2 for n in sizes), [many])) == "Div(Add(b,1),2)"
+    assert written(expression(tuple((n - 3) // 4 + 1 for n in sizes), [many])) == "Div(Add(b,1),4)"
+
+
+def test_one_less_than_a_product() -> None:
+    assert written(expression((11, 23, 41, 15, 21), [BATCH, TIME])) == "Add(Mul(b,t),-1)"
+
+
 def test_each_plan_has_every_axis_alone_and_all_together() -> None:
     added, times = probes({"batch": 2, "time": 6})
     assert added == [
         {"batch": 4, "time": 6}, {"batch": 7, "time": 6}, {"batch": 2, "time": 8}, {"batch": 2, "time": 11},
-        {"batch": 4, "time": 11},
+        {"batch": 4, "time": 11}, {"batch": 7, "time": 11},
     ]  # fmt: skip
     assert times[:2] == [{"batch": 4, "time": 6}, {"batch": 6, "time": 6}]
     assert len(next(probes({"batch": 3}))) == 2
@@ -90,3 +109,40 @@ def test_constants_of_sizes_are_known_by_their_elements() -> None:
     assert triangle([np.tri(n, k=-1, dtype=np.bool_) for n in sizes]) == (False, -1)
     assert triangle([np.triu(np.ones((n, n), np.bool_)) for n in sizes]) == (True, 0)
     assert triangle([np.eye(n, dtype=np.bool_) for n in sizes]) is None
+
+
+def test_scalars_are_powers_of_whole_numbers() -> None:
+    def numbers(*values: float) -> set[tuple[int, ...]]:
+        return {how.numbers for how in powers([np.float32(x) for x in values])}
+
+    assert (3, 7) in numbers(1 / 3, 1 / 7)
+    assert (3, 7) in numbers(3**-0.5, 7**-0.5)
+    assert (3, 7) in numbers(1 / 3 - 1, 1 / 7 - 1)
+    assert (3, 7) in numbers(2 / 3, 2 / 7) or (6, 14) in numbers(4 / 6, 4 / 14)
+    assert not numbers(0.1234567, 0.7654321)
+    assert not list(powers([np.ones(1), np.zeros(1)]))
+
+
+def test_grids_bands_and_ends_are_known_by_their_elements() -> None:
+    sizes = (4, 6, 9)
+    apart = grid([np.arange(n)[:, None] - 2 * np.arange(n) for n in sizes])
+    assert apart is not None
+    assert [[int(x) for x in step or []] for step in apart.steps] == [[1, 1, 1], [-2, -2, -2]]
+    line = grid([np.linspace(-1, 1, n, dtype=np.float32)[None] for n in sizes])
+    assert line is not None
+    assert line.steps[0] is None
+    np.testing.assert_allclose([float(x) for x in line.steps[1] or []], [2 / 3, 2 / 5, 2 / 8], rtol=1e-6)
+    assert grid([np.arange(n) ** 2 for n in sizes]) is None
+    near = [np.abs(np.arange(n)[:, None] - np.arange(n)) < 2 for n in sizes]
+    assert band(near) == (-1, 1)
+    assert band([np.tri(n, dtype=np.bool_) for n in sizes]) == (None, 0)
+    assert band([np.tri(n, k=-1, dtype=np.bool_).T for n in sizes]) == (1, None)
+    assert band([np.eye(n, dtype=np.bool_)[::-1] for n in sizes]) is None
+    assert band([np.tri(n, k=n // 3, dtype=np.bool_) for n in sizes]) is None
+    two = two_values([np.where(x, np.float32(0), np.float32(-np.inf)) for x in near])
+    assert two is not None
+    assert (two.there, two.elsewhere) == (-np.inf, 0)
+    found = ends([np.array([5] + [2] * (n - 3) + [7, 8]) for n in sizes])
+    assert found is not None
+    assert [part.tolist() for part in found[1:]] == [[5], [2], [7, 8]]
+    assert ends([np.arange(n) % 2 for n in sizes]) is None

@@ -74,18 +74,19 @@ class FreeAxes:
         traced: Callable[[Sequence[Spec]], Graph],
         alike: Callable[[Sequence[Graph]], list[Graph]],
         error: type[Exception],
+        dense: bool = False,
     ) -> list[Graph]:
         """The program at the examples' sizes, then at others of the free axes.
 
-        name: the program's, for errors. traced: makes its graph; alike: normalizes the graphs to one form. Raises
-        `error` if the program differs at other sizes.
+        name: the program's, for errors. traced: makes its graph; alike: normalizes the graphs to one form.
+        dense: at more sizes, for formulas that round. Raises `error` if the program differs at other sizes.
         """
         sizes = {label: max(n, 2) for label, n in self.sizes().items()}
         graph = traced(self.resized(sizes))
         if not sizes:
             return alike([graph])
         why = ""
-        for plan in probes(sizes):
+        for plan in probes(sizes, dense):
             try:
                 graphs = [graph, *(traced(self.resized(other)) for other in plan)]
             except (ValueError, TypeError, IndexError) as problem:

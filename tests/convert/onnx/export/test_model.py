@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+import lamina as lm
 from lamina import _tree, nn, ops
 from lamina.convert import ExportError, from_onnx, to_onnx
 from lamina.convert.onnx import OnnxGraph
@@ -171,6 +172,61 @@ def test_images_of_any_size() -> None:
         x = floats(*shape)
         with_net = net.eval()(ops.operand(x)).numpy()
         np.testing.assert_allclose(run(model, input_0=x)[0], with_net, atol=1e-5)
+
+
+#: Functions of x [batch, time, 6], whose sizes and constants depend on both axes.
+SIZED: dict[str, Any] = {
+    "moments": lambda x: (x - x.mean((1, 2), keepdim=True)) / (x.var((1, 2), keepdim=True) + 1e-5).sqrt(),
+    "deviations": lambda x: (x.std(), x.var(0), x / x.shape[1] ** 0.5),
+    "tables of sines": lambda x: (
+        x + (lm.arange(x.shape[1]).float()[:, None] * np.float32([1, 0.1] * 3)).sin()
+    ),
+    "clipped distances": lambda x: (
+        x @ x.transpose(1, 2) + (lm.arange(x.shape[1])[:, None] - lm.arange(x.shape[1])).clamp(-2, 2)
+    ),
+    "a causal bias": lambda x: (
+        x @ x.transpose(1, 2) + lm.full((x.shape[1], x.shape[1]), float("-inf")).triu(1)
+    ).softmax(-1),
+    "halves": lambda x: x.chunk(2, 1),
+    "every other": lambda x: x[:, ::2],
+    "the middle": lambda x: x.median(1),
+    "rolled": lambda x: (x.roll(1, 1), x.roll(-1, 0), ops.pad(x.transpose(1, 2), (2, 1), mode="circular")),
+    "by batch": lambda x: x[lm.arange(x.shape[0]), -1],
+    "written": lambda x: _first_is_zero(x.clone()),
+    "resized": lambda x: ops.interpolate(
+        x[:, None], size=(x.shape[1] + 3, 2 * x.shape[1] - 1), mode="bilinear"
+    ),
+    "rounded up": lambda x: ops.max_pool2d(x[:, None], 3, 2, 1, ceil_mode=True),
+}
+
+
+def _first_is_zero(x: Any) -> Any:
+    x[:, 0] = 0.0
+    return x
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_sizes_and_constants_follow_free_axes(name: str) -> None:
+    f = SIZED[name]
+    model = to_onnx(f, floats(2, 7, 6), dynamic={"input_0": {0: "batch", 1: "time"}})
+    for batch, time in ((2, 7), (3, 9), (5, 12)):
+        x = floats(batch, time, 6)
+        wanted = _tree.flatten(f(ops.operand(x)))[0]
+        for found, one in zip(run(model, input_0=x), wanted, strict=True):
+            np.testing.assert_allclose(found, one.numpy(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_state_is_no_part_of_a_model() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            self.register_buffer("calls", lm.zeros(3))
+
+        def forward(self, x: Any) -> Any:
+            self.calls = self.calls + 1.0
+            return x + self.calls
+
+    with pytest.raises(TypeError, match="to_onnx: forward writes to 'calls'.*an argument and a result"):
+        to_onnx(Counting(), floats(2, 3))
 
 
 def test_the_state_of_a_recurrent_layer_follows_the_batch() -> None:

@@ -155,6 +155,21 @@ FORMULAS: dict[str, Callable[[int, int], Any]] = {
     "below a diagonal": lambda b, t: np.tri(t, t, 0, dtype=bool),
     "below another diagonal": lambda b, t: np.tri(t, 2 * t, 1, dtype=bool)[None],
     "above a diagonal": lambda b, t: ~np.tri(t, t, 0, dtype=bool),
+    "a number that is a size": lambda b, t: np.float32(t),
+    "the reciprocal of one less than a product": lambda b, t: np.float32(1 / (b * t + 1)),
+    "the reciprocal of a root": lambda b, t: np.float64(t**-0.5),
+    "a whole number": lambda b, t: np.int32(b - 1),
+    "a half, rounded up": lambda b, t: np.full(((t + 1) // 2,), 1.5, np.float32),
+    "a third": lambda b, t: np.zeros((1, t // 3 + 1), bool),
+    "positions from 0 to 1": lambda b, t: (np.arange(t + 1) / t).astype(np.float32),
+    "centers from -1 to 1": lambda b, t: ((2 * np.arange(t + 1) + 1) / (t + 1) - 1).astype(np.float16),
+    "distances": lambda b, t: np.arange(t + 1)[:, None] - 2 * np.arange(b + 1),
+    "a window": lambda b, t: np.abs(np.arange(t)[:, None] - np.arange(t)) < 2,
+    "all but the diagonal": lambda b, t: ~np.eye(t + 1, dtype=bool),
+    "an identity": lambda b, t: np.eye(t, dtype=np.float32),
+    "a causal bias": lambda b, t: np.triu(np.full((t, t), -np.inf, np.float32), 1),
+    "a mark at the beginning": lambda b, t: np.arange(t + 1) == 0,
+    "other ends": lambda b, t: np.pad(np.full((2, t), 3.0), ((0, 0), (1, 2)), constant_values=7),
 }
 
 
@@ -172,7 +187,9 @@ def test_constants_of_free_sizes_are_computed(name: str) -> None:
         found, doubled = session.run(None, {"input_0": np.ones((b, t), np.float32)})
         wanted = make(b, t)
         assert found.dtype == wanted.dtype
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_allclose(
+            found, wanted, rtol=1e-6, atol=2e-3 if wanted.dtype == np.float16 else 1e-6
+        )
         assert doubled.shape == (b, t)
 
 

@@ -28,6 +28,8 @@ def map_axes(step: OpExport) -> Written:
         if found is not None:
             return found
     if step.varies(lambda n: n.op):
+        if all(_wraps(m) for n in step.nodes for m in _maps(n, maps)):
+            return _wrapped(step, [a for a, _ in maps])
         raise step.error("its weights depend on a free axis: give the axis a fixed size")
     name = step.inputs[0]
     for axis, m in sorted(maps, key=lambda item: item[1].target / max(item[1].source, 1)):
@@ -67,21 +69,20 @@ def _scaled(m: AxisMap) -> bool:
 
 
 def _resized(step: OpExport, axes: list[int], maps: Any, by_size: bool, given: dict[str, Any]) -> str | None:
-    x, rank = step.inputs[0], step.specs[0].ndim
+    x, rank, corners = step.inputs[0], step.specs[0].ndim, "align_corners" in given.values()
     fixed = not step.varies(lambda n: [n.op.maps[a].numbers[:1] for a in axes])
-    if by_size and not step.varies(lambda n: n.op):
-        if step.opset >= 18:
-            return step.add("Resize", x, None, None, step.ints(*(m.out for _, m in maps)), axes=axes, **given)
-        sizes = [step.op.maps[a].out if a in axes else n for a, n in enumerate(step.specs[0].shape)]
-        if not step.varies(lambda n: n.inputs[0].shape):
-            return step.add("Resize", x, None, None, step.ints(*sizes), **given)
-    if given["coordinate_transformation_mode"] == "align_corners" or not fixed:
+    if fixed and not corners and (not by_size or step.varies(lambda n: n.op)):
+        step.sized = True
+        scales = np.ones(rank)
+        for a, m in maps:
+            scales[a] = 1 / m.numbers[0]
+        return step.add("Resize", x, None, step.constant(scales, float32), **given)
+    if not by_size or step.varies(lambda n: any(_scaled(n.op.maps[a]) for a in axes) and not corners):
         return None
-    step.sized = True
-    scales = np.ones(rank)
-    for a, m in maps:
-        scales[a] = 1 / m.numbers[0]
-    return step.add("Resize", x, None, step.constant(scales, float32), **given)
+    if step.opset >= 18:
+        sizes = step.sizes(lambda n: [n.op.maps[a].out for a in axes])
+        return step.add("Resize", x, None, None, sizes, axes=axes, **given)
+    return step.add("Resize", x, None, None, step.sizes(lambda n: n.outputs[0].shape), **given)
 
 
 def _pad(step: OpExport, maps: list[tuple[int, AxisMap]]) -> str | None:
@@ -102,6 +103,40 @@ def _pad(step: OpExport, maps: list[tuple[int, AxisMap]]) -> str | None:
     if min(sides(step.nodes[0])) < 0:
         return None
     return step.add("Pad", step.inputs[0], step.sizes(sides), mode=PADS[maps[0][1].kind])
+
+
+def _maps(node: Any, maps: list[tuple[int, AxisMap]]) -> list[AxisMap]:
+    """A node's own maps of the axes of these."""
+    return [node.op.maps[a] for a, _ in maps]
+
+
+def _wraps(m: AxisMap) -> bool:
+    """Whether it is circular, and repeats no element more than once before and after the axis."""
+    before = int(m.numbers[0]) if m.kind == "circular" else -1
+    return not m.transposed and 0 <= before <= m.size and m.out - before <= 2 * m.size
+
+
+def _wrapped(step: OpExport, axes: list[int]) -> str:
+    """Circular padding and rolls along axes of free sizes: the end of each, then its beginning, then more of it."""
+    name = step.inputs[0]
+    for axis in axes:
+        pieces = [_piece(step, name, axis, i) for i in range(3)]
+        name = step.add("Concat", *(p for p in pieces if p), axis=axis)
+    return name
+
+
+def _piece(step: OpExport, name: str, axis: int, number: int) -> str | None:
+    """The end of an axis that is prepended (0), the axis (1), or its beginning that is appended (2); None if none."""
+
+    def bounds(node: Any) -> tuple[int, int]:
+        m = node.op.maps[axis]
+        before, n = int(m.numbers[0]), m.size
+        return [(n - before, n), (0, min(m.out - before, n)), (0, max(m.out - before - n, 0))][number]
+
+    if all(start == stop for start, stop in map(bounds, step.nodes)):
+        return None
+    start, stop = step.sizes(lambda n: bounds(n)[:1]), step.sizes(lambda n: bounds(n)[1:])
+    return step.add("Slice", name, start, stop, step.ints(axis))
 
 
 def _along(step: OpExport, name: str, axis: int, m: AxisMap) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ from lamina import _tree
 from lamina._version import __version__
 from lamina.convert.free_axes import Free, FreeAxes
 from lamina.convert.onnx.export.check import checked_model
-from lamina.convert.onnx.export.writer import ExportError, ModelWriter, code_of, tensor_proto
+from lamina.convert.onnx.export.writer import (
+    ExportError,
+    ModelWriter,
+    UnknownSizeError,
+    code_of,
+    tensor_proto,
+)
 from lamina.convert.sizes import difference, free_shape
 from lamina.graph import Graph, Value, trace
 from lamina.graph.passes.canonicalize import (
@@ -25,7 +32,7 @@ from lamina.graph.passes.canonicalize import (
 )
 from lamina.nn import Module
 from lamina.nn.module import evaluating
-from lamina.nn.parameter import standing_in
+from lamina.nn.parameter import check_unwritten, standing_in
 from lamina.ops.arguments import checked
 from lamina.ops.core import operand
 from lamina.runtime import check_writable
@@ -77,7 +84,7 @@ def to_onnx(
     if dynamic is not None and not program.resizable:
         raise ValueError("to_onnx: a Graph has fixed sizes; give the module or function for free axes")
     axes = FreeAxes.of("to_onnx", dict(zip(program.inputs, program.specs, strict=True)), dynamic)
-    exported = _exported(program, axes, opset, output_names)
+    exported = _exported_or_computed(program, axes, opset, output_names)
     onnx.helper.set_model_props(exported.model, dict(metadata or {}))
     written = _save(exported.model, path, external_data)
     if check:
@@ -98,8 +105,8 @@ class Exported:
 
 @dataclass(frozen=True)
 class _Exportable:
-    """The traced function: specs of the inputs -> the graph, whose first inputs are the weights, and the output
-    names.
+    """The traced function: specs of the inputs, and whether ops on constants are folded -> the graph, whose first
+    inputs are the weights, and the output names.
 
     held: the weights. examples: arrays of the inputs, if given. resizable: whether it can be traced again.
     """
@@ -108,7 +115,7 @@ class _Exportable:
     held: Mapping[str, Tensor]
     inputs: list[str]
     specs: list[Spec]
-    traced: Callable[[Sequence[Spec]], tuple[Graph, list[str]]]
+    traced: Callable[[Sequence[Spec], bool], tuple[Graph, list[str]]]
     examples: list[Any]
     resizable: bool = True
 
@@ -126,14 +133,15 @@ class _Exportable:
         weights = {**dict(net.named_parameters()), **dict(net.named_buffers())} if is_net else {}
         held = {_unlike(n, found): x for n, x in weights.items()}
 
-        def traced(sizes: Sequence[Spec]) -> tuple[Graph, list[str]]:
+        def traced(sizes: Sequence[Spec], fold: bool) -> tuple[Graph, list[str]]:
             made: list[_tree.Structure] = []
 
             def forward(*values: Any) -> Any:
-                pairs = zip(held.values(), values, strict=False)
+                states = {id(x): v for x, v in zip(held.values(), values, strict=False)}
                 arguments = _tree.unflatten(structure, values[len(held) :])
-                with standing_in({id(x): v for x, v in pairs}):
+                with standing_in(states) as after:
                     results, shape = _tree.flatten(net(*arguments))
+                    check_unwritten("to_onnx", {id(x): n for n, x in held.items()}, states, after)
                 made.append(shape)
                 return [operand(y) for y in results]
 
@@ -141,9 +149,9 @@ class _Exportable:
             labels = [*held, *found]
             if is_net:
                 with evaluating(net):
-                    graph = trace(forward, *given, names=labels)
+                    graph = trace(forward, *given, names=labels, fold=fold)
             else:
-                graph = trace(forward, *given, names=labels)
+                graph = trace(forward, *given, names=labels, fold=fold)
             return graph, [_plain(n, "output") for n in _tree.names(made[0], "")]
 
         label = type(net).__name__ if is_net else getattr(net, "__name__", "graph").strip("<>")
@@ -159,7 +167,7 @@ class _Exportable:
         outputs = outputs if len(outputs) > 1 else ["output"]
         found = _named("input_names", names, own)
         specs = [v.spec for v in graph.inputs]
-        return cls(graph.name, {}, found, specs, lambda _: (graph, outputs), [None] * len(specs), False)
+        return cls(graph.name, {}, found, specs, lambda *_: (graph, outputs), [None] * len(specs), False)
 
 
 def _plain(name: str, root: str) -> str:
@@ -192,7 +200,31 @@ def _alike(graphs: Sequence[Graph]) -> list[Graph]:
     return bare if difference(tidy) else tidy
 
 
+def _unfolded(graphs: Sequence[Graph]) -> list[Graph]:
+    """Without markers and dead nodes, with the ops on constants."""
+    bare = [prune_outputs(drop_identities(g.unmarked())) for g in graphs]
+    tidy = [prune_outputs(common_subexpressions(g)) for g in bare]
+    return bare if difference(tidy) else tidy
+
+
 # ---- the model
+
+
+def _exported_or_computed(
+    program: _Exportable, axes: FreeAxes, opset: int, output_names: Sequence[str] | None
+) -> Exported:
+    """The model with constants folded. If sizes or constants depend on free axes in a way that no formula gives
+    (rounded halves, tables of sines, clipped distances), from more traces, and with the ops that compute them."""
+    problem: Exception | None = None
+    for dense, fold in product((False, True), (True, False)):
+        try:
+            return _exported(program, axes, opset, output_names, fold, dense)
+        except (ExportError, TypeError, ValueError) as error:
+            if problem is None and not isinstance(error, UnknownSizeError):
+                raise
+            problem = problem or error
+    assert problem is not None
+    raise problem
 
 
 def _exported(
@@ -200,14 +232,16 @@ def _exported(
     axes: FreeAxes,
     opset: int,
     output_names: Sequence[str] | None,
+    fold: bool,
+    dense: bool,
 ) -> Exported:
     own: list[str] = []
 
     def traced(specs: Sequence[Spec]) -> Graph:
-        graph, own[:] = program.traced(specs)
+        graph, own[:] = program.traced(specs, fold)
         return graph
 
-    graphs = axes.traces(program.name, traced, _alike, ExportError)
+    graphs = axes.traces(program.name, traced, _alike if fold else _unfolded, ExportError, dense)
     outputs = _named("output_names", output_names, own)
     writer = ModelWriter(opset)
     for name, value in program.held.items():

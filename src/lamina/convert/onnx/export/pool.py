@@ -38,6 +38,11 @@ def max_pool(step: OpExport) -> Written:
     """MaxPool; its indices refer to the whole tensor, ours to the window."""
     op, win = step.op, step.op.window
     index = op.index and step.wanted[1]
+    if step.varies(lambda n: n.op) and not index and _rounds_up(step):
+        step.sized = True
+        even = Window(win.stride, tuple((lo, lo) for lo, _ in win.padding), win.dilation)
+        given = {k: v for k, v in attributes(even, op.kernel).items() if k != "group"}
+        return step.add("MaxPool", step.inputs[0], ceil_mode=1, **given), None
     fits = _fits(op.kernel, win)
     x = step.inputs[0] if fits else _padded(step, win, -np.inf)
     used = win if fits else _bare(win)
@@ -51,6 +56,22 @@ def max_pool(step: OpExport) -> Written:
     if not fits:
         spatial = tuple(n + lo + hi for n, (lo, hi) in zip(spatial, win.padding, strict=True))
     return found[0], _offset(step, found[1], used, spatial, step.results[0].shape[2:])
+
+
+def _rounds_up(step: OpExport) -> bool:
+    """Whether the padding behind is in each trace that of a number of windows which is rounded up (`ceil_mode`)."""
+    for node in step.nodes:
+        op: Any = node.op
+        win, kernel = op.window, op.kernel
+        if not _fits(kernel, win):
+            return False
+        places = zip(node.inputs[0].shape[2:], win.stride, win.padding, win.span(kernel), strict=True)
+        for (n, stride, (lo, hi), reach), out in zip(places, node.outputs[0].shape[2:], strict=True):
+            count = -(-(n + 2 * lo - reach) // stride) + 1
+            count -= (count - 1) * stride >= n + lo  # the last window must begin within the image
+            if count != out or hi < lo:
+                return False
+    return True
 
 
 def _offset(step: OpExport, places: str, win: Window, spatial: Shape, output: Shape) -> str:

@@ -32,8 +32,8 @@ def _shape(node: Any) -> Shape:
 
 
 def _ends(node: Any, axis: int) -> bool:
-    """Whether a slice extends to the end of the axis."""
-    return bool(node.op.stop[axis] == node.inputs[0].shape[axis])
+    """Whether a slice extends to the end of the axis: its next element would lie outside."""
+    return bool(node.op.stop[axis] - 1 + node.op.step[axis] >= node.inputs[0].shape[axis])
 
 
 @exports(Expand)

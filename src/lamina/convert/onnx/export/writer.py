@@ -19,7 +19,19 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from lamina.convert.sizes import Dim, counted, expression, filled, repeated, triangle
+from lamina.convert.sizes import (
+    Dim,
+    Power,
+    band,
+    counted,
+    ends,
+    expression,
+    filled,
+    grid,
+    powers,
+    repeated,
+    two_values,
+)
 from lamina.graph import Graph, Node, Value
 from lamina.ops.core import Op
 from lamina.spec import DType, Shape, Spec
@@ -48,6 +60,10 @@ END = 2**63 - 1
 
 class ExportError(ValueError):
     """A part of a graph that an ONNX model cannot express; names the op and the module that recorded it."""
+
+
+class UnknownSizeError(ExportError):
+    """A number or a constant that depends on a free axis in a way that no formula of sizes gives."""
 
 
 def exports(*ops: type[Op]) -> Callable[[W], W]:
@@ -206,16 +222,29 @@ class ModelWriter:
         first = arrays[0]
         if all(a.shape == first.shape and a.tobytes() == first.tobytes() for a in arrays[1:]):
             return self.constant(first)
-        found = (
-            self._filled(arrays) or self._repeated(arrays) or self._counted(arrays) or self._triangle(arrays)
-        )
+        found = self._computed(arrays)
         if found is None:
-            raise ExportError(
-                f"a constant of shape {first.shape} depends on a free axis, and is neither the same all along it, "
-                "nor 0, 1, 2, …, nor a triangle of booleans: compute it from the inputs with ops, or leave the "
-                "axis fixed"
+            raise UnknownSizeError(
+                f"a constant of shape {first.shape} depends on a free axis, and is no number, range, grid, band of "
+                "diagonals, or repeated part that sizes give: compute it from the inputs with ops, or leave the axis "
+                "fixed"
             )
         return found
+
+    def _computed(self, arrays: Sequence[Array]) -> str | None:
+        """A constant that sizes give, by the first formula that fits; None if there is none."""
+        if not arrays[0].ndim:
+            return self._power(arrays)
+        ways = (
+            self._filled,
+            self._repeated,
+            self._counted,
+            self._grid,
+            self._band,
+            self._two_values,
+            self._ends,
+        )
+        return next((found for way in ways if (found := way(arrays)) is not None), None)
 
     def shape(self, shapes: Sequence[Shape], near: Sequence[Dim] = ()) -> str | None:
         """The name of an int64[rank] with these sizes in each trace; None if one is no function of known sizes."""
@@ -261,15 +290,94 @@ class ModelWriter:
         zero, one = (self.constant(np.array(n, np.int64)) for n in (0, 1))
         return self.add("Range", [zero, end, one])[0]
 
-    def _triangle(self, arrays: Sequence[Array]) -> str | None:
-        """Booleans that are true on and below (or above) a diagonal of the last two axes, the other axes being 1."""
-        how = triangle(arrays)
+    def _power(self, arrays: Sequence[Array]) -> str | None:
+        """A scalar: a size, a fraction of it, a reciprocal or a root."""
+        for how in powers(arrays):
+            if (size := self.size(how.numbers, ())) is not None:
+                return self._powered(how, self.add("Squeeze", [size], hint="size")[0], arrays[0].dtype)
+        return None
+
+    def _powered(self, how: Power, found: str, dtype: np.dtype[Any]) -> str:
+        """(a whole number / divisor) ** exponent + offset, in float32 for smaller types."""
+        if dtype.kind in "iu":
+            return self._cast(found, dtype)
+        wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+        found = self._cast(found, wide)
+        for operator, number, nothing in (
+            ("Div", how.divisor, 1),
+            ("Pow", how.exponent, 1),
+            ("Add", how.offset, 0),
+        ):
+            if number != nothing:
+                found = self.add(operator, [found, self.constant(np.asarray(number, wide))])[0]
+        return found if dtype == wide else self._cast(found, dtype)
+
+    def _cast(self, found: str, dtype: np.dtype[Any]) -> str:
+        if dtype == np.int64:
+            return found
+        return self.add("Cast", [found], to=helper.np_dtype_to_tensor_dtype(dtype))[0]
+
+    def _grid(self, arrays: Sequence[Array]) -> str | None:
+        """Arithmetic progressions along several axes, or with steps that depend on sizes."""
+        how, rank = grid(arrays), arrays[0].ndim
         shape = None if how is None else self.shape([a.shape for a in arrays])
         if how is None or shape is None:
             return None
-        ones = self.add("Expand", [self.constant(np.array(True)), shape])[0]
-        k = self.constant(np.array(how.diagonal, np.int64))
-        return self.add("Trilu", [ones, k], upper=int(how.upper))[0]
+        found = self._number(how.first)
+        for axis, step in enumerate(how.steps):
+            if step is None or found is None:
+                continue
+            size, rate = self.size(tuple(a.shape[axis] for a in arrays), ()), self._number(step)
+            if size is None or rate is None:
+                return None
+            places = self._cast(self._range(size), arrays[0].dtype)
+            lie = self.constant(np.array([-1 if i == axis else 1 for i in range(rank)], np.int64))
+            part = self.add("Mul", [self.add("Reshape", [places, lie])[0], rate])[0]
+            found = self.add("Add", [found, part])[0]
+        return found and self.add("Expand", [found, shape])[0]
+
+    def _number(self, arrays: Sequence[Array]) -> str | None:
+        """A scalar that may depend on sizes."""
+        same = all(a == arrays[0] for a in arrays)
+        return self.constant(arrays[0]) if same else self._power(arrays)
+
+    def _band(self, arrays: Sequence[Array]) -> str | None:
+        """Booleans that are true (or false) on a band of diagonals of the last two axes."""
+        how, inverse = band(arrays), False
+        if how is None:
+            how, inverse = band([~a for a in arrays] if arrays[0].dtype == np.bool_ else arrays), True
+        shape = None if how is None else self.shape([a.shape for a in arrays])
+        if how is None or shape is None:
+            return None
+        found = self.add("Expand", [self.constant(np.array(True)), shape])[0]
+        for bound, upper in ((how.low, 1), (how.high, 0)):
+            if bound is not None:
+                found = self.add("Trilu", [found, self.constant(np.array(bound, np.int64))], upper=upper)[0]
+        return self.add("Not", [found])[0] if inverse else found
+
+    def _two_values(self, arrays: Sequence[Array]) -> str | None:
+        """Two numbers, where a mask is true and elsewhere."""
+        how = two_values(arrays)
+        mask = None if how is None else self._computed(how.masks)
+        if how is None or mask is None:
+            return None
+        return self.add("Where", [mask, self.constant(how.there), self.constant(how.elsewhere)])[0]
+
+    def _ends(self, arrays: Sequence[Array]) -> str | None:
+        """A slice that is repeated, with other ones at the ends."""
+        how = ends(arrays)
+        if how is None:
+            return None
+        fixed = how.head.shape[how.axis] + how.tail.shape[how.axis]
+        shapes = [(*a.shape[: how.axis], a.shape[how.axis] - fixed, *a.shape[how.axis + 1 :]) for a in arrays]
+        if (shape := self.shape(shapes)) is None:
+            return None
+        parts = [self.add("Expand", [self.constant(how.middle), shape])[0]]
+        if how.head.size:
+            parts.insert(0, self.constant(how.head))
+        if how.tail.size:
+            parts.append(self.constant(how.tail))
+        return self.add("Concat", parts, axis=how.axis)[0]
 
 
 def _array(value: Value) -> Array:
@@ -408,7 +516,8 @@ class OpExport:
         numbers = [tuple(get(n)) for n in self.nodes]
         found = self.writer.shape(numbers, self.near)
         if found is None:
-            raise self.error(f"{numbers[0]} is no known function of a free axis: give the axis a fixed size")
+            text = f"{numbers[0]} is no known function of a free axis: give the axis a fixed size"
+            raise UnknownSizeError(str(self.error(text)))
         return found
 
 
