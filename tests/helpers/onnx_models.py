@@ -66,6 +66,7 @@ def contributed(
     *,
     held: Sequence[int] = (),
     domain: str = "com.microsoft",
+    opset: int = 20,
     **attributes: Any,
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
     """A model of one operator of ONNX Runtime's, and its inputs by name.
@@ -84,7 +85,7 @@ def contributed(
         for n, x in given.items()
     ]
     made = [onnx.ValueInfoProto(name=n) for n in outputs if n]
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph([node], "net", infos, made, weights)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10), given
 

@@ -99,6 +99,17 @@ def test_the_models_own_functions_take_their_callers_attributes() -> None:
     np.testing.assert_array_equal(found, [-2, 6])
 
 
+def test_a_function_may_be_called_without_its_first_input() -> None:
+    body = [helper.make_node("Clip", ["b", "a", "c"], ["y"])]
+    function = helper.make_function(
+        "own", "Bound", ["a", "b", "c"], ["y"], body, [helper.make_opsetid("", 22)]
+    )
+    proto = model([helper.make_node("Bound", ["", "x"], ["y"], domain="own")], {"x": (2,)}, {"y": (2,)})
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    np.testing.assert_array_equal(OnnxGraph(proto)({"x": np.array([-2, 3], "f")})["y"].numpy(), [-2, 3])
+
+
 def test_operators_are_of_the_versions_that_model_and_function_name() -> None:
     """Softmax of opset 12 and before takes all axes from the second on as one; a model without a version is of 1."""
     softmax = helper.make_node("Softmax", ["a"], ["b"])

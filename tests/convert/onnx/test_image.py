@@ -41,6 +41,16 @@ def test_twice_the_size_by_nearest_repeats() -> None:
     np.testing.assert_array_equal(graph(given)["y0"].numpy(), x.repeat(2, 2).repeat(3, 3))
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scales", [[1, 1, 2, 0.6], [1, 1, 1.7, 3]])
+def test_tensorflows_half_pixels_are_those_of_onnxruntime(mode: str, scales: list[float]) -> None:
+    """Of the versions 11 and 12 of the operators alone."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 5, 6)).astype(np.float32)
+    given = (x, np.zeros(0, np.float32), np.array(scales, np.float32))
+    how = {"coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": "floor", "mode": mode}
+    beside_onnxruntime("Resize", given, held=(1, 2), domain="", opset=11, **how)
+
+
 def test_places_between_two_elements_are_rounded_in_float32() -> None:
     """11.5 / 2.3 - 0.5 lies half-way between 4 and 5; in float64, of the scale in float32, a little beyond."""
     x = np.arange(7, dtype=np.float32).reshape(1, 7)

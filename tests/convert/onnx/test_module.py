@@ -239,6 +239,16 @@ def test_what_a_call_refuses() -> None:
         net(X, z=X)
 
 
+def test_inputs_are_a_dict_too() -> None:
+    """As a predictor takes them."""
+    proto = model([helper.make_node("Sub", ["a", "b"], ["y"])], {"a": (2,), "b": (2,)}, {"y": (2,)})
+    net, a, b = from_onnx(proto), np.array([3, 5], "f"), np.array([1, 7], "f")
+    for found in (net({"b": b, "a": a}), net({"a": a}, b=b), net(a, b)):
+        np.testing.assert_array_equal(found.numpy(), [2, -2])
+    with pytest.raises(OnnxError, match=r"inputs \['a'\] are given by place and by name"):
+        net(a, a=a)
+
+
 def test_inputs_of_integers_get_the_width_of_the_file_and_keep_their_kind() -> None:
     """Tokens in int32 serve a model that joins them with its own int64; floats in their place are refused."""
     kind = onnx.TensorProto.INT64
@@ -266,7 +276,7 @@ def test_what_never_changes_is_compared_by_no_call() -> None:
 
 def test_operators_without_a_handler_are_named_when_it_is_read() -> None:
     nodes = [helper.make_node("Foo", ["x"], ["h"]), helper.make_node("Bar", ["h"], ["y"], domain="mine")]
-    with pytest.raises(OnnxError, match=r"operators without a handler: Bar, Foo"):
+    with pytest.raises(OnnxError, match=r"operators without a handler: Foo, mine\.Bar; register a function"):
         from_onnx(model(nodes, {"x": (2,)}, {"y": (2,)}))
 
 

@@ -61,10 +61,13 @@ class OnnxGraph(Checked):
         self.outputs = self.body.outputs
 
     def unknown_operators(self) -> list[str]:
-        """The operators of the graph, its subgraphs and functions that have no handler, each once, sorted."""
+        """The operators of the graph, its subgraphs and functions that have no handler, each once, sorted; those of a
+        domain other than ONNX's own as domain.operator."""
         known = HANDLERS | self.functions
         bodies = [self.body, *(body for body, _ in self.functions.values())]
-        return sorted({s.operator for b in bodies for s in _all_steps(b) if s.key not in known})
+        return sorted(
+            {".".join(filter(None, s.key)) for b in bodies for s in _all_steps(b) if s.key not in known}
+        )
 
     def __call__(
         self, inputs: Mapping[str, Any], *, weights: Mapping[str, Any] | None = None, mode: Mode | None = None
@@ -202,9 +205,7 @@ class _Call:
     ) -> list[Any]:
         """The outputs of one of the model's own functions, whose nodes may refer to the caller's attributes."""
         body, own = self.functions[step.key]
-        values = {n: x for n, x in zip(body.inputs, operands, strict=False) if x is not None}
-        for name in body.inputs[len(values) :]:
-            values.setdefault(name, None)
+        values = dict.fromkeys(body.inputs) | dict(zip(body.inputs, operands, strict=False))
         return self.run(body, values, {**opsets, **own}, {**body.attributes, **attributes})
 
 

@@ -45,6 +45,9 @@ class ResizedAxis:
             return i * (n - 1) / (wide - 1) if out > 1 else np.zeros(out)
         if transform == "asymmetric":
             return apart
+        if transform == "tf_half_pixel_for_nn":  # opset 11 and 12
+            halved: Array = (i + kind(0.5)) / scale
+            return halved
         if transform == "tf_crop_and_resize":
             first, last = self.start * (n - 1), self.end * (n - 1)
             return first + i * (last - first) / (out - 1) if out > 1 else np.full(out, 0.5 * (first + last))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,10 @@ class OnnxModule(Module):
         untie(model)
         self._graph = OnnxGraph(model, external)
         if unknown := self._graph.unknown_operators():
-            raise OnnxError(f"operators without a handler: {', '.join(unknown)}")
+            raise OnnxError(
+                f"operators without a handler: {', '.join(unknown)}; register a function of ops for each by "
+                "lamina.convert.onnx.node.converts, or export the model without them"
+            )
         self._train_batch_norm = train_batch_norm
         self._facts = _Facts.of(model.graph)
         self._masters, self._model = set[str](), model  # names that weights do not take
@@ -161,12 +164,20 @@ class OnnxModule(Module):
         )
 
     def forward(self, /, *inputs: Any, **named: Any) -> Any:
-        """The output, or a tuple. Raises OnnxError for inputs that are missing, unknown or of another rank."""
+        """The output, or a tuple. The inputs may also be one dict by name, as a `Predictor` takes them.
+
+        Raises OnnxError for inputs that are missing, unknown, given twice or of another rank.
+        """
         names = self.input_names + self.default_names
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            return self.forward(**inputs[0], **named)
         if len(inputs) > len(names):
             optional = f", of which {self.default_names} have defaults" if self.default_names else ""
             raise OnnxError(f"takes {len(names)} inputs {names}{optional}, got {len(inputs)}")
-        given = {**dict(zip(names, inputs, strict=False)), **named}
+        given = dict(zip(names, inputs, strict=False))
+        if twice := sorted(given.keys() & named.keys()):
+            raise OnnxError(f"inputs {twice} are given by place and by name")
+        given |= named
         for name, x in list(given.items()):
             rank = self._facts.ranks.get(name)
             if rank is None or isinstance(x, list):
