@@ -329,14 +329,14 @@ def two_values(arrays: Sequence[Array]) -> TwoValues | None:
     return TwoValues(values[0], values[1], [np.asarray(a == values[0]) for a in arrays])
 
 
-class Band(NamedTuple):
+class Diagonals(NamedTuple):
     """True where low <= column - row <= high in the last two axes; None for no bound."""
 
     low: int | None
     high: int | None
 
 
-def band(arrays: Sequence[Array]) -> Band | None:
+def band(arrays: Sequence[Array]) -> Diagonals | None:
     """The band of diagonals (a triangle, a window) that booleans are in each trace; None if they are none."""
     if arrays[0].dtype != np.bool_ or arrays[0].ndim < 2 or not all(a.any() for a in arrays):
         return None
@@ -348,7 +348,7 @@ def band(arrays: Sequence[Array]) -> Band | None:
     high = _common_bound([-n for n in highs], [1 - a.shape[-1] for a in arrays])
     if low is False or high is False:
         return None
-    return Band(low, None if high is None else -high)
+    return Diagonals(low, None if high is None else -high)
 
 
 def _band_of(array: Array) -> tuple[int, int] | None:

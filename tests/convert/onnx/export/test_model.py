@@ -196,6 +196,10 @@ SIZED: dict[str, Any] = {
     "resized": lambda x: ops.interpolate(
         x[:, None], size=(x.shape[1] + 3, 2 * x.shape[1] - 1), mode="bilinear"
     ),
+    "the whole image": lambda x: (
+        ops.avg_pool2d(x[:, None], (x.shape[1], x.shape[2])),
+        ops.max_pool2d(x[:, None], (x.shape[1], x.shape[2])),
+    ),
     "rounded up": lambda x: ops.max_pool2d(x[:, None], 3, 2, 1, ceil_mode=True),
 }
 

@@ -38,6 +38,8 @@ def max_pool(step: OpExport) -> Written:
     """MaxPool; its indices refer to the whole tensor, ours to the window."""
     op, win = step.op, step.op.window
     index = op.index and step.wanted[1]
+    if not index and _is_global(step):
+        return step.add("GlobalMaxPool", step.inputs[0]), None
     if step.varies(lambda n: n.op) and not index and _rounds_up(step):
         step.sized = True
         even = Window(win.stride, tuple((lo, lo) for lo, _ in win.padding), win.dilation)
@@ -56,6 +58,16 @@ def max_pool(step: OpExport) -> Written:
     if not fits:
         spatial = tuple(n + lo + hi for n, (lo, hi) in zip(spatial, win.padding, strict=True))
     return found[0], _offset(step, found[1], used, spatial, step.results[0].shape[2:])
+
+
+def _is_global(step: OpExport) -> bool:
+    """Whether the kernel is in each trace the whole image, whose size is free."""
+    for node in step.nodes:
+        op: Any = node.op
+        if op.kernel != node.inputs[0].shape[2:] or any(map(any, op.window.padding)):
+            return False
+    step.sized = step.varies(lambda n: n.op)
+    return step.sized
 
 
 def _rounds_up(step: OpExport) -> bool:
@@ -97,6 +109,8 @@ def _offset(step: OpExport, places: str, win: Window, spatial: Shape, output: Sh
 def avg_pool(step: OpExport) -> Written:
     """AveragePool, times the window's size for sums; dilated windows before opset 19 as sums of slices."""
     op, win = step.op, step.op.window
+    if op.mode != "sum" and _is_global(step):
+        return step.add("GlobalAveragePool", step.inputs[0])
     fits, dilated = _fits(op.kernel, win), any(d > 1 for d in win.dilation)
     if (dilated and step.opset < 19) or (not fits and op.mode == "exclude"):
         return step.composed(_sum_of_slices)
