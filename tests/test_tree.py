@@ -1,6 +1,7 @@
 """Trees come apart and go together again."""
 
 import pickle
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -135,3 +136,52 @@ def test_a_dict_whose_entries_are_attributes_is_a_dict() -> None:
     found, structure = _tree.flatten(Output(logits=1, like=2))
     assert (found, str(structure)) == ([1, 2], "{'logits': *, 'like': *}")
     assert _tree.unflatten(structure, found) == {"logits": 1, "like": 2}
+
+
+class Named(dict[str, Any]):
+    """A dict whose entries are attributes, as transformers' results are."""
+
+    def __init__(self, kind: str, **entries: Any) -> None:
+        super().__init__(**entries)
+        self.kind = kind
+        self.__dict__.update(entries)
+
+
+class Itself(dict[str, Any]):
+    """A dict that is its own attributes."""
+
+    def __init__(self, *args: Any, **entries: Any) -> None:
+        super().__init__(*args, **entries)
+        self.__dict__ = self
+
+
+def test_dicts_of_a_class_stay_of_it_with_their_attributes() -> None:
+    for tree in (Named("text", loss=1, logits=[2, 3]), Itself(loss=1, logits=[2, 3])):
+        found, structure = _tree.flatten(tree)
+        made = _tree.unflatten(structure, [4, 5, 6])
+        assert type(made) is type(tree)
+        assert made == {**tree, "loss": 4, "logits": [5, 6]}
+        assert (made.loss, made.logits) == (4, [5, 6])
+        assert (tree.loss, tree.logits) == (1, [2, 3])
+        assert found == [1, 2, 3]
+    assert _tree.unflatten(_tree.flatten(Named("text", loss=1))[1], [0]).kind == "text"
+
+
+def test_structures_of_dicts_of_a_class_are_equal_by_class_and_attributes() -> None:
+    def structure(tree: Any) -> _tree.Structure:
+        return _tree.flatten(tree)[1]
+
+    assert structure(Named("text", loss=1)) == structure(Named("text", loss=2))
+    assert hash(structure(Named("text", loss=1))) == hash(structure(Named("text", loss=2)))
+    assert structure(Named("text", loss=1)) != structure(Named("image", loss=1))
+    assert structure(Named("text", loss=1)) != structure({"loss": 1})
+    copied = pickle.loads(pickle.dumps(structure(Named("text", loss=1))))
+    assert copied == structure(Named("text", loss=1))
+
+
+def test_ordered_and_default_dicts_stay_what_they_are() -> None:
+    ordered = _tree.unflatten(_tree.flatten(OrderedDict(b=1, a=2))[1], [3, 4])
+    assert ordered == OrderedDict(b=3, a=4)
+    counted = _tree.unflatten(_tree.flatten(defaultdict(list, a=1))[1], [3])
+    assert type(counted) is defaultdict
+    assert counted["new"] == []

@@ -7,6 +7,7 @@ False are too; everything else is a leaf.
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
@@ -17,10 +18,11 @@ from typing import Any
 class Structure:
     """A tree without its leaves; structures are comparable and hashable.
 
-    kind: tuple, list, dict, a named tuple's class or a dataclass; NoneType for None, bool for True and False;
-        None for a leaf.
-    keys: of a dict, or the field names of a dataclass, in order. branches: the structures of the children, in order.
-    like: for dicts of a subclass with a `like` attribute: makes one of a plain dict.
+    kind: tuple, list, dict, a named tuple's class, a dataclass or the class of an opened object; NoneType for None,
+        bool for True and False; None for a leaf.
+    keys: of a dict, or the names of fields and attributes, in order. branches: the structures of the children, in
+        order.
+    like: for dicts of a subclass: makes one of a plain dict.
     """
 
     kind: type | None = None
@@ -78,19 +80,25 @@ def flatten(
     *,
     open_dataclasses: bool = False,
     flags: bool = False,
+    opens: Callable[[Any], bool] | None = None,
 ) -> tuple[list[Any], Structure]:
     """The leaves of a tree in order, and its structure.
 
     is_leaf: called with each container; True makes the container a leaf. open_dataclasses: whether
     objects of a dataclass are containers of their fields; else they are leaves. flags: whether True and False are
-    part of the structure.
+    part of the structure. opens: called with each leaf; True makes it a container of its attributes (`vars`).
     """
     found: list[Any] = []
-    return found, _flatten(tree, found, is_leaf, open_dataclasses, flags)
+    return found, _flatten(tree, found, is_leaf, open_dataclasses, flags, opens)
 
 
 def _flatten(
-    tree: Any, found: list[Any], is_leaf: Callable[[Any], bool] | None, opened: bool, flags: bool
+    tree: Any,
+    found: list[Any],
+    is_leaf: Callable[[Any], bool] | None,
+    opened: bool,
+    flags: bool,
+    opens: Callable[[Any], bool] | None = None,
 ) -> Structure:
     if tree is None:
         return _NOTHING
@@ -103,30 +111,83 @@ def _flatten(
         and not (is_leaf and is_leaf(tree))
     ):
         names = tuple(f.name for f in fields(tree))
-        within = tuple([_flatten(getattr(tree, n), found, is_leaf, opened, flags) for n in names])
+        within = tuple([_flatten(getattr(tree, n), found, is_leaf, opened, flags, opens) for n in names])
         return Structure(type(tree), names, within)
     if not isinstance(tree, (tuple, list, dict)) or (is_leaf is not None and is_leaf(tree)):
+        if opens is not None and opens(tree):
+            own = vars(tree)
+            within = tuple([_flatten(x, found, is_leaf, opened, flags, opens) for x in own.values()])
+            return Structure(type(tree), tuple(own), within)
         found.append(tree)
         return LEAF
     if isinstance(tree, dict):
-        branches = tuple([_flatten(b, found, is_leaf, opened, flags) for b in tree.values()])
-        if type(tree) is not dict and (like := _maker(tree)) is not None:
-            return Structure(dict, tuple(tree), branches, like)
+        branches = tuple([_flatten(b, found, is_leaf, opened, flags, opens) for b in tree.values()])
+        if type(tree) is not dict:
+            return Structure(dict, tuple(tree), branches, _maker(tree))
         if all(type(key) is str for key in tree):  # others may be equal, not identical: 1, 1.0, True
             return _same(dict, branches, tuple(tree))
         return Structure(dict, tuple(tree), branches)
     kind = type(tree) if hasattr(tree, "_fields") else tuple if isinstance(tree, tuple) else list
-    return _same(kind, tuple([_flatten(b, found, is_leaf, opened, flags) for b in tree]))
+    return _same(kind, tuple([_flatten(b, found, is_leaf, opened, flags, opens) for b in tree]))
 
 
-def _maker(tree: dict[Any, Any]) -> Callable[[dict[Any, Any]], dict[Any, Any]] | None:
-    """The `like` of a dict subclass, if it has one: an attribute, not an entry that the class exposes as an
-    attribute."""
+def _maker(tree: dict[Any, Any]) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
+    """How to make a dict of a subclass of a plain one: its `like`, if it has one (an attribute, not an entry that the
+    class exposes as an attribute), else `_Remade`."""
     try:
         found = object.__getattribute__(tree, "like")
     except AttributeError:
-        return None
-    return found if callable(found) else None
+        return _Remade(tree)
+    return found if callable(found) else _Remade(tree)
+
+
+class _Remade:
+    """Makes dicts of a subclass of plain ones, with the attributes of the one that it is made of.
+
+    Its constructor is not called: it may take other arguments than entries. Attributes that are entries too
+    (`out.logits` of `out["logits"]`) become the new entries.
+    """
+
+    def __init__(self, tree: dict[Any, Any]) -> None:
+        own = getattr(tree, "__dict__", {})
+        self.kind = type(tree)
+        self.is_own_attributes = own is tree  # of classes that say `self.__dict__ = self`
+        self.shared = tuple([n for n, x in own.items() if n in tree and tree[n] is x])
+        self.rest = {n: x for n, x in own.items() if n not in self.shared}
+        self.factory = tree.default_factory if isinstance(tree, defaultdict) else None
+
+    def __call__(self, entries: dict[Any, Any]) -> dict[Any, Any]:
+        made: dict[Any, Any] = self.kind.__new__(self.kind)
+        if self.is_own_attributes:
+            made.__dict__ = made
+        elif self.rest or self.shared:
+            vars(made).update(self.rest)
+        if isinstance(made, defaultdict):
+            made.default_factory = self.factory
+        for key, value in entries.items():
+            made[key] = value
+        if not self.is_own_attributes:
+            for name in self.shared:
+                vars(made)[name] = entries[name]
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Remade)
+            and (self.kind, self.is_own_attributes, self.shared, self.factory, [*self.rest])
+            == (other.kind, other.is_own_attributes, other.shared, other.factory, [*other.rest])
+            and all(
+                _same_attribute(x, y) for x, y in zip(self.rest.values(), other.rest.values(), strict=True)
+            )
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.shared))
+
+
+def _same_attribute(x: Any, y: Any) -> bool:
+    """Whether two attributes are the same: plain values by value, others by identity."""
+    return x is y or (type(x) is type(y) and isinstance(x, str | int | float | bool | tuple) and x == y)
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
@@ -155,7 +216,7 @@ def _unflatten(structure: Structure, rest: Iterator[Any]) -> Any:
     if kind is dict:
         plain = dict(zip(structure.keys, inside, strict=True))
         return plain if structure.like is None else structure.like(plain)
-    if is_dataclass(kind):
+    if not issubclass(kind, tuple | list):
         made = object.__new__(kind)  # as it was: the fields hold the constructor's results already
         for name, value in zip(structure.keys, inside, strict=True):
             object.__setattr__(made, name, value)

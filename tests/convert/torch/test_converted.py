@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -252,6 +253,41 @@ def test_a_dataclass_goes_in_and_comes_out() -> None:
     parity = check(net, converted, inputs[1])
     assert len(parity.outputs) == 2
     assert parity.gradient < 1e-4
+
+
+def test_a_result_of_a_dict_class_keeps_class_and_attributes() -> None:
+    """Results of transformers are dicts whose entries are attributes: `out.loss`, in steps too."""
+    import torch
+    from torch import nn
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    class Output(OrderedDict[str, Any]):
+        def __setitem__(self, key: str, value: Any) -> None:
+            super().__setitem__(key, value)
+            super().__setattr__(key, value)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: Any) -> Any:
+            y = self.layer(x)
+            return Output(loss=(y**2).mean(), logits=y)
+
+    source, x = Net(), torch.randn(4, 3)
+    net, wanted = from_torch(source, share=False), source(x)
+    for out in (net(x), lm.jit(net)(x.numpy())):
+        assert (type(out), list(out)) == (Output, ["loss", "logits"])
+        assert out.logits is out["logits"]
+        np.testing.assert_allclose(out.logits.numpy(), wanted.logits.detach().numpy(), rtol=1e-5, atol=1e-6)
+    slopes = lm.grad(lambda net: net(x).loss)(net)
+    wanted.loss.backward()
+    np.testing.assert_allclose(
+        slopes["layer.weight"].numpy(), source.layer.weight.grad.numpy(), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_what_a_network_writes_into_its_inputs_is_there() -> None:

@@ -178,7 +178,7 @@ def test_what_is_assigned_to_buffers_is_state(strict: bool) -> None:
     with exporting():
         graph = _exported(_Flat(net, inputs, strict, Carried(net)), tensors, False)
     state = {f"0.{n}": lm.tensor(b.numpy()) for n, b in net[0].named_buffers()}
-    (y, old), changed, written = graph(state, [lm.tensor(x.numpy())])
+    (y, old), changed, written, _ = graph(state, [lm.tensor(x.numpy())])
     wanted, was = net(x)
     np.testing.assert_allclose(y.numpy(), wanted.numpy(), rtol=1e-6)
     assert not written

@@ -13,6 +13,7 @@ from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, exp
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.norm import synchronized
+from lamina.convert.torch.objects import assign
 from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.source import OF_EVERY_MODULE, SourceParts, SourceSettings
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
@@ -108,20 +109,21 @@ class ConvertedModule(ConvertedPart):
         operands = [x if isinstance(x, Operand) else as_tensor(_plain(x)) for x in tensors]
         graph = self.graph(inputs, operands)
         with synchronized(self.process_group):
-            found, changed, written = graph(_State(self), operands)
-        _require_apart(operands, written)
-        for name, value in changed.items():
+            found = graph(_State(self), operands)
+        _require_apart(operands, found.inputs)
+        for name, value in found.state.items():
             path, _, own = name.rpartition(".")
             part = self.get_submodule(path)
             if (held := part._parameters.get(own)) is not None:
                 write(held, value)  # a training step goes on from there
             else:
                 setattr(part, own, value)
-        for number, value in written.items():
+        for number, value in found.inputs.items():
             operand = operands[number]
             if isinstance(operand, Tensor) and not operand.read_only:
                 operand.copy_(value)  # the caller's own memory, as in PyTorch; a program's arguments stay
-        return found
+        assign((args, kwargs), found.attributes)
+        return found.results
 
     def synchronize_batch_norms(self, process_group: Group | None) -> None:
         """Use batch statistics of the group's ranks from now on; None is all ranks.

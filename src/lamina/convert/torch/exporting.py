@@ -7,9 +7,9 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.export._trace
@@ -31,6 +31,7 @@ from lamina.convert.torch.loss import LossMode
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.norm import cumulative_norms
+from lamina.convert.torch.objects import Attributes, holds_tensors, is_container, objects
 from lamina.convert.torch.packed import PackingMode, batches_of_any_size
 from lamina.convert.torch.partition import memory_of
 from lamina.convert.torch.random import BoundedDraws
@@ -70,7 +71,7 @@ class Inputs:
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, list[Any]]:
         """The inputs without their tensors, and the tensors."""
-        leaves, structure = flatten((tuple(args), dict(kwargs)), open_dataclasses=True)
+        leaves, structure = flatten((tuple(args), dict(kwargs)), open_dataclasses=True, opens=is_container)
         tensors = [x for x in leaves if is_tensor(x)]
         others = tuple((i, x) for i, x in enumerate(leaves) if not is_tensor(x))
         return cls(structure, others, len(leaves)), tensors
@@ -98,7 +99,8 @@ class ExportedGraph:
     """A graph and the meaning of its placeholders.
 
     sources: for each placeholder ("state", dotted name), ("constant", tensor) or ("input", its number).
-    outputs: the nesting of the results; fixed: results that are not tensors, by their leaf index.
+    outputs: the nesting of the results and of the new attributes of the arguments' objects; fixed: those of them
+    that are not tensors, by their leaf index.
     sizes: the input sizes for which it holds.
     """
 
@@ -112,10 +114,8 @@ class ExportedGraph:
         """Whether the graph holds for inputs of these shapes."""
         return self.sizes.hold(shapes)
 
-    def __call__(
-        self, state: Mapping[str, Any], tensors: Sequence[Any]
-    ) -> tuple[Any, dict[str, Any], dict[int, Any]]:
-        """(the results as the module nests them, the new values of written state, of written inputs)."""
+    def __call__(self, state: Mapping[str, Any], tensors: Sequence[Any]) -> GraphResults:
+        """The results as the module nests them, and everything that it wrote."""
         found = self.program(*(_source(kind, key, state, tensors) for kind, key in self.sources))
         sources = dict(zip(self.program.inputs, self.sources, strict=True))
         new = [(*sources[n], v) for n, v in found.changed.items() if n in sources]
@@ -124,7 +124,21 @@ class ExportedGraph:
         made = iter(found.outputs)
         count = len(found.outputs) + len(self.fixed)
         leaves = [self.fixed[i] if i in self.fixed else next(made) for i in range(count)]
-        return unflatten(self.outputs, leaves), changed, written
+        results, attributes = unflatten(self.outputs, leaves)
+        return GraphResults(results, changed, written, attributes)
+
+
+class GraphResults(NamedTuple):
+    """The results of a graph as the module nests them, and the new values of what it wrote.
+
+    state: by dotted name. inputs: by their number. attributes: of the arguments' objects, by the number of the
+    object (`objects`).
+    """
+
+    results: Any
+    state: dict[str, Any]
+    inputs: dict[int, Any]
+    attributes: dict[int, dict[str, Any]]
 
 
 def _source(kind: str, key: Any, state: Mapping[str, Any], tensors: Sequence[Any]) -> Any:
@@ -240,7 +254,9 @@ class _Flat(torch.nn.Module):
             return found
         made = Dependent(tensors)
         with made, PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode():
-            leaves, structure = flatten(self.network(*args, **kwargs), open_dataclasses=True)
+            own = Attributes((args, kwargs))
+            found = self.network(*args, **kwargs)
+            leaves, structure = flatten((found, own.changed()), open_dataclasses=True, opens=holds_tensors)
             self.carried.look(made)
             buffers = [b for _, own in before for b in own.values()]
             leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]
@@ -293,17 +309,21 @@ def _tried(
     module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], carried: Carried
 ) -> ExportedGraph:
     """The graph by the first method that succeeds."""
-    said = []
-    for strict, dynamic in ((False, True), (False, False), (True, False)):
+    said: list[str] = []
+    by_dynamo = all(
+        map(is_dataclass, objects(inputs.arguments(tensors)))
+    )  # others' new attributes it does not give
+    for strict, dynamic in ((False, True), (False, False), *([(True, False)] if by_dynamo else [])):
         try:
             with levels_kept():
                 return _exported(_Flat(module, inputs, strict, carried), tensors, dynamic)
         except Exception as error:  # whatever the module's own code or the exporter raises
             said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
-    try:
-        return _captured(_Flat(module, inputs, True, carried), tensors)
-    except Exception as error:  # whatever the module's own code or Dynamo raises
-        said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
+    if by_dynamo:
+        try:
+            return _captured(_Flat(module, inputs, True, carried), tensors)
+        except Exception as error:  # whatever the module's own code or Dynamo raises
+            said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
     raise TorchConversionError(
         f"{type(module).__name__}: torch.export makes no graph of it:\n  " + "\n  ".join(said) + "\n"
         "What is decided in Python by values of tensors (whether to drop a layer) has none: switch that off, or let "
@@ -371,7 +391,8 @@ def _captured(flat: _Flat, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
         else:
             sources.append(("constant", as_tensor(real_form(x.detach().clone()))))
     sizes = FreeSizes([tuple(x.shape) for x in tensors])
-    return ExportedGraph(program, tuple(sources), made.structure, _numbers(made.others), sizes)
+    structure = Structure(tuple, (), (made.structure, Structure(dict)))
+    return ExportedGraph(program, tuple(sources), structure, _numbers(made.others), sizes)
 
 
 def _arrange(made: Any, nesting: _Nesting) -> None:
@@ -379,7 +400,7 @@ def _arrange(made: Any, nesting: _Nesting) -> None:
     output = next(n for n in made.graph.nodes if n.op == "output")
     given = list(output.args[0])
     standing = [torch.empty(0) if isinstance(x, Node) else x for x in given]
-    leaves, structure = flatten(tree_unflatten(standing, made.call_spec.out_spec))
+    leaves, structure = flatten((tree_unflatten(standing, made.call_spec.out_spec), {}))
     nesting.keep(structure, {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)})
     places = [
         next(i for i, own in enumerate(standing) if own is x) for x in leaves if isinstance(x, torch.Tensor)

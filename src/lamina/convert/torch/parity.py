@@ -15,6 +15,7 @@ from lamina._tree import flatten
 from lamina.convert.torch.converted import ConvertedModule
 from lamina.convert.torch.exporting import Inputs, is_tensor
 from lamina.convert.torch.memory import real_form
+from lamina.convert.torch.objects import holds_tensors
 from lamina.graph.transforms.derivatives import value_and_grad
 from lamina.tensors import as_tensor
 
@@ -118,7 +119,7 @@ def _copied(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any
 
 
 def _leaves(found: Any) -> list[Any]:
-    return flatten(found, open_dataclasses=True)[0]
+    return flatten(found, open_dataclasses=True, opens=holds_tensors)[0]
 
 
 def _weights(shape: tuple[int, ...], seed: int) -> Array:
