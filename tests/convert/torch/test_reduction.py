@@ -165,3 +165,29 @@ def test_in_place_sums_of_products_with_a_factor() -> None:
     torch.testing.assert_close(y, wanted)
     for g, w in zip(*(torch.autograd.grad(v.square().sum(), wrt) for v in (y, wanted)), strict=True):
         torch.testing.assert_close(g, w)
+
+
+@pytest.mark.parametrize("consecutive", [False, True])
+@pytest.mark.parametrize("dim", [None, 0])
+@pytest.mark.parametrize(
+    "others", [(), ("return_counts",), ("return_inverse",), ("return_inverse", "return_counts")]
+)
+def test_distinct_values_are_those_of_pytorch(
+    consecutive: bool, dim: int | None, others: tuple[str, ...]
+) -> None:
+    """Whatever is asked for beside them; the exporter's graph has all three, and checks their number."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+
+    class Net(nn.Module):
+        def forward(self, x: Any) -> Any:
+            function = torch.unique_consecutive if consecutive else torch.unique
+            return function(x, dim=dim, **dict.fromkeys(others, True))
+
+    x = torch.tensor([[3.0, 1.0], [3.0, 1.0], [2.0, 2.0], [3.0, 1.0]])
+    found, wanted = from_torch(Net(), x)(x), Net()(x)
+    pairs = zip(found, wanted, strict=True) if others else [(found, wanted)]
+    for y, w in pairs:
+        assert y.numpy().tolist() == w.tolist()

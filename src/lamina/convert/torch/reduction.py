@@ -37,6 +37,18 @@ def cumulated(call: TorchCall) -> Any:
     return getattr(ops, call.name)(ops.cast(x, call.dtype(x.dtype)) if call.get("dtype") else x, call["dim"])
 
 
+@converts("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")
+def unique(call: TorchCall) -> Any:
+    """(distinct values, the place of each element's among them, their counts).
+
+    ATen's functions always give all three, PyTorch's those that are asked for.
+    """
+    is_aten = isinstance(call.node.target, torch._ops.OpOverload)
+    asked = {name: is_aten or bool(call.get(name)) for name in ("return_inverse", "return_counts")}
+    function = ops.unique_consecutive if call.name.endswith("consecutive") else ops.unique
+    return function(call["input"], dim=call.get("dim"), **asked)
+
+
 @converts("hardtanh", "relu6", "clamp", "clip")
 def clamp(call: TorchCall) -> Any:
     """Clamped between two bounds."""
