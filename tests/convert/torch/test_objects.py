@@ -188,10 +188,10 @@ def test_what_is_a_container() -> None:
 
 @pytest.mark.parametrize("name", ["calls", "new"])
 def test_changed_attributes_are_assigned(name: str) -> None:
-    from lamina.convert.torch.objects import Attributes, assign
+    from lamina.convert.torch.objects import ObjectAttributes, assign
 
     given, other = Cache(), Cache()
-    before = Attributes((given, other))
+    before = ObjectAttributes((given, other))
     assert before.changed() == {}
     setattr(given, name, 5)
     del given.layers

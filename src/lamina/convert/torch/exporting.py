@@ -31,7 +31,7 @@ from lamina.convert.torch.loss import LossMode
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.norm import cumulative_norms
-from lamina.convert.torch.objects import Attributes, holds_tensors, is_container, objects
+from lamina.convert.torch.objects import ObjectAttributes, holds_tensors, is_container, objects
 from lamina.convert.torch.packed import PackingMode, batches_of_any_size
 from lamina.convert.torch.partition import memory_of
 from lamina.convert.torch.random import BoundedDraws
@@ -254,7 +254,7 @@ class _Flat(torch.nn.Module):
             return found
         made = Dependent(tensors)
         with made, PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode():
-            own = Attributes((args, kwargs))
+            own = ObjectAttributes((args, kwargs))
             found = self.network(*args, **kwargs)
             leaves, structure = flatten((found, own.changed()), open_dataclasses=True, opens=holds_tensors)
             self.carried.look(made)

@@ -74,7 +74,7 @@ def objects(args: Any) -> list[Any]:
     return [x for x in flatten(args, is_object, open_dataclasses=True)[0] if is_container(x)]
 
 
-class Attributes:
+class ObjectAttributes:
     """The attributes of arguments' objects before a run, to find out which objects the run changed.
 
     A cache that a network extends is changed by assignment (`layer.keys = torch.cat(…)`): its new attributes are
