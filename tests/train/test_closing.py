@@ -318,3 +318,65 @@ def test_a_part_of_a_parameter_that_a_loss_reads_is_trained_as_that() -> None:
     y = x @ w.T + b
     w -= 0.05 * ((2 / y.size * (y - t)).T @ x + np.array([20 * w[0], 0 * w[0]]))
     np.testing.assert_allclose(net.weight.numpy(), w, atol=1e-5)
+
+
+class Following(nn.Module):
+    """A network with a frozen twin whose weights follow its own ones, as in MoCo, BYOL and Q-learning."""
+
+    def __init__(self, by_data: bool) -> None:
+        self.online, self.target, self.by_data = nn.Linear(3, 3), nn.Linear(3, 3), by_data
+        self.target.load_state_dict(self.online.state_dict())
+        self.target.requires_grad_(False)
+
+    def forward(self, x: Any) -> Any:
+        if not self.by_data:
+            self.follow()
+        else:
+            for own, slow in zip(self.online.parameters(), self.target.parameters(), strict=True):
+                slow.data = slow.data * 0.99 + own.data * 0.01
+        return self.online(x) - self.target(x).detach()
+
+    def follow(self) -> None:
+        for own, slow in zip(self.online.parameters(), self.target.parameters(), strict=True):
+            slow.data.mul_(0.99).add_(own.data, alpha=0.01)
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_frozen_parameters_are_written_by_forward(precision: str, by_data: bool) -> None:
+    """In half types too the average is kept in float32: a hundredth of a small change is less than a rounding."""
+    net = Following(by_data)
+    slow = net.target.weight.numpy().copy()
+    step = lm.train_step(
+        net, lambda y, _: ops.mean(ops.square(y - 1.0)), optim.SGD(lr=0.01), precision=precision
+    )
+    for _ in range(20):
+        own = net.online.weight.numpy().copy()
+        own = (
+            own
+            if precision == "fp32"
+            else lm.tensor(own).to(step.precision.compute).numpy().astype(np.float32)
+        )
+        slow = slow * np.float32(0.99) + own * np.float32(0.01)
+        step(X, None)
+        np.testing.assert_allclose(
+            net.target.weight.numpy(), slow, rtol=1e-5 if precision == "fp32" else 3e-4
+        )
+    assert not np.array_equal(net.online.weight.numpy(), net.target.weight.numpy())
+
+
+def test_frozen_parameters_are_written_by_the_loss_and_counted_in_averages() -> None:
+    net = Following(by_data=False)
+    head = nn.Sequential(nn.Linear(3, 3))
+    net.head = head
+    averaged = lm.train.AveragedModel(net, avg_fn=lm.train.get_ema_avg_fn(0.0))
+
+    def loss(y: Any, t: Any) -> Any:
+        net.target.weight.data.fill_(0.5)
+        return ops.mse_loss(net.target(y), t)
+
+    step = lm.train_step(net, loss, optim.SGD(lr=0.01), averaged=averaged, accumulate=2)
+    step(X, X)
+    assert (net.target.weight.numpy() == 0.5).all()
+    step(X, X)
+    assert (averaged.module.target.weight.numpy() == 0.5).all()

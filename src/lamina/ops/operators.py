@@ -84,7 +84,6 @@ INSTEAD = {
     "requires_grad_": "what a derivative is taken of are the arguments of the function; a parameter is frozen by "
     "its requires_grad",
     "register_hook": "a gradient is changed on its way back by lamina.custom_vjp",
-    "type": "it is to(dtype), and x.dtype tells it",
     "as_strided": "windows of an axis are x.unfold(dimension, size, step), parts x[…] and x.narrow, repeats x.expand",
     "data_ptr": "x.buffer.pointer is where a tensor's memory begins",
     "resize_": "a tensor keeps its size: make another, or x = x.reshape(…)",
@@ -552,6 +551,10 @@ class Operators(Operand, Generic[Own]):
         return ops.polygamma(n, self)
 
     # ---- dtypes
+    def type(self, dtype: DTypeLike) -> Any:
+        """In another dtype. Raises TypeError for what is no dtype."""
+        return ops.cast(self, dtype)
+
     def type_as(self, other: Operand) -> Any:
         """In the dtype of another tensor."""
         return ops.cast(self, operand(other, "type_as", "other").dtype)
@@ -628,8 +631,11 @@ class InPlace(Operators[Own]):
 
     @data.setter
     def data(self, values: Any) -> None:
-        made = ops.operand(values, "data")
-        if made.dtype != self.dtype:
+        made, held = (
+            ops.operand(values, "data"),
+            self.data,
+        )  # in mixed precision a trace holds a parameter rounded
+        if made.dtype != held.dtype:
             raise TypeError(
                 f"data: {made.spec} cannot be written over {self.spec}; convert the values, values.to(x.dtype), or "
                 "the module, net.to(dtype)"
@@ -639,7 +645,7 @@ class InPlace(Operators[Own]):
                 f"data: {made.spec} cannot be written over {self.spec}; another shape is another parameter: "
                 "net.weight = nn.Parameter(values)"
             )
-        self.data.copy_(made)
+        held.copy_(made)
 
     def fill_diagonal_(self, fill_value: float) -> Any:
         """Overwrite the elements x[i, i, …] with a number. Raises ShapeError for less than two axes."""

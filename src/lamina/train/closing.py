@@ -28,6 +28,7 @@ class StepCapture(Capture):
         super().__init__()
         self.own: MutableMapping[int, Any] = {}
         self.parameters: frozenset[int] = frozenset()  # those of `own` that are trained
+        self.overwritten: set[int] = set()  # those of `own` that the function wrote
         self._constants: dict[int, tuple[ReferenceType[Tensor], Value]] = {}  # by id
         self._overwritten: list[ReferenceType[Tensor]] = []  # constants that were written
 
@@ -78,8 +79,9 @@ class StepCapture(Capture):
         if key in self.parameters:
             raise TypeError(
                 "copy_: the parameters of the network that a training step trains are updated by it alone; what "
-                "forward updates is a buffer (register_buffer)"
+                "forward updates is a buffer (register_buffer) or a frozen parameter (requires_grad_(False))"
             )
+        self.overwritten.add(key)
         standing = self.own[key]
         self.own[key] = self.keep(self.holders.get(standing, standing), made)
 

@@ -34,7 +34,7 @@ from lamina.spec.precision import Precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays
 from lamina.train.averaging import AveragedModel
 from lamina.train.batch_kind import BatchKind
-from lamina.train.closing import ClosedOver, StepCapture
+from lamina.train.closing import ClosedOver
 from lamina.train.compiled_step import CompiledStep
 from lamina.train.options import Options
 from lamina.train.state import State
@@ -196,6 +196,7 @@ class Step:
         # The parameters that have a gradient since the last update; None: as in the state.
         self._gathered: frozenset[str] | None = frozenset()
         self._reached: dict[Hashable, frozenset[str]] = {}  # parameters that a program's loss depends on
+        self._kept_wide: set[int] = set()  # frozen parameters that forward or the loss writes, by id
         self.state = State.of(net, precision, options, self._home)
         self._groups = optimizer.bound if optimizer.is_bound else ParameterGroups(optimizer, net)
         self._extend()
@@ -428,10 +429,17 @@ class Step:
         given = self._groups.given_specs()
         specs = [*(x.spec.open for x in held.values()), *given, *kind.specs]
         values = {n: Value(s, name=n) for n, s in zip([*held, *rates, *kind.names], specs, strict=True)}
-        trace = StepTrace(self.net, self.loss_fn, self.state, self._groups, self.precision, self.options)
-        capture = StepCapture()
+        trace = StepTrace(
+            self.net,
+            self.loss_fn,
+            self.state,
+            self._groups,
+            self.precision,
+            self.options,
+            self._kept_wide,
+        )
         with policy(tf32=self.precision.tf32), traced_for(self.device):
-            traced = trace(values, kind, capture, gathered)
+            traced, capture = trace(values, kind, gathered)
         closed = ClosedOver(capture, self.device)
         return CompiledStep.of(
             list(values.values()),

@@ -83,7 +83,11 @@ class _Forward:
 
 @dataclass(frozen=True, eq=False)
 class StepTrace:
-    """Traces the step of a network for a kind of batch."""
+    """Traces the step of a network for a kind of batch.
+
+    kept_wide: frozen parameters that forward or the loss writes, by id. In a half type such a moving average of
+        weights would stand still, its steps being smaller than a rounding: it is read in the master type.
+    """
 
     net: Module
     loss_fn: Loss
@@ -91,17 +95,41 @@ class StepTrace:
     groups: ParameterGroups
     precision: Precision
     options: Options
+    kept_wide: set[int]
 
     def __call__(
-        self, values: dict[str, Value], kind: BatchKind, capture: StepCapture, gathered: frozenset[str]
-    ) -> Traced:
-        """The step on values: the state, rates, inputs and targets, by name.
+        self, values: dict[str, Value], kind: BatchKind, gathered: frozenset[str]
+    ) -> tuple[Traced, StepCapture]:
+        """The step on values: the state, rates, inputs and targets, by name. Frozen parameters that turn out to be
+        written are added to `kept_wide`, and the step is traced again.
 
         gathered: parameters that already have a gradient. Those without one are not updated, as in torch's
             optimizers.
         """
+        while True:
+            capture = StepCapture()
+            traced = self._traced(values, kind, capture, gathered)
+            rounded = self._written_in_half(capture)
+            if not rounded:
+                return traced, capture
+            self.kept_wide.update(rounded)
+
+    def _written_in_half(self, capture: StepCapture) -> set[int]:
+        """Frozen parameters that were written in a half type."""
+        if self.precision.compute == self.precision.master:
+            return set()
+        floats = {id(p) for p in self.state.parameters.values() if p.dtype.is_float}
+        return (capture.overwritten & floats) - self._wide()
+
+    def _wide(self) -> set[int]:
+        """Parameters that forward reads in the master type, by id."""
+        return {*self.net.masters(), *self.kept_wide}
+
+    def _traced(
+        self, values: dict[str, Value], kind: BatchKind, capture: StepCapture, gathered: frozenset[str]
+    ) -> Traced:
         parameters = {n: values[f"parameters/{n}"] for n in self.state.parameters}
-        trained, wide = self._trained(), self.net.masters()
+        trained, wide = self._trained(), self._wide()
         half = {
             n: v if id(self.state.parameters[n]) in wide else cast_float(v, self.precision.compute)
             for n, v in parameters.items()
@@ -164,7 +192,7 @@ class StepTrace:
         apart = capture.attributes_apart(given)
         with standing_in(standing, capture.hold) as mapping, recording(capture), apart:
             capture.own = mapping
-            capture.parameters = frozenset(map(id, self.state.parameters.values()))
+            capture.parameters = frozenset([id(entry.param) for _, entry in self._trained()])
             inputs, targets = kind.trees(given, compute)
             positional, named = _tree.arguments(inputs, self.net.forward)
             with contextlib.nullcontext() if compute == master else computing_in(compute):
@@ -174,7 +202,7 @@ class StepTrace:
             read = [capture.read(operand(y, "forward", at)) for y, at in places]
             outputs = _tree.unflatten(structure, [cast_float(y, master) for y in read])
             del found, results, places, read
-            # In float16, whose gradients are scaled, the parameters themselves: see `__call__`.
+            # In float16, whose gradients are scaled, the parameters themselves: see `_traced`.
             wide = (
                 {n: values[f"parameters/{n}"] for n in parameters} if "scale/scale" in values else parameters
             )
@@ -186,6 +214,10 @@ class StepTrace:
             capture.guard(SameSurroundings(reads_of(self.loss_fn)))
             loss = self.loss_fn(outputs, targets)
             loss = capture.read(loss) if isinstance(loss, Value) else loss
+            # Frozen parameters that were written (a moving average of weights) have new values, as buffers do.
+            kept = {n: p for n, p in self.state.parameters.items() if id(p) in capture.overwritten}
+            states += [(f"parameters/{n}", p) for n, p in kept.items()]
+            written = {n: x for n, x in written.items() if n not in kept}
             after = {name: capture.read(mapping[id(x)]) for name, x in states}
         capture.leave_behind()
         _check_loss(loss)
