@@ -280,7 +280,7 @@ def ops_stub() -> str:
         home, original = stub.find("lamina.ops", name)
         for f in home.signatures(original):
             lines += [ast.unparse(x) for x in stub.function(f, name, home, TENSORS)]
-    lines += [ast.unparse(x) for x in others]
+    lines += ["ALIASES: dict[str, str]", *(ast.unparse(x) for x in others)]
     return stub.text("lamina.ops", "from lamina.ops import core as core, primitives as primitives", *lines)
 
 

@@ -142,8 +142,8 @@ class Tensor(InPlace["Tensor"]):
         return self._buffer.read_only or self._spec.overlaps
 
     # ---- values
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array of the same shape (bfloat16 by ml_dtypes).
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array of the same shape (bfloat16 by ml_dtypes). force: as in torch, without effect.
 
         On the CPU it shares memory unless the layout is blocked (and is writable if the tensor is); from a GPU it
         is a copy, after a synchronization.

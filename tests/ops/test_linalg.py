@@ -160,8 +160,8 @@ def test_types_and_compiled() -> None:
     near(run(lm.tensor(a), lm.tensor(b))[0], np.linalg.solve(a, b))
 
 
-def test_cholesky_of_many_rows_is_made_in_blocks() -> None:
-    """Blocks of 64 columns: values, the derivative along a direction by its formula, the number of a bad pivot."""
+def test_cholesky_of_many_rows() -> None:
+    """Values, the derivative along a direction by its formula, the number of a bad pivot."""
     a, d = drawn(70, 70), drawn(70, 70)
     whole, change = a @ turned(a) + np.eye(70), d + turned(d)
     factor = np.linalg.cholesky(whole)
@@ -182,13 +182,92 @@ def test_cholesky_of_many_rows_is_made_in_blocks() -> None:
             linalg.cholesky(wrong)
 
 
+def test_systems_of_many_rows() -> None:
+    a, b = drawn(90, 90) + 10 * np.eye(90)[::-1], drawn(2, 90, 3)
+    near(linalg.solve(a, b), np.linalg.solve(a, b))  # one matrix for a batch
+    near(linalg.inv(a), np.linalg.inv(a))
+    near(linalg.det(a / 10), np.linalg.det(a / 10))
+    near(linalg.slogdet(a).logabsdet, np.linalg.slogdet(a)[1])
+    low, right = np.tril(a) + 20 * np.eye(90), drawn(3, 90)
+    near(linalg.solve_triangular(low.T, right, upper=True, left=False), right @ np.linalg.inv(low.T))
+    near(linalg.solve_triangular(low, b, upper=False), np.linalg.solve(low, b))
+
+
+def test_a_triangle_with_zeros_on_its_diagonal() -> None:
+    """As substitution divides by them, in both directions."""
+    a = np.array([[2.0, 0, 0], [1, 0, 0], [1, 1, 4]])
+    found = linalg.solve_triangular(a, np.ones((3, 1)), upper=False).numpy()[:, 0]
+    assert found[0] == 0.5
+    assert found[1] == np.inf
+    found = linalg.solve_triangular(a.T, np.ones((3, 1)), upper=True).numpy()[:, 0]
+    assert found[2] == 0.25
+    assert found[1] == np.inf
+
+
+@pytest.mark.parametrize("name", ["solve", "cholesky_solve", "solve_triangular", "slogdet", "cholesky"])
+def test_one_matrix_and_a_batch_have_the_gradients_of_a_repeated_one(name: str) -> None:
+    """Under vmap too, over the matrices, over the right-hand sides, and over both."""
+    base = drawn(3, 4, 4)
+    a, b = base @ turned(base) + np.eye(4), drawn(3, 4, 2)
+
+    def f(a: Any, b: Any) -> Any:
+        if name == "solve":
+            return linalg.solve(a, b)
+        if name == "cholesky_solve":
+            return ops.cholesky_solve(b, linalg.cholesky(a))
+        if name == "solve_triangular":
+            return linalg.solve_triangular(a, b, upper=False)
+        return (linalg.slogdet(a)[1] if name == "slogdet" else linalg.cholesky(a).sum()) * b.sum()
+
+    def loss(a: Any, b: Any) -> Any:
+        return (f(a, b) ** 2).sum()
+
+    one, many = lm.tensor(a[0]), lm.tensor(a)
+    for left, right in ((one, lm.tensor(b)), (many, lm.tensor(b[0])), (many, lm.tensor(b))):
+        dims = (None if left.ndim == 2 else 0, None if right.ndim == 2 else 0)
+        wanted = [
+            lm.grad(loss, (0, 1))(left[i] if left.ndim > 2 else left, right[i] if right.ndim > 2 else right)
+            for i in range(3)
+        ]
+        found = lm.jit(lm.vmap(lm.grad(loss, (0, 1)), dims))(left, right)
+        for k in range(2):
+            near(found[k], np.stack([g[k].numpy() for g in wanted]), 1e-8)
+        if name.endswith(("solve", "triangular")):
+            whole = lm.grad(loss, (0, 1))(left, right)
+            for k, x in enumerate((left, right)):
+                each = np.stack([g[k].numpy() for g in wanted])
+                near(whole[k], each.sum(0) if x.ndim == 2 else each, 1e-8)
+
+
+@pytest.mark.torch
+def test_second_derivatives_of_factors_and_solutions() -> None:
+    import torch
+
+    base, b = drawn(4, 4), drawn(4, 2)
+    a, d = base @ base.T + np.eye(4), drawn(4, 4)
+    d = d + d.T
+
+    def formula(lib: Any, at: Any, right: Any) -> Any:
+        low = lib.cholesky(at)
+        x = lib.solve_triangular(low, right, upper=False)
+        return (lib.solve(at, right) ** 2).sum() + (x**3).sum() + lib.slogdet(at)[1]
+
+    _, (found,) = lm.hvp(lambda a: formula(linalg, a, lm.tensor(b)), (lm.tensor(a),), (lm.tensor(d),))
+    leaf = torch.tensor(a, requires_grad=True)
+    (slope,) = torch.autograd.grad(formula(torch.linalg, leaf, torch.tensor(b)), leaf, create_graph=True)
+    (wanted,) = torch.autograd.grad((slope * torch.tensor(d)).sum(), leaf)
+    near(found, wanted.numpy(), 1e-8)
+
+
 def test_refusals() -> None:
     with pytest.raises(ShapeError, match=r"inv: needs square matrices \[\.\.\., N, N\]"):
         linalg.inv(lm.ones(2, 3))
-    with pytest.raises(ShapeError, match=r"det: takes matrices of up to 64 rows.*numpy\.linalg\.det"):
-        linalg.det(lm.ones(65, 65))
+    with pytest.raises(ShapeError, match=r"lu_factor: takes matrices of up to 64 rows and columns.*scipy"):
+        linalg.lu_factor(lm.ones(65, 65))
     with pytest.raises(ShapeError, match="solve: A .* and B .* do not fit"):
         linalg.solve(lm.ones(3, 3), lm.ones(2, 1))
+    with pytest.raises(ShapeError, match=r"solve: leading axes of A .* and B .*: shapes \(2,\) and \(4,\)"):
+        linalg.solve(lm.ones(2, 3, 3), lm.ones(4, 3, 1))
     with pytest.raises(ValueError, match="multi_dot: takes two tensors or more, got 1"):
         linalg.multi_dot([lm.ones(2, 2)])
 

@@ -55,6 +55,7 @@ def test_methods_without_a_counterpart_in_numpy() -> None:
         (x.double(), A), (x.half(), A), (x.bfloat16().float(), A), (x.long(), A), (x.int(), A), (x.bool(), A != 0),
         (x.sum(0).expand_as(x), np.stack([A.sum(0)] * 2)),
         (x.sum(0).broadcast_to(*x.shape), np.stack([A.sum(0)] * 2)), (x.type_as(x > 2), A != 0),
+        (x.type(lm.int64), A),
         (x.abs(), A), ((x > 2).logical_not(), A <= 2), (x.erf() + x.gelu() * 0, ops.erf(x).value),
     ]:  # fmt: skip
         np.testing.assert_allclose(found.value, wanted, rtol=1e-6)

@@ -164,6 +164,24 @@ def test_momentum_cycles_as_torchs_and_is_compiled_once(
     assert again.momenta == scheduler.momenta
 
 
+@pytest.mark.parametrize("three_phase", [False, True])
+@pytest.mark.parametrize("total_steps", [2, 12])
+def test_a_loop_that_steps_after_each_batch_ends_a_line_behind_its_last_rate(
+    total_steps: int, three_phase: bool
+) -> None:
+    """There PyTorch's rate is below 0, which nobody uses."""
+    optimizer = optim.SGD(lr=0.1, momentum=0.9)
+    scheduler = mine.OneCycleLR(
+        optimizer, 0.1, total_steps, anneal_strategy="linear", three_phase=three_phase, pct_start=0.4
+    )
+    rates = []
+    for _ in range(total_steps):
+        rates += scheduler.get_last_lr()
+        scheduler.step()
+    assert scheduler.get_last_lr() == [rates[-1]]
+    assert rates[-1] == pytest.approx(0.1 / 25 / 1e4)
+
+
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("chained", [False, True])

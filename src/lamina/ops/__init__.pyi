@@ -4209,6 +4209,7 @@ def zeros_like(
     input: Value, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
 ) -> Value: ...
 
+ALIASES: dict[str, str]
 absolute = abs
 arccos = acos
 arccosh = acosh

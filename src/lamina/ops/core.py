@@ -339,6 +339,7 @@ class Arg:
     high: float | None = None
     integers: bool = False
     distinct: bool = False  # all elements differ by at least 0.1: no ties for max, no kinks within a step
+    dominant: bool = False  # square matrices whose diagonal outweighs each row: far from singular
     differentiable: bool = True
     value: tuple[float, ...] | None = None  # fixed values, for state such as a generator's counter
 
@@ -352,6 +353,8 @@ class Arg:
         if self.distinct:
             count = int(np.prod(self.shape))
             return ((rng.permutation(count) - count / 2 + 0.3) * 0.13).reshape(self.shape).astype(kind)
+        if self.dominant:
+            return (rng.uniform(-0.5, 0.5, self.shape) + self.shape[-1] * np.eye(self.shape[-1])).astype(kind)
         if self.low is not None or self.high is not None:
             return rng.uniform(self.low or 0.0, self.high or 1.0, self.shape).astype(kind)
         return rng.standard_normal(self.shape).astype(kind)

@@ -1,18 +1,17 @@
 """Linear algebra of small matrices, named and called as in torch.linalg, for every backend.
 
-Linear systems and determinants use Gauss-Jordan elimination with partial pivoting, QR uses Householder reflections:
-both run step by step, so matrices have at most `LARGEST` rows or columns. Cholesky factors are computed column by
-column, in blocks of `LARGEST` columns. Triangular matrices are inverted by recursive halving, all blocks of one size
-at once. Eigenvalues and singular values are ops: LAPACK on a CPU, Jacobi rotations on a GPU. Leading axes are a
-batch. Half types are computed in float32. Derivatives of every order follow from the steps. A result that depends on
-values (a rank) is a tensor, never a shape.
+Linear systems, logarithms of determinants, Cholesky factors, eigenvalues and singular values are ops: LAPACK on a
+CPU, a block for each matrix on a GPU. LU factors, `det` and QR (Householder reflections) are computed step by step:
+their matrices have at most `LARGEST` rows or columns. Leading axes are a batch. Half types are computed in float32.
+Derivatives of every order are those of the ops and steps. A result that depends on values (a rank) is a tensor, never
+a shape.
 """
 
 from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,6 +23,14 @@ from lamina.ops.primitives import arrange, products
 from lamina.ops.primitives.arrange import broadcast_to, movedim, tril
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.decompose import OneTriangle, PseudoInverse, SingularValues, SymmetricEigen
+from lamina.ops.primitives.factorize import (
+    CholeskyFactor,
+    LinearSolve,
+    LogDeterminant,
+    TriangularSolve,
+    eliminated,
+    first_bad,
+)
 from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.norms import vector_norm
@@ -33,17 +40,14 @@ from lamina.ops.primitives.pointwise import (
     clamp,
     exp,
     log,
-    logical_not,
     maximum,
-    sign,
     sqrt,
     where,
 )
 from lamina.ops.primitives.products import vander as powers
 from lamina.ops.primitives.reduce import amax, amin, argmax, prod, sum
-from lamina.ops.primitives.shape import cat, expand, pad, permute
-from lamina.ops.primitives.statistics import any
-from lamina.spec import ShapeError, broadcast_shapes, float32, int32, normalize_axes, normalize_axis, uint8
+from lamina.ops.primitives.shape import cat, expand, permute
+from lamina.spec import ShapeError, broadcast_shapes, float32, int32, normalize_axes, normalize_axis
 
 __all__ = ["LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh",
            "householder_product", "inv", "inv_ex", "lstsq", "lu", "lu_factor", "lu_factor_ex", "lu_solve",
@@ -167,62 +171,24 @@ def _matrix(what: str, input: Any, square: bool = True) -> Any:
     return x
 
 
-def _small(what: str, x: Any) -> Any:
-    if x.shape[-1] > LARGEST:
-        raise ShapeError(
-            f"{what}: takes matrices of up to {LARGEST} rows, one step each, got {x.spec}; "
-            f"numpy.linalg.{what.removesuffix('_ex')} takes larger ones on the host"
-        )
-    return x.cast(float32) if x.dtype.itemsize < 4 else x
+def _check(what: str, info: Any, needs: str, pivot: Callable[[tuple[int, ...], int], float]) -> None:
+    """Raise LinAlgError where info int32 [...] names a bad pivot; the error names the first of them.
 
-
-def _need(what: str, given: Any, needs: str, positive: bool) -> None:
-    """Raise LinAlgError unless all pivots [..., N] are positive, or nonzero; the error names the first violation.
-
-    Traced values pass unchecked.
+    pivot: (a matrix of the batch, the row) -> its value. Traced values pass unchecked.
     """
-    if given.records or recorder() is not None:
+    if info.records or recorder() is not None:
         return
-    pivots = given.numpy()
-    places = np.argwhere(~(pivots > 0) if positive else pivots == 0)
-    if len(places):
-        *batch, row = places[0].tolist()
-        which = f"matrix {tuple(batch)} of the batch" if batch else "the matrix"
-        raise LinAlgError(
-            f"{what}: {which} is not {needs}: its pivot in row {row} is {pivots[(*batch, row)]:.4g}"
-        )
+    found = info.numpy()
+    if not found.any():
+        return
+    batch = tuple(np.argwhere(found)[0].tolist())
+    row = int(found[batch]) - 1
+    which = f"matrix {batch} of the batch" if batch else "the matrix"
+    raise LinAlgError(f"{what}: {which} is not {needs}: its pivot in row {row} is {pivot(batch, row):.4g}")
 
 
-def _eliminated(a: Any, b: Any | None) -> tuple[Any, list[Any], Any]:
-    """(a⁻¹ b, the pivots, the sign of the permutation), both [..., 1, 1], of a [..., N, N] and b [..., N, K] or None.
-
-    A column's pivot is its largest element in the rows not yet used as pivots; the rows are swapped.
-    """
-    n = a.shape[-1]
-    whole = a if b is None else cat((a, b), -1)
-    kind, rows = a.dtype.numpy, np.arange(n)
-    signs: Any = np.ones((1, 1), kind)
-    pivots = []
-    for k in range(n):
-        column = whole[..., k : k + 1]
-        at = argmax(where((rows >= k)[:, None], abs(column), -1.0), -2, True)  # [..., 1, 1]
-        found = (at == rows[:, None]).cast(a.dtype)  # one at the pivot
-        here = (rows == k)[:, None].astype(kind)
-        pivot_row = sum(whole * found, -2, True)
-        apart = pivot_row - whole[..., k : k + 1, :]
-        whole = whole + (here - found) * apart
-        signs = signs * where(at == k, np.ones((), kind), -np.ones((), kind))
-        pivot = pivot_row[..., k : k + 1]
-        pivots.append(pivot)
-        # A zero column has no pivot: the determinant is 0, the inverse not finite.
-        below = (rows > k) if b is None else (rows != k)
-        factors = where(below[:, None], whole[..., k : k + 1], 0.0) / (
-            pivot if b is not None else where(pivot == 0, 1.0, pivot)
-        )
-        whole = whole - factors * pivot_row
-    if b is None:
-        return None, pivots, signs
-    return whole[..., n:] / cat(pivots, -2), pivots, signs
+def _zero(batch: tuple[int, ...], row: int) -> float:
+    return 0.0
 
 
 @checked
@@ -230,17 +196,19 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     """X of A X = B (left=False: X A = B) for A [..., N, N] and B [..., N, K], or vectors [N], as torch.linalg.solve.
 
     B is interpreted as vectors [..., N] if it has one axis, or one less than A and A's sizes except the last. Raises
-    LinAlgError if A is singular (in compiled functions the result is not finite), ShapeError for mismatched sizes and
-    for more than 64 rows.
+    LinAlgError if A is singular (in compiled functions the result is not finite), ShapeError for mismatched sizes.
     """
-    x, pivots, _ = _solved("solve", A, B, left)
-    if pivots:
-        _need("solve", cat(pivots, -2).squeeze(-1), "invertible", False)
-    return x
+    return _solved("solve", A, B, left, True).result
 
 
-def _solved(what: str, A: Any, B: Any, left: bool) -> tuple[Any, list[Any], Sequence[int]]:
-    """The solution, the pivots [..., 1, 1], and the batch axes."""
+@checked
+def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> SolveEx[Any]:
+    """`solve`, and int32 [...]: 0, or the 1-based index of the first zero pivot, for which the result is not finite.
+    torch.linalg.solve_ex; no device-to-host copy unless check_errors."""
+    return _solved("solve_ex", A, B, left, check_errors)
+
+
+def _solved(what: str, A: Any, B: Any, left: bool, checks: bool) -> SolveEx[Any]:
     a, b = _matrix(what, A), floating(B, what)
     vectors = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     b = b.unsqueeze(-1) if vectors else b
@@ -248,45 +216,72 @@ def _solved(what: str, A: Any, B: Any, left: bool) -> tuple[Any, list[Any], Sequ
         a, b = a.mT, b if vectors else b.mT
     if b.ndim < 2 or b.shape[-2] != a.shape[-1]:
         raise ShapeError(f"{what}: A {a.spec} and B {b.spec} do not fit")
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    kind = a.dtype
-    a, b = _small(what, a), b.cast(_small(what, a).dtype)
-    found, pivots, _ = _eliminated(expand(a, (*lead, *a.shape[-2:])), expand(b, (*lead, *b.shape[-2:])))
-    x = found.cast(kind)
+    lead = broadcast_shapes(a.shape[:-2], b.shape[:-2], f"{what}: leading axes of A {a.spec} and B {b.spec}")
+    x, info = _of_system(LinearSolve(), a, b)
+    x = x.cast(a.dtype)
     x = x if left or vectors else x.mT
-    return x.squeeze(-1) if vectors else x, pivots, lead
+    info = broadcast_to(info, lead)
+    if checks:
+        _check(what, info, "invertible", _zero)
+    return SolveEx(x.squeeze(-1) if vectors else x, info)
+
+
+def _of_system(op: LinearSolve | TriangularSolve, a: Any, b: Any) -> tuple[Any, ...]:
+    """The outputs of an op on A [..., N, N] and B [..., N, K], whose leading axes are broadcast.
+
+    One matrix for a batch of B is factorized once, on all columns of the batch.
+    """
+    a, b = _wide(a), b.cast(_wide(a).dtype)
+    if a.ndim == 2 and b.ndim > 2:
+        *lead, n, k = b.shape
+        columns = movedim(b, -2, 0).reshape((n, math.prod(lead) * k))
+        x, *others = bind(op, a, columns)
+        return movedim(x.reshape((n, *lead, k)), 0, -2), *others
+    lead = broadcast_shapes(
+        a.shape[:-2], b.shape[:-2], f"{op.name}: leading axes of A {a.spec} and B {b.spec}"
+    )
+    a, b = (x if x.ndim == 2 else expand(x, (*lead, *x.shape[-2:])) for x in (a, b))
+    return bind(op, a, b)
 
 
 @checked
 def inv(A: Any) -> Any:
-    """The inverse of A [..., N, N]. torch.linalg.inv; up to 64 rows.
+    """The inverse of A [..., N, N]. torch.linalg.inv.
 
     Raises LinAlgError if A is singular; in compiled functions the result is not finite.
     """
-    found, pivots, _ = _inverted("inv", A)
-    if pivots:
-        _need("inv", cat(pivots, -2).squeeze(-1), "invertible", False)
-    return found
+    return _inverted("inv", A, True).inverse
 
 
-def _inverted(what: str, A: Any) -> tuple[Any, list[Any], Sequence[int]]:
-    """The inverse, the pivots [..., 1, 1], and the batch axes."""
+@checked
+def inv_ex(A: Any, *, check_errors: bool = False) -> InvEx[Any]:
+    """`inv`, and int32 [...]: 0, or the 1-based index of the first zero pivot. torch.linalg.inv_ex."""
+    return _inverted("inv_ex", A, check_errors)
+
+
+def _inverted(what: str, A: Any, checks: bool) -> InvEx[Any]:
     a = _matrix(what, A)
-    x = _small(what, a)
-    unit = broadcast_to(np.eye(a.shape[-1], dtype=x.dtype.numpy), a.shape)
-    if not a.spec.numel:
-        return a, [], a.shape[:-2]
-    found, pivots, _ = _eliminated(x, unit)
-    return found.cast(a.dtype), pivots, a.shape[:-2]
+    x = _wide(a)
+    found, info = bind(LinearSolve(), x, broadcast_to(np.eye(a.shape[-1], dtype=x.dtype.numpy), a.shape))
+    if checks:
+        _check(what, info, "invertible", _zero)
+    return InvEx(found.cast(a.dtype), info)
 
 
 @checked
 def det(A: Any) -> Any:
-    """The determinant of A [..., N, N]: [...]. torch.linalg.det; up to 64 rows."""
+    """The determinant of A [..., N, N]: [...]. torch.linalg.det.
+
+    Up to 64 rows it is the product of the pivots, with the gradients of singular matrices; beyond, the exponential of
+    `slogdet`, whose gradient is not finite for these.
+    """
     a = _matrix("det", A)
     if not a.shape[-1]:
         return sum(a, (-2, -1)) + 1.0
-    _, pivots, signs = _eliminated(_small("det", a), None)
+    if a.shape[-1] > LARGEST:
+        found = slogdet(_wide(a))
+        return (found.sign * exp(found.logabsdet)).cast(a.dtype)
+    _, pivots, signs = eliminated(_wide(a), None)
     return (prod(cat(pivots, -1), -1) * signs[..., 0]).squeeze(-1).cast(a.dtype)
 
 
@@ -294,45 +289,8 @@ def det(A: Any) -> Any:
 def slogdet(A: Any) -> SlogDet[Any]:
     """(sign, logarithm of the magnitude) of the determinant: (0, -inf) where it is 0. torch.linalg.slogdet."""
     a = _matrix("slogdet", A)
-    if not a.shape[-1]:
-        return SlogDet(sum(a, (-2, -1)) + 1.0, sum(a, (-2, -1)))
-    _, pivots, signs = _eliminated(_small("slogdet", a), None)
-    diagonal = cat(pivots, -1)
-    turned = (prod(sign(diagonal), -1) * signs[..., 0]).squeeze(-1)
-    return SlogDet(turned.cast(a.dtype), sum(log(abs(diagonal)), -1).squeeze(-1).cast(a.dtype))
-
-
-def _info(pivots: Sequence[Any], lead: Sequence[int], positive: bool) -> Any:
-    """int32 [...]: the 1-based index of the first invalid pivot [..., 1, 1], else 0."""
-    if not pivots:
-        return broadcast_to(np.zeros((), np.int32), tuple(lead))
-    given = cat(list(pivots), -2).squeeze(-1)
-    wrong = logical_not(given > 0) if positive else given == 0
-    first = argmax(wrong.cast(uint8), -1) + 1
-    return where(any(wrong, -1), first, 0).cast(int32)
-
-
-def _checked_info(what: str, info: Any, pivots: Sequence[Any], needs: str, check_errors: bool) -> Any:
-    if check_errors and pivots:
-        _need(what, cat(list(pivots), -2).squeeze(-1), needs, needs == "positive definite")
-    return info
-
-
-@checked
-def solve_ex(A: Any, B: Any, *, left: bool = True, check_errors: bool = False) -> SolveEx[Any]:
-    """`solve`, and int32 [...]: 0, or the 1-based index of the first zero pivot, for which the result is not finite.
-    torch.linalg.solve_ex; no device-to-host copy unless check_errors."""
-    x, pivots, lead = _solved("solve_ex", A, B, left)
-    return SolveEx(
-        x, _checked_info("solve_ex", _info(pivots, lead, False), pivots, "invertible", check_errors)
-    )
-
-
-@checked
-def inv_ex(A: Any, *, check_errors: bool = False) -> InvEx[Any]:
-    """`inv`, and int32 [...]: 0, or the 1-based index of the first zero pivot. torch.linalg.inv_ex."""
-    x, pivots, lead = _inverted("inv_ex", A)
-    return InvEx(x, _checked_info("inv_ex", _info(pivots, lead, False), pivots, "invertible", check_errors))
+    turned, size = bind(LogDeterminant(), _wide(a))
+    return SlogDet(turned.cast(a.dtype), size.cast(a.dtype))
 
 
 # --------------------------------------------------------------------------------------------------------------- LU
@@ -368,10 +326,10 @@ def lu_factor_ex(A: Any, *, check_errors: bool = False) -> LUFactorEx[Any]:
     factors, places = lu_factor(A)
     count = places.shape[-1]
     pivots = [factors[..., k : k + 1, k : k + 1] for k in range(count)]
-    info = _info(pivots, factors.shape[:-2], False)
-    return LUFactorEx(
-        factors, places, _checked_info("lu_factor_ex", info, pivots, "invertible", check_errors)
-    )
+    info = first_bad(pivots, factors.shape[:-2], False)
+    if check_errors:
+        _check("lu_factor_ex", info, "invertible", _zero)
+    return LUFactorEx(factors, places, info)
 
 
 def _exchanged(b: Any, pivots: Any, back: bool) -> Any:
@@ -465,57 +423,28 @@ def cholesky(input: Any, *, upper: bool = False) -> Any:
     Only the lower triangle is read; the gradient is symmetric. torch.linalg.cholesky. Raises LinAlgError for a matrix
     that is not positive definite; in compiled functions the result is not finite.
     """
-    found, pivots, _ = _triangle("cholesky", input, upper)
-    if pivots:
-        _need("cholesky", cat(pivots, -2).squeeze(-1), "positive definite", True)
-    return found
+    return _factor("cholesky", input, upper, True).L
 
 
 @checked
 def cholesky_ex(input: Any, *, upper: bool = False, check_errors: bool = False) -> CholeskyEx[Any]:
     """`cholesky`, and int32 [...]: 0, or the 1-based index of the first pivot that is not positive, from which on the
     factor is not finite. torch.linalg.cholesky_ex; no device-to-host copy unless check_errors."""
-    found, pivots, lead = _triangle("cholesky_ex", input, upper)
-    info = _info(pivots, lead, True)
-    return CholeskyEx(found, _checked_info("cholesky_ex", info, pivots, "positive definite", check_errors))
+    return _factor("cholesky_ex", input, upper, check_errors)
 
 
-def _triangle(what: str, input: Any, upper: bool) -> tuple[Any, list[Any], Sequence[int]]:
-    """The Cholesky factor, its pivots [..., 1, 1], and the batch axes."""
+def _factor(what: str, input: Any, upper: bool, checks: bool) -> CholeskyEx[Any]:
     x = _matrix(what, input)
-    a, n = _wide(x), x.shape[-1]
-    a = call(OneTriangle(), a) if a.records or recorder() is not None else a
-    blocks: list[Any] = []  # of columns, [..., N, LARGEST]
-    pivots: list[Any] = []
-    for k in range(0, n, LARGEST):
-        rest = a[..., k:, k : k + LARGEST]
-        if blocks:
-            made = cat(blocks, -1)[..., k:, :]
-            rest = rest - matmul(made, made[..., :LARGEST, :].mT)
-        width = rest.shape[-1]
-        block, found = _triangle_of_columns(rest[..., :width, :])
-        pivots += found
-        if k + width < n:
-            below = solve_triangular(block, rest[..., width:, :].mT, upper=False).mT
-            block = cat((block, below), -2)
-        blocks.append(pad(block, (0, 0, k, 0)) if k else block)
-    made = (cat(blocks, -1) if blocks else a).cast(x.dtype)
-    return made.mT if upper else made, pivots, x.shape[:-2]
+    a = _wide(x)
+    low, info = bind(CholeskyFactor(), call(OneTriangle(), a) if a.records or recorder() is not None else a)
+    if checks:
 
+        def pivot(batch: tuple[int, ...], row: int) -> float:
+            before = low.numpy()[batch][row, :row]
+            return float(a.numpy()[batch][row, row] - before @ before)
 
-def _triangle_of_columns(a: Any) -> tuple[Any, list[Any]]:
-    """The Cholesky factor, column by column, and its pivots [..., 1, 1]."""
-    columns: list[Any] = []
-    pivots: list[Any] = []
-    for k in range(a.shape[-1]):
-        rest = a[..., k:, k : k + 1]
-        if columns:
-            made = cat(columns, -1)[..., k:, :]
-            rest = rest - matmul(made, made[..., :1, :].mT)
-        pivots.append(rest[..., :1, :])
-        rest = rest / sqrt(pivots[-1])
-        columns.append(rest if not k else cat((rest[..., :1, :] * np.zeros((k, 1), a.dtype.numpy), rest), -2))
-    return cat(columns, -1), pivots
+        _check(what, info, "positive definite", pivot)
+    return CholeskyEx((low.mT if upper else low).cast(x.dtype), info)
 
 
 @checked
@@ -553,40 +482,9 @@ def solve_triangular(
     a, b = _matrix("solve_triangular", input), _matrix("solve_triangular", B, square=False)
     if b.shape[-2 if left else -1] != a.shape[-1]:
         raise ShapeError(f"solve_triangular: A {a.spec} and B {b.spec} do not fit")
-    inverse = _triangle_inverse(a.mT if upper else a, unitriangular)
-    inverse = inverse.mT if upper else inverse
-    b = b.cast(inverse.dtype)
-    return (matmul(inverse, b) if left else matmul(b, inverse)).cast(a.dtype)
-
-
-def _triangle_inverse(x: Any, unit: bool) -> Any:
-    """The inverse of a lower triangular matrix [..., N, N]: all blocks of 1, 2, 4, … rows are inverted at once.
-
-    [[A, 0], [C, B]] has the inverse [[A⁻¹, 0], [-B⁻¹ C A⁻¹, B⁻¹]].
-    """
-    kind = x.dtype if x.dtype.itemsize >= 4 else float32
-    n, lead = x.shape[-1], x.shape[:-2]
-    size = 1 << max(n - 1, 0).bit_length()
-    below = np.tri(n, k=-1, dtype=bool)
-    diagonal = np.eye(n, dtype=kind.numpy)
-    x = where(below, x.cast(kind), diagonal if unit else x.cast(kind) * diagonal)
-    more = np.diag((np.arange(size) >= n).astype(kind.numpy))
-    x = pad(x, (0, size - n, 0, size - n)) + more if size > n else x
-    found = (1.0 / sum(x * np.eye(size, dtype=kind.numpy), -1)).reshape((*lead, size, 1, 1))
-    width = 1
-    while width < size:
-        pairs = size // (2 * width)
-        # The block below the diagonal of each pair: [..., pairs, width, width].
-        blocks = x.reshape((*lead, pairs, 2, width, pairs, 2, width))[..., 1, :, :, 0, :]
-        own = np.eye(pairs, dtype=kind.numpy)[:, None, :, None]
-        corner = sum(blocks * own, -2)
-        halves = found.reshape((*lead, pairs, 2, width, width))
-        first, second = halves[..., 0, :, :], halves[..., 1, :, :]
-        across = -matmul(matmul(second, corner), first)
-        zero = across * 0.0
-        found = cat((cat((first, zero), -1), cat((across, second), -1)), -2)
-        width *= 2
-    return found.reshape((*lead, size, size))[..., :n, :n]
+    op = TriangularSolve(upper == left, unitriangular)
+    x = _of_system(op, a, b)[0] if left else _of_system(op, a.mT, b.mT)[0].mT
+    return x.cast(a.dtype)
 
 
 # --------------------------------------------------------------------------------------------------------- orthogonal

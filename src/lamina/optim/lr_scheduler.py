@@ -544,10 +544,10 @@ class OneCycleLR(_Cycle):
     """Up from max_lr / div_factor to max_lr, then down to the first rate / final_div_factor (Smith & Topin 2018).
 
     total_steps, or epochs and steps_per_epoch: the number of steps; a further one raises ValueError. pct_start: the
-    fraction of them with a rising rate. anneal_strategy: "cos" or "linear". three_phase: down to the first rate in as
-    many steps, then to the last one. cycle_momentum: the momentum falls from max_momentum to base_momentum while the
-    rate rises, then rises again; for optimizers with betas, beta 1. Raises ValueError for an optimizer that has
-    neither.
+    fraction of them with a rising rate. anneal_strategy: "cos" or "linear", which keeps the last rate in the step
+    behind it. three_phase: down to the first rate in as many steps, then to the last one. cycle_momentum: the
+    momentum falls from max_momentum to base_momentum while the rate rises, then rises again; for optimizers with
+    betas, beta 1. Raises ValueError for an optimizer that has neither.
     """
 
     def __init__(
@@ -599,8 +599,8 @@ class OneCycleLR(_Cycle):
         ends = [0.0, top, *([2 * top] if self.three_phase else []), self.total_steps - 1.0]
         index = min(sum(self.last_epoch > end for end in ends[1:]), len(ends) - 2)
         part = (self.last_epoch - ends[index]) / (ends[index + 1] - ends[index])
-        if self.anneal_strategy == "cos":
-            part = (1 - math.cos(math.pi * part)) / 2
+        # A loop that steps after each batch ends one step behind the last rate: a line would go on below 0 there.
+        part = (1 - math.cos(math.pi * part)) / 2 if self.anneal_strategy == "cos" else min(part, 1.0)
         return corners[index] + (corners[index + 1] - corners[index]) * part
 
 

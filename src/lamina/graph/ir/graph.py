@@ -223,7 +223,7 @@ class Value(InPlace["Value"]):
         """The values as nested lists of Python numbers, if known. Raises TypeError otherwise."""
         return self._number().tolist()
 
-    def numpy(self) -> Any:
+    def numpy(self, *, force: bool = False) -> Any:
         """The values as an array, if known. Raises TypeError otherwise."""
         return self._number().numpy()
 

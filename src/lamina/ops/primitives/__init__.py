@@ -26,6 +26,7 @@ from lamina.ops.primitives.dropout import Dropout, DropoutGrad, DropoutMask
 from lamina.ops.primitives.elementary import BinaryFunction, Polygamma, UnaryFunction
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
 from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum
+from lamina.ops.primitives.factorize import CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.full_like import FullLike
 from lamina.ops.primitives.fused import Fused
@@ -140,6 +141,7 @@ __all__ = [
     "Cast",
     "Ceil",
     "CheckIndex",
+    "CholeskyFactor",
     "ClippedRelu",
     "ClippedReluGrad",
     "Concat",
@@ -192,9 +194,11 @@ __all__ = [
     "LayerNormGrad",
     "Le",
     "LeakyRelu",
+    "LinearSolve",
     "LocalResponseNorm",
     "LocalResponseNormGrad",
     "Log",
+    "LogDeterminant",
     "LogSoftmax",
     "LogSoftmaxGrad",
     "LogicalAnd",
@@ -259,6 +263,7 @@ __all__ = [
     "Tanh",
     "TanhGrad",
     "Transpose",
+    "TriangularSolve",
     "UnaryFunction",
     "Where",
     "Window",

@@ -1,4 +1,4 @@
-"""Eigenvalues and singular values, with Lamina's sign convention for vectors."""
+"""Eigenvalues and singular values, with Lamina's sign convention for vectors; factors and linear systems."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from lamina.convert.torch.functions.step import TorchStep, writes
 from lamina.ops.primitives.decompose import OneTriangle, SingularValues, SymmetricEigen
+from lamina.ops.primitives.factorize import CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve
 
 
 @writes(SymmetricEigen)
@@ -23,6 +24,32 @@ def singular_values(step: TorchStep, x: Any) -> Any:
     found = torch.linalg.svd(x, full_matrices=False)
     v = found[2].mT
     return found[0] * _signs(v), found[1], v * _signs(v)
+
+
+@writes(CholeskyFactor)
+def cholesky_factor(step: TorchStep, x: Any) -> Any:
+    """torch.linalg.cholesky_ex of the lower triangle, which alone has a gradient."""
+    low = torch.tril(x)
+    return torch.linalg.cholesky_ex(low + torch.tril(low, -1).mT)
+
+
+@writes(LinearSolve)
+def linear_solve(step: TorchStep, a: Any, b: Any) -> Any:
+    """torch.linalg.solve_ex."""
+    return torch.linalg.solve_ex(a, b)
+
+
+@writes(TriangularSolve)
+def triangular_solve(step: TorchStep, a: Any, b: Any) -> Any:
+    """torch.linalg.solve_triangular."""
+    op: TriangularSolve = step.op
+    return torch.linalg.solve_triangular(a, b, upper=op.upper, unitriangular=op.unit)
+
+
+@writes(LogDeterminant)
+def log_determinant(step: TorchStep, x: Any) -> Any:
+    """torch.linalg.slogdet."""
+    return torch.linalg.slogdet(x)
 
 
 @writes(OneTriangle)

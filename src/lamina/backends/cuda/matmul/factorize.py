@@ -1,0 +1,45 @@
+"""Factors of matrices, linear systems and determinants: a block per matrix, by elimination in float64."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TypeAlias
+
+from lamina.backends import Plan
+from lamina.backends.cuda.launch.program import (
+    Launch,
+    Program,
+    c_type,
+    constants,
+    kernel_plan,
+    scratch,
+    source,
+    target,
+)
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.primitives.factorize import CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+Factorization: TypeAlias = CholeskyFactor | LinearSolve | LogDeterminant | TriangularSolve
+
+
+@kernels(CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve, source="kernel")
+def factorize(op: Factorization, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The matrices are row-major, one after another; an operand without leading axes is read by all blocks."""
+    inputs = [s.open.fixed for s in specs]
+    outputs = [s.fixed for s in op.infer(*(s.open for s in specs))]
+    lead = outputs[0].shape[: None if isinstance(op, LogDeterminant) else -2]
+    rows, columns = inputs[0].shape[-1], inputs[1].shape[-1] if len(inputs) > 1 else 0
+    count, label = prod(lead), op.name
+    if not any(s.numel for s in outputs):
+        return kernel_plan(device, inputs, outputs, [], label=label)
+    reads = [prod(s.shape[-2:]) if s.ndim > 2 else 0 for s in (*inputs, *inputs)]
+    sizes = constants(N=rows, K=columns, READS_A=reads[0], READS_B=reads[1])
+    upper, unit = (op.upper, op.unit) if isinstance(op, TriangularSolve) else (False, False)
+    shape = constants(UPPER=int(upper), UNIT=int(unit))
+    program = Program(op.name, "matmul/factorize.cu", f"typedef {c_type(inputs[0].dtype)} T;\n{sizes}{shape}")
+    places = (*map(source, range(len(inputs))), *map(target, range(len(outputs))), scratch())
+    launch = Launch(program, (count,), (256,), places)
+    workspace = 8 * count * rows * (columns if isinstance(op, TriangularSolve) else rows + columns)
+    return kernel_plan(device, inputs, outputs, [launch], label=label, workspace=max(workspace, 8))
