@@ -141,6 +141,14 @@ def test_items_and_truth() -> None:
     assert [1, 2][lm.tensor(1)] == 2
 
 
+@pytest.mark.parametrize("shape", [(2,), (0,)])
+def test_several_elements_have_no_one_truth_value(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"bool: a tensor of shape .* x.any\(\) or x.all\(\)"
+    ):  # as torch's
+        bool(lm.zeros(shape))
+
+
 def test_a_length_is_that_of_the_first_axis() -> None:
     assert [len(lm.zeros(*shape)) for shape in ((3,), (2, 5), (0, 4), (1, 1, 7))] == [3, 2, 0, 1]
     assert [row.tolist() for row in lm.tensor([[1.0, 2.0], [3.0, 4.0]])] == [[1, 2], [3, 4]]

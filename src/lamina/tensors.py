@@ -411,6 +411,11 @@ class Tensor(InPlace["Tensor"]):
         return True
 
     def __bool__(self) -> bool:
+        if self._spec.numel != 1:
+            raise ShapeError(
+                f"bool: a tensor of shape {self.shape} has no one truth value: take x.any() or x.all(), or compare "
+                "elements by ops.where"
+            )
         return bool(self.item())
 
     def __float__(self) -> float:

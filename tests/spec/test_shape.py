@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.spec import ShapeError, as_shape, broadcast_shapes, element_count, normalize_axes, normalize_axis
+from lamina.spec import (
+    DTypeError,
+    ShapeError,
+    as_shape,
+    broadcast_shapes,
+    element_count,
+    normalize_axes,
+    normalize_axis,
+)
 from lamina.spec.shape import LIMIT
 
 sizes = st.integers(0, 2**70)
@@ -83,3 +91,12 @@ def test_sizes_that_equal_ints_are_none() -> None:
         as_shape((2, -1))
     with pytest.raises(ShapeError, match="more than 2"):
         as_shape((2**62, 4))
+
+
+def test_errors_are_caught_as_pytorchs_are() -> None:
+    assert issubclass(ShapeError, RuntimeError)
+    assert issubclass(ShapeError, ValueError)
+    assert issubclass(DTypeError, RuntimeError)
+    assert issubclass(DTypeError, TypeError)
+    with pytest.raises(IndexError, match="sum: axis 2 is outside a tensor of rank 2"):
+        normalize_axis(2, 2, "sum")

@@ -7,7 +7,7 @@ from math import prod
 from operator import index
 from typing import SupportsIndex
 
-from lamina.spec.errors import ShapeError
+from lamina.spec.errors import OutsideError, ShapeError
 
 #: The largest number of elements or bytes that is accepted: sizes travel as signed 64-bit integers in C.
 LIMIT = 2**63 - 1
@@ -53,9 +53,9 @@ def broadcast_shapes(a: Sequence[int], b: Sequence[int], what: str = "broadcast"
 
 
 def normalize_axis(axis: int, rank: int, what: str = "axis") -> int:
-    """The axis counted from the front. Raises ShapeError when it is outside [-rank, rank)."""
+    """The axis counted from the front. Raises OutsideError when it is outside [-rank, rank)."""
     if not -rank <= axis < rank:
-        raise ShapeError(f"{what}: axis {axis} is outside a tensor of rank {rank}")
+        raise OutsideError(f"{what}: axis {axis} is outside a tensor of rank {rank}")
     return axis % rank
 
 

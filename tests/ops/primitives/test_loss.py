@@ -322,3 +322,16 @@ def test_as_many_classes_as_the_largest_label_tells() -> None:
         lm.jit(ops.one_hot)(lm.tensor([2, 0]))
     with pytest.raises(ValueError, match="num_classes must be >= 1, got 0"):
         ops.one_hot(lm.tensor([0]), 0)
+
+
+@pytest.mark.parametrize(
+    ("logits", "target", "hint"),
+    [
+        (np.zeros((2, 3), np.float32), np.array([0.0, 1.0]), r"target.long\(\)"),
+        (np.zeros((2, 3), np.float32), np.array([[0], [1]]), r"target.squeeze\(1\)"),
+        (np.array([0, 1]), np.zeros((2, 3), np.float32), "the logits come first"),
+    ],
+)
+def test_mistaken_labels_are_told_apart(logits: Any, target: Any, hint: str) -> None:
+    with pytest.raises(ShapeError, match=hint):
+        ops.cross_entropy(lm.tensor(logits), lm.tensor(target))

@@ -180,7 +180,7 @@ def _expand_key(key: list[Any], x: Spec) -> list[Any]:
     used = sum(not (k is None or k is Ellipsis or (isinstance(k, MaskIndex) and k.is_new)) for k in key)
     dots = [i for i, k in enumerate(key) if k is Ellipsis]
     if used > x.ndim or len(dots) > 1:
-        raise ShapeError(f"getitem: index {shown(tuple(key))} has too many entries for {x}")
+        raise OutsideError(f"getitem: index {shown(tuple(key))} has too many entries for {x}")
     place = dots[0] if dots else len(key)
     rest = [slice(None)] * (x.ndim - used)
     return [*key[:place], *rest, *key[place + len(dots) :]]
@@ -264,7 +264,7 @@ def _linear(arrays: Sequence[Any], sizes: Sequence[int], x: Any) -> tuple[Any, S
     """A linear index for several axes of these sizes, and the arrays' common shape."""
     for k, n in zip(arrays, sizes, strict=True):
         if isinstance(k, MaskIndex) and k.size != n:
-            raise ShapeError(f"getitem: a mask of {k.size} along an axis of {n} of {x.spec}")
+            raise OutsideError(f"getitem: a mask of {k.size} along an axis of {n} of {x.spec}")
     plain = [k.true if isinstance(k, MaskIndex) else k for k in arrays]
     common: Shape = ()
     for k in plain:

@@ -40,7 +40,7 @@ class _CrossEntropy(Op):
         if x.ndim < 2 or labels.shape != (x.shape[0], *x.shape[2:]):
             raise ShapeError(
                 f"{self.name}: logits [N, C, *spatial] and labels [N, *spatial] do not fit, "
-                f"got {x} and {labels}"
+                f"got {x} and {labels}{_without_axis(x, labels)}"
             )
         if x.shape[1] == 0:
             raise ShapeError(f"{self.name}: logits {x} have no classes")
@@ -323,10 +323,26 @@ def _smoothed(x: Any, labels: Any, by_class: Any, ignored: int | None, smoothing
     return losses if ignored is None else where(labels != ignored, losses, 0.0), shares
 
 
+def _without_axis(x: Spec, labels: Spec) -> str:
+    """What to do about labels [N, 1, *spatial]."""
+    fits = labels.ndim == x.ndim and labels.shape == (x.shape[0], 1, *x.shape[2:])
+    return "; labels have no axis of classes: target.squeeze(1)" if fits else ""
+
+
+def _mistaken(x: Spec, target: Spec) -> str:
+    """What to do about a float target that is no probabilities: the logits in its place, or labels as floats."""
+    if not x.dtype.is_float:
+        return "; the logits come first, then the target"
+    if x.ndim > 1 and target.shape == (x.shape[0], *x.shape[2:]):
+        return "; labels are integers: target.long()"
+    return ""
+
+
 def _soft_cross_entropy(x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> Any:
     if x.shape != target.shape or x.ndim == 0:
         raise ShapeError(
             f"cross_entropy: logits {x.spec} and probabilities {target.spec} must have one shape, [N, C, *spatial]"
+            + _mistaken(x.spec, target.spec)
         )
     single = x.ndim == 1
     x, target = (x.unsqueeze(0), target.unsqueeze(0)) if single else (x, target)
