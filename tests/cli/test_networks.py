@@ -130,6 +130,10 @@ def test_names_that_are_none(nets: Path, name: str, message: str, capsys: pytest
     assert message in refused(f"{nets}:{name}", capsys)
 
 
+def test_the_nearest_names_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no network is called 'alexnt'; the nearest: alexnet" in refused("alexnt", capsys)
+
+
 def test_a_file_that_is_missing_or_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "FileNotFoundError" in refused(f"{tmp_path}/none.py:net", capsys)
     (tmp_path / "broken.py").write_text("1 / 0\n")

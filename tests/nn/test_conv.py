@@ -111,6 +111,19 @@ def test_sizes_of_a_window_are_checked(name: str, value: Any, message: str) -> N
         nn.Conv2d(3, 4, **{"kernel_size": 3, name: value})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"padding": "sam"}, "Conv2d: padding must be one of valid, half, full, same, .* got 'sam'"),
+        ({"padding": "same", "stride": 2}, 'Conv2d: padding "same" needs stride 1'),
+        ({"padding": (1, 2, 3)}, r"Conv2d: padding must be one int or 2 ints, got \(1, 2, 3\)"),
+    ],
+)
+def test_a_padding_is_checked_when_the_layer_is_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nn.Conv2d(3, 8, 3, **options)
+
+
 def test_a_negative_padding_is_refused_and_none_is_not() -> None:
     with pytest.raises(ShapeError, match="Conv2d: padding.*-1"):
         nn.Conv2d(3, 4, 3, padding=-1)

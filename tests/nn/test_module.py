@@ -740,3 +740,16 @@ def test_state_is_registered_by_the_names_of_torch() -> None:
     net.register_buffer(name="kept", tensor=lm.ones(2))
     net.register_parameter(name="trained", param=nn.Parameter(data=lm.ones(2)))
     assert list(net.state_dict()) == ["trained", "kept"]
+
+
+def test_what_a_module_holds_is_listed_and_suggested() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    assert {"weight", "bias", "forward"} <= set(dir(net[0]))
+    assert "running_mean" in dir(net[1])
+    assert "0" not in dir(net)  # no name of an attribute
+    with pytest.raises(AttributeError, match="Linear has no attribute 'wieght'") as caught:
+        _ = net[0].wieght
+    assert (caught.value.name, caught.value.obj) == (
+        "wieght",
+        net[0],
+    )  # what a traceback's suggestion is made of

@@ -7,6 +7,7 @@ import inspect
 import runpy
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 
 from lamina import data
@@ -29,10 +30,20 @@ _TOLD = ("num_classes", "in_channels", "image_size")
 def command_name(text: str) -> str:
     """A network's name in commands; Python's, with underscores, is accepted too.
 
-    FILE.py:NAME is a user-defined one, which commands know from then on by its name. Raises ArgumentTypeError.
+    FILE.py:NAME is a user-defined one, which commands know from then on by its name. Raises ArgumentTypeError, also
+    for an unknown name.
     """
     file, _, name = text.rpartition(":")
-    return _of_file(Path(file), name) if file.endswith(".py") else text.replace("_", "-")
+    if file.endswith(".py"):
+        return _of_file(Path(file), name)
+    command = text.replace("_", "-")
+    if command not in NETWORKS:
+        near = get_close_matches(command, NETWORKS, 3)
+        hint = f"the nearest: {', '.join(near)}; " if near else ""
+        raise argparse.ArgumentTypeError(
+            f"no network is called {text!r}; {hint}known: {', '.join(NETWORKS)}, and FILE.py:NAME"
+        )
+    return command
 
 
 def _of_file(file: Path, name: str) -> str:

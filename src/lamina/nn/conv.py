@@ -62,6 +62,7 @@ class _Conv(Module):
         self.padding = (
             per_axis(name, "padding", padding, self.rank, 0) if isinstance(padding, int) else padding
         )
+        window(name, self.kernel_size, self.stride, self.padding, self.dilation, groups)  # checks the padding
         self.flip = flip
         self.set_mode(algorithm)
         self.weight = Parameter(empty(self._weight_shape()))

@@ -283,7 +283,13 @@ class Module(WithState, Checked):
         if (parts := _parametrization(self, name)) is not None:
             return parts()
         hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
+        text = f"{type(self).__name__} has no attribute {name!r}{hint}"
+        raise AttributeError(text, name=name, obj=self)  # a traceback suggests the nearest of `dir`
+
+    def __dir__(self) -> list[str]:
+        own = self.__dict__
+        held = (name for kind in ("_parameters", "_buffers", "_modules") for name in own.get(kind, ()))
+        return sorted({*object.__dir__(self), *(name for name in held if name.isidentifier())})
 
     def __delattr__(self, name: str) -> None:
         for kind in (self._parameters, self._buffers, self._modules):

@@ -18,7 +18,10 @@ def test_names() -> None:
     assert names == sorted(names)
     assert {"AlexNet", "alexnet", "resnet50", "vit_b_16"} < set(names)
     assert all(getattr(models, name) is builder.make for name, builder in models.builders().items())
-    with pytest.raises(ValueError, match="get_model: no network is called 'resnet51'; known: AlexNet, "):
+    with pytest.raises(
+        ValueError,
+        match="get_model: no network is called 'resnet51'; the nearest: resnet.*; known: AlexNet, ",
+    ):
         models.get_model("resnet51")
     assert models.get_model("resnet18", num_classes=3).fc.out_features == 3
 

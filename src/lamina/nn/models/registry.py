@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from lamina.nn.module import Module
@@ -91,5 +92,7 @@ def list_models() -> list[str]:
 def get_model(name: str, **options: Any) -> Module:
     """A network by name, with its constructor's arguments. Raises ValueError for an unknown name."""
     if name not in _builders:
-        raise ValueError(f"get_model: no network is called {name!r}; known: {', '.join(builders())}")
+        near = get_close_matches(name, builders(), 3)
+        hint = f"the nearest: {', '.join(near)}; " if near else ""
+        raise ValueError(f"get_model: no network is called {name!r}; {hint}known: {', '.join(builders())}")
     return _builders[name].make(**options)
