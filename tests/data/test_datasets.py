@@ -117,6 +117,21 @@ def test_a_folder_for_each_class(tmp_path: Path) -> None:
     assert image_files(root / "dog" / "0.png") == [root / "dog" / "0.png"]
 
 
+def test_a_folder_has_the_kinds_of_images_that_torchvisions_has(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "a").mkdir()
+    picture = np.random.default_rng(0).integers(0, 256, (8, 6, 3), np.uint8)
+    for kind in ("png", "bmp", "ppm", "tif", "tiff", "webp"):
+        image.fromarray(picture).save(
+            tmp_path / "a" / f"1.{kind}", **({"lossless": True} if kind == "webp" else {})
+        )
+    (tmp_path / "a" / "notes.txt").write_text("no image")
+    found = data.ImageFolder(tmp_path)
+    assert len(found) == 6
+    for read, _ in found:
+        np.testing.assert_array_equal(read, picture)
+
+
 def test_transforms_of_a_folder_draw_from_the_generator(tmp_path: Path) -> None:
     root = pictures(tmp_path, {"a": 2, "b": 1})
     found = data.ImageFolder(root, lambda image, rng: image.astype(np.float64) + rng.random())

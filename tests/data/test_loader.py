@@ -127,6 +127,53 @@ def test_collate_names_what_does_not_fit() -> None:
     assert list(joined) == [5, 5, 5, 5, 3]
 
 
+@pytest.mark.parametrize("samples", [[1, "a"], ["a", 1], [object()], [2**70]])
+def test_collate_makes_no_arrays_of_texts_and_objects(samples: list[Any]) -> None:
+    with pytest.raises(TypeError, match=r"default_collate: a batch is of arrays .* give a collate_fn"):
+        data.default_collate(samples)
+    assert data.default_collate([b"a", "b"]) == [b"a", "b"]
+
+
+class Together:
+    """Samples of a batch are read at once; `lost` of them are missing."""
+
+    def __init__(self, lost: int = 0) -> None:
+        self.lost = lost
+        self.asked: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return 23
+
+    def __getitem__(self, index: int) -> int:
+        raise AssertionError(f"sample {index} was read alone")
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        self.asked.append(indices)
+        return [10 * i for i in indices[self.lost :]]
+
+
+def test_samples_of_a_batch_are_read_at_once() -> None:
+    samples = Together()
+    batches = list(data.DataLoader(samples, 10))
+    np.testing.assert_array_equal(np.concatenate(batches), 10 * np.arange(23))
+    assert samples.asked == [[*range(10)], [*range(10, 20)], [20, 21, 22]]
+    with pytest.raises(
+        ValueError, match=r"Together.__getitems__ must give a sample for each of 4 indices, gave 3"
+    ):
+        next(iter(data.DataLoader(Together(lost=1), 4, drop_last=True)))
+
+
+def test_a_sampler_that_is_read_once_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"DataLoader: sampler must have a length .* got <generator"):
+        data.DataLoader(Squares(), 4, sampler=(i for i in range(3)))  # type: ignore[arg-type]
+
+
+def test_what_processes_cannot_be_sent_is_explained() -> None:
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda") as caught:
+        list(data.DataLoader(Squares(), 4, num_workers=1, processes=True, collate_fn=lambda some: some))
+    assert "processes=True the data set, its transforms, collate_fn" in "".join(caught.value.__notes__)
+
+
 def test_batches_are_mixed_by_the_generator_of_their_place() -> None:
     x = np.random.default_rng(0).standard_normal((12, 3, 4, 4)).astype(np.float32)
     mixing = [

@@ -63,6 +63,8 @@ def test_sizes_are_those_of_torchvision() -> None:
     assert t.Resize((5, 9))(IMAGE, rng()).shape == (5, 9, 3)
     assert t.CenterCrop((4, 6))(IMAGE, rng()).shape == (4, 6, 3)
     np.testing.assert_array_equal(t.CenterCrop((4, 6))(IMAGE, rng()), IMAGE[3:7, 4:10])
+    odd = rng().integers(0, 256, (37, 53, 3), np.uint8)  # 13.5 rows above are 14, as torchvision rounds them
+    np.testing.assert_array_equal(t.CenterCrop((10, 21))(odd, rng()), odd[14:24, 16:37])
     large = t.CenterCrop((12, 14))(IMAGE, rng())
     np.testing.assert_array_equal(large[1:11], IMAGE)
     assert not large[[0, 11]].any()

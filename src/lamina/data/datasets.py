@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 Transform = Callable[[Array, np.random.Generator], Array]
 S = TypeVar("S", covariant=True)
 #: File name extensions of images for `ImageFolder`.
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
 @runtime_checkable
@@ -77,6 +77,22 @@ def sample_of(dataset: Dataset[Any], index: int, rng: np.random.Generator) -> An
     """A sample, augmented with the generator if the data set supports that."""
     draw = getattr(dataset, "sample", None)
     return dataset[index] if draw is None else draw(index, rng)
+
+
+def samples_of(dataset: Dataset[Any], indices: list[int], rngs: Sequence[np.random.Generator]) -> list[Any]:
+    """The samples of a batch: all at once where the data set has `__getitems__` (torch's), else each by `sample_of`.
+
+    Raises ValueError for another number of samples."""
+    together = None if hasattr(dataset, "sample") else getattr(dataset, "__getitems__", None)
+    if together is None:
+        return [sample_of(dataset, i, rng) for i, rng in zip(indices, rngs, strict=True)]
+    found = list(together(indices))
+    if len(found) != len(indices):
+        raise ValueError(
+            f"{type(dataset).__name__}.__getitems__ must give a sample for each of {len(indices)} indices, gave "
+            f"{len(found)}"
+        )
+    return found
 
 
 class TensorDataset(_Joinable):

@@ -23,10 +23,10 @@ from lamina.data.batches import (
     part_of,
     seed_of,
 )
-from lamina.data.datasets import Dataset, sample_of
+from lamina.data.datasets import Dataset, samples_of
 from lamina.data.samplers import Sampler
 from lamina.data.workers import KeptWorkers, Ticket, WorkerError
-from lamina.ops.arguments import checked
+from lamina.ops.arguments import checked, shown
 
 Array = np.ndarray[Any, Any]
 
@@ -152,7 +152,14 @@ class DataLoader(Batches):
         """The number of samples of an epoch; of an iterable data set without a length, of a batch."""
         if self.iterated and not hasattr(self.dataset, "__len__"):
             return batch_size
-        return len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
+        if self.sampler is None:
+            return len(self.dataset)  # type: ignore[arg-type]
+        if not hasattr(self.sampler, "__len__"):
+            raise TypeError(
+                f"DataLoader: sampler must have a length and give its indices at each iteration, as a list does, got "
+                f"{shown(self.sampler)}"
+            )
+        return len(self.sampler)
 
     def __len__(self) -> int:
         if self.batch_sampler is not None:
@@ -386,9 +393,7 @@ class _Making:
 
     def __call__(self, indices: Array, rng: np.random.Generator) -> Any:
         own = rng.spawn(len(indices))
-        return self.joined(
-            [sample_of(self.dataset, int(i), r) for i, r in zip(indices, own, strict=True)], rng
-        )
+        return self.joined(samples_of(self.dataset, [int(i) for i in indices], own), rng)
 
     def joined(self, samples: list[Any], rng: np.random.Generator) -> Any:
         """The batch of samples."""
@@ -472,7 +477,7 @@ def default_collate(samples: list[Any]) -> Any:
     """A batch of samples of one structure: arrays and numbers are stacked, strings stay lists (torch's
     default_collate).
 
-    Raises ValueError when samples differ in structure or shape.
+    Raises ValueError when samples differ in structure or shape, TypeError for those that are no numbers.
     """
     first, structure = _tree.flatten(samples[0])
     columns: list[list[Any]] = [[] for _ in first]
@@ -486,9 +491,18 @@ def default_collate(samples: list[Any]) -> Any:
 
 
 def _stacked(column: list[Any]) -> Any:
-    if isinstance(column[0], str | bytes):
+    texts = [isinstance(x, str | bytes) for x in column]
+    if all(texts):
         return column
     arrays = [np.asarray(x) for x in column]
+    wrong = next(
+        (x for x, a, text in zip(column, arrays, texts, strict=True) if text or a.dtype == object), None
+    )
+    if wrong is not None:
+        raise TypeError(
+            f"default_collate: a batch is of arrays and numbers, or of texts, got {shown(wrong)} of "
+            f"type {type(wrong).__name__} among {len(column)} samples; give a collate_fn for others"
+        )
     shapes = {a.shape for a in arrays}
     if len(shapes) > 1:
         raise ValueError(

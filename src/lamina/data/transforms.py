@@ -111,7 +111,7 @@ class CenterCrop(_Transform):
         """The center crop."""
         image = _at_least(image, *self.size)
         height, width = _image("CenterCrop", image)
-        top, left = (height - self.size[0]) // 2, (width - self.size[1]) // 2
+        top, left = round((height - self.size[0]) / 2), round((width - self.size[1]) / 2)  # as torchvision's
         return image[top : top + self.size[0], left : left + self.size[1]]
 
 

@@ -137,8 +137,14 @@ class _Worker:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _READERS)
             try:
                 self._process.start()
-            except BaseException:
+            except BaseException as error:
                 self._link.close()
+                if isinstance(error, pickle.PicklingError | AttributeError | TypeError):
+                    error.add_note(
+                        "DataLoader: with processes=True the data set, its transforms, collate_fn and worker_init_fn "
+                        "are pickled: functions are those of a module's top level (no lambda, none within a "
+                        "function), files and locks are opened in the worker; threads (processes=False) need none"
+                    )
                 raise
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
