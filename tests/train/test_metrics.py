@@ -55,6 +55,14 @@ def test_of_classes(backend: str) -> None:
     assert found["iou"] == pytest.approx(sk.jaccard_score(LABELS, ANSWERS, average="macro"))
 
 
+def test_a_class_that_does_not_occur_takes_no_part_in_macro_averages() -> None:
+    labels, answers = np.array([0, 1, 2, 0, 1]), np.array([0, 2, 1, 0, 1])  # nowhere 3
+    outputs = np.eye(4, dtype=np.float32)[answers]
+    found = figures(outputs, labels, [metrics.F1Score(average="macro"), metrics.RecallScore(average="macro")])
+    assert found["f1"] == pytest.approx(sk.f1_score(labels, answers, average="macro"))
+    assert found["recall"] == pytest.approx(sk.recall_score(labels, answers, average="macro"))
+
+
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("average", ["macro", "micro", "weighted", "none"])
 def test_precision_recall_f1(backend: str, average: Any) -> None:

@@ -302,7 +302,8 @@ class IoU(_Counted):
 
 
 class _Averaged(_Counted):
-    """A value per class, averaged. A class without a denominator counts as 0."""
+    """A value per class, averaged. A class without a denominator counts as 0; "macro" is the mean over the classes
+    that occur among labels or predictions (scikit-learn's)."""
 
     def __init__(
         self, num_classes: int | None = None, *, average: Average | None = None, **options: Any
@@ -325,7 +326,7 @@ class _Averaged(_Counted):
             return each
         if average == "binary":
             return float(each[1])
-        weights = hits + missed if average == "weighted" else np.ones_like(hits)
+        weights = hits + missed if average == "weighted" else hits + wrong + missed > 0
         return _ratio((each * weights).sum(), weights.sum(), 0.0)
 
 
