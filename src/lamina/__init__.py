@@ -315,7 +315,7 @@ __getattr__ = lazy(
         "they are",
         "cuda": 'device="cuda" names a GPU, and lamina.device("cuda") tells of it',
         "from_numpy": "lamina.from_dlpack(array) shares its memory, lamina.tensor(array) copies it",
-        "save": "lamina.save_safetensors writes tensors by name, lamina.train.save_checkpoint a training run",
+        "save": "lamina.save_weights writes a network or tensors, lamina.train.save_checkpoint a training run",
         "load": "lamina.load_weights reads files of weights, lamina.train.load_checkpoint a training run",
         "autograd": "lamina.grad, lamina.value_and_grad, lamina.vjp and lamina.jvp are functions of functions; "
         "lamina.custom_vjp gives one a gradient of its own, as autograd.Function does",

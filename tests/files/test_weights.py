@@ -36,6 +36,17 @@ def test_other_endings_are_refused(tmp_path: Path) -> None:
         save_weights(STATE, tmp_path / "w.npz")
     with pytest.raises(ValueError, match="have no metadata and shards"):
         save_weights(STATE, tmp_path / "w.pt", shard_bytes=5)
+    with pytest.raises(TypeError, match="save_weights: takes what to save, then the path, got {'layer0"):
+        save_weights(tmp_path / "w.pt", STATE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights at all"])
+def test_a_file_of_neither_kind_is_called_that(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "w.pt").write_bytes(content)
+    with pytest.raises(
+        WeightsError, match=r"w.pt: holds no weights: it is neither of torch.save nor safetensors \("
+    ):
+        load_weights(tmp_path / "w.pt")
 
 
 def test_weights_are_found_in_a_checkpoint(tmp_path: Path) -> None:

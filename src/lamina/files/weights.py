@@ -13,12 +13,18 @@ import numpy as np
 
 from lamina._json import parse_json
 from lamina.files.element_types import as_held
-from lamina.files.safetensors_file import host_array, named_values, safetensors_parts, scan_safetensors
+from lamina.files.safetensors_file import (
+    Contents,
+    host_array,
+    named_values,
+    safetensors_parts,
+    scan_safetensors,
+)
 from lamina.files.source import Source, WeightsError
 from lamina.files.stored import Storage, StoredTensor
 from lamina.files.torch_file import is_torch, scan_torch
 from lamina.files.torch_writer import save_torch
-from lamina.ops.arguments import checked
+from lamina.ops.arguments import checked, shown
 from lamina.runtime import write_atomically
 from lamina.runtime.arena import parse_bytes
 from lamina.tensors import Tensor
@@ -98,6 +104,18 @@ def open_weights(path: str | Path, *, key: str | None = None, whole: bool = Fals
         yield _scanned(opened.enter_context(Source(path)), key, opened, whole)
 
 
+def _scanned_safetensors(source: Source) -> Contents:
+    """The contents of a file that is not torch's. The error for one of another name says that it is neither kind."""
+    try:
+        return scan_safetensors(source)
+    except WeightsError as error:
+        if source.path.endswith(_SAFETENSORS) or error.__cause__ is None:
+            raise
+        raise WeightsError(
+            f"{source.path}: holds no weights: it is neither of torch.save nor safetensors ({error.__cause__})"
+        ) from error
+
+
 def _scanned(source: Source, key: str | None, opened: ExitStack, whole: bool) -> StoredWeights:
     if source.path.endswith(_INDEX):
         return _of_index(source, opened)
@@ -105,7 +123,7 @@ def _scanned(source: Source, key: str | None, opened: ExitStack, whole: bool) ->
         return StoredWeights(_picked(scan_torch(source), key, source.path), {}, "torch")
     if source.read(0, min(source.size, len(_NUMPY))).tobytes() == _NUMPY:
         raise WeightsError(f"{source.path}: an array of NumPy's, without a name: lm.tensor(numpy.load(path))")
-    contents = scan_safetensors(source)
+    contents = _scanned_safetensors(source)
     tensors = contents.tensors
     if not whole and contents.texts.get("format") == CHECKPOINT:
         tensors = _of_run(tensors, key, source.path)
@@ -300,6 +318,8 @@ def save_weights(
     Each file is replaced atomically, the index last. Raises ValueError for another extension, WeightsError for a
     dtype that the format lacks, OSError.
     """
+    if not isinstance(path, str | Path):
+        raise TypeError(f"save_weights: takes what to save, then the path, got {shown(path)} as path")
     file = Path(path)
     if file.suffix in _TORCH:
         if metadata or shard_bytes:

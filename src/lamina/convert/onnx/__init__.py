@@ -9,7 +9,7 @@ Each operator of ONNX has a handler, a function of an `OnnxNode`, in the module 
 in `HANDLERS`. Handlers get the numbers that they need (axes, sizes, pads) from the node (`OnnxNode.integers`):
 tensors and constants have known values, a traced input raises an `UnknownValueError` that names it.
 
-Needs the package `onnx` (`pip install lamina[onnx]`), which reads the files.
+Needs the package `onnx` (`pip install 'lamina[onnx]'`), which reads the files.
 """
 
 from lamina._lazy import listing

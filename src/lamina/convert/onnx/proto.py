@@ -17,7 +17,7 @@ try:
     from onnx import helper
 except ImportError as error:
     raise ImportError(
-        "lamina.convert.onnx reads models with the package onnx: pip install lamina[onnx]"
+        "lamina.convert.onnx reads models with the package onnx: pip install 'lamina[onnx]'"
     ) from error
 
 #: ONNX's names of element types that differ from Lamina's.

@@ -8,7 +8,7 @@ A PyTorch function maps to the function of `lamina.ops` with its name, whether t
 method or the ATen overload. Functions whose arguments differ, or that write to buffers, have a handler in the module
 of their family; `converts` registers it in `HANDLERS`.
 
-Needs PyTorch (`pip install lamina[torch]`).
+Needs PyTorch (`pip install 'lamina[torch]'`).
 """
 
 from lamina._lazy import listing

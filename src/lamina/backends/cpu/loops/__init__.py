@@ -5,7 +5,7 @@
 loop iteration, *is* the body of its kernel. `functions` has exp, log and their relatives by polynomials, `compiler`
 makes and caches machine code, `kernel` binds it to memory and to the threads of oneDNN.
 
-Needs llvmlite (`pip install lamina[cpu]`); without it no kernel is generated, and NumPy computes.
+Needs llvmlite (`pip install 'lamina[cpu]'`); without it no kernel is generated, and NumPy computes.
 """
 
 from lamina.backends.cpu.loops import functions
