@@ -42,7 +42,7 @@ def test_torchs_names_are_led_to_ours() -> None:
     for home, name, text in (
         (lm, "einsum", "it is lamina.ops.einsum"),
         (lm, "no_grad", "lamina.stop_gradient"),
-        (lm, "save", "lamina.save_safetensors"),
+        (lm, "save", "lamina.save_weights"),
         (nn, "functional", "those of lamina.ops"),
         (nn, "einsum", "it is lamina.ops.einsum"),
     ):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import nn, ops
+from lamina import nn, ops, optim
 from lamina.ops.arguments import DTypeLike, checked, shown, whole, within
 from lamina.spec import DTypeError, float32
 
@@ -204,3 +204,25 @@ def test_what_equals_an_int_is_not_taken_for_one(dim: Any) -> None:
         example(0, dim)
     with pytest.raises(TypeError):
         example(0, dim=dim)
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (
+            lambda: ops.sum(lm.ones(2), dimm=0),
+            "sum.. got an unexpected keyword argument 'dimm'; did you mean 'dim'",
+        ),
+        (lambda: nn.Linear(4, 2, baias=False), "'baias'; did you mean 'bias'"),
+        (lambda: optim.SGD(lr=0.1, momentm=0.9), "'momentm'; did you mean 'momentum'"),
+        (lambda: nn.models.resnet18(weights="DEFAULT"), "'weights'; nothing is downloaded: .*load_weights"),
+        (
+            lambda: ops.cross_entropy(lm.ones(1, 2), lm.tensor([0]), weights=None),
+            "'weights'; did you mean 'weight'",
+        ),
+        (lambda: ops.sum(lm.ones(2), colour=0), "unexpected keyword argument 'colour'$"),
+    ],
+)
+def test_a_misspelt_name_is_answered_by_the_nearest(call: Any, hint: str) -> None:
+    with pytest.raises(TypeError, match=hint):
+        call()

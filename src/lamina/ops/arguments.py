@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache, wraps
 from types import NoneType, SimpleNamespace, UnionType
 from typing import (
@@ -71,6 +72,10 @@ INSTEAD = {
     "layout": "every tensor is dense: leave it out",
     "pin_memory": "what goes to a GPU goes by way of pinned memory in any case: leave it out",
     "memory_format": "how elements lie is settled when a graph is planned: leave it out",
+    **dict.fromkeys(
+        ("weights", "pretrained"),
+        "nothing is downloaded: a network's weights are read by net.load_state_dict(lamina.load_weights(file))",
+    ),
     **dict.fromkeys(("size_average", "reduce"), 'it is reduction="mean", "sum" or "none"'),
 }
 
@@ -98,11 +103,16 @@ class Rules(NamedTuple):
             if rule is not None and type(value) not in rule.kinds and not rule.accepts(value):
                 raise refusal(what, name, value, rule.text)
         for name, value in options.items():
-            if name in INSTEAD and name not in self.names and not self.takes_any:
-                raise TypeError(f"{what}() got an unexpected keyword argument {name!r}; {INSTEAD[name]}")
+            if name not in self.names and not self.takes_any and (hint := self.hint(name)):
+                raise TypeError(f"{what}() got an unexpected keyword argument {name!r}; {hint}")
             rule = self.by_name.get(name)
             if rule is not None and type(value) not in rule.kinds and not rule.accepts(value):
                 raise refusal(what, name, value, rule.text)
+
+    def hint(self, name: str) -> str:
+        """What to write instead of an unknown name: the nearest one, which differs by a letter or two; else ""."""
+        near = get_close_matches(name, self.names - {"self"}, 1, 0.8)
+        return f"did you mean {near[0]!r}?" if near else INSTEAD.get(name, "")
 
     @property
     def free(self) -> int:
