@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
-# The GPU extra is taken only where an NVIDIA driver is present.
+# The GPU extra is taken only where an NVIDIA driver is present, elsewhere the compiler of kernels for the CPU.
 GPU    := $(shell ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1' && echo yes)
-EXTRAS := $(if $(GPU),cu13,)
+EXTRAS := $(if $(GPU),cu13,cpu)
 
 .PHONY: demo test test-all test-torch sanitize lint typecheck bench ledger clean
 
@@ -58,7 +58,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(PIP) install -e '.[data$(if $(EXTRAS),$(comma)$(EXTRAS))]'
+	$(PIP) install -e '.[data,$(EXTRAS)]'
 	touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
@@ -85,5 +85,3 @@ $(VENV)/.bench: $(VENV)/.dev
 build/cudnn-9.28: | $(BIN)/python
 	$(PIP) install --no-deps --target $@.part nvidia-cudnn-cu13==9.28.0.42
 	mv $@.part $@
-
-comma := ,
