@@ -86,6 +86,8 @@ def test_what_cannot_be_written_is_named() -> None:
     held.flags.writeable = False
     with pytest.raises(ValueError, match="copy_: .* cannot be written: its memory is read-only"):
         ops.relu(lm.from_dlpack(held), inplace=True)
+    with pytest.raises(TypeError, match="relu: inplace must be a bool, got 'yes'"):
+        ops.relu(lm.ones(2), inplace="yes")  # type: ignore[arg-type]
     assert ops.relu(lm.tensor([1, -2]), inplace=True).tolist() == [1, 0]
 
 

@@ -14,7 +14,7 @@ from lamina.spec import Spec
 from lamina.tensors import Tensor
 from lamina.train.closing import ClosedOver
 from lamina.train.options import Options
-from lamina.train.step_trace import Traced
+from lamina.train.step_trace import TracedStep
 
 #: How many parameters an error message names.
 _SHOWN = 4
@@ -45,7 +45,7 @@ class CompiledStep:
     def of(
         cls,
         inputs: Sequence[Value],
-        traced: Traced,
+        traced: TracedStep,
         held: Sequence[Tensor],
         closed: ClosedOver,
         rates: Sequence[Spec],

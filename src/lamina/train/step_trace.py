@@ -34,7 +34,7 @@ Loss = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedStep:
     """The values that a step computes.
 
     states: the next value of every state, in order.
@@ -52,12 +52,12 @@ class Traced:
 
 
 @dataclass
-class _Forward:
+class _ForwardPass:
     """The results of the forward pass.
 
     hits: where targets are labels, how many of them are predicted, and how many count.
     after: the next values of buffers and random states. written: the parameters that the network itself wrote.
-    exchanged: see `Traced`.
+    exchanged: see `TracedStep`.
     """
 
     loss: Any
@@ -99,7 +99,7 @@ class StepTrace:
 
     def __call__(
         self, values: dict[str, Value], kind: BatchKind, gathered: frozenset[str]
-    ) -> tuple[Traced, StepCapture]:
+    ) -> tuple[TracedStep, StepCapture]:
         """The step on values: the state, rates, inputs and targets, by name. Frozen parameters that turn out to be
         written are added to `kept_wide`, and the step is traced again.
 
@@ -127,7 +127,7 @@ class StepTrace:
 
     def _traced(
         self, values: dict[str, Value], kind: BatchKind, capture: StepCapture, gathered: frozenset[str]
-    ) -> Traced:
+    ) -> TracedStep:
         parameters = {n: values[f"parameters/{n}"] for n in self.state.parameters}
         trained, wide = self._trained(), self._wide()
         half = {
@@ -158,7 +158,7 @@ class StepTrace:
             new |= self._average(self.options.averaged, values, new, update.good)
         came = {n: g for ((n, _), _), g in zip(arriving, update.grads, strict=True)}
         kept = {n: came[n] if n in came else zeros_as(parameters[n]) for n, _ in trained}
-        return Traced(
+        return TracedStep(
             [new.get(name, values[name]) for name in self.state.named()],
             update.figures,
             kept if self.options.keep_grads else {},
@@ -178,7 +178,7 @@ class StepTrace:
 
     def _forward(
         self, parameters: dict[str, Value], values: dict[str, Value], kind: BatchKind, capture: StepCapture
-    ) -> _Forward:
+    ) -> _ForwardPass:
         """The network and its loss, which gets outputs in the master type and reads parameters in it, too.
 
         Raises TypeError and ValueError for a loss that is not a scalar.
@@ -223,7 +223,7 @@ class StepTrace:
         _check_loss(loss)
         hits = _hits(outputs, targets)
         exchanged = capture.exchanged(x for x in (loss, *hits, *after.values()) if isinstance(x, Value))
-        return _Forward(loss, hits, after, written, list(exchanged))
+        return _ForwardPass(loss, hits, after, written, list(exchanged))
 
     def _moved(
         self, parameters: dict[str, Value], half: dict[str, Any], written: dict[str, Any]
