@@ -129,9 +129,8 @@ def test_launches_of_a_graph_are_in_turn_unless_a_thread_has_it_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The driver wants one launch of a graph at a time; what it answers is raised, behind which others may launch."""
-    stream: Any = SimpleNamespace(
-        handle=5, device=SimpleNamespace(platform=SimpleNamespace(enter=lambda: 3, leave=lambda _: None))
-    )
+    device: Any = SimpleNamespace(platform=SimpleNamespace(enter=lambda: 3, leave=lambda _: None))
+    stream = CudaStream(device, 5, owned=False)
     graph, seen, answers = CapturedGraph(stream), [], iter([0, 0, 700, 700])
 
     def launch(executable: int, handle: int) -> int:
