@@ -66,7 +66,7 @@ def contributed(
     *,
     held: Sequence[int] = (),
     domain: str = "com.microsoft",
-    opset: int = 20,
+    model_opset: int = 20,
     **attributes: Any,
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
     """A model of one operator of ONNX Runtime's, and its inputs by name.
@@ -85,9 +85,9 @@ def contributed(
         for n, x in given.items()
     ]
     made = [onnx.ValueInfoProto(name=n) for n in outputs if n]
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    imports = [helper.make_opsetid("", model_opset), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph([node], "net", infos, made, weights)
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10), given
+    return helper.make_model(graph, opset_imports=imports, ir_version=10), given
 
 
 def beside_onnxruntime(

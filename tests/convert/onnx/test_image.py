@@ -48,7 +48,7 @@ def test_tensorflows_half_pixels_are_those_of_onnxruntime(mode: str, scales: lis
     x = np.random.default_rng(0).standard_normal((1, 2, 5, 6)).astype(np.float32)
     given = (x, np.zeros(0, np.float32), np.array(scales, np.float32))
     how = {"coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": "floor", "mode": mode}
-    beside_onnxruntime("Resize", given, held=(1, 2), domain="", opset=11, **how)
+    beside_onnxruntime("Resize", given, held=(1, 2), domain="", model_opset=11, **how)
 
 
 def test_places_between_two_elements_are_rounded_in_float32() -> None:

@@ -53,9 +53,7 @@ PAIR = (_scale(0.1), _zero(120))
     ],
 )
 def test_one_input(operator: str, shape: Any, y_scale: float, options: Any) -> None:
-    opset = options.pop("opset", None)
-    attributes = options if opset is None else {**options, "opset": opset}
-    beside_onnxruntime(operator, (_u8(*shape), *PAIR, _scale(y_scale), _zero(7)), **attributes)
+    beside_onnxruntime(operator, (_u8(*shape), *PAIR, _scale(y_scale), _zero(7)), **options)
 
 
 def test_a_mean_over_axes() -> None:
