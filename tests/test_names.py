@@ -63,10 +63,13 @@ def classes() -> dict[str, list[str]]:
 
 
 def are_twins(a: str, b: str) -> bool:
-    """An op and its layer, a scheduler and the callback that does the same, or an object of cuDNN's two wings."""
+    """An op and its layer or its transform of images, a scheduler and the callback that does the same, or an object
+    of cuDNN's two wings.
+    """
     if {a, b} == {"optim/lr_scheduler.py", "train/callbacks.py"}:
         return True
-    if {a.split("/")[0], b.split("/")[0]} == {"ops", "nn"}:
+    one, other = sorted((a, b), key=lambda file: file.startswith("ops/"))
+    if other.startswith("ops/") and one.startswith(("nn/", "data/transforms/")):
         return True
     both = a.startswith("cudnn/") and b.startswith("cudnn/")
     return both and a.startswith("cudnn/legacy/") != b.startswith("cudnn/legacy/")

@@ -160,12 +160,14 @@ BY_NAME: dict[str, Callable[[], Any]] = {
     "schedulers": lambda: [optim.lr_scheduler.StepLR(optim.SGD(_net(), lr=0.1), 2)],
     "mapping": lambda: {}, "tensors": lambda: _x(4, 2), "alpha": lambda: 1.0, "p": lambda: 0.5, "mode": lambda: True,
     "convert.model": _onnx,
+    "degrees": lambda: 10, "bits": lambda: 3, "sharpness_factor": lambda: 2.0, "lambd": lambda: np.flipud,
     "reduction": lambda: "mean", "patience": lambda: 2, "monitor": lambda: "loss",
 }  # fmt: skip
 #: Arguments that a class requires.
 NEEDED: dict[str, dict[str, Callable[[], Any]]] = {
     "FractionalMaxPool2d": {"output_size": lambda: 2},
     "FractionalMaxPool3d": {"output_size": lambda: 2},
+    "GaussianBlur": {"kernel_size": lambda: 3},
     "Regularized": {"optimizer": lambda: optim.SGD(lr=0.1)},
     "OneCycleLR": {"total_steps": lambda: 5},
     "functional_call": {"inputs": lambda: _x(2, 4)},
@@ -226,7 +228,7 @@ WRITTEN = {
     "train.metrics": {"sums", "merge", "result", "of_counts", "of_difference"},
     "optim": {"init", "update", "first", "factor", "get_lr", "rate"},
     "infer": {"program", "traced", "compiled", "known", "made", "spec_of", "policy", "flattened"},
-    "data.transforms": {"mix"},
+    "data.transforms": {"mix", "changed"},
     "lamina": {"same_memory"},
 }
 #: Methods that users do not call, or that run for long.
