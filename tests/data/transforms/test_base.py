@@ -89,6 +89,18 @@ def test_results_may_be_written_to_and_views_may_be_read(transform: Any) -> None
     assert found.flags.writeable
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("shape", [(1, 1, 3), (1, 5, 1), (7, 1, 1), (2, 2, 3)])
+def test_tiny_images(shape: tuple[int, ...], dtype: Any) -> None:
+    image = rng().integers(0, 256, shape).astype(dtype)
+    image.flags.writeable = False
+    for transform in EVERY:
+        for seed in range(4):
+            found = transform(image, rng(seed))
+            assert found.dtype == dtype
+            assert np.isfinite(found).all()
+
+
 class Pictures:
     """A data set of 8 images, each augmented by the generator of its place."""
 
@@ -153,6 +165,10 @@ def test_a_fill_for_other_channels_is_named() -> None:
 def test_an_old_name_says_the_new_one() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Border'; it is Pad now"):
         _ = t.Border
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'ToDtype'; images are arrays .* and ToTensor makes"
+    ):
+        _ = t.ToDtype
 
 
 def test_modes_are_strings() -> None:

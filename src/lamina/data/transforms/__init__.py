@@ -86,4 +86,14 @@ __all__ = [
     "TrivialAugmentWide",
 ]
 __dir__ = listing(__all__)
-__getattr__ = lazy(__name__, {}, instead={"Border": "it is Pad now"})
+__getattr__ = lazy(
+    __name__,
+    {},
+    instead={
+        "Border": "it is Pad now",
+        **dict.fromkeys(
+            ("ConvertImageDtype", "PILToTensor", "ToDtype", "ToImage"),
+            "images are arrays (H, W, C), and ToTensor makes float32 (C, H, W) from 0 to 1 of them",
+        ),
+    },
+)
